@@ -1,0 +1,10 @@
+"""Run one backfill-planner: ``python -m backfill_planner``."""
+
+import sys
+
+from backfill_planner.handler import PlannerHandler
+from retrofill.bus.service import run_service
+from retrofill.bus.topics import PLANNER
+
+if __name__ == "__main__":
+    sys.exit(run_service(PLANNER, PlannerHandler))

@@ -1,0 +1,72 @@
+"""Pause, resume and cancel: followed, answered again, or refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import func
+
+from backfill_planner.decide import AlreadyThere, Command, Enter, Refuse, answer_command
+from retrofill.bus.faults import Conflict
+from retrofill.bus.handler import Received
+from retrofill.bus.topics import Topic
+from retrofill.bus.transaction import Transaction
+from retrofill.domain.backfill import BackfillState, CancelCause
+from retrofill.messages.backfills import (
+    BackfillCancelled,
+    BackfillCancelling,
+    BackfillCommandRejected,
+    BackfillEvent,
+    BackfillPaused,
+    BackfillResumed,
+)
+from retrofill.messages.base import Message
+from retrofill.store import backfills
+from retrofill.store.backfills import Outcome
+
+S = BackfillState
+# The event that says a backfill is in a state because of a command.
+_EVENTS: dict[BackfillState, type[BackfillEvent]] = {
+    S.PAUSED: BackfillPaused,
+    S.RUNNING: BackfillResumed,
+    S.CANCELLING: BackfillCancelling,
+    S.CANCELLED: BackfillCancelled,
+}
+
+
+def follow(tx: Transaction, received: Received, command: Command) -> None:
+    """Follow one command. Its ``ce_id`` tells it apart: a repeat gets the recorded answer, and changes nothing."""
+    ce_id = received.record.ce_id
+    recorded = None if ce_id is None else backfills.command_outcome(tx.conn, received.key, ce_id)
+    if recorded is not None:
+        answer = Message.registry[recorded.answer_type].model_validate(recorded.answer)
+    else:
+        answer = _follow_first(tx, received.key, command)
+        if ce_id is not None:
+            data = answer.model_dump(mode="json", by_alias=True, exclude_none=True)
+            backfills.record_command(tx.conn, received.key, ce_id, Outcome(answer.type, data))
+    tx.emit(Topic.BACKFILL_EVENTS, received.key, answer, reply_to=received.record)
+
+
+def _follow_first(tx: Transaction, id: str, command: Command) -> Message:
+    row = backfills.lock(tx.conn, id, wait=True)
+    state = None if row is None else row["state"]
+    decision = answer_command(command, state)
+    match decision:
+        case Refuse(message):
+            return BackfillCommandRejected(backfill_id=id, command=command.type, message=message)
+        case AlreadyThere(where):
+            assert row is not None
+            return _EVENTS[where](backfill_id=id, pipeline=row["pipeline"])
+        case Enter(to):
+            assert row is not None and state is not None
+            if not backfills.move(tx.conn, id, to, state, _values(to)):
+                raise Conflict(f"backfill {id} was not {state} any more")
+            tx.look_at(id)
+            return _EVENTS[to](backfill_id=id, pipeline=row["pipeline"])
+
+
+def _values(to: BackfillState) -> dict[str, Any]:
+    if to == S.RUNNING:
+        return {"resumed_at": func.clock_timestamp()}
+    return {"cancel_cause": str(CancelCause.USER)} if to == S.CANCELLING else {}

@@ -1,0 +1,83 @@
+"""Looks: whether a backfill ended, or has to pause or cancel because a run failed. Decided from the rows alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import RowMapping
+
+from backfill_planner.decide import CancelForFailure, End, PauseForFailure, Standing, look
+from retrofill.bus.faults import Conflict
+from retrofill.bus.topics import Topic
+from retrofill.bus.transaction import Transaction
+from retrofill.domain.backfill import BackfillState, CancelCause, OnRunFailure
+from retrofill.messages.backfills import (
+    BackfillCancelled,
+    BackfillCancelling,
+    BackfillEnded,
+    BackfillFailed,
+    BackfillPaused,
+    BackfillSucceeded,
+)
+from retrofill.store import backfills
+from retrofill.store.clock import database_now
+
+S = BackfillState
+# A row that is locked by somebody else is looked at again this soon.
+AGAIN_SECONDS = 0.1
+_ENDS: dict[BackfillState, type[BackfillEnded]] = {
+    S.SUCCEEDED: BackfillSucceeded,
+    S.FAILED: BackfillFailed,
+    S.CANCELLED: BackfillCancelled,
+}
+
+
+def look_at(tx: Transaction, id: str) -> None:
+    """Look at one backfill, without waiting for its lock."""
+    row = backfills.lock(tx.conn, id, wait=False)
+    if row is None:
+        if backfills.still_active(tx.conn, id):
+            tx.look_at(id, AGAIN_SECONDS)
+        return
+    progress = backfills.progress(tx.conn, row)
+    standing = Standing(
+        state=S(row["state"]),
+        cancel_cause=row["cancel_cause"],
+        on_run_failure=OnRunFailure(row["on_run_failure"]),
+        any_unfinished=progress.any_unfinished,
+        any_failed=progress.any_failed,
+        failed_since_resume=progress.failed_since_resume,
+    )
+    match look(standing):
+        case End(state):
+            _end(tx, row, state)
+        case PauseForFailure():
+            _move(tx, row, S.PAUSED, {})
+            tx.emit(
+                Topic.BACKFILL_EVENTS, id, BackfillPaused(backfill_id=id, pipeline=row["pipeline"], cause="run_failure")
+            )
+        case CancelForFailure():
+            _move(tx, row, S.CANCELLING, {"cancel_cause": str(CancelCause.RUN_FAILURE)})
+            tx.emit(
+                Topic.BACKFILL_EVENTS,
+                id,
+                BackfillCancelling(backfill_id=id, pipeline=row["pipeline"], cause="run_failure"),
+            )
+        case None:
+            pass
+
+
+def _end(tx: Transaction, row: RowMapping, state: BackfillState) -> None:
+    now = database_now(tx.conn)
+    _move(tx, row, state, {"ended_at": now})
+    event = _ENDS[state](
+        backfill_id=row["id"], pipeline=row["pipeline"], runs=backfills.run_counts(tx.conn, row["id"]), ended_at=now
+    )
+    tx.emit(Topic.BACKFILL_EVENTS, row["id"], event)
+
+
+def _move(tx: Transaction, row: RowMapping, to: BackfillState, values: dict[str, Any]) -> None:
+    if not backfills.move(tx.conn, row["id"], to, row["state"], values):
+        raise Conflict(f"backfill {row['id']} was not {row['state']} any more")
+
+

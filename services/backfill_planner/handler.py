@@ -1,0 +1,134 @@
+"""gather → decide → apply, in one transaction a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sqlalchemy import Connection
+
+from backfill_planner import commands, endings
+from backfill_planner.known import ReadToEnd
+from backfill_planner.requests import Intervals, Request, answer_request
+from retrofill.bus.faults import Poison
+from retrofill.bus.handler import Hold, QuietHandler, Received
+from retrofill.bus.service import Context
+from retrofill.bus.topics import Topic
+from retrofill.bus.transaction import Transaction
+from retrofill.messages.backfills import (
+    BackfillCancelRequested,
+    BackfillPauseRequested,
+    BackfillRequested,
+    BackfillResumeRequested,
+)
+from retrofill.messages.pipelines import PipelineAccepted, PipelineApplied, PipelineRejected, PipelineRemoved
+from retrofill.messages.runs import RunEvent, RunStarted, TaskStateChanged
+from retrofill.store import backfills, pipelines, planning
+
+WAIT_SECONDS = 0.1
+
+
+class PlannerHandler(QuietHandler):
+    """The backfill-planner."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._intervals = Intervals(context.settings.max_plan_runs)
+        self._read_to_end = ReadToEnd(context.topic_ids.ends, context.partitions)
+
+    def admit(self, received: Sequence[Received]) -> Mapping[str, Hold]:
+        """Hold a request for a pipeline that is not known yet; compute the intervals of the others."""
+        self._intervals.forget()
+        requests = [(one, one.message) for one in received if isinstance(one.message, BackfillRequested)]
+        if not requests:
+            return {}
+        in_batch = {one.key for one in received if isinstance(one.message, PipelineApplied)}
+        with self._context.engine.connect() as conn:
+            stored = pipelines.find(conn, {body.pipeline for _, body in requests})
+            for one, body in requests:
+                if body.pipeline in stored:
+                    self._intervals.of(stored[body.pipeline], body)
+                elif body.pipeline not in in_batch and not self._read_to_end.as_of(conn, one.record):
+                    return {one.record.topic: Hold(one.record.offset, WAIT_SECONDS)}
+        return {}
+
+    def handle(self, tx: Transaction, received: Sequence[Received]) -> None:
+        """Apply pipelines first, then plan and command, then remember what to look at."""
+        for one in received:
+            if one.record.topic == Topic.PIPELINES:
+                _apply_pipeline(tx, one)
+        self._answer(tx, [one for one in received if one.record.topic == Topic.BACKFILL_REQUESTS])
+        for one in received:
+            if one.record.topic == Topic.RUN_EVENTS:
+                _remember(tx, one)
+
+    def _answer(self, tx: Transaction, received: Sequence[Received]) -> None:
+        requests = [(one, one.message) for one in received if isinstance(one.message, BackfillRequested)]
+        stored = pipelines.find(tx.conn, {body.pipeline for _, body in requests}) if requests else {}
+        planning.lock_pipelines(tx.conn, [each.no for each in stored.values()])
+        known = dict(backfills.outcomes(tx.conn, {one.key for one, _ in requests})) if requests else {}
+        for one in received:
+            match one.message:
+                case BackfillRequested() as body:
+                    known[one.key] = answer_request(
+                        tx,
+                        Request(one.key, body, one.record),
+                        known,
+                        stored.get(body.pipeline),
+                        self._intervals,
+                        self._context.settings,
+                        self._context.partitions,
+                    )
+                case BackfillPauseRequested() | BackfillResumeRequested() | BackfillCancelRequested() as command:
+                    commands.follow(tx, one, command)
+                case other:
+                    raise _wrong_topic(one, other)
+
+    def look(self, tx: Transaction, key: str) -> None:
+        """Whether a backfill ended."""
+        endings.look_at(tx, key)
+
+    def taken(self, conn: Connection, partition: int) -> Mapping[str, float]:
+        """All active backfills of the shard."""
+        return {id: 0.0 for id in backfills.active_of_shard(conn, partition)}
+
+    def lost(self, partition: int) -> None:
+        """Forget the requests that waited."""
+        self._read_to_end.forget(partition)
+
+
+def _apply_pipeline(tx: Transaction, one: Received) -> None:
+    """Put a definition in force, or take one out."""
+    if one.misplaced:
+        pipelines.expect_copy(tx.conn, one.ce_id, one.record.value)
+    elif pipelines.is_copy(tx.conn, one.ce_id, one.record.value):
+        return
+    match one.message:
+        case None:
+            pipelines.remove(tx.conn, one.key)
+            tx.emit(Topic.PIPELINE_EVENTS, one.key, PipelineRemoved(pipeline=one.key), reply_to=one.record)
+        case PipelineApplied(pipeline=definition) if definition.name != one.key:
+            answer = PipelineRejected(
+                pipeline=one.key, message=f"the key {one.key!r} differs from the pipeline's name {definition.name!r}"
+            )
+            tx.emit(Topic.PIPELINE_EVENTS, one.key, answer, reply_to=one.record)
+        case PipelineApplied(pipeline=definition):
+            changed = pipelines.put(tx.conn, definition)
+            tx.emit(
+                Topic.PIPELINE_EVENTS, one.key, PipelineAccepted(pipeline=one.key, changed=changed), reply_to=one.record
+            )
+        case other:
+            raise _wrong_topic(one, other)
+
+
+def _remember(tx: Transaction, one: Received) -> None:
+    match one.message:
+        case RunStarted() | TaskStateChanged():
+            pass
+        case RunEvent(backfill_id=id):
+            tx.look_at(id)
+        case other:
+            raise _wrong_topic(one, other)
+
+
+def _wrong_topic(one: Received, message: object) -> Poison:
+    return Poison(f"a {type(message).__name__} does not belong on {one.record.topic}")

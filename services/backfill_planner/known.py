@@ -1,0 +1,42 @@
+"""Whether a pipeline is really unknown: only once the planners have read ``pipelines`` to its end as of the request."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, select
+
+from retrofill.bus.envelope import Record
+from retrofill.bus.takeover import Ends
+from retrofill.bus.topics import PLANNER, Topic
+from retrofill.store.tables import SERVICE_TABLES
+
+
+class ReadToEnd:
+    """Remembers for each waiting request where the ends were after it had arrived."""
+
+    def __init__(self, ends: Ends, partitions: int) -> None:
+        self._ends = ends
+        self._partitions = list(range(partitions))
+        self._targets: dict[tuple[str, int, int], dict[int, int]] = {}
+
+    def as_of(self, conn: Connection, record: Record) -> bool:
+        """Whether all planners together have read ``pipelines`` as far as it was when ``record`` was first asked about.
+
+        Raises ``KafkaException`` where the broker cannot be asked: then the request waits.
+        """
+        place = (record.topic, record.partition, record.offset)
+        if place not in self._targets:
+            ends = self._ends.high_watermarks({str(Topic.PIPELINES): self._partitions})
+            self._targets[place] = {partition: offset for (_, partition), offset in ends.items() if offset > 0}
+        offset = SERVICE_TABLES[PLANNER.package].offset
+        rows = conn.execute(
+            select(offset.c.partition, offset.c.next_offset).where(offset.c.topic == str(Topic.PIPELINES))
+        ).all()
+        read = {partition: next_offset for partition, next_offset in rows}
+        if any(read.get(p, 0) < target for p, target in self._targets[place].items()):
+            return False
+        del self._targets[place]
+        return True
+
+    def forget(self, partition: int) -> None:
+        """The shard is somebody else's."""
+        self._targets = {place: target for place, target in self._targets.items() if place[1] != partition}

@@ -1,0 +1,177 @@
+"""Requests: from one event to a whole backfill or a rejection, in the transaction of the batch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from retrofill.bus.envelope import Record
+from retrofill.bus.faults import Poison
+from retrofill.bus.partitioning import partition_of
+from retrofill.bus.topics import Topic
+from retrofill.bus.transaction import Transaction
+from retrofill.domain.deadline import DeadlineState, alerts_counting_from, arm
+from retrofill.domain.pipeline import Reference
+from retrofill.domain.planning import Plan, Reason, Rejection, find_boundaries, plan, unknown_pipeline
+from retrofill.messages.backfills import BackfillPlanned, BackfillRejected, BackfillRequested
+from retrofill.messages.base import Message
+from retrofill.messages.deadlines import DeadlineArmed
+from retrofill.settings import Settings
+from retrofill.store import backfills, pipelines, planning
+from retrofill.store.backfills import Outcome
+from retrofill.store.clock import database_now
+from retrofill.store.pipelines import StoredPipeline
+
+# The watcher refreshes its memory more often than this; only deadlines due sooner need a hint.
+NEAR_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request under its id."""
+
+    id: str
+    body: BackfillRequested
+    record: Record
+
+    @property
+    def hash(self) -> str:
+        """Tells whether another request under the same id is the same."""
+        canonical = json.dumps(self.body.model_dump(mode="json", exclude={"id", "in_reply_to"}), sort_keys=True)
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+class Intervals:
+    """Boundaries that were computed before the transaction began, because that may take seconds."""
+
+    def __init__(self, max_runs: int) -> None:
+        self._max_runs = max_runs
+        self._known: dict[tuple[str, object, object], list[datetime] | Rejection] = {}
+
+    def of(self, stored: StoredPipeline, body: BackfillRequested) -> list[datetime] | Rejection:
+        """The boundaries of a request; computed again only where the pipeline has changed meanwhile."""
+        key = (stored.hash, body.from_, body.to)
+        if key not in self._known:
+            self._known[key] = find_boundaries(stored.definition, body.from_, body.to, self._max_runs)
+        return self._known[key]
+
+    def forget(self) -> None:
+        """A batch is done."""
+        self._known.clear()
+
+
+def check_id(key: str, body: BackfillRequested) -> None:
+    """The optional id in the body is the key. Raises ``Poison``."""
+    if body.id is not None and body.id != key:
+        raise Poison(f"the key {key!r} differs from the body's id {body.id!r}")
+
+
+def answer_request(
+    tx: Transaction,
+    request: Request,
+    known: Mapping[str, Outcome],
+    stored: StoredPipeline | None,
+    intervals: Intervals,
+    settings: Settings,
+    partitions: int,
+) -> Outcome:
+    """Answer one request: again as recorded, or by planning it. Returns what was answered."""
+    check_id(request.id, request.body)
+    before = known.get(request.id)
+    if before is not None:
+        if before.body_hash != request.hash:
+            raise Poison(f"another body under the known id {request.id!r}: a request's id has one outcome; use a new id")
+        answer = Message.registry[before.answer_type].model_validate(before.answer)
+        tx.emit(Topic.BACKFILL_EVENTS, request.id, answer, reply_to=request.record)
+        return before
+    decision = _decide(tx.conn, request, stored, intervals, settings)
+    if isinstance(decision, Rejection):
+        answer = BackfillRejected(
+            backfill_id=request.id,
+            pipeline=request.body.pipeline,
+            reason=decision.reason,
+            message=decision.message,
+            conflicting_backfill_id=decision.conflicting_backfill_id,
+        )
+    else:
+        assert stored is not None  # without a pipeline there is no plan
+        answer = _write(tx, request, stored, decision, partitions)
+    outcome = Outcome(answer.type, answer.model_dump(mode="json", by_alias=True, exclude_none=True), request.hash)
+    backfills.record_outcome(tx.conn, request.id, outcome)
+    tx.emit(Topic.BACKFILL_EVENTS, request.id, answer, reply_to=request.record)
+    return outcome
+
+
+def _decide(
+    conn: Connection, request: Request, stored: StoredPipeline | None, intervals: Intervals, settings: Settings
+) -> Plan | Rejection:
+    size = len(json.dumps(request.body.conf))
+    if size > settings.max_conf_bytes:
+        return Rejection(
+            Reason.CONF_TOO_LARGE,
+            f"conf has {size:,} bytes as JSON, more than {settings.max_conf_bytes:,}: put the data where tasks can read it",
+        )
+    if stored is None:
+        return unknown_pipeline(request.body.pipeline, pipelines.all_names(conn))
+    found = intervals.of(stored, request.body)
+    if isinstance(found, Rejection):
+        return found
+    history = planning.history(conn, stored.no, found[0], found[-1])
+    return plan(stored.definition, found, history, request.body.reprocess_behavior, database_now(conn))
+
+
+def _write(tx: Transaction, request: Request, stored: StoredPipeline, made: Plan, partitions: int) -> BackfillPlanned:
+    """All rows of the backfill, and its event."""
+    body, definition = request.body, stored.definition
+    now = database_now(tx.conn)
+    limit = body.max_active_runs or definition.max_active_runs
+    planning.insert_backfill(
+        tx.conn,
+        {
+            "id": request.id,
+            "pipeline_no": stored.no,
+            "pipeline": definition.name,
+            "shard": partition_of(request.id, partitions),
+            "max_active_runs": limit,
+            "reprocess_behavior": str(body.reprocess_behavior),
+            "run_backwards": body.run_backwards,
+            "on_run_failure": str(body.on_run_failure),
+            "conf": body.conf,
+            "triggered_by": body.triggered_by,
+            "definition": definition.as_json(),
+            "requested_at": now,
+        },
+        made,
+    )
+    planning.insert_runs(tx.conn, request.id, stored.no, made, now, backwards=body.run_backwards)
+    _arm_deadlines(tx, request.id, stored, now, partitions)
+    return BackfillPlanned(
+        backfill_id=request.id,
+        pipeline=definition.name,
+        range_start=made.boundaries[0],
+        range_end=made.boundaries[-1],
+        runs=made.runs,
+        left_out=made.left_out_counts,
+        max_active_runs=limit,
+        planned_at=now,
+    )
+
+
+def _arm_deadlines(tx: Transaction, backfill_id: str, stored: StoredPipeline, now: datetime, partitions: int) -> None:
+    """Deadlines that count from the moment the runs were queued, which is this one."""
+    alerts = alerts_counting_from(list(stored.definition.deadlines), Reference.RUN_QUEUED_AT)
+    if not alerts:
+        return
+    ids = planning.run_ids(tx.conn, backfill_id)
+    for alert in alerts:
+        arming = arm(alert, now, now)
+        first = planning.insert_deadlines(tx.conn, backfill_id, stored.definition.name, alert, arming, ids, partitions)
+        if arming.state == DeadlineState.ARMED and (arming.due_at - now).total_seconds() <= NEAR_SECONDS:
+            # One hint a shard is enough: it makes the watcher read all that are near.
+            for each in first.values():
+                tx.emit(Topic.DEADLINES, each, DeadlineArmed(deadline_id=each, due_at=arming.due_at))

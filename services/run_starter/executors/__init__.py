@@ -1,0 +1,65 @@
+"""Executors: what a claimed run is handed to. Each hosts its drivers and says when one was lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from pydantic import JsonValue
+
+from retrofill.domain.pipeline import PipelineDefinition
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One attempt to be executed: all that a driver needs to know."""
+
+    backfill_id: str
+    run_id: int
+    attempt: int
+    pipeline: PipelineDefinition
+    interval_start: datetime
+    interval_end: datetime
+    conf: dict[str, JsonValue]
+
+    def as_json(self) -> dict[str, Any]:
+        """As sent to a driver process."""
+        return {
+            "backfill_id": self.backfill_id,
+            "run_id": self.run_id,
+            "attempt": self.attempt,
+            "pipeline": self.pipeline.as_json(),
+            "interval_start": self.interval_start.isoformat(),
+            "interval_end": self.interval_end.isoformat(),
+            "conf": self.conf,
+        }
+
+
+class Host(Protocol):
+    """What an executor needs of the run-starter that it lives in. Every method may be called from any thread."""
+
+    def may_begin(self, run_id: int, attempt: int) -> bool:
+        """Whether the attempt is still the live one and its lease has not ended, read from Postgres now."""
+
+    def driver_ended(self, launch: Launch, *, reported: bool, reason: str) -> None:
+        """A driver is gone or free again. ``reported``: it had delivered its own RunReported; otherwise it was lost."""
+
+
+class Executor(Protocol):
+    """Hosts drivers. No method blocks for longer than a few milliseconds."""
+
+    def free(self) -> int:
+        """How many more runs may be launched now."""
+
+    def launch(self, launch: Launch) -> None:
+        """Hand an attempt to a driver; its end arrives at ``Host.driver_ended``."""
+
+    def hosted(self) -> set[tuple[int, int]]:
+        """The (run id, attempt) pairs whose drivers are here."""
+
+    def end(self, run_id: int, attempt: int) -> None:
+        """End the attempt's driver, Spark work by tag and process alike; unknown pairs are ignored."""
+
+    def close(self) -> None:
+        """End all drivers and free what the executor holds."""

@@ -1,0 +1,1 @@
+"""Retrofill: backfills that cannot go wrong."""

@@ -1,0 +1,63 @@
+"""Kafka clients with the settings that the contract rests on: one partitioner, durable writes, committed reads."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
+
+from retrofill.settings import Settings
+
+_librdkafka = logging.getLogger("librdkafka")
+
+
+def common_config(settings: Settings, client_id: str) -> dict[str, Any]:
+    """What every client has; ``RETROFILL_KAFKA_CONFIG`` (security and the like) wins."""
+    return {
+        "bootstrap.servers": settings.bootstrap_servers(),
+        "client.id": client_id,
+        "broker.address.family": "v4",
+        "logger": _librdkafka,
+        "allow.auto.create.topics": False,
+        "reconnect.backoff.max.ms": 2000,
+        **settings.kafka_config,
+    }
+
+
+def producer(settings: Settings, client_id: str, **more: Any) -> Producer:
+    """An idempotent producer: ``acks=all``, and a key lands where Java's clients put it."""
+    return Producer(
+        {
+            **common_config(settings, client_id),
+            "partitioner": "murmur2_random",
+            "enable.idempotence": True,
+            "acks": "all",
+            "linger.ms": 0,
+            "retry.backoff.ms": 10,
+            "message.max.bytes": 2_000_000,
+            "compression.type": "lz4",
+            **more,
+        }
+    )
+
+
+def reader(settings: Settings, client_id: str, **more: Any) -> Consumer:
+    """A consumer outside any group, for those who only look: assigned by hand, ``read_committed``, nothing committed."""
+    return Consumer(
+        {
+            **common_config(settings, client_id),
+            "group.id": f"{settings.topic_prefix}{client_id}",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+            **more,
+        }
+    )
+
+
+def admin(settings: Settings, client_id: str) -> AdminClient:
+    """An admin client."""
+    return AdminClient(common_config(settings, client_id))

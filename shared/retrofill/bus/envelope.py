@@ -1,0 +1,70 @@
+"""How a message travels: a JSON value, its key, and CloudEvents binary-mode headers."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from retrofill.messages.base import Message
+
+SPEC_VERSION = "1.0"
+# Names of ids that are derived and not drawn: the same bytes at the same place always have the same ce_id.
+ID_NAMESPACE = uuid.UUID("4d3f9a56-7a43-5f0e-9d3b-2b6c1a0e8f11")
+
+Headers = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Record:
+    """One message as consumed. ``headers`` are those that are UTF-8; ``bad_header`` names the first that is not."""
+
+    topic: str  # without the prefix
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    raw_headers: tuple[tuple[str, bytes | None], ...]
+    timestamp_ms: int
+    bad_header: str | None = None
+
+    @property
+    def ce_id(self) -> str | None:
+        """The CloudEvents id, where the message has one."""
+        return self.headers.get("ce_id")
+
+
+def new_headers(message_type: str, source: str, *, ce_id: str | None = None, now: datetime | None = None) -> Headers:
+    """CloudEvents headers of a new message."""
+    return {
+        "ce_specversion": SPEC_VERSION,
+        "ce_id": ce_id or str(uuid.uuid4()),
+        "ce_type": message_type,
+        "ce_source": source,
+        "ce_time": (now or datetime.now(UTC)).isoformat(),
+        "content-type": "application/json",
+    }
+
+
+def headers_of(message: Message, source: str) -> Headers:
+    """CloudEvents headers for ``message`` of ``source`` (a service's or client's name)."""
+    return new_headers(message.type, source)
+
+
+def wire_headers(headers: Mapping[str, str]) -> list[tuple[str, str | bytes | None]]:
+    """Headers as the Kafka client takes them."""
+    return list(headers.items())
+
+
+def read_headers(raw: Iterable[tuple[str, bytes | None]] | None) -> tuple[Headers, str | None]:
+    """Headers as text, and the name of the first that is not UTF-8."""
+    headers: Headers = {}
+    bad = None
+    for name, value in raw or ():
+        try:
+            headers[name] = (value or b"").decode("utf-8")
+        except UnicodeDecodeError:
+            bad = bad or name
+    return headers, bad

@@ -1,0 +1,419 @@
+"""The worker of a service: takes shards over, handles their messages in transactions, looks at what is due."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+from confluent_kafka import KafkaException
+from sqlalchemy import Engine, text
+from sqlalchemy.exc import SQLAlchemyError
+
+from retrofill.bus.crash import crash_point
+from retrofill.bus.envelope import Record
+from retrofill.bus.faults import Fault, Poison, classify
+from retrofill.bus.handler import Handler, Hold, Received
+from retrofill.bus.inbox import Assigned, End, Inbox, Item, Notified, OutOfRange, Positioned, Records, Revoked
+from retrofill.bus.poller import Poller, Rewind
+from retrofill.bus.shard import Ownership, Shard
+from retrofill.bus.takeover import TopicIds, take_over
+from retrofill.bus.topics import Service
+from retrofill.bus.transaction import Move, Transaction, move_offsets, shard_transaction
+from retrofill.bus.triage import Dead, Misplaced, triage
+from retrofill.settings import Settings
+
+log = structlog.get_logger(__name__)
+FLUSH_ENDS_SECONDS = 0.2
+KAFKA_COMMIT_SECONDS = 1.0
+LOOKS_A_PASS = 20
+CONFLICTS_ALONE = 3
+MAX_BACKOFF_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Work:
+    """A batch after triage: the verdicts on its messages, and by topic how many items and up to which offset."""
+
+    received: list[Received]
+    misplaced: list[Misplaced]
+    dead: list[Dead]
+    moves: dict[str, Move]
+    counts: dict[str, int]
+    records: list[Record]
+
+
+class Loop:
+    """One instance of one service."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        service: Service,
+        instance: str,
+        engine: Engine,
+        inbox: Inbox,
+        poller: Poller,
+        handler: Handler,
+        topic_ids: TopicIds,
+        partitions: int,
+    ) -> None:
+        self._settings = settings
+        self._service = service
+        self._instance = instance
+        self._engine = engine
+        self._inbox = inbox
+        self._poller = poller
+        self._handler = handler
+        self._topic_ids = topic_ids
+        self._partitions = partitions
+        topics = tuple(str(topic) for topic in service.reads)
+        self._shards = {p: Shard(p, topics) for p in range(partitions)}
+        self._stopping = False
+
+    def stop(self) -> None:
+        """End ``run`` after what is being handled; a signal handler may call it."""
+        self._stopping = True
+
+    def run(self) -> None:
+        """Work until stopped."""
+        while not self._stopping:
+            for item in self._inbox.wait(self._seconds_to_next()):
+                self._arrived(item)
+            for shard in self._shards.values():
+                if self._stopping:
+                    break
+                self._step(shard)
+
+    # arriving
+
+    def _arrived(self, item: Item) -> None:
+        match item:
+            case Records(items):
+                self._queue(items)
+            case Assigned(partitions):
+                self._assigned(partitions)
+            case Revoked(partitions):
+                self._revoked(partitions)
+            case Positioned(partition, ticket):
+                shard = self._shards[partition]
+                if shard.ownership is Ownership.SEEKING and shard.ticket == ticket:
+                    shard.ownership = Ownership.OWNED
+            case OutOfRange(topic, partition, detail):
+                self._out_of_range(topic, partition, detail)
+            case Notified(channel, payload):
+                self._notified(channel, payload)
+            case _:
+                pass
+
+    def _queue(self, items: Sequence[Record | End]) -> None:
+        stale = [i for i in items if not self._shards[i.partition].add(i) and isinstance(i, Record)]
+        self._poller.handled(i for i in stale if isinstance(i, Record))
+
+    def _assigned(self, partitions: Sequence[tuple[str, int]]) -> None:
+        for topic, partition in partitions:
+            shard = self._shards[partition]
+            shard.assigned.add(topic)
+            # One that has only some of its topics leaves them paused.
+            if shard.assigned == set(shard.topics) and shard.ownership is Ownership.PARTIAL:
+                shard.ownership = Ownership.ASSIGNED
+                shard.retry_at = 0.0
+
+    def _revoked(self, partitions: Sequence[tuple[str, int]]) -> None:
+        for topic, partition in partitions:
+            shard = self._shards[partition]
+            shard.assigned.discard(topic)
+            if shard.ownership is not Ownership.PARTIAL:
+                log.info("shard_revoked", shard=partition, epoch=shard.epoch)
+                self._lose(shard, Ownership.PARTIAL)
+
+    def _out_of_range(self, topic: str, partition: int, detail: str) -> None:
+        shard = self._shards.get(partition)
+        if shard is None or shard.ownership is Ownership.STOPPED:
+            return
+        log.error(
+            "shard_stopped",
+            shard=partition,
+            topic=topic,
+            error=detail,
+            stored_offset=shard.queues[topic].next_offset if topic in shard.queues else None,
+            what_to_do=f"the stored offset is not in the topic: messages were deleted. Set next_offset in "
+            f"{self._service.package}_shard_offset to where to go on, then restart the service",
+        )
+        self._lose(shard, Ownership.STOPPED)
+
+    def _notified(self, channel: str, payload: str) -> None:
+        owned = [s.partition for s in self._shards.values() if s.ownership is Ownership.OWNED]
+        for partition, looks in self._handler.notified(channel, payload, owned).items():
+            self._add_looks(self._shards[partition], looks)
+
+    # one shard
+
+    def _step(self, shard: Shard) -> None:
+        now = time.monotonic()
+        if shard.ownership in (Ownership.ASSIGNED, Ownership.FENCED) and shard.retry_at <= now:
+            self._take_over(shard)
+        if shard.ownership is not Ownership.OWNED or shard.retry_at > now:
+            return
+        if shard.has_messages(now):
+            self._run_batch(shard)
+        elif shard.has_ends(now):
+            self._record_ends(shard, now)
+        if shard.ownership is Ownership.OWNED and shard.retry_at <= now:
+            self._run_looks(shard)
+        if shard.ownership is Ownership.OWNED:
+            self._commit_to_kafka(shard)
+
+    def _take_over(self, shard: Shard) -> None:
+        try:
+            if shard.ownership is Ownership.FENCED:
+                # A take-over that was delayed must not leave nobody working, and one that was cut off must not take
+                # turns with its successor: the coordinator's acceptance of a commit tells the two apart.
+                self._poller.commit(shard.partition, shard.last_offsets, wait=True)
+            taken = take_over(
+                self._engine, self._service, shard.partition, self._instance, self._topic_ids, self._handler
+            )
+        except (KafkaException, SQLAlchemyError, OSError) as e:
+            self._back_off(shard, e, "take_over_waits")
+            return
+        shard.failures = 0
+        shard.retry_at = 0.0
+        shard.begin(taken.offsets, taken.epoch)
+        self._add_looks(shard, taken.looks)
+        self._poller.rewind(Rewind(shard.partition, taken.offsets, shard.ticket))
+        log.info("shard_taken", shard=shard.partition, epoch=taken.epoch, offsets=taken.offsets)
+
+    def _run_batch(self, shard: Shard) -> None:
+        now = time.monotonic()
+        records: list[Record] = []
+        try:
+            work = self._triage(shard, list(shard.batch(1 if shard.alone else self._settings.batch_messages, now)))
+            records = work.records
+            work = self._without_held(shard, work, self._handler.admit(work.received))
+            self._apply(shard, work)
+        except Exception as e:  # noqa: BLE001 - every exception has a class: fence, conflict, poison or wait
+            self._refused(shard, records, e)
+            return
+        self._landed(shard, work)
+
+    def _triage(self, shard: Shard, items: Sequence[Record | End]) -> Work:
+        received: list[Received] = []
+        misplaced: list[Misplaced] = []
+        dead: list[Dead] = []
+        for record in (item for item in items if isinstance(item, Record)):
+            match triage(record, self._partitions, self._topic_ids.of(record.topic)):
+                case Received() as one:
+                    received.append(one)
+                case Misplaced() as one:
+                    misplaced.append(one)
+                case Dead() as one:
+                    dead.append(one)
+                case (Misplaced() as one, Received() as other):
+                    misplaced.append(one)
+                    received.append(other)
+        moves, counts = _progress(shard, items)
+        return Work(received, misplaced, dead, moves, counts, [i for i in items if isinstance(i, Record)])
+
+    def _without_held(self, shard: Shard, work: Work, holds: Mapping[str, Hold]) -> Work:
+        """The batch cut before what has to wait, which stays queued."""
+        if not holds:
+            return work
+        now = time.monotonic()
+        items: list[Record | End] = []
+        for topic, count in work.counts.items():
+            queued = list(shard.queues[topic].items)[:count]
+            if topic in holds:
+                shard.queues[topic].held_until = now + holds[topic].seconds
+                queued = [i for i in queued if i.offset < holds[topic].offset]
+            items += queued
+        return self._triage(shard, items)
+
+    def _apply(self, shard: Shard, work: Work) -> None:
+        if not work.records and all(move.old == move.new for move in work.moves.values()):
+            return
+        with self._transaction(shard) as tx:
+            crash_point("batch:begun")
+            for one in work.dead:
+                tx.dead_letter(one.record, one.reason)
+            for one in work.misplaced:
+                tx.republish(one.record, one.key, one.ce_id)
+            if work.received:
+                self._handler.handle(tx, work.received)
+            move_offsets(tx.conn, self._service, shard.partition, work.moves)
+            crash_point("batch:before-commit")
+        crash_point("batch:committed")
+        self._add_looks(shard, tx.looks)
+        for one in work.dead:
+            log.warning("dead_letter", topic=one.record.topic, offset=one.record.offset, reason=one.reason)
+
+    def _landed(self, shard: Shard, work: Work) -> None:
+        shard.failures = 0
+        shard.retry_at = 0.0
+        if shard.alone > 0:
+            shard.alone -= 1
+        handled = [
+            record
+            for topic, count in work.counts.items()
+            for record in shard.done(topic, work.moves[topic].new, count)
+        ]
+        self._poller.handled(handled)
+        shard.dirty = True
+        shard.ends_since = None
+        self._handler.read_to(shard.partition, {topic: queue.read_to for topic, queue in shard.queues.items()})
+
+    def _record_ends(self, shard: Shard, now: float) -> None:
+        """Ends without messages are recorded a little later: one transaction for all that come in a row."""
+        if shard.ends_since is None:
+            shard.ends_since = now
+        if now - shard.ends_since >= FLUSH_ENDS_SECONDS:
+            self._run_batch(shard)
+
+    def _run_looks(self, shard: Shard) -> None:
+        for key in list(self._handler.rank(shard.due_looks(time.monotonic())))[:LOOKS_A_PASS]:
+            shard.looks.pop(key, None)
+            try:
+                with self._transaction(shard) as tx:
+                    self._handler.look(tx, key)
+                    crash_point("look:before-commit")
+                crash_point("look:committed")
+            except Exception as e:  # noqa: BLE001 - classified; a look is never lost
+                self._look_refused(shard, key, e)
+                return
+            shard.failures = 0
+            self._add_looks(shard, tx.looks)
+
+    def _transaction(self, shard: Shard):  # type: ignore[no-untyped-def]  # a context manager of Transaction
+        return shard_transaction(
+            self._engine, self._service, shard.partition, shard.epoch, self._settings.max_message_bytes
+        )
+
+    # refusals
+
+    def _refused(self, shard: Shard, records: Sequence[Record], error: Exception) -> None:
+        fault = classify(error)
+        if fault is Fault.FENCED:
+            self._fenced(shard, error)
+        elif fault is Fault.WAIT:
+            self._back_off(shard, error, "batch_waits")
+        elif len(records) > 1:
+            shard.conflicts += 1
+            # A conflict is decided again at once; one that stays, and poison, is found by handling one by one.
+            if fault is Fault.POISON or shard.conflicts >= CONFLICTS_ALONE:
+                shard.conflicts = 0
+                shard.alone = len(records)
+            log.info("batch_again", shard=shard.partition, fault=fault.value, error=_short(error))
+        elif not records:
+            self._back_off(shard, error, "batch_waits")
+        elif fault is Fault.POISON or self._conflicts_for_ever(shard):
+            self._bury(shard, records[0], _short(error))
+        else:
+            log.info("message_again", shard=shard.partition, fault=fault.value, error=_short(error))
+
+    def _conflicts_for_ever(self, shard: Shard) -> bool:
+        """Whether the same message alone has failed three times while the database answers others."""
+        shard.conflicts += 1
+        if shard.conflicts < CONFLICTS_ALONE:
+            return False
+        try:
+            with self._engine.connect() as conn:
+                conn.execute(text("SELECT 1"))
+        except SQLAlchemyError as e:
+            self._back_off(shard, e, "batch_waits")
+            return False
+        return True
+
+    def _bury(self, shard: Shard, record: Record, reason: str) -> None:
+        """The dead letter of one message, and its offset."""
+        log.warning("dead_letter", topic=record.topic, offset=record.offset, reason=reason)
+        items = [i for i in shard.queues[record.topic].items if i.offset <= record.offset]
+        moves, counts = _progress(shard, items)
+        work = Work([], [], [Dead(record, reason)], moves, counts, [record])
+        shard.conflicts = 0
+        try:
+            self._apply(shard, work)
+        except Exception as e:  # noqa: BLE001 - classified; the message is still there and is found again
+            if classify(e) is Fault.FENCED:
+                self._fenced(shard, e)
+            else:
+                self._back_off(shard, e, "batch_waits")
+            return
+        self._landed(shard, work)
+
+    def _look_refused(self, shard: Shard, key: str, error: Exception) -> None:
+        fault = classify(error)
+        if fault is Fault.FENCED:
+            self._fenced(shard, error)
+        elif fault is Fault.WAIT:
+            shard.look_at(key, 0.0)
+            self._back_off(shard, error, "look_waits")
+        elif fault is Fault.CONFLICT:
+            shard.look_at(key, time.monotonic() + 0.02)
+            log.info("look_again", shard=shard.partition, look=key, error=_short(error))
+        else:
+            shard.look_at(key, time.monotonic() + MAX_BACKOFF_SECONDS)
+            log.error("look_failed", shard=shard.partition, look=key, exc_info=error)
+
+    def _fenced(self, shard: Shard, error: Exception) -> None:
+        log.warning("fenced", shard=shard.partition, epoch=shard.epoch, error=_short(error))
+        shard.last_offsets = {topic: queue.next_offset for topic, queue in shard.queues.items()}
+        self._lose(shard, Ownership.FENCED)
+        shard.retry_at = 0.0
+
+    def _back_off(self, shard: Shard, error: BaseException, event: str) -> None:
+        shard.failures += 1
+        seconds = min(0.05 * 2 ** min(shard.failures, 10), MAX_BACKOFF_SECONDS)
+        shard.retry_at = time.monotonic() + seconds
+        log.warning(event, shard=shard.partition, seconds=seconds, error=_short(error))
+
+    def _lose(self, shard: Shard, ownership: Ownership) -> None:
+        self._poller.handled(shard.lose(ownership))
+        self._handler.lost(shard.partition)
+
+    # small things
+
+    def _add_looks(self, shard: Shard, looks: Mapping[str, float]) -> None:
+        now = time.monotonic()
+        for key, after in looks.items():
+            shard.look_at(key, now + after)
+
+    def _commit_to_kafka(self, shard: Shard) -> None:
+        """Kafka's own committed offsets, for lag tools only."""
+        now = time.monotonic()
+        if shard.dirty and now - shard.committed_at >= KAFKA_COMMIT_SECONDS:
+            shard.committed_at = now
+            shard.dirty = False
+            try:
+                self._poller.commit(
+                    shard.partition, {topic: queue.next_offset for topic, queue in shard.queues.items()}, wait=False
+                )
+            except KafkaException as e:
+                log.debug("kafka_commit_refused", shard=shard.partition, error=str(e))
+
+    def _seconds_to_next(self) -> float | None:
+        dues = [due for s in self._shards.values() if (due := s.next_due(FLUSH_ENDS_SECONDS)) is not None]
+        dues += [s.committed_at + KAFKA_COMMIT_SECONDS for s in self._shards.values() if s.dirty]
+        return max(0.0, min(dues) - time.monotonic()) if dues else None
+
+
+def _progress(shard: Shard, items: Sequence[Record | End]) -> tuple[dict[str, Move], dict[str, int]]:
+    """By topic: the offset after ``items``, and how many of them there are."""
+    moves: dict[str, Move] = {}
+    counts: dict[str, int] = {}
+    for item in items:
+        old = shard.queues[item.topic].next_offset
+        new = item.offset + 1 if isinstance(item, Record) else item.offset
+        reached = moves[item.topic].new if item.topic in moves else old
+        moves[item.topic] = Move(item.topic, old, max(new, reached))
+        counts[item.topic] = counts.get(item.topic, 0) + 1
+    return moves, counts
+
+
+def _short(error: BaseException) -> str:
+    """The first line of an exception, with its type where that says more."""
+    cause = getattr(error, "orig", None) or error
+    first = str(cause).strip().splitlines()[0] if str(cause).strip() else type(cause).__name__
+    return first if isinstance(error, Poison) else f"{type(cause).__name__}: {first}"
+
+
+__all__ = ["Loop", "Transaction"]

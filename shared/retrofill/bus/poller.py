@@ -1,0 +1,215 @@
+"""The thread that owns the consumer: it only polls, seeks, pauses and hands over, so that `poll` is always called."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import structlog
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
+
+from retrofill.bus.calls import ANSWER_SECONDS, Calls
+from retrofill.bus.clients import common_config
+from retrofill.bus.envelope import Record, read_headers
+from retrofill.bus.inbox import Assigned, End, Inbox, Item, OutOfRange, Positioned, Records, Revoked
+from retrofill.bus.topics import Service
+from retrofill.settings import Settings
+
+log = structlog.get_logger(__name__)
+POLL_SECONDS = 0.25
+POLL_MESSAGES = 1000
+
+
+@dataclass(frozen=True)
+class Rewind:
+    """Read shard ``partition`` from these offsets by topic, and say ``Positioned`` with the ticket."""
+
+    partition: int
+    offsets: dict[str, int]
+    ticket: int
+
+
+class Poller(threading.Thread):
+    """Polls one service's topics. Partitions stay paused until the worker has taken their shard over."""
+
+    def __init__(self, settings: Settings, service: Service, instance: str, inbox: Inbox) -> None:
+        super().__init__(name="poller", daemon=True)
+        self._prefix = settings.topic_prefix
+        self._service = service
+        self._inbox = inbox
+        self._calls = Calls()
+        self._stopping = threading.Event()
+        # Messages handed over and not yet handled, by (topic, partition): beyond the limit a partition is paused.
+        self._outstanding: Counter[tuple[str, int]] = Counter()
+        self._throttled: set[tuple[str, int]] = set()
+        self._lock = threading.Lock()
+        self._limit = settings.batch_messages * 4
+        self._consumer = Consumer(
+            {
+                **common_config(settings, instance),
+                "group.id": service.group(self._prefix),
+                "group.protocol": "consumer",
+                "group.remote.assignor": "range",
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed",
+                # Never reset silently: the offsets are in Postgres, and one out of range stops the shard.
+                "auto.offset.reset": "error",
+                "fetch.wait.max.ms": 500,
+                "fetch.error.backoff.ms": 50,
+                # Set on the broker for the consumer protocol, but max.poll is the client's.
+                "max.poll.interval.ms": 300_000,
+            }
+        )
+
+    # from the worker's thread
+
+    def rewind(self, command: Rewind) -> None:
+        """Ask for a shard to be read from given offsets."""
+        self._calls.ask(lambda: self._rewind(command))
+
+    def handled(self, items: Iterable[Record]) -> None:
+        """Messages that the worker is done with, whatever became of them."""
+        with self._lock:
+            for record in items:
+                self._outstanding[record.topic, record.partition] -= 1
+
+    def commit(self, partition: int, offsets: dict[str, int], *, wait: bool) -> None:
+        """Write Kafka's own committed offsets. With ``wait`` raises ``KafkaException`` where the coordinator refuses."""
+        partitions = [TopicPartition(self._prefix + topic, partition, offset) for topic, offset in offsets.items()]
+        # The binding lets nobody commit while another thread polls, so the poller does it.
+        answer = self._calls.ask(lambda: self._consumer.commit(offsets=partitions, asynchronous=not wait))
+        if wait:
+            raise_refusals(answer.result(ANSWER_SECONDS))
+
+    def stop(self) -> None:
+        """Leave the group and end the thread."""
+        self._stopping.set()
+        self.join(timeout=15)
+
+    # the thread
+
+    def run(self) -> None:
+        """Poll until stopped."""
+        topics = [self._prefix + topic for topic in self._service.reads]
+        self._consumer.subscribe(topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke)
+        while not self._stopping.is_set():
+            self._calls.make()
+            self._throttle()
+            first = self._consumer.poll(POLL_SECONDS)
+            if first is not None:
+                self._hand_over([first, *self._consumer.consume(POLL_MESSAGES, 0)])
+        self._consumer.close()
+
+    def _hand_over(self, messages: list[Message]) -> None:
+        items: list[Record | End] = []
+        others: list[Item] = []
+        for message in messages:
+            error = message.error()
+            topic = (message.topic() or "").removeprefix(self._prefix)
+            partition = message.partition()
+            if error is None:
+                items.append(_record(topic, message))
+            elif error.code() == KafkaError._PARTITION_EOF:
+                assert partition is not None
+                items.append(End(topic, partition, message.offset() or 0))
+            elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+                others.append(OutOfRange(topic, -1 if partition is None else partition, error.str()))
+            else:
+                log.warning("kafka_error", error=error.str(), topic=topic, partition=partition)
+        with self._lock:
+            self._outstanding.update((item.topic, item.partition) for item in items if isinstance(item, Record))
+        if items:
+            self._inbox.put(Records(tuple(items)))
+        for other in others:
+            self._inbox.put(other)
+
+    def _rewind(self, command: Rewind) -> None:
+        targets = [TopicPartition(self._prefix + t, command.partition, o) for t, o in command.offsets.items()]
+        try:
+            for target in targets:
+                self._seek(target)
+            self._consumer.resume([TopicPartition(t.topic, t.partition) for t in targets])
+        except KafkaException as e:
+            # The shard was revoked meanwhile, or will be asked for again.
+            log.info("seek_refused", shard=command.partition, error=str(e))
+            return
+        with self._lock:
+            self._throttled -= {(topic, command.partition) for topic in command.offsets}
+        self._inbox.put(Positioned(command.partition, command.ticket))
+
+    def _seek(self, target: TopicPartition) -> None:
+        # A partition that was assigned a moment ago may not be seekable yet.
+        for attempt in Retrying(
+            retry=retry_if_exception_type(KafkaException),
+            wait=wait_exponential(0.02, max=0.2),
+            stop=stop_after_delay(3),
+            reraise=True,
+        ):
+            with attempt:
+                self._consumer.seek(target)
+
+    def _throttle(self) -> None:
+        with self._lock:
+            full = {key for key, n in self._outstanding.items() if n > self._limit} - self._throttled
+            empty = {key for key in self._throttled if self._outstanding[key] < self._limit // 2}
+            self._throttled = (self._throttled | full) - empty
+        try:
+            if full:
+                self._consumer.pause([TopicPartition(self._prefix + t, p) for t, p in full])
+            if empty:
+                self._consumer.resume([TopicPartition(self._prefix + t, p) for t, p in empty])
+        except KafkaException as e:
+            # Revoked meanwhile: the next owner reads it.
+            log.debug("throttle_refused", error=str(e))
+
+    def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        # Where to read is in Postgres: nothing is fetched until the worker has taken the shard over.
+        for partition in partitions:
+            partition.offset = OFFSET_BEGINNING
+        consumer.incremental_assign(partitions)
+        consumer.pause(partitions)
+        self._inbox.put(Assigned(self._plain(partitions)))
+
+    def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        consumer.incremental_unassign(partitions)
+        with self._lock:
+            for key in self._plain(partitions):
+                self._throttled.discard(key)
+        self._inbox.put(Revoked(self._plain(partitions)))
+
+    def _plain(self, partitions: list[TopicPartition]) -> tuple[tuple[str, int], ...]:
+        return tuple((p.topic.removeprefix(self._prefix), p.partition) for p in partitions)
+
+
+def raise_refusals(answers: Iterable[TopicPartition] | None) -> None:
+    """Raise ``KafkaException`` for the first partition of a commit that the coordinator refused."""
+    for answer in answers or ():
+        if answer.error is not None:
+            raise KafkaException(answer.error)
+
+
+def _record(topic: str, message: Message) -> Record:
+    raw = tuple((name, _as_bytes(value)) for name, value in message.headers() or ())
+    headers, bad = read_headers(raw)
+    partition, offset = message.partition(), message.offset()
+    assert partition is not None and offset is not None
+    return Record(
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        key=_as_bytes(message.key()),
+        value=_as_bytes(message.value()),
+        headers=headers,
+        raw_headers=raw,
+        timestamp_ms=message.timestamp()[1],
+        bad_header=bad,
+    )
+
+
+def _as_bytes(value: str | bytes | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value

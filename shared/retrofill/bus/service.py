@@ -1,0 +1,170 @@
+"""Bootstrap of one service: wires settings, clients, threads and the handler; nothing is built at import."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+from confluent_kafka import KafkaException
+from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential
+
+from retrofill.bus import outbox
+from retrofill.bus.crash import arm
+from retrofill.bus.handler import Handler
+from retrofill.bus.inbox import Inbox, Notified, Wake
+from retrofill.bus.listener import Listener
+from retrofill.bus.loop import Loop
+from retrofill.bus.poller import Poller
+from retrofill.bus.relay import Relay
+from retrofill.bus.takeover import TopicIds
+from retrofill.bus.topics import Service
+from retrofill.logs import configure_logging
+from retrofill.settings import NotConfigured, Settings
+from retrofill.store.engine import make_engine
+from retrofill.store.init import read_installation
+
+log = structlog.get_logger(__name__)
+
+
+class NotInitialised(Exception):
+    """The database or Kafka does not fit what this service needs."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a handler is built from."""
+
+    settings: Settings
+    service: Service
+    instance: str
+    engine: Engine
+    topic_ids: TopicIds
+    partitions: int
+    installation: str
+    wake: Callable[[], None]
+    notified: Callable[[str, str], None]
+
+
+MakeHandler = Callable[[Context], Handler]
+
+
+def run_service(service: Service, make_handler: MakeHandler, channels: Sequence[str] = ()) -> int:
+    """Run ``service`` until a signal ends it; returns the exit status."""
+    settings = Settings()
+    configure_logging(settings.log_level)
+    arm(settings.crash_point)
+    try:
+        _run(settings, service, make_handler, channels)
+    except (NotInitialised, NotConfigured) as e:
+        log.error("not_started", error=str(e))
+        print(f"{service.name}: {e}", file=sys.stderr)  # noqa: T201 - for whoever started it by hand
+        return 1
+    return 0
+
+
+def _run(settings: Settings, service: Service, make_handler: MakeHandler, channels: Sequence[str]) -> None:
+    instance = f"{service.name}-{socket.gethostname()}-{os.getpid()}"
+    structlog.contextvars.bind_contextvars(service=service.name, pid=os.getpid())
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    dsn = settings.dsn_of(service.name)
+    engine = make_engine(dsn, instance)
+    topic_ids = TopicIds(settings, service, instance)
+    installation, partitions = _wait_until_initialised(engine, topic_ids, stopping)
+    inbox = Inbox()
+    context = Context(
+        settings,
+        service,
+        instance,
+        engine,
+        topic_ids,
+        partitions,
+        installation,
+        wake=lambda: inbox.put(Wake()),
+        notified=lambda channel, payload: inbox.put(Notified(channel, payload)),
+    )
+    handler = make_handler(context)
+    poller = Poller(settings, service, instance, inbox)
+    relay = Relay(settings, service, instance, engine)
+    outbox_channel = outbox.channel(service.package)
+
+    def heard(channel: str, payload: str) -> None:
+        if channel in ("", outbox_channel):
+            relay.wake()
+        if channel != outbox_channel:
+            inbox.put(Notified(channel, payload))
+
+    listener = Listener(dsn, instance, [outbox_channel, *channels], heard)
+    loop = Loop(settings, service, instance, engine, inbox, poller, handler, topic_ids, partitions)
+    stopper = threading.Thread(target=_stop_when, args=(stopping, loop, inbox), name="stopper", daemon=True)
+    threads = (poller, relay, listener, stopper)
+    for thread in threads:
+        thread.start()
+    ready = _ready_file(settings, service)
+    log.info("started", instance=instance, partitions=partitions)
+    try:
+        loop.run()
+    finally:
+        ready.unlink(missing_ok=True)
+        handler.close()
+        poller.stop()
+        relay.stop()
+        listener.stop()
+        engine.dispose()
+        log.info("stopped")
+
+
+def _stop_when(stopping: threading.Event, loop: Loop, inbox: Inbox) -> None:
+    """A signal handler may only set an event: what wakes the loop takes locks."""
+    stopping.wait()
+    loop.stop()
+    inbox.put(Wake())
+
+
+def _ready_file(settings: Settings, service: Service) -> Path:
+    """Says that this process works; whoever started it may wait for the file."""
+    folder = settings.home.absolute() / "run"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{service.name}.{os.getpid()}.ready"
+    path.touch()
+    return path
+
+
+def _wait_until_initialised(engine: Engine, topic_ids: TopicIds, stopping: threading.Event) -> tuple[str, int]:
+    """The installation's id and its number of partitions, once both servers answer. Raises ``NotInitialised``."""
+
+    def say(state: RetryCallState) -> None:
+        if stopping.is_set():
+            raise SystemExit(0)
+        error = state.outcome.exception() if state.outcome else None
+        log.warning("waiting_for_servers", error=str(error).splitlines()[0] if error else "")
+
+    for attempt in Retrying(
+        retry=retry_if_exception_type((SQLAlchemyError, KafkaException, OSError)),
+        wait=wait_exponential(0.1, max=3),
+        before_sleep=say,
+        sleep=stopping.wait,
+    ):
+        with attempt:
+            with engine.connect() as conn:
+                installation = read_installation(conn)
+            if installation is None:
+                raise NotInitialised("the database is not initialised: run 'retrofill init' or 'retrofill up'")
+            for topic, count in topic_ids.refresh().items():
+                if count != installation.partitions:
+                    raise NotInitialised(
+                        f"topic {topic} has {count} partitions, {installation.partitions} were fixed at init: "
+                        "ids would change their owners. Restore the topic's partition count, or initialise anew"
+                    )
+            return installation.id, installation.partitions
+    raise AssertionError("unreachable: retried for ever")

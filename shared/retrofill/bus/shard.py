@@ -1,0 +1,145 @@
+"""What an owner knows of one shard: its epoch, what it has yet to handle, how far it has read, and what to look at."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+from retrofill.bus.envelope import Record
+from retrofill.bus.inbox import End
+
+
+class Ownership(Enum):
+    """Where an instance stands with a shard."""
+
+    PARTIAL = "partial"  # assigned some of its topics only, or none
+    ASSIGNED = "assigned"  # all its topics are ours; to be taken over in Postgres
+    FENCED = "fenced"  # somebody took it: to be taken again only after the coordinator said that it is ours
+    SEEKING = "seeking"  # taken; the poller is going to the offsets
+    OWNED = "owned"
+    STOPPED = "stopped"  # an offset is out of range: loud, and left to a person
+
+
+@dataclass
+class TopicQueue:
+    """Messages of one topic's partition that wait to be handled."""
+
+    next_offset: int = 0  # as in Postgres
+    items: deque[Record | End] = field(default_factory=deque)
+    held_until: float = 0.0  # monotonic: nothing of this topic is handled before
+    read_to: int = 0  # offset of the last end that was read with nothing before it unhandled
+
+
+@dataclass
+class Shard:
+    """One shard. All times are monotonic seconds."""
+
+    partition: int
+    topics: tuple[str, ...]
+    ownership: Ownership = Ownership.PARTIAL
+    assigned: set[str] = field(default_factory=set)
+    epoch: int = -1
+    ticket: int = 0
+    queues: dict[str, TopicQueue] = field(default_factory=dict)
+    looks: dict[str, float] = field(default_factory=dict)
+    retry_at: float = 0.0
+    failures: int = 0
+    conflicts: int = 0
+    alone: int = 0  # a batch was refused: so many messages are handled one by one, until the one is found
+    dirty: bool = False  # offsets moved that Kafka was not told of
+    last_offsets: dict[str, int] = field(default_factory=dict)  # when it was fenced
+    committed_at: float = 0.0
+    ends_since: float | None = None  # when ends alone, without messages, began to wait to be recorded
+
+    def lose(self, ownership: Ownership) -> list[Record]:
+        """Forget all that an owner knows; returns the messages that will not be handled here."""
+        dropped = [item for queue in self.queues.values() for item in queue.items if isinstance(item, Record)]
+        self.ownership = ownership
+        self.queues = {}
+        self.looks = {}
+        self.failures = 0
+        self.alone = 0
+        self.conflicts = 0
+        self.dirty = False
+        self.ends_since = None
+        self.ticket += 1
+        return dropped
+
+    def begin(self, offsets: dict[str, int], epoch: int) -> None:
+        """Taken over: these offsets are in Postgres."""
+        self.epoch = epoch
+        self.queues = {topic: TopicQueue(offset, read_to=-1) for topic, offset in offsets.items()}
+        self.ownership = Ownership.SEEKING
+        self.ticket += 1
+
+    def add(self, item: Record | End) -> bool:
+        """Queue an item; False where it is stale and was dropped."""
+        queue = self.queues.get(item.topic)
+        if self.ownership is not Ownership.OWNED or queue is None:
+            return False
+        queue.items.append(item)
+        return True
+
+    def batch(self, limit: int, now: float) -> Iterator[Record | End]:
+        """The next items, topic by topic, ``limit`` messages at most; they stay queued until ``done``."""
+        taken = 0
+        for queue in self.queues.values():
+            if queue.held_until > now:
+                continue
+            for item in queue.items:
+                if isinstance(item, Record):
+                    if taken >= limit:
+                        break
+                    taken += 1
+                yield item
+
+    def has_messages(self, now: float) -> bool:
+        """Whether there is a message that may be handled now."""
+        return any(
+            queue.held_until <= now and any(isinstance(item, Record) for item in queue.items)
+            for queue in self.queues.values()
+        )
+
+    def has_ends(self, now: float) -> bool:
+        """Whether there is anything at all to record."""
+        return any(queue.held_until <= now and queue.items for queue in self.queues.values())
+
+    def done(self, topic: str, upto: int, count: int) -> list[Record]:
+        """The first ``count`` items of ``topic`` are handled and its offset is ``upto`` in Postgres."""
+        queue = self.queues[topic]
+        queue.next_offset = upto
+        handled = []
+        for _ in range(count):
+            item = queue.items.popleft()
+            if isinstance(item, End):
+                queue.read_to = item.offset
+            else:
+                handled.append(item)
+        return handled
+
+    def due_looks(self, now: float) -> list[str]:
+        """Keys to look at."""
+        return [key for key, due in self.looks.items() if due <= now]
+
+    def look_at(self, key: str, due: float) -> None:
+        """Look at ``key`` at ``due`` or earlier."""
+        self.looks[key] = min(due, self.looks.get(key, due))
+
+    def next_due(self, flush_seconds: float) -> float | None:
+        """When something of this shard is to be done next, beside what arrives."""
+        if self.ownership in (Ownership.ASSIGNED, Ownership.FENCED):
+            return self.retry_at
+        if self.ownership is not Ownership.OWNED:
+            return None
+        dues = list(self.looks.values())
+        dues += [queue.held_until for queue in self.queues.values() if queue.items and queue.held_until]
+        if self.ends_since is not None:
+            dues.append(self.ends_since + flush_seconds)
+        if self.failures:
+            return max(self.retry_at, min(dues, default=self.retry_at))
+        if self.has_messages(time.monotonic()):
+            dues.append(0.0)
+        return min(dues, default=None)

@@ -1,0 +1,130 @@
+"""Taking a shard over: a new epoch, and the offsets that Postgres has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import structlog
+from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+from sqlalchemy import Connection, Engine, func, select, update
+from sqlalchemy.dialects.postgresql import insert
+
+from retrofill.bus.clients import admin
+from retrofill.bus.handler import Handler
+from retrofill.bus.topics import Service
+from retrofill.settings import Settings
+from retrofill.store.tables import SERVICE_TABLES
+
+log = structlog.get_logger(__name__)
+REQUEST_SECONDS = 5.0
+
+
+class Ends:
+    """Where the ends of partitions are now, asked of the broker."""
+
+    def __init__(self, client: AdminClient, prefix: str) -> None:
+        self._client = client
+        self._prefix = prefix
+
+    def high_watermarks(self, partitions: Mapping[str, list[int]]) -> dict[tuple[str, int], int]:
+        """The next offset of each partition, open transactions included. Raises ``KafkaException``.
+
+        To have read up to it is to have read everything that was acknowledged before this was called.
+        """
+        return self._ask(partitions, OffsetSpec.latest())
+
+    def beginnings(self, partitions: Mapping[str, list[int]]) -> dict[tuple[str, int], int]:
+        """The first offset that is still there. Raises ``KafkaException``."""
+        return self._ask(partitions, OffsetSpec.earliest())
+
+    def _ask(self, partitions: Mapping[str, list[int]], spec: OffsetSpec) -> dict[tuple[str, int], int]:
+        asked = {TopicPartition(self._prefix + t, p): spec for t, ps in partitions.items() for p in ps}
+        futures = self._client.list_offsets(
+            asked, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=REQUEST_SECONDS
+        )
+        return {(tp.topic.removeprefix(self._prefix), tp.partition): f.result().offset for tp, f in futures.items()}
+
+
+class TopicIds:
+    """Kafka's ids of the topics that a service reads: a topic made anew has another."""
+
+    def __init__(self, settings: Settings, service: Service, instance: str) -> None:
+        self._client = admin(settings, f"{instance}-admin")
+        self._prefix = settings.topic_prefix
+        self._topics = [str(topic) for topic in service.reads]
+        self._ids: dict[str, str] = {}
+        self.ends = Ends(self._client, self._prefix)
+
+    def refresh(self) -> dict[str, int]:
+        """Ask the broker; returns the partition count of each topic. Raises ``KafkaException`` where one is missing."""
+        counts = {}
+        names = TopicCollection([self._prefix + topic for topic in self._topics])
+        for name, future in self._client.describe_topics(names, request_timeout=REQUEST_SECONDS).items():
+            description = future.result()
+            topic = name.removeprefix(self._prefix)
+            self._ids[topic] = str(description.topic_id)
+            counts[topic] = len(description.partitions)
+        return counts
+
+    def of(self, topic: str) -> str:
+        """The id that was last seen."""
+        return self._ids[topic]
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What a take-over found."""
+
+    epoch: int
+    offsets: dict[str, int]
+    looks: Mapping[str, float]
+
+
+def take_over(
+    engine: Engine, service: Service, partition: int, instance: str, topic_ids: TopicIds, handler: Handler
+) -> Taken:
+    """Make ``instance`` the owner: increment the epoch, read the offsets, and ask the handler what to look at.
+
+    Raises ``KafkaException`` or a database error, and then nothing was changed.
+    """
+    topic_ids.refresh()
+    shard = SERVICE_TABLES[service.package].shard
+    with engine.begin() as conn:
+        epoch = conn.execute(
+            update(shard)
+            .where(shard.c.partition == partition)
+            .values(epoch=shard.c.epoch + 1, owner=instance, taken_at=func.clock_timestamp())
+            .returning(shard.c.epoch)
+        ).scalar_one()
+        offsets = _offsets(conn, service, partition, topic_ids)
+        return Taken(epoch, offsets, dict(handler.taken(conn, partition)))
+
+
+def _offsets(conn: Connection, service: Service, partition: int, topic_ids: TopicIds) -> dict[str, int]:
+    table = SERVICE_TABLES[service.package].offset
+    stored = {
+        row.topic: row for row in conn.execute(select(table).where(table.c.partition == partition)).all()
+    }
+    offsets = {}
+    for topic in map(str, service.reads):
+        row = stored.get(topic)
+        if row is not None and row.topic_id == topic_ids.of(topic):
+            offsets[topic] = row.next_offset
+            continue
+        # The first time, from what is still there; a topic made anew has nothing before its first message.
+        start = topic_ids.ends.beginnings({topic: [partition]})[topic, partition] if row is None else 0
+        if row is not None:
+            log.warning("topic_recreated", topic=topic, partition=partition, was=row.topic_id)
+        values = {"topic_id": topic_ids.of(topic), "next_offset": start}
+        conn.execute(
+            insert(table)
+            .values(topic=topic, partition=partition, **values)
+            .on_conflict_do_update(index_elements=["topic", "partition"], set_=values)
+        )
+        offsets[topic] = start
+    return offsets
+
+
+__all__ = ["Ends", "KafkaException", "Taken", "TopicIds", "take_over"]

@@ -1,0 +1,123 @@
+"""The transaction of a shard: asserts its epoch first, then facts, consumed offsets and outgoing events land together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from sqlalchemy import BigInteger, Connection, Engine, Text, select, update
+
+from retrofill.bus import outbox
+from retrofill.bus.dead_letters import dead_letter
+from retrofill.bus.envelope import Record, headers_of
+from retrofill.bus.faults import Fenced, Poison
+from retrofill.bus.outbox import Outgoing
+from retrofill.bus.topics import Service, Topic
+from retrofill.messages.base import Message
+from retrofill.store.arrays import rows_of
+from retrofill.store.tables import SERVICE_TABLES
+
+
+@dataclass(frozen=True)
+class Move:
+    """A consumed offset to move: from what this owner believes to what it has now handled."""
+
+    topic: str
+    old: int
+    new: int
+
+
+@dataclass
+class Transaction:
+    """What a handler works with. ``conn`` is inside the transaction; nothing else of it is to be committed or rolled back."""
+
+    conn: Connection
+    service: Service
+    partition: int
+    epoch: int
+    max_message_bytes: int
+    outgoing: list[Outgoing] = field(default_factory=list)
+    after_commit: list[Callable[[], None]] = field(default_factory=list)
+    looks: dict[str, float] = field(default_factory=dict)
+
+    def emit(self, topic: Topic, key: str | int, message: Message, *, reply_to: Record | None = None) -> None:
+        """Publish ``message`` once this transaction has committed. Raises ``Poison`` where it is too large to."""
+        if reply_to is not None and reply_to.ce_id is not None:
+            message = message.model_copy(update={"in_reply_to": reply_to.ce_id})
+        headers = headers_of(message, self.service.name)
+        if reply_to is not None and "traceparent" in reply_to.headers:
+            headers["traceparent"] = reply_to.headers["traceparent"]
+        self._add(topic, str(key).encode(), message.encode(), tuple((n, v.encode()) for n, v in headers.items()))
+
+    def republish(self, record: Record, key: str, ce_id: str) -> None:
+        """Publish ``record`` again on its topic under ``key``, as it is but with a ``ce_id``."""
+        headers = record.raw_headers
+        if record.ce_id is None:
+            headers = (*headers, ("ce_id", ce_id.encode()))
+        self._add(Topic(record.topic), key.encode(), record.value, headers)
+
+    def dead_letter(self, record: Record, reason: str) -> None:
+        """Put ``record`` aside."""
+        self.outgoing.append(dead_letter(record, reason, self.service.name))
+
+    def look_at(self, key: str, after: float = 0.0) -> None:
+        """Once this has committed, look at ``key`` ``after`` seconds."""
+        self.looks[key] = min(after, self.looks.get(key, after))
+
+    def _add(self, topic: Topic, key: bytes | None, value: bytes | None, headers: outbox.HeaderList) -> None:
+        if value is not None and len(value) > self.max_message_bytes:
+            raise Poison(f"a message for {topic} would have {len(value):,} bytes, more than {self.max_message_bytes:,}")
+        self.outgoing.append(Outgoing(topic, key, value, headers))
+
+
+@contextmanager
+def shard_transaction(
+    engine: Engine, service: Service, partition: int, epoch: int, max_message_bytes: int
+) -> Iterator[Transaction]:
+    """Begin, assert the epoch, hand over; then write the outbox and commit. Raises ``Fenced`` for a former owner."""
+    own = SERVICE_TABLES[service.package]
+    with engine.begin() as conn:
+        assert_epoch(conn, service, partition, epoch)
+        tx = Transaction(conn, service, partition, epoch, max_message_bytes)
+        yield tx
+        outbox.insert_rows(conn, own, service.package, tx.outgoing)
+    for hook in tx.after_commit:
+        hook()
+
+
+def assert_epoch(conn: Connection, service: Service, partition: int, epoch: int) -> None:
+    """The first statement of every transaction of a shard: it makes them one after the other, and ends a former owner's."""
+    shard = SERVICE_TABLES[service.package].shard
+    ours = (shard.c.partition == partition) & (shard.c.epoch == epoch)
+    if conn.execute(update(shard).where(ours).values(epoch=epoch)).rowcount != 1:
+        raise Fenced(f"{service.name}: shard {partition} has a newer owner than epoch {epoch}")
+
+
+def lock_shard(conn: Connection, service: Service, partition: int) -> None:
+    """Lock a shard's row without asserting an epoch: for a callback's record, which its token alone guards."""
+    shard = SERVICE_TABLES[service.package].shard
+    conn.execute(select(shard.c.epoch).where(shard.c.partition == partition).with_for_update(key_share=True))
+
+
+def move_offsets(conn: Connection, service: Service, partition: int, moves: Mapping[str, Move]) -> None:
+    """Move the consumed offsets by compare-and-set. Raises ``Fenced`` where one is not what this owner believes."""
+    changed = [move for move in moves.values() if move.new != move.old]
+    if not changed:
+        return
+    table = SERVICE_TABLES[service.package].offset
+    given = rows_of(
+        "given",
+        {
+            "topic": (Text, [move.topic for move in changed]),
+            "old": (BigInteger, [move.old for move in changed]),
+            "new": (BigInteger, [move.new for move in changed]),
+        },
+    )
+    statement = (
+        update(table)
+        .where(table.c.partition == partition, table.c.topic == given.c.topic, table.c.next_offset == given.c.old)
+        .values(next_offset=given.c.new)
+    )
+    if conn.execute(statement).rowcount != len(changed):
+        raise Fenced(f"{service.name}: an offset of shard {partition} was moved by somebody else")

@@ -1,0 +1,79 @@
+"""What becomes of one message before any handler sees it: readable here, misplaced, or a dead letter. Pure."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+
+from retrofill.bus.envelope import ID_NAMESPACE, Record
+from retrofill.bus.handler import Received
+from retrofill.bus.partitioning import partition_of
+from retrofill.bus.topics import COMPACTED, Topic
+from retrofill.messages.base import Undecodable, decode, decode_object
+
+MAX_KEY = 200
+
+
+@dataclass(frozen=True)
+class Dead:
+    """A message that cannot be read."""
+
+    record: Record
+    reason: str
+
+
+@dataclass(frozen=True)
+class Misplaced:
+    """A message to be published again under ``key``, where its owner reads it."""
+
+    record: Record
+    key: str
+    ce_id: str
+
+
+Verdict = Received | Misplaced | Dead | tuple[Misplaced, Received]
+
+
+def triage(record: Record, partitions: int, topic_id: str) -> Verdict:
+    """Decide on one message. ``topic_id`` is Kafka's, so that a derived ``ce_id`` is this message's for ever."""
+    derived = record.ce_id or str(uuid.uuid5(ID_NAMESPACE, f"{topic_id}:{record.partition}:{record.offset}"))
+    try:
+        if record.bad_header is not None:
+            raise Undecodable(f"the header {record.bad_header!r} is not UTF-8")
+        key = read_key(record)
+        if key is None:
+            return Misplaced(record, _fresh_id(record) or derived, derived)
+        elsewhere = partition_of(key, partitions) != record.partition
+        if elsewhere and record.topic not in COMPACTED:
+            return Misplaced(record, key, derived)
+        if record.value is None and record.topic in COMPACTED:
+            message = None
+        else:
+            message = decode(record.value, record.headers.get("ce_type"))
+    except Undecodable as e:
+        return Dead(record, str(e))
+    received = Received(record, key, message, derived, misplaced=elsewhere)
+    return (Misplaced(record, key, derived), received) if elsewhere else received
+
+
+def read_key(record: Record) -> str | None:
+    """The key as text; ``None`` for a request without one, which gets a fresh id. Raises ``Undecodable``."""
+    try:
+        key = (record.key or b"").decode("utf-8")
+    except UnicodeDecodeError as e:
+        raise Undecodable("the key is not UTF-8") from e
+    if not key:
+        if record.topic == Topic.BACKFILL_REQUESTS:
+            return None
+        raise Undecodable("the message has no key")
+    if len(key) > MAX_KEY or not key.isprintable():
+        raise Undecodable(f"the key is no id: printable text of up to {MAX_KEY} characters is")
+    return key
+
+
+def _fresh_id(record: Record) -> str | None:
+    """The id that a request without a key names in its body, if any; checked against the key when it arrives again."""
+    if record.value is None:
+        raise Undecodable("the value is null")
+    named = decode_object(record.value).get("id")
+    return named if isinstance(named, str) and 0 < len(named) <= MAX_KEY and named.isprintable() else None

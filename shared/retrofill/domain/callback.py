@@ -1,0 +1,28 @@
+"""A callback: what is to be called when a deadline is missed."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from retrofill.domain.machine import machine
+
+
+class CallbackState(StrEnum):
+    """States of a callback."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+S = CallbackState
+MACHINE = machine(
+    "callback",
+    {
+        S.PENDING: (S.RUNNING,),
+        S.RUNNING: (S.SUCCEEDED, S.FAILED, S.PENDING),
+        S.SUCCEEDED: (),
+        S.FAILED: (),
+    },
+)

@@ -1,0 +1,45 @@
+"""A state machine is a table of edges; guarded updates, the docs' diagram and the tests are made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The states of one entity and the edges between them.
+
+    ``edges`` maps each state to the states that may follow it; a state that nothing follows is terminal.
+    """
+
+    entity: str
+    edges: Mapping[str, frozenset[str]]
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """All states, in the order of the table."""
+        return tuple(self.edges)
+
+    @property
+    def terminal(self) -> frozenset[str]:
+        """States that nothing follows."""
+        return frozenset(state for state, following in self.edges.items() if not following)
+
+    def sources(self, to: str) -> frozenset[str]:
+        """States from which ``to`` may be entered. Raises ``KeyError`` for an unknown state."""
+        self.edges[to]
+        return frozenset(state for state, following in self.edges.items() if to in following)
+
+    def allows(self, frm: str, to: str) -> bool:
+        """Whether the edge ``frm`` → ``to`` is in the table."""
+        return to in self.edges[frm]
+
+
+def machine(entity: str, edges: Mapping[str, Iterable[str]]) -> Machine:
+    """Build a machine; every state that is entered must be a row of the table."""
+    table = {state: frozenset(following) for state, following in edges.items()}
+    unknown = {following for row in table.values() for following in row} - table.keys()
+    if unknown:
+        raise ValueError(f"{entity}: no row for {sorted(unknown)}")
+    return Machine(entity, table)

@@ -1,0 +1,185 @@
+"""What a backfill request becomes: its intervals with the reasons to leave some out, or a rejection a person can act on."""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from enum import StrEnum
+
+from retrofill.domain.backfill import ReprocessBehavior
+from retrofill.domain.pipeline import PipelineDefinition
+from retrofill.domain.run import RunState
+from retrofill.domain.schedule import TooManyIntervals, boundaries, range_bound
+
+
+class LeftOut(StrEnum):
+    """Why an interval of the range gets no run."""
+
+    ALREADY_EXISTS = "already exists"
+    IN_FLIGHT = "in flight"
+    NOT_OVER_YET = "not over yet"
+    OUTSIDE_DATES = "outside the pipeline's dates"
+
+
+class Reason(StrEnum):
+    """Why a request is rejected, for programs."""
+
+    UNKNOWN_PIPELINE = "unknown_pipeline"
+    BAD_RANGE = "bad_range"
+    EMPTY_RANGE = "empty_range"
+    NOTHING_TO_RUN = "nothing_to_run"
+    TOO_MANY_RUNS = "too_many_runs"
+    OVERLAP = "overlap"
+    CONF_TOO_LARGE = "conf_too_large"
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """The request becomes nothing; ``message`` says what was wrong and what to do."""
+
+    reason: Reason
+    message: str
+    conflicting_backfill_id: str | None = None
+
+
+@dataclass(frozen=True)
+class Active:
+    """An active backfill of the pipeline whose range overlaps."""
+
+    id: str
+    state: str
+    start: datetime
+    end: datetime
+
+
+@dataclass(frozen=True)
+class History:
+    """What the database knows of the pipeline inside the range."""
+
+    overlapping: Sequence[Active] = ()
+    # Latest succeeded or failed run by interval start; cancelled ones do not count.
+    finished: Mapping[datetime, str] = field(default_factory=dict)
+    unfinished: frozenset[datetime] = frozenset()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """n intervals as n + 1 ``boundaries`` (UTC, rising) and for each ``None`` (it gets a run) or why it is left out."""
+
+    boundaries: Sequence[datetime]
+    left_out: Sequence[LeftOut | None]
+
+    @property
+    def runs(self) -> int:
+        """How many intervals get a run."""
+        return sum(reason is None for reason in self.left_out)
+
+    @property
+    def left_out_counts(self) -> dict[str, int]:
+        """Intervals without a run, by reason."""
+        return dict(Counter(str(reason) for reason in self.left_out if reason is not None))
+
+
+def unknown_pipeline(name: str, known: Iterable[str]) -> Rejection:
+    """The rejection that names the nearest pipelines there are."""
+    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else "apply it first: retrofill pipelines apply FILE"
+    return Rejection(Reason.UNKNOWN_PIPELINE, f"there is no pipeline {name!r}: {hint}")
+
+
+def find_boundaries(
+    pipeline: PipelineDefinition, first: date | datetime, last: date | datetime, max_runs: int
+) -> list[datetime] | Rejection:
+    """The data intervals of the closed range of logical dates [``first``, ``last``], as boundaries, or why there are none."""
+    try:
+        start = range_bound(first, pipeline.timezone, end=False)
+        stop = range_bound(last, pipeline.timezone, end=True)
+    except ValueError as e:
+        return Rejection(Reason.BAD_RANGE, str(e))
+    if start > stop:
+        return Rejection(
+            Reason.BAD_RANGE, f"'from' {_plain(first)} is after 'to' {_plain(last)}: exchange them"
+        )
+    try:
+        found = boundaries(pipeline.schedule, pipeline.timezone, start, stop, max_runs)
+    except TooManyIntervals:
+        return Rejection(
+            Reason.TOO_MANY_RUNS,
+            f"the range holds more than {max_runs:,} data intervals: ask for a shorter one, or raise RETROFILL_MAX_PLAN_RUNS",
+        )
+    if not found:
+        return Rejection(
+            Reason.EMPTY_RANGE,
+            f"no data interval of {pipeline.name} (schedule {pipeline.schedule}, {pipeline.timezone}) starts between "
+            f"{_plain(first)} and {_plain(last)}: ask for a longer range",
+        )
+    return found
+
+
+def plan(
+    pipeline: PipelineDefinition,
+    found: Sequence[datetime],
+    history: History,
+    reprocess: ReprocessBehavior,
+    now: datetime,
+) -> Plan | Rejection:
+    """Decide for each interval whether it gets a run. ``now`` is the database's clock."""
+    if history.overlapping:
+        winner = history.overlapping[0]
+        return Rejection(
+            Reason.OVERLAP,
+            f"backfill {winner.id} of {pipeline.name} is {winner.state} from {_plain(winner.start)} to "
+            f"{_plain(winner.end)}: wait for it or cancel it, or ask for a range that does not overlap",
+            winner.id,
+        )
+    start, end = _pipeline_dates(pipeline)
+    left_out: list[LeftOut | None] = []
+    for begin, over in zip(found, found[1:], strict=False):
+        if begin < start or begin > end:
+            left_out.append(LeftOut.OUTSIDE_DATES)
+        elif over > now:
+            left_out.append(LeftOut.NOT_OVER_YET)
+        elif begin in history.unfinished:
+            left_out.append(LeftOut.IN_FLIGHT)
+        elif _is_done(history.finished.get(begin), reprocess):
+            left_out.append(LeftOut.ALREADY_EXISTS)
+        else:
+            left_out.append(None)
+    made = Plan(found, left_out)
+    if made.runs == 0:
+        why = ", ".join(f"{count:,} {reason}" for reason, count in made.left_out_counts.items())
+        hint = _nothing_hint(made, reprocess)
+        return Rejection(Reason.NOTHING_TO_RUN, f"nothing to run: of {len(left_out):,} data intervals {why}{hint}")
+    return made
+
+
+def _is_done(finished: str | None, reprocess: ReprocessBehavior) -> bool:
+    """Whether a finished run of the interval is to be left alone."""
+    if finished is None or reprocess == ReprocessBehavior.COMPLETED:
+        return False
+    return reprocess == ReprocessBehavior.NONE or finished == RunState.SUCCEEDED
+
+
+def _nothing_hint(made: Plan, reprocess: ReprocessBehavior) -> str:
+    if LeftOut.ALREADY_EXISTS not in made.left_out:
+        return ""
+    behavior = "'failed' or 'completed'" if reprocess == ReprocessBehavior.NONE else "'completed'"
+    return f" (reprocess_behavior {behavior} runs them again)"
+
+
+def _pipeline_dates(pipeline: PipelineDefinition) -> tuple[datetime, datetime]:
+    """First and last logical date of the pipeline."""
+    first = datetime.min.replace(tzinfo=UTC)
+    last = datetime.max.replace(tzinfo=UTC)
+    if pipeline.start is not None:
+        first = range_bound(pipeline.start, pipeline.timezone, end=False)
+    if pipeline.end is not None:
+        last = range_bound(pipeline.end, pipeline.timezone, end=True)
+    return first, last
+
+
+def _plain(value: date | datetime) -> str:
+    return value.isoformat()

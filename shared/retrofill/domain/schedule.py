@@ -1,0 +1,108 @@
+"""A schedule in a time zone, and the data intervals that it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, time, timedelta
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+PRESETS = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@quarterly": "0 0 1 1,4,7,10 *",
+    "@yearly": "0 0 1 1 *",
+}
+
+
+class BadSchedule(ValueError):
+    """A schedule that is no preset and no cron expression, or that never fires."""
+
+
+class TooManyIntervals(Exception):
+    """A range holds more data intervals than allowed."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"the range holds more than {limit:,} data intervals")
+        self.limit = limit
+
+
+def cron_of(schedule: str) -> str:
+    """The five-field cron expression of a preset or of itself. Raises ``BadSchedule``."""
+    if schedule in PRESETS:
+        return PRESETS[schedule]
+    if schedule.startswith("@") or len(schedule.split()) != 5:
+        raise BadSchedule(
+            f"schedule {schedule!r} is neither one of {', '.join(PRESETS)} nor a cron expression of five fields"
+        )
+    return schedule
+
+
+def check_schedule(schedule: str, timezone: str) -> None:
+    """Refuse what is no schedule or never fires, such as February 30th. Raises ``BadSchedule``."""
+    moment = datetime(2000, 1, 1, tzinfo=ZoneInfo(timezone))
+    try:
+        fires = next(CronSim(cron_of(schedule), moment), None)
+    except CronSimError as e:
+        raise BadSchedule(f"schedule {schedule!r} is no cron expression: {e}") from e
+    if fires is None:
+        raise BadSchedule(f"schedule {schedule!r} never fires")
+
+
+def ticks(schedule: str, timezone: str, start: datetime) -> Iterator[datetime]:
+    """Ticks at or after ``start`` in UTC, rising; ends where the calendar does.
+
+    Across DST as Debian's cron does it (the library's rule): a tick in the hour that is skipped fires right after it, one in
+    the hour that comes twice fires once, and wildcard hours follow real time.
+    """
+    local = start.astimezone(ZoneInfo(timezone))
+    # The iterator starts strictly after its argument, which it cuts to the minute.
+    before = local.astimezone(UTC) - timedelta(minutes=1)
+    last = None
+    try:
+        for tick in CronSim(cron_of(schedule), before.astimezone(ZoneInfo(timezone))):
+            moment = tick.astimezone(UTC)
+            if moment >= start and moment != last:
+                yield moment
+                last = moment
+    except OverflowError:
+        return
+
+
+def boundaries(schedule: str, timezone: str, first: datetime, last: datetime, limit: int) -> list[datetime]:
+    """Ticks in ``[first, last]`` and the one after: n data intervals are n + 1 boundaries, none is an empty list.
+
+    All in UTC. Raises ``TooManyIntervals`` beyond ``limit`` intervals.
+    """
+    found: list[datetime] = []
+    for tick in ticks(schedule, timezone, first):
+        if len(found) > limit:
+            raise TooManyIntervals(limit)
+        if tick > last:
+            return [*found, tick] if found else []
+        found.append(tick)
+    # The calendar ended before the last interval did: that one is not a whole interval.
+    return found if len(found) > 1 else []
+
+
+def range_bound(value: date | datetime, timezone: str, *, end: bool) -> datetime:
+    """A bound of a closed range of logical dates as a moment in UTC.
+
+    A bare date is that whole day in ``timezone``: its first moment, or with ``end`` its last microsecond. Raises
+    ``ValueError`` for a datetime without an offset and for a moment outside the calendar.
+    """
+    try:
+        if isinstance(value, datetime):
+            if value.tzinfo is None:
+                raise ValueError(f"{value.isoformat()} has no UTC offset: write it like 2024-01-31T00:00:00+00:00")
+            return value.astimezone(UTC)
+        zone = ZoneInfo(timezone)
+        if not end:
+            return datetime.combine(value, time.min, zone).astimezone(UTC)
+        following = datetime.combine(value + timedelta(days=1), time.min, zone).astimezone(UTC)
+        return following - timedelta(microseconds=1)
+    except OverflowError as e:
+        raise ValueError(f"{value.isoformat()} is outside the calendar") from e

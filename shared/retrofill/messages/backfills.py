@@ -1,0 +1,149 @@
+"""Messages on ``backfill-requests`` (wishes of users) and ``backfill-events`` (answers and facts of the planner)."""
+
+from __future__ import annotations
+
+import re
+from datetime import date, datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, JsonValue
+
+from retrofill.domain.backfill import OnRunFailure, ReprocessBehavior
+from retrofill.messages.base import Message, Moment
+
+DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+
+
+def parse_bound(value: Any) -> Any:
+    """A bare date stays a date; anything else must be a datetime with an offset. Raises ``ValueError``."""
+    if not isinstance(value, str):
+        if isinstance(value, date):
+            return value
+        raise ValueError("a date like 2024-01-31 or a datetime with an offset is needed, as a string")
+    if DATE.fullmatch(value):
+        return date.fromisoformat(value)
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        raise ValueError(f"{value[:40]!r} is neither a date like 2024-01-31 nor a datetime with an offset") from None
+    if moment.tzinfo is None:
+        raise ValueError(f"{value!r} has no UTC offset: write it like 2024-01-31T00:00:00+00:00, or as a bare date")
+    return moment
+
+
+Bound = Annotated[datetime | date, BeforeValidator(parse_bound)]
+
+
+class BackfillRequested(Message):
+    """A wish: run ``pipeline`` for every logical date in the closed range from ``from`` to ``to``."""
+
+    type: Literal["BackfillRequested"] = "BackfillRequested"
+    id: str | None = Field(None, description="Optional; equal to the key")
+    pipeline: str = Field(min_length=1, max_length=200)
+    from_: Bound = Field(alias="from", description="First logical date; a bare date is its whole day")
+    to: Bound = Field(description="Last logical date, inclusive; a bare date is its whole day")
+    max_active_runs: int | None = Field(None, ge=1, le=10_000, description="Default: the pipeline's")
+    reprocess_behavior: ReprocessBehavior = ReprocessBehavior.NONE
+    run_backwards: bool = False
+    on_run_failure: OnRunFailure = OnRunFailure.CONTINUE
+    conf: dict[str, JsonValue] = Field(default_factory=dict, description="Handed to the tasks")
+    triggered_by: str | None = Field(None, max_length=200)
+
+
+class BackfillPauseRequested(Message):
+    """A wish: start no new run; live ones end."""
+
+    type: Literal["BackfillPauseRequested"] = "BackfillPauseRequested"
+
+
+class BackfillResumeRequested(Message):
+    """A wish: go on."""
+
+    type: Literal["BackfillResumeRequested"] = "BackfillResumeRequested"
+
+
+class BackfillCancelRequested(Message):
+    """A wish: cancel what has not ended."""
+
+    type: Literal["BackfillCancelRequested"] = "BackfillCancelRequested"
+
+
+class BackfillEvent(Message):
+    """A fact about one backfill, of the planner."""
+
+    backfill_id: str
+    pipeline: str | None = None
+
+
+class BackfillPlanned(BackfillEvent):
+    """The backfill and all its runs exist."""
+
+    type: Literal["BackfillPlanned"] = "BackfillPlanned"
+    range_start: Moment = Field(description="Start of the first data interval")
+    range_end: Moment = Field(description="End of the last data interval")
+    runs: int = Field(ge=1)
+    left_out: dict[str, int] = Field(default_factory=dict, description="Intervals without a run, by reason")
+    max_active_runs: int
+    planned_at: Moment
+
+
+class BackfillRejected(BackfillEvent):
+    """The request became nothing; ``reason`` is for programs, ``message`` for people."""
+
+    type: Literal["BackfillRejected"] = "BackfillRejected"
+    reason: str
+    message: str
+    conflicting_backfill_id: str | None = None
+
+
+class BackfillPaused(BackfillEvent):
+    """No new run starts until it is resumed."""
+
+    type: Literal["BackfillPaused"] = "BackfillPaused"
+    cause: Literal["user", "run_failure"] = "user"
+
+
+class BackfillResumed(BackfillEvent):
+    """Runs start again."""
+
+    type: Literal["BackfillResumed"] = "BackfillResumed"
+
+
+class BackfillCancelling(BackfillEvent):
+    """What has not ended is being cancelled."""
+
+    type: Literal["BackfillCancelling"] = "BackfillCancelling"
+    cause: Literal["user", "run_failure"] = "user"
+
+
+class BackfillEnded(BackfillEvent):
+    """All runs ended; ``runs`` counts them by state."""
+
+    runs: dict[str, int] = Field(default_factory=dict)
+    ended_at: Moment | None = None
+
+
+class BackfillCancelled(BackfillEnded):
+    """A user's cancel is complete."""
+
+    type: Literal["BackfillCancelled"] = "BackfillCancelled"
+
+
+class BackfillSucceeded(BackfillEnded):
+    """Every run succeeded."""
+
+    type: Literal["BackfillSucceeded"] = "BackfillSucceeded"
+
+
+class BackfillFailed(BackfillEnded):
+    """All runs ended and one failed for good, or ``on_run_failure`` cancelled the rest."""
+
+    type: Literal["BackfillFailed"] = "BackfillFailed"
+
+
+class BackfillCommandRejected(BackfillEvent):
+    """A pause, resume or cancel that cannot be followed."""
+
+    type: Literal["BackfillCommandRejected"] = "BackfillCommandRejected"
+    command: str
+    message: str

@@ -1,0 +1,98 @@
+"""What all messages share: JSON bodies told apart by ``type``, and the registry that reads them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, ClassVar, NoReturn
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+
+MAX_INT = 2**63 - 1
+
+
+class Undecodable(Exception):
+    """Bytes that are no message: the reason is one line that a person can act on."""
+
+
+class Message(BaseModel):
+    """One fact or wish on a topic. Unknown fields are ignored; ``in_reply_to`` is the ``ce_id`` that it answers."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
+
+    type: str
+    version: int = Field(1, ge=1, le=1, description="Major version of the message's format")
+    in_reply_to: str | None = Field(None, description="ce_id of the message that this one answers")
+
+    registry: ClassVar[dict[str, type[Message]]] = {}
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Register the subclass under its ``type``, which is its class name."""
+        super().__pydantic_init_subclass__(**kwargs)
+        if "type" in cls.__annotations__:
+            Message.registry[cls.__name__] = cls
+
+    def encode(self) -> bytes:
+        """UTF-8 JSON, one object, without the fields that are not set."""
+        return self.model_dump_json(by_alias=True, exclude_none=True).encode()
+
+
+Moment = AwareDatetime
+
+
+def decode_object(value: bytes) -> dict[str, Any]:
+    """A JSON object of UTF-8 bytes. Raises ``Undecodable``."""
+    try:
+        body = json.loads(value.decode("utf-8"), parse_constant=_no_constant, parse_int=_int64, parse_float=_finite)
+    except UnicodeDecodeError as e:
+        raise Undecodable(f"the value is not UTF-8: {e.reason} at byte {e.start}") from e
+    except (ValueError, RecursionError) as e:
+        raise Undecodable(f"the value is not JSON: {e or 'too deeply nested'}") from e
+    if not isinstance(body, dict):
+        raise Undecodable(f"the value is JSON but not an object: {type(body).__name__}")
+    if "\\u0000" in value.decode("utf-8"):
+        raise Undecodable("the value holds a NUL character, which the database cannot store")
+    return body
+
+
+def decode(value: bytes | None, header_type: str | None = None) -> Message:
+    """Read a message; its type is ``header_type`` where given, else the body's. Raises ``Undecodable``."""
+    if value is None:
+        raise Undecodable("the value is null")
+    body = decode_object(value)
+    named = header_type or body.get("type")
+    if not isinstance(named, str):
+        raise Undecodable("the message has no type: neither a ce_type header nor a field 'type'")
+    model = Message.registry.get(named)
+    if model is None:
+        raise Undecodable(f"unknown message type {named!r}")
+    try:
+        return model.model_validate({**body, "type": named})
+    except ValidationError as e:
+        raise Undecodable(f"{named}: {explain(e)}") from e
+
+
+def explain(error: ValidationError) -> str:
+    """The first few complaints of pydantic in one line: where and what."""
+    parts = []
+    for complaint in error.errors(include_url=False)[:3]:
+        where = ".".join(str(step) for step in complaint["loc"]) or "body"
+        parts.append(f"{where}: {complaint['msg'].removeprefix('Value error, ')}")
+    return "; ".join(parts)
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _int64(text: str) -> int:
+    if len(text) > 20 or abs(number := int(text)) > MAX_INT:
+        raise ValueError(f"the integer {text[:24]} does not fit 64 bits")
+    return number
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if number in (float("inf"), float("-inf")):
+        raise ValueError(f"the number {text[:24]} is too large")
+    return number

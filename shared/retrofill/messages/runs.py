@@ -1,0 +1,108 @@
+"""Messages on ``run-reports`` (of Spark drivers) and ``run-events`` (facts of the run-starter)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from retrofill.domain.run import RunState
+from retrofill.domain.task_run import TaskState
+from retrofill.messages.base import Message, Moment
+
+
+class ErrorInfo(BaseModel):
+    """Why a task or run failed: type, message and the last lines of the traceback."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    type: str = Field(max_length=200)
+    message: str = Field(max_length=4000)
+    traceback: str | None = Field(None, max_length=8000)
+
+
+class Report(Message):
+    """What a driver says of one attempt; the backfill's id is the key too."""
+
+    backfill_id: str
+    run_id: int
+    attempt: int = Field(ge=1)
+    sent_at: Moment | None = Field(None, description="The driver's clock; for people only")
+
+
+class RunHeartbeat(Report):
+    """The attempt is alive: its lease is extended. The first one says that it is running."""
+
+    type: Literal["RunHeartbeat"] = "RunHeartbeat"
+
+
+class TaskReported(Report):
+    """One task changed its state; ``try_number`` counts its tries inside this attempt from 1."""
+
+    type: Literal["TaskReported"] = "TaskReported"
+    task: str
+    state: TaskState
+    try_number: int = Field(1, ge=1)
+    error: ErrorInfo | None = None
+
+
+class RunReported(Report):
+    """The attempt ended. ``lost`` is said by the replica that hosted the driver and saw its process end."""
+
+    type: Literal["RunReported"] = "RunReported"
+    state: Literal["succeeded", "failed", "cancelled", "lost"]
+    error: ErrorInfo | None = None
+
+
+class RunEvent(Message):
+    """A fact about one run."""
+
+    backfill_id: str
+    pipeline: str
+    run_id: int
+    attempt: int
+    interval_start: Moment
+    interval_end: Moment
+    at: Moment = Field(description="The database's clock")
+
+
+class RunStarted(RunEvent):
+    """The driver of this attempt is alive and runs the user's code."""
+
+    type: Literal["RunStarted"] = "RunStarted"
+
+
+class RunSucceeded(RunEvent):
+    """The interval is processed."""
+
+    type: Literal["RunSucceeded"] = "RunSucceeded"
+
+
+class RunFailed(RunEvent):
+    """The run failed for good."""
+
+    type: Literal["RunFailed"] = "RunFailed"
+    error: ErrorInfo | None = None
+
+
+class RunAttemptLost(RunEvent):
+    """The driver was lost; the run goes back to the queue, or ends where ``state`` says so."""
+
+    type: Literal["RunAttemptLost"] = "RunAttemptLost"
+    state: RunState
+
+
+class RunCancelled(RunEvent):
+    """The run was cancelled before it ended."""
+
+    type: Literal["RunCancelled"] = "RunCancelled"
+
+
+class TaskStateChanged(RunEvent):
+    """One task of the run changed its state."""
+
+    type: Literal["TaskStateChanged"] = "TaskStateChanged"
+    task: str
+    state: TaskState
+    try_number: int
+    error: ErrorInfo | None = None

@@ -1,0 +1,126 @@
+"""Settings: every one is an environment variable ``RETROFILL_<NAME>``; nothing is read at import.
+
+Endpoints that are not set are taken from the endpoints file that ``retrofill up`` writes into ``RETROFILL_HOME``, so that
+every command works in the folder of an embedded stack without any setting at all.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, SecretStr
+from pydantic_settings import (
+    BaseSettings,
+    JsonConfigSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+ENDPOINTS_FILE = "endpoints.json"
+
+
+class Settings(BaseSettings):
+    """All settings of all processes. Durations are seconds, sizes are bytes."""
+
+    model_config = SettingsConfigDict(env_prefix="RETROFILL_", extra="ignore", frozen=True)
+
+    home: Path = Field(Path(".retrofill"), description="Folder of one embedded stack: data, logs, endpoints")
+    cache: Path | None = Field(
+        None, description="Folder for what is downloaded once (the Kafka broker); default: the user's cache folder"
+    )
+
+    # where things are
+    kafka_bootstrap_servers: str | None = Field(None, description="host:port of Kafka brokers, comma separated")
+    kafka_config: dict[str, str] = Field(
+        default_factory=dict, description="More librdkafka properties for every client, as JSON (security.protocol, …)"
+    )
+    postgres_dsn: SecretStr | None = Field(None, description="DSN of the database's owner: migrations and the CLI")
+    postgres_service_dsns: dict[str, SecretStr] = Field(
+        default_factory=dict, description="DSN by service name, as JSON; a service not named uses postgres_dsn"
+    )
+    spark_remote: str | None = Field(None, description="Spark Connect address, sc://host:port")
+    spark_submit_master: str = Field("local[1]", description="--master of the spark-submit executor and submit tasks")
+
+    # the contract
+    topic_prefix: str = Field("retrofill.", description="Prefix of every topic")
+    partitions: int = Field(12, ge=1, le=1000, description="Partitions of every topic (fixed once at init)")
+    replication_factor: int = Field(3, ge=1, description="Replication factor of topics made by init")
+    max_message_bytes: int = Field(900_000, description="Largest value of a message that a service publishes")
+
+    # limits and times
+    max_plan_runs: int = Field(500_000, ge=1, description="Largest number of runs of one backfill")
+    max_conf_bytes: int = Field(100_000, ge=2, description="Largest conf of a backfill request, as JSON")
+    batch_messages: int = Field(500, ge=1, description="Messages of one shard handled in one transaction")
+    driver_slots: int = Field(2, ge=1, description="Drivers that one run-starter runs at once (its pool's limit)")
+    driver_max_runs: int = Field(100, ge=1, description="Runs after which a warm driver process is replaced")
+    lease_seconds: float = Field(15.0, gt=0, description="A run's lease: how long a silent driver counts as alive")
+    max_lost_attempts: int = Field(5, ge=1, description="Attempts of a run that may be lost before it fails")
+    callback_slots: int = Field(4, ge=1, description="Callbacks that one callback-runner runs at once")
+    callback_timeout_seconds: float = Field(30.0, gt=0, description="Time limit of one call of a callback")
+    callback_max_attempts: int = Field(5, ge=1, description="Calls of one callback before it counts as failed")
+    callbacks: dict[str, str] = Field(
+        default_factory=dict, description="Allow-list of callbacks, as JSON: name = module:function"
+    )
+    consumer_session_seconds: float = Field(
+        6.0, gt=0, description="Embedded broker only: after how long the partitions of a dead service move"
+    )
+
+    # the embedded stack
+    kafka_port: int = Field(19092, description="Preferred port of the embedded Kafka; the next free one otherwise")
+    postgres_port: int = Field(15432, description="Preferred port of the embedded Postgres")
+    spark_port: int = Field(15002, description="Preferred port of the embedded Spark Connect server")
+    java_home: Path | None = Field(None, description="JDK 17 or 21 to use instead of the one found")
+    spark_cores: int | None = Field(None, description="Cores of the embedded Spark (local[n]); default: all")
+    spark_driver_memory: str = Field("1g", description="Heap of the embedded Spark Connect server")
+
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    crash_point: str | None = Field(None, description="Test aid: the process kills itself at this named point")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments first, then the environment, then the endpoints file of the stack in ``home``."""
+        known: dict[str, Any] = {**env_settings(), **init_settings()}
+        home = Path(known.get("home", cls.model_fields["home"].default))
+        return (
+            init_settings,
+            env_settings,
+            JsonConfigSettingsSource(settings_cls, json_file=home / ENDPOINTS_FILE),
+        )
+
+    def dsn_of(self, service: str) -> str:
+        """The DSN that ``service`` connects with. Raises ``NotConfigured`` where none is known."""
+        secret = self.postgres_service_dsns.get(service) or self.postgres_dsn
+        if secret is None:
+            raise NotConfigured("RETROFILL_POSTGRES_DSN")
+        return secret.get_secret_value()
+
+    def bootstrap_servers(self) -> str:
+        """Kafka's address. Raises ``NotConfigured`` where none is known."""
+        if self.kafka_bootstrap_servers is None:
+            raise NotConfigured("RETROFILL_KAFKA_BOOTSTRAP_SERVERS")
+        return self.kafka_bootstrap_servers
+
+
+class NotConfigured(Exception):
+    """An endpoint is neither set nor known from a running embedded stack."""
+
+    def __init__(self, variable: str) -> None:
+        super().__init__(f"no stack is running in this folder (start one with 'retrofill up') and {variable} is not set")
+
+
+def write_endpoints(home: Path, values: dict[str, Any]) -> None:
+    """Write the endpoints file of an embedded stack, readable by its owner only (it has passwords)."""
+    path = home / ENDPOINTS_FILE
+    draft = path.with_suffix(".tmp")
+    draft.touch(mode=0o600)
+    draft.write_text(json.dumps(values, indent=2))
+    draft.replace(path)

@@ -1,0 +1,1 @@
+"""Postgres: every fact is a row, and the constraints hold the invariants."""

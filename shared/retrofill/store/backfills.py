@@ -1,0 +1,113 @@
+"""Backfills, their requests and their commands as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, and_, exists, func, insert, select, true
+
+from retrofill.domain.backfill import ACTIVE, MACHINE
+from retrofill.domain.run import RunState
+from retrofill.store.tables import backfill, backfill_command, backfill_request, run
+from retrofill.store.transition import transition
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was answered to a request or command."""
+
+    answer_type: str
+    answer: dict[str, Any]
+    body_hash: str | None = None
+
+
+def outcomes(conn: Connection, ids: Collection[str]) -> dict[str, Outcome]:
+    """Recorded outcomes of requests, by backfill id."""
+    rows = conn.execute(select(backfill_request).where(backfill_request.c.id == func.any(list(ids)))).mappings()
+    return {row["id"]: Outcome(row["answer_type"], row["answer"], row["body_hash"]) for row in rows}
+
+
+def record_outcome(conn: Connection, id: str, outcome: Outcome) -> None:
+    """Record what was answered. Raises an integrity error where there is an outcome already."""
+    conn.execute(
+        insert(backfill_request).values(
+            id=id, body_hash=outcome.body_hash, answer_type=outcome.answer_type, answer=outcome.answer
+        )
+    )
+
+
+def command_outcome(conn: Connection, backfill_id: str, ce_id: str) -> Outcome | None:
+    """What was answered to a command."""
+    t = backfill_command
+    row = conn.execute(
+        select(t.c.answer_type, t.c.answer).where(t.c.backfill_id == backfill_id, t.c.ce_id == ce_id)
+    ).first()
+    return None if row is None else Outcome(row.answer_type, row.answer)
+
+
+def record_command(conn: Connection, backfill_id: str, ce_id: str, outcome: Outcome) -> None:
+    """Record what was answered to a command."""
+    conn.execute(
+        insert(backfill_command).values(
+            backfill_id=backfill_id, ce_id=ce_id, answer_type=outcome.answer_type, answer=outcome.answer
+        )
+    )
+
+
+def lock(conn: Connection, id: str, *, wait: bool) -> RowMapping | None:
+    """The backfill's row, locked; ``None`` where there is none or, without ``wait``, where somebody else has it."""
+    return (
+        conn.execute(select(backfill).where(backfill.c.id == id).with_for_update(key_share=True, skip_locked=not wait))
+        .mappings()
+        .first()
+    )
+
+
+def active_of_shard(conn: Connection, shard: int) -> list[str]:
+    """Ids of the active backfills of a shard."""
+    return list(
+        conn.execute(select(backfill.c.id).where(backfill.c.shard == shard, backfill.c.state.in_(ACTIVE))).scalars()
+    )
+
+
+def still_active(conn: Connection, id: str) -> bool:
+    """Whether the backfill is active; reading takes no lock."""
+    return conn.execute(select(exists().where(backfill.c.id == id, backfill.c.state.in_(ACTIVE)))).scalar_one()
+
+
+def move(conn: Connection, id: str, to: str, frm: str, values: Mapping[str, Any] | None = None) -> bool:
+    """Change the backfill's state along an edge; whether it landed (it was in ``frm``)."""
+    return bool(transition(conn, MACHINE, backfill, to, [{"id": id}], frm=[frm], values=values or {}))
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What the runs of a backfill say."""
+
+    any_unfinished: bool
+    any_failed: bool
+    failed_since_resume: bool
+
+
+def progress(conn: Connection, row: RowMapping) -> Progress:
+    """How far the runs of a locked backfill are; each answer is one look into a partial index."""
+    mine = run.c.backfill_id == row["id"]
+    failed = and_(mine, run.c.state == RunState.FAILED)
+    since = true() if row["resumed_at"] is None else run.c.finished_at > row["resumed_at"]
+    queued, live, any_failed, failed_since = conn.execute(
+        select(
+            exists().where(mine, run.c.state == RunState.QUEUED),
+            exists().where(mine, run.c.slot.is_not(None)),
+            exists().where(failed),
+            exists().where(failed, since),
+        )
+    ).one()
+    return Progress(queued or live, any_failed, failed_since)
+
+
+def run_counts(conn: Connection, id: str) -> dict[str, int]:
+    """Runs of a backfill by state."""
+    rows = conn.execute(select(run.c.state, func.count()).where(run.c.backfill_id == id).group_by(run.c.state)).all()
+    return {state: count for state, count in rows}

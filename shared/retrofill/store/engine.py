@@ -1,0 +1,29 @@
+"""Engines: one DSN each, durable commits, and connections that notice when the server is gone."""
+
+from __future__ import annotations
+
+import psycopg
+from sqlalchemy import Engine, create_engine
+
+
+def make_engine(dsn: str, name: str, *, pool_size: int = 5) -> Engine:
+    """An engine on ``dsn`` (URL or keywords) whose connections are called ``name``.
+
+    READ COMMITTED: every statement after a lock sees what was committed before the lock was had.
+    """
+
+    def connect() -> psycopg.Connection:
+        return psycopg.connect(
+            dsn,
+            application_name=name,
+            connect_timeout=5,
+            keepalives_idle=5,
+            keepalives_interval=2,
+            keepalives_count=3,
+            tcp_user_timeout=10_000,
+            options="-c timezone=UTC",
+        )
+
+    return create_engine(
+        "postgresql+psycopg://", creator=connect, pool_size=pool_size, max_overflow=2, pool_timeout=10, future=True
+    )

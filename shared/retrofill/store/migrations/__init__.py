@@ -1,0 +1,23 @@
+"""Schema migrations (alembic): applied by ``retrofill init`` and ``retrofill up``, forward only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection, text
+
+from retrofill.store.tables import SCHEMA
+
+
+def upgrade(conn: Connection) -> None:
+    """Bring the schema to the newest version, in the caller's transaction. Idempotent."""
+    # One at a time: two who migrate at once would both find the old version.
+    conn.execute(text("SELECT pg_advisory_xact_lock(hashtext('retrofill.migrations'))"))
+    conn.execute(text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"))
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = conn
+    command.upgrade(config, "head")

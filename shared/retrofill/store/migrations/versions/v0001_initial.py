@@ -1,0 +1,15 @@
+"""The first schema, as plain SQL in the file beside this one."""
+
+from pathlib import Path
+
+from alembic import op
+
+revision = "0001"
+down_revision = None
+
+
+def upgrade() -> None:
+    """Make all tables."""
+    for statement in Path(__file__).with_name("v0001_initial.sql").read_text().split(";\n"):
+        if statement.strip():
+            op.execute(statement)

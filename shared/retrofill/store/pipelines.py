@@ -1,0 +1,97 @@
+"""Pipelines as rows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, delete, func, select, update
+from sqlalchemy.dialects.postgresql import insert
+
+from retrofill.domain.pipeline import PipelineDefinition
+from retrofill.store.tables import pipeline, pipeline_copy
+
+
+@dataclass(frozen=True)
+class StoredPipeline:
+    """A pipeline in force."""
+
+    no: int
+    definition: PipelineDefinition
+    hash: str
+
+
+def definition_hash(definition: PipelineDefinition) -> str:
+    """Tells definitions apart."""
+    return hashlib.sha256(json.dumps(definition.as_json(), sort_keys=True).encode()).hexdigest()
+
+
+def find(conn: Connection, names: Collection[str]) -> dict[str, StoredPipeline]:
+    """Those of ``names`` that exist and are not removed."""
+    rows = conn.execute(
+        select(pipeline.c.name, pipeline.c.no, pipeline.c.definition, pipeline.c.definition_hash).where(
+            pipeline.c.name == func.any(list(names)), pipeline.c.removed_at.is_(None)
+        )
+    ).mappings()
+    return {
+        row["name"]: StoredPipeline(
+            row["no"], PipelineDefinition.model_validate(row["definition"]), row["definition_hash"]
+        )
+        for row in rows
+    }
+
+
+def all_names(conn: Connection) -> list[str]:
+    """Names of the pipelines that exist, for those who mistyped one."""
+    return list(conn.execute(select(pipeline.c.name).where(pipeline.c.removed_at.is_(None))).scalars())
+
+
+def put(conn: Connection, definition: PipelineDefinition) -> bool:
+    """Make or replace a pipeline; whether anything changed."""
+    values = {
+        "definition": definition.as_json(),
+        "definition_hash": definition_hash(definition),
+        "max_active_runs": definition.max_active_runs,
+        "applied_at": func.clock_timestamp(),
+        "removed_at": None,
+    }
+    statement = insert(pipeline).values(name=definition.name, **values)
+    changed = conn.execute(
+        statement.on_conflict_do_update(
+            index_elements=["name"],
+            set_=values,
+            where=(pipeline.c.definition_hash != values["definition_hash"]) | pipeline.c.removed_at.is_not(None),
+        )
+    )
+    return changed.rowcount == 1
+
+
+def remove(conn: Connection, name: str) -> bool:
+    """Take a pipeline out of force; whether there was one."""
+    statement = (
+        update(pipeline)
+        .where(pipeline.c.name == name, pipeline.c.removed_at.is_(None))
+        .values(removed_at=func.clock_timestamp())
+    )
+    return conn.execute(statement).rowcount == 1
+
+
+def expect_copy(conn: Connection, ce_id: str, value: bytes | None) -> None:
+    """Remember a message that was applied where it arrived and published again."""
+    conn.execute(
+        insert(pipeline_copy).values(ce_id=ce_id, value_hash=_value_hash(value)).on_conflict_do_nothing()
+    )
+
+
+def is_copy(conn: Connection, ce_id: str, value: bytes | None) -> bool:
+    """Whether this is such a copy; it is forgotten thereby."""
+    statement = delete(pipeline_copy).where(
+        pipeline_copy.c.ce_id == ce_id, pipeline_copy.c.value_hash == _value_hash(value)
+    )
+    return conn.execute(statement).rowcount == 1
+
+
+def _value_hash(value: bytes | None) -> str:
+    return "null" if value is None else hashlib.sha256(value).hexdigest()

@@ -1,0 +1,98 @@
+"""Who writes what, as grants: each service is its own Postgres role and may do just this (DESIGN.md, section 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from psycopg import sql
+from sqlalchemy import Connection, text
+
+from retrofill.bus.topics import CALLBACK_RUNNER, PLANNER, RUN_STARTER, SERVICES, WATCHER
+from retrofill.store.tables import SCHEMA, SERVICE_TABLES
+
+READER = "retrofill_reader"
+# Longer than the largest allowed plan takes, and an end for whoever stops inside a transaction.
+IDLE_IN_TRANSACTION_SECONDS = 5
+TRANSACTION_SECONDS = 120
+
+# service → table → what it may do beside reading. "lock" is the right to lock a row of somebody else's table.
+WRITES: dict[str, dict[str, tuple[str, ...]]] = {
+    PLANNER.name: {
+        "pipeline": ("INSERT", "UPDATE"),
+        "pipeline_copy": ("INSERT", "DELETE"),
+        "backfill": ("INSERT", "UPDATE"),
+        "backfill_request": ("INSERT",),
+        "backfill_command": ("INSERT",),
+        "backfill_interval": ("INSERT",),
+        "run": ("INSERT", "lock"),
+        "deadline": ("INSERT",),
+    },
+    RUN_STARTER.name: {
+        "pipeline": ("lock",),
+        "backfill": ("lock",),
+        "run": ("UPDATE",),
+        "task_run": ("INSERT", "UPDATE"),
+        "deadline": ("INSERT",),
+    },
+    WATCHER.name: {
+        "run": ("lock",),
+        "deadline": ("UPDATE",),
+        "callback": ("INSERT",),
+    },
+    CALLBACK_RUNNER.name: {
+        "callback": ("UPDATE",),
+    },
+}
+
+
+def grant(conn: Connection, passwords: Mapping[str, str]) -> None:
+    """Make the roles (with ``passwords`` by role where given) and grant each what is its own. Idempotent.
+
+    Needs a role that may create roles, and owns the schema.
+    """
+    for role in (*(service.role for service in SERVICES.values()), READER):
+        _make_role(conn, role, passwords.get(role))
+        _run(conn, "GRANT USAGE ON SCHEMA {} TO {}", SCHEMA, role)
+        # What an older version granted and this one does not is taken back.
+        _run(conn, "REVOKE ALL ON ALL TABLES IN SCHEMA {} FROM {}", SCHEMA, role)
+        _run(conn, "GRANT SELECT ON ALL TABLES IN SCHEMA {} TO {}", SCHEMA, role)
+    for name, tables in WRITES.items():
+        service = SERVICES[name]
+        for table, rights in tables.items():
+            for right in rights:
+                _grant_right(conn, service.role, table, right)
+        own = SERVICE_TABLES[service.package]
+        for bus_table in (own.shard, own.offset, own.outbox, own.relay):
+            _run(conn, "GRANT SELECT, INSERT, UPDATE, DELETE ON {} TO {}", (SCHEMA, bus_table.name), service.role)
+        _run(conn, "GRANT USAGE ON ALL SEQUENCES IN SCHEMA {} TO {}", SCHEMA, service.role)
+
+
+def _grant_right(conn: Connection, role: str, table: str, right: str) -> None:
+    if right == "lock":
+        _run(conn, "GRANT UPDATE (lock_only) ON {} TO {}", (SCHEMA, table), role)
+    else:
+        _run(conn, f"GRANT {right} ON {{}} TO {{}}", (SCHEMA, table), role)
+
+
+def _make_role(conn: Connection, role: str, password: str | None) -> None:
+    exists = conn.execute(text("SELECT 1 FROM pg_roles WHERE rolname = :role"), {"role": role}).first()
+    if not exists:
+        _run(conn, "CREATE ROLE {} LOGIN", role)
+    if password is not None:
+        _run(conn, "ALTER ROLE {} LOGIN PASSWORD {}", role, sql.Literal(password))
+    # A stopped process must not hold locks.
+    for setting, seconds in (
+        ("idle_in_transaction_session_timeout", IDLE_IN_TRANSACTION_SECONDS),
+        ("transaction_timeout", TRANSACTION_SECONDS),
+    ):
+        _run(conn, f"ALTER ROLE {{}} SET {setting} = {{}}", role, sql.Literal(f"{seconds}s"))
+
+
+def _run(conn: Connection, statement: str, *parts: str | tuple[str, str] | sql.Literal) -> None:
+    """Execute ``statement`` with names quoted as identifiers."""
+    driver = conn.connection.driver_connection
+    assert driver is not None
+    composed = sql.SQL(statement).format(  # type: ignore[arg-type]  # statements are constants of this module
+        *(part if isinstance(part, sql.Literal) else sql.Identifier(*([part] if isinstance(part, str) else part)) for part in parts)
+    )
+    conn.exec_driver_sql(composed.as_string(driver).replace("%", "%%"))
