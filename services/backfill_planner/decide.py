@@ -95,9 +95,7 @@ def look(standing: Standing) -> End | PauseForFailure | CancelForFailure | None:
         return None
     if not standing.any_unfinished:
         cancelling = standing.state == S.CANCELLING
-        return End(
-            end_state(cancelling=cancelling, cancel_cause=standing.cancel_cause, any_failed=standing.any_failed)
-        )
+        return End(end_state(cancelling=cancelling, cancel_cause=standing.cancel_cause, any_failed=standing.any_failed))
     if not standing.failed_since_resume:
         return None
     if standing.on_run_failure == OnRunFailure.PAUSE and standing.state == S.RUNNING:

@@ -79,5 +79,3 @@ def _end(tx: Transaction, row: RowMapping, state: BackfillState) -> None:
 def _move(tx: Transaction, row: RowMapping, to: BackfillState, values: dict[str, Any]) -> None:
     if not backfills.move(tx.conn, row["id"], to, row["state"], values):
         raise Conflict(f"backfill {row['id']} was not {row['state']} any more")
-
-

@@ -89,7 +89,7 @@ class PlannerHandler(QuietHandler):
 
     def taken(self, conn: Connection, partition: int) -> Mapping[str, float]:
         """All active backfills of the shard."""
-        return {id: 0.0 for id in backfills.active_of_shard(conn, partition)}
+        return dict.fromkeys(backfills.active_of_shard(conn, partition), 0.0)
 
     def lost(self, partition: int) -> None:
         """Forget the requests that waited."""

@@ -85,7 +85,9 @@ def answer_request(
     before = known.get(request.id)
     if before is not None:
         if before.body_hash != request.hash:
-            raise Poison(f"another body under the known id {request.id!r}: a request's id has one outcome; use a new id")
+            raise Poison(
+                f"another body under the known id {request.id!r}: a request's id has one outcome; use a new id"
+            )
         answer = Message.registry[before.answer_type].model_validate(before.answer)
         tx.emit(Topic.BACKFILL_EVENTS, request.id, answer, reply_to=request.record)
         return before

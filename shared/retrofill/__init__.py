@@ -1,1 +1,6 @@
 """Retrofill: backfills that cannot go wrong."""
+
+from retrofill.deadline import Deadline, Reference
+from retrofill.pipeline import Pipeline
+
+__all__ = ["Deadline", "Pipeline", "Reference"]

@@ -114,7 +114,9 @@ class NotConfigured(Exception):
     """An endpoint is neither set nor known from a running embedded stack."""
 
     def __init__(self, variable: str) -> None:
-        super().__init__(f"no stack is running in this folder (start one with 'retrofill up') and {variable} is not set")
+        super().__init__(
+            f"no stack is running in this folder (start one with 'retrofill up') and {variable} is not set"
+        )
 
 
 def write_endpoints(home: Path, values: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ _armed: str | None = None
 
 def arm(name: str | None) -> None:
     """Kill this process when it reaches the point ``name``."""
-    global _armed  # noqa: PLW0603 - one process, one crash
+    global _armed
     _armed = name
 
 

@@ -54,7 +54,10 @@ def _wanted(settings: Settings) -> list[NewTopic]:
     prefix, factor = settings.topic_prefix, settings.replication_factor
     topics = [
         NewTopic(
-            f"{prefix}{topic}", num_partitions=settings.partitions, replication_factor=factor, config=_config(topic, factor)
+            f"{prefix}{topic}",
+            num_partitions=settings.partitions,
+            replication_factor=factor,
+            config=_config(topic, factor),
         )
         for topic in Topic
     ]

@@ -253,9 +253,7 @@ class Loop:
         if shard.alone > 0:
             shard.alone -= 1
         handled = [
-            record
-            for topic, count in work.counts.items()
-            for record in shard.done(topic, work.moves[topic].new, count)
+            record for topic, count in work.counts.items() for record in shard.done(topic, work.moves[topic].new, count)
         ]
         self._poller.handled(handled)
         shard.dirty = True
@@ -325,7 +323,6 @@ class Loop:
 
     def _bury(self, shard: Shard, record: Record, reason: str) -> None:
         """The dead letter of one message, and its offset."""
-        log.warning("dead_letter", topic=record.topic, offset=record.offset, reason=reason)
         items = [i for i in shard.queues[record.topic].items if i.offset <= record.offset]
         moves, counts = _progress(shard, items)
         work = Work([], [], [Dead(record, reason)], moves, counts, [record])

@@ -201,9 +201,15 @@ class Relay(threading.Thread):
     def _assert_epoch(self, conn: Connection) -> RowMapping:
         """First of every transaction: a predecessor that wakes up must not number rows that a later cursor passes over."""
         relay = self._own.relay
-        state = conn.execute(
-            select(relay.c.batch, relay.c.batch_ids).where(relay.c.epoch == self._epoch).with_for_update(key_share=True)
-        ).mappings().first()
+        state = (
+            conn.execute(
+                select(relay.c.batch, relay.c.batch_ids)
+                .where(relay.c.epoch == self._epoch)
+                .with_for_update(key_share=True)
+            )
+            .mappings()
+            .first()
+        )
         if state is None:
             raise Fenced(f"{self._service.name}: another relay took over")
         return state
@@ -237,14 +243,21 @@ class Relay(threading.Thread):
         prefix = self._settings.topic_prefix
         client.begin_transaction()
         for row in batch.rows:
-            self._produce(client, prefix + row["topic"], row["key"], row["value"], outbox.unpack_headers(row["headers"]))
+            self._produce(
+                client, prefix + row["topic"], row["key"], row["value"], outbox.unpack_headers(row["headers"])
+            )
         self._produce(client, self._topic, CURSOR_KEY, str(batch.number).encode(), [])
         client.flush(KAFKA_SECONDS)
         crash_point("relay:before-kafka-commit")
         client.commit_transaction(KAFKA_SECONDS)
 
     def _produce(
-        self, client: Producer, topic: str, key: bytes | None, value: bytes | None, headers: list[tuple[str, str | bytes | None]]
+        self,
+        client: Producer,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        headers: list[tuple[str, str | bytes | None]],
     ) -> None:
         while True:
             try:
@@ -272,7 +285,7 @@ class Relay(threading.Thread):
                 back *= 10
 
 
-class _reading:  # noqa: N801 - reads as a with statement
+class _reading:
     """A consumer that is closed afterwards."""
 
     def __init__(self, settings: Settings, client_id: str) -> None:

@@ -104,9 +104,7 @@ def take_over(
 
 def _offsets(conn: Connection, service: Service, partition: int, topic_ids: TopicIds) -> dict[str, int]:
     table = SERVICE_TABLES[service.package].offset
-    stored = {
-        row.topic: row for row in conn.execute(select(table).where(table.c.partition == partition)).all()
-    }
+    stored = {row.topic: row for row in conn.execute(select(table).where(table.c.partition == partition)).all()}
     offsets = {}
     for topic in map(str, service.reads):
         row = stored.get(topic)

@@ -18,6 +18,9 @@ from retrofill.messages.base import Message
 from retrofill.store.arrays import rows_of
 from retrofill.store.tables import SERVICE_TABLES
 
+# A transaction that does not speak for the owner of the shard.
+NO_EPOCH = -1
+
 
 @dataclass(frozen=True)
 class Move:
@@ -82,6 +85,20 @@ def shard_transaction(
         tx = Transaction(conn, service, partition, epoch, max_message_bytes)
         yield tx
         outbox.insert_rows(conn, own, service.package, tx.outgoing)
+    for hook in tx.after_commit:
+        hook()
+
+
+@contextmanager
+def token_transaction(
+    engine: Engine, service: Service, partition: int, max_message_bytes: int
+) -> Iterator[Transaction]:
+    """Begin behind the shard's other transactions without asserting an epoch; for what a token alone guards."""
+    with engine.begin() as conn:
+        lock_shard(conn, service, partition)
+        tx = Transaction(conn, service, partition, NO_EPOCH, max_message_bytes)
+        yield tx
+        outbox.insert_rows(conn, SERVICE_TABLES[service.package], service.package, tx.outgoing)
     for hook in tx.after_commit:
         hook()
 

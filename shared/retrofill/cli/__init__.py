@@ -1,1 +1,1 @@
-
+"""The command line: reads Postgres, changes things only by publishing events."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from datetime import date, datetime
 from enum import StrEnum
 from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Any, Literal
@@ -11,6 +10,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
 
+from retrofill.domain.bounds import Bound
 from retrofill.domain.schedule import check_schedule
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,199}")
@@ -117,8 +117,8 @@ class PipelineDefinition(Data):
 
     name: Name
     schedule: str
-    start: datetime | date | None = None
-    end: datetime | date | None = None
+    start: Bound | None = None
+    end: Bound | None = None
     timezone: Annotated[str, AfterValidator(check_timezone)] = "UTC"
     max_active_runs: int = Field(16, ge=1, le=10_000)
     executor: Literal["pool", "spark-submit"] = "pool"

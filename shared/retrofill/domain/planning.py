@@ -100,9 +100,7 @@ def find_boundaries(
     except ValueError as e:
         return Rejection(Reason.BAD_RANGE, str(e))
     if start > stop:
-        return Rejection(
-            Reason.BAD_RANGE, f"'from' {_plain(first)} is after 'to' {_plain(last)}: exchange them"
-        )
+        return Rejection(Reason.BAD_RANGE, f"'from' {_plain(first)} is after 'to' {_plain(last)}: exchange them")
     try:
         found = boundaries(pipeline.schedule, pipeline.timezone, start, stop, max_runs)
     except TooManyIntervals:

@@ -38,8 +38,8 @@ LIVE = (S.STARTING, S.RUNNING, S.PUBLISHING)
 UNFINISHED = (S.QUEUED, *LIVE)
 
 
-def after_loss(*, cancel_requested: bool, attempt: int, max_lost_attempts: int) -> RunState:
-    """The state of a run whose attempt ``attempt`` (from 1) was lost with its driver."""
+def after_loss(*, cancel_requested: bool, lost_attempts: int, max_lost_attempts: int) -> RunState:
+    """The state of a run whose driver was lost, after ``lost_attempts`` such losses with this one."""
     if cancel_requested:
         return S.CANCELLED
-    return S.FAILED if attempt >= max_lost_attempts else S.QUEUED
+    return S.FAILED if lost_attempts >= max_lost_attempts else S.QUEUED

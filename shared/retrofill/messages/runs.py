@@ -47,10 +47,14 @@ class TaskReported(Report):
 
 
 class RunReported(Report):
-    """The attempt ended. ``lost`` is said by the replica that hosted the driver and saw its process end."""
+    """The attempt ended.
+
+    The replica that hosted the driver says ``lost`` when it saw the process end, and ``released`` when it ended the
+    process itself because it stops: that does not count against the run.
+    """
 
     type: Literal["RunReported"] = "RunReported"
-    state: Literal["succeeded", "failed", "cancelled", "lost"]
+    state: Literal["succeeded", "failed", "cancelled", "lost", "released"]
     error: ErrorInfo | None = None
 
 

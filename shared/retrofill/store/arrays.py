@@ -11,7 +11,10 @@ from sqlalchemy.types import TypeEngine
 
 
 def rows_of(
-    name: str, columns: Mapping[str, tuple[TypeEngine[Any] | type[TypeEngine[Any]], Sequence[Any]]], *, number: str | None = None
+    name: str,
+    columns: Mapping[str, tuple[TypeEngine[Any] | type[TypeEngine[Any]], Sequence[Any]]],
+    *,
+    number: str | None = None,
 ) -> TableValuedAlias:
     """``unnest`` of one array a column, called ``name``; ``number`` names a column that counts the rows from 1."""
     more = {"with_ordinality": number} if number else {}

@@ -80,9 +80,7 @@ def remove(conn: Connection, name: str) -> bool:
 
 def expect_copy(conn: Connection, ce_id: str, value: bytes | None) -> None:
     """Remember a message that was applied where it arrived and published again."""
-    conn.execute(
-        insert(pipeline_copy).values(ce_id=ce_id, value_hash=_value_hash(value)).on_conflict_do_nothing()
-    )
+    conn.execute(insert(pipeline_copy).values(ce_id=ce_id, value_hash=_value_hash(value)).on_conflict_do_nothing())
 
 
 def is_copy(conn: Connection, ce_id: str, value: bytes | None) -> bool:

@@ -66,7 +66,9 @@ def insert_backfill(conn: Connection, values: dict[str, Any], made: Plan) -> Non
     )
 
 
-def insert_runs(conn: Connection, backfill_id: str, pipeline_no: int, made: Plan, now: datetime, *, backwards: bool) -> None:
+def insert_runs(
+    conn: Connection, backfill_id: str, pipeline_no: int, made: Plan, now: datetime, *, backwards: bool
+) -> None:
     """All runs and intervals of a plan, in one statement with array parameters however many they are."""
     given = rows_of(
         "given",
@@ -88,7 +90,10 @@ def insert_runs(conn: Connection, backfill_id: str, pipeline_no: int, made: Plan
     ).where(given.c.position.is_not(None))
     names = ["backfill_id", "pipeline_no", "interval_start", "interval_end", "position", "state", "queued_at"]
     inserted = (
-        insert(run).from_select(names, wanted.order_by(given.c.position)).returning(run.c.id, run.c.interval_start).cte("inserted")
+        insert(run)
+        .from_select(names, wanted.order_by(given.c.position))
+        .returning(run.c.id, run.c.interval_start)
+        .cte("inserted")
     )
     intervals = select(
         literal(backfill_id), given.c.interval_start, given.c.interval_end, inserted.c.id, given.c.reason
@@ -101,7 +106,13 @@ def insert_runs(conn: Connection, backfill_id: str, pipeline_no: int, made: Plan
 
 
 def insert_deadlines(
-    conn: Connection, backfill_id: str, pipeline: str, alert: DeadlineAlert, arming: Arming, run_ids: Sequence[int], partitions: int
+    conn: Connection,
+    backfill_id: str,
+    pipeline: str,
+    alert: DeadlineAlert,
+    arming: Arming,
+    run_ids: Sequence[int],
+    partitions: int,
 ) -> dict[int, int]:
     """One deadline of ``alert`` for each run; returns the first deadline id of each shard."""
     ids = list(
@@ -140,7 +151,9 @@ def insert_deadlines(
 
 def run_ids(conn: Connection, backfill_id: str) -> list[int]:
     """Ids of a backfill's runs, by position."""
-    return list(conn.execute(select(run.c.id).where(run.c.backfill_id == backfill_id).order_by(run.c.position)).scalars())
+    return list(
+        conn.execute(select(run.c.id).where(run.c.backfill_id == backfill_id).order_by(run.c.position)).scalars()
+    )
 
 
 def _positions(made: Plan, *, backwards: bool) -> list[int | None]:

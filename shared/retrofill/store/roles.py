@@ -93,6 +93,9 @@ def _run(conn: Connection, statement: str, *parts: str | tuple[str, str] | sql.L
     driver = conn.connection.driver_connection
     assert driver is not None
     composed = sql.SQL(statement).format(  # type: ignore[arg-type]  # statements are constants of this module
-        *(part if isinstance(part, sql.Literal) else sql.Identifier(*([part] if isinstance(part, str) else part)) for part in parts)
+        *(
+            part if isinstance(part, sql.Literal) else sql.Identifier(*([part] if isinstance(part, str) else part))
+            for part in parts
+        )
     )
     conn.exec_driver_sql(composed.as_string(driver).replace("%", "%%"))

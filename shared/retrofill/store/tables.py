@@ -58,7 +58,9 @@ def _known_state(machine: Machine) -> CheckConstraint:
 
 
 def _ended_exactly_when_terminal(machine: Machine, column: str) -> CheckConstraint:
-    return CheckConstraint(f"({_in('state', machine.terminal)}) = ({column} IS NOT NULL)", name=f"{column}_when_terminal")
+    return CheckConstraint(
+        f"({_in('state', machine.terminal)}) = ({column} IS NOT NULL)", name=f"{column}_when_terminal"
+    )
 
 
 def _lock_only() -> Column[int | None]:
@@ -128,7 +130,9 @@ backfill = Table(
     ),
     # An owner that takes over a shard puts in all active ones.
     Index("backfill_active_idx", "shard", postgresql_where=text(_in("state", backfill_domain.ACTIVE))),
-    Index("backfill_active_of_pipeline_idx", "pipeline_no", postgresql_where=text(_in("state", backfill_domain.ACTIVE))),
+    Index(
+        "backfill_active_of_pipeline_idx", "pipeline_no", postgresql_where=text(_in("state", backfill_domain.ACTIVE))
+    ),
     Index("backfill_pipeline_idx", "pipeline", "requested_at"),
     Index("backfill_requested_idx", "requested_at"),
 )
@@ -167,6 +171,7 @@ run = Table(
     Column("position", Integer, nullable=False),
     Column("state", Text, nullable=False),
     Column("attempt", Integer, nullable=False, server_default=text("0")),
+    Column("lost_attempts", Integer, nullable=False, server_default=text("0")),
     Column("slot", Integer),
     Column("pipeline_slot", Integer),
     Column("lease_until", Moment),
@@ -182,11 +187,19 @@ run = Table(
     CheckConstraint("interval_start < interval_end", name="interval_not_empty"),
     CheckConstraint("slot >= 1 AND pipeline_slot >= 1", name="slots_from_one"),
     CheckConstraint(f"({_in('state', run_domain.LIVE)}) = (slot IS NOT NULL)", name="slot_while_live"),
-    CheckConstraint(f"({_in('state', run_domain.LIVE)}) = (pipeline_slot IS NOT NULL)", name="pipeline_slot_while_live"),
+    CheckConstraint(
+        f"({_in('state', run_domain.LIVE)}) = (pipeline_slot IS NOT NULL)", name="pipeline_slot_while_live"
+    ),
     CheckConstraint(f"({_in('state', run_domain.LIVE)}) = (lease_until IS NOT NULL)", name="lease_while_live"),
     # Limits hold (invariant 4): two live runs never hold the same slot, so there are no more of them than slots.
     Index("run_slot_key", "backfill_id", "slot", unique=True, postgresql_where=text("slot IS NOT NULL")),
-    Index("run_pipeline_slot_key", "pipeline_no", "pipeline_slot", unique=True, postgresql_where=text("pipeline_slot IS NOT NULL")),
+    Index(
+        "run_pipeline_slot_key",
+        "pipeline_no",
+        "pipeline_slot",
+        unique=True,
+        postgresql_where=text("pipeline_slot IS NOT NULL"),
+    ),
     # No data interval ever has two live runs, or two that will be (invariant 3).
     Index(
         "run_interval_unfinished_key",
@@ -201,7 +214,13 @@ run = Table(
     # Whether one failed since the last resume.
     Index("run_failed_idx", "backfill_id", "finished_at", postgresql_where=text("state = 'failed'")),
     # The latest finished run of an interval decides on reprocessing.
-    Index("run_interval_idx", "pipeline_no", "interval_start", "id", postgresql_where=text("state IN ('failed', 'succeeded')")),
+    Index(
+        "run_interval_idx",
+        "pipeline_no",
+        "interval_start",
+        "id",
+        postgresql_where=text("state IN ('failed', 'succeeded')"),
+    ),
 )
 
 backfill_interval = Table(
@@ -340,4 +359,3 @@ installation = Table(
     Column("created_at", Moment, nullable=False, server_default=func.clock_timestamp()),
     CheckConstraint('"only"', name="one_row"),
 )
-

@@ -244,6 +244,7 @@ CREATE TABLE retrofill.run (
   position INTEGER NOT NULL,
   state TEXT NOT NULL,
   attempt INTEGER DEFAULT 0 NOT NULL,
+  lost_attempts INTEGER DEFAULT 0 NOT NULL,
   slot INTEGER,
   pipeline_slot INTEGER,
   lease_until TIMESTAMP WITH TIME ZONE,

@@ -1,0 +1,11 @@
+"""Run one callback-runner: ``python -m callback_runner``."""
+
+import sys
+
+from callback_runner.handler import CallbackHandler
+from retrofill.bus.service import run_service
+from retrofill.bus.topics import CALLBACK_RUNNER
+from retrofill.store.callbacks import CHANNEL
+
+if __name__ == "__main__":
+    sys.exit(run_service(CALLBACK_RUNNER, CallbackHandler, [CHANNEL]))

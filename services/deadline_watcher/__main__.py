@@ -1,0 +1,10 @@
+"""Run one deadline-watcher: ``python -m deadline_watcher``."""
+
+import sys
+
+from deadline_watcher.handler import WatcherHandler
+from retrofill.bus.service import run_service
+from retrofill.bus.topics import WATCHER
+
+if __name__ == "__main__":
+    sys.exit(run_service(WATCHER, WatcherHandler))

@@ -1,0 +1,10 @@
+"""Run one run-starter: ``python -m run_starter``."""
+
+import sys
+
+from retrofill.bus.service import run_service
+from retrofill.bus.topics import RUN_STARTER
+from run_starter.handler import CHANNELS, StarterHandler
+
+if __name__ == "__main__":
+    sys.exit(run_service(RUN_STARTER, StarterHandler, CHANNELS))

@@ -1,0 +1,197 @@
+"""The run-starter's decisions. Pure: (what the rows say, reports, now) → what becomes of runs and tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from retrofill.domain.run import LIVE, RunState, after_loss
+from retrofill.domain.task_run import MACHINE as TASK_MACHINE
+from retrofill.domain.task_run import TaskState
+from retrofill.messages.runs import ErrorInfo, Report, RunHeartbeat, RunReported, TaskReported
+
+# Up to so long a slot of the pipeline is left to another backfill with fewer live runs.
+YIELD_SECONDS = 5.0
+
+
+# claiming
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a claim is decided from. Slots are those that live runs hold; ``rivals`` the live runs of other claimable backfills."""
+
+    backfill_limit: int
+    pipeline_limit: int
+    backfill_slots: frozenset[int]
+    pipeline_slots: frozenset[int]
+    rivals: tuple[int, ...]
+    free_drivers: int
+    yielded_for: float  # seconds since a slot was first left to a rival
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Start so many runs as there are pairs of (slot, pipeline slot). ``left``: slots were left to rivals."""
+
+    slots: tuple[tuple[int, int], ...]
+    left: bool = False
+
+
+def claim(demand: Demand) -> Claim:
+    """How many runs may start now, and in which slots: never more than any limit leaves free."""
+    own = free_slots(demand.backfill_slots, demand.backfill_limit)
+    shared = free_slots(demand.pipeline_slots, demand.pipeline_limit)
+    count = min(len(own), len(shared), demand.free_drivers)
+    poorer = sum(live < len(demand.backfill_slots) for live in demand.rivals)
+    if count > 0 and demand.yielded_for < YIELD_SECONDS:
+        allowed = max(0, min(count, len(shared) - poorer))
+        return Claim(tuple(zip(own[:allowed], shared[:allowed], strict=True)), left=allowed < count)
+    return Claim(tuple(zip(own[:count], shared[:count], strict=True)))
+
+
+def free_slots(taken: frozenset[int], limit: int) -> list[int]:
+    """Free slots, lowest first; after a limit was lowered, none until so many have ended that it holds."""
+    return [slot for slot in range(1, limit + 1) if slot not in taken][: max(0, limit - len(taken))]
+
+
+# reports
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """A run as the decision needs it."""
+
+    id: int
+    state: RunState
+    attempt: int
+    lost_attempts: int
+    cancel_requested: bool
+    started_before: bool
+
+
+@dataclass
+class RunOutcome:
+    """What a batch of reports makes of one run."""
+
+    starts: bool = False
+    first_start: bool = False
+    alive: bool = False
+    ends: RunState | None = None
+    lost: bool = False  # it ends, or goes back to the queue, because its driver was lost
+    counted: bool = False  # the loss counts against the run
+    error: ErrorInfo | None = None
+
+
+@dataclass(frozen=True)
+class TaskStep:
+    """One edge of one task."""
+
+    run_id: int
+    attempt: int
+    task: str
+    frm: TaskState
+    to: TaskState
+    try_number: int
+    error: ErrorInfo | None
+    announce: bool  # an event tells it; the implicit step into the queue is not announced
+
+
+@dataclass
+class Outcome:
+    """What a batch of reports makes of runs and tasks; ``ignored`` says why a report changed nothing."""
+
+    runs: dict[int, RunOutcome] = field(default_factory=dict)
+    tasks: list[TaskStep] = field(default_factory=list)
+    ignored: list[tuple[Report, str]] = field(default_factory=list)
+
+
+TaskKey = tuple[int, int, str]
+
+
+def fold(
+    reports: Sequence[Report], runs: Mapping[int, RunRow], tasks: Mapping[TaskKey, TaskState], max_lost_attempts: int
+) -> Outcome:
+    """Fold reports, in their order, over the rows. Reports of an older attempt or of a run that is not live change nothing."""
+    outcome = Outcome()
+    task_states = dict(tasks)
+    for report in reports:
+        row = runs[report.run_id]
+        sofar = outcome.runs.get(report.run_id, RunOutcome())
+        if report.attempt != row.attempt:
+            outcome.ignored.append((report, f"attempt {row.attempt} is the newest"))
+        elif row.state not in LIVE or sofar.ends is not None:
+            outcome.ignored.append((report, f"the run is {sofar.ends or row.state}"))
+        else:
+            outcome.runs[report.run_id] = sofar
+            _fold_one(report, row, sofar, task_states, outcome, max_lost_attempts)
+    return outcome
+
+
+def _fold_one(
+    report: Report,
+    row: RunRow,
+    sofar: RunOutcome,
+    task_states: dict[TaskKey, TaskState],
+    outcome: Outcome,
+    max_lost_attempts: int,
+) -> None:
+    match report:
+        case RunHeartbeat():
+            sofar.alive = True
+            _start(row, sofar)
+        case TaskReported():
+            _fold_task(report, task_states, outcome)
+        case RunReported(state="succeeded"):
+            _start(row, sofar)
+            sofar.ends = RunState.SUCCEEDED
+        case RunReported(state="failed", error=error):
+            _start(row, sofar)
+            sofar.ends, sofar.error = RunState.FAILED, error
+        case RunReported(state=how, error=error):
+            lose(row, sofar, max_lost_attempts, counted=how != "released", error=error)
+
+
+def _start(row: RunRow, sofar: RunOutcome) -> None:
+    if row.state == RunState.STARTING and not sofar.starts:
+        sofar.starts = True
+        sofar.first_start = not row.started_before
+
+
+def lose(
+    row: RunRow, sofar: RunOutcome, max_lost_attempts: int, *, counted: bool, error: ErrorInfo | None = None
+) -> None:
+    """The driver of the attempt is gone."""
+    lost = row.lost_attempts + counted
+    sofar.lost, sofar.counted = True, counted
+    sofar.ends = after_loss(
+        cancel_requested=row.cancel_requested, lost_attempts=lost, max_lost_attempts=max_lost_attempts
+    )
+    if sofar.ends == RunState.FAILED:
+        said = f": {error.message}" if error else ""
+        sofar.error = ErrorInfo(type="DriverLost", message=f"the driver was lost {lost} times{said}")
+
+
+def _fold_task(report: TaskReported, states: dict[TaskKey, TaskState], outcome: Outcome) -> None:
+    key = (report.run_id, report.attempt, report.task)
+    frm = states.get(key)
+    if frm is None:
+        outcome.ignored.append((report, f"the run has no task {report.task!r}"))
+        return
+    # A driver need not say that a task is queued before it says that it runs.
+    path = (
+        [TaskState.QUEUED, report.state]
+        if (frm, report.state) == (TaskState.NONE, TaskState.RUNNING)
+        else [report.state]
+    )
+    for to in path:
+        if not TASK_MACHINE.allows(frm, to):
+            # A task that is running, succeeded or failed is never overwritten by a skip.
+            outcome.ignored.append((report, f"the task is {frm}"))
+            return
+        last = to is path[-1]
+        error = report.error if last else None
+        outcome.tasks.append(
+            TaskStep(report.run_id, report.attempt, report.task, frm, to, report.try_number, error, announce=last)
+        )
+        frm = states[key] = to

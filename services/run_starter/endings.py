@@ -1,0 +1,176 @@
+"""Writing what reports, lost leases and cancels make of runs: rows, events, deadlines and wake-ups together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from itertools import groupby
+from typing import Any
+
+from sqlalchemy import RowMapping, func
+
+from retrofill.bus.faults import Conflict
+from retrofill.bus.topics import Topic
+from retrofill.bus.transaction import Transaction
+from retrofill.domain.run import RunState
+from retrofill.domain.task_run import MACHINE as TASK_MACHINE
+from retrofill.domain.task_run import TaskState
+from retrofill.messages.deadlines import DeadlineResolved
+from retrofill.messages.runs import (
+    RunAttemptLost,
+    RunCancelled,
+    RunEvent,
+    RunFailed,
+    RunStarted,
+    RunSucceeded,
+    TaskStateChanged,
+)
+from retrofill.store import runs as store
+from retrofill.store.tables import run, task_run
+from run_starter.decide import RunOutcome, TaskStep
+
+S = RunState
+_EVENTS: dict[RunState, type[RunEvent]] = {S.SUCCEEDED: RunSucceeded, S.FAILED: RunFailed, S.CANCELLED: RunCancelled}
+
+
+def facts(row: RowMapping, pipeline: str, now: datetime) -> dict[str, Any]:
+    """What every event about a run says."""
+    return {
+        "backfill_id": row["backfill_id"],
+        "pipeline": pipeline,
+        "run_id": row["id"],
+        "attempt": row["attempt"],
+        "interval_start": row["interval_start"],
+        "interval_end": row["interval_end"],
+        "at": now,
+    }
+
+
+def write_starts(
+    tx: Transaction,
+    rows: Mapping[int, RowMapping],
+    outcomes: Mapping[int, RunOutcome],
+    pipelines: Mapping[str, str],
+    now: datetime,
+) -> None:
+    """Runs whose driver says that it lives."""
+    starting = [rows[id] for id, outcome in outcomes.items() if outcome.starts]
+    _landed(
+        store.move(
+            tx.conn, S.RUNNING, _keys(starting), {"started_at": func.coalesce(run.c.started_at, now)}, frm=[S.STARTING]
+        ),
+        starting,
+    )
+    for row in starting:
+        tx.emit(Topic.RUN_EVENTS, row["backfill_id"], RunStarted(**facts(row, pipelines[row["backfill_id"]], now)))
+
+
+def write_tasks(
+    tx: Transaction,
+    rows: Mapping[int, RowMapping],
+    steps: Sequence[TaskStep],
+    pipelines: Mapping[str, str],
+    now: datetime,
+) -> None:
+    """Task steps, in waves: the n-th step of every task in one statement for each state entered."""
+    waves: dict[int, list[TaskStep]] = {}
+    seen: dict[tuple[int, int, str], int] = {}
+    for step in steps:
+        key = (step.run_id, step.attempt, step.task)
+        seen[key] = seen.get(key, -1) + 1
+        waves.setdefault(seen[key], []).append(step)
+    for wave in waves.values():
+        for to, group in groupby(sorted(wave, key=lambda s: s.to), key=lambda s: s.to):
+            _write_wave(tx, to, list(group), now)
+    for step in steps:
+        if step.announce:
+            row = rows[step.run_id]
+            event = TaskStateChanged(
+                **facts(row, pipelines[row["backfill_id"]], now),
+                task=step.task,
+                state=step.to,
+                try_number=step.try_number,
+                error=step.error,
+            )
+            tx.emit(Topic.RUN_EVENTS, row["backfill_id"], event)
+
+
+def _write_wave(tx: Transaction, to: TaskState, steps: Sequence[TaskStep], now: datetime) -> None:
+    rows = [
+        {
+            "run_id": step.run_id,
+            "attempt": step.attempt,
+            "task": step.task,
+            "try_number": step.try_number,
+            "error": None if step.error is None else step.error.model_dump(exclude_none=True),
+        }
+        for step in steps
+    ]
+    values: dict[str, Any] = {}
+    if to == TaskState.RUNNING:
+        values["started_at"] = func.coalesce(task_run.c.started_at, now)
+    if to in TASK_MACHINE.terminal:
+        values["finished_at"] = now
+    _landed(store.move_tasks(tx.conn, to, rows, values), steps)
+
+
+def write_ends(
+    tx: Transaction,
+    rows: Mapping[int, RowMapping],
+    outcomes: Mapping[int, RunOutcome],
+    pipelines: Mapping[str, str],
+    now: datetime,
+) -> None:
+    """Runs that ended or go back to the queue, their open tasks, their events, and whom a free slot wakes."""
+    ending = [(rows[id], outcome) for id, outcome in outcomes.items() if outcome.ends is not None]
+    if not ending:
+        return
+    for to, group in groupby(sorted(ending, key=lambda e: str(e[1].ends)), key=lambda e: e[1].ends):
+        assert to is not None
+        _write_end(tx, to, list(group), now)
+    store.cancel_open_tasks(tx.conn, [(row["id"], row["attempt"]) for row, _ in ending], now)
+    for row, outcome in ending:
+        tx.emit(Topic.RUN_EVENTS, row["backfill_id"], _event(row, outcome, pipelines[row["backfill_id"]], now))
+        tx.look_at(f"b:{row['backfill_id']}")
+    resolve_deadlines(tx, [row["id"] for row, outcome in ending if outcome.ends != S.QUEUED])
+    store.notify(tx.conn, store.SLOT_CHANNEL, {row["pipeline_no"] for row, _ in ending})
+
+
+def resolve_deadlines(tx: Transaction, run_ids: Sequence[int]) -> None:
+    """Tell the watcher that these runs ended, so that their deadlines need not wait for their moment."""
+    for each in store.armed_deadlines(tx.conn, run_ids):
+        tx.emit(Topic.DEADLINES, each, DeadlineResolved(deadline_id=each))
+
+
+def _write_end(tx: Transaction, to: RunState, ending: Sequence[tuple[RowMapping, RunOutcome]], now: datetime) -> None:
+    given = [
+        {
+            "id": row["id"],
+            "attempt": row["attempt"],
+            "lost_attempts": row["lost_attempts"] + outcome.counted,
+            "error": None if outcome.error is None else outcome.error.model_dump(exclude_none=True),
+        }
+        for row, outcome in ending
+    ]
+    values = {**store.NOT_LIVE, "finished_at": None if to == S.QUEUED else now}
+    _landed(store.move(tx.conn, to, given, values, frm=[S.STARTING, S.RUNNING]), ending)
+
+
+def _event(row: RowMapping, outcome: RunOutcome, pipeline: str, now: datetime) -> RunEvent:
+    assert outcome.ends is not None
+    told = facts(row, pipeline, now)
+    if outcome.ends == S.QUEUED:
+        return RunAttemptLost(**told, state=outcome.ends)
+    if outcome.ends == S.FAILED:
+        return RunFailed(**told, error=outcome.error)
+    return _EVENTS[outcome.ends](**told)
+
+
+def _keys(rows: Sequence[RowMapping]) -> list[dict[str, Any]]:
+    return [{"id": row["id"], "attempt": row["attempt"]} for row in rows]
+
+
+def _landed(landed: int, expected: Sequence[object]) -> None:
+    """The rows are locked and were read under the lock, so a miss means that what was read is not what is there."""
+    if landed != len(expected):
+        raise Conflict(f"{len(expected) - landed} of {len(expected)} guarded updates did not land")

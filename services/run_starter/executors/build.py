@@ -1,0 +1,46 @@
+"""The executors of one run-starter behind one face: a run goes where its pipeline says, all within one limit."""
+
+from __future__ import annotations
+
+from retrofill.settings import Settings
+from run_starter.executors import Executor, Host, Launch
+from run_starter.executors.local_pool import LocalPool
+from run_starter.executors.spark_submit import SparkSubmit
+
+
+class Dispatch:
+    """The pool of warm drivers and spark-submit, within ``driver_slots`` together."""
+
+    def __init__(self, settings: Settings, host: Host) -> None:
+        self._limit = settings.driver_slots
+        self._executors: dict[str, Executor] = {
+            "pool": LocalPool(settings, host),
+            "spark-submit": SparkSubmit(settings, host),
+        }
+
+    def free(self) -> int:
+        """Drivers that may still be started."""
+        return self._limit - len(self.hosted())
+
+    def launch(self, launch: Launch) -> None:
+        """Hand the attempt to the executor that its pipeline names."""
+        self._executors[launch.pipeline.executor].launch(launch)
+
+    def hosted(self) -> set[tuple[int, int]]:
+        """The (run id, attempt) pairs whose drivers are here."""
+        return set().union(*(executor.hosted() for executor in self._executors.values()))
+
+    def end(self, run_id: int, attempt: int) -> None:
+        """End the attempt's driver wherever it is."""
+        for executor in self._executors.values():
+            executor.end(run_id, attempt)
+
+    def close(self) -> None:
+        """End all drivers."""
+        for executor in self._executors.values():
+            executor.close()
+
+
+def build_executor(settings: Settings, host: Host) -> Executor:
+    """The executors that the settings ask for."""
+    return Dispatch(settings, host)

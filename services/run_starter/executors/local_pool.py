@@ -1,0 +1,207 @@
+"""A pool of warm driver processes, each with a Spark Connect session a run; the protocol is ``retrofill.driver``'s."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+import structlog
+
+from retrofill.settings import Settings
+from run_starter.executors import Host, Launch, processes
+
+log = structlog.get_logger(__name__)
+COMMAND = (sys.executable, "-m", "retrofill.driver")
+MAX_BACKOFF_SECONDS = 30.0
+CLOSE_SECONDS = 5.0
+
+
+class Worker:
+    """One warm process. What it says is handled on a thread of its own."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.ready = False
+        self.retiring = False
+        self.launch: Launch | None = None
+        self.runs = 0
+        self._writing = threading.Lock()
+
+    def say(self, message: dict[str, Any]) -> bool:
+        """Send one line; False where the process is gone, which its reader notices too."""
+        assert self.process.stdin is not None
+        try:
+            with self._writing:
+                self.process.stdin.write(json.dumps(message) + "\n")
+                self.process.stdin.flush()
+        except OSError:
+            return False
+        return True
+
+    def retire(self) -> None:
+        """Let the idle process end by itself: the end of its input tells it to."""
+        self.retiring = True
+        assert self.process.stdin is not None
+        with self._writing:
+            self.process.stdin.close()
+
+
+class LocalPool:
+    """Up to ``driver_slots`` warm processes, replaced after ``driver_max_runs`` runs."""
+
+    def __init__(self, settings: Settings, host: Host, command: tuple[str, ...] = COMMAND) -> None:
+        self._settings = settings
+        self._host = host
+        self._command = command
+        self._slots = settings.driver_slots
+        self._lock = threading.Lock()
+        self._workers: list[Worker] = []
+        self._waiting: deque[Launch] = deque()
+        self._failures = 0
+        self._closed = threading.Event()
+        self._spawns: SimpleQueue[bool] = SimpleQueue()
+        # Drivers ask the kernel to end them with their parent, which is the thread that started them: this one stays.
+        self._spawner = threading.Thread(target=self._spawn_loop, name="spawner", daemon=True)
+        self._spawner.start()
+        for _ in range(self._slots):
+            self._spawns.put(True)
+
+    # Executor
+
+    def free(self) -> int:
+        """Runs that may be launched now."""
+        return self._slots - len(self.hosted())
+
+    def hosted(self) -> set[tuple[int, int]]:
+        """Attempts that are here, also those that wait for a warm process."""
+        with self._lock:
+            busy = [worker.launch for worker in self._workers if worker.launch is not None]
+            return {(launch.run_id, launch.attempt) for launch in [*busy, *self._waiting]}
+
+    def launch(self, launch: Launch) -> None:
+        """Give the attempt to a warm process, or to the next one that is."""
+        with self._lock:
+            self._waiting.append(launch)
+        self._assign()
+
+    def end(self, run_id: int, attempt: int) -> None:
+        """End the attempt's process; its end is reported when it is gone."""
+        with self._lock:
+            waiting = [each for each in self._waiting if (each.run_id, each.attempt) == (run_id, attempt)]
+            for each in waiting:
+                self._waiting.remove(each)
+            busy = [
+                worker
+                for worker in self._workers
+                if worker.launch is not None and (worker.launch.run_id, worker.launch.attempt) == (run_id, attempt)
+            ]
+        for each in waiting:
+            self._host.driver_ended(each, reported=False, reason="ended before a driver had it")
+        for worker in busy:
+            processes.end(worker.process)
+
+    def close(self) -> None:
+        """End all processes; those that were busy are reported."""
+        self._closed.set()
+        self._spawns.put(False)
+        with self._lock:
+            waiting, self._waiting = list(self._waiting), deque()
+            workers = list(self._workers)
+        for each in waiting:
+            self._host.driver_ended(each, reported=False, reason="the run-starter stopped")
+        for worker in workers:
+            processes.end(worker.process)
+        for worker in workers:
+            try:
+                worker.process.wait(CLOSE_SECONDS)
+            except subprocess.TimeoutExpired:
+                log.warning("driver_stays", pid=worker.process.pid)
+
+    # the threads
+
+    def _spawn_loop(self) -> None:
+        while self._spawns.get() and not self._closed.is_set():
+            if self._failures:
+                self._closed.wait(min(0.5 * 2**self._failures, MAX_BACKOFF_SECONDS))
+            if self._closed.is_set():
+                return
+            worker = Worker(processes.start(self._command, self._settings.home, {}, pipes=True))
+            with self._lock:
+                self._workers.append(worker)
+            threading.Thread(target=self._listen, args=(worker,), name="driver-reader", daemon=True).start()
+        # The drivers' parent is this thread: it must not end before the process does.
+        self._closed.wait()
+        threading.Event().wait()
+
+    def _listen(self, worker: Worker) -> None:
+        answers: dict[str, Callable[[Any], None]] = {
+            "ready": lambda _: self._on_ready(worker),
+            "may_begin": lambda _: self._on_may_begin(worker),
+            "done": lambda told: self._on_done(worker, told),
+        }
+        assert worker.process.stdout is not None
+        for line in worker.process.stdout:
+            try:
+                ((kind, told),) = json.loads(line).items()
+                answers[kind](told)
+            except (ValueError, KeyError, AttributeError):
+                log.error("driver_said", line=line[:200], pid=worker.process.pid)
+        self._on_exit(worker)
+
+    def _on_ready(self, worker: Worker) -> None:
+        with self._lock:
+            worker.ready = True
+            self._failures = 0
+        self._assign()
+
+    def _on_may_begin(self, worker: Worker) -> None:
+        launch = worker.launch
+        worker.say({"begin": launch is not None and self._host.may_begin(launch.run_id, launch.attempt)})
+
+    def _on_done(self, worker: Worker, told: dict[str, Any]) -> None:
+        with self._lock:
+            launch, worker.launch = worker.launch, None
+            worker.runs += 1
+            retire = worker.runs >= self._settings.driver_max_runs or bool(told.get("retire"))
+            if retire:
+                self._workers.remove(worker)
+        if retire:
+            self._spawns.put(True)
+            worker.retire()
+        if launch is not None:
+            self._host.driver_ended(
+                launch, reported=bool(told.get("reported")), reason="the driver was not allowed to begin"
+            )
+        self._assign()
+
+    def _on_exit(self, worker: Worker) -> None:
+        reason = processes.how_it_ended(worker.process)
+        with self._lock:
+            launch, worker.launch = worker.launch, None
+            known = worker in self._workers
+            if known:
+                self._workers.remove(worker)
+                self._failures += not worker.ready
+        if known and not self._closed.is_set():
+            log.warning("driver_exited", pid=worker.process.pid, reason=reason, was_ready=worker.ready)
+            self._spawns.put(True)
+        if launch is not None:
+            self._host.driver_ended(launch, reported=False, reason=reason)
+
+    def _assign(self) -> None:
+        """Give waiting attempts to idle warm processes."""
+        given: list[tuple[Worker, Launch]] = []
+        with self._lock:
+            for worker in self._workers:
+                if self._waiting and worker.ready and worker.launch is None and not worker.retiring:
+                    worker.launch = self._waiting.popleft()
+                    given.append((worker, worker.launch))
+        for worker, launch in given:
+            # A process that is gone is noticed by its reader, which reports the launch as lost.
+            worker.say({"launch": launch.as_json()})

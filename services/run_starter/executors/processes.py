@@ -1,0 +1,83 @@
+"""Driver processes: started with their log, ended with all their children."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+GRACE_SECONDS = 2.0
+MAX_LOG_BYTES = 50_000_000
+
+
+def driver_log(home: Path) -> IO[bytes]:
+    """The log that all drivers of a home append to; a large one is put aside first."""
+    folder = home.absolute() / "logs"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "drivers.log"
+    if path.exists() and path.stat().st_size > MAX_LOG_BYTES:
+        path.replace(path.with_suffix(".log.1"))
+    return path.open("ab")
+
+
+def start(command: Sequence[str], home: Path, environment: Mapping[str, str], *, pipes: bool) -> subprocess.Popen[str]:
+    """Start a driver in a session of its own, so that a terminal's Ctrl-C reaches it only through us."""
+    with driver_log(home) as log:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE if pipes else subprocess.DEVNULL,
+            stdout=subprocess.PIPE if pipes else log,
+            stderr=log,
+            env={**os.environ, **environment, "PYTHONUNBUFFERED": "1"},
+            start_new_session=True,
+            text=True,
+            bufsize=1,
+        )
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """Ask the process to end, and after a grace kill it with all its children. Returns at once."""
+    if process.poll() is not None:
+        return
+    family = _family(process.pid)
+    process.terminate()
+    killer = threading.Timer(GRACE_SECONDS, _kill, args=(process, family))
+    killer.daemon = True
+    killer.start()
+
+
+def end_now(process: subprocess.Popen[str]) -> None:
+    """Kill the process with all its children."""
+    _kill(process, _family(process.pid))
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    try:
+        parent = psutil.Process(pid)
+        return [*parent.children(recursive=True), parent]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _kill(process: subprocess.Popen[str], family: Sequence[psutil.Process]) -> None:
+    for each in [*_family(process.pid), *family]:
+        try:
+            # psutil compares creation times, so that a number used anew is not hit.
+            each.kill()
+        except psutil.NoSuchProcess:
+            continue
+
+
+def how_it_ended(process: subprocess.Popen[str]) -> str:
+    """Exit status or signal, for people."""
+    code = process.wait()
+    return (
+        f"the driver process was ended by signal {-code}"
+        if code < 0
+        else f"the driver process exited with status {code}"
+    )

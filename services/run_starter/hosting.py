@@ -1,0 +1,115 @@
+"""This replica as host of drivers: what it answers them, what it reports for those that are gone, which it ends."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import structlog
+from confluent_kafka import KafkaException, Producer
+from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
+
+from retrofill.bus.envelope import headers_of, wire_headers
+from retrofill.bus.topics import RUN_STARTER, Topic
+from retrofill.messages.runs import ErrorInfo, RunReported
+from retrofill.store import runs as store
+from run_starter.executors import Executor, Launch
+
+log = structlog.get_logger(__name__)
+POLL_SECONDS = 1.0
+FLUSH_SECONDS = 5.0
+
+
+class DriverHost:
+    """Implements ``executors.Host``."""
+
+    def __init__(self, engine: Engine, reports: Producer, topic_prefix: str, freed: Callable[[], None]) -> None:
+        self._engine = engine
+        self._reports = reports
+        self._topic = f"{topic_prefix}{Topic.RUN_REPORTS}"
+        self._freed = freed
+        self._closing = False
+
+    def may_begin(self, run_id: int, attempt: int) -> bool:
+        """Read from Postgres now; where it does not answer, the driver must not begin."""
+        try:
+            with self._engine.connect() as conn:
+                return store.may_begin(conn, run_id, attempt)
+        except SQLAlchemyError as e:
+            log.warning("may_not_begin", run=run_id, attempt=attempt, error=str(e).splitlines()[0])
+            return False
+
+    def driver_ended(self, launch: Launch, *, reported: bool, reason: str) -> None:
+        """Report the end of a driver that could not do so itself: its process is gone, so its lease is over."""
+        if not reported:
+            log.warning("driver_gone", run=launch.run_id, attempt=launch.attempt, reason=reason)
+            self._report(launch, reason)
+        self._freed()
+
+    def _report(self, launch: Launch, reason: str) -> None:
+        report = RunReported(
+            backfill_id=launch.backfill_id,
+            run_id=launch.run_id,
+            attempt=launch.attempt,
+            state="released" if self._closing else "lost",
+            error=ErrorInfo(type="DriverLost", message=reason[:4000]),
+        )
+        try:
+            self._reports.produce(
+                self._topic,
+                key=launch.backfill_id.encode(),
+                value=report.encode(),
+                headers=wire_headers(headers_of(report, RUN_STARTER.name)),
+            )
+            self._reports.poll(0)
+        except (BufferError, KafkaException) as e:
+            # The lease says the same, a little later.
+            log.warning("loss_not_reported", run=launch.run_id, attempt=launch.attempt, error=str(e))
+
+    def closing(self) -> None:
+        """Drivers that end from now on are released: this replica stops, and that is no fault of theirs."""
+        self._closing = True
+
+    def close(self) -> None:
+        """Deliver what was reported."""
+        self._reports.flush(FLUSH_SECONDS)
+
+
+class Watch(threading.Thread):
+    """Ends hosted drivers whose attempt is to be cancelled or is no longer the live one, whoever owns the shard."""
+
+    def __init__(self, engine: Engine, executor: Executor) -> None:
+        super().__init__(name="watch", daemon=True)
+        self._engine = engine
+        self._executor = executor
+        self._poked = threading.Event()
+        self._stopping = threading.Event()
+
+    def poke(self) -> None:
+        """A run may have changed, or one was launched."""
+        self._poked.set()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopping.set()
+        self._poked.set()
+
+    def run(self) -> None:
+        """Look when poked, and every second while drivers are hosted."""
+        while not self._stopping.is_set():
+            self._poked.wait(POLL_SECONDS if self._executor.hosted() else None)
+            self._poked.clear()
+            hosted = self._executor.hosted()
+            if not hosted:
+                continue
+            try:
+                with self._engine.connect() as conn:
+                    over = store.to_be_ended(conn, hosted)
+            except SQLAlchemyError as e:
+                # The drivers' own leases end them where Postgres stays away.
+                log.warning("watch_waits", error=str(e).splitlines()[0])
+                continue
+            for run_id, attempt in over:
+                log.info("ending_driver", run=run_id, attempt=attempt)
+                self._executor.end(run_id, attempt)

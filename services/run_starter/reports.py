@@ -1,0 +1,101 @@
+"""Reports of drivers: gather the rows, fold the reports over them, write the outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+import structlog
+from sqlalchemy import RowMapping
+
+from retrofill.bus.faults import Poison
+from retrofill.bus.handler import Received
+from retrofill.bus.topics import Topic
+from retrofill.bus.transaction import Transaction
+from retrofill.domain.deadline import DeadlineState, alerts_counting_from, arm
+from retrofill.domain.pipeline import Reference
+from retrofill.domain.run import RunState
+from retrofill.domain.task_run import TaskState
+from retrofill.messages.deadlines import DeadlineArmed
+from retrofill.messages.runs import Report, TaskReported
+from retrofill.store import planning
+from retrofill.store import runs as store
+from retrofill.store.clock import database_now
+from run_starter.decide import RunRow, fold
+from run_starter.definitions import Definitions
+from run_starter.endings import write_ends, write_starts, write_tasks
+
+log = structlog.get_logger(__name__)
+# Deadlines due sooner than this need a hint to the watcher, who reads further ahead by itself.
+NEAR_SECONDS = 120.0
+
+
+def handle_reports(
+    tx: Transaction,
+    received: Sequence[Received],
+    definitions: Definitions,
+    *,
+    lease_seconds: float,
+    max_lost_attempts: int,
+    partitions: int,
+) -> None:
+    """Apply a batch of reports. Raises ``Poison`` for a report of a run that is not the backfill's."""
+    reports = [_checked(one) for one in received]
+    rows = store.lock(tx.conn, {report.run_id for report in reports})
+    for report in reports:
+        if report.run_id not in rows or rows[report.run_id]["backfill_id"] != report.backfill_id:
+            raise Poison(f"backfill {report.backfill_id} has no run {report.run_id}")
+    current = {(row["id"], row["attempt"]) for row in rows.values()}
+    reported = {(r.run_id, r.attempt) for r in reports if isinstance(r, TaskReported)} & current
+    tasks = (
+        {key: TaskState(row["state"]) for key, row in store.task_runs(tx.conn, reported).items()} if reported else {}
+    )
+    outcome = fold(reports, {id: run_row(row) for id, row in rows.items()}, tasks, max_lost_attempts)
+    # Read after the locks: the database's clock at the moment of these facts.
+    now = database_now(tx.conn)
+    pipelines = {row["backfill_id"]: definitions.of(tx.conn, row["backfill_id"]).name for row in rows.values()}
+    write_starts(tx, rows, outcome.runs, pipelines, now)
+    _arm_deadlines(tx, [rows[id] for id, o in outcome.runs.items() if o.first_start], definitions, partitions, now)
+    write_tasks(tx, rows, outcome.tasks, pipelines, now)
+    write_ends(tx, rows, outcome.runs, pipelines, now)
+    alive = [(id, rows[id]["attempt"]) for id, o in outcome.runs.items() if o.alive and o.ends is None]
+    store.extend_leases(tx.conn, alive, now + timedelta(seconds=lease_seconds))
+    for report, why in outcome.ignored:
+        log.info("report_ignored", type=report.type, run=report.run_id, attempt=report.attempt, why=why)
+
+
+def run_row(row: RowMapping) -> RunRow:
+    """A run as decisions need it."""
+    return RunRow(
+        id=row["id"],
+        state=RunState(row["state"]),
+        attempt=row["attempt"],
+        lost_attempts=row["lost_attempts"],
+        cancel_requested=row["cancel_requested"],
+        started_before=row["started_at"] is not None,
+    )
+
+
+def _checked(one: Received) -> Report:
+    if not isinstance(one.message, Report):
+        raise Poison(f"a {type(one.message).__name__} does not belong on {one.record.topic}")
+    if one.message.backfill_id != one.key:
+        raise Poison(f"the key {one.key!r} differs from the body's backfill_id {one.message.backfill_id!r}")
+    return one.message
+
+
+def _arm_deadlines(
+    tx: Transaction, started: Sequence[RowMapping], definitions: Definitions, partitions: int, now: datetime
+) -> None:
+    """Deadlines that count from the first start of a run."""
+    by_backfill: dict[str, list[int]] = {}
+    for row in started:
+        by_backfill.setdefault(row["backfill_id"], []).append(row["id"])
+    for backfill_id, run_ids in by_backfill.items():
+        definition = definitions.of(tx.conn, backfill_id)
+        for alert in alerts_counting_from(list(definition.deadlines), Reference.RUN_STARTED_AT):
+            arming = arm(alert, now, now)
+            first = planning.insert_deadlines(tx.conn, backfill_id, definition.name, alert, arming, run_ids, partitions)
+            if arming.state == DeadlineState.ARMED and (arming.due_at - now).total_seconds() <= NEAR_SECONDS:
+                for each in first.values():
+                    tx.emit(Topic.DEADLINES, each, DeadlineArmed(deadline_id=each, due_at=arming.due_at))

@@ -1,0 +1,283 @@
+"""``retrofill backfill``: create, foresee, list, show, watch, pause, resume, cancel."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from sqlalchemy import Connection, RowMapping
+
+from retrofill.bus.topics import Topic
+from retrofill.cli import arguments, reads
+from retrofill.cli.answers import ask
+from retrofill.cli.arguments import Wish
+from retrofill.cli.connect import load_settings, reading
+from retrofill.cli.errors import UserError
+from retrofill.cli.options import ANSWER_SECONDS, AsJson, Limit, PipelineFilter, TimeLimit
+from retrofill.cli.output import counts, moment, print_json, print_table, print_text
+from retrofill.cli.pipelines import find_pipeline
+from retrofill.cli.showing import describe, print_backfill
+from retrofill.cli.watching import Look, missing, watch
+from retrofill.domain.backfill import BackfillState, OnRunFailure, ReprocessBehavior
+from retrofill.domain.planning import Plan, Rejection, find_boundaries, plan
+from retrofill.messages.backfills import (
+    BackfillCancelRequested,
+    BackfillCommandRejected,
+    BackfillPauseRequested,
+    BackfillPlanned,
+    BackfillRejected,
+    BackfillRequested,
+    BackfillResumeRequested,
+)
+from retrofill.messages.base import Message
+from retrofill.settings import Settings
+from retrofill.store.clock import database_now
+from retrofill.store.planning import history
+
+group = typer.Typer(name="backfill", help="Backfills: create, watch, pause, cancel.", no_args_is_help=True)
+WILL_RUN = "run"
+
+Id = Annotated[str, typer.Argument(metavar="ID", help="The backfill's id.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Show progress until it ends; status 1 unless it succeeds.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group."""
+    app.add_typer(group)
+
+
+@group.command()
+def create(
+    pipeline: arguments.PipelineName,
+    from_: arguments.From,
+    to: arguments.To,
+    max_active_runs: arguments.MaxActiveRuns = None,
+    reprocess: arguments.Reprocess = ReprocessBehavior.NONE,
+    backwards: arguments.Backwards = False,
+    on_run_failure: arguments.OnFailure = OnRunFailure.CONTINUE,
+    conf: arguments.Conf = None,
+    id: arguments.Id = None,
+    watch: Watch = False,
+    timeout: TimeLimit = ANSWER_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Ask for a backfill and wait for the answer."""
+    wish = Wish(pipeline, from_, to, max_active_runs, reprocess, backwards, on_run_failure, conf, id)
+    request, settings = wish.request(), load_settings()
+    key = id or str(uuid.uuid4())
+    answer = ask(settings, Topic.BACKFILL_REQUESTS, key, request, timeout)
+    _finish(settings, key, answer, watching=watch, as_json=as_json)
+
+
+@group.command("dry-run")
+def dry_run(
+    pipeline: arguments.PipelineName,
+    from_: arguments.From,
+    to: arguments.To,
+    max_active_runs: arguments.MaxActiveRuns = None,
+    reprocess: arguments.Reprocess = ReprocessBehavior.NONE,
+    backwards: arguments.Backwards = False,
+    on_run_failure: arguments.OnFailure = OnRunFailure.CONTINUE,
+    conf: arguments.Conf = None,
+    id: arguments.Id = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a request would become now; nothing is published or written."""
+    wish = Wish(pipeline, from_, to, max_active_runs, reprocess, backwards, on_run_failure, conf, id)
+    request, settings = wish.request(), load_settings()
+    with reading(settings) as conn:
+        decision = foresee(conn, settings, request)
+    if isinstance(decision, Rejection):
+        if as_json:
+            print_json({"accepted": False, "reason": decision.reason, "message": decision.message})
+        raise UserError(decision.message)
+    outcomes = [WILL_RUN if reason is None else str(reason) for reason in decision.left_out]
+    if as_json:
+        return print_json(_plan_as_json(request, decision, outcomes))
+    return _print_plan(decision, outcomes)
+
+
+def foresee(conn: Connection, settings: Settings, request: BackfillRequested) -> Plan | Rejection:
+    """What the planner would decide now, by the same rules on the same data."""
+    stored = find_pipeline(conn, request.pipeline)
+    found = find_boundaries(stored.definition, request.from_, request.to, settings.max_plan_runs)
+    if isinstance(found, Rejection):
+        return found
+    known = history(conn, stored.no, found[0], found[-1])
+    return plan(stored.definition, found, known, request.reprocess_behavior, database_now(conn))
+
+
+def _plan_as_json(request: BackfillRequested, made: Plan, outcomes: Sequence[str]) -> dict[str, Any]:
+    intervals = zip(made.boundaries, made.boundaries[1:], outcomes, strict=False)
+    return {
+        "accepted": True,
+        "pipeline": request.pipeline,
+        "range_start": made.boundaries[0],
+        "range_end": made.boundaries[-1],
+        "runs": made.runs,
+        "left_out": made.left_out_counts,
+        "intervals": [{"start": start, "end": end, "outcome": outcome} for start, end, outcome in intervals],
+    }
+
+
+def _print_plan(made: Plan, outcomes: Sequence[str]) -> None:
+    """One line for each stretch of neighbours with the same outcome, and the totals."""
+    print_table(
+        ["from (UTC)", "until (UTC)", "intervals", "outcome"],
+        [
+            [made.boundaries[first], made.boundaries[end], end - first, outcome]
+            for first, end, outcome in stretches(outcomes)
+        ],
+        empty="no intervals",
+    )
+    print_text(f"would create {made.runs:,} runs of {len(outcomes):,} intervals ({counts(Counter(outcomes))})")
+
+
+def stretches(outcomes: Sequence[str]) -> list[tuple[int, int, str]]:
+    """Neighbours that are equal as (first, end, what)."""
+    found: list[tuple[int, int, str]] = []
+    for i, outcome in enumerate(outcomes):
+        if found and found[-1][2] == outcome:
+            found[-1] = (found[-1][0], i + 1, outcome)
+        else:
+            found.append((i, i + 1, outcome))
+    return found
+
+
+@group.command("list")
+def list_(
+    pipeline: PipelineFilter = None,
+    state: Annotated[list[BackfillState] | None, typer.Option(help="Only in this state; may be repeated.")] = None,
+    limit: Limit = 50,
+    as_json: AsJson = False,
+) -> None:
+    """List backfills, the newest first."""
+    with reading(load_settings()) as conn:
+        rows = reads.backfills(conn, pipeline, state or [], limit)
+    if as_json:
+        return print_json([_listed(row) for row in rows])
+    return print_table(
+        ["id", "pipeline", "state", "ended", "range (UTC)"],
+        [
+            [
+                row["id"],
+                row["pipeline"],
+                row["state"],
+                f"{row['ended_runs']}/{row['runs']}",
+                f"{moment(row['covers'].lower)} {moment(row['covers'].upper)}",
+            ]
+            for row in rows
+        ],
+        empty="no backfills",
+        keep=["state", "ended"],
+    )
+
+
+def _listed(row: RowMapping) -> dict[str, Any]:
+    names = ("id", "pipeline", "state", "runs", "ended_runs", "requested_at", "ended_at", "triggered_by")
+    return {
+        **{name: row[name] for name in names},
+        "range_start": row["covers"].lower,
+        "range_end": row["covers"].upper,
+    }
+
+
+@group.command()
+def show(
+    id: Id,
+    failures: Annotated[int, typer.Option(min=0, max=10_000, help="Show so many failed runs at most.")] = 10,
+    as_json: AsJson = False,
+) -> None:
+    """Show one backfill: counts, speed, failed runs with their errors, intervals left out."""
+    with reading(load_settings()) as conn:
+        row = reads.one_backfill(conn, id)
+        if row is None:
+            raise UserError(missing(reads.recorded_answer(conn, id), id))
+        facts = describe(conn, row, failures)
+    if as_json:
+        return print_json(facts)
+    return print_backfill(facts)
+
+
+@group.command("watch")
+def watch_(id: Id, as_json: AsJson = False) -> None:
+    """Show progress until the backfill ends; status 1 unless it succeeded."""
+    look = _watch(load_settings(), id, as_json)
+    if as_json:
+        print_json(_look_as_json(look))
+    _check_end(look)
+
+
+@group.command()
+def pause(id: Id, watch: Watch = False, timeout: TimeLimit = ANSWER_SECONDS, as_json: AsJson = False) -> None:
+    """Start no new run; those that run end."""
+    _command(id, BackfillPauseRequested(), watch, timeout, as_json)
+
+
+@group.command()
+def resume(id: Id, watch: Watch = False, timeout: TimeLimit = ANSWER_SECONDS, as_json: AsJson = False) -> None:
+    """Go on after a pause."""
+    _command(id, BackfillResumeRequested(), watch, timeout, as_json)
+
+
+@group.command()
+def cancel(id: Id, watch: Watch = False, timeout: TimeLimit = ANSWER_SECONDS, as_json: AsJson = False) -> None:
+    """Cancel what has not ended."""
+    _command(id, BackfillCancelRequested(), watch, timeout, as_json)
+
+
+def _command(id: str, wish: Message, watching: bool, timeout: float, as_json: bool) -> None:
+    if not id.strip():
+        raise UserError("the backfill's id is empty", 2)
+    settings = load_settings()
+    answer = ask(settings, Topic.BACKFILL_REQUESTS, id, wish, timeout)
+    _finish(settings, id, answer, watching=watching, as_json=as_json)
+
+
+def _finish(settings: Settings, id: str, answer: Message, *, watching: bool, as_json: bool) -> None:
+    """Show the answer, and watch where that was asked for. Raises ``UserError`` for a refusal and a bad end."""
+    document = answer.model_dump(mode="json", by_alias=True, exclude_none=True)
+    refused = isinstance(answer, BackfillRejected | BackfillCommandRejected)
+    if as_json and (refused or not watching):
+        print_json(document)
+    if isinstance(answer, BackfillRejected | BackfillCommandRejected):
+        raise UserError(answer.message)
+    if not as_json:
+        print_text(_said(answer, id))
+    if watching:
+        look = _watch(settings, id, as_json)
+        if as_json:
+            print_json({**document, "backfill": _look_as_json(look)})
+        _check_end(look, asked_to_cancel=answer.type in ("BackfillCancelling", "BackfillCancelled"))
+
+
+def _said(answer: Message, id: str) -> str:
+    if isinstance(answer, BackfillPlanned):
+        left_out = f", left out: {counts(answer.left_out)}" if answer.left_out else ""
+        return (
+            f"backfill {id} of {answer.pipeline}: {answer.runs:,} runs from {moment(answer.range_start)} to "
+            f"{moment(answer.range_end)} UTC, {answer.max_active_runs:,} at once{left_out}"
+        )
+    return f"backfill {id}: {answer.type.removeprefix('Backfill').lower()}"
+
+
+def _watch(settings: Settings, id: str, as_json: bool) -> Look:
+    try:
+        return watch(settings, id, quiet=as_json)
+    except KeyboardInterrupt:
+        raise UserError(f"stopped watching; the backfill goes on: retrofill backfill watch {id}", 130) from None
+
+
+def _look_as_json(look: Look) -> dict[str, Any]:
+    return {"id": look.id, "pipeline": look.pipeline, "state": look.state, "runs": look.runs, "by_state": look.by_state}
+
+
+def _check_end(look: Look, *, asked_to_cancel: bool = False) -> None:
+    """Status 1 unless the end is the wished one."""
+    if look.state == BackfillState.SUCCEEDED or (asked_to_cancel and look.state == BackfillState.CANCELLED):
+        return
+    hint = f": retrofill backfill show {look.id}" if look.state == BackfillState.FAILED else ""
+    raise UserError(f"backfill {look.id} {look.state} ({counts(look.by_state)}){hint}")

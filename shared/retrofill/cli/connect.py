@@ -1,0 +1,55 @@
+"""What commands connect with: the settings, and reading transactions on Postgres."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pydantic import ValidationError
+from pydantic_settings import SettingsError
+from sqlalchemy import Connection, Engine
+
+from retrofill.cli.errors import UserError
+from retrofill.settings import ENDPOINTS_FILE, Settings
+from retrofill.store.engine import make_engine
+
+CLIENT = "retrofill-cli"
+
+
+def load_settings() -> Settings:
+    """The settings of the environment and of the stack in this folder. Raises ``UserError`` where one is wrong."""
+    try:
+        return Settings()
+    except ValidationError as e:
+        first = e.errors(include_url=False)[0]
+        name = "_".join(str(step) for step in first["loc"][:1]).upper()
+        raise UserError(f"the setting RETROFILL_{name} is wrong: {first['msg']}") from e
+    except SettingsError as e:
+        raise UserError(f"a setting is wrong (those with braces are JSON): {e}") from e
+    except (ValueError, OSError) as e:
+        raise UserError(f"{ENDPOINTS_FILE} of the stack in this folder cannot be read: {e}") from e
+
+
+@contextmanager
+def reading_engine(settings: Settings) -> Iterator[Engine]:
+    """An engine of one connection as the reader, closed at the end."""
+    engine = make_engine(settings.dsn_of("reader"), CLIENT, pool_size=1)
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+@contextmanager
+def snapshot(engine: Engine) -> Iterator[Connection]:
+    """A transaction that can write nothing and whose statements all see the same moment."""
+    options = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+    with engine.connect().execution_options(**options) as conn, conn.begin():
+        yield conn
+
+
+@contextmanager
+def reading(settings: Settings) -> Iterator[Connection]:
+    """One such transaction, and the connection's end."""
+    with reading_engine(settings) as engine, snapshot(engine) as conn:
+        yield conn

@@ -1,0 +1,212 @@
+"""``retrofill dead-letters``: messages that no service could handle, and their second chance."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Message as KafkaMessage
+
+from retrofill.bus.dead_letters import PREFIX
+from retrofill.bus.envelope import read_headers
+from retrofill.bus.topics import Topic
+from retrofill.cli.answers import ANSWERS_ON, Event, publish_and_wait
+from retrofill.cli.connect import load_settings
+from retrofill.cli.errors import UserError, wrong_usage
+from retrofill.cli.kafka import CONNECT_SECONDS, bounds_of, content, is_end, partitions_of, produce, reading_topics
+from retrofill.cli.options import ANSWER_SECONDS, AsJson, Limit, TimeLimit
+from retrofill.cli.output import moment, print_json, print_text
+from retrofill.messages.backfills import BackfillCommandRejected, BackfillRejected
+from retrofill.messages.base import Message
+from retrofill.messages.pipelines import PipelineRejected
+from retrofill.settings import Settings
+
+group = typer.Typer(name="dead-letters", help="Messages that could not be handled.", no_args_is_help=True)
+PLACE = re.compile(r"(\d{1,9}):(\d{1,18})")
+READ_SECONDS = 10.0
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group."""
+    app.add_typer(group)
+
+
+@dataclass(frozen=True)
+class Letter:
+    """One dead letter as read."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    raw_headers: tuple[tuple[str, bytes | None], ...]
+
+    @property
+    def place(self) -> str:
+        """Where it is on the topic; what ``replay`` is given."""
+        return f"{self.partition}:{self.offset}"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers that are text."""
+        return read_headers(self.raw_headers)[0]
+
+    def ours(self, name: str) -> str | None:
+        """What the service that refused the message wrote about it."""
+        return self.headers.get(PREFIX + name)
+
+    @property
+    def original_headers(self) -> list[tuple[str, str | bytes | None]]:
+        """The headers it came with."""
+        return [(name, value) for name, value in self.raw_headers if not name.startswith(PREFIX)]
+
+    def as_json(self) -> dict[str, Any]:
+        """For scripts: bytes that are not UTF-8 as base64."""
+        ours = {name[len(PREFIX) :]: value for name, value in self.headers.items() if name.startswith(PREFIX)}
+        return {
+            "place": self.place,
+            "at": datetime.fromtimestamp(self.timestamp_ms / 1000, UTC),
+            **ours,
+            "headers": {name: value for name, value in self.headers.items() if not name.startswith(PREFIX)},
+            **_bytes_as_json("key", self.key),
+            **_bytes_as_json("value", self.value),
+        }
+
+
+def _bytes_as_json(name: str, data: bytes | None) -> dict[str, str | None]:
+    if data is None:
+        return {name: None}
+    try:
+        return {name: data.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(data).decode()}
+
+
+@group.command("list")
+def list_(limit: Limit = 50, as_json: AsJson = False) -> None:
+    """List dead letters, the newest first."""
+    settings = load_settings()
+    with reading_topics(settings) as consumer:
+        letters = newest(consumer, settings.topic_prefix + Topic.DEAD_LETTERS, limit)
+    if as_json:
+        return print_json([letter.as_json() for letter in letters])
+    return _print_letters(letters)
+
+
+def _print_letters(letters: Sequence[Letter]) -> None:
+    """Two lines each: where and what, and why it was refused."""
+    if not letters:
+        print_text("no dead letters")
+    for letter in letters:
+        at = moment(datetime.fromtimestamp(letter.timestamp_ms // 1000, UTC))
+        key = "–" if letter.key is None else letter.key.decode("utf-8", "replace")
+        print_text(f"{letter.place}  {at} UTC  {letter.ours('origin_topic')}  {key[:80]}")
+        print_text(f"    {letter.ours('reason')}")
+
+
+def newest(consumer: Consumer, topic: str, limit: int) -> list[Letter]:
+    """The last ``limit`` dead letters, the newest first."""
+    found: list[Letter] = []
+    for partition in partitions_of(consumer, topic):
+        first, end = bounds_of(consumer, topic, partition)
+        # Markers of transactions take offsets too, so this may find fewer letters than it looked at offsets.
+        found += read_range(consumer, topic, partition, max(first, end - 2 * limit), end)
+    found.sort(key=lambda letter: letter.timestamp_ms, reverse=True)
+    return found[:limit]
+
+
+def read_range(consumer: Consumer, topic: str, partition: int, start: int, end: int) -> Iterator[Letter]:
+    """The letters with offsets in [``start``, ``end``)."""
+    if start >= end:
+        return
+    consumer.assign([TopicPartition(topic, partition, start)])
+    while True:
+        message = consumer.poll(READ_SECONDS)
+        if message is None:
+            raise UserError(f"Kafka did not answer within {READ_SECONDS:g} s while {topic} was read")
+        if is_end(message):
+            return
+        there = content(message)
+        if there is None:
+            continue
+        if (there.offset() or 0) >= end:
+            return
+        yield _letter(there)
+        if (there.offset() or 0) >= end - 1:
+            return
+
+
+def _letter(message: KafkaMessage) -> Letter:
+    return Letter(
+        partition=message.partition() or 0,
+        offset=message.offset() or 0,
+        timestamp_ms=message.timestamp()[1],
+        key=message.key(),
+        value=message.value(),
+        raw_headers=tuple(message.headers() or ()),  # type: ignore[arg-type]
+    )
+
+
+@group.command()
+def replay(
+    place: Annotated[str, typer.Argument(metavar="P:O", help="The letter's place as 'list' prints it.")],
+    timeout: TimeLimit = ANSWER_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Publish a dead letter again where it came from, as it was; wait for the answer where there will be one."""
+    settings = load_settings()
+    letter = find_letter(settings, place)
+    topic = origin_of(letter)
+    answer = republish(settings, letter, topic, timeout)
+    if as_json:
+        answered = None if answer is None else answer.model_dump(mode="json", by_alias=True, exclude_none=True)
+        print_json({"place": place, "topic": settings.topic_prefix + topic, "answer": answered})
+    else:
+        print_text(f"published again on {settings.topic_prefix}{topic}{f': {answer.type}' if answer else ''}")
+    if isinstance(answer, BackfillRejected | BackfillCommandRejected | PipelineRejected):
+        raise UserError(answer.message)
+
+
+def find_letter(settings: Settings, place: str) -> Letter:
+    """The letter at ``partition:offset``. Raises ``UserError``."""
+    match = PLACE.fullmatch(place)
+    if match is None:
+        raise wrong_usage(f"{place!r} is no place: write PARTITION:OFFSET as 'retrofill dead-letters list' prints it")
+    partition, offset = int(match[1]), int(match[2])
+    topic = settings.topic_prefix + Topic.DEAD_LETTERS
+    with reading_topics(settings) as consumer:
+        if partition in partitions_of(consumer, topic):
+            first, end = bounds_of(consumer, topic, partition)
+            if first <= offset < end:
+                for letter in read_range(consumer, topic, partition, offset, offset + 1):
+                    return letter
+    raise UserError(f"there is no dead letter at {place}: retrofill dead-letters list")
+
+
+def origin_of(letter: Letter) -> Topic:
+    """Where the letter came from. Raises ``UserError`` where it cannot go back."""
+    if letter.ours("value_sha256") is not None:
+        raise UserError(f"dead letter {letter.place} holds only the start of a value that was too large to keep")
+    name = letter.ours("origin_topic")
+    if name is None or name not in set(Topic) or name == Topic.DEAD_LETTERS:
+        raise UserError(f"dead letter {letter.place} does not say which topic it came from (it says {name!r})")
+    return Topic(name)
+
+
+def republish(settings: Settings, letter: Letter, topic: Topic, seconds: float) -> Message | None:
+    """Publish it; the answer where the topic has answers and the letter a key and an id to find it by."""
+    ce_id = letter.headers.get("ce_id")
+    if topic in ANSWERS_ON and letter.key and ce_id:
+        name = letter.headers.get("ce_type", "the message")
+        event = Event(topic, letter.key, letter.value, letter.original_headers, ce_id, name)
+        return publish_and_wait(settings, event, seconds)
+    full_name = settings.topic_prefix + topic
+    produce(settings, full_name, letter.key, letter.value, letter.original_headers, min(seconds, CONNECT_SECONDS))
+    return None

@@ -1,0 +1,87 @@
+"""The command ``retrofill``: its groups, and how every failure becomes one line and an exit status."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+from importlib.util import find_spec
+from typing import Annotated
+
+import psycopg
+import typer
+from confluent_kafka import KafkaError, KafkaException
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from retrofill.cli import backfills, callbacks, dead_letters, deadlines, pipelines
+from retrofill.cli.errors import REFUSED, UserError
+from retrofill.settings import NotConfigured
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="retrofill",
+    help="Backfills of Spark pipelines: Kafka for every message, Postgres for every fact.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+for group in (pipelines, backfills, deadlines, callbacks, dead_letters):
+    group.register(app)
+if find_spec("retrofill.cli.stack") is not None:
+    from retrofill.cli import stack
+
+    stack.register(app)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"retrofill {version('retrofill')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Backfills of Spark pipelines: Kafka for every message, Postgres for every fact."""
+
+
+def run() -> None:
+    """Run the command line; the console script."""
+    try:
+        app()
+    except UserError as e:
+        _fail(str(e), e.status)
+    except NotConfigured as e:
+        _fail(str(e))
+    except (SQLAlchemyError, psycopg.Error) as e:
+        _fail(explain_postgres(e))
+    except KafkaException as e:
+        _fail(explain_kafka(e))
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+def explain_postgres(error: Exception) -> str:
+    """One line about a failed read, with what to check."""
+    cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    line = " ".join(str(cause).split("\n")[0].split())
+    if isinstance(cause, psycopg.errors.UndefinedTable | psycopg.errors.InvalidSchemaName):
+        return f"the database is not set up for Retrofill ({line}): is RETROFILL_POSTGRES_DSN right?"
+    if isinstance(cause, psycopg.OperationalError | psycopg.InterfaceError):
+        return f"Postgres cannot be reached: {line}; check 'retrofill status' or RETROFILL_POSTGRES_DSN"
+    return f"Postgres refused: {line}"
+
+
+def explain_kafka(error: KafkaException) -> str:
+    """One line about a failed read or write, with what to check."""
+    cause = error.args[0] if error.args else None
+    line = cause.str() if isinstance(cause, KafkaError) else str(error)
+    return f"Kafka cannot be used: {line}; check 'retrofill status' or RETROFILL_KAFKA_BOOTSTRAP_SERVERS"
+
+
+def _fail(line: str, status: int = REFUSED) -> None:
+    sys.stderr.write(f"retrofill: {line}\n")
+    sys.exit(status)

@@ -1,0 +1,22 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
+Limit = Annotated[int, typer.Option(min=1, max=10_000, help="Show so many at most, the newest.")]
+PipelineFilter = Annotated[str | None, typer.Option("--pipeline", help="Only of this pipeline.")]
+TimeLimit = Annotated[
+    float,
+    typer.Option(
+        "--timeout",
+        envvar="RETROFILL_ANSWER_SECONDS",
+        min=0.1,
+        metavar="SECONDS",
+        help="How long to wait for the answer.",
+    ),
+]
+ANSWER_SECONDS = 30.0

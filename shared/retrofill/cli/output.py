@@ -1,0 +1,106 @@
+"""How results look: tables that fit 80 columns for people, exactly one JSON document for scripts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, datetime, timedelta
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+STATE_STYLES = {
+    "succeeded": "green",
+    "met": "green",
+    "failed": "red",
+    "missed": "red",
+    "running": "cyan",
+    "armed": "cyan",
+    "queued": "dim",
+    "pending": "dim",
+    "paused": "yellow",
+    "cancelling": "yellow",
+    "cancelled": "yellow",
+    "void": "dim",
+}
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console that neither recolours numbers nor turns ``:words:`` into emoji. Made late: output may be moved."""
+    return Console(stderr=stderr, highlight=False, emoji=False)
+
+
+def print_json(document: Any) -> None:
+    """One JSON document on standard output."""
+    json.dump(document, sys.stdout, indent=2, default=_plain, ensure_ascii=False)
+    sys.stdout.write("\n")
+
+
+def print_text(text: str) -> None:
+    """A line as it is: nothing in it counts as markup."""
+    console().print(text, markup=False, soft_wrap=True)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str, keep: Sequence[str] = ()) -> None:
+    """A table; columns named in ``keep`` are never cut or folded. ``empty`` is said where there is no row."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, no_wrap=column in keep, overflow="fold")
+    for row in rows:
+        table.add_row(*(cell(value) for value in row))
+    if table.row_count:
+        console().print(table)
+    else:
+        print_text(empty)
+
+
+def print_facts(facts: Mapping[str, Any]) -> None:
+    """Names and values under each other; what is not known is left out."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in facts.items():
+        if value is not None:
+            table.add_row(name, cell(value))
+    console().print(table)
+
+
+def cell(value: Any) -> str:
+    """One value as markup: moments short and in UTC, states in their colour, everything else as it is."""
+    if value is None:
+        return "–"
+    if isinstance(value, datetime):
+        return moment(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    text = escape(str(value))
+    style = STATE_STYLES.get(text)
+    return f"[{style}]{text}[/]" if style else text
+
+
+def moment(value: datetime) -> str:
+    """A moment of the database (UTC), to the second; midnights are dates."""
+    if (value.hour, value.minute, value.second) == (0, 0, 0):
+        return value.strftime("%Y-%m-%d")
+    return value.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def counts(by_name: Mapping[str, int]) -> str:
+    """``3 failed, 10 succeeded``."""
+    return ", ".join(f"{count:,} {name}" for name, count in sorted(by_name.items()) if count) or "none"
+
+
+def duration(seconds: float) -> str:
+    """``1:02:03``; days where there are any."""
+    return str(timedelta(seconds=round(seconds)))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    return str(value)

@@ -1,0 +1,171 @@
+"""``retrofill pipelines``: apply the user's Python, list and show what is in force."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+from sqlalchemy import Connection
+
+from retrofill.bus.topics import Topic
+from retrofill.cli import reads
+from retrofill.cli.answers import ask
+from retrofill.cli.connect import load_settings, reading
+from retrofill.cli.errors import UserError
+from retrofill.cli.options import ANSWER_SECONDS, AsJson, TimeLimit
+from retrofill.cli.output import cell, print_facts, print_json, print_table, print_text
+from retrofill.domain.pipeline import PipelineDefinition
+from retrofill.domain.planning import unknown_pipeline
+from retrofill.messages.base import explain
+from retrofill.messages.pipelines import PipelineAccepted, PipelineApplied, PipelineRejected
+from retrofill.store import pipelines as stored_pipelines
+from retrofill.store.pipelines import StoredPipeline
+
+group = typer.Typer(name="pipelines", help="Pipelines: apply, list, show.", no_args_is_help=True)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group."""
+    app.add_typer(group)
+
+
+@group.command()
+def apply(
+    source: Annotated[str, typer.Argument(metavar="FILE_OR_MODULE", help="Python file, or module, with pipelines.")],
+    name: Annotated[str | None, typer.Option("--name", help="Only the pipeline with this name.")] = None,
+    timeout: TimeLimit = ANSWER_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Put the pipelines of a Python file or module in force."""
+    settings = load_settings()
+    results = []
+    for definition in chosen(read_definitions(source), name, source):
+        message = PipelineApplied(pipeline=definition)
+        answer = ask(settings, Topic.PIPELINES, definition.name, message, timeout)
+        results.append(_result(definition.name, answer))
+    if as_json:
+        print_json({"pipelines": results})
+    refused = [result for result in results if not result["accepted"]]
+    for result in results:
+        if result["accepted"] and not as_json:
+            print_text(f"{result['name']}: {'applied' if result['changed'] else 'nothing changed'}")
+    if refused:
+        raise UserError("; ".join(f"{result['name']}: {result['message']}" for result in refused))
+
+
+def read_definitions(source: str) -> list[PipelineDefinition]:
+    """The pipelines of a file or module, as data. Raises ``UserError``."""
+    # The user's code is only ever imported for this command.
+    from retrofill.loading import PipelineFileError, load_pipelines
+
+    try:
+        return [made.to_definition(code) for made, code in load_pipelines(source)]
+    except PipelineFileError as e:
+        raise UserError(str(e)) from e
+    except ValidationError as e:
+        raise UserError(f"{source}: {explain(e)}") from e
+
+
+def chosen(found: Sequence[PipelineDefinition], name: str | None, source: str) -> list[PipelineDefinition]:
+    """All of them, or the one called ``name``. Raises ``UserError`` where there is none."""
+    picked = [definition for definition in found if name in (None, definition.name)]
+    if not picked:
+        there = ", ".join(definition.name for definition in found) or "none"
+        raise UserError(f"{source} has no pipeline {name!r}; it has: {there}" if name else f"{source} has no pipeline")
+    return picked
+
+
+def _result(name: str, answer: object) -> dict[str, Any]:
+    match answer:
+        case PipelineAccepted(changed=changed):
+            return {"name": name, "accepted": True, "changed": changed}
+        case PipelineRejected(message=message):
+            return {"name": name, "accepted": False, "message": message}
+    raise UserError(f"{name}: an unexpected answer: {getattr(answer, 'type', answer)}")
+
+
+@group.command("list")
+def list_(as_json: AsJson = False) -> None:
+    """List the pipelines that are in force."""
+    with reading(load_settings()) as conn:
+        rows = reads.pipelines(conn)
+    if as_json:
+        return print_json([_listed(row) for row in rows])
+    columns = ["name", "schedule", "time zone", "tasks", "active", "applied (UTC)"]
+    return print_table(
+        columns,
+        [
+            [
+                row["name"],
+                row["definition"]["schedule"],
+                row["definition"]["timezone"],
+                len(row["definition"]["tasks"]),
+                row["active_backfills"],
+                row["applied_at"],
+            ]
+            for row in rows
+        ],
+        empty="no pipelines yet: retrofill pipelines apply FILE",
+    )
+
+
+def _listed(row: Any) -> dict[str, Any]:
+    names = ("schedule", "timezone", "start", "end", "max_active_runs")
+    return {
+        "name": row["name"],
+        **{name: row["definition"][name] for name in names},
+        "tasks": [task["name"] for task in row["definition"]["tasks"]],
+        "active_backfills": row["active_backfills"],
+        "applied_at": row["applied_at"],
+    }
+
+
+@group.command()
+def show(name: Annotated[str, typer.Argument(metavar="NAME")], as_json: AsJson = False) -> None:
+    """Show one pipeline: its schedule, tasks, deadlines and code."""
+    with reading(load_settings()) as conn:
+        definition = find_pipeline(conn, name).definition
+        applied_at = reads.applied_at(conn, name)
+    if as_json:
+        return print_json({**definition.as_json(), "applied_at": applied_at})
+    return _print_pipeline(definition, applied_at)
+
+
+def find_pipeline(conn: Connection, name: str) -> StoredPipeline:
+    """The pipeline in force. Raises ``UserError`` with the nearest names where there is none."""
+    found = stored_pipelines.find(conn, [name]).get(name)
+    if found is None:
+        raise UserError(unknown_pipeline(name, stored_pipelines.all_names(conn)).message)
+    return found
+
+
+def _print_pipeline(definition: PipelineDefinition, applied_at: Any) -> None:
+    code = definition.code
+    print_facts(
+        {
+            "name": definition.name,
+            "schedule": f"{definition.schedule} ({definition.timezone})",
+            "start": definition.start,
+            "end": definition.end,
+            "max active runs": definition.max_active_runs,
+            "executor": definition.executor,
+            "code": f"{code.file or code.module}:{code.attribute}",
+            "applied": applied_at,
+            "spark conf": ", ".join(f"{key}={value}" for key, value in definition.spark_conf.items()) or None,
+        }
+    )
+    print_text("")
+    print_table(
+        ["task", "kind", "after", "trigger rule", "retries"],
+        [[t.name, t.kind, ", ".join(t.after) or None, t.trigger_rule, t.retries] for t in definition.tasks],
+        empty="no tasks",
+    )
+    if definition.deadlines:
+        print_text("")
+        print_table(
+            ["deadline", "counts from", "seconds", "callback"],
+            [[d.name, d.reference, cell(f"{d.interval_seconds:g}"), d.callback] for d in definition.deadlines],
+            empty="",
+        )

@@ -1,0 +1,143 @@
+"""What the commands read from Postgres, always inside a read-only transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, Select, func, select
+
+from retrofill.domain.run import RunState
+from retrofill.domain.task_run import TaskState
+from retrofill.store.tables import (
+    backfill,
+    backfill_interval,
+    backfill_request,
+    callback,
+    deadline,
+    pipeline,
+    run,
+    task_run,
+)
+
+Rows = Sequence[RowMapping]
+
+
+def pipelines(conn: Connection) -> Rows:
+    """Pipelines in force, by name."""
+    active = (
+        select(func.count())
+        .where(backfill.c.pipeline_no == pipeline.c.no, backfill.c.ended_at.is_(None))
+        .scalar_subquery()
+    )
+    return _all(
+        conn,
+        select(pipeline.c.name, pipeline.c.definition, pipeline.c.applied_at, active.label("active_backfills"))
+        .where(pipeline.c.removed_at.is_(None))
+        .order_by(pipeline.c.name),
+    )
+
+
+def applied_at(conn: Connection, name: str) -> Any:
+    """When the pipeline was applied last."""
+    return conn.execute(select(pipeline.c.applied_at).where(pipeline.c.name == name)).scalar_one()
+
+
+def backfills(conn: Connection, of_pipeline: str | None, states: Sequence[str], limit: int) -> Rows:
+    """Backfills, the newest first, each with its ended runs counted."""
+    newest = select(backfill).order_by(backfill.c.requested_at.desc(), backfill.c.id).limit(limit)
+    if of_pipeline is not None:
+        newest = newest.where(backfill.c.pipeline == of_pipeline)
+    if states:
+        newest = newest.where(backfill.c.state.in_(states))
+    chosen = newest.subquery()
+    ended = (
+        select(func.count()).where(run.c.backfill_id == chosen.c.id, run.c.finished_at.is_not(None)).scalar_subquery()
+    )
+    return _all(conn, select(chosen, ended.label("ended_runs")).order_by(chosen.c.requested_at.desc(), chosen.c.id))
+
+
+def one_backfill(conn: Connection, id: str) -> RowMapping | None:
+    """The backfill's row."""
+    return conn.execute(select(backfill).where(backfill.c.id == id)).mappings().first()
+
+
+def recorded_answer(conn: Connection, id: str) -> dict[str, Any] | None:
+    """What was answered to the request with this id."""
+    return conn.execute(select(backfill_request.c.answer).where(backfill_request.c.id == id)).scalar()
+
+
+def run_times(conn: Connection, id: str) -> RowMapping:
+    """When the first run started, when the last one ended, and how many had to start more than once."""
+    return (
+        conn.execute(
+            select(
+                func.min(run.c.started_at).label("first_started_at"),
+                func.max(run.c.finished_at).label("last_finished_at"),
+                func.count().filter(run.c.attempt > 1).label("runs_started_again"),
+            ).where(run.c.backfill_id == id)
+        )
+        .mappings()
+        .one()
+    )
+
+
+def left_out(conn: Connection, id: str) -> dict[str, int]:
+    """Intervals without a run, by reason."""
+    t = backfill_interval
+    rows = conn.execute(
+        select(t.c.reason, func.count().label("number"))
+        .where(t.c.backfill_id == id, t.c.reason.is_not(None))
+        .group_by(t.c.reason)
+    )
+    return {row.reason: row.number for row in rows}
+
+
+def failed_runs(conn: Connection, id: str, limit: int) -> Rows:
+    """Runs that failed for good, in logical-date order."""
+    columns = (run.c.id, run.c.interval_start, run.c.interval_end, run.c.attempt, run.c.finished_at, run.c.error)
+    return _all(
+        conn,
+        select(*columns)
+        .where(run.c.backfill_id == id, run.c.state == RunState.FAILED)
+        .order_by(run.c.interval_start)
+        .limit(limit),
+    )
+
+
+def failed_tasks(conn: Connection, runs: Sequence[int]) -> Rows:
+    """The tasks that failed in the last attempt of each of these runs."""
+    columns = (task_run.c.run_id, task_run.c.task, task_run.c.try_number, task_run.c.error)
+    return _all(
+        conn,
+        select(*columns)
+        .join(run, (run.c.id == task_run.c.run_id) & (run.c.attempt == task_run.c.attempt))
+        .where(task_run.c.run_id == func.any(list(runs)), task_run.c.state == TaskState.FAILED)
+        .order_by(task_run.c.run_id, task_run.c.finished_at),
+    )
+
+
+def deadlines(conn: Connection, filters: dict[str, str | None], limit: int) -> Rows:
+    """Deadlines, the latest moment first."""
+    found = select(deadline, run.c.interval_start, run.c.state.label("run_state")).join(
+        run, run.c.id == deadline.c.run_id
+    )
+    for column, wanted in filters.items():
+        if wanted is not None:
+            found = found.where(deadline.c[column] == wanted)
+    return _all(conn, found.order_by(deadline.c.due_at.desc(), deadline.c.id.desc()).limit(limit))
+
+
+def callbacks(conn: Connection, filters: dict[str, str | None], limit: int) -> Rows:
+    """Callbacks, those of the newest deadlines first."""
+    found = select(callback, deadline.c.alert, deadline.c.pipeline, deadline.c.backfill_id, deadline.c.run_id).join(
+        deadline, deadline.c.id == callback.c.deadline_id
+    )
+    for column, wanted in filters.items():
+        if wanted is not None:
+            found = found.where((callback if column in callback.c else deadline).c[column] == wanted)
+    return _all(conn, found.order_by(callback.c.deadline_id.desc()).limit(limit))
+
+
+def _all(conn: Connection, statement: Select[Any]) -> Rows:
+    return conn.execute(statement).mappings().all()

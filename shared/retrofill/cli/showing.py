@@ -1,0 +1,113 @@
+"""Everything about one backfill: gathered as data, then shown to people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping
+
+from retrofill.cli import reads
+from retrofill.cli.output import counts, duration, moment, print_facts, print_text
+from retrofill.domain.run import MACHINE
+from retrofill.store.backfills import run_counts
+from retrofill.store.clock import database_now
+
+TRACEBACK_LINES = 4
+SETTINGS = ("max_active_runs", "reprocess_behavior", "run_backwards", "on_run_failure", "conf", "triggered_by")
+
+
+def describe(conn: Connection, row: RowMapping, failures: int) -> dict[str, Any]:
+    """The backfill as data; at most ``failures`` of its failed runs."""
+    id = row["id"]
+    by_state = run_counts(conn, id)
+    times = reads.run_times(conn, id)
+    until = row["ended_at"] or database_now(conn)
+    return {
+        **{name: row[name] for name in ("id", "pipeline", "state", "cancel_cause", "runs")},
+        "by_state": by_state,
+        "left_out": reads.left_out(conn, id),
+        "range_start": row["covers"].lower,
+        "range_end": row["covers"].upper,
+        **{name: row[name] for name in SETTINGS},
+        "requested_at": row["requested_at"],
+        **times,
+        "ended_at": row["ended_at"],
+        "runs_per_second": _rate(by_state, times["first_started_at"], until),
+        "failed_runs": _failures(conn, id, failures),
+    }
+
+
+def _rate(by_state: Mapping[str, int], started: datetime | None, until: datetime) -> float | None:
+    """Ended runs a second since the first one started."""
+    ended = sum(count for state, count in by_state.items() if state in MACHINE.terminal)
+    if started is None or ended == 0 or until <= started:
+        return None
+    return round(ended / (until - started).total_seconds(), 3)
+
+
+def _failures(conn: Connection, id: str, limit: int) -> list[dict[str, Any]]:
+    runs = reads.failed_runs(conn, id, limit)
+    tasks: dict[int, list[dict[str, Any]]] = {}
+    for row in reads.failed_tasks(conn, [run["id"] for run in runs]):
+        found = {name: row[name] for name in ("task", "try_number", "error")}
+        tasks.setdefault(row["run_id"], []).append(found)
+    return [{**run, "failed_tasks": tasks.get(run["id"], [])} for run in runs]
+
+
+def print_backfill(facts: Mapping[str, Any]) -> None:
+    """For people."""
+    rate = facts["runs_per_second"]
+    print_facts(
+        {
+            "id": facts["id"],
+            "pipeline": facts["pipeline"],
+            "state": facts["state"],
+            "cancelled by": facts["cancel_cause"],
+            "range": f"{moment(facts['range_start'])} to {moment(facts['range_end'])} UTC",
+            "runs": f"{facts['runs']:,}: {counts(facts['by_state'])}",
+            "left out": counts(facts["left_out"]) if facts["left_out"] else None,
+            "started again": facts["runs_started_again"] or None,
+            "at once": facts["max_active_runs"],
+            "order": "backwards" if facts["run_backwards"] else None,
+            "reprocess": facts["reprocess_behavior"],
+            "on run failure": facts["on_run_failure"],
+            "conf": facts["conf"] or None,
+            "triggered by": facts["triggered_by"],
+            "requested": facts["requested_at"],
+            "first start": facts["first_started_at"],
+            "ended": facts["ended_at"],
+            "took": _took(facts),
+            "speed": None if rate is None else f"{rate:,.2f} runs/s",
+        }
+    )
+    _print_failures(facts)
+
+
+def _took(facts: Mapping[str, Any]) -> str | None:
+    if facts["ended_at"] is None:
+        return None
+    return duration((facts["ended_at"] - facts["requested_at"]).total_seconds())
+
+
+def _print_failures(facts: Mapping[str, Any]) -> None:
+    for run in facts["failed_runs"]:
+        print_text("")
+        print_text(f"run {run['id']} of {moment(run['interval_start'])} UTC failed, attempt {run['attempt']}")
+        for task in run["failed_tasks"]:
+            _print_error(f"task {task['task']}, try {task['try_number']}: ", task["error"])
+        if not run["failed_tasks"]:
+            _print_error("", run["error"])
+    hidden = facts["by_state"].get("failed", 0) - len(facts["failed_runs"])
+    if hidden > 0:
+        print_text(f"\n… and {hidden:,} more failed runs (--failures)")
+
+
+def _print_error(what: str, error: Mapping[str, Any] | None) -> None:
+    if error is None:
+        print_text(f"  {what}no error is recorded")
+        return
+    print_text(f"  {what}{error.get('type')}: {error.get('message')}")
+    for line in (error.get("traceback") or "").rstrip().splitlines()[-TRACEBACK_LINES:]:
+        print_text(f"    {line}")

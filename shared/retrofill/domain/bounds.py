@@ -1,0 +1,31 @@
+"""Bounds of ranges of logical dates as people write them: a bare date, or a datetime with an offset."""
+
+from __future__ import annotations
+
+import re
+from datetime import date, datetime
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
+
+DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+
+
+def parse_bound(value: Any) -> Any:
+    """A bare date stays a date; anything else must be a datetime with an offset. Raises ``ValueError``."""
+    if not isinstance(value, str):
+        if isinstance(value, date):
+            return value
+        raise ValueError("a date like 2024-01-31 or a datetime with an offset is needed, as a string")
+    if DATE.fullmatch(value):
+        return date.fromisoformat(value)
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        raise ValueError(f"{value[:40]!r} is neither a date like 2024-01-31 nor a datetime with an offset") from None
+    if moment.tzinfo is None:
+        raise ValueError(f"{value!r} has no UTC offset: write it like 2024-01-31T00:00:00+00:00, or as a bare date")
+    return moment
+
+
+Bound = Annotated[datetime | date, BeforeValidator(parse_bound)]

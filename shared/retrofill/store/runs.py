@@ -1,0 +1,299 @@
+"""Runs and task runs as rows: locks, claims, and what a report changes. Every state goes through ``transition``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Integer,
+    RowMapping,
+    Text,
+    and_,
+    exists,
+    func,
+    insert,
+    literal,
+    select,
+    text,
+    update,
+)
+
+from retrofill.domain.backfill import ACTIVE, BackfillState, OnRunFailure
+from retrofill.domain.deadline import DeadlineState
+from retrofill.domain.run import LIVE, MACHINE, RunState
+from retrofill.domain.task_run import MACHINE as TASK_MACHINE
+from retrofill.domain.task_run import TaskState
+from retrofill.store.arrays import rows_of
+from retrofill.store.tables import backfill, deadline, pipeline, run, task_run
+from retrofill.store.transition import Values, transition
+
+RUN_CHANNEL = "retrofill_run"
+SLOT_CHANNEL = "retrofill_slot"
+NOT_LIVE: dict[str, Any] = {"slot": None, "pipeline_slot": None, "lease_until": None, "host": None}
+
+
+def lock(conn: Connection, ids: Collection[int]) -> dict[int, RowMapping]:
+    """Runs by id, locked in the order of their ids."""
+    rows = conn.execute(
+        select(run).where(run.c.id == func.any(sorted(ids))).order_by(run.c.id).with_for_update(key_share=True)
+    ).mappings()
+    return {row["id"]: row for row in rows}
+
+
+def move(
+    conn: Connection, to: str, rows: Sequence[Values], values: Mapping[str, Any], frm: Sequence[str] | None = None
+) -> int:
+    """Move runs (``id``, ``attempt`` and columns to set) to ``to`` under their attempt; how many landed."""
+    return len(transition(conn, MACHINE, run, to, rows, guard=["attempt"], frm=frm, values=values))
+
+
+def extend_leases(conn: Connection, attempts: Collection[tuple[int, int]], until: datetime) -> None:
+    """Extend the leases of live attempts; those that are not live any more are left alone."""
+    if not attempts:
+        return
+    pairs = sorted(attempts)
+    given = rows_of(
+        "given", {"id": (BigInteger, [id for id, _ in pairs]), "attempt": (Integer, [attempt for _, attempt in pairs])}
+    )
+    conn.execute(
+        update(run)
+        .where(run.c.id == given.c.id, run.c.attempt == given.c.attempt, run.c.state.in_(LIVE))
+        .values(lease_until=until)
+    )
+
+
+# claiming
+
+
+@dataclass(frozen=True)
+class Room:
+    """How much room there is for runs of one backfill; slots are those that are taken."""
+
+    pipeline_limit: int
+    backfill_slots: frozenset[int]
+    pipeline_slots: frozenset[int]
+    # Live runs of other backfills of the pipeline that could claim now.
+    rivals: tuple[int, ...]
+
+
+def lock_pipeline(conn: Connection, pipeline_no: int) -> int | None:
+    """The pipeline's limit, its row locked; ``None`` where somebody else has the lock."""
+    return conn.execute(
+        select(pipeline.c.max_active_runs)
+        .where(pipeline.c.no == pipeline_no)
+        .with_for_update(key_share=True, skip_locked=True)
+    ).scalar_one_or_none()
+
+
+def room(conn: Connection, backfill_id: str, pipeline_no: int, pipeline_limit: int) -> Room:
+    """Count what is live; both rows are locked by the caller."""
+    taken = conn.execute(
+        select(run.c.backfill_id, run.c.slot, run.c.pipeline_slot).where(
+            run.c.pipeline_no == pipeline_no, run.c.pipeline_slot.is_not(None)
+        )
+    ).all()
+    return Room(
+        pipeline_limit,
+        frozenset(row.slot for row in taken if row.backfill_id == backfill_id),
+        frozenset(row.pipeline_slot for row in taken),
+        _rivals(conn, backfill_id, pipeline_no),
+    )
+
+
+def _rivals(conn: Connection, backfill_id: str, pipeline_no: int) -> tuple[int, ...]:
+    """Live runs of each other backfill of the pipeline that has a run to start and room for it."""
+    live = (
+        select(func.count())
+        .select_from(run)
+        .where(run.c.backfill_id == backfill.c.id, run.c.slot.is_not(None))
+        .scalar_subquery()
+    )
+    failed_since = exists().where(
+        run.c.backfill_id == backfill.c.id,
+        run.c.state == RunState.FAILED,
+        (backfill.c.resumed_at.is_(None)) | (run.c.finished_at > backfill.c.resumed_at),
+    )
+    counts = conn.execute(
+        select(live).where(
+            backfill.c.pipeline_no == pipeline_no,
+            backfill.c.state == BackfillState.RUNNING,
+            backfill.c.id != backfill_id,
+            exists().where(run.c.backfill_id == backfill.c.id, run.c.state == RunState.QUEUED),
+            live < backfill.c.max_active_runs,
+            (backfill.c.on_run_failure == OnRunFailure.CONTINUE) | ~failed_since,
+        )
+    ).scalars()
+    return tuple(counts)
+
+
+def next_queued(conn: Connection, backfill_id: str, limit: int) -> Sequence[RowMapping]:
+    """The next runs to start, in order."""
+    return (
+        conn.execute(
+            select(run)
+            .where(run.c.backfill_id == backfill_id, run.c.state == RunState.QUEUED)
+            .order_by(run.c.position)
+            .limit(limit)
+        )
+        .mappings()
+        .all()
+    )
+
+
+def insert_task_runs(conn: Connection, attempts: Sequence[tuple[int, int]], tasks: Sequence[str]) -> None:
+    """A row for each task of each attempt."""
+    pairs = [(id, attempt, task) for id, attempt in attempts for task in tasks]
+    given = rows_of(
+        "given",
+        {
+            "run_id": (BigInteger, [id for id, _, _ in pairs]),
+            "attempt": (Integer, [attempt for _, attempt, _ in pairs]),
+            "task": (Text, [task for _, _, task in pairs]),
+        },
+    )
+    chosen = select(given.c.run_id, given.c.attempt, given.c.task, literal(str(TaskState.NONE)))
+    conn.execute(insert(task_run).from_select(["run_id", "attempt", "task", "state"], chosen))
+
+
+def notify(conn: Connection, channel: str, payloads: Iterable[object]) -> None:
+    """Notify once this transaction commits."""
+    values = [str(payload) for payload in payloads]
+    if values:
+        conn.execute(
+            text("SELECT pg_notify(:channel, p) FROM unnest(:payloads ::text[]) AS p"),
+            {"channel": channel, "payloads": values},
+        )
+
+
+# tasks
+
+
+def task_runs(conn: Connection, attempts: Collection[tuple[int, int]]) -> dict[tuple[int, int, str], RowMapping]:
+    """Task runs of these attempts."""
+    pairs = sorted(attempts)
+    given = rows_of(
+        "given",
+        {"run_id": (BigInteger, [id for id, _ in pairs]), "attempt": (Integer, [attempt for _, attempt in pairs])},
+    )
+    rows = conn.execute(
+        select(task_run).where(task_run.c.run_id == given.c.run_id, task_run.c.attempt == given.c.attempt)
+    ).mappings()
+    return {(row["run_id"], row["attempt"], row["task"]): row for row in rows}
+
+
+def move_tasks(
+    conn: Connection, to: str, rows: Sequence[Values], values: Mapping[str, Any], frm: Sequence[str] | None = None
+) -> int:
+    """Move task runs (``run_id``, ``attempt``, ``task`` and columns to set); how many landed."""
+    return len(transition(conn, TASK_MACHINE, task_run, to, rows, frm=frm, values=values))
+
+
+def cancel_open_tasks(conn: Connection, attempts: Sequence[tuple[int, int]], now: datetime) -> None:
+    """The tasks that an ended attempt leaves open are cancelled with it."""
+    found = task_runs(conn, attempts) if attempts else {}
+    rows = [
+        {"run_id": id, "attempt": attempt, "task": task}
+        for (id, attempt, task), row in found.items()
+        if row["state"] not in TASK_MACHINE.terminal
+    ]
+    move_tasks(conn, TaskState.CANCELLED, rows, {"finished_at": now})
+
+
+# leases
+
+
+def earliest_lease(conn: Connection, shard: int) -> datetime | None:
+    """When the next lease of a shard's live runs ends."""
+    leased = run.c.state.in_([RunState.STARTING, RunState.RUNNING])
+    return conn.execute(
+        select(func.min(run.c.lease_until)).select_from(_live_of_shard(shard)).where(leased)
+    ).scalar_one()
+
+
+def expired(conn: Connection, shard: int, moment: datetime) -> list[int]:
+    """Runs of the shard whose lease ended before ``moment``; publication is never taken away from a run."""
+    return list(
+        conn.execute(
+            select(run.c.id)
+            .select_from(_live_of_shard(shard))
+            .where(run.c.lease_until < moment, run.c.state.in_([RunState.STARTING, RunState.RUNNING]))
+        ).scalars()
+    )
+
+
+def _live_of_shard(shard: int):  # type: ignore[no-untyped-def]  # a join, whose type SQLAlchemy does not export
+    return backfill.join(
+        run,
+        and_(
+            backfill.c.shard == shard,
+            backfill.c.state.in_(ACTIVE),
+            run.c.backfill_id == backfill.c.id,
+            run.c.slot.is_not(None),
+        ),
+    )
+
+
+# cancelling
+
+
+def mark_cancel_requested(conn: Connection, backfill_id: str) -> list[int]:
+    """Ask the drivers of a backfill's live runs to end; returns the runs that were not asked before."""
+    return list(
+        conn.execute(
+            update(run)
+            .where(run.c.backfill_id == backfill_id, run.c.slot.is_not(None), run.c.cancel_requested.is_(False))
+            .values(cancel_requested=True)
+            .returning(run.c.id)
+        ).scalars()
+    )
+
+
+# drivers
+
+
+def may_begin(conn: Connection, run_id: int, attempt: int) -> bool:
+    """Whether user code of the attempt may run: it is the live one, not to be cancelled, and its lease has not ended.
+
+    The lease matters: a heartbeat that was acknowledged before the lease's end is always read before it is declared ended.
+    """
+    return conn.execute(
+        select(
+            exists().where(
+                run.c.id == run_id,
+                run.c.attempt == attempt,
+                run.c.state.in_(LIVE),
+                run.c.cancel_requested.is_(False),
+                run.c.lease_until > func.clock_timestamp(),
+            )
+        )
+    ).scalar_one()
+
+
+def to_be_ended(conn: Connection, attempts: Collection[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Those of ``attempts`` that are not the live one any more, or are to be cancelled."""
+    rows = conn.execute(
+        select(run.c.id, run.c.attempt, run.c.state, run.c.cancel_requested).where(
+            run.c.id == func.any([id for id, _ in attempts])
+        )
+    ).all()
+    good = {(row.id, row.attempt) for row in rows if row.state in LIVE and not row.cancel_requested}
+    return [pair for pair in attempts if pair not in good]
+
+
+# deadlines of runs
+
+
+def armed_deadlines(conn: Connection, run_ids: Collection[int]) -> list[int]:
+    """Ids of the armed deadlines of these runs."""
+    return list(
+        conn.execute(
+            select(deadline.c.id).where(
+                deadline.c.run_id == func.any(list(run_ids)), deadline.c.state == DeadlineState.ARMED
+            )
+        ).scalars()
+    )
