@@ -20,7 +20,7 @@ from retrofill.messages.backfills import (
     BackfillPaused,
     BackfillResumed,
 )
-from retrofill.messages.base import Message
+from retrofill.messages.base import REGISTRY, Message
 from retrofill.store import backfills
 from retrofill.store.backfills import Outcome
 
@@ -39,7 +39,7 @@ def follow(tx: Transaction, received: Received, command: Command) -> None:
     ce_id = received.record.ce_id
     recorded = None if ce_id is None else backfills.command_outcome(tx.conn, received.key, ce_id)
     if recorded is not None:
-        answer = Message.registry[recorded.answer_type].model_validate(recorded.answer)
+        answer = REGISTRY[recorded.answer_type].model_validate(recorded.answer)
     else:
         answer = _follow_first(tx, received.key, command)
         if ce_id is not None:

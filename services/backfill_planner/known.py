@@ -31,7 +31,7 @@ class ReadToEnd:
         rows = conn.execute(
             select(offset.c.partition, offset.c.next_offset).where(offset.c.topic == str(Topic.PIPELINES))
         ).all()
-        read = {partition: next_offset for partition, next_offset in rows}
+        read = dict(rows)
         if any(read.get(p, 0) < target for p, target in self._targets[place].items()):
             return False
         del self._targets[place]

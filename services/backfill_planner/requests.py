@@ -19,7 +19,7 @@ from retrofill.domain.deadline import DeadlineState, alerts_counting_from, arm
 from retrofill.domain.pipeline import Reference
 from retrofill.domain.planning import Plan, Reason, Rejection, find_boundaries, plan, unknown_pipeline
 from retrofill.messages.backfills import BackfillPlanned, BackfillRejected, BackfillRequested
-from retrofill.messages.base import Message
+from retrofill.messages.base import REGISTRY
 from retrofill.messages.deadlines import DeadlineArmed
 from retrofill.settings import Settings
 from retrofill.store import backfills, pipelines, planning
@@ -88,7 +88,7 @@ def answer_request(
             raise Poison(
                 f"another body under the known id {request.id!r}: a request's id has one outcome; use a new id"
             )
-        answer = Message.registry[before.answer_type].model_validate(before.answer)
+        answer = REGISTRY[before.answer_type].model_validate(before.answer)
         tx.emit(Topic.BACKFILL_EVENTS, request.id, answer, reply_to=request.record)
         return before
     decision = _decide(tx.conn, request, stored, intervals, settings)

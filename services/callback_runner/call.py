@@ -108,19 +108,21 @@ class Call:
         except OSError as e:
             return Raised(f"the process for the call could not be started: {e}")
         self._child = child
+        if self._stopping.is_set():
+            child.kill()  # the stop came before there was one to kill
         crash_point("callback:started")
         try:
             verdict = self._watch(child)
         finally:
             child.kill()
             error = child.finish()
+        if error is None and not isinstance(verdict, Superseded):
+            return Returned()  # in the last moment before it was to be killed, perhaps
         if verdict is not None:
             return verdict
-        if error is None:
-            return Returned()
         if self._stopping.is_set():
             return Raised("the callback-runner was stopped during the call", at_once=True)
-        return Raised(error)
+        return Raised(error or "")
 
     def _watch(self, child: Child) -> Outcome | None:
         """Renew the lease until the child ended (``None``) or has to be killed."""

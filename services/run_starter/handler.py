@@ -128,7 +128,8 @@ class StarterHandler(QuietHandler):
             ids = list(self._shard_of)
         looks: dict[int, dict[str, float]] = {}
         for id in ids:
-            if (partition := self._shard_of.get(id)) in partitions:
+            partition = self._shard_of.get(id)
+            if partition is not None and partition in partitions:
                 looks.setdefault(partition, {})[f"b:{id}"] = 0.0
         return looks
 

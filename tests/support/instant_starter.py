@@ -12,9 +12,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from confluent_kafka import Producer
-from run_starter.executors import Host, Launch
-from run_starter.handler import CHANNELS, StarterHandler
-from run_starter.hosting import DriverHost
 
 from retrofill.bus.clients import producer
 from retrofill.bus.envelope import headers_of, wire_headers
@@ -22,6 +19,9 @@ from retrofill.bus.service import Context, run_service
 from retrofill.bus.topics import RUN_STARTER, Topic
 from retrofill.messages.runs import ErrorInfo, Report, RunHeartbeat, RunReported, TaskReported
 from retrofill.settings import Settings
+from run_starter.executors import Host, Launch
+from run_starter.handler import CHANNELS, StarterHandler
+from run_starter.hosting import DriverHost
 
 
 class InstantExecutor:

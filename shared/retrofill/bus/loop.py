@@ -205,13 +205,13 @@ class Loop:
             match triage(record, self._partitions, self._topic_ids.of(record.topic)):
                 case Received() as one:
                     received.append(one)
-                case Misplaced() as one:
-                    misplaced.append(one)
-                case Dead() as one:
-                    dead.append(one)
-                case (Misplaced() as one, Received() as other):
-                    misplaced.append(one)
-                    received.append(other)
+                case Misplaced() as copy:
+                    misplaced.append(copy)
+                case Dead() as letter:
+                    dead.append(letter)
+                case (Misplaced() as copy, Received() as here):
+                    misplaced.append(copy)
+                    received.append(here)
         moves, counts = _progress(shard, items)
         return Work(received, misplaced, dead, moves, counts, [i for i in items if isinstance(i, Record)])
 
@@ -234,18 +234,18 @@ class Loop:
             return
         with self._transaction(shard) as tx:
             crash_point("batch:begun")
-            for one in work.dead:
-                tx.dead_letter(one.record, one.reason)
-            for one in work.misplaced:
-                tx.republish(one.record, one.key, one.ce_id)
+            for letter in work.dead:
+                tx.dead_letter(letter.record, letter.reason)
+            for copy in work.misplaced:
+                tx.republish(copy.record, copy.key, copy.ce_id)
             if work.received:
                 self._handler.handle(tx, work.received)
             move_offsets(tx.conn, self._service, shard.partition, work.moves)
             crash_point("batch:before-commit")
         crash_point("batch:committed")
         self._add_looks(shard, tx.looks)
-        for one in work.dead:
-            log.warning("dead_letter", topic=one.record.topic, offset=one.record.offset, reason=one.reason)
+        for letter in work.dead:
+            log.warning("dead_letter", topic=letter.record.topic, offset=letter.record.offset, reason=letter.reason)
 
     def _landed(self, shard: Shard, work: Work) -> None:
         shard.failures = 0

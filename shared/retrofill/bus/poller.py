@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import cast
 
 import structlog
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -82,9 +83,11 @@ class Poller(threading.Thread):
         """Write Kafka's own committed offsets. With ``wait`` raises ``KafkaException`` where the coordinator refuses."""
         partitions = [TopicPartition(self._prefix + topic, partition, offset) for topic, offset in offsets.items()]
         # The binding lets nobody commit while another thread polls, so the poller does it.
-        answer = self._calls.ask(lambda: self._consumer.commit(offsets=partitions, asynchronous=not wait))
         if wait:
+            answer = self._calls.ask(lambda: self._consumer.commit(offsets=partitions, asynchronous=False))
             raise_refusals(answer.result(ANSWER_SECONDS))
+        else:
+            self._calls.ask(lambda: self._consumer.commit(offsets=partitions, asynchronous=True))
 
     def stop(self) -> None:
         """Leave the group and end the thread."""
@@ -194,7 +197,8 @@ def raise_refusals(answers: Iterable[TopicPartition] | None) -> None:
 
 
 def _record(topic: str, message: Message) -> Record:
-    raw = tuple((name, _as_bytes(value)) for name, value in message.headers() or ())
+    given = cast("list[tuple[str, str | bytes | None]]", message.headers() or [])
+    raw = tuple((name, _as_bytes(value)) for name, value in given)
     headers, bad = read_headers(raw)
     partition, offset = message.partition(), message.offset()
     assert partition is not None and offset is not None

@@ -140,6 +140,10 @@ def _ready_file(settings: Settings, service: Service) -> Path:
     return path
 
 
+def _wait(stopping: threading.Event, seconds: float) -> None:
+    stopping.wait(seconds)
+
+
 def _wait_until_initialised(engine: Engine, topic_ids: TopicIds, stopping: threading.Event) -> tuple[str, int]:
     """The installation's id and its number of partitions, once both servers answer. Raises ``NotInitialised``."""
 
@@ -153,7 +157,7 @@ def _wait_until_initialised(engine: Engine, topic_ids: TopicIds, stopping: threa
         retry=retry_if_exception_type((SQLAlchemyError, KafkaException, OSError)),
         wait=wait_exponential(0.1, max=3),
         before_sleep=say,
-        sleep=stopping.wait,
+        sleep=lambda seconds: _wait(stopping, seconds),
     ):
         with attempt:
             with engine.connect() as conn:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import structlog
 from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
 from sqlalchemy import Connection, Engine, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
@@ -33,11 +34,11 @@ class Ends:
 
         To have read up to it is to have read everything that was acknowledged before this was called.
         """
-        return self._ask(partitions, OffsetSpec.latest())
+        return self._ask(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]  # the client has no types for it
 
     def beginnings(self, partitions: Mapping[str, list[int]]) -> dict[tuple[str, int], int]:
         """The first offset that is still there. Raises ``KafkaException``."""
-        return self._ask(partitions, OffsetSpec.earliest())
+        return self._ask(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]  # the client has no types for it
 
     def _ask(self, partitions: Mapping[str, list[int]], spec: OffsetSpec) -> dict[tuple[str, int], int]:
         asked = {TopicPartition(self._prefix + t, p): spec for t, ps in partitions.items() for p in ps}

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from retrofill.cli.errors import wrong_usage
 from retrofill.domain.backfill import OnRunFailure, ReprocessBehavior
 from retrofill.domain.bounds import parse_bound
+from retrofill.domain.bounds import parse_bound
 from retrofill.messages.backfills import BackfillRequested
 from retrofill.messages.base import Undecodable, decode_object, explain
 

@@ -86,7 +86,7 @@ class Reference(StrEnum):
     RUN_STARTED_AT = "RUN_STARTED_AT"
 
 
-class DeadlineAlert(Data):
+class DeadlineAlert(Data):  # type: ignore[no-redef]  # the plugin takes the field kwargs for **kwargs
     """A rule of a pipeline: every run must be done ``interval_seconds`` after its reference moment."""
 
     name: Name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -135,7 +136,7 @@ def plan(
         )
     start, end = _pipeline_dates(pipeline)
     left_out: list[LeftOut | None] = []
-    for begin, over in zip(found, found[1:], strict=False):
+    for begin, over in itertools.pairwise(found):
         if begin < start or begin > end:
             left_out.append(LeftOut.OUTSIDE_DATES)
         elif over > now:

@@ -10,6 +10,7 @@ from retrofill.domain.backfill import OnRunFailure, ReprocessBehavior
 from retrofill.domain.bounds import Bound
 from retrofill.messages.base import Message, Moment
 
+
 class BackfillRequested(Message):
     """A wish: run ``pipeline`` for every logical date in the closed range from ``from`` to ``to``."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
@@ -19,18 +19,16 @@ class Message(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
 
-    type: str
+    type: str = Field("", description="Name of the message type")
     version: int = Field(1, ge=1, le=1, description="Major version of the message's format")
     in_reply_to: str | None = Field(None, description="ce_id of the message that this one answers")
-
-    registry: ClassVar[dict[str, type[Message]]] = {}
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         """Register the subclass under its ``type``, which is its class name."""
         super().__pydantic_init_subclass__(**kwargs)
         if "type" in cls.__annotations__:
-            Message.registry[cls.__name__] = cls
+            REGISTRY[cls.__name__] = cls
 
     def encode(self) -> bytes:
         """UTF-8 JSON, one object, without the fields that are not set."""
@@ -38,6 +36,8 @@ class Message(BaseModel):
 
 
 Moment = AwareDatetime
+# Every message type by its name, filled as the modules of messages are imported.
+REGISTRY: dict[str, type[Message]] = {}
 
 
 def decode_object(value: bytes) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def decode(value: bytes | None, header_type: str | None = None) -> Message:
     named = header_type or body.get("type")
     if not isinstance(named, str):
         raise Undecodable("the message has no type: neither a ce_type header nor a field 'type'")
-    model = Message.registry.get(named)
+    model = REGISTRY.get(named)
     if model is None:
         raise Undecodable(f"unknown message type {named!r}")
     try:

@@ -45,7 +45,7 @@ class DeadlineMissed(Message):
     callback: str | None = None
 
 
-class CallbackRequested(Message):
+class CallbackRequested(Message):  # type: ignore[no-redef]  # the plugin takes the field kwargs for **kwargs
     """There is a callback row to be called."""
 
     type: Literal["CallbackRequested"] = "CallbackRequested"

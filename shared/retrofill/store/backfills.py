@@ -110,4 +110,4 @@ def progress(conn: Connection, row: RowMapping) -> Progress:
 def run_counts(conn: Connection, id: str) -> dict[str, int]:
     """Runs of a backfill by state."""
     rows = conn.execute(select(run.c.state, func.count()).where(run.c.backfill_id == id).group_by(run.c.state)).all()
-    return {state: count for state, count in rows}
+    return dict(rows)

@@ -110,7 +110,7 @@ def _leave(conn: Connection, to: CallbackState, deadline_id: int, token: str, va
     return bool(transition(conn, MACHINE, callback, to, [row], guard=["token"], frm=[S.RUNNING], values=values))
 
 
-def _first(column: ColumnElement[datetime], shard: int, state: CallbackState) -> ColumnElement[datetime | None]:
+def _first(column: ColumnElement[datetime], shard: int, state: CallbackState) -> ColumnElement[datetime]:
     return select(column).where(callback.c.shard == shard, _is(state)).order_by(column).limit(1).scalar_subquery()
 
 

@@ -9,4 +9,5 @@ from sqlalchemy import Connection, func, select
 
 def database_now(conn: Connection) -> datetime:
     """The moment of this statement, also inside a transaction (UTC)."""
-    return conn.execute(select(func.clock_timestamp())).scalar_one()
+    now: datetime = conn.execute(select(func.clock_timestamp())).scalar_one()
+    return now

@@ -92,7 +92,7 @@ def _run(conn: Connection, statement: str, *parts: str | tuple[str, str] | sql.L
     """Execute ``statement`` with names quoted as identifiers."""
     driver = conn.connection.driver_connection
     assert driver is not None
-    composed = sql.SQL(statement).format(  # type: ignore[arg-type]  # statements are constants of this module
+    composed = sql.SQL(statement).format(
         *(
             part if isinstance(part, sql.Literal) else sql.Identifier(*([part] if isinstance(part, str) else part))
             for part in parts

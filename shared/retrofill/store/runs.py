@@ -210,9 +210,10 @@ def cancel_open_tasks(conn: Connection, attempts: Sequence[tuple[int, int]], now
 def earliest_lease(conn: Connection, shard: int) -> datetime | None:
     """When the next lease of a shard's live runs ends."""
     leased = run.c.state.in_([RunState.STARTING, RunState.RUNNING])
-    return conn.execute(
+    earliest: datetime | None = conn.execute(
         select(func.min(run.c.lease_until)).select_from(_live_of_shard(shard)).where(leased)
     ).scalar_one()
+    return earliest
 
 
 def expired(conn: Connection, shard: int, moment: datetime) -> list[int]:
@@ -275,13 +276,21 @@ def may_begin(conn: Connection, run_id: int, attempt: int) -> bool:
 
 
 def to_be_ended(conn: Connection, attempts: Collection[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Those of ``attempts`` that are not the live one any more, or are to be cancelled."""
+    """Those of ``attempts`` that are not the live one any more, or are to be cancelled.
+
+    One that succeeded or failed under its own attempt said so itself: its driver is about to be free.
+    """
     rows = conn.execute(
         select(run.c.id, run.c.attempt, run.c.state, run.c.cancel_requested).where(
             run.c.id == func.any([id for id, _ in attempts])
         )
     ).all()
-    good = {(row.id, row.attempt) for row in rows if row.state in LIVE and not row.cancel_requested}
+    reported = (RunState.SUCCEEDED, RunState.FAILED)
+    good = {
+        (row.id, row.attempt)
+        for row in rows
+        if row.state in reported or (row.state in LIVE and not row.cancel_requested)
+    }
     return [pair for pair in attempts if pair not in good]
 
 

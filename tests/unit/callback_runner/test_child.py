@@ -1,0 +1,180 @@
+"""One call in a real process: what comes back, what is killed, and what the function is given."""
+
+import json
+import os
+import time
+
+import pytest
+
+from callback_runner.process import Child
+
+FUNCTIONS = """
+import asyncio, json, os, pathlib, subprocess, sys, time
+
+def save(path, **kwargs):
+    pathlib.Path(path).write_text(json.dumps(kwargs))
+
+def with_context(path, *, context):
+    save(path, **context)
+
+async def later(path, context=None):
+    await asyncio.sleep(0.01)
+    save(path, **context)
+
+def fail(text):
+    print("first some output")
+    raise RuntimeError(text)
+
+def shout():
+    for _ in range(2000):
+        print("x" * 1000)
+    sys.exit("the last words")
+
+def leave(status):
+    os._exit(status)
+
+def hang(path):
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    pathlib.Path(path).write_text(f"{os.getpid()} {child.pid}")
+    time.sleep(60)
+
+def leave_something_behind(path):
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    pathlib.Path(path).write_text(str(child.pid))
+
+number = 7
+"""
+CONTEXT = {"deadline_id": 5, "idempotency_key": "5:page", "attempt": 1}
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch):
+    (tmp_path / "their_functions.py").write_text(FUNCTIONS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    started = []
+
+    def start(name, lease_seconds=30.0, **kwargs):
+        child = Child(f"their_functions:{name}", kwargs, CONTEXT, lease_seconds)
+        started.append(child)
+        return child
+
+    yield start
+    for child in started:
+        child.finish()
+
+
+def result(child):
+    assert child.wait(20)
+    return child.finish()
+
+
+def pids_of(path):
+    for _ in range(200):
+        if path.exists() and (text := path.read_text()):
+            return [int(pid) for pid in text.split()]
+        time.sleep(0.05)
+    raise AssertionError("the function did not begin")
+
+
+def all_gone(pids):
+    for _ in range(100):
+        if not any(is_running(pid) for pid in pids):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def is_running(pid):
+    try:
+        os.kill(pid, 0)
+        with open(f"/proc/{pid}/stat") as f:
+            return f.read().rpartition(")")[2].split()[0] != "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+
+
+def test_a_function_gets_its_arguments_and_no_context_that_it_did_not_ask_for(call, tmp_path):
+    out = tmp_path / "out"
+    assert result(call("save", path=str(out), text="näher", n=[1, None])) is None
+    assert json.loads(out.read_text()) == {"text": "näher", "n": [1, None]}
+
+
+@pytest.mark.parametrize("name", ["with_context", "later"])
+def test_the_context_is_given_where_asked_for_and_coroutines_are_awaited(call, tmp_path, name):
+    out = tmp_path / "out"
+    assert result(call(name, path=str(out))) is None
+    assert json.loads(out.read_text()) == CONTEXT
+
+
+def test_a_context_among_the_arguments_is_the_users(call, tmp_path):
+    out = tmp_path / "out"
+    assert result(call("with_context", path=str(out), context={"own": 1})) is None
+    assert json.loads(out.read_text()) == {"own": 1}
+
+
+def test_an_exception_is_the_error_with_what_was_printed(call):
+    error = result(call("fail", text="no such pager"))
+    assert error.startswith("first some output")
+    assert error.endswith("RuntimeError: no such pager")
+
+
+def test_of_much_output_the_end_is_kept(call):
+    error = result(call("shout"))
+    assert error.endswith("the last words")
+    assert len(error) <= 4000
+
+
+def test_an_end_without_a_word_says_how(call):
+    assert result(call("leave", status=3)) == "the call ended with no output: exit status 3"
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("nothing_here", "has no attribute 'nothing_here'"),
+        ("number", "is a int, not a function"),
+    ],
+)
+def test_what_cannot_be_called_is_an_error(call, target, said):
+    assert said in result(call(target))
+
+
+def test_arguments_larger_than_a_pipe_arrive(call, tmp_path):
+    out = tmp_path / "out"
+    text = "x" * 900_000
+    assert result(call("save", path=str(out), text=text)) is None
+    assert json.loads(out.read_text()) == {"text": text}
+
+
+def test_a_killed_call_takes_along_what_it_started(call, tmp_path):
+    path = tmp_path / "pids"
+    child = call("hang", path=str(path))
+    pids = pids_of(path)
+    assert not child.wait(0.1)
+    child.kill()
+    assert child.wait(5)
+    assert child.finish() == "the call ended with no output: killed by SIGKILL"
+    assert all_gone(pids)
+
+
+def test_what_a_function_leaves_behind_is_killed_and_does_not_delay_its_end(call, tmp_path):
+    path = tmp_path / "pids"
+    assert result(call("leave_something_behind", path=str(path))) is None
+    assert all_gone(pids_of(path))
+
+
+def test_a_call_whose_claim_is_not_renewed_ends_itself(call, tmp_path):
+    path = tmp_path / "pids"
+    child = call("hang", lease_seconds=2.0, path=str(path))
+    pids = pids_of(path)
+    assert child.wait(5)
+    assert all_gone(pids)
+
+
+def test_a_call_whose_claim_is_renewed_goes_on(call, tmp_path):
+    path = tmp_path / "pids"
+    child = call("hang", lease_seconds=2.0, path=str(path))
+    pids_of(path)
+    for _ in range(8):
+        assert not child.wait(0.4)
+        child.tell_renewed()
