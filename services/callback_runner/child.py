@@ -52,7 +52,7 @@ def resolve(target: str) -> Callable[..., object]:
     for part in name.split("."):
         found = getattr(found, part)
     if not callable(found):
-        raise ValueError(f"{target} is a {type(found).__name__}, not a function")
+        raise ValueError(f"{target} is no function but of type {type(found).__name__}")
     function: Callable[..., object] = found
     return function
 

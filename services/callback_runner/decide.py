@@ -15,7 +15,7 @@ AGAIN_SECONDS = 0.05
 # Timers may end a little early; a little late costs nothing and saves a look.
 AFTER_SECONDS = 0.001
 
-_BACKOFF = wait_exponential_jitter(initial=0.5, max=60, exp_base=2, jitter=0.5)
+_BACKOFF = wait_exponential_jitter(multiplier=0.5, max=60, exp_base=2, jitter=0.5)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta
+from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from retrofill.deadline import Deadline
@@ -115,7 +116,9 @@ class Pipeline:
 
     def to_definition(self, code: CodeLocation) -> PipelineDefinition:
         """The pipeline as data. Raises ``pydantic.ValidationError``, a ``ValueError``, where it is not one."""
-        return PipelineDefinition(name=self.name, tasks=tuple(self._tasks), code=code, **self._settings)
+        folder = Path(code.file).parent if code.file else None
+        tasks = tuple(_with_script_path(task, folder) for task in self._tasks)
+        return PipelineDefinition(name=self.name, tasks=tasks, code=code, **self._settings)
 
     def _decorate(self, kind: str, function: Any = None, /, **how: Any) -> Any:
         if function is not None:
@@ -194,3 +197,18 @@ def _moment(given: str | date | datetime | None) -> str | date | datetime | None
 def _conf(conf: Mapping[str, object] | None) -> dict[str, str]:
     """Spark's spelling: a Python ``True`` is its ``true``."""
     return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in (conf or {}).items()}
+
+
+def _with_script_path(task: TaskDefinition, folder: Path | None) -> TaskDefinition:
+    if task.submit is None:
+        return task
+    script = _script_path(task.submit.script, folder)
+    return task.model_copy(update={"submit": task.submit.model_copy(update={"script": script})})
+
+
+def _script_path(script: str, folder: Path | None) -> str:
+    """A script's path made absolute, beside the pipeline's file first; addresses of other file systems stay."""
+    if "://" in script or Path(script).is_absolute():
+        return script
+    beside = folder / script if folder else None
+    return str(beside if beside is not None and beside.exists() else Path(script).absolute())

@@ -14,7 +14,6 @@ from pydantic import ValidationError
 from retrofill.cli.errors import wrong_usage
 from retrofill.domain.backfill import OnRunFailure, ReprocessBehavior
 from retrofill.domain.bounds import parse_bound
-from retrofill.domain.bounds import parse_bound
 from retrofill.messages.backfills import BackfillRequested
 from retrofill.messages.base import Undecodable, decode_object, explain
 
@@ -24,7 +23,7 @@ From = Annotated[
 ]
 To = Annotated[str, typer.Option("--to", metavar="DATE", help="Last logical date, inclusive.")]
 MaxActiveRuns = Annotated[
-    int | None, typer.Option(min=1, max=10_000, help="Runs at the same time. [default: the pipeline's]")
+    int | None, typer.Option(min=1, max=10_000, help="Runs at the same time. Default: the pipeline's.")
 ]
 Reprocess = Annotated[ReprocessBehavior, typer.Option(help="Which finished intervals to run again.")]
 Backwards = Annotated[bool, typer.Option("--backwards", help="Start with the latest interval.")]
@@ -32,7 +31,7 @@ OnFailure = Annotated[OnRunFailure, typer.Option("--on-run-failure", help="What 
 Conf = Annotated[
     str | None, typer.Option(metavar="JSON|@FILE", help="A JSON object that is handed to the tasks, or a file with it.")
 ]
-Id = Annotated[str | None, typer.Option("--id", help="The backfill's id. [default: a fresh one]")]
+Id = Annotated[str | None, typer.Option("--id", help="The backfill's id. Default: a fresh one.")]
 
 
 @dataclass(frozen=True)

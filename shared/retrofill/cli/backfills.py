@@ -35,6 +35,7 @@ from retrofill.messages.backfills import (
 from retrofill.messages.base import Message
 from retrofill.settings import Settings
 from retrofill.store.clock import database_now
+from retrofill.store.pipelines import StoredPipeline
 from retrofill.store.planning import history
 
 group = typer.Typer(name="backfill", help="Backfills: create, watch, pause, cancel.", no_args_is_help=True)
@@ -89,7 +90,8 @@ def dry_run(
     wish = Wish(pipeline, from_, to, max_active_runs, reprocess, backwards, on_run_failure, conf, id)
     request, settings = wish.request(), load_settings()
     with reading(settings) as conn:
-        decision = foresee(conn, settings, request)
+        stored = find_pipeline(conn, request.pipeline)
+        decision = foresee(conn, settings, stored, request)
     if isinstance(decision, Rejection):
         if as_json:
             print_json({"accepted": False, "reason": decision.reason, "message": decision.message})
@@ -97,12 +99,13 @@ def dry_run(
     outcomes = [WILL_RUN if reason is None else str(reason) for reason in decision.left_out]
     if as_json:
         return print_json(_plan_as_json(request, decision, outcomes))
-    return _print_plan(decision, outcomes)
+    return _print_plan(decision, outcomes, stored.definition.timezone)
 
 
-def foresee(conn: Connection, settings: Settings, request: BackfillRequested) -> Plan | Rejection:
+def foresee(
+    conn: Connection, settings: Settings, stored: StoredPipeline, request: BackfillRequested
+) -> Plan | Rejection:
     """What the planner would decide now, by the same rules on the same data."""
-    stored = find_pipeline(conn, request.pipeline)
     found = find_boundaries(stored.definition, request.from_, request.to, settings.max_plan_runs)
     if isinstance(found, Rejection):
         return found
@@ -123,12 +126,12 @@ def _plan_as_json(request: BackfillRequested, made: Plan, outcomes: Sequence[str
     }
 
 
-def _print_plan(made: Plan, outcomes: Sequence[str]) -> None:
+def _print_plan(made: Plan, outcomes: Sequence[str], zone: str) -> None:
     """One line for each stretch of neighbours with the same outcome, and the totals."""
     print_table(
-        ["from (UTC)", "until (UTC)", "intervals", "outcome"],
+        [f"from ({zone})", "until", "intervals", "outcome"],
         [
-            [made.boundaries[first], made.boundaries[end], end - first, outcome]
+            [moment(made.boundaries[first], zone), moment(made.boundaries[end], zone), end - first, outcome]
             for first, end, outcome in stretches(outcomes)
         ],
         empty="no intervals",
@@ -160,20 +163,26 @@ def list_(
     if as_json:
         return print_json([_listed(row) for row in rows])
     return print_table(
-        ["id", "pipeline", "state", "ended", "range (UTC)"],
+        ["id", "pipeline", "state", "ended", "range (its time zone)"],
         [
             [
                 row["id"],
                 row["pipeline"],
                 row["state"],
                 f"{row['ended_runs']}/{row['runs']}",
-                f"{moment(row['covers'].lower)} {moment(row['covers'].upper)}",
+                _range(row),
             ]
             for row in rows
         ],
         empty="no backfills",
         keep=["state", "ended"],
     )
+
+
+def _range(row: RowMapping) -> str:
+    """In the pipeline's time zone, where days begin at midnight."""
+    zone = row["definition"]["timezone"]
+    return f"{moment(row['covers'].lower, zone)} – {moment(row['covers'].upper, zone)}"
 
 
 def _listed(row: RowMapping) -> dict[str, Any]:
@@ -256,10 +265,11 @@ def _finish(settings: Settings, id: str, answer: Message, *, watching: bool, as_
 
 def _said(answer: Message, id: str) -> str:
     if isinstance(answer, BackfillPlanned):
-        left_out = f", left out: {counts(answer.left_out)}" if answer.left_out else ""
+        first, end = moment(answer.range_start), moment(answer.range_end)
+        left_out = f"\n  left out: {counts(answer.left_out)}" if answer.left_out else ""
         return (
-            f"backfill {id} of {answer.pipeline}: {answer.runs:,} runs from {moment(answer.range_start)} to "
-            f"{moment(answer.range_end)} UTC, {answer.max_active_runs:,} at once{left_out}"
+            f"backfill {id}: {answer.runs:,} runs of {answer.pipeline}, {answer.max_active_runs:,} at once\n"
+            f"  {first} – {end} (UTC){left_out}"
         )
     return f"backfill {id}: {answer.type.removeprefix('Backfill').lower()}"
 

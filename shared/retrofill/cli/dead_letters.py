@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -127,20 +128,21 @@ def read_range(consumer: Consumer, topic: str, partition: int, start: int, end: 
     if start >= end:
         return
     consumer.assign([TopicPartition(topic, partition, start)])
-    while True:
-        message = consumer.poll(READ_SECONDS)
-        if message is None:
-            raise UserError(f"Kafka did not answer within {READ_SECONDS:g} s while {topic} was read")
-        if is_end(message):
+    until = time.monotonic() + READ_SECONDS
+    while (left := until - time.monotonic()) > 0:
+        message = consumer.poll(left)
+        if message is not None and is_end(message):
             return
         there = content(message)
         if there is None:
             continue
-        if (there.offset() or 0) >= end:
+        letter = _letter(there)
+        if letter.offset < end:
+            yield letter
+        if letter.offset >= end - 1:
             return
-        yield _letter(there)
-        if (there.offset() or 0) >= end - 1:
-            return
+        until = time.monotonic() + READ_SECONDS
+    raise UserError(f"Kafka did not answer within {READ_SECONDS:g} s while {topic} was read")
 
 
 def _letter(message: KafkaMessage) -> Letter:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Annotated
@@ -28,9 +29,7 @@ app = typer.Typer(
 for group in (pipelines, backfills, deadlines, callbacks, dead_letters):
     group.register(app)
 if find_spec("retrofill.cli.stack") is not None:
-    from retrofill.cli import stack
-
-    stack.register(app)
+    import_module("retrofill.cli.stack").register(app)
 
 
 def _print_version(wanted: bool) -> None:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from rich.console import Console
 from rich.markup import escape
@@ -83,8 +84,9 @@ def cell(value: Any) -> str:
     return f"[{style}]{text}[/]" if style else text
 
 
-def moment(value: datetime) -> str:
-    """A moment of the database (UTC), to the second; midnights are dates."""
+def moment(value: datetime, zone: str = "UTC") -> str:
+    """A moment in a time zone, to the second; midnights are dates."""
+    value = value.astimezone(ZoneInfo(zone))
     if (value.hour, value.minute, value.second) == (0, 0, 0):
         return value.strftime("%Y-%m-%d")
     return value.strftime("%Y-%m-%d %H:%M:%S")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -28,6 +29,7 @@ def describe(conn: Connection, row: RowMapping, failures: int) -> dict[str, Any]
         **{name: row[name] for name in ("id", "pipeline", "state", "cancel_cause", "runs")},
         "by_state": by_state,
         "left_out": reads.left_out(conn, id),
+        "timezone": row["definition"]["timezone"],
         "range_start": row["covers"].lower,
         "range_end": row["covers"].upper,
         **{name: row[name] for name in SETTINGS},
@@ -58,14 +60,14 @@ def _failures(conn: Connection, id: str, limit: int) -> list[dict[str, Any]]:
 
 def print_backfill(facts: Mapping[str, Any]) -> None:
     """For people."""
-    rate = facts["runs_per_second"]
+    rate, zone = facts["runs_per_second"], facts["timezone"]
     print_facts(
         {
             "id": facts["id"],
             "pipeline": facts["pipeline"],
             "state": facts["state"],
             "cancelled by": facts["cancel_cause"],
-            "range": f"{moment(facts['range_start'])} to {moment(facts['range_end'])} UTC",
+            "range": f"{moment(facts['range_start'], zone)} – {moment(facts['range_end'], zone)} ({zone})",
             "runs": f"{facts['runs']:,}: {counts(facts['by_state'])}",
             "left out": counts(facts["left_out"]) if facts["left_out"] else None,
             "started again": facts["runs_started_again"] or None,
@@ -73,11 +75,11 @@ def print_backfill(facts: Mapping[str, Any]) -> None:
             "order": "backwards" if facts["run_backwards"] else None,
             "reprocess": facts["reprocess_behavior"],
             "on run failure": facts["on_run_failure"],
-            "conf": facts["conf"] or None,
+            "conf": json.dumps(facts["conf"], ensure_ascii=False) if facts["conf"] else None,
             "triggered by": facts["triggered_by"],
-            "requested": facts["requested_at"],
-            "first start": facts["first_started_at"],
-            "ended": facts["ended_at"],
+            "requested (UTC)": facts["requested_at"],
+            "first start (UTC)": facts["first_started_at"],
+            "ended (UTC)": facts["ended_at"],
             "took": _took(facts),
             "speed": None if rate is None else f"{rate:,.2f} runs/s",
         }
@@ -92,9 +94,10 @@ def _took(facts: Mapping[str, Any]) -> str | None:
 
 
 def _print_failures(facts: Mapping[str, Any]) -> None:
+    zone = facts["timezone"]
     for run in facts["failed_runs"]:
         print_text("")
-        print_text(f"run {run['id']} of {moment(run['interval_start'])} UTC failed, attempt {run['attempt']}")
+        print_text(f"run {run['id']} of {moment(run['interval_start'], zone)} failed, attempt {run['attempt']}")
         for task in run["failed_tasks"]:
             _print_error(f"task {task['task']}, try {task['try_number']}: ", task["error"])
         if not run["failed_tasks"]:

@@ -71,7 +71,7 @@ class Speed:
     def add(self, look: Look) -> None:
         """One more look."""
         self._looks.append((look.at, look.ended))
-        while len(self._looks) > 2 and (look.at - self._looks[0][0]).total_seconds() > RATE_SECONDS:
+        while len(self._looks) > 2 and (look.at - self._looks[1][0]).total_seconds() > RATE_SECONDS:
             self._looks.popleft()
 
     def per_second(self) -> float | None:

@@ -75,6 +75,7 @@ def judge(watched: Watched, now: datetime) -> Verdict | None:
         if watched.run_state == RunState.SUCCEEDED:
             return Verdict(S.MET)
         if not (watched.fire_on_failure and watched.run_state == RunState.FAILED):
-            return Verdict(S.VOID, f"the run {watched.run_state} before the moment")
+            ended = "was cancelled" if watched.run_state == RunState.CANCELLED else "failed"
+            return Verdict(S.VOID, f"the run {ended} before the moment")
         return Verdict(S.MISSED)
     return Verdict(S.MISSED) if now >= watched.due_at else None

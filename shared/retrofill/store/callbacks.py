@@ -39,7 +39,7 @@ def lock_pending(conn: Connection, shard: int, limit: int) -> Sequence[Values]:
         )
         .join_from(callback, deadline, d.id == c.deadline_id)
         .join(run, run.c.id == d.run_id)
-        .where(c.shard == shard, _is(S.PENDING), c.next_try_at <= _now())
+        .where(c.shard == shard, _is(S.PENDING), c.next_try_at <= _once())
         .order_by(c.next_try_at, c.deadline_id)
         .limit(limit)
         .with_for_update(key_share=True, skip_locked=True, of=callback)
@@ -55,7 +55,7 @@ def lock_lapsed(conn: Connection, shard: int, but: Collection[str]) -> Sequence[
     c = callback.c
     statement = (
         select(c.deadline_id, c.name, c.attempts, c.token)
-        .where(c.shard == shard, _is(S.RUNNING), c.lease_until <= _now(), c.token != func.all(list(but)))
+        .where(c.shard == shard, _is(S.RUNNING), c.lease_until <= _once(), c.token != func.all(list(but)))
         .order_by(c.deadline_id)
         .with_for_update(key_share=True, skip_locked=True)
     )
@@ -121,6 +121,11 @@ def _is(state: CallbackState) -> ColumnElement[bool]:
 
 def _now() -> ColumnElement[datetime]:
     return func.clock_timestamp(type_=DateTime(timezone=True))
+
+
+def _once() -> ColumnElement[datetime]:
+    """As a subquery it is computed once, so that an index ends where the future begins."""
+    return select(_now()).scalar_subquery()
 
 
 def _in(seconds: float) -> ColumnElement[datetime]:

@@ -25,7 +25,8 @@ def lock_due(conn: Connection, shard: int, limit: int = BATCH) -> Sequence[Value
     """
     return _lock(
         conn,
-        (deadline.c.shard == shard) & (deadline.c.due_at <= func.clock_timestamp()),
+        # As a subquery it is computed once, so that the index ends where the future begins.
+        (deadline.c.shard == shard) & (deadline.c.due_at <= select(func.clock_timestamp()).scalar_subquery()),
         limit,
     )
 

@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from pathlib import Path
 
 import pytest
 
@@ -87,8 +88,8 @@ def all_gone(pids):
 def is_running(pid):
     try:
         os.kill(pid, 0)
-        with open(f"/proc/{pid}/stat") as f:
-            return f.read().rpartition(")")[2].split()[0] != "Z"
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        return stat.rpartition(")")[2].split()[0] != "Z"
     except (ProcessLookupError, FileNotFoundError):
         return False
 
@@ -132,7 +133,7 @@ def test_an_end_without_a_word_says_how(call):
     ("target", "said"),
     [
         ("nothing_here", "has no attribute 'nothing_here'"),
-        ("number", "is a int, not a function"),
+        ("number", "is no function but of type int"),
     ],
 )
 def test_what_cannot_be_called_is_an_error(call, target, said):

@@ -34,7 +34,7 @@ def test_each_deadline_goes_to_its_end_and_one_that_is_not_due_to_none():
     assert [r["id"] for r in verdicts.met] == [2]
     assert [(r["id"], reason) for r, reason in verdicts.void] == [
         (3, "the run failed before the moment"),
-        (5, "the run cancelled before the moment"),
+        (5, "the run was cancelled before the moment"),
     ]
 
 

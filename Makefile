@@ -1,0 +1,50 @@
+# Retrofill. The two commands: `make demo` and `make test`; every target sets up what it needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DAYS ?= 365
+KEEP ?=
+ONLY ?=
+export RETROFILL_HOME ?= $(CURDIR)/.retrofill
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint types schemas lock clean
+
+help: ## show this
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(VENV)/.made: requirements.lock requirements-build.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or newer is needed: set PYTHON=python3.x" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-build.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-build-isolation -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+setup: $(VENV)/.made ## make the virtual environment
+
+demo: setup ## the year 2013 of the flights as a backfill (DAYS=30: a short one; KEEP=1: leave the stack up)
+	$(BIN)/python examples/flights/demo.py --days $(DAYS) $(if $(KEEP),--keep)
+
+test: setup lint types schemas ## all checks and tests
+	$(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/lint-imports
+
+types: setup
+	$(BIN)/mypy
+
+schemas: setup
+	$(BIN)/python -m retrofill.messages.schemas --check schemas
+
+lock: ## pin what is installed anew (needs uv)
+	uv pip compile requirements-build.in --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --allow-unsafe -o requirements-build.lock
+	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --allow-unsafe -o requirements.lock
+
+clean: ## remove the environment and the embedded stack's folder
+	[ ! -x $(BIN)/retrofill ] || $(BIN)/retrofill down
+	rm -rf $(VENV) .retrofill

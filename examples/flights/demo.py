@@ -1,0 +1,194 @@
+"""The demo: the year 2013 as a backfill on the embedded stack, checked against pandas and against a bare Spark loop.
+
+Run by ``make demo`` (``DAYS=30`` for a short one, ``KEEP=1`` leaves the stack up).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from prepare import prepare, read_flights
+from rich.console import Console
+from rich.table import Table
+
+HERE = Path(__file__).parent
+FIRST = date(2013, 1, 1)
+SAMPLE_DAYS = 24
+WARM_DAYS = 4
+console = Console()
+
+
+def retrofill(*args: str, show: bool = False, check: bool = True) -> Any:
+    """Call the CLI as a user would; its JSON document, or with ``show`` its output on the terminal."""
+    command = [str(Path(sys.executable).with_name("retrofill")), *args]
+    if show:
+        subprocess.run(command, check=check)
+        return None
+    done = subprocess.run([*command, "--json"], check=False, capture_output=True, text=True)
+    if check and done.returncode != 0:
+        raise SystemExit(f"retrofill {' '.join(args)}: {done.stderr.strip()}")
+    return json.loads(done.stdout) if done.stdout.strip() else {}
+
+
+def say(text: str) -> None:
+    """A heading."""
+    console.rule(f"[bold]{text}", align="left")
+
+
+def bare_loop(remote: str, data: str, days: list[str], parallel: int) -> float:
+    """Seconds a day of the same transformation in a plain loop of one Spark session, ``parallel`` days at a time."""
+    from pipeline import check_day, delays_of_day, publish_day
+    from pyspark.sql import SparkSession
+
+    scratch = f"{data}/bare"
+    Path(scratch).mkdir(exist_ok=True)
+    for name in ("flights", "weather"):
+        if not Path(scratch, name).exists():
+            Path(scratch, name).symlink_to(Path(data, name))
+    spark = SparkSession.builder.remote(remote).create()
+
+    def one(day: str) -> None:
+        for step in (delays_of_day, check_day, publish_day):
+            step(spark, scratch, day)
+
+    with ThreadPoolExecutor(parallel) as threads:
+        list(threads.map(one, days[:WARM_DAYS]))
+        began = time.monotonic()
+        list(threads.map(one, days))
+        seconds = time.monotonic() - began
+    spark.stop()
+    return seconds / len(days)
+
+
+def compare(data: Path, days: list[str]) -> int:
+    """Flights in the published output; raises where a day's figures differ from a plain pandas computation."""
+    source = read_flights()
+    source = source[source["day"].isin(days)]
+    expected = (
+        source.assign(cancelled=source["dep_time"].isna())
+        .groupby(["day", "carrier"])
+        .agg(
+            flights=("carrier", "size"),
+            cancelled=("cancelled", "sum"),
+            mean_dep_delay=("dep_delay", "mean"),
+            mean_arr_delay=("arr_delay", "mean"),
+        )
+        .reset_index()
+    )
+    found = pd.concat(
+        [pd.read_parquet(data / "delays" / f"day={day}").assign(day=day) for day in days], ignore_index=True
+    )[expected.columns]
+    order = ["day", "carrier"]
+    pd.testing.assert_frame_equal(
+        expected.sort_values(order, ignore_index=True),
+        found.astype({"day": str}).sort_values(order, ignore_index=True),
+        check_dtype=False,
+        rtol=1e-9,
+    )
+    return int(found["flights"].sum())
+
+
+def backfill(days: list[str], data: Path) -> dict[str, Any]:
+    """Run the backfill with its live progress; what ``backfill show`` says of it in the end."""
+    id = f"flights-{int(time.time())}"
+    retrofill(
+        "backfill", "create", "flights_daily", "--from", days[0], "--to", days[-1], "--id", id,
+        "--reprocess", "completed", "--conf", json.dumps({"data": str(data)}), "--watch", show=True,
+    )  # fmt: skip
+    return dict(retrofill("backfill", "show", id))
+
+
+def miss_a_deadline(pages: Path) -> tuple[int, int]:
+    """One run that is too late on purpose; how many deadlines of it were missed and how often its callback was called."""
+    before = len(pages.read_text().splitlines()) if pages.exists() else 0
+    id = f"late-{int(time.time())}"
+    retrofill(
+        "backfill", "create", "flights_late_report", "--from", "2013-01-01", "--to", "2013-01-01", "--id", id,
+        "--reprocess", "completed", "--conf", json.dumps({"seconds": 4}), "--watch", show=True,
+    )  # fmt: skip
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        rows = [row for row in retrofill("callbacks", "list") if row["backfill_id"] == id]
+        if rows and all(row["state"] == "succeeded" for row in rows):
+            break
+    missed = [row for row in retrofill("deadlines", "list") if row["backfill_id"] == id and row["state"] == "missed"]
+    return len(missed), len(pages.read_text().splitlines()) - before
+
+
+def main() -> int:
+    """The whole demo; exit status 1 where anything is not as it must be."""
+    options = argparse.ArgumentParser()
+    options.add_argument("--days", type=int, default=365)
+    options.add_argument("--keep", action="store_true")
+    args = options.parse_args()
+    days = [(FIRST + timedelta(days=n)).isoformat() for n in range(max(1, min(args.days, 365)))]
+    home = Path(os.environ.setdefault("RETROFILL_HOME", ".retrofill")).absolute()
+    home.mkdir(exist_ok=True)
+    data, pages = home / "flights", home / "pages.jsonl"
+    os.environ["RETROFILL_CALLBACKS"] = json.dumps({"page_oncall": "callbacks:page_oncall"})
+    os.environ["FLIGHTS_PAGES"] = str(pages)
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    began = time.monotonic()
+    say("The flights of 2013 as Parquet")
+    prepare(data)
+    console.print((data / "MADE").read_text().strip())
+    try:
+        return run(days, data, pages, began)
+    finally:
+        if not args.keep:
+            say("Stopping the stack")
+            retrofill("down", show=True)
+
+
+def run(days: list[str], data: Path, pages: Path, began: float) -> int:
+    """Everything between preparing and stopping."""
+    say("The embedded stack")
+    retrofill("up", show=True)
+    status = retrofill("status")
+    retrofill("pipelines", "apply", str(HERE / "pipeline.py"), show=True)
+    say(f"The backfill: {len(days)} days")
+    shown = backfill(days, data)
+    wall = shown["seconds"]
+    say("A deadline missed on purpose")
+    missed, called = miss_a_deadline(pages)
+    sample = days[:: max(1, len(days) // SAMPLE_DAYS)][:SAMPLE_DAYS]
+    parallel = int(os.environ.get("RETROFILL_DRIVER_SLOTS", "2"))
+    bare = bare_loop(status["spark"]["remote"], str(data), sample, parallel)
+    flights = compare(data, days)
+    expected = int(read_flights()["day"].isin(days).sum())
+    say("Summary")
+    table = Table(show_header=False, box=None)
+    for name, value in (
+        ("runs", ", ".join(f"{n} {state}" for state, n in shown["runs_by_state"].items())),
+        ("backfill", f"{wall:.1f} s, {len(days) / wall:.2f} runs/s, {wall / len(days):.3f} s a day"),
+        ("bare Spark loop", f"{bare:.3f} s a day, {parallel} at a time, over {len(sample)} days"),
+        ("ratio", f"{wall / len(days) / bare:.2f} × the bare loop"),
+        ("flights", f"{flights:,} in the output, {expected:,} in the source; every day equal to pandas"),
+        ("deadline", f"{missed} missed on purpose, its callback called {called} time(s)"),
+        ("all in all", f"{time.monotonic() - began:.0f} s"),
+    ):
+        table.add_row(name, value)
+    console.print(table)
+    console.print("\nLook further (KEEP=1 leaves the stack up):")
+    console.print(f"  .venv/bin/retrofill backfill show {shown['id']}")
+    console.print(
+        f"  kcat -b {status['kafka']['bootstrap_servers']} -t {status['topic_prefix']}deadline-missed -C -e "
+        "-X isolation.level=read_committed",
+        soft_wrap=True,
+    )
+    good = shown["runs_by_state"] == {"succeeded": len(days)} and flights == expected and (missed, called) == (1, 1)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""Why something of the user failed, as data: type, message and the lines of the traceback that are the user's."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from types import TracebackType
+
+import tenacity
+
+from retrofill.messages.runs import ErrorInfo
+
+MESSAGE_CHARS = 4000
+TRACEBACK_CHARS = 8000
+# Frames above the user's first one say nothing to the user.
+_OURS = (str(Path(__file__).parent), str(Path(tenacity.__file__).parent))
+
+
+def error_info(error: BaseException) -> ErrorInfo:
+    """The error as reported. Never raises, whatever the error's own ``__str__`` does."""
+    try:
+        message = str(error)
+    except Exception as e:  # noqa: BLE001 - an error that cannot be told must not hide that there was one
+        message = f"(its text cannot be told: {type(e).__name__})"
+    return ErrorInfo(
+        type=clean(type(error).__qualname__)[:200],
+        message=clean(message)[:MESSAGE_CHARS],
+        traceback=_tail(clean(_traceback(error)), TRACEBACK_CHARS) or None,
+    )
+
+
+def clean(text: str) -> str:
+    """Text that every database and JSON reader takes: no lone surrogates, no NUL, written out or escaped."""
+    return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "␀").replace("\\u0000", "␀")
+
+
+def _traceback(error: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(type(error), error, _users(error.__traceback__)))
+    except Exception:  # noqa: BLE001 - the same as above
+        return ""
+
+
+def _users(first: TracebackType | None) -> TracebackType | None:
+    """The traceback from the user's first frame on, or all of it where there is none."""
+    found = first
+    while found is not None and found.tb_frame.f_code.co_filename.startswith(_OURS):
+        found = found.tb_next
+    return found or first
+
+
+def _tail(text: str, limit: int) -> str:
+    """The last whole lines within the limit."""
+    text = text.rstrip()
+    if len(text) <= limit:
+        return text
+    cut = text[-(limit - 2) :]
+    return "…\n" + (cut.split("\n", 1)[1] if "\n" in cut else cut)

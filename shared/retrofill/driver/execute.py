@@ -1,0 +1,156 @@
+"""Running the tasks of one run: independent ones in parallel, each tried again as often as it says."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Protocol
+
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt
+from tenacity.wait import wait_base, wait_exponential, wait_random
+
+from retrofill.domain.pipeline import TaskDefinition
+from retrofill.domain.task_run import TaskState
+from retrofill.driver.errors import error_info
+from retrofill.driver.graph import choose, next_step, outcome
+from retrofill.messages.runs import ErrorInfo
+
+S = TaskState
+# Tasks of one run that run at once; the work itself is done by Spark.
+MAX_PARALLEL = 8
+MAX_DELAY_SECONDS = 86_400.0
+# What a task may raise and be tried again: a script's sys.exit too, but nothing that ends the process.
+FAILURES = (Exception, SystemExit)
+
+Body = Callable[[TaskDefinition], object]
+Sleep = Callable[[float], object]
+
+
+class Tell(Protocol):
+    """Where the steps of tasks are told; called from any thread."""
+
+    def __call__(self, task: str, state: TaskState, try_number: int = 1, error: ErrorInfo | None = None) -> None:
+        """One task changed its state."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How one task's function ended; ``error`` is that of its last try."""
+
+    task: TaskDefinition
+    tries: int
+    returned: object = None
+    error: ErrorInfo | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """How all tasks ended. ``error`` is that of the task that failed first."""
+
+    succeeded: bool
+    error: ErrorInfo | None = None
+
+
+class Execution:
+    """The tasks of one run. States are only touched by the thread in ``run``; tasks' threads report to it."""
+
+    def __init__(self, tasks: Sequence[TaskDefinition], body: Body, tell: Tell, sleep: Sleep | None = None) -> None:
+        self._tasks = {task.name: task for task in tasks}
+        self._body = body
+        self._tell = tell
+        self._sleep = sleep or threading.Event().wait
+        self._states = dict.fromkeys(self._tasks, S.NONE)
+        self._taken: dict[str, frozenset[str]] = {}
+        self._waiting: deque[str] = deque()
+        self._running = 0
+        self._ended: SimpleQueue[Ended] = SimpleQueue()
+        self._first_error: ErrorInfo | None = None
+
+    def run(self) -> Result:
+        """Run all tasks that their rules let run; returns when every task is done."""
+        self._advance()
+        while (end := outcome(self._states)) is None:
+            self._finish(self._ended.get())
+            self._advance()
+        return Result(end == S.SUCCEEDED, None if end == S.SUCCEEDED else self._first_error)
+
+    def _advance(self) -> None:
+        """Settle what will never run and start what may."""
+        step = next_step(list(self._tasks.values()), self._states, self._taken)
+        for name, state in step.settled.items():
+            if name in self._waiting:
+                self._waiting.remove(name)
+            self._enter(name, state)
+        for name in step.queue:
+            self._states[name] = S.QUEUED
+            self._waiting.append(name)
+            if self._running + len(self._waiting) > MAX_PARALLEL:
+                self._tell(name, S.QUEUED)
+        while self._waiting and self._running < MAX_PARALLEL:
+            self._start(self._tasks[self._waiting.popleft()])
+
+    def _start(self, task: TaskDefinition) -> None:
+        self._running += 1
+        self._enter(task.name, S.RUNNING)
+        threading.Thread(target=self._work, args=(task,), name=f"task-{task.name}", daemon=True).start()
+
+    def _finish(self, ended: Ended) -> None:
+        self._running -= 1
+        error = ended.error
+        if error is None and ended.task.kind == "branch":
+            error = self._take(ended)
+        self._first_error = self._first_error or error
+        self._enter(ended.task.name, S.FAILED if error else S.SUCCEEDED, ended.tries, error)
+
+    def _take(self, ended: Ended) -> ErrorInfo | None:
+        try:
+            self._taken[ended.task.name] = choose(list(self._tasks.values()), ended.task.name, ended.returned)
+        except ValueError as e:
+            return error_info(e)
+        return None
+
+    def _enter(self, name: str, state: TaskState, try_number: int = 1, error: ErrorInfo | None = None) -> None:
+        self._states[name] = state
+        self._tell(name, state, try_number, error)
+
+    def _work(self, task: TaskDefinition) -> None:
+        """The task's thread: its tries one after the other."""
+        tries = 0
+
+        def once() -> object:
+            nonlocal tries
+            tries += 1
+            if tries > 1:
+                self._tell(task.name, S.RUNNING, tries)
+            return self._body(task)
+
+        def told(state: RetryCallState) -> None:
+            assert state.outcome is not None
+            error = state.outcome.exception()
+            self._tell(task.name, S.RETRYING, tries, None if error is None else error_info(error))
+
+        again = Retrying(
+            retry=retry_if_exception_type(FAILURES),
+            stop=stop_after_attempt(task.retries + 1),
+            wait=backoff(task.retry_delay_seconds),
+            sleep=lambda seconds: _ignore(self._sleep(seconds)),
+            before_sleep=told,
+            reraise=True,
+        )
+        try:
+            returned = again(once)
+            self._ended.put(Ended(task, tries, returned))
+        except BaseException as e:  # noqa: BLE001 - whatever it was, the run must not wait for this thread for ever
+            self._ended.put(Ended(task, tries, error=error_info(e)))
+
+
+def backoff(delay_seconds: float) -> wait_base:
+    """The delay, doubled from try to try, and up to a fifth more, so that those that failed together come back apart."""
+    return wait_exponential(multiplier=delay_seconds, max=MAX_DELAY_SECONDS) + wait_random(0, delay_seconds / 5)
+
+
+def _ignore(_: object) -> None:
+    return None

@@ -1,0 +1,146 @@
+"""Which tasks of a run may start, and which never will. Pure: (tasks, their states, branches taken) → what to do next.
+
+The trigger rules mean what they mean in Airflow. A run succeeds only if none of its tasks failed: a clean-up that
+comes after a failure and succeeds does not make the interval a processed one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from retrofill.domain.pipeline import TaskDefinition, TriggerRule
+from retrofill.domain.task_run import MACHINE, TaskState
+
+S = TaskState
+DONE = MACHINE.terminal
+BAD = frozenset({S.FAILED, S.UPSTREAM_FAILED, S.CANCELLED})
+# Before a task runs it may be told not to; never later.
+NOT_BEGUN = frozenset({S.NONE, S.QUEUED})
+
+States = Mapping[str, TaskState]
+
+
+class BadBranch(ValueError):
+    """A branch returned something else than names of tasks right after it."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What to do next: tasks to queue, and those that end without having run."""
+
+    queue: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+    upstream_failed: tuple[str, ...] = ()
+
+    @property
+    def settled(self) -> dict[str, TaskState]:
+        """The tasks that end without having run."""
+        return dict.fromkeys(self.skip, S.SKIPPED) | dict.fromkeys(self.upstream_failed, S.UPSTREAM_FAILED)
+
+
+def next_step(tasks: Sequence[TaskDefinition], states: States, taken: Mapping[str, frozenset[str]]) -> Step:
+    """Everything that follows from ``states`` and the names that each finished branch returned (``taken``)."""
+    now = dict(states)
+    not_taken = _not_taken(tasks, taken)
+    settled: dict[str, TaskState] = {}
+    # What is settled may settle those after it.
+    while found := {task.name: end for task in tasks if (end := _without_running(task, now, not_taken))}:
+        now |= found
+        settled |= found
+    ready = [task.name for task in tasks if now[task.name] == S.NONE and _verdict(task, now) == S.QUEUED]
+    return Step(
+        queue=tuple(ready),
+        skip=tuple(name for name, end in settled.items() if end == S.SKIPPED),
+        upstream_failed=tuple(name for name, end in settled.items() if end == S.UPSTREAM_FAILED),
+    )
+
+
+def choose(tasks: Sequence[TaskDefinition], branch: str, returned: object) -> frozenset[str]:
+    """The names that a branch returned: one, several or ``None``. Raises ``BadBranch``."""
+    names = _names(branch, returned)
+    after = {task.name for task in tasks if branch in task.after}
+    for name in names:
+        if name not in after:
+            known = ", ".join(sorted(after)) or "there is none"
+            raise BadBranch(f"branch {branch!r} returned {name!r}, which is no task right after it: {known}")
+    return frozenset(names)
+
+
+def outcome(states: States) -> TaskState | None:
+    """``failed`` or ``succeeded`` once every task is done, ``None`` before."""
+    if not all(state in DONE for state in states.values()):
+        return None
+    return S.FAILED if any(state in BAD for state in states.values()) else S.SUCCEEDED
+
+
+def _names(branch: str, returned: object) -> list[str]:
+    if returned is None:
+        return []
+    listed = [returned] if isinstance(returned, str) or callable(returned) else returned
+    if not isinstance(listed, Iterable):
+        raise BadBranch(f"branch {branch!r} returned a {type(returned).__name__}: return names of tasks")
+    names: list[str] = []
+    for one in listed:
+        name = getattr(one, "__name__", one)
+        if not isinstance(name, str):
+            raise BadBranch(f"branch {branch!r} returned {name!r} among others: return names of tasks")
+        names.append(name)
+    return names
+
+
+def _not_taken(tasks: Sequence[TaskDefinition], taken: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    """Tasks right after a branch that went another way, except those that its way leads to all the same."""
+    skipped: set[str] = set()
+    for branch, names in taken.items():
+        reached = _reached(tasks, names)
+        skipped |= {task.name for task in tasks if branch in task.after and task.name not in reached}
+    return frozenset(skipped)
+
+
+def _reached(tasks: Sequence[TaskDefinition], names: frozenset[str]) -> set[str]:
+    """``names`` and everything after them."""
+    reached = set(names)
+    while more := {task.name for task in tasks if task.name not in reached and reached.intersection(task.after)}:
+        reached |= more
+    return reached
+
+
+def _without_running(task: TaskDefinition, states: States, not_taken: frozenset[str]) -> TaskState | None:
+    """How the task ends without having run, where that is certain now."""
+    if states[task.name] not in NOT_BEGUN:
+        return None
+    if task.name in not_taken:
+        return S.SKIPPED
+    verdict = _verdict(task, states)
+    return verdict if verdict in (S.SKIPPED, S.UPSTREAM_FAILED) else None
+
+
+def _verdict(task: TaskDefinition, states: States) -> TaskState:
+    """``queued``, ``skipped`` or ``upstream_failed``; ``none`` while the task has to wait."""
+    before = [states[name] for name in task.after]
+    if not before:
+        return S.QUEUED
+    done = all(state in DONE for state in before)
+    bad = any(state in BAD for state in before)
+    success = any(state == S.SUCCEEDED for state in before)
+    match task.trigger_rule:
+        case TriggerRule.ALL_DONE:
+            return S.QUEUED if done else S.NONE
+        case TriggerRule.ONE_SUCCESS:
+            return S.QUEUED if success else _no_success(done, bad)
+        case TriggerRule.ALL_SUCCESS:
+            skipped = any(state == S.SKIPPED for state in before)
+            return S.UPSTREAM_FAILED if bad else S.SKIPPED if skipped else S.QUEUED if done else S.NONE
+        case TriggerRule.NONE_FAILED:
+            return S.UPSTREAM_FAILED if bad else S.QUEUED if done else S.NONE
+        case TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS:
+            if bad:
+                return S.UPSTREAM_FAILED
+            return S.NONE if not done else S.QUEUED if success else S.SKIPPED
+
+
+def _no_success(done: bool, bad: bool) -> TaskState:
+    if not done:
+        return S.NONE
+    return S.UPSTREAM_FAILED if bad else S.SKIPPED

@@ -1,0 +1,32 @@
+"""What a driver is told of one attempt: the ``launch`` message of its host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field, JsonValue
+
+from retrofill.domain.pipeline import Data, PipelineDefinition
+from retrofill.messages.base import Moment
+
+
+class Launch(Data):
+    """One attempt of one run."""
+
+    backfill_id: str
+    run_id: int
+    attempt: int = Field(ge=1)
+    pipeline: PipelineDefinition
+    interval_start: Moment
+    interval_end: Moment
+    conf: dict[str, JsonValue] = Field(default_factory=dict)
+
+    @property
+    def tag(self) -> str:
+        """The tag of all Spark work of the attempt."""
+        return f"retrofill-run-{self.run_id}-{self.attempt}"
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What every report says."""
+        return {"backfill_id": self.backfill_id, "run_id": self.run_id, "attempt": self.attempt}

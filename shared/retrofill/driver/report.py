@@ -1,0 +1,105 @@
+"""Reports of a driver on ``run-reports``: in their order, and each one acknowledged or the process ends."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import structlog
+from confluent_kafka import KafkaError, Producer
+from confluent_kafka import Message as Delivered
+
+from retrofill.bus.clients import producer
+from retrofill.bus.envelope import headers_of, wire_headers
+from retrofill.bus.topics import Topic
+from retrofill.domain.task_run import TaskState
+from retrofill.driver.launch import Launch
+from retrofill.messages.runs import ErrorInfo, Report, RunHeartbeat, RunReported, TaskReported
+from retrofill.settings import Settings
+
+log = structlog.get_logger(__name__)
+SOURCE = "spark-driver"
+POLL_SECONDS = 1.0
+Acknowledged = Callable[[], object]
+
+
+class Wire:
+    """The process's one producer, and the thread that serves its acknowledgements.
+
+    ``on_loss`` is called when a report could not be delivered: what was told would have a gap, and only a new attempt
+    can tell it whole.
+    """
+
+    def __init__(self, settings: Settings, on_loss: Callable[[str], object], client: Producer | None = None) -> None:
+        self._topic = f"{settings.topic_prefix}{Topic.RUN_REPORTS}"
+        self._on_loss = on_loss
+        self._producer = client or producer(settings, SOURCE)
+        self._open = 0
+        self._changed = threading.Condition()
+        threading.Thread(target=self._serve, name="acknowledgements", daemon=True).start()
+
+    def connect(self) -> None:
+        """Be connected before the first report; a broker that is away is waited for then, not now."""
+        try:
+            self._producer.list_topics(self._topic, timeout=5)
+        except Exception as e:  # noqa: BLE001 - the first heartbeat finds out again
+            log.warning("kafka_away", error=str(e))
+
+    def send(self, report: Report, acknowledged: Acknowledged | None = None) -> None:
+        """Hand over a report; ``acknowledged`` is called, from another thread, once it is durable."""
+
+        def delivered(error: KafkaError | None, _: Delivered) -> None:
+            if error is not None:
+                self._on_loss(f"a {report.type} was not delivered: {error}")
+                return
+            if acknowledged is not None:
+                acknowledged()
+            with self._changed:
+                self._open -= 1
+                self._changed.notify_all()
+
+        with self._changed:
+            self._open += 1
+        self._producer.produce(
+            self._topic,
+            key=report.backfill_id.encode(),
+            value=report.encode(),
+            headers=wire_headers(headers_of(report, SOURCE)),
+            on_delivery=delivered,
+        )
+
+    def flush(self) -> None:
+        """Wait until everything sent is acknowledged; the lease ends the process if that takes too long."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._open == 0)
+
+    def _serve(self) -> None:
+        while True:
+            self._producer.poll(POLL_SECONDS)
+
+
+class Reporter:
+    """What one attempt tells."""
+
+    def __init__(self, wire: Wire, launch: Launch) -> None:
+        self._wire = wire
+        self._about = launch.about
+
+    def heartbeat(self, acknowledged: Acknowledged) -> None:
+        """The attempt is alive."""
+        self._wire.send(RunHeartbeat(**self._about, sent_at=datetime.now(UTC)), acknowledged)
+
+    def task(self, task: str, state: TaskState, try_number: int = 1, error: ErrorInfo | None = None) -> None:
+        """One task changed its state."""
+        self._wire.send(
+            TaskReported(
+                **self._about, sent_at=datetime.now(UTC), task=task, state=state, try_number=try_number, error=error
+            )
+        )
+
+    def ended(self, succeeded: bool, error: ErrorInfo | None) -> None:
+        """The attempt ended; returns when this and everything before it is acknowledged."""
+        state = "succeeded" if succeeded else "failed"
+        self._wire.send(RunReported(**self._about, sent_at=datetime.now(UTC), state=state, error=error))
+        self._wire.flush()

@@ -1,0 +1,114 @@
+"""Serving launches one after the other: session, lease, the host's word, the tasks, the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+
+from retrofill.domain.pipeline import TaskDefinition
+from retrofill.driver.code import Code, CodeMoved
+from retrofill.driver.context import run_of
+from retrofill.driver.conversation import Conversation
+from retrofill.driver.errors import error_info
+from retrofill.driver.execute import FAILURES, Execution, Result
+from retrofill.driver.launch import Launch
+from retrofill.driver.lease import Lease
+from retrofill.driver.process import Ending
+from retrofill.driver.report import Reporter, Wire
+from retrofill.driver.session import Sessions
+from retrofill.driver.submit import Submits
+from retrofill.pipeline import Pipeline
+from retrofill.settings import Settings
+
+log = structlog.get_logger(__name__)
+
+
+class Server:
+    """What one driver process has for all of its runs."""
+
+    def __init__(
+        self, settings: Settings, ending: Ending, host: Conversation, sessions_of: Callable[[Launch], Sessions]
+    ) -> None:
+        self._settings = settings
+        self._ending = ending
+        self._host = host
+        self._sessions_of = sessions_of
+        self._code = Code()
+        self._wire = Wire(settings, on_loss=ending.end)
+        self._wire.connect()
+
+    def serve_one(self) -> None:
+        """Wait for a launch and serve it."""
+        launch = Launch.model_validate(self._host.hear("launch"))
+        attempt = Attempt(launch, self._sessions_of(launch), Submits(self._settings, launch), self._code)
+        reporter = Reporter(self._wire, launch)
+        self._ending.work = attempt.interrupt
+        lease = Lease(reporter.heartbeat, self._settings.lease_seconds, lambda: self._ending.end_now("the lease is over"))
+        lease.start()
+        failure = attempt.prepare()
+        lease.wait_acknowledged()
+        self._host.say("may_begin", True)
+        begin = bool(self._host.hear("begin"))
+        if begin:
+            result = failure or attempt.run(reporter)
+            reporter.ended(result.succeeded, result.error)
+        lease.stop()
+        self._ending.work = None
+        attempt.release()
+        self._host.say("done", {"reported": begin})
+
+
+class Attempt:
+    """One attempt: what the user's code is run with, and the end of what it started."""
+
+    def __init__(self, launch: Launch, sessions: Sessions, submits: Submits, code: Code) -> None:
+        self._launch = launch
+        self._sessions = sessions
+        self._submits = submits
+        self._code = code
+
+    def prepare(self) -> Result | None:
+        """Open the session; no user code runs. Returns the run's result where that failed."""
+        try:
+            self._sessions.open()
+        except Exception as e:  # noqa: BLE001 - whatever Spark says, the run's report tells it
+            return Result(False, error_info(e))
+        return None
+
+    def run(self, reporter: Reporter) -> Result:
+        """Import the user's code and run the tasks."""
+        tasks = self._launch.pipeline.tasks
+        try:
+            pipeline = self._pipeline()
+        except FAILURES as e:
+            return Result(False, error_info(e))
+        return Execution(tasks, lambda task: self._body(pipeline, task), reporter.task).run()
+
+    def interrupt(self) -> None:
+        """End what was started elsewhere."""
+        self._submits.end()
+        self._sessions.interrupt()
+
+    def release(self) -> None:
+        """Free the session; what a failure leaves there is cleaned up by Spark itself in time."""
+        try:
+            self._sessions.release()
+        except Exception as e:  # noqa: BLE001 - the run has ended and said so
+            log.warning("session_not_released", error=str(e))
+
+    def _pipeline(self) -> Pipeline | None:
+        """The user's code, where a task needs it: scripts do not. Raises what its import raises, or ``CodeMoved``."""
+        functions = [task.name for task in self._launch.pipeline.tasks if task.submit is None]
+        if not functions:
+            return None
+        pipeline = self._code.pipeline(self._launch.pipeline.code)
+        for name in functions:
+            if name not in pipeline.functions:
+                raise CodeMoved(f"pipeline {pipeline.name!r} has no task {name!r} any more: apply it again")
+        return pipeline
+
+    def _body(self, pipeline: Pipeline | None, task: TaskDefinition) -> object:
+        if pipeline is None or task.submit is not None:
+            return self._submits.run(task)
+        return pipeline.functions[task.name](run_of(self._launch, self._sessions, task.name))

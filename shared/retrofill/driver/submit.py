@@ -1,0 +1,154 @@
+"""A ``submit`` task: an existing PySpark script, run by spark-submit as a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import string
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from retrofill.domain.pipeline import SubmitScript, TaskDefinition
+from retrofill.driver.context import interval_of
+from retrofill.driver.launch import Launch
+from retrofill.settings import Settings
+
+LAST_LINES = 20
+KNOWN = (
+    "use interval.start, interval.end, run.id, run.attempt, run.backfill_id, run.logical_date or a key of conf, "
+    "like conf[key]"
+)
+# A Connect client's settings would have the script's own Spark be one, too.
+_NOT_THE_SCRIPTS = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
+# The kernel kills what this starts when we are gone, however that came about. It lives on through the exec.
+_WITH_US = (
+    sys.executable,
+    "-IS",
+    "-c",
+    "import ctypes, os, signal, sys; ctypes.CDLL(None).prctl(1, signal.SIGKILL); "
+    "os.getppid() == int(sys.argv[1]) and os.execvp(sys.argv[2], sys.argv[2:])",
+)
+
+
+class SubmitFailed(Exception):
+    """The script ended with another status than 0; the message has its last lines."""
+
+
+class BadArgument(ValueError):
+    """An argument names something that there is not."""
+
+
+class Submits:
+    """The scripts of one attempt that run now, so that they can be ended with it."""
+
+    def __init__(self, settings: Settings, launch: Launch) -> None:
+        self._settings = settings
+        self._launch = launch
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[str]] = set()
+        self._ending = False
+
+    def run(self, task: TaskDefinition) -> None:
+        """Run a task's script to its end. Raises ``SubmitFailed`` or ``BadArgument``."""
+        assert task.submit is not None
+        process = self._start(self.command(task.submit))
+        try:
+            last = _pass_on(process)
+            status = process.wait()
+        finally:
+            with self._lock:
+                self._running.discard(process)
+        if status != 0:
+            how = f"ended with status {status}" if status > 0 else f"was ended by signal {-status}"
+            raise SubmitFailed(f"{task.submit.script} {how}:\n" + "\n".join(last))
+
+    def end(self) -> None:
+        """Kill what runs, with all its children."""
+        with self._lock:
+            self._ending = True
+            for process in self._running:
+                _kill_group(process)
+
+    def command(self, submit: SubmitScript) -> list[str]:
+        """The whole command line."""
+        from retrofill.stack.java import find, spark_submit_command
+
+        launch = self._launch
+        conf = {"spark.app.name": f"{launch.pipeline.name} {launch.tag}", **launch.pipeline.spark_conf, **submit.conf}
+        return [
+            *spark_submit_command(find(self._settings)),
+            "--master",
+            self._settings.spark_submit_master,
+            *(part for key, value in conf.items() for part in ("--conf", f"{key}={value}")),
+            submit.script,
+            *format_args(submit.args, launch),
+        ]
+
+    def _start(self, command: Sequence[str]) -> subprocess.Popen[str]:
+        environment = {key: value for key, value in os.environ.items() if key not in _NOT_THE_SCRIPTS}
+        environment |= {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+        with self._lock:
+            if self._ending:
+                raise SubmitFailed("the run is being ended")
+            process = subprocess.Popen(
+                [*_WITH_US, str(os.getpid()), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=sys.stderr.fileno(),
+                stderr=subprocess.PIPE,
+                env=environment,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
+            self._running.add(process)
+        return process
+
+
+def _pass_on(process: subprocess.Popen[str]) -> deque[str]:
+    """Copy the script's errors to ours and keep the last lines."""
+    last: deque[str] = deque(maxlen=LAST_LINES)
+    assert process.stderr is not None
+    for line in process.stderr:
+        last.append(line.rstrip()[:500])
+        sys.stderr.write(line)
+    return last
+
+
+def _kill_group(process: subprocess.Popen[str]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def format_args(args: Sequence[str], launch: Launch) -> list[str]:
+    """The arguments with ``{interval.start:%Y-%m-%d}``, ``{run.id}``, ``{conf[key]}`` and the like filled in."""
+    interval = interval_of(launch)
+    values: dict[str, Any] = {
+        "interval": {"start": interval.start, "end": interval.end},
+        "run": {
+            "id": launch.run_id,
+            "backfill_id": launch.backfill_id,
+            "attempt": launch.attempt,
+            "logical_date": interval.start,
+        },
+        "conf": launch.conf,
+    }
+    return [DataFormatter().vformat(arg, (), values) for arg in args]
+
+
+class DataFormatter(string.Formatter):
+    """``str.format`` over plain data only: a dot and brackets both look up a key, never an attribute of an object."""
+
+    def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, str]:
+        """Look ``a.b[c]`` up. Raises ``BadArgument``."""
+        value: Any = kwargs
+        for key in field_name.replace("[", ".").replace("]", "").split("."):
+            if not isinstance(value, Mapping) or key not in value:
+                raise BadArgument(f"there is no {field_name!r}: {KNOWN}")
+            value = value[key]
+        return value, field_name

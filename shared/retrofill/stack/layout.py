@@ -1,0 +1,91 @@
+"""Where the parts of one embedded stack keep what, and what stays the same over its life."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import tempfile
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from retrofill.bus.topics import SERVICES
+
+KAFKA, POSTGRES, SPARK = "kafka", "postgres", "spark-connect"
+SERVERS = (POSTGRES, KAFKA, SPARK)
+PARTS = (*SERVERS, *SERVICES)
+SUPERVISOR = "supervisor"
+# A unix socket's path has 108 bytes at most, and supervisord adds to it while it makes it.
+MAX_SOCKET_PATH = 80
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What tells this stack's processes from all others, and its secrets; kept in the home, readable by its owner only."""
+
+    id: str
+    cluster_id: str
+    passwords: dict[str, str]
+    socket: str
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The folders and files of a home (an absolute path)."""
+
+    home: Path
+
+    def log(self, part: str) -> Path:
+        """The log of a part."""
+        return self.home / "logs" / f"{part}.log"
+
+    def data(self, part: str) -> Path:
+        """The data of a server."""
+        return self.home / part
+
+    @property
+    def run(self) -> Path:
+        """Pid files, ready files, configuration made anew at each start."""
+        return self.home / "run"
+
+    @property
+    def identity_file(self) -> Path:
+        """Identity and secrets."""
+        return self.home / "identity.json"
+
+    def make(self) -> None:
+        """Make the folders."""
+        for folder in (self.home, self.home / "logs", self.run):
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def identity(self) -> Identity | None:
+        """The identity of this home, or ``None`` before its first start."""
+        if not self.identity_file.exists():
+            return None
+        return Identity(**json.loads(self.identity_file.read_text()))
+
+    def make_identity(self) -> Identity:
+        """The identity of this home, made at the first start."""
+        found = self.identity()
+        if found is not None:
+            return found
+        roles = ("owner", *SERVICES, "reader")
+        made = Identity(
+            id=str(uuid.uuid4()),
+            # Kafka wants 16 bytes as URL-safe base64, and no dash in front, which its tool takes for an option.
+            cluster_id="R" + secrets.token_urlsafe(15)[:19] + "Aw",
+            passwords={role: secrets.token_hex(16) for role in roles},
+            socket=self._socket(),
+        )
+        draft = self.identity_file.with_suffix(".tmp")
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            json.dump(made.__dict__, file)
+        draft.replace(self.identity_file)
+        return made
+
+    def _socket(self) -> str:
+        inside = self.run / "supervisor.sock"
+        if len(os.fsencode(inside)) <= MAX_SOCKET_PATH:
+            return str(inside)
+        return str(Path(tempfile.mkdtemp(prefix="retrofill-")) / "supervisor.sock")

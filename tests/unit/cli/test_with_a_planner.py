@@ -1,0 +1,164 @@
+"""Commands against real servers and a real planner; skipped where the environment names no servers."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import psycopg
+import pytest
+from confluent_kafka import Producer
+
+from retrofill.bus.clients import producer
+from retrofill.bus.topics import Topic
+from retrofill.settings import Settings
+
+pytestmark = pytest.mark.usefixtures("planner", "here")
+JANUARY = ["--from", "2024-01-01", "--to", "2024-01-31"]
+SOURCE = """
+from retrofill import Pipeline
+{variable} = Pipeline("{name}", schedule="@daily", start="2013-01-01", timezone="America/New_York", max_active_runs=4)
+@{variable}.task
+def count(run): ...
+"""
+
+
+@pytest.fixture
+def pipeline(cli, tmp_path, request):
+    """A pipeline of this test alone."""
+    name = request.node.name[:60].replace("[", ".").replace("]", "")
+    path = tmp_path / "flow.py"
+    path.write_text(SOURCE.format(variable="flow", name=name))
+    result = cli("pipelines", "apply", str(path), "--json")
+    assert result.status == 0, result.err
+    assert [made["accepted"] for made in result.document["pipelines"]] == [True]
+    return name
+
+
+def create(cli, pipeline, id, *more):
+    return cli("backfill", "create", pipeline, *JANUARY, "--id", id, "--json", *more)
+
+
+def test_create_is_answered_and_shown(cli, pipeline):
+    answer = create(cli, pipeline, "made", "--conf", '{"a": 1}').document
+    assert (answer["type"], answer["runs"], answer["max_active_runs"]) == ("BackfillPlanned", 31, 4)
+    shown = cli("backfill", "show", "made", "--json").document
+    assert shown["by_state"] == {"queued": 31}
+    assert (shown["conf"], shown["failed_runs"], shown["left_out"]) == ({"a": 1}, [], {})
+    listed = cli("backfill", "list", "--pipeline", pipeline, "--state", "running", "--json").document
+    assert [(each["id"], each["ended_runs"]) for each in listed] == [("made", 0)]
+    assert "31 queued" in cli("backfill", "show", "made").out
+
+
+def test_a_repeat_gets_the_answer_again_and_another_body_does_not(cli, pipeline):
+    first = create(cli, pipeline, "again").document
+    second = create(cli, pipeline, "again").document
+    assert {**first, "in_reply_to": ""} == {**second, "in_reply_to": ""}
+    other = create(cli, pipeline, "again", "--backwards")
+    assert (other.status, other.out) == (1, "")
+    assert "another body under the known id 'again'" in other.err
+
+
+def test_overlap_is_refused_and_foreseen(cli, pipeline):
+    create(cli, pipeline, "winner")
+    refused = create(cli, pipeline, "loser")
+    assert (refused.status, refused.document["reason"]) == (1, "overlap")
+    assert refused.document["conflicting_backfill_id"] == "winner"
+    assert refused.err.startswith("retrofill: backfill winner of")
+    foreseen = cli("backfill", "dry-run", pipeline, *JANUARY, "--json")
+    assert (foreseen.status, foreseen.document["reason"]) == (1, "overlap")
+    assert "was rejected" in cli("backfill", "show", "loser").err
+
+
+def test_dry_run_changes_nothing(cli, pipeline):
+    document = cli("backfill", "dry-run", pipeline, *JANUARY, "--json").document
+    assert (document["runs"], document["left_out"], len(document["intervals"])) == (31, {}, 31)
+    assert {each["outcome"] for each in document["intervals"]} == {"run"}
+    assert "would create 31 runs of 31 intervals" in cli("backfill", "dry-run", pipeline, *JANUARY).out
+    assert cli("backfill", "list", "--pipeline", pipeline, "--json").document == []
+
+
+def test_commands_are_followed_or_refused(cli, pipeline):
+    create(cli, pipeline, "steered")
+    assert cli("backfill", "pause", "steered").out == "backfill steered: paused\n"
+    assert cli("backfill", "resume", "steered", "--json").document["type"] == "BackfillResumed"
+    unknown = cli("backfill", "cancel", "unheard-of")
+    assert (unknown.status, unknown.out) == (1, "")
+    assert "there is no backfill with this id" in unknown.err
+
+
+def test_an_unknown_pipeline_names_the_nearest(cli, pipeline):
+    for arguments in (["backfill", "create", f"{pipeline}x", *JANUARY], ["pipelines", "show", f"{pipeline}x"]):
+        result = cli(*arguments)
+        assert result.status == 1
+        assert f"did you mean {pipeline}" in result.err
+
+
+def test_the_wrong_order_is_refused(cli, pipeline):
+    result = cli("backfill", "create", pipeline, "--from", "2024-02-01", "--to", "2024-01-01")
+    assert (result.status, result.err.count("\n")) == (1, 1)
+    assert "exchange them" in result.err
+
+
+def test_tables_fit_80_columns(cli, pipeline):
+    create(cli, pipeline, "0a0fd4d0-0000-0000-0000-" + pipeline[-12:])
+    for arguments in (["backfill", "list"], ["pipelines", "list"], ["pipelines", "show", pipeline]):
+        assert max(map(len, cli(*arguments).out.splitlines())) <= 80
+
+
+def test_dead_letters_are_listed_and_replayed(cli, pipeline):
+    settings = Settings()
+    poison: Producer = producer(settings, "test")
+    headers = [("ce_id", b"the-id"), ("ce_type", b"BackfillPauseRequested")]
+    poison.produce(settings.topic_prefix + Topic.BACKFILL_REQUESTS, key=b"sick", value=b"{", headers=headers)
+    poison.flush(10)
+    letter = _wait_for(lambda: next((x for x in _letters(cli) if x["key"] == "sick"), None))
+    assert letter["value"] == "{"
+    assert letter["headers"] == {"ce_id": "the-id", "ce_type": "BackfillPauseRequested"}
+    replayed = cli("dead-letters", "replay", letter["place"])
+    assert replayed.status == 1
+    assert "not JSON" in replayed.err
+    assert [x["headers"]["ce_id"] for x in _letters(cli) if x["key"] == "sick"] == ["the-id", "the-id"]
+    assert "there is no dead letter" in cli("dead-letters", "replay", "0:999999").err
+
+
+def _letters(cli):
+    return cli("dead-letters", "list", "--json").document
+
+
+def _wait_for(find, seconds=20.0):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if (found := find()) is not None:
+            return found
+        time.sleep(0.2)
+    raise AssertionError("it did not come")
+
+
+def test_watching_ends_with_the_backfill(cli, pipeline, here):
+    create(cli, pipeline, "watched")
+    thread = threading.Thread(target=_cancel_all_runs, args=(here["RETROFILL_POSTGRES_DSN"], "watched"))
+    thread.start()
+    result = cli("backfill", "watch", "watched")
+    thread.join()
+    assert result.status == 1
+    assert "watched cancelled: 31/31 runs ended (31 cancelled)" in result.out
+    ended = cli("backfill", "watch", "watched", "--json")
+    assert (ended.status, ended.document["by_state"]) == (1, {"cancelled": 31})
+
+
+def _cancel_all_runs(dsn, id):
+    """What a user and the run-starter do together: the runs end first, so that the planner ends it at once."""
+    from retrofill.cli.answers import ask
+    from retrofill.messages.backfills import BackfillCancelRequested
+
+    time.sleep(1)
+    with psycopg.connect(dsn) as conn:
+        conn.execute("UPDATE retrofill.run SET state = 'cancelled', finished_at = now() WHERE backfill_id = %s", (id,))
+    ask(Settings(), Topic.BACKFILL_REQUESTS, id, BackfillCancelRequested(), 20)
+
+
+def test_no_answer_says_what_to_check(cli, pipeline):
+    result = cli("backfill", "pause", "x", "--timeout", "0.1")
+    assert result.status == 1
+    assert result.err.count("\n") == 1
