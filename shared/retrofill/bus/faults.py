@@ -6,6 +6,7 @@ from enum import Enum
 
 from confluent_kafka import KafkaException
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolExhausted
 
 UNIQUE_VIOLATION = "23505"
 EXCLUSION_VIOLATION = "23P01"
@@ -46,7 +47,7 @@ def classify(error: BaseException) -> Fault:
         return Fault.CONFLICT
     if isinstance(error, DBAPIError):
         return _classify_state(getattr(error.orig, "sqlstate", None), disconnected=error.connection_invalidated)
-    if isinstance(error, KafkaException | OSError | TimeoutError):
+    if isinstance(error, KafkaException | OSError | TimeoutError | PoolExhausted):
         return Fault.WAIT
     # Anything else was raised by our own decision code: the same message would raise it again.
     return Fault.POISON

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 from importlib.metadata import version
-from importlib.util import find_spec
 from typing import Annotated
 
 import psycopg
@@ -13,7 +11,7 @@ import typer
 from confluent_kafka import KafkaError, KafkaException
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from retrofill.cli import backfills, callbacks, dead_letters, deadlines, pipelines
+from retrofill.cli import backfills, callbacks, dead_letters, deadlines, pipelines, stack
 from retrofill.cli.errors import REFUSED, UserError
 from retrofill.settings import NotConfigured
 
@@ -26,10 +24,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for group in (pipelines, backfills, deadlines, callbacks, dead_letters):
+for group in (stack, pipelines, backfills, deadlines, callbacks, dead_letters):
     group.register(app)
-if find_spec("retrofill.cli.stack") is not None:
-    import_module("retrofill.cli.stack").register(app)
 
 
 def _print_version(wanted: bool) -> None:

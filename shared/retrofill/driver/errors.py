@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from pathlib import Path
 from types import TracebackType
@@ -12,6 +13,7 @@ from retrofill.messages.runs import ErrorInfo
 
 MESSAGE_CHARS = 4000
 TRACEBACK_CHARS = 8000
+_JVM_FRAMES = re.compile(r"\s*JVM stacktrace:\n[^\n]*(?:\n\s*at [^\n]*|\n\s*\.\.\. \d+ more|\nCaused by:[^\n]*)*")
 # Frames above the user's first one say nothing to the user.
 _OURS = (str(Path(__file__).parent), str(Path(tenacity.__file__).parent))
 
@@ -24,8 +26,8 @@ def error_info(error: BaseException) -> ErrorInfo:
         message = f"(its text cannot be told: {type(e).__name__})"
     return ErrorInfo(
         type=clean(type(error).__qualname__)[:200],
-        message=clean(message)[:MESSAGE_CHARS],
-        traceback=_tail(clean(_traceback(error)), TRACEBACK_CHARS) or None,
+        message=clean(without_jvm(message))[:MESSAGE_CHARS],
+        traceback=clean(_traceback(error))[:TRACEBACK_CHARS].rstrip() or None,
     )
 
 
@@ -34,9 +36,20 @@ def clean(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "␀").replace("\\u0000", "␀")
 
 
+def without_jvm(text: str) -> str:
+    """The text without the frames of Spark's inside that its errors carry along."""
+    return _JVM_FRAMES.sub("", text)
+
+
 def _traceback(error: BaseException) -> str:
+    """The whole chain of errors where it fits, otherwise the last frames of the last one and what it says."""
     try:
-        return "".join(traceback.format_exception(type(error), error, _users(error.__traceback__)))
+        users = _users(error.__traceback__)
+        whole = without_jvm("".join(traceback.format_exception(type(error), error, users)))
+        if len(whole) <= TRACEBACK_CHARS:
+            return whole
+        says = without_jvm("".join(traceback.format_exception_only(error)))
+        return _tail("".join(traceback.format_tb(users)), TRACEBACK_CHARS // 2) + "\n" + says
     except Exception:  # noqa: BLE001 - the same as above
         return ""
 

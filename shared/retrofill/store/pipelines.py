@@ -58,14 +58,14 @@ def put(conn: Connection, definition: PipelineDefinition) -> bool:
         "removed_at": None,
     }
     statement = insert(pipeline).values(name=definition.name, **values)
-    changed = conn.execute(
+    written = conn.execute(
         statement.on_conflict_do_update(
             index_elements=["name"],
             set_=values,
             where=(pipeline.c.definition_hash != values["definition_hash"]) | pipeline.c.removed_at.is_not(None),
-        )
+        ).returning(pipeline.c.no)
     )
-    return changed.rowcount == 1
+    return written.first() is not None
 
 
 def remove(conn: Connection, name: str) -> bool:

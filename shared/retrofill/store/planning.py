@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import BigInteger, Connection, DateTime, Integer, Text, func, insert, literal, select, text
-from sqlalchemy.dialects.postgresql import Range
+from sqlalchemy.dialects.postgresql import Range, distinct_on
 
 from retrofill.bus.partitioning import partition_of
 from retrofill.domain.backfill import ACTIVE, BackfillState
@@ -43,7 +43,7 @@ def history(conn: Connection, pipeline_no: int, start: datetime, end: datetime) 
     finished = conn.execute(
         select(run.c.interval_start, run.c.state)
         .where(inside, run.c.state.in_([RunState.FAILED, RunState.SUCCEEDED]))
-        .distinct(run.c.interval_start)
+        .ext(distinct_on(run.c.interval_start))
         .order_by(run.c.interval_start, run.c.id.desc())
     ).all()
     unfinished = conn.execute(select(run.c.interval_start).where(inside, run.c.state.in_(UNFINISHED))).scalars()

@@ -1,0 +1,128 @@
+"""``up``, ``down``, ``status``, ``logs`` and ``service``: the embedded stack of ``RETROFILL_HOME``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from retrofill.bus.topics import SERVICES
+from retrofill.cli.errors import UserError
+from retrofill.cli.output import print_json
+from retrofill.settings import Settings
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(up)
+    app.command()(down)
+    app.command()(status)
+    app.command()(logs)
+    app.command()(service)
+
+
+def _stack():  # type: ignore[no-untyped-def]  # imported late: who only uses a stack needs none of its parts
+    try:
+        from retrofill.stack.stack import Stack
+    except ImportError as e:
+        raise UserError(f"the embedded stack is not installed ({e.name}): install retrofill[embedded]") from e
+    return Stack(Settings())
+
+
+def up(as_json: Json = False) -> None:
+    """Start the embedded stack: Kafka, Postgres, Spark and the services."""
+    from retrofill.stack.stack import PartFailed
+
+    console = Console(stderr=as_json)
+    stack = _stack()
+    try:
+        with console.status("starting") as spinner:
+
+            def progress(text: str) -> None:
+                spinner.update(text)
+                if not console.is_terminal and ":" not in text:
+                    console.print(text)
+
+            started = stack.up(lambda part, seconds: console.print(f"{part:<17} ready  {seconds:5.1f} s"), progress)
+    except PartFailed as e:
+        raise UserError(str(e)) from e
+    if not started:
+        console.print("everything runs already")
+    if as_json:
+        print_json(_document(stack))
+
+
+def down(as_json: Json = False) -> None:
+    """Stop the embedded stack; its data stays."""
+    stopped = _stack().down()
+    if as_json:
+        print_json({"stopped": stopped})
+    else:
+        Console().print("stopped" if stopped else "nothing ran")
+
+
+def status(as_json: Json = False) -> None:
+    """Show what runs and where."""
+    stack = _stack()
+    if as_json:
+        print_json(_document(stack))
+        return
+    found = stack.status()
+    table = Table(box=None)
+    for heading in ("part", "state", "pid", "restarts", "up for"):
+        table.add_column(heading, justify="right" if heading in ("pid", "restarts") else "left")
+    for part in found.parts:
+        since = "" if part.uptime is None else str(timedelta(seconds=part.uptime))
+        table.add_row(part.name, part.state, str(part.pid or ""), str(part.restarts), since)
+    console = Console()
+    console.print(table)
+    if any(part.state != "stopped" for part in found.parts):
+        console.print(f"Kafka {found.endpoints.get('kafka_bootstrap_servers')}, Spark {found.endpoints.get('spark_remote')}")
+
+
+def _document(stack) -> dict[str, object]:  # type: ignore[no-untyped-def]  # see _stack
+    found = stack.status()
+    parts = [
+        {"name": part.name, "pid": part.pid, "state": part.state, "restarts": part.restarts} for part in found.parts
+    ]
+    return {
+        "home": str(Settings().home.absolute()),
+        "kafka": {"bootstrap_servers": found.endpoints.get("kafka_bootstrap_servers")},
+        "postgres": {"dsn": found.endpoints.get("postgres_dsn")},
+        "spark": {"remote": found.endpoints.get("spark_remote")},
+        "topic_prefix": found.endpoints.get("topic_prefix"),
+        "services": [part for part in parts if part["name"] in SERVICES],
+        "parts": parts,
+    }
+
+
+def logs(
+    name: Annotated[str, typer.Argument(help="A part of the stack, or drivers or supervisor.")],
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as the log grows.")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many of the last lines.")] = 100,
+) -> None:
+    """Show the log of a part."""
+    from retrofill.stack.layout import PARTS, SUPERVISOR
+
+    known = (*PARTS, "drivers", SUPERVISOR)
+    if name not in known:
+        raise UserError(f"there is no log of {name!r}: there are those of {', '.join(known)}")
+    path = _stack().log(name)
+    if not path.exists():
+        raise UserError(f"{name} has no log yet: {path} does not exist (start the stack with 'retrofill up')")
+    sys.stdout.flush()
+    os.execvp("tail", ["tail", "-n", str(lines), *(["-F"] if follow else []), str(path)])
+
+
+def service(name: Annotated[str, typer.Argument(help="One of the four services.")]) -> None:
+    """Run one more replica of a service in the foreground."""
+    if name not in SERVICES:
+        raise UserError(f"there is no service {name!r}: there are {', '.join(SERVICES)}")
+    os.execv(sys.executable, [sys.executable, "-m", SERVICES[name].package])
