@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -118,10 +118,10 @@ def miss_a_deadline(pages: Path) -> tuple[int, int]:
     )  # fmt: skip
     until = time.monotonic() + 30
     while time.monotonic() < until:
-        rows = [row for row in retrofill("callbacks", "list") if row["backfill_id"] == id]
+        rows = retrofill("callbacks", "list", "--backfill", id)
         if rows and all(row["state"] == "succeeded" for row in rows):
             break
-    missed = [row for row in retrofill("deadlines", "list") if row["backfill_id"] == id and row["state"] == "missed"]
+    missed = retrofill("deadlines", "list", "--backfill", id, "--state", "missed")
     return len(missed), len(pages.read_text().splitlines()) - before
 
 
@@ -158,7 +158,7 @@ def run(days: list[str], data: Path, pages: Path, began: float) -> int:
     retrofill("pipelines", "apply", str(HERE / "pipeline.py"), show=True)
     say(f"The backfill: {len(days)} days")
     shown = backfill(days, data)
-    wall = shown["seconds"]
+    wall = (datetime.fromisoformat(shown["ended_at"]) - datetime.fromisoformat(shown["requested_at"])).total_seconds()
     say("A deadline missed on purpose")
     missed, called = miss_a_deadline(pages)
     sample = days[:: max(1, len(days) // SAMPLE_DAYS)][:SAMPLE_DAYS]
@@ -169,7 +169,7 @@ def run(days: list[str], data: Path, pages: Path, began: float) -> int:
     say("Summary")
     table = Table(show_header=False, box=None)
     for name, value in (
-        ("runs", ", ".join(f"{n} {state}" for state, n in shown["runs_by_state"].items())),
+        ("runs", ", ".join(f"{n} {state}" for state, n in shown["by_state"].items())),
         ("backfill", f"{wall:.1f} s, {len(days) / wall:.2f} runs/s, {wall / len(days):.3f} s a day"),
         ("bare Spark loop", f"{bare:.3f} s a day, {parallel} at a time, over {len(sample)} days"),
         ("ratio", f"{wall / len(days) / bare:.2f} × the bare loop"),
@@ -186,7 +186,7 @@ def run(days: list[str], data: Path, pages: Path, began: float) -> int:
         "-X isolation.level=read_committed",
         soft_wrap=True,
     )
-    good = shown["runs_by_state"] == {"succeeded": len(days)} and flights == expected and (missed, called) == (1, 1)
+    good = shown["by_state"] == {"succeeded": len(days)} and flights == expected and (missed, called) == (1, 1)
     return 0 if good else 1
 
 

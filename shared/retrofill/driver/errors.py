@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import re
 import traceback
 from pathlib import Path
@@ -15,7 +16,7 @@ MESSAGE_CHARS = 4000
 TRACEBACK_CHARS = 8000
 _JVM_FRAMES = re.compile(r"\s*JVM stacktrace:\n[^\n]*(?:\n\s*at [^\n]*|\n\s*\.\.\. \d+ more|\nCaused by:[^\n]*)*")
 # Frames above the user's first one say nothing to the user.
-_OURS = (str(Path(__file__).parent), str(Path(tenacity.__file__).parent))
+_OURS = tuple(str(Path(file).parent) for file in (__file__, tenacity.__file__, concurrent.futures.__file__))
 
 
 def error_info(error: BaseException) -> ErrorInfo:

@@ -16,7 +16,8 @@ Acknowledged = Callable[[], object]
 
 
 class Lease:
-    """Heartbeats of one attempt. ``expired`` is called, once, from the lease's thread and must end the process.
+    """Heartbeats of one attempt. ``expired`` is called, once, from the lease's thread and must end the process;
+    ``renewed`` hears every new end of the lease.
 
     ``alarm`` is a second line that needs no thread of Python's: the kernel's timer ends the process, also one that is
     stuck in native code or that was stopped and is woken up, before it runs anything more.
@@ -30,12 +31,14 @@ class Lease:
         *,
         clock: Callable[[], float] = time.monotonic,
         alarm: Callable[[float], object] | None = None,
+        renewed: Callable[[float], object] | None = None,
     ) -> None:
         self._send = send
         self._seconds = seconds
         self._expired = expired
         self._clock = clock
         self._alarm = alarm or kernel_alarm
+        self._renewed = renewed
         self._changed = threading.Condition()
         self._acknowledged = False
         self._stopped = False
@@ -78,6 +81,9 @@ class Lease:
             self._acknowledged = True
             self._changed.notify_all()
             self._alarm(self._ends_at - self._clock())
+            ends_at = self._ends_at
+        if self._renewed is not None:
+            self._renewed(ends_at)
 
     def _keep(self) -> None:
         while True:

@@ -22,6 +22,7 @@ class Ending:
     def __init__(self, leave: Callable[[int], object] = os._exit) -> None:
         self._leave = leave
         self._once = threading.Lock()
+        self.silence: Callable[[], object] | None = None
         self.work: Callable[[], object] | None = None
 
     def end(self, why: str, status: int = 1) -> None:
@@ -29,6 +30,9 @@ class Ending:
         if not self._once.acquire(blocking=False):
             return
         log.log(logging.WARNING if status else logging.INFO, "driver_ends", why=why)
+        if self.silence is not None:
+            # Tasks fail when their work is ended, and that must not be told as the run's failure.
+            self.silence()
         if (work := self.work) is not None:
             stopper = threading.Thread(target=_quietly, args=(work,), daemon=True)
             stopper.start()

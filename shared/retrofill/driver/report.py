@@ -36,6 +36,7 @@ class Wire:
         self._on_loss = on_loss
         self._producer = client or producer(settings, SOURCE)
         self._open = 0
+        self._silent = False
         self._changed = threading.Condition()
         threading.Thread(target=self._serve, name="acknowledgements", daemon=True).start()
 
@@ -60,14 +61,21 @@ class Wire:
                 self._changed.notify_all()
 
         with self._changed:
+            # Who has something to tell while the process is being ended waits for that end.
+            self._changed.wait_for(lambda: not self._silent)
             self._open += 1
-        self._producer.produce(
-            self._topic,
-            key=report.backfill_id.encode(),
-            value=report.encode(),
-            headers=wire_headers(headers_of(report, SOURCE)),
-            on_delivery=delivered,
-        )
+            self._producer.produce(
+                self._topic,
+                key=report.backfill_id.encode(),
+                value=report.encode(),
+                headers=wire_headers(headers_of(report, SOURCE)),
+                on_delivery=delivered,
+            )
+
+    def silence(self) -> None:
+        """Tell nothing more, for the rest of the process."""
+        with self._changed:
+            self._silent = True
 
     def flush(self) -> None:
         """Wait until everything sent is acknowledged; the lease ends the process if that takes too long."""

@@ -36,15 +36,22 @@ class Server:
         self._sessions_of = sessions_of
         self._code = Code()
         self._wire = Wire(settings, on_loss=ending.end)
+        ending.silence = self._wire.silence
         self._wire.connect()
 
     def serve_one(self) -> None:
         """Wait for a launch and serve it."""
         launch = Launch.model_validate(self._host.hear("launch"))
-        attempt = Attempt(launch, self._sessions_of(launch), Submits(self._settings, launch), self._code)
+        submits = Submits(self._settings, launch)
+        attempt = Attempt(launch, self._sessions_of(launch), submits, self._code)
         reporter = Reporter(self._wire, launch)
         self._ending.work = attempt.interrupt
-        lease = Lease(reporter.heartbeat, self._settings.lease_seconds, lambda: self._ending.end_now("the lease is over"))
+        lease = Lease(
+            reporter.heartbeat,
+            self._settings.lease_seconds,
+            expired=lambda: self._ending.end_now("the lease is over"),
+            renewed=submits.renew,
+        )
         lease.start()
         failure = attempt.prepare()
         lease.wait_acknowledged()

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from retrofill.domain.pipeline import SubmitScript, TaskDefinition
@@ -24,14 +25,7 @@ KNOWN = (
 )
 # A Connect client's settings would have the script's own Spark be one, too.
 _NOT_THE_SCRIPTS = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
-# The kernel kills what this starts when we are gone, however that came about. It lives on through the exec.
-_WITH_US = (
-    sys.executable,
-    "-IS",
-    "-c",
-    "import ctypes, os, signal, sys; ctypes.CDLL(None).prctl(1, signal.SIGKILL); "
-    "os.getppid() == int(sys.argv[1]) and os.execvp(sys.argv[2], sys.argv[2:])",
-)
+GROUP = (sys.executable, "-IS", str(Path(__file__).with_name("group.py")))
 
 
 class SubmitFailed(Exception):
@@ -51,6 +45,14 @@ class Submits:
         self._lock = threading.Lock()
         self._running: set[subprocess.Popen[str]] = set()
         self._ending = False
+        self._lease_end: float | None = None
+
+    def renew(self, lease_end: float) -> None:
+        """The attempt's lease lasts until then, on the monotonic clock: so do the scripts, even if we are stopped."""
+        with self._lock:
+            self._lease_end = lease_end
+            for process in self._running:
+                _tell_lease(process, lease_end)
 
     def run(self, task: TaskDefinition) -> None:
         """Run a task's script to its end. Raises ``SubmitFailed`` or ``BadArgument``."""
@@ -60,11 +62,12 @@ class Submits:
             last = _pass_on(process)
             status = process.wait()
         finally:
+            # Nothing of the group may outlive the script.
+            _kill_group(process)
             with self._lock:
                 self._running.discard(process)
         if status != 0:
-            how = f"ended with status {status}" if status > 0 else f"was ended by signal {-status}"
-            raise SubmitFailed(f"{task.submit.script} {how}:\n" + "\n".join(last))
+            raise SubmitFailed(f"{task.submit.script} ended with status {status}:\n" + "\n".join(last))
 
     def end(self) -> None:
         """Kill what runs, with all its children."""
@@ -95,8 +98,8 @@ class Submits:
             if self._ending:
                 raise SubmitFailed("the run is being ended")
             process = subprocess.Popen(
-                [*_WITH_US, str(os.getpid()), *command],
-                stdin=subprocess.DEVNULL,
+                [*GROUP, *command],
+                stdin=subprocess.PIPE,
                 stdout=sys.stderr.fileno(),
                 stderr=subprocess.PIPE,
                 env=environment,
@@ -105,7 +108,19 @@ class Submits:
                 start_new_session=True,
             )
             self._running.add(process)
+            if self._lease_end is not None:
+                _tell_lease(process, self._lease_end)
         return process
+
+
+def _tell_lease(process: subprocess.Popen[str], lease_end: float) -> None:
+    assert process.stdin is not None
+    try:
+        process.stdin.write(f"{lease_end}\n")
+        process.stdin.flush()
+    except OSError:
+        # It has just ended.
+        return
 
 
 def _pass_on(process: subprocess.Popen[str]) -> deque[str]:

@@ -1,0 +1,57 @@
+"""``spark-submit …/retrofill/driver/once.py``: a driver for one run, in the classic Spark session that spark-submit gives.
+
+It talks to its host as a warm driver does (see ``__main__``), over a loopback socket, because spark-submit keeps the
+pipes for itself: it connects to ``RETROFILL_DRIVER_SOCKET`` (host:port), first says ``{"token":
+"$RETROFILL_DRIVER_TOKEN"}``, then ``{"ready": true}``, and after its one ``done`` it exits. Where
+``RETROFILL_DRIVER_LAUNCH`` names a file, the launch is read from there and not waited for.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+# A script's folder comes first in the path, and ours has names that the standard library has too.
+sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).resolve().parent]
+
+import json  # noqa: E402
+import socket  # noqa: E402
+
+from retrofill.driver.conversation import Conversation  # noqa: E402
+from retrofill.driver.process import Ending, end_with_host  # noqa: E402
+from retrofill.driver.serve import Server  # noqa: E402
+from retrofill.driver.session import ClassicSession  # noqa: E402
+from retrofill.logs import configure_logging  # noqa: E402
+from retrofill.settings import Settings  # noqa: E402
+
+
+def main() -> None:
+    """Serve one run."""
+    settings = Settings()
+    configure_logging(settings.log_level)
+    ending = Ending()
+    end_with_host(ending)
+    host = connect(ending)
+    server = Server(settings, ending, host, ClassicSession)
+    host.say("ready", True)
+    server.serve_one()
+    # Nothing that user code left running keeps the process.
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def connect(ending: Ending) -> Conversation:
+    """Greet the host."""
+    address, _, port = os.environ["RETROFILL_DRIVER_SOCKET"].rpartition(":")
+    connection = socket.create_connection((address, int(port)))
+    # It lives as long as the process; user code's children do not inherit it.
+    lines = Conversation(connection.makefile("r", encoding="utf-8"), connection.makefile("w", encoding="utf-8"), ending)
+    lines.say("token", os.environ.pop("RETROFILL_DRIVER_TOKEN", ""))
+    if (launch := os.environ.get("RETROFILL_DRIVER_LAUNCH")) is not None:
+        lines.preset({"launch": json.loads(Path(launch).read_text(encoding="utf-8"))})
+    return lines
+
+
+if __name__ == "__main__":
+    main()
