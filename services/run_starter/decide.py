@@ -122,10 +122,17 @@ def fold(
             outcome.ignored.append((report, f"attempt {row.attempt} is the newest"))
         elif row.state not in LIVE or sofar.ends is not None:
             outcome.ignored.append((report, f"the run is {sofar.ends or row.state}"))
+        elif row.state == RunState.PUBLISHING and _is_loss(report):
+            # Its attempt was accepted: whoever publishes it, it is not run again.
+            outcome.ignored.append((report, "the run is publishing"))
         else:
             outcome.runs[report.run_id] = sofar
             _fold_one(report, row, sofar, task_states, outcome, max_lost_attempts)
     return outcome
+
+
+def _is_loss(report: Report) -> bool:
+    return isinstance(report, RunReported) and report.state not in (RunState.SUCCEEDED, RunState.FAILED)
 
 
 def _fold_one(
@@ -161,11 +168,11 @@ def _start(row: RunRow, sofar: RunOutcome) -> None:
 def lose(
     row: RunRow, sofar: RunOutcome, max_lost_attempts: int, *, counted: bool, error: ErrorInfo | None = None
 ) -> None:
-    """The driver of the attempt is gone."""
+    """The driver of the attempt is gone. A loss that does not count never ends the run, however many there were."""
     lost = row.lost_attempts + counted
     sofar.lost, sofar.counted = True, counted
     sofar.ends = after_loss(
-        cancel_requested=row.cancel_requested, lost_attempts=lost, max_lost_attempts=max_lost_attempts
+        cancel_requested=row.cancel_requested, lost_attempts=lost if counted else 0, max_lost_attempts=max_lost_attempts
     )
     if sofar.ends == RunState.FAILED:
         said = f": {error.message}" if error else ""

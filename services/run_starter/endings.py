@@ -12,7 +12,7 @@ from sqlalchemy import RowMapping, func
 from retrofill.bus.faults import Conflict
 from retrofill.bus.topics import Topic
 from retrofill.bus.transaction import Transaction
-from retrofill.domain.run import RunState
+from retrofill.domain.run import LIVE, MACHINE, RunState
 from retrofill.domain.task_run import MACHINE as TASK_MACHINE
 from retrofill.domain.task_run import TaskState
 from retrofill.messages.deadlines import DeadlineResolved
@@ -153,7 +153,8 @@ def _write_end(tx: Transaction, to: RunState, ending: Sequence[tuple[RowMapping,
         for row, outcome in ending
     ]
     values = {**store.NOT_LIVE, "finished_at": None if to == S.QUEUED else now}
-    _landed(store.move(tx.conn, to, given, values, frm=[S.STARTING, S.RUNNING]), ending)
+    frm = [state for state in LIVE if MACHINE.allows(state, to)]
+    _landed(store.move(tx.conn, to, given, values, frm=frm), ending)
 
 
 def _event(row: RowMapping, outcome: RunOutcome, pipeline: str, now: datetime) -> RunEvent:

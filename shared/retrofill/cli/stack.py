@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from datetime import timedelta
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -15,6 +15,9 @@ from retrofill.bus.topics import SERVICES
 from retrofill.cli.errors import UserError
 from retrofill.cli.output import print_json
 from retrofill.settings import Settings
+
+if TYPE_CHECKING:
+    from retrofill.stack.stack import Stack
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
@@ -28,7 +31,8 @@ def register(app: typer.Typer) -> None:
     app.command()(service)
 
 
-def _stack():  # type: ignore[no-untyped-def]  # imported late: who only uses a stack needs none of its parts
+def _stack() -> Stack:
+    # Imported late: who only uses a stack needs none of its parts.
     try:
         from retrofill.stack.stack import Stack
     except ImportError as e:
@@ -87,7 +91,7 @@ def status(as_json: Json = False) -> None:
         console.print(f"Kafka {found.endpoints.get('kafka_bootstrap_servers')}, Spark {found.endpoints.get('spark_remote')}")
 
 
-def _document(stack) -> dict[str, object]:  # type: ignore[no-untyped-def]  # see _stack
+def _document(stack: Stack) -> dict[str, object]:
     found = stack.status()
     parts = [
         {"name": part.name, "pid": part.pid, "state": part.state, "restarts": part.restarts} for part in found.parts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import itertools
 from collections import Counter
@@ -170,13 +171,15 @@ def _nothing_hint(made: Plan, reprocess: ReprocessBehavior) -> str:
 
 
 def _pipeline_dates(pipeline: PipelineDefinition) -> tuple[datetime, datetime]:
-    """First and last logical date of the pipeline."""
+    """First and last logical date of the pipeline; one at the calendar's edge, such as 9999-12-31, bounds nothing."""
     first = datetime.min.replace(tzinfo=UTC)
     last = datetime.max.replace(tzinfo=UTC)
     if pipeline.start is not None:
-        first = range_bound(pipeline.start, pipeline.timezone, end=False)
+        with contextlib.suppress(ValueError):
+            first = range_bound(pipeline.start, pipeline.timezone, end=False)
     if pipeline.end is not None:
-        last = range_bound(pipeline.end, pipeline.timezone, end=True)
+        with contextlib.suppress(ValueError):
+            last = range_bound(pipeline.end, pipeline.timezone, end=True)
     return first, last
 
 

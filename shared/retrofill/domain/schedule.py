@@ -95,14 +95,18 @@ def range_bound(value: date | datetime, timezone: str, *, end: bool) -> datetime
     ``ValueError`` for a datetime without an offset and for a moment outside the calendar.
     """
     try:
+        zone = ZoneInfo(timezone)
         if isinstance(value, datetime):
             if value.tzinfo is None:
                 raise ValueError(f"{value.isoformat()} has no UTC offset: write it like 2024-01-31T00:00:00+00:00")
-            return value.astimezone(UTC)
-        zone = ZoneInfo(timezone)
-        if not end:
-            return datetime.combine(value, time.min, zone).astimezone(UTC)
-        following = datetime.combine(value + timedelta(days=1), time.min, zone).astimezone(UTC)
-        return following - timedelta(microseconds=1)
+            moment = value.astimezone(UTC)
+        elif end:
+            following = datetime.combine(value + timedelta(days=1), time.min, zone).astimezone(UTC)
+            return following - timedelta(microseconds=1)
+        else:
+            moment = datetime.combine(value, time.min, zone).astimezone(UTC)
+        # Ticks are counted from just before it, in the zone: that too has to be in the calendar.
+        (moment - timedelta(minutes=1)).astimezone(zone)
+        return moment
     except OverflowError as e:
         raise ValueError(f"{value.isoformat()} is outside the calendar") from e

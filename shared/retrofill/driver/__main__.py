@@ -24,6 +24,7 @@ from typing import IO
 
 from retrofill.driver.conversation import Conversation
 from retrofill.driver.process import Ending, end_with_host
+from retrofill.driver.report import Wire
 from retrofill.driver.serve import Server
 from retrofill.driver.session import ConnectSessions, choose_connect
 from retrofill.logs import configure_logging
@@ -40,7 +41,9 @@ def main() -> None:
     host = Conversation(heard, said, ending)
     choose_connect(settings)
     warm_up()
-    server = Server(settings, ending, host, lambda launch: ConnectSessions(settings, launch))
+    wire = Wire(settings, on_loss=ending.end)
+    wire.connect()
+    server = Server(settings, ending, host, wire, lambda launch: ConnectSessions(settings, launch))
     host.say("ready", True)
     while True:
         server.serve_one()

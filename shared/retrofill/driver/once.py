@@ -20,6 +20,7 @@ import socket  # noqa: E402
 
 from retrofill.driver.conversation import Conversation  # noqa: E402
 from retrofill.driver.process import Ending, end_with_host  # noqa: E402
+from retrofill.driver.report import Wire  # noqa: E402
 from retrofill.driver.serve import Server  # noqa: E402
 from retrofill.driver.session import ClassicSession  # noqa: E402
 from retrofill.logs import configure_logging  # noqa: E402
@@ -33,7 +34,9 @@ def main() -> None:
     ending = Ending()
     end_with_host(ending)
     host = connect(ending)
-    server = Server(settings, ending, host, ClassicSession)
+    wire = Wire(settings, on_loss=ending.end)
+    wire.connect()
+    server = Server(settings, ending, host, wire, ClassicSession)
     host.say("ready", True)
     server.serve_one()
     # Nothing that user code left running keeps the process.

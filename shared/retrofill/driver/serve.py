@@ -28,16 +28,20 @@ class Server:
     """What one driver process has for all of its runs."""
 
     def __init__(
-        self, settings: Settings, ending: Ending, host: Conversation, sessions_of: Callable[[Launch], Sessions]
+        self,
+        settings: Settings,
+        ending: Ending,
+        host: Conversation,
+        wire: Wire,
+        sessions_of: Callable[[Launch], Sessions],
     ) -> None:
         self._settings = settings
         self._ending = ending
         self._host = host
         self._sessions_of = sessions_of
         self._code = Code()
-        self._wire = Wire(settings, on_loss=ending.end)
-        ending.silence = self._wire.silence
-        self._wire.connect()
+        self._wire = wire
+        ending.silence = wire.silence
 
     def serve_one(self) -> None:
         """Wait for a launch and serve it."""

@@ -62,8 +62,6 @@ class Submits:
             last = _pass_on(process)
             status = process.wait()
         finally:
-            # Nothing of the group may outlive the script.
-            _kill_group(process)
             with self._lock:
                 self._running.discard(process)
         if status != 0:
@@ -134,10 +132,9 @@ def _pass_on(process: subprocess.Popen[str]) -> deque[str]:
 
 
 def _kill_group(process: subprocess.Popen[str]) -> None:
-    try:
+    # One that has ended leads no group any more, and its number may be another's.
+    if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
 
 
 def format_args(args: Sequence[str], launch: Launch) -> list[str]:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any, NoReturn
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 MAX_INT = 2**63 - 1
+# What validates, stores and prints a message may recurse over it.
+MAX_DEPTH = 100
+TOO_DEEP = f"the value is nested more than {MAX_DEPTH} levels deep"
 
 
 class Undecodable(Exception):
     """Bytes that are no message: the reason is one line that a person can act on."""
+
+    def __init__(self, reason: str) -> None:
+        # Names and texts of the message may be quoted in the reason, whatever is in them.
+        super().__init__(" ".join(reason.split()))
 
 
 class Message(BaseModel):
@@ -43,15 +51,19 @@ REGISTRY: dict[str, type[Message]] = {}
 def decode_object(value: bytes) -> dict[str, Any]:
     """A JSON object of UTF-8 bytes. Raises ``Undecodable``."""
     try:
-        body = json.loads(value.decode("utf-8"), parse_constant=_no_constant, parse_int=_int64, parse_float=_finite)
+        text = value.decode("utf-8")
+        body = json.loads(text, parse_constant=_no_constant, parse_int=_int64, parse_float=_finite)
     except UnicodeDecodeError as e:
         raise Undecodable(f"the value is not UTF-8: {e.reason} at byte {e.start}") from e
-    except (ValueError, RecursionError) as e:
-        raise Undecodable(f"the value is not JSON: {e or 'too deeply nested'}") from e
+    except RecursionError as e:
+        raise Undecodable(TOO_DEEP) from e
+    except ValueError as e:
+        raise Undecodable(f"the value is not JSON: {e}") from e
     if not isinstance(body, dict):
         raise Undecodable(f"the value is JSON but not an object: {type(body).__name__}")
-    if "\\u0000" in value.decode("utf-8"):
-        raise Undecodable("the value holds a NUL character, which the database cannot store")
+    # Only what could hold something wrong is looked through.
+    if text.count("{") + text.count("[") > MAX_DEPTH or "\\u" in text:
+        _check_content(body)
     return body
 
 
@@ -79,6 +91,29 @@ def explain(error: ValidationError) -> str:
         where = ".".join(str(step) for step in complaint["loc"]) or "body"
         parts.append(f"{where}: {complaint['msg'].removeprefix('Value error, ')}")
     return "; ".join(parts)
+
+
+def _check_content(body: Any) -> None:
+    """No text that the database cannot store, and no nesting that something may give up on. Raises ``Undecodable``."""
+    left: list[tuple[Any, int]] = [(body, 1)]
+    while left:
+        each, depth = left.pop()
+        if isinstance(each, str):
+            _check_text(each)
+        elif isinstance(each, dict | list):
+            if depth > MAX_DEPTH:
+                raise Undecodable(TOO_DEEP)
+            inner = itertools.chain(each, each.values()) if isinstance(each, dict) else each
+            left += ((one, depth + 1) for one in inner)
+
+
+def _check_text(text: str) -> None:
+    if "\0" in text:
+        raise Undecodable("the value holds a NUL character, which the database cannot store")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as e:
+        raise Undecodable("the value holds half a surrogate pair, which is no character") from e
 
 
 def _no_constant(name: str) -> NoReturn:

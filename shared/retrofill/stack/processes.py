@@ -2,67 +2,129 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import time
+from collections.abc import Iterable
+from pathlib import Path
 
 import psutil
 
+from retrofill.bus.topics import SERVICES
 from retrofill.stack.layout import POSTGRES, Layout
 
 MARKER = "RETROFILL_STACK"
 SERVICE_SECONDS = 8.0
 SERVER_SECONDS = 25.0
+KILL_SECONDS = 5.0
 
 
 def of_stack(stack_id: str) -> list[psutil.Process]:
-    """All processes with this stack's marker. Only these are ever ended."""
+    """All processes with this stack's marker, but for the caller. Only these are ever ended."""
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get(MARKER) == stack_id:
+            if process.environ().get(MARKER) == stack_id and process.pid != os.getpid():
                 found.append(process)
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
+        except psutil.Error:
             continue
     return found
 
 
 def end_all(layout: Layout, stack_id: str) -> int:
     """End what is left of a stack: first whoever uses the servers, then the servers. Returns how many there were."""
-    everything = of_stack(stack_id)
-    servers = [process for process in everything if _is_server(process)]
-    _end([process for process in everything if process not in servers], SERVICE_SECONDS)
+    everything = {*of_stack(stack_id), *_of_database(layout)}
+    servers = {process for process in everything if _is_server(process)}
+    _end(everything - servers, SERVICE_SECONDS)
     _end(servers, SERVER_SECONDS)
     # A driver that was being started while we looked.
-    late = of_stack(stack_id)
+    late = {*of_stack(stack_id), *_of_database(layout)}
     _end(late, SERVICE_SECONDS)
-    _forget_stale_pid(layout)
-    return len(everything) + len(late)
+    _forget_stale_files(layout)
+    return len(everything | late)
+
+
+def wait_gone(processes: Iterable[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Wait until they ended; those that did not. One that only its parent has yet to notice has ended."""
+    until = time.monotonic() + seconds
+    alive = [process for process in processes if _is_alive(process)]
+    while alive and time.monotonic() < until:
+        time.sleep(0.05)
+        alive = [process for process in alive if _is_alive(process)]
+    return alive
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _of_database(layout: Layout) -> list[psutil.Process]:
+    """Every process of this home's Postgres: its children write their titles over the environment, marker and all."""
+    data = str(layout.data(POSTGRES).resolve())
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.name() == "postgres" and process.cwd() == data:
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return found
 
 
 def _is_server(process: psutil.Process) -> bool:
     try:
-        command = " ".join(process.cmdline())
+        return process.name() == "postgres" or "kafka.Kafka" in process.cmdline()
     except psutil.Error:
         return False
-    return "kafka.Kafka" in command or "/postgres" in command.split(" -D ")[0]
 
 
-def _end(processes: list[psutil.Process], seconds: float) -> None:
+def _end(processes: set[psutil.Process], seconds: float) -> None:
     for process in processes:
-        try:
-            # Postgres shuts down fast on SIGINT; on SIGTERM it waits for its clients.
-            process.send_signal(signal.SIGINT if process.name() == "postgres" else signal.SIGTERM)
-            process.send_signal(signal.SIGCONT)
-        except psutil.NoSuchProcess:
-            continue
-    _, alive = psutil.wait_procs(processes, timeout=seconds)
+        # Postgres shuts down fast on SIGINT; on SIGTERM it waits for its clients.
+        _send(process, signal.SIGINT if _is_postgres(process) else signal.SIGTERM)
+        _send(process, signal.SIGCONT)
+    alive = wait_gone(processes, seconds)
+    databases = [process for process in alive if _is_postgres(process)]
+    for process in databases:
+        # Still an orderly end: the server takes its children along, which a kill leaves behind.
+        _send(process, signal.SIGQUIT)
+    wait_gone(databases, KILL_SECONDS)
     for process in alive:
-        try:
-            process.kill()
-        except psutil.NoSuchProcess:
-            continue
-    psutil.wait_procs(alive, timeout=5)
+        _send(process, signal.SIGKILL)
+    wait_gone(alive, KILL_SECONDS)
 
 
-def _forget_stale_pid(layout: Layout) -> None:
-    """After a kill the pid file stays, and its number may be somebody else's by now."""
-    (layout.data(POSTGRES) / "postmaster.pid").unlink(missing_ok=True)
+def _is_postgres(process: psutil.Process) -> bool:
+    try:
+        return process.name() == "postgres"
+    except psutil.Error:
+        return False
+
+
+def _send(process: psutil.Process, number: signal.Signals) -> None:
+    try:
+        process.send_signal(number)
+    except psutil.Error:
+        return
+
+
+def _forget_stale_files(layout: Layout) -> None:
+    """What a kill leaves behind names process ids that may be somebody else's by now."""
+    if not _of_database(layout):
+        # With one of its processes alive the file is what keeps a second server off the data.
+        (layout.data(POSTGRES) / "postmaster.pid").unlink(missing_ok=True)
+    for path in layout.run.glob("*.*.ready"):
+        if not _is_replica(path):
+            path.unlink(missing_ok=True)
+
+
+def _is_replica(ready: Path) -> bool:
+    """Whether the process that made a ready file lives: replicas started by hand are not ours to forget."""
+    name, pid, _ = ready.name.rsplit(".", 2)
+    try:
+        return name in SERVICES and SERVICES[name].package in " ".join(psutil.Process(int(pid)).cmdline())
+    except (ValueError, psutil.Error):
+        return False

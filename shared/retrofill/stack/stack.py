@@ -20,7 +20,7 @@ from retrofill.bus.topics import SERVICES
 from retrofill.init import initialise
 from retrofill.settings import ENDPOINTS_FILE, Settings, write_endpoints
 from retrofill.stack import java, kafka, ports, postgres, processes, spark
-from retrofill.stack.layout import KAFKA, PARTS, POSTGRES, SPARK, SUPERVISOR, Identity, Layout
+from retrofill.stack.layout import KAFKA, PARTS, POSTGRES, SERVERS, SPARK, SUPERVISOR, Identity, Layout
 from retrofill.stack.supervision import PartStatus, Supervisor, Unreachable
 
 EMBEDDED_PARTITIONS = 4
@@ -43,11 +43,17 @@ class Status:
 
 
 class Stack:
-    """The embedded stack of ``settings.home``. ``services``: which to supervise (tests of the servers need none)."""
+    """The embedded stack of ``settings.home``; ``servers`` and ``services`` are what of it to supervise."""
 
-    def __init__(self, settings: Settings, services: tuple[str, ...] = tuple(SERVICES)) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        servers: tuple[str, ...] = SERVERS,
+        services: tuple[str, ...] = tuple(SERVICES),
+    ) -> None:
         self._settings = settings
         self._layout = Layout(settings.home.absolute())
+        self._servers = servers
         self._services = services
 
     # up
@@ -97,7 +103,7 @@ class Stack:
         began = time.monotonic()
         settings = Settings(home=self._layout.home)
         chosen = self._endpoints()["ports"]
-        for name in (POSTGRES, KAFKA, SPARK):
+        for name in self._servers:
             supervisor.start_part(name)
         self._await(supervisor, POSTGRES, lambda: _database_answers(identity, chosen["postgres"]))
         say(POSTGRES, time.monotonic() - began)
@@ -109,8 +115,9 @@ class Stack:
         for name in self._services:
             self._await(supervisor, name, lambda name=name: self._is_ready(supervisor, name), SERVICE_SECONDS)
             say(name, time.monotonic() - began)
-        self._await(supervisor, SPARK, lambda: ports.answers(chosen["spark"]))
-        say(SPARK, time.monotonic() - began)
+        if SPARK in self._servers:
+            self._await(supervisor, SPARK, lambda: ports.answers(chosen["spark"]))
+            say(SPARK, time.monotonic() - began)
 
     def _await(
         self, supervisor: Supervisor, name: str, ready: Callable[[], bool], seconds: float = SERVER_SECONDS
@@ -138,7 +145,7 @@ class Stack:
 
     def _all_run(self, supervisor: Supervisor) -> bool:
         status = supervisor.status()
-        return all(status[name].state == "running" for name in (POSTGRES, KAFKA, SPARK, *self._services)) and all(
+        return all(status[name].state == "running" for name in (*self._servers, *self._services)) and all(
             self._is_ready(supervisor, name) for name in self._services
         )
 

@@ -1,0 +1,172 @@
+"""The planner as real processes on a real Kafka and Postgres."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from retrofill.bus.partitioning import partition_of
+from retrofill.bus.topics import Topic
+from retrofill.messages.backfills import (
+    BackfillCancelRequested,
+    BackfillPauseRequested,
+    BackfillRequested,
+    BackfillResumeRequested,
+)
+from retrofill.messages.pipelines import PipelineApplied
+from tests.support.installation import PARTITIONS, Installation, alert, daily, until
+
+
+@pytest.fixture
+def planner(installation: Installation) -> Installation:
+    """An installation with one planner and a daily pipeline."""
+    installation.start("backfill-planner", RETROFILL_MAX_PLAN_RUNS="2000")
+    installation.apply(daily())
+    return installation
+
+
+def test_a_request_becomes_all_its_rows_and_one_event(planner: Installation) -> None:
+    id = planner.request("p", "2020-01-01", "2022-12-31")
+    answer = planner.outcome(id)
+    assert answer.body["type"] == "BackfillPlanned"
+    assert answer.body["runs"] == 1096
+    assert planner.runs_by_state(id) == {"queued": 1096}
+    assert planner.value("SELECT count(*) FROM backfill_interval WHERE backfill_id = %s", id) == 1096
+    assert len([e for e in planner.events(Topic.BACKFILL_EVENTS) if e.key == id]) == 1
+
+
+def test_five_requests_at_once_have_one_winner(planner: Installation) -> None:
+    planner.start("backfill-planner", RETROFILL_MAX_PLAN_RUNS="2000")
+    ids = [f"race-{uuid.uuid4().hex}" for _ in range(5)]
+    with ThreadPoolExecutor(5) as threads:
+        list(threads.map(lambda id: planner.request("p", "2020-01-01", "2022-12-31", id=id), ids))
+    answers = [planner.outcome(id).body for id in ids]
+    (winner,) = [a for a in answers if a["type"] == "BackfillPlanned"]
+    losers = [a for a in answers if a["type"] == "BackfillRejected"]
+    assert len(losers) == 4
+    assert {a["conflicting_backfill_id"] for a in losers} == {winner["backfill_id"]}
+    assert planner.value("SELECT count(*) FROM run") == 1096
+    assert planner.value("SELECT count(*) FROM backfill") == 1
+
+
+def test_the_same_request_five_times_has_one_outcome(planner: Installation) -> None:
+    body = BackfillRequested.model_validate({"pipeline": "p", "from": "2020-01-01", "to": "2020-01-03"})
+    ids = [planner.publish(Topic.BACKFILL_REQUESTS, "same", body, partition=p) for p in (0, 1, 2, 3, 0)]
+    answers = [planner.wait_answer(ce_id) for ce_id in ids]
+    assert {a.body["type"] for a in answers} == {"BackfillPlanned"}
+    assert planner.value("SELECT count(*) FROM run") == 3
+    # On whatever partition it was published, the answer is on the key's own.
+    assert {a.partition for a in answers} == {partition_of("same", PARTITIONS)}
+
+
+def test_another_body_under_a_known_id_is_a_dead_letter(planner: Installation) -> None:
+    planner.request("p", "2020-01-01", "2020-01-03", id="known")
+    planner.outcome("known")
+    planner.request("p", "2021-01-01", "2021-01-03", id="known")
+    letter = planner.wait_event(Topic.DEAD_LETTERS, lambda e: e.key == "known", "a dead letter")
+    assert "another body" in letter.headers["retrofill_reason"]
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ({"pipeline": "nope", "from": "2020-01-01", "to": "2020-01-02"}, "unknown_pipeline"),
+        ({"pipeline": "p", "from": "2020-01-02", "to": "2020-01-01"}, "bad_range"),
+        ({"pipeline": "p", "from": "2020-01-01T01:00:00Z", "to": "2020-01-01T02:00:00Z"}, "empty_range"),
+        ({"pipeline": "p", "from": "1999-01-01", "to": "1999-01-02"}, "nothing_to_run"),
+        ({"pipeline": "p", "from": "0001-01-02", "to": "9999-12-30"}, "too_many_runs"),
+    ],
+)
+def test_what_cannot_be_planned_is_rejected(planner: Installation, body: dict[str, str], reason: str) -> None:
+    ce_id = planner.publish(Topic.BACKFILL_REQUESTS, f"r-{reason}", BackfillRequested.model_validate(body))
+    answer = planner.wait_answer(ce_id)
+    assert answer.body["type"] == "BackfillRejected"
+    assert answer.body["reason"] == reason
+    assert planner.value("SELECT count(*) FROM backfill") == 0
+
+
+def test_apply_and_then_request_works_whatever_the_order_of_reading(planner: Installation) -> None:
+    for n in range(5):
+        definition = daily(f"fresh{n}")
+        planner.publish(Topic.PIPELINES, definition.name, PipelineApplied(pipeline=definition))
+        id = planner.request(definition.name, "2020-01-01", "2020-01-02")
+        assert planner.outcome(id).body["type"] == "BackfillPlanned"
+
+
+def test_a_message_made_by_hand_gets_an_id_and_an_answer(planner: Installation) -> None:
+    body = {"type": "BackfillRequested", "pipeline": "p", "from": "2020-02-01", "to": "2020-02-02"}
+    planner.publish(Topic.BACKFILL_REQUESTS, None, json.dumps(body).encode())
+    answer = planner.wait_event(Topic.BACKFILL_EVENTS, lambda e: e.body["type"] == "BackfillPlanned", "an answer")
+    assert answer.body["runs"] == 2
+    assert "in_reply_to" in answer.body  # it was published again under the fresh id, with a ce_id
+
+
+def test_poison_stops_nothing(planner: Installation) -> None:
+    bad = {
+        b"{": "not JSON",
+        b"[]": "not an object",
+        b'{"type": "Nonsense"}': "unknown message type",
+        b'{"type": "BackfillRequested", "from": "2020-01-01", "to": "2020-01-02"}': "pipeline",
+        b'{"type": "RunHeartbeat", "backfill_id": "x", "run_id": 1, "attempt": 1}': "does not belong",
+        b"\xff\xfe": "not UTF-8",
+    }
+    for value in bad:
+        planner.publish(Topic.BACKFILL_REQUESTS, "poison", value)
+    planner.request("p", "2020-01-01", "2020-01-02", id="poison")
+    assert planner.outcome("poison").body["type"] == "BackfillPlanned"
+    until(lambda: len(planner.events(Topic.DEAD_LETTERS)) == len(bad), "all dead letters")
+    for letter in planner.events(Topic.DEAD_LETTERS):
+        assert bad[letter.value] in letter.headers["retrofill_reason"]
+        assert letter.headers["retrofill_origin_topic"] == Topic.BACKFILL_REQUESTS
+
+
+def test_commands_are_followed_once_and_answered_again(planner: Installation) -> None:
+    id = planner.request("p", "2020-01-01", "2020-01-03")
+    planner.outcome(id)
+    pause = planner.publish(Topic.BACKFILL_REQUESTS, id, BackfillPauseRequested())
+    assert planner.wait_answer(pause).body["type"] == "BackfillPaused"
+    resume = planner.publish(Topic.BACKFILL_REQUESTS, id, BackfillResumeRequested())
+    assert planner.wait_answer(resume).body["type"] == "BackfillResumed"
+    # The old pause once more: its recorded answer, and the backfill goes on.
+    planner.publish(Topic.BACKFILL_REQUESTS, id, BackfillPauseRequested(), headers={"ce_id": pause or ""})
+    until(
+        lambda: len([e for e in planner.events(Topic.BACKFILL_EVENTS) if e.body.get("in_reply_to") == pause]) == 2,
+        "the recorded answer again",
+    )
+    assert planner.value("SELECT state FROM backfill WHERE id = %s", id) == "running"
+    cancel = planner.publish(Topic.BACKFILL_REQUESTS, id, BackfillCancelRequested())
+    assert planner.wait_answer(cancel).body["type"] == "BackfillCancelling"
+    unknown = planner.publish(Topic.BACKFILL_REQUESTS, "nobody", BackfillPauseRequested())
+    assert planner.wait_answer(unknown).body["type"] == "BackfillCommandRejected"
+
+
+def test_a_pipeline_applied_on_another_partition_is_applied_once(planner: Installation) -> None:
+    definition = daily("elsewhere")
+    wrong = (partition_of("elsewhere", PARTITIONS) + 1) % PARTITIONS
+    ce_id = planner.publish(
+        Topic.PIPELINES, "elsewhere", PipelineApplied(pipeline=definition), partition=wrong
+    )
+    planner.wait_answer(ce_id, Topic.PIPELINE_EVENTS)
+    until(lambda: planner.value("SELECT count(*) FROM pipeline_copy") == 0, "the copy was recognised")
+    answers = [e for e in planner.events(Topic.PIPELINE_EVENTS) if e.body.get("in_reply_to") == ce_id]
+    assert len(answers) == 1
+
+
+def test_a_removed_pipeline_is_unknown(planner: Installation) -> None:
+    planner.publish(Topic.PIPELINES, "p", None)
+    planner.wait_event(Topic.PIPELINE_EVENTS, lambda e: e.body["type"] == "PipelineRemoved", "the removal")
+    id = planner.request("p", "2020-01-01", "2020-01-02")
+    assert planner.outcome(id).body["reason"] == "unknown_pipeline"
+
+
+def test_deadlines_of_the_queued_time_are_armed_with_the_runs(planner: Installation) -> None:
+    planner.apply(daily("dl", deadlines=[alert("soon", "RUN_QUEUED_AT", 60), alert("past", "RUN_QUEUED_AT", -5)]))
+    id = planner.request("dl", "2020-01-01", "2020-01-10")
+    planner.outcome(id)
+    rows = planner.query("SELECT alert, state, count(*) AS n FROM deadline GROUP BY alert, state ORDER BY alert")
+    assert rows == [{"alert": "past", "state": "void", "n": 10}, {"alert": "soon", "state": "armed", "n": 10}]
+    shards = planner.query("SELECT id, shard FROM deadline")
+    assert all(row["shard"] == partition_of(str(row["id"]), PARTITIONS) for row in shards)

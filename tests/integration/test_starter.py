@@ -1,0 +1,198 @@
+"""The run-starter as real processes, with drivers that need no Spark, on a real Kafka and Postgres."""
+
+from __future__ import annotations
+
+import pytest
+
+from retrofill.bus.topics import Topic
+from retrofill.messages.backfills import BackfillCancelRequested, BackfillPauseRequested, BackfillResumeRequested
+from retrofill.messages.runs import RunHeartbeat, RunReported
+from tests.support.installation import Installation, alert, daily, until
+
+
+@pytest.fixture
+def stack(installation: Installation) -> Installation:
+    """An installation with a planner."""
+    installation.start("backfill-planner")
+    return installation
+
+
+def most_live(events: list[dict[str, object]]) -> int:
+    """The largest number of runs that were live at once, by the events of one key in their order."""
+    live, most = 0, 0
+    for event in events:
+        if event["type"] == "RunStarted":
+            live += 1
+            most = max(most, live)
+        elif event["type"] in ("RunSucceeded", "RunFailed", "RunCancelled", "RunAttemptLost"):
+            live -= 1
+    return most
+
+
+def test_a_backfill_runs_within_its_limit_and_in_order(stack: Installation) -> None:
+    stack.apply(daily(tasks=("a", "b"), max_active_runs=3))
+    stack.start("instant-starter", RETROFILL_DRIVER_SLOTS="8")
+    id = stack.request("p", "2020-01-01", "2020-02-09")
+    assert stack.wait_state(id, "succeeded", "failed") == "succeeded"
+    events = [e.body for e in stack.events(Topic.RUN_EVENTS) if e.key == id]
+    assert most_live(events) <= 3
+    started = stack.query("SELECT position, started_at FROM run WHERE backfill_id = %s ORDER BY position", id)
+    assert len(started) == 40
+    # Claims go in order; starts of neighbours that were claimed together may swap.
+    for earlier, later in zip(started, started[3:], strict=False):
+        assert earlier["started_at"] <= later["started_at"]
+    tasks = stack.query("SELECT state, count(*) AS n FROM task_run GROUP BY state")
+    assert tasks == [{"state": "succeeded", "n": 80}]
+    ended = stack.wait_event(Topic.BACKFILL_EVENTS, lambda e: e.body["type"] == "BackfillSucceeded", "the end")
+    assert ended.body["runs"] == {"succeeded": 40}
+
+
+def test_the_pipelines_limit_holds_over_disjoint_backfills(stack: Installation) -> None:
+    stack.apply(daily(max_active_runs=2))
+    stack.start("instant-starter", RETROFILL_DRIVER_SLOTS="8", INSTANT_SECONDS="0.05")
+    stack.start("instant-starter", RETROFILL_DRIVER_SLOTS="8", INSTANT_SECONDS="0.05")
+    ids = [stack.request("p", f"{year}-01-01", f"{year}-01-15", max_active_runs=2) for year in (2019, 2020, 2021)]
+    seen = []
+
+    def all_ended() -> bool:
+        seen.append(stack.value("SELECT count(*) FROM run WHERE slot IS NOT NULL"))
+        return stack.value("SELECT count(*) FROM backfill WHERE state = 'succeeded'") == len(ids)
+
+    until(all_ended, "all three succeeded")
+    assert max(seen) == 2
+    # None was starved: each started before the first one had ended.
+    firsts = stack.query("SELECT min(started_at) AS first, max(finished_at) AS last FROM run GROUP BY backfill_id")
+    assert max(row["first"] for row in firsts) < min(row["last"] for row in firsts)
+
+
+def test_a_locked_backfill_is_skipped_without_waiting(stack: Installation) -> None:
+    stack.apply(daily())
+    stack.apply(daily("other"))
+    locked = stack.request("p", "2020-01-01", "2020-01-05", max_active_runs=3)
+    stack.outcome(locked)
+    with stack.session() as somebody:
+        somebody.execute("SELECT 1 FROM backfill WHERE id = %s FOR UPDATE", [locked])
+        stack.start("instant-starter", RETROFILL_DRIVER_SLOTS="8", INSTANT_SECONDS="3600")
+        other = stack.request("other", "2020-01-01", "2020-01-02")
+        until(lambda: stack.runs_by_state(other).get("running") == 2, "the other backfill goes on")
+        assert stack.runs_by_state(locked) == {"queued": 5}
+    until(lambda: stack.runs_by_state(locked).get("running") == 3, "the released one starts")
+    assert stack.runs_by_state(locked) == {"running": 3, "queued": 2}
+    live = stack.query("SELECT position FROM run WHERE backfill_id = %s AND slot IS NOT NULL ORDER BY 1", locked)
+    assert [row["position"] for row in live] == [0, 1, 2]
+
+
+def test_pause_resume_and_cancel(stack: Installation) -> None:
+    stack.apply(daily(max_active_runs=2))
+    starter = stack.start("instant-starter", INSTANT_SECONDS="3600")
+    id = stack.request("p", "2020-01-01", "2020-03-01")
+    until(lambda: stack.runs_by_state(id).get("running") == 2, "two run")
+    stack.publish(Topic.BACKFILL_REQUESTS, id, BackfillPauseRequested())
+    stack.wait_state(id, "paused")
+    assert stack.runs_by_state(id) == {"running": 2, "queued": 59}
+    stack.publish(Topic.BACKFILL_REQUESTS, id, BackfillResumeRequested())
+    stack.wait_state(id, "running")
+    stack.publish(Topic.BACKFILL_REQUESTS, id, BackfillCancelRequested())
+    assert stack.wait_state(id, "cancelled", "failed") == "cancelled"
+    assert stack.runs_by_state(id) == {"cancelled": 61}
+    assert stack.value("SELECT count(*) FROM task_run WHERE state NOT IN ('cancelled')") == 0
+    assert starter.process.poll() is None
+    # The range is free again.
+    again = stack.request("p", "2020-01-01", "2020-03-01")
+    assert stack.outcome(again).body["type"] == "BackfillPlanned"
+
+
+@pytest.mark.parametrize(("wish", "state"), [("continue", "failed"), ("pause", "paused"), ("cancel", "failed")])
+def test_what_a_failed_run_does_to_its_backfill(stack: Installation, wish: str, state: str) -> None:
+    stack.apply(daily(max_active_runs=1))
+    stack.start("instant-starter", INSTANT_FAIL="2020-01-03")
+    id = stack.request("p", "2020-01-01", "2020-01-10", on_run_failure=wish)
+    assert stack.wait_state(id, "failed", "paused", "succeeded") == state
+    runs = stack.runs_by_state(id)
+    assert runs["failed"] == 1
+    assert runs["succeeded"] == (9 if wish == "continue" else 2)
+    error = stack.value("SELECT error ->> 'message' FROM run WHERE state = 'failed'")
+    assert error == "this day fails"
+    if wish == "pause":
+        stack.publish(Topic.BACKFILL_REQUESTS, id, BackfillResumeRequested())
+        assert stack.wait_state(id, "failed", "succeeded") == "failed"
+        assert stack.runs_by_state(id) == {"failed": 1, "succeeded": 9}
+
+
+def test_a_killed_starter_loses_no_run(stack: Installation) -> None:
+    stack.apply(daily(max_active_runs=4))
+    first = stack.start("instant-starter", INSTANT_SECONDS="0.2", RETROFILL_LEASE_SECONDS="3")
+    id = stack.request("p", "2020-01-01", "2020-01-20")
+    until(lambda: stack.runs_by_state(id).get("succeeded", 0) >= 4, "some succeeded")
+    stack.start("instant-starter", INSTANT_SECONDS="0.2", RETROFILL_LEASE_SECONDS="3")
+    first.kill()
+    assert stack.wait_state(id, "succeeded", "failed") == "succeeded"
+    assert stack.runs_by_state(id) == {"succeeded": 20}
+
+
+def test_reports_of_an_older_attempt_change_nothing(stack: Installation) -> None:
+    stack.apply(daily(max_active_runs=1))
+    stack.start("instant-starter", INSTANT_SECONDS="3600", RETROFILL_LEASE_SECONDS="3")
+    id = stack.request("p", "2020-01-01", "2020-01-01")
+    # Nobody sends heartbeats after the first: the lease ends and a new attempt begins.
+    until(lambda: stack.value("SELECT max(attempt) FROM run") >= 2, "a second attempt")
+    run = stack.value("SELECT id FROM run")
+    for report in (
+        RunHeartbeat(backfill_id=id, run_id=run, attempt=1),
+        RunReported(backfill_id=id, run_id=run, attempt=1, state="succeeded"),
+    ):
+        stack.publish(Topic.RUN_REPORTS, id, report)
+    lost = stack.wait_event(Topic.RUN_EVENTS, lambda e: e.body["type"] == "RunAttemptLost", "the loss")
+    assert lost.body["attempt"] == 1
+    until(lambda: stack.value("SELECT max(attempt) FROM run") >= 3, "the next attempt begins all the same")
+    assert not [e for e in stack.events(Topic.RUN_EVENTS) if e.body["type"] == "RunSucceeded"]
+
+
+def test_a_run_whose_driver_is_lost_again_and_again_fails(stack: Installation) -> None:
+    stack.apply(daily(max_active_runs=1))
+    stack.start(
+        "instant-starter", INSTANT_SECONDS="3600", RETROFILL_LEASE_SECONDS="0.5", RETROFILL_MAX_LOST_ATTEMPTS="2"
+    )
+    id = stack.request("p", "2020-01-01", "2020-01-01")
+    assert stack.wait_state(id, "failed", "succeeded") == "failed"
+    assert stack.value("SELECT error ->> 'type' FROM run") == "DriverLost"
+    assert stack.value("SELECT lost_attempts FROM run") == 2
+
+
+def test_deadlines_and_callbacks_fire_once(stack: Installation) -> None:
+    pages = stack.settings.home / "pages"
+    (stack.settings.home / "pager.py").write_text(
+        "import json, pathlib\n"
+        "def page(context, **kwargs):\n"
+        f"    with pathlib.Path({str(pages)!r}).open('a') as f: f.write(json.dumps([context, kwargs]) + '\\n')\n"
+    )
+    stack.start("deadline-watcher")
+    stack.start(
+        "callback-runner",
+        RETROFILL_CALLBACKS='{"page": "pager:page"}',
+        PYTHONPATH=str(stack.settings.home),
+    )
+    stack.apply(
+        daily(
+            max_active_runs=1,
+            deadlines=[
+                alert("late", "RUN_STARTED_AT", 1, callback="page", kwargs={"team": "x"}),
+                alert("far", "RUN_QUEUED_AT", 3600),
+            ],
+        )
+    )
+    stack.start("instant-starter", INSTANT_SECONDS="3")
+    id = stack.request("p", "2020-01-01", "2020-01-02")
+    assert stack.wait_state(id, "succeeded", "failed") == "succeeded"
+    until(lambda: stack.value("SELECT count(*) FROM callback WHERE state = 'succeeded'") == 2, "both were called")
+    missed = [e.body for e in stack.events(Topic.DEADLINE_MISSED)]
+    assert sorted((m["alert"], m["interval_start"][:10]) for m in missed) == [
+        ("late", "2020-01-01"),
+        ("late", "2020-01-02"),
+    ]
+    assert len(pages.read_text().splitlines()) == 2
+    until(
+        lambda: stack.query("SELECT alert, state, count(*) AS n FROM deadline GROUP BY 1, 2 ORDER BY 1")
+        == [{"alert": "far", "state": "met", "n": 2}, {"alert": "late", "state": "missed", "n": 2}],
+        "the far ones were met",
+    )

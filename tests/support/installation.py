@@ -1,0 +1,357 @@
+"""Installations for tests: a copy of a template database, topics under a prefix, services as real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from confluent_kafka import Consumer, TopicPartition
+from psycopg.conninfo import make_conninfo
+from psycopg.rows import dict_row
+
+from retrofill.bus.clients import producer, reader
+from retrofill.bus.create_topics import create_topics
+from retrofill.bus.envelope import headers_of, wire_headers
+from retrofill.bus.partitioning import partition_of
+from retrofill.bus.topics import SERVICES, Topic
+from retrofill.domain.pipeline import CodeLocation, DeadlineAlert, PipelineDefinition, TaskDefinition
+from retrofill.init import initialise
+from retrofill.messages.backfills import BackfillRequested
+from retrofill.messages.base import Message
+from retrofill.messages.pipelines import PipelineApplied
+from retrofill.settings import Settings
+from retrofill.stack.layout import KAFKA, POSTGRES
+from retrofill.stack.stack import Stack
+
+ROOT = Path(__file__).parents[2]
+PARTITIONS = 4
+WAIT_SECONDS = 60.0
+MODULES = {name: service.package for name, service in SERVICES.items()} | {
+    "instant-starter": "tests.support.instant_starter"
+}
+
+
+class Servers:
+    """The embedded Kafka and Postgres in a folder, without services and Spark."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self._stack = Stack(Settings(home=home, partitions=PARTITIONS, replication_factor=1), (POSTGRES, KAFKA), ())
+        self.settings = Settings(home=home)
+
+    def start(self) -> None:
+        """Start both; the stack's own database becomes the template."""
+        self._stack.up(lambda *_: None, lambda _: None)
+        self.settings = Settings(home=self.home)
+
+    def stop(self) -> None:
+        """Stop both."""
+        self._stack.down()
+
+    def installation(self) -> Installation:
+        """A new one."""
+        name = f"t{uuid.uuid4().hex[:10]}"
+        dsn = self.settings.dsn_of("owner")
+        with psycopg.connect(make_conninfo(dsn, dbname="postgres"), autocommit=True) as conn:
+            conn.execute(f"CREATE DATABASE {name} TEMPLATE retrofill")
+        settings = self.settings.model_copy(
+            update={
+                "home": self.home / name,
+                "topic_prefix": f"{name}.",
+                "postgres_dsn": _moved(dsn, name),
+                "postgres_service_dsns": {
+                    role: _moved(secret.get_secret_value(), name)
+                    for role, secret in self.settings.postgres_service_dsns.items()
+                },
+            }
+        )
+        (self.home / name).mkdir()
+        with psycopg.connect(make_conninfo(dsn, dbname=name)) as conn:
+            conn.execute("UPDATE retrofill.installation SET topic_prefix = %s", [f"{name}."])
+        initialise(settings)
+        create_topics(settings)
+        return Installation(settings)
+
+
+def _moved(dsn: str, database: str) -> Any:
+    from pydantic import SecretStr
+
+    return SecretStr(make_conninfo(dsn, dbname=database))
+
+
+@dataclass
+class Replica:
+    """One service process."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def kill(self) -> None:
+        """As kill -9."""
+        self.process.kill()
+        self.process.wait()
+
+    def freeze(self) -> None:
+        """SIGSTOP."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        self.process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """As an operator stops it."""
+        self.process.send_signal(signal.SIGCONT)
+        self.process.terminate()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def said(self) -> str:
+        """Its log."""
+        return self.log.read_text()
+
+
+@dataclass
+class Installation:
+    """A database, topics and processes of one test."""
+
+    settings: Settings
+    replicas: list[Replica] = field(default_factory=list)
+
+    def environment(self) -> dict[str, str]:
+        """The settings as environment variables."""
+        s = self.settings
+        assert s.postgres_dsn is not None
+        dsns = {name: dsn.get_secret_value() for name, dsn in s.postgres_service_dsns.items()}
+        return {
+            "RETROFILL_HOME": str(s.home),
+            "RETROFILL_POSTGRES_DSN": s.postgres_dsn.get_secret_value(),
+            "RETROFILL_POSTGRES_SERVICE_DSNS": json.dumps(dsns),
+            "RETROFILL_KAFKA_BOOTSTRAP_SERVERS": s.bootstrap_servers(),
+            "RETROFILL_TOPIC_PREFIX": s.topic_prefix,
+            "RETROFILL_PARTITIONS": str(s.partitions),
+            "RETROFILL_REPLICATION_FACTOR": "1",
+        }
+
+    def start(self, name: str, wait: bool = True, **environment: str) -> Replica:
+        """Start one replica of a service (or ``instant-starter``) and wait until it is ready."""
+        log = self.settings.home / f"{name}-{len(self.replicas)}.log"
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                [sys.executable, "-m", MODULES[name]],
+                cwd=ROOT,
+                env={**os.environ, **self.environment(), **environment},
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+        replica = Replica(process, log)
+        self.replicas.append(replica)
+        if wait:
+            service = "run-starter" if name == "instant-starter" else name
+            ready = self.settings.home / "run" / f"{service}.{process.pid}.ready"
+            until(lambda: ready.exists() or process.poll() is not None, f"{name} is ready")
+            assert process.poll() is None, replica.said()
+        return replica
+
+    def close(self) -> None:
+        """End the processes that are still there."""
+        for replica in self.replicas:
+            if replica.process.poll() is None:
+                replica.stop()
+
+    # Postgres
+
+    def query(self, statement: str, *parameters: Any) -> list[dict[str, Any]]:
+        """Rows, read as the owner."""
+        with psycopg.connect(self.settings.dsn_of("owner"), row_factory=dict_row, autocommit=True) as conn:
+            conn.execute("SET search_path = retrofill")
+            return conn.execute(statement, parameters or None).fetchall()  # type: ignore[arg-type]
+
+    def value(self, statement: str, *parameters: Any) -> Any:
+        """The one value of a query."""
+        ((value,),) = [row.values() for row in self.query(statement, *parameters)]
+        return value
+
+    @contextmanager
+    def session(self) -> Iterator[psycopg.Connection]:
+        """A transaction of somebody else, rolled back in the end."""
+        conn = psycopg.connect(self.settings.dsn_of("owner"))
+        try:
+            conn.execute("SET search_path = retrofill")
+            yield conn
+        finally:
+            conn.rollback()
+            conn.close()
+
+    # Kafka
+
+    def publish(
+        self,
+        topic: Topic,
+        key: str | bytes | None,
+        value: Message | bytes | None,
+        *,
+        partition: int | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> str | None:
+        """Publish a message; its ``ce_id``, or ``None`` for plain bytes, which go without headers unless given."""
+        sender = producer(self.settings, "test")
+        if isinstance(value, Message):
+            headers = headers_of(value, "test") | (headers or {})
+            value = value.encode()
+        more = {} if partition is None else {"partition": partition}
+        sender.produce(
+            f"{self.settings.topic_prefix}{topic}", key=key, value=value, headers=wire_headers(headers or {}), **more
+        )
+        assert sender.flush(20) == 0
+        return (headers or {}).get("ce_id")
+
+    def events(self, topic: Topic, *, isolation: str = "read_committed") -> list[Event]:
+        """All events of a topic up to its end now, in the order of each partition."""
+        consumer = reader(self.settings, f"test-{uuid.uuid4().hex[:6]}", **{"isolation.level": isolation})
+        try:
+            return list(_read(consumer, f"{self.settings.topic_prefix}{topic}", self.settings.partitions))
+        finally:
+            consumer.close()
+
+    def wait_event(self, topic: Topic, wanted: Callable[[Event], bool], what: str) -> Event:
+        """The first event that is wanted."""
+        found: list[Event] = []
+
+        def look() -> bool:
+            found[:] = [event for event in self.events(topic) if wanted(event)]
+            return bool(found)
+
+        until(look, what)
+        return found[0]
+
+    def wait_answer(self, ce_id: str | None, topic: Topic = Topic.BACKFILL_EVENTS) -> Event:
+        """The answer to a message."""
+        return self.wait_event(topic, lambda e: e.body.get("in_reply_to") == ce_id, f"an answer to {ce_id}")
+
+    # what most tests do
+
+    def apply(self, definition: PipelineDefinition) -> None:
+        """Apply a pipeline and wait for the answer."""
+        ce_id = self.publish(Topic.PIPELINES, definition.name, PipelineApplied(pipeline=definition))
+        self.wait_answer(ce_id, Topic.PIPELINE_EVENTS)
+
+    def request(self, pipeline: str, first: str, last: str, *, id: str | None = None, **more: Any) -> str:
+        """Publish a request; its id."""
+        id = id or f"b-{uuid.uuid4().hex[:8]}"
+        self.publish(
+            Topic.BACKFILL_REQUESTS,
+            id,
+            BackfillRequested.model_validate({"pipeline": pipeline, "from": first, "to": last, **more}),
+        )
+        return id
+
+    def outcome(self, id: str) -> Event:
+        """How the request was answered."""
+        return self.wait_event(
+            Topic.BACKFILL_EVENTS,
+            lambda e: e.key == id and e.body["type"] in ("BackfillPlanned", "BackfillRejected"),
+            f"an answer to {id}",
+        )
+
+    def wait_state(self, id: str, *states: str) -> str:
+        """Wait until the backfill is in one of ``states``."""
+        found: list[str] = [""]
+
+        def look() -> bool:
+            rows = self.query("SELECT state FROM backfill WHERE id = %s", id)
+            found[0] = rows[0]["state"] if rows else ""
+            return found[0] in states
+
+        until(look, f"backfill {id} is {' or '.join(states)}", lambda: f"it is {found[0]!r}: {self.runs_by_state(id)}")
+        return found[0]
+
+    def runs_by_state(self, id: str) -> dict[str, int]:
+        """Runs of a backfill by state."""
+        rows = self.query("SELECT state, count(*) AS n FROM run WHERE backfill_id = %s GROUP BY state", id)
+        return {row["state"]: row["n"] for row in rows}
+
+
+@dataclass(frozen=True)
+class Event:
+    """One message as a subscriber sees it."""
+
+    partition: int
+    offset: int
+    key: str
+    body: dict[str, Any]
+    headers: dict[str, str]
+    value: bytes
+
+
+def _read(consumer: Consumer, topic: str, partitions: int) -> Iterator[Event]:
+    consumer.assign([TopicPartition(topic, p, 0) for p in range(partitions)])
+    open_ends = set(range(partitions))
+    while open_ends:
+        message = consumer.poll(20)
+        assert message is not None, f"{topic} cannot be read"
+        if message.error():
+            assert message.error().code() == -191, message.error()  # the end of a partition
+            open_ends.discard(message.partition())
+            continue
+        value = message.value() or b""
+        headers = {name: (raw or b"").decode("utf-8", "replace") for name, raw in message.headers() or ()}
+        try:
+            body = json.loads(value) if value else {}
+        except ValueError:
+            body = {}
+        key = (message.key() or b"").decode("utf-8", "replace")
+        yield Event(message.partition(), message.offset(), key, body if isinstance(body, dict) else {}, headers, value)
+
+
+def until(
+    condition: Callable[[], bool], what: str, detail: Callable[[], str] = lambda: "", seconds: float = WAIT_SECONDS
+) -> None:
+    """Wait for a condition of another process; fails with what was waited for."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"waited {seconds:.0f} s: {what} {detail()}"
+        # Another process's rows and events: there is nothing here that could be awaited instead.
+        time.sleep(0.05)
+
+
+def daily(name: str = "p", tasks: tuple[str, ...] = ("only",), **more: Any) -> PipelineDefinition:
+    """A daily pipeline in UTC whose tasks follow one another."""
+    return PipelineDefinition.model_validate(
+        {
+            "name": name,
+            "schedule": "@daily",
+            "start": "2000-01-01",
+            "tasks": [
+                TaskDefinition(name=task, after=tasks[max(0, n - 1) : n]).model_dump() for n, task in enumerate(tasks)
+            ],
+            "code": CodeLocation(file="/nowhere.py", attribute="p").model_dump(),
+            **more,
+        }
+    )
+
+
+def alert(name: str, reference: str, seconds: float, **more: Any) -> dict[str, Any]:
+    """A deadline alert of a pipeline."""
+    return DeadlineAlert.model_validate(
+        {"name": name, "reference": reference, "interval_seconds": seconds, **more}
+    ).model_dump(mode="json")
+
+
+def key_on(partition: int, partitions: int = PARTITIONS) -> str:
+    """A key that belongs on ``partition``."""
+    return next(key for n in range(1000) if partition_of(key := f"key-{n}", partitions) == partition)

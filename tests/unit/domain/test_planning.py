@@ -1,0 +1,262 @@
+"""What a request becomes: its intervals, why some get no run, and rejections that a person can act on."""
+
+import itertools
+from collections import Counter
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from retrofill.domain.backfill import ReprocessBehavior
+from retrofill.domain.pipeline import PipelineDefinition
+from retrofill.domain.planning import (
+    Active,
+    History,
+    LeftOut,
+    Plan,
+    Reason,
+    Rejection,
+    find_boundaries,
+    plan,
+    unknown_pipeline,
+)
+
+DAY = timedelta(days=1)
+START = datetime(2024, 1, 1, tzinfo=UTC)
+FAR = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def pipeline(**more):
+    given = {
+        "name": "flights",
+        "schedule": "@daily",
+        "tasks": [{"name": "t"}],
+        "code": {"module": "m", "attribute": "p"},
+    }
+    return PipelineDefinition.model_validate({**given, **more})
+
+
+def days(count):
+    return [START + n * DAY for n in range(count + 1)]
+
+
+# find_boundaries
+
+
+@pytest.mark.parametrize("first", [date(2024, 1, 1), START])
+@pytest.mark.parametrize("last", [date(2024, 1, 3), START + 2 * DAY])
+def test_bounds_are_dates_or_moments(first, last):
+    assert find_boundaries(pipeline(), first, last, 10) == days(3)
+
+
+def test_a_bare_date_is_of_the_pipelines_zone():
+    found = find_boundaries(pipeline(timezone="America/New_York"), date(2024, 1, 1), date(2024, 1, 1), 10)
+    assert found == [START + timedelta(hours=5), START + timedelta(hours=29)]
+
+
+def reject(first, last, limit=10, **more):
+    answer = find_boundaries(pipeline(**more), first, last, limit)
+    assert isinstance(answer, Rejection)
+    return answer
+
+
+def test_from_after_to_is_a_bad_range():
+    answer = reject(date(2024, 1, 2), date(2024, 1, 1))
+    assert answer.reason == Reason.BAD_RANGE
+    assert "2024-01-02" in answer.message and "2024-01-01" in answer.message
+
+
+def test_one_day_is_a_range_and_so_is_one_moment():
+    assert find_boundaries(pipeline(), date(2024, 1, 1), date(2024, 1, 1), 10) == days(1)
+    assert find_boundaries(pipeline(), START, START, 10) == days(1)
+    assert reject(START + timedelta(microseconds=1), START).reason == Reason.BAD_RANGE
+
+
+def test_a_range_without_a_tick_is_empty():
+    answer = reject(date(2024, 1, 2), date(2024, 1, 31), schedule="@monthly")
+    assert answer.reason == Reason.EMPTY_RANGE
+    assert "@monthly" in answer.message and "flights" in answer.message
+
+
+def test_too_many_are_refused_with_the_limit():
+    assert find_boundaries(pipeline(), date(2024, 1, 1), date(2024, 1, 10), 10) == days(10)
+    answer = reject(date(2024, 1, 1), date(2024, 1, 11))
+    assert answer.reason == Reason.TOO_MANY_RUNS
+    assert "10" in answer.message
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "zone"),
+    [
+        (datetime(2024, 1, 1), START, "UTC"),
+        (START, date(9999, 12, 31), "UTC"),
+        (date(1, 1, 1), START, "UTC"),
+        (date(1, 1, 1), START, "Asia/Tokyo"),
+        (date(1, 1, 1), START, "America/New_York"),
+        (datetime.max.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC), "Asia/Tokyo"),
+    ],
+)
+def test_a_bound_that_is_no_moment_is_a_bad_range_and_no_error(first, last, zone):
+    assert reject(first, last, timezone=zone).reason == Reason.BAD_RANGE
+
+
+# plan
+
+
+@pytest.mark.parametrize(
+    ("finished", "behavior", "expected"),
+    [
+        (None, "none", None),
+        (None, "failed", None),
+        (None, "completed", None),
+        ("succeeded", "none", LeftOut.ALREADY_EXISTS),
+        ("succeeded", "failed", LeftOut.ALREADY_EXISTS),
+        ("succeeded", "completed", None),
+        ("failed", "none", LeftOut.ALREADY_EXISTS),
+        ("failed", "failed", None),
+        ("failed", "completed", None),
+    ],
+)
+@pytest.mark.parametrize("unfinished", [False, True])
+@pytest.mark.parametrize("over", [-1, 0, 1])
+@pytest.mark.parametrize("outside", [False, True])
+def test_each_reason_with_each_behavior(finished, behavior, expected, unfinished, over, outside):
+    """The second of two days; the first gets a run in any case where the clock allows it."""
+    found = days(2)
+    of_second = found[1]
+    history = History(
+        finished={of_second: finished} if finished else {}, unfinished=frozenset([of_second] if unfinished else [])
+    )
+    now = found[2] + over * timedelta(microseconds=1)
+    made = plan(
+        pipeline(end="2024-01-01" if outside else "2024-01-02"), found, history, ReprocessBehavior(behavior), now
+    )
+    if unfinished:
+        expected = LeftOut.IN_FLIGHT
+    if over < 0:
+        expected = LeftOut.NOT_OVER_YET
+    if outside:
+        expected = LeftOut.OUTSIDE_DATES
+    assert made == Plan(found, [None, expected])
+    assert made.left_out_counts == ({} if expected is None else {str(expected): 1})
+    assert made.runs == (2 if expected is None else 1)
+
+
+def test_the_pipelines_dates_are_a_closed_range_of_logical_dates():
+    made = plan(pipeline(start="2024-01-02", end="2024-01-03"), days(4), History(), ReprocessBehavior.NONE, FAR)
+    assert made.left_out == [LeftOut.OUTSIDE_DATES, None, None, LeftOut.OUTSIDE_DATES]
+
+
+def test_the_pipelines_dates_may_be_moments():
+    dates = {"start": "2024-01-02T00:00:00+00:00", "end": "2024-01-03T00:00:00+00:00"}
+    made = plan(pipeline(**dates), days(4), History(), ReprocessBehavior.NONE, FAR)
+    assert made.left_out == [LeftOut.OUTSIDE_DATES, None, None, LeftOut.OUTSIDE_DATES]
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Tokyo"])
+def test_dates_of_a_pipeline_at_the_edges_of_the_calendar_bound_nothing(zone):
+    unbounded = pipeline(start="0001-01-01", end="9999-12-31", timezone=zone)
+    made = plan(unbounded, days(2), History(), ReprocessBehavior.NONE, FAR)
+    assert made.left_out == [None, None]
+
+
+def test_an_interval_of_another_day_has_no_part_in_it():
+    elsewhere = History(finished={START - DAY: "succeeded"}, unfinished=frozenset([START + 5 * DAY]))
+    assert plan(pipeline(), days(2), elsewhere, ReprocessBehavior.NONE, FAR).left_out == [None, None]
+
+
+def test_an_overlap_names_the_winner():
+    winner = Active("w-1", "paused", START, START + DAY)
+    history = History(overlapping=[winner, Active("w-2", "running", START, START + DAY)])
+    answer = plan(pipeline(), days(2), history, ReprocessBehavior.COMPLETED, FAR)
+    assert answer.reason == Reason.OVERLAP
+    assert answer.conflicting_backfill_id == "w-1"
+    assert "w-1" in answer.message and "paused" in answer.message and "2024-01-01" in answer.message
+
+
+@pytest.mark.parametrize(
+    ("behavior", "finished", "hint"),
+    [
+        ("none", "succeeded", "'failed' or 'completed'"),
+        ("failed", "succeeded", "(reprocess_behavior 'completed'"),
+        ("none", "failed", "'failed' or 'completed'"),
+    ],
+)
+def test_nothing_to_run_counts_the_reasons_and_says_what_would_run_them(behavior, finished, hint):
+    answer = plan(
+        pipeline(), days(3), History(finished=dict.fromkeys(days(3), finished)), ReprocessBehavior(behavior), FAR
+    )
+    assert answer.reason == Reason.NOTHING_TO_RUN
+    assert "of 3 data intervals 3 already exists" in answer.message
+    assert hint in answer.message
+
+
+def test_nothing_to_run_promises_nothing_of_reprocessing_where_it_would_not_help():
+    answer = plan(pipeline(), days(3), History(), ReprocessBehavior.NONE, START)
+    assert answer.reason == Reason.NOTHING_TO_RUN
+    assert "3 not over yet" in answer.message and "reprocess" not in answer.message
+
+
+def test_an_unknown_pipeline_names_those_that_are_near():
+    answer = unknown_pipeline("flight", ["flights", "billing", "flights_daily"])
+    assert answer.reason == Reason.UNKNOWN_PIPELINE
+    assert "did you mean flights or flights_daily?" in answer.message
+    assert "billing" not in answer.message
+
+
+@pytest.mark.parametrize("known", [[], ["billing"]])
+def test_an_unknown_pipeline_like_no_other_says_how_to_apply_it(known):
+    assert "pipelines apply" in unknown_pipeline("flights", known).message
+
+
+@settings(deadline=None)
+@given(
+    schedule=st.sampled_from(["@hourly", "@daily", "30 2 * * *", "0 */6 * * *", "15 1 * * MON"]),
+    zone=st.sampled_from(["UTC", "America/New_York", "Europe/Berlin", "America/Sao_Paulo"]),
+    first=st.dates(date(2018, 1, 1), date(2024, 12, 1)),
+    count=st.integers(0, 30),
+    behavior=st.sampled_from(ReprocessBehavior),
+    data=st.data(),
+)
+def test_every_interval_gets_a_run_or_one_reason(schedule, zone, first, count, behavior, data):
+    of = pipeline(schedule=schedule, timezone=zone)
+    last = first + timedelta(days=count)
+    found = find_boundaries(of, first, last, 10_000)
+    if isinstance(found, Rejection):
+        assert found.reason == Reason.EMPTY_RANGE
+        return
+    assert all(a < b for a, b in itertools.pairwise(found))
+    # Adjacent: the range cut in two at any of its days has the same intervals.
+    cut = first + timedelta(days=data.draw(st.integers(0, count)))
+    left = find_boundaries(of, first, cut, 10_000)
+    right = [] if cut == last else find_boundaries(of, cut + DAY, last, 10_000)
+    starts = [each for half in (left, right) if not isinstance(half, Rejection) for each in half[:-1]]
+    assert starts == found[:-1]
+
+    begins = found[:-1]
+    finished = (
+        {
+            begin: how
+            for begin in begins
+            if (how := data.draw(st.sampled_from([None, "succeeded", "failed"]))) is not None
+        }
+        if len(begins) <= 40
+        else dict.fromkeys(begins[::3], "failed")
+    )
+    unfinished = frozenset(begins[:: data.draw(st.integers(1, 9))])
+    now = data.draw(st.sampled_from(found))
+    made = plan(of, found, History(finished=finished, unfinished=unfinished), behavior, now)
+    if isinstance(made, Rejection):
+        assert made.reason == Reason.NOTHING_TO_RUN
+        return
+    assert made.runs >= 1
+    assert made.boundaries == found
+    assert len(made.left_out) == len(begins)
+    assert made.runs + sum(made.left_out_counts.values()) == len(begins)
+    assert made.left_out_counts == Counter(str(reason) for reason in made.left_out if reason is not None)
+    for begin, over, reason in zip(begins, found[1:], made.left_out, strict=True):
+        runs = reason is None
+        assert not (runs and (over > now or begin in unfinished))
+        assert not (runs and begin in finished and behavior == "none")
+        assert not (runs and finished.get(begin) == "succeeded" and behavior == "failed")

@@ -1,0 +1,210 @@
+"""One launch after the other over real pipes: the order of what is said and told, and silence once the end began."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retrofill.driver.conversation import Conversation
+from retrofill.driver.launch import Launch
+from retrofill.driver.process import Ending
+from retrofill.driver.report import Wire
+from retrofill.driver.serve import Server
+from retrofill.settings import Settings
+
+CODE = """
+import threading
+from retrofill import Pipeline
+p = Pipeline("p", schedule="@daily")
+begun, go = threading.Event(), threading.Event()
+
+@p.task
+def a(run):
+    run.spark.append(run.interval.start.isoformat())
+    if run.conf.get("wait"):
+        begun.set()
+        go.wait(10)
+        raise ValueError("its work was ended")
+"""
+
+
+class Broker:
+    """Stands for the producer: acknowledges everything when polled."""
+
+    def __init__(self) -> None:
+        self.bodies: list[dict[str, Any]] = []
+        self._waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def produce(self, topic: str, *, key: bytes, value: bytes, headers: Any, on_delivery: Any) -> None:
+        body = json.loads(value)
+        assert topic == "t.run-reports"
+        assert key.decode() == body["backfill_id"]
+        assert dict(headers)["ce_type"] == body["type"]
+        self.bodies.append(body)
+        self._waiting.put(on_delivery)
+
+    def poll(self, _: float) -> None:
+        self._waiting.get()(None, None)
+
+    def told(self) -> list[str]:
+        return [" ".join(filter(None, (b["type"], b.get("task"), b.get("state")))) for b in self.bodies]
+
+
+class NoSpark:
+    """Stands for the session."""
+
+    def __init__(self, went_wrong: Exception | None = None) -> None:
+        self.calls: list[str] = []
+        self._went_wrong = went_wrong
+
+    def open(self) -> None:
+        self.calls.append("open")
+        if self._went_wrong:
+            raise self._went_wrong
+
+    def use(self) -> list[str]:
+        return self.calls
+
+    def interrupt(self) -> None:
+        self.calls.append("interrupt")
+
+    def release(self) -> None:
+        self.calls.append("release")
+
+
+class World:
+    """A served driver and its host's ends of the pipes."""
+
+    def __init__(self, tmp_path: Path, name: str, spark: NoSpark) -> None:
+        self.file = tmp_path / f"served_{name}.py"
+        self.file.write_text(CODE)
+        self.spark = spark
+        self.broker = Broker()
+        self.left: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self.ending = Ending(self.left.put)
+        (heard, to_driver), (from_driver, said) = os.pipe(), os.pipe()
+        self.to_driver = os.fdopen(to_driver, "w")
+        self.from_driver = os.fdopen(from_driver)
+        host = Conversation(os.fdopen(heard), os.fdopen(said, "w"), self.ending)
+        settings = Settings(topic_prefix="t.", lease_seconds=60)
+        wire = Wire(settings, on_loss=self.ending.end, client=self.broker)  # type: ignore[arg-type]
+        self.server = Server(settings, self.ending, host, wire, lambda _: spark)
+
+    def serve(self) -> None:
+        threading.Thread(target=self.server.serve_one, daemon=True).start()
+
+    def say(self, message: dict[str, Any]) -> None:
+        self.to_driver.write(json.dumps(message) + "\n")
+        self.to_driver.flush()
+
+    def hear(self) -> Any:
+        return json.loads(self.from_driver.readline())
+
+    def launch(self, task: str = "a", **conf: Any) -> None:
+        given = {
+            "backfill_id": "b",
+            "run_id": 1,
+            "attempt": 1,
+            "pipeline": {
+                "name": "p",
+                "schedule": "@daily",
+                "timezone": "America/New_York",
+                "tasks": [{"name": task}],
+                "code": {"file": str(self.file), "attribute": "p"},
+            },
+            "interval_start": "2013-01-01T05:00:00Z",
+            "interval_end": "2013-01-02T05:00:00Z",
+            "conf": conf,
+        }
+        Launch.model_validate(given)
+        self.serve()
+        self.say({"launch": given})
+        assert self.hear() == {"may_begin": True}
+
+
+@pytest.fixture
+def world(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    monkeypatch.setattr("retrofill.driver.lease.kernel_alarm", lambda _: None)
+    yield World(tmp_path, request.node.name, NoSpark(getattr(request, "param", None)))
+
+
+def test_a_run_from_launch_to_done_and_the_next_one(world: World) -> None:
+    for _ in range(2):
+        world.broker.bodies.clear()
+        world.launch()
+        assert world.broker.told() == ["RunHeartbeat"]
+        world.say({"begin": True})
+        assert world.hear() == {"done": {"reported": True}}
+        assert world.broker.told() == [
+            "RunHeartbeat",
+            "TaskReported a running",
+            "TaskReported a succeeded",
+            "RunReported succeeded",
+        ]
+    assert world.spark.calls == ["open", "2013-01-01T00:00:00-05:00", "release"] * 2
+
+
+def test_who_may_not_begin_runs_and_reports_nothing(world: World) -> None:
+    world.launch()
+    world.say({"begin": False})
+    assert world.hear() == {"done": {"reported": False}}
+    assert world.broker.told() == ["RunHeartbeat"]
+    assert world.spark.calls == ["open", "release"]
+
+
+def test_code_that_cannot_be_imported_fails_the_run(world: World) -> None:
+    world.file.write_text("import nonesuch_module\n")
+    world.launch()
+    world.say({"begin": True})
+    assert world.hear() == {"done": {"reported": True}}
+    error = world.broker.bodies[-1]["error"]
+    assert error["type"] == "ModuleNotFoundError"
+    assert f'{world.file}", line 1' in error["traceback"]
+
+
+def test_a_task_that_the_code_has_no_longer_fails_the_run(world: World) -> None:
+    world.launch(task="gone")
+    world.say({"begin": True})
+    assert world.hear() == {"done": {"reported": True}}
+    assert "no task 'gone' any more: apply it again" in world.broker.bodies[-1]["error"]["message"]
+
+
+@pytest.mark.parametrize("world", [ConnectionError("no Spark")], indirect=True)
+def test_a_session_that_cannot_be_opened_fails_the_run(world: World) -> None:
+    world.launch()
+    world.say({"begin": True})
+    assert world.hear() == {"done": {"reported": True}}
+    assert world.broker.told() == ["RunHeartbeat", "RunReported failed"]
+
+
+@pytest.mark.parametrize("how", ["hang up", "end", "nonsense"])
+def test_the_end_interrupts_and_what_fails_by_it_is_not_told(world: World, how: str) -> None:
+    world.launch(wait=True)
+    world.say({"begin": True})
+    module = world_module(world)
+    assert module.begun.wait(10)
+    if how == "hang up":
+        world.to_driver.close()
+    else:
+        world.say({"end": True} if how == "end" else [])  # type: ignore[arg-type]
+    assert world.left.get(timeout=10) == (1 if how == "nonsense" else 0)
+    assert world.spark.calls[-1] == "interrupt"
+    module.go.set()
+    threading.Event().wait(0.1)
+    assert world.broker.told() == ["RunHeartbeat", "TaskReported a running"]
+
+
+def world_module(world: World) -> Any:
+    import sys
+
+    end = threading.Event()
+    while world.file.stem not in sys.modules or not hasattr(sys.modules[world.file.stem], "a"):
+        end.wait(0.01)
+    return sys.modules[world.file.stem]

@@ -1,0 +1,131 @@
+"""Scripts: their arguments, their end, and that they never outlive their driver or its lease."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retrofill.domain.pipeline import TaskDefinition
+from retrofill.driver.launch import Launch
+from retrofill.driver.submit import GROUP, BadArgument, Submits, format_args
+from retrofill.driver.submit import SubmitFailed as Failed
+from retrofill.settings import Settings
+
+
+def launch(script: str = "x.py", args: tuple[str, ...] = ()) -> Launch:
+    task = {"name": "a", "kind": "submit", "submit": {"script": script, "args": args}}
+    given: dict[str, Any] = {
+        "backfill_id": "b",
+        "run_id": 7,
+        "attempt": 2,
+        "pipeline": {
+            "name": "p",
+            "schedule": "@daily",
+            "timezone": "America/New_York",
+            "tasks": [task],
+            "code": {"file": "/p.py", "attribute": "p"},
+        },
+        "interval_start": datetime(2013, 1, 1, 5, tzinfo=UTC),
+        "interval_end": datetime(2013, 1, 2, 5, tzinfo=UTC),
+        "conf": {"city": "JFK", "deep": {"er": 1}},
+    }
+    return Launch.model_validate(given)
+
+
+class Plain(Submits):
+    """Without Spark around the script."""
+
+    def command(self, submit: Any) -> list[str]:
+        return [sys.executable, submit.script]
+
+
+def run(tmp_path: Path, text: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(text)
+    made = launch(str(script))
+    task: TaskDefinition = made.pipeline.tasks[0]
+    Plain(Settings(), made).run(task)
+
+
+@pytest.mark.parametrize(
+    ("arg", "filled"),
+    [
+        ("--day", "--day"),
+        ("{interval.start:%Y-%m-%d %H}", "2013-01-01 00"),
+        ("{interval.end}", "2013-01-02 00:00:00-05:00"),
+        ("{run.id}/{run.attempt}/{run.backfill_id}", "7/2/b"),
+        ("{run.logical_date:%j}", "001"),
+        ("{conf.city} {conf[city]} {conf[deep][er]}", "JFK JFK 1"),
+        ("{{}}", "{}"),
+    ],
+)
+def test_arguments_are_filled_in(arg: str, filled: str) -> None:
+    assert format_args([arg], launch()) == [filled]
+
+
+@pytest.mark.parametrize("arg", ["{run.secret}", "{conf.__class__}", "{0}", "{}", "{interval.start.year}", "{os}"])
+def test_nothing_else_can_be_reached(arg: str) -> None:
+    with pytest.raises(BadArgument, match=r"use interval\.start"):
+        format_args([arg], launch())
+
+
+def test_a_script_that_succeeds(tmp_path: Path) -> None:
+    run(tmp_path, f"open({str(tmp_path / 'out')!r}, 'w').write('x')")
+    assert (tmp_path / "out").read_text() == "x"
+
+
+def test_a_script_that_fails_tells_its_last_lines(tmp_path: Path) -> None:
+    with pytest.raises(Failed, match=r"(?s)ended with status 3.*the reason$"):
+        run(tmp_path, "import sys; print('the reason', file=sys.stderr); sys.exit(3)")
+
+
+def grandchild(tmp_path: Path) -> tuple[subprocess.Popen[bytes], int]:
+    """A group whose command's child sleeps; its pid."""
+    pid = tmp_path / "pid"
+    sleeper = f"import os, time; open({str(pid)!r} + '.tmp', 'w').write(str(os.getpid())); " + (
+        f"os.rename({str(pid)!r} + '.tmp', {str(pid)!r}); time.sleep(60)"
+    )
+    outer = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {sleeper!r}])"
+    group = subprocess.Popen([*GROUP, sys.executable, "-c", outer], stdin=subprocess.PIPE, start_new_session=True)
+    wait_until(pid.exists)
+    return group, int(pid.read_text())
+
+
+def wait_until(true: Any) -> None:
+    end = time.monotonic() + 10
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def test_the_whole_group_ends_with_its_starter(tmp_path: Path) -> None:
+    group, pid = grandchild(tmp_path)
+    assert group.stdin is not None
+    group.stdin.close()
+    assert group.wait(10) == -9
+    wait_until(lambda: gone(pid))
+
+
+def test_the_whole_group_ends_with_the_lease_unless_it_is_renewed(tmp_path: Path) -> None:
+    group, pid = grandchild(tmp_path)
+    assert group.stdin is not None
+    started = time.monotonic()
+    for seconds in (0.3, 0.8):
+        os.write(group.stdin.fileno(), f"{started + seconds}\n".encode())
+    assert group.wait(10) == -9
+    assert time.monotonic() - started >= 0.8
+    wait_until(lambda: gone(pid))

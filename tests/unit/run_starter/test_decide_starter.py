@@ -1,0 +1,383 @@
+"""Claims never exceed a limit; reports change runs and tasks along their tables of edges and in no other way."""
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from retrofill.domain.run import LIVE
+from retrofill.domain.run import MACHINE as RUN
+from retrofill.domain.run import RunState as R
+from retrofill.domain.task_run import MACHINE as TASK
+from retrofill.domain.task_run import TaskState as T
+from retrofill.messages.runs import ErrorInfo, RunHeartbeat, RunReported, TaskReported
+from run_starter.decide import YIELD_SECONDS, Claim, Demand, RunOutcome, RunRow, claim, fold, free_slots, lose
+
+# claiming
+
+
+def demand(own=(), pipeline=(), *, most=4, pipeline_most=4, rivals=(), free=10, yielded_for=0.0):
+    return Demand(
+        most, pipeline_most, frozenset(own), frozenset(pipeline) | frozenset(own), tuple(rivals), free, yielded_for
+    )
+
+
+@st.composite
+def demands(draw):
+    own = draw(st.sets(st.integers(1, 8)))
+    # The pipeline's slots are other numbers, and its live runs are those of the backfill and of others.
+    pipeline = draw(st.sets(st.integers(1, 12), min_size=len(own)))
+    return Demand(
+        backfill_limit=draw(st.integers(1, 8)),
+        pipeline_limit=draw(st.integers(1, 12)),
+        backfill_slots=frozenset(own),
+        pipeline_slots=frozenset(pipeline),
+        rivals=tuple(draw(st.lists(st.integers(0, 8), max_size=4))),
+        free_drivers=draw(st.integers(0, 10)),
+        yielded_for=draw(st.floats(0, 20)),
+    )
+
+
+@given(demands())
+def test_a_claim_never_exceeds_a_limit_nor_takes_a_slot_that_is_taken(given):
+    made = claim(given)
+    own, shared = [a for a, _ in made.slots], [b for _, b in made.slots]
+    assert len(made.slots) <= given.free_drivers
+    for slots, taken, limit in (
+        (own, given.backfill_slots, given.backfill_limit),
+        (shared, given.pipeline_slots, given.pipeline_limit),
+    ):
+        assert not slots or len(taken) + len(slots) <= limit
+        assert all(1 <= slot <= limit for slot in slots)
+        assert len(set(slots)) == len(slots)
+        assert not set(slots) & taken
+
+
+@given(demands())
+def test_a_claim_takes_all_there_is_but_what_it_leaves_to_poorer_rivals(given):
+    made = claim(given)
+    room = max(0, given.backfill_limit - len(given.backfill_slots))
+    shared = max(0, given.pipeline_limit - len(given.pipeline_slots))
+    most = min(room, shared, given.free_drivers)
+    poorer = len([live for live in given.rivals if live < len(given.backfill_slots)])
+    allowed = min(most, max(0, shared - poorer)) if given.yielded_for < 5 else most
+    assert len(made.slots) == allowed
+    assert made.left == (allowed < most)
+
+
+@given(taken=st.frozensets(st.integers(1, 20)), limit=st.integers(1, 20))
+def test_free_slots_are_the_lowest_and_with_the_taken_ones_hold_the_limit(taken, limit):
+    free = free_slots(taken, limit)
+    assert free == sorted(set(free) - taken)
+    assert len(free) == max(0, limit - len(taken))
+    assert all(slot in taken or slot in free for slot in range(1, (free[-1] if free else 0) + 1))
+
+
+def test_slots_are_given_lowest_first():
+    assert claim(demand(own=[2], pipeline=[1])).slots == ((1, 3), (3, 4))
+
+
+def test_after_a_limit_was_lowered_none_starts_until_it_holds_again():
+    assert claim(demand(own=[5, 6, 7], most=3, pipeline_most=20)).slots == ()
+    assert claim(demand(own=[6, 7], most=3, pipeline_most=20)).slots == ((1, 1),)
+
+
+@pytest.mark.parametrize(
+    ("rivals", "yielded_for", "started", "left"),
+    [
+        ((), 0.0, 2, False),
+        ((2,), 0.0, 2, False),  # as rich as this one
+        ((3,), 0.0, 2, False),
+        ((1,), 0.0, 1, True),
+        ((0, 1), 0.0, 0, True),
+        ((0, 1, 1), 4.999, 0, True),
+        ((0, 1, 1), YIELD_SECONDS, 2, False),
+        ((0, 1, 1), 60.0, 2, False),
+    ],
+)
+def test_a_slot_is_left_to_each_poorer_rival_for_five_seconds(rivals, yielded_for, started, left):
+    made = claim(demand(own=[1, 2], rivals=rivals, yielded_for=yielded_for))
+    assert (len(made.slots), made.left) == (started, left)
+
+
+def test_where_nothing_could_start_nothing_is_left():
+    assert claim(demand(own=[1, 2, 3, 4], rivals=(0,))) == Claim(())
+    assert claim(demand(own=[1], rivals=(0,), free=0)) == Claim(())
+
+
+def test_with_room_for_all_nobody_waits():
+    made = claim(demand(own=[1], rivals=(0,), most=2, pipeline_most=10))
+    assert (len(made.slots), made.left) == (1, False)
+
+
+# reports
+
+MOST_LOST = 5
+ERROR = ErrorInfo(type="E", message="no disk")
+
+
+def row(state=R.RUNNING, attempt=2, *, lost=0, cancel=False, started=True):
+    return RunRow(7, R(state), attempt, lost, cancel, started)
+
+
+def beat(attempt=2):
+    return RunHeartbeat(backfill_id="b", run_id=7, attempt=attempt)
+
+
+def task(state, name="t", attempt=2, **more):
+    return TaskReported(backfill_id="b", run_id=7, attempt=attempt, task=name, state=state, **more)
+
+
+def ended(state, attempt=2, error=None):
+    return RunReported(backfill_id="b", run_id=7, attempt=attempt, state=state, error=error)
+
+
+def fold_all(reports, of=None, tasks=None, most=MOST_LOST):
+    of = of or row()
+    states = {(7, of.attempt, name): T(state) for name, state in (tasks or {"t": "none"}).items()}
+    return fold(reports, {7: of}, states, most)
+
+
+REPORTS = {
+    "heartbeat": beat,
+    "task": lambda attempt: task("queued", attempt=attempt),
+    **{
+        how: (lambda attempt, how=how: ended(how, attempt, ERROR))
+        for how in ("succeeded", "failed", "cancelled", "lost", "released")
+    },
+}
+
+
+@pytest.mark.parametrize("cancel", [False, True])
+@pytest.mark.parametrize("attempt", [1, 2, 3])
+@pytest.mark.parametrize("report", REPORTS)
+@pytest.mark.parametrize("state", R)
+def test_one_report_in_each_state(state, report, attempt, cancel):
+    made = fold_all([REPORTS[report](attempt)], row(state, cancel=cancel, started=False))
+    loss = report in ("cancelled", "lost", "released")
+    if attempt != 2 or state not in LIVE or (state == R.PUBLISHING and loss):
+        assert made.runs == {}
+        assert made.tasks == []
+        assert len(made.ignored) == 1
+        return
+    assert made.ignored == []
+    outcome = made.runs[7]
+    assert outcome.alive == (report == "heartbeat")
+    assert (
+        outcome.starts
+        == outcome.first_start
+        == (state == R.STARTING and report in ("heartbeat", "succeeded", "failed"))
+    )
+    expected = {"heartbeat": None, "task": None, "succeeded": R.SUCCEEDED, "failed": R.FAILED}
+    assert outcome.ends == expected.get(report, R.CANCELLED if cancel else R.QUEUED)
+    assert outcome.lost == loss
+    assert outcome.counted == (report in ("cancelled", "lost"))
+    assert outcome.error == (ERROR if report == "failed" else None)
+    assert [(step.task, step.frm, step.to) for step in made.tasks] == (
+        [("t", "none", "queued")] if report == "task" else []
+    )
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_the_first_start_is_told_from_later_ones(started):
+    outcome = fold_all([beat()], row(R.STARTING, started=started)).runs[7]
+    assert (outcome.starts, outcome.first_start) == (True, not started)
+
+
+def test_a_run_starts_once_in_a_batch_and_not_again_when_it_runs():
+    made = fold_all([beat(), beat(), beat()], row(R.STARTING))
+    assert made.runs == {7: RunOutcome(starts=True, alive=True)}
+    assert fold_all([beat(), beat()], row(R.RUNNING)).runs == {7: RunOutcome(alive=True)}
+
+
+def test_a_whole_attempt_in_one_batch():
+    made = fold_all(
+        [
+            beat(),
+            task("running", "a"),
+            task("succeeded", "a"),
+            task("running", "b"),
+            beat(),
+            task("succeeded", "b"),
+            ended("succeeded"),
+        ],
+        row(R.STARTING, started=False),
+        {"a": "none", "b": "none"},
+    )
+    assert made.runs == {7: RunOutcome(starts=True, first_start=True, alive=True, ends=R.SUCCEEDED)}
+    assert [(step.task, step.frm, step.to, step.announce) for step in made.tasks] == [
+        ("a", "none", "queued", False),
+        ("a", "queued", "running", True),
+        ("a", "running", "succeeded", True),
+        ("b", "none", "queued", False),
+        ("b", "queued", "running", True),
+        ("b", "running", "succeeded", True),
+    ]
+    assert made.ignored == []
+
+
+@pytest.mark.parametrize("end", ["succeeded", "failed", "cancelled", "lost", "released"])
+@pytest.mark.parametrize("later", REPORTS)
+def test_what_comes_after_the_end_in_one_batch_changes_nothing(end, later):
+    one = fold_all([ended(end)])
+    both = fold_all([ended(end), REPORTS[later](2)])
+    assert both.runs == one.runs
+    assert both.tasks == []
+    assert len(both.ignored) == 1
+
+
+@pytest.mark.parametrize("old", [1, 3])
+def test_reports_of_another_attempt_change_nothing_whatever_surrounds_them(old):
+    others = [make(old) for make in REPORTS.values()]
+    own = [beat(), task("running"), ended("lost")]
+    mixed = [report for each in own for report in (*others, each)] + others
+    made, alone = fold_all(mixed), fold_all(own)
+    assert (made.runs, made.tasks) == (alone.runs, alone.tasks)
+    assert len(made.ignored) == 4 * len(others)
+
+
+def test_runs_of_one_batch_do_not_mix():
+    other = RunReported(backfill_id="b", run_id=8, attempt=1, state="failed")
+    rows = {7: row(), 8: RunRow(8, R.STARTING, 1, 0, False, False)}
+    made = fold([other, beat()], rows, {}, MOST_LOST)
+    assert made.runs[7] == RunOutcome(alive=True)
+    assert made.runs[8] == RunOutcome(starts=True, first_start=True, ends=R.FAILED)
+
+
+@pytest.mark.parametrize("frm", T)
+@pytest.mark.parametrize("to", T)
+def test_one_step_of_a_task(frm, to):
+    made = fold_all([task(to, try_number=3, error=ERROR)], tasks={"t": frm})
+    steps = [(step.frm, step.to, step.announce, step.error) for step in made.tasks]
+    if (frm, to) == (T.NONE, T.RUNNING):
+        assert steps == [(T.NONE, T.QUEUED, False, None), (T.QUEUED, T.RUNNING, True, ERROR)]
+    elif TASK.allows(frm, to):
+        assert steps == [(frm, to, True, ERROR)]
+        assert made.tasks[0].try_number == 3
+    else:
+        assert steps == []
+        assert made.ignored[0][1] == f"the task is {frm}"
+
+
+@pytest.mark.parametrize("state", ["running", "retrying", "succeeded", "failed"])
+@pytest.mark.parametrize("skip", ["skipped", "upstream_failed"])
+def test_a_skip_never_overwrites_what_has_begun(state, skip):
+    assert fold_all([task(skip)], tasks={"t": state}).tasks == []
+
+
+def test_a_skip_does_not_overwrite_a_start_of_the_same_batch():
+    made = fold_all([task("running"), task("skipped"), task("succeeded")])
+    assert [step.to for step in made.tasks] == ["queued", "running", "succeeded"]
+    assert len(made.ignored) == 1
+
+
+def test_retries_go_round():
+    made = fold_all([task("running"), task("retrying"), task("running", try_number=2), task("failed", try_number=2)])
+    assert [step.to for step in made.tasks] == ["queued", "running", "retrying", "running", "failed"]
+    assert [step.try_number for step in made.tasks] == [1, 1, 1, 2, 2]
+
+
+def test_a_task_that_the_run_does_not_have_is_left_out():
+    made = fold_all([task("running", "elsewhere")])
+    assert made.tasks == []
+    assert "elsewhere" in made.ignored[0][1]
+
+
+# losses
+
+
+@pytest.mark.parametrize("counted", [False, True])
+@pytest.mark.parametrize("cancel", [False, True])
+@pytest.mark.parametrize("lost", range(7))
+def test_what_a_loss_leads_to(lost, cancel, counted):
+    outcome = RunOutcome()
+    lose(row(lost=lost, cancel=cancel), outcome, MOST_LOST, counted=counted)
+    if cancel:
+        expected = R.CANCELLED
+    elif counted and lost + 1 >= MOST_LOST:
+        expected = R.FAILED
+    else:
+        expected = R.QUEUED
+    assert (outcome.ends, outcome.lost, outcome.counted) == (expected, True, counted)
+    assert (outcome.error is not None) == (expected == R.FAILED)
+
+
+def test_the_last_loss_says_how_often_and_what_was_said():
+    outcome = fold_all([ended("lost", error=ERROR)], row(lost=4)).runs[7]
+    assert outcome.error == ErrorInfo(type="DriverLost", message="the driver was lost 5 times: no disk")
+
+
+def test_as_many_attempts_as_allowed():
+    """Played to the end: a run is lost as often as allowed and released as often as one likes."""
+    lost = attempts = 0
+    while True:
+        attempts += 1
+        released = fold_all([ended("released", attempts)], row(attempt=attempts, lost=lost)).runs[7]
+        assert released.ends == R.QUEUED
+        attempts += 1
+        outcome = fold_all([beat(attempts), ended("lost", attempts)], row(attempt=attempts, lost=lost)).runs[7]
+        lost += outcome.counted
+        if outcome.ends != R.QUEUED:
+            break
+    assert (outcome.ends, lost) == (R.FAILED, MOST_LOST)
+
+
+# the tables of edges
+
+report_of = st.one_of(
+    st.builds(beat, attempt=st.integers(1, 3)),
+    st.builds(task, st.sampled_from(T), st.sampled_from(["a", "b", "c"]), attempt=st.sampled_from([1, 2, 2, 2])),
+    st.builds(
+        ended, st.sampled_from(["succeeded", "failed", "cancelled", "lost", "released"]), st.sampled_from([1, 2, 2])
+    ),
+)
+row_of = st.builds(row, st.sampled_from(R), lost=st.integers(0, 6), cancel=st.booleans(), started=st.booleans())
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    of=row_of,
+    reports=st.lists(report_of, max_size=12),
+    tasks=st.fixed_dictionaries({"a": st.sampled_from(T), "b": st.sampled_from(T)}),
+)
+def test_no_batch_ever_leaves_the_tables_of_edges(of, reports, tasks):
+    made = fold_all(reports, of, tasks)
+    for outcome in made.runs.values():
+        path = [of.state] + [R.RUNNING] * outcome.starts + [outcome.ends] * (outcome.ends is not None)
+        assert all(RUN.allows(a, b) for a, b in itertools.pairwise(path)), path
+        assert not (outcome.first_start and of.started_before)
+    for name, state in tasks.items():
+        at = state
+        for step in made.tasks:
+            if step.task == name:
+                assert step.frm == at
+                assert TASK.allows(at, step.to)
+                assert (step.run_id, step.attempt) == (7, of.attempt)
+                at = step.to
+    assert all(step.task in tasks for step in made.tasks)
+    changed = len([step for step in made.tasks if step.announce])
+    assert changed + len(made.ignored) <= len(reports)
+
+
+@settings(deadline=None)
+@given(of=row_of, reports=st.lists(report_of, max_size=8), at=st.integers(0, 8))
+def test_a_batch_cut_in_two_changes_the_same(of, reports, at):
+    """How reports fall into batches must not matter: the second half is folded over what the first one wrote."""
+    states = {(7, 2, "a"): T.NONE, (7, 2, "b"): T.QUEUED}
+    whole = fold(reports, {7: of}, states, MOST_LOST)
+    first = fold(reports[:at], {7: of}, states, MOST_LOST)
+    one = first.runs.get(7, RunOutcome())
+    now = one.ends or (R.RUNNING if one.starts else of.state)
+    between = RunRow(
+        7, now, of.attempt, of.lost_attempts + one.counted, of.cancel_requested, of.started_before or one.starts
+    )
+    after = {**states, **{(step.run_id, step.attempt, step.task): step.to for step in first.tasks}}
+    second = fold(reports[at:], {7: between}, after, MOST_LOST)
+    two = second.runs.get(7, RunOutcome())
+    assert first.tasks + second.tasks == whole.tasks
+    assert first.ignored + second.ignored == whole.ignored or one.ends is not None
+    all_at_once = whole.runs.get(7, RunOutcome())
+    assert (one.ends or two.ends) == all_at_once.ends
+    assert (one.starts or two.starts) == all_at_once.starts
+    assert (one.counted or two.counted) == all_at_once.counted

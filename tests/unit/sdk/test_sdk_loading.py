@@ -1,0 +1,79 @@
+"""Reading the user's files: what is found, and one line with its place for what is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from retrofill.loading import PipelineFileError, load_pipelines
+
+GOOD = """
+from retrofill import Pipeline
+one = Pipeline("one", schedule="@daily")
+same = one
+two = Pipeline("two", schedule="@hourly")
+"""
+
+
+def test_a_file_with_two_pipelines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "two_of_them.py").write_text(GOOD)
+    monkeypatch.chdir(tmp_path)
+    found = load_pipelines("two_of_them.py")
+    assert [(made.name, code.attribute) for made, code in found] == [("one", "one"), ("two", "two")]
+    assert {code.file for _, code in found} == {str(tmp_path / "two_of_them.py")}
+
+
+def test_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "package_of_them").mkdir()
+    (tmp_path / "package_of_them" / "daily.py").write_text(GOOD)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = load_pipelines("package_of_them.daily")
+    assert {code.module for _, code in found} == {"package_of_them.daily"}
+
+
+def test_a_file_that_is_named_like_a_module_of_python(tmp_path: Path) -> None:
+    import json
+
+    (tmp_path / "json.py").write_text(GOOD)
+    assert len(load_pipelines(tmp_path / "json.py")) == 2
+    assert json.loads("1") == 1
+
+
+def test_helpers_beside_the_file_are_importable(tmp_path: Path) -> None:
+    (tmp_path / "helper_beside.py").write_text("RULE = '@daily'\n")
+    (tmp_path / "uses_helper.py").write_text(
+        "from helper_beside import RULE\nfrom retrofill import Pipeline\np = Pipeline('p', schedule=RULE)\n"
+    )
+    assert load_pipelines(tmp_path / "uses_helper.py")[0][0].name == "p"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("\n\nimport nonesuch_at_all\n", "broken.py:3: ModuleNotFoundError: No module named 'nonesuch_at_all'"),
+        ("x = (\n", "broken.py:1: SyntaxError: '(' was never closed"),
+        ("def f():\n    return 1 / 0\n\nf()\n", "broken.py:2: ZeroDivisionError: division by zero"),
+        ("raise SystemExit(3)\n", "broken.py:1: SystemExit: 3"),
+        ("raise ValueError('one\\ntwo')\n", "broken.py:1: ValueError: one"),
+        ("x = 1\n", "there is no Pipeline at its top level"),
+        (
+            "from retrofill import Pipeline\np = Pipeline('a b', schedule='@daily')\n",
+            "broken.py:2: ValueError: 'a b' is no name",
+        ),
+    ],
+)
+def test_what_is_wrong_is_one_line_with_its_place(tmp_path: Path, text: str, told: str) -> None:
+    (tmp_path / "broken.py").write_text(text)
+    with pytest.raises(PipelineFileError) as caught:
+        load_pipelines(tmp_path / "broken.py")
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(PipelineFileError, match=r"nope\.py: there is no such file"):
+        load_pipelines(tmp_path / "nope.py")
+    with pytest.raises(PipelineFileError, match="ModuleNotFoundError: No module named 'nonesuch_module'"):
+        load_pipelines("nonesuch_module")

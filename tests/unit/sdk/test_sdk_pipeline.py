@@ -1,0 +1,98 @@
+"""What users write becomes data, and what is wrong with it is said where they wrote it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import date, timedelta
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from retrofill import Deadline, Pipeline, Reference
+from retrofill.domain.pipeline import CodeLocation, PipelineDefinition
+
+CODE = CodeLocation(file="/pipelines/flights.py", attribute="flights")
+
+
+def pipeline(**more: object) -> Pipeline:
+    return Pipeline("flights", schedule="@daily", **more)  # type: ignore[arg-type]
+
+
+def test_the_whole_of_it() -> None:
+    flights = pipeline(
+        start="2013-01-01",
+        timezone="America/New_York",
+        max_active_runs=4,
+        deadlines=[Deadline("slow", Reference.RUN_STARTED_AT, timedelta(minutes=10), callback="page", kwargs={"a": 1})],
+        retries=2,
+        retry_delay=timedelta(minutes=1),
+        spark_conf={"spark.sql.ansi.enabled": True},
+    )
+
+    @flights.task
+    def delays(run: object) -> None: ...
+
+    @flights.branch(after=delays, retries=0)
+    def route(run: object) -> str:
+        return "publish"
+
+    @flights.task(after=[route, "delays"], trigger_rule="none_failed", retry_delay=3)
+    def publish(run: object) -> None: ...
+
+    flights.submit("script", "s3://jobs/delays.py", args=["{run.id}"], conf={"spark.x": 1}, after=publish)
+    made = flights.to_definition(CODE)
+    assert (made.start, made.executor, made.spark_conf) == (date(2013, 1, 1), "pool", {"spark.sql.ansi.enabled": "true"})
+    assert [(t.name, t.kind, t.after, t.retries, t.retry_delay_seconds) for t in made.tasks] == [
+        ("delays", "python", (), 2, 60.0),
+        ("route", "branch", ("delays",), 0, 60.0),
+        ("publish", "python", ("route", "delays"), 2, 3.0),
+        ("script", "submit", ("publish",), 2, 60.0),
+    ]
+    assert made.deadlines[0].interval_seconds == 600
+    assert made.tasks[3].submit is not None
+    assert made.tasks[3].submit.script == "s3://jobs/delays.py"
+    assert PipelineDefinition.model_validate_json(made.model_dump_json()) == made
+    assert flights.functions["delays"] is delays
+
+
+def test_a_script_is_found_beside_the_pipelines_file(tmp_path: Path) -> None:
+    (tmp_path / "job.py").touch()
+    flights = pipeline()
+    flights.submit("script", "job.py")
+    made = flights.to_definition(CodeLocation(file=str(tmp_path / "flights.py"), attribute="flights"))
+    assert made.tasks[0].submit is not None
+    assert made.tasks[0].submit.script == str(tmp_path / "job.py")
+
+
+def test_what_is_wrong_is_said_at_once() -> None:
+    flights = pipeline()
+
+    @flights.task(name="a")
+    def first(run: object) -> None: ...
+
+    with pytest.raises(ValueError, match="'a' is there twice"):
+        flights.task(name="a")(lambda run: None)
+    with pytest.raises(ValueError, match="comes after '<lambda>', which is no task of pipeline 'flights'"):
+        flights.task(after=lambda run: None, name="b")(lambda run: None)
+    with pytest.raises(ValueError, match="not a valid TriggerRule"):
+        flights.task(trigger_rule="sometimes", name="b")(lambda run: None)
+    with pytest.raises(ValueError, match="is no name"):
+        Pipeline("no name", schedule="@daily")
+    with pytest.raises(ValidationError):
+        Deadline("slow", "SOMETIME", timedelta(1))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [{"timezone": "Mars"}, {"max_active_runs": 0}, {"executor": "magic"}, {"start": "soon"}])
+def test_what_only_the_whole_shows_is_said_when_it_is_applied(wrong: dict[str, object]) -> None:
+    flights = pipeline(**wrong)
+    flights.task(name="a")(lambda run: None)
+    with pytest.raises(ValidationError):
+        flights.to_definition(CODE)
+
+
+def test_importing_the_sdk_imports_neither_spark_nor_kafka_nor_a_database() -> None:
+    check = "import sys, retrofill; print([m for m in ('pyspark', 'confluent_kafka', 'sqlalchemy') if m in sys.modules])"
+    told = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True, timeout=60)
+    assert told.stdout.strip() == "[]"
