@@ -26,6 +26,7 @@ from run_starter.executors import Executor, Launch
 
 # A row that is locked by somebody else is looked at again this soon.
 AGAIN_SECONDS = 0.1
+POLL_SECONDS = 5.0
 CANCEL_CHUNK = 500
 
 
@@ -95,6 +96,12 @@ class Claims:
             )
         )
         self.live[id] = len(room.backfill_slots) + len(decision.slots)
+        if len(decision.slots) >= free:
+            # It may have wanted more: whichever driver is free next, whoever's it was, may be for it.
+            self.starving.add(id)
+        if not decision.slots and not room.backfill_slots:
+            # All slots are others'. A notification tells when one is free; this is the poll behind it.
+            tx.look_at(f"b:{id}", POLL_SECONDS)
         if decision.left:
             since = self.yielding_since.setdefault(id, now)
             tx.look_at(f"b:{id}", max(AGAIN_SECONDS, since + YIELD_SECONDS - now))

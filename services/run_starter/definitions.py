@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Any
-
 from sqlalchemy import Connection, select
 
 from retrofill.bus.faults import Poison
@@ -15,21 +12,20 @@ KEPT = 1000
 
 
 class Definitions:
-    """A cache by backfill id."""
+    """A cache by backfill id, which forgets the oldest beyond ``KEPT``."""
 
     def __init__(self) -> None:
-        self._parse = lru_cache(KEPT)(self._parse_once)
-        self._raw: dict[str, Any] = {}
+        self._known: dict[str, PipelineDefinition] = {}
 
     def of(self, conn: Connection, backfill_id: str) -> PipelineDefinition:
         """The definition of a backfill. Raises ``Poison`` where there is no such backfill."""
-        if self._parse.cache_info().currsize and backfill_id in self._raw:
-            return self._parse(backfill_id)
-        row = conn.execute(select(backfill.c.definition).where(backfill.c.id == backfill_id)).first()
-        if row is None:
-            raise Poison(f"there is no backfill {backfill_id!r}")
-        self._raw[backfill_id] = row.definition
-        return self._parse(backfill_id)
-
-    def _parse_once(self, backfill_id: str) -> PipelineDefinition:
-        return PipelineDefinition.model_validate(self._raw.pop(backfill_id))
+        known = self._known.get(backfill_id)
+        if known is None:
+            row = conn.execute(select(backfill.c.definition).where(backfill.c.id == backfill_id)).first()
+            if row is None:
+                raise Poison(f"there is no backfill {backfill_id!r}")
+            known = PipelineDefinition.model_validate(row.definition)
+            if len(self._known) >= KEPT:
+                self._known.pop(next(iter(self._known)))
+            self._known[backfill_id] = known
+        return known

@@ -135,7 +135,7 @@ def test_reports_of_an_older_attempt_change_nothing(stack: Installation) -> None
     stack.start("instant-starter", INSTANT_SECONDS="3600", RETROFILL_LEASE_SECONDS="3")
     id = stack.request("p", "2020-01-01", "2020-01-01")
     # Nobody sends heartbeats after the first: the lease ends and a new attempt begins.
-    until(lambda: stack.value("SELECT max(attempt) FROM run") >= 2, "a second attempt")
+    until(lambda: stack.value("SELECT coalesce(max(attempt), 0) FROM run") >= 2, "a second attempt")
     run = stack.value("SELECT id FROM run")
     for report in (
         RunHeartbeat(backfill_id=id, run_id=run, attempt=1),
@@ -144,7 +144,7 @@ def test_reports_of_an_older_attempt_change_nothing(stack: Installation) -> None
         stack.publish(Topic.RUN_REPORTS, id, report)
     lost = stack.wait_event(Topic.RUN_EVENTS, lambda e: e.body["type"] == "RunAttemptLost", "the loss")
     assert lost.body["attempt"] == 1
-    until(lambda: stack.value("SELECT max(attempt) FROM run") >= 3, "the next attempt begins all the same")
+    until(lambda: stack.value("SELECT coalesce(max(attempt), 0) FROM run") >= 3, "the next attempt begins all the same")
     assert not [e for e in stack.events(Topic.RUN_EVENTS) if e.body["type"] == "RunSucceeded"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 from confluent_kafka import KafkaException
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DataError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolExhausted
 
 UNIQUE_VIOLATION = "23505"
@@ -46,7 +46,11 @@ def classify(error: BaseException) -> Fault:
     if isinstance(error, Conflict):
         return Fault.CONFLICT
     if isinstance(error, DBAPIError):
-        return _classify_state(getattr(error.orig, "sqlstate", None), disconnected=error.connection_invalidated)
+        state = getattr(error.orig, "sqlstate", None)
+        if state is None and isinstance(error, DataError):
+            # Refused by the driver before it was sent: text with a NUL character.
+            return Fault.POISON
+        return _classify_state(state, disconnected=error.connection_invalidated)
     if isinstance(error, KafkaException | OSError | TimeoutError | PoolExhausted):
         return Fault.WAIT
     # Anything else was raised by our own decision code: the same message would raise it again.
@@ -54,12 +58,13 @@ def classify(error: BaseException) -> Fault:
 
 
 def _classify_state(state: str | None, *, disconnected: bool) -> Fault:
+    if state in (LOCK_TIMEOUT, STATEMENT_TIMEOUT, TRANSACTION_TIMEOUT):
+        # The last of them ends the connection too, and still is about this work.
+        return Fault.TIMEOUT
     if state is None or disconnected:
         return Fault.WAIT
     if state in (UNIQUE_VIOLATION, EXCLUSION_VIOLATION, DEADLOCK, SERIALIZATION_FAILURE):
         return Fault.CONFLICT
-    if state in (LOCK_TIMEOUT, STATEMENT_TIMEOUT, TRANSACTION_TIMEOUT):
-        return Fault.TIMEOUT
     if state[:2] in ("22", "54", "23"):
         return Fault.POISON
     return Fault.WAIT

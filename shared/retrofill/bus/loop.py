@@ -249,6 +249,7 @@ class Loop:
 
     def _landed(self, shard: Shard, work: Work) -> None:
         shard.failures = 0
+        shard.conflicts = 0
         shard.retry_at = 0.0
         if shard.alone > 0:
             shard.alone -= 1

@@ -134,12 +134,14 @@ class Shard:
             return self.retry_at
         if self.ownership is not Ownership.OWNED:
             return None
+        now = time.monotonic()
         dues = list(self.looks.values())
-        dues += [queue.held_until for queue in self.queues.values() if queue.items and queue.held_until]
+        # A hold that is over is not due: what it held is, if that is a message.
+        dues += [queue.held_until for queue in self.queues.values() if queue.items and queue.held_until > now]
         if self.ends_since is not None:
             dues.append(self.ends_since + flush_seconds)
+        if self.has_messages(now):
+            dues.append(0.0)
         if self.failures:
             return max(self.retry_at, min(dues, default=self.retry_at))
-        if self.has_messages(time.monotonic()):
-            dues.append(0.0)
         return min(dues, default=None)

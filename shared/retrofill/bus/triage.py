@@ -42,7 +42,7 @@ def triage(record: Record, partitions: int, topic_id: str) -> Verdict:
             raise Undecodable(f"the header {record.bad_header!r} is not UTF-8")
         key = read_key(record)
         if key is None:
-            return Misplaced(record, _fresh_id(record) or derived, derived)
+            return Misplaced(record, _fresh_id(record, derived), derived)
         elsewhere = partition_of(key, partitions) != record.partition
         if elsewhere and record.topic not in COMPACTED:
             return Misplaced(record, key, derived)
@@ -66,14 +66,24 @@ def read_key(record: Record) -> str | None:
         if record.topic == Topic.BACKFILL_REQUESTS:
             return None
         raise Undecodable("the message has no key")
-    if len(key) > MAX_KEY or not key.isprintable():
+    if not _is_id(key):
         raise Undecodable(f"the key is no id: printable text of up to {MAX_KEY} characters is")
     return key
 
 
-def _fresh_id(record: Record) -> str | None:
-    """The id that a request without a key names in its body, if any; checked against the key when it arrives again."""
+def _fresh_id(record: Record, derived: str) -> str:
+    """The id for a request without a key: the one that it names in its body, or else its ``ce_id``.
+
+    Checked against the key when it arrives again, so what could be no key is not taken.
+    """
     if record.value is None:
         raise Undecodable("the value is null")
     named = decode_object(record.value).get("id")
-    return named if isinstance(named, str) and 0 < len(named) <= MAX_KEY and named.isprintable() else None
+    for id in (named, derived):
+        if isinstance(id, str) and id and _is_id(id):
+            return id
+    return str(uuid.uuid5(ID_NAMESPACE, derived))
+
+
+def _is_id(text: str) -> bool:
+    return len(text) <= MAX_KEY and text.isprintable()

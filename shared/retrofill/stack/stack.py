@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -113,7 +114,7 @@ class Stack:
         for name in self._services:
             supervisor.start_part(name)
         for name in self._services:
-            self._await(supervisor, name, lambda name=name: self._is_ready(supervisor, name), SERVICE_SECONDS)
+            self._await(supervisor, name, partial(self._is_ready, supervisor, name), SERVICE_SECONDS)
             say(name, time.monotonic() - began)
         if SPARK in self._servers:
             self._await(supervisor, SPARK, lambda: ports.answers(chosen["spark"]))

@@ -1,0 +1,186 @@
+"""The whole embedded stack with Spark, as a user runs it: up, apply, backfill, look, kill, down."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import psutil
+import pytest
+
+from tests.support.installation import ROOT, until
+
+DAYS = [f"2013-01-{day:02}" for day in range(1, 7)]
+pytestmark = pytest.mark.spark
+
+
+class User:
+    """Somebody with a terminal in a folder."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.data = home / "flights"
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("RETROFILL_")},
+            **({"RETROFILL_CACHE": os.environ["RETROFILL_CACHE"]} if "RETROFILL_CACHE" in os.environ else {}),
+            "RETROFILL_HOME": str(home),
+            "RETROFILL_LEASE_SECONDS": "8",
+            "RETROFILL_CALLBACKS": json.dumps({"page_oncall": "callbacks:page_oncall"}),
+            "FLIGHTS_PAGES": str(home / "pages"),
+            "PYTHONPATH": str(ROOT / "examples" / "flights"),
+        }
+
+    def run(self, *arguments: str, status: int = 0) -> str:
+        """Run a command of the CLI; its output."""
+        command = [str(Path(sys.executable).with_name("retrofill")), *arguments]
+        done = subprocess.run(
+            command, env=self.environment, cwd=self.home, capture_output=True, text=True, check=False, timeout=300
+        )
+        assert done.returncode == status, f"{' '.join(command)}: {done.stdout}\n{done.stderr}"
+        return done.stdout if status == 0 else done.stderr
+
+    def json(self, *arguments: str) -> Any:
+        """The JSON document of a command."""
+        return json.loads(self.run(*arguments, "--json"))
+
+    def pid(self, name: str) -> int | None:
+        """The process of a part."""
+        return next(part["pid"] for part in self.json("status")["parts"] if part["name"] == name)
+
+    def marker(self) -> str:
+        """What tells this stack's processes."""
+        return str(json.loads((self.home / "identity.json").read_text())["id"])
+
+    def processes(self) -> list[psutil.Process]:
+        """All processes of this stack."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get("RETROFILL_STACK") == self.marker():
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+
+@pytest.fixture(scope="module")
+def user() -> Iterator[User]:
+    """A user whose stack is up, with the flights prepared."""
+    with tempfile.TemporaryDirectory(prefix="retrofill-acceptance-") as folder:
+        user = User(Path(folder) / "home")
+        user.home.mkdir()
+        subprocess.run(
+            [sys.executable, str(ROOT / "examples/flights/prepare.py"), str(user.data)], check=True, timeout=120
+        )
+        try:
+            user.run("up")
+            user.run("pipelines", "apply", str(ROOT / "examples/flights/pipeline.py"))
+            yield user
+        finally:
+            user.run("down")
+
+
+def backfill(user: User, id: str, first: str, last: str, *more: str) -> None:
+    """Request a backfill of the flights."""
+    conf = json.dumps({"data": str(user.data)})
+    user.run("backfill", "create", "flights_daily", "--from", first, "--to", last, "--id", id, "--conf", conf, *more)
+
+
+def test_a_backfill_on_spark_gives_the_figures_that_pandas_gives(user: User) -> None:
+    backfill(user, "first", DAYS[0], DAYS[-1], "--watch")
+    shown = user.json("backfill", "show", "first")
+    assert shown["state"] == "succeeded"
+    assert shown["by_state"] == {"succeeded": len(DAYS)}
+    for day in DAYS:
+        source = pd.read_parquet(user.data / "flights" / f"day={day}")
+        figures = pd.read_parquet(user.data / "delays" / f"day={day}").set_index("carrier")
+        assert figures["flights"].to_dict() == source.groupby("carrier").size().to_dict()
+        expected = source.groupby("carrier")["dep_delay"].mean()
+        pd.testing.assert_series_equal(figures["mean_dep_delay"].sort_index(), expected, check_names=False)
+    assert "already exists" in user.run(
+        "backfill", "create", "flights_daily", "--from", DAYS[0], "--to", DAYS[-1], status=1
+    )
+
+
+def test_kill_9_of_each_part_in_the_middle_loses_nothing(user: User) -> None:
+    backfill(user, "killed", "2013-03-01", "2013-03-24")
+    for n, part in enumerate(["run-starter", "backfill-planner", "driver", "run-starter"]):
+        wanted = 3 * (n + 1)
+        until(
+            lambda wanted=wanted: user.json("backfill", "show", "killed")["by_state"].get("succeeded", 0) >= wanted,  # type: ignore[misc]
+            f"{wanted} runs succeeded",
+            seconds=120,
+        )
+        pid = user.pid("run-starter")
+        if part == "driver":
+            assert pid is not None
+            drivers = [c for c in psutil.Process(pid).children() if "retrofill.driver" in " ".join(c.cmdline())]
+            drivers[0].kill()
+        else:
+            killed = user.pid(part)
+            assert killed is not None
+            os.kill(killed, signal.SIGKILL)
+            until(lambda part=part, killed=killed: user.pid(part) not in (None, killed), f"{part} runs again")  # type: ignore[misc]
+    user.run("backfill", "watch", "killed")
+    shown = user.json("backfill", "show", "killed")
+    assert shown["by_state"] == {"succeeded": 24}
+    hosts = {p.pid for p in user.processes() if "run_starter" in " ".join(p.cmdline())}
+    drivers = [p for p in user.processes() if "retrofill.driver" in " ".join(p.cmdline())]
+    assert drivers
+    assert all(driver.ppid() in hosts for driver in drivers), "a driver outlived the run-starter that started it"
+
+
+def test_one_deadline_one_callback(user: User) -> None:
+    user.run(
+        "backfill", "create", "flights_late_report", "--from", "2013-01-01", "--to", "2013-01-01", "--id", "late", "--watch"
+    )
+    until(
+        lambda: [c["state"] for c in user.json("callbacks", "list", "--backfill", "late")] == ["succeeded"],
+        "the callback was called",
+    )
+    assert [d["state"] for d in user.json("deadlines", "list", "--backfill", "late")] == ["missed"]
+    assert len((user.home / "pages").read_text().splitlines()) == 1
+
+
+def test_up_is_idempotent_and_state_survives_down(user: User) -> None:
+    before = user.json("status")
+    assert "runs already" in user.run("up")
+    assert user.json("status") == before
+    user.run("down")
+    assert user.processes() == []
+    user.run("up")
+    assert user.json("backfill", "show", "first")["state"] == "succeeded"
+
+
+def test_down_leaves_nothing_after_the_supervisor_was_killed(user: User) -> None:
+    supervisor = int((user.home / "run" / "supervisord.pid").read_text())
+    os.kill(supervisor, signal.SIGKILL)
+    assert user.processes()
+    user.run("down")
+    assert user.processes() == []
+    user.run("up")
+    assert {part["state"] for part in user.json("status")["parts"]} == {"running"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["backfill", "create", "flights_dayly", "--from", "2013-01-01", "--to", "2013-01-02"], "flights_daily"),
+        (["backfill", "create", "flights_daily", "--from", "2013-01-02", "--to", "2013-01-01"], "after"),
+        (["backfill", "show", "nobody"], "nobody"),
+        (["pipelines", "apply", "nosuch.py"], "nosuch.py"),
+        (["logs", "nosuch"], "backfill-planner"),
+    ],
+)
+def test_mistakes_get_one_line(user: User, arguments: list[str], words: str) -> None:
+    said = user.run(*arguments, status=1)
+    assert words in said
+    assert len(said.strip().splitlines()) == 1

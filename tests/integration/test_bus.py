@@ -1,0 +1,187 @@
+"""Exactly once between Kafka and Postgres: processes killed at every step, stopped and woken, and topics that changed."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from confluent_kafka.cimpl import NewTopic
+
+from retrofill.bus.clients import admin
+from retrofill.bus.topics import PLANNER, Topic
+from tests.support.installation import Installation, daily, key_on, until
+
+# Around every commit of the consumer and between the three steps of the relay.
+CRASH_POINTS = [
+    "batch:begun",
+    "batch:before-commit",
+    "batch:committed",
+    "relay:fenced",
+    "relay:numbered",
+    "relay:before-kafka-commit",
+    "relay:published",
+]
+
+
+@pytest.mark.parametrize("point", CRASH_POINTS)
+def test_a_planner_killed_at_any_step_leaves_one_outcome(installation: Installation, point: str) -> None:
+    dying = installation.start("backfill-planner", RETROFILL_CRASH_POINT=point, wait=False)
+    definition = daily()
+    from retrofill.messages.pipelines import PipelineApplied
+
+    installation.publish(Topic.PIPELINES, definition.name, PipelineApplied(pipeline=definition))
+    id = installation.request("p", "2020-01-01", "2020-01-10")
+    until(lambda: dying.process.poll() is not None, f"the planner dies at {point}")
+    assert dying.process.returncode == -signal.SIGKILL
+    # The whole backfill or none: never one without its runs.
+    for backfill in installation.query("SELECT id, runs FROM backfill"):
+        assert installation.runs_by_state(backfill["id"]) == {"queued": backfill["runs"]}
+    installation.start("backfill-planner")
+    assert installation.outcome(id).body["type"] == "BackfillPlanned"
+    until(lambda: installation.value("SELECT count(*) FROM backfill_planner_outbox") == 0, "all is published")
+    answers = [e for e in installation.events(Topic.BACKFILL_EVENTS) if e.key == id]
+    assert len(answers) == 1
+    assert len([e for e in installation.events(Topic.PIPELINE_EVENTS)]) == 1
+    assert installation.runs_by_state(id) == {"queued": 10}
+
+
+def test_a_stopped_planner_that_wakes_up_commits_nothing(installation: Installation) -> None:
+    stopped = installation.start("backfill-planner")
+    installation.apply(daily())
+    first = installation.request("p", "2020-01-01", "2020-01-02")
+    installation.outcome(first)
+    epochs = installation.value("SELECT sum(epoch) FROM backfill_planner_shard")
+    stopped.freeze()
+    successor = installation.start("backfill-planner")
+    ids = [installation.request("p", f"{year}-01-01", f"{year}-01-02") for year in range(2001, 2009)]
+    for id in ids:
+        assert installation.outcome(id).body["type"] == "BackfillPlanned"
+    assert installation.value("SELECT sum(epoch) FROM backfill_planner_shard") > epochs
+    stopped.thaw()
+    more = [installation.request("p", f"{year}-01-01", f"{year}-01-02") for year in range(2010, 2019)]
+    for id in more:
+        installation.outcome(id)
+    answered = [e.key for e in installation.events(Topic.BACKFILL_EVENTS)]
+    assert sorted(answered) == sorted([first, *ids, *more])
+    assert stopped.process.poll() is None
+    assert successor.process.poll() is None
+
+
+def test_many_replicas_publish_each_event_once(installation: Installation) -> None:
+    replicas = [installation.start("backfill-planner") for _ in range(3)]
+    installation.apply(daily())
+    ids = []
+    for n, replica in enumerate(replicas):
+        ids += [installation.request("p", f"20{n}{m}-01-01", f"20{n}{m}-01-01") for m in range(10)]
+        replica.kill()
+        installation.start("backfill-planner")
+    for id in ids:
+        installation.outcome(id)
+    answered = [e.key for e in installation.events(Topic.BACKFILL_EVENTS)]
+    assert sorted(answered) == sorted(ids)
+    events = installation.events(Topic.BACKFILL_EVENTS)
+    assert len({e.headers["ce_id"] for e in events}) == len(events)
+
+
+def test_a_misplaced_message_is_handled_by_its_owner(installation: Installation) -> None:
+    installation.start("backfill-planner")
+    installation.apply(daily())
+    from retrofill.messages.backfills import BackfillRequested
+
+    body = BackfillRequested.model_validate({"pipeline": "p", "from": "2020-01-01", "to": "2020-01-02"})
+    ce_id = installation.publish(Topic.BACKFILL_REQUESTS, key_on(2), body, partition=1)
+    assert installation.wait_answer(ce_id).body["type"] == "BackfillPlanned"
+    assert installation.value("SELECT shard FROM backfill") == 2
+
+
+def test_an_offset_out_of_range_stops_the_shard_and_says_so(installation: Installation) -> None:
+    planner = installation.start("backfill-planner")
+    installation.apply(daily())
+    planner.stop()
+    broken, good = key_on(1), key_on(2)
+    installation.query(
+        "UPDATE backfill_planner_shard_offset SET next_offset = 1000000 "
+        "WHERE topic = 'backfill-requests' AND partition = 1 RETURNING 1"
+    )
+    again = installation.start("backfill-planner")
+    installation.request("p", "2020-01-01", "2020-01-02", id=broken)
+    installation.request("p", "2021-01-01", "2021-01-02", id=good)
+    assert installation.outcome(good).body["type"] == "BackfillPlanned"
+    until(lambda: "shard_stopped" in again.said(), "the loud reason")
+    offset = "SELECT next_offset FROM backfill_planner_shard_offset WHERE topic = 'backfill-requests' AND partition = 1"
+    assert installation.value(offset) == 1000000
+    assert installation.value("SELECT count(*) FROM backfill") == 1
+
+
+def test_a_recreated_topic_starts_at_its_beginning(installation: Installation) -> None:
+    planner = installation.start("backfill-planner")
+    installation.apply(daily())
+    for n in range(5):
+        installation.outcome(installation.request("p", f"200{n}-01-01", f"200{n}-01-02", id=f"{key_on(1)}"))
+    planner.stop()
+    client = admin(installation.settings, "test-admin")
+    name = f"{installation.settings.topic_prefix}{Topic.BACKFILL_REQUESTS}"
+    client.delete_topics([name])[name].result(20)
+
+    def created() -> bool:
+        future = client.create_topics([NewTopic(name, installation.settings.partitions, 1)])[name]
+        return future.exception(20) is None
+
+    until(created, "the topic is made anew")
+    installation.start("backfill-planner")
+    id = installation.request("p", "2020-06-01", "2020-06-02")
+    assert installation.outcome(id).body["type"] == "BackfillPlanned"
+
+
+def test_another_number_of_partitions_is_refused(installation: Installation) -> None:
+    installation.query("UPDATE installation SET partitions = 7 RETURNING 1")
+    refused = installation.start("backfill-planner", wait=False)
+    until(lambda: refused.process.poll() is not None, "the planner ends")
+    assert refused.process.returncode == 1
+    assert "7 were fixed at init" in refused.said()
+
+
+def test_a_service_may_only_write_what_is_its_own(installation: Installation) -> None:
+    import psycopg
+
+    from retrofill.store.roles import WRITES
+
+    for name, writes in WRITES.items():
+        dsn = installation.settings.postgres_service_dsns[name].get_secret_value()
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            for table in ("pipeline", "backfill", "backfill_request", "run", "task_run", "deadline", "callback"):
+                allowed = conn.execute(
+                    "SELECT has_table_privilege(%s, 'INSERT'), has_table_privilege(%s, 'UPDATE'), "
+                    "has_table_privilege(%s, 'DELETE')",
+                    [f"retrofill.{table}"] * 3,
+                ).fetchone()
+                rights = writes.get(table, ())
+                assert allowed == ("INSERT" in rights, "UPDATE" in rights, "DELETE" in rights), (name, table)
+            for other in WRITES:
+                mine = conn.execute(
+                    "SELECT has_table_privilege(%s, 'UPDATE')", [f"retrofill.{other.replace('-', '_')}_shard"]
+                ).fetchone()
+                assert mine == (other == name,)
+
+
+def test_the_schema_is_what_the_migrations_make(installation: Installation) -> None:
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+
+    from retrofill.store.engine import make_engine
+    from retrofill.store.tables import metadata
+
+    engine = make_engine(installation.settings.dsn_of("owner"), "test")
+    with engine.connect() as conn:
+        context = MigrationContext.configure(
+            conn,
+            opts={
+                "include_schemas": True,
+                "include_name": lambda name, kind, _: kind != "schema" or name == "retrofill",
+                "compare_server_default": False,
+            },
+        )
+        differences = [d for d in compare_metadata(context, metadata) if "alembic_version" not in repr(d)]
+    engine.dispose()
+    assert differences == []
+    assert PLANNER.package == "backfill_planner"

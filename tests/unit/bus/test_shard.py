@@ -1,0 +1,213 @@
+"""What an owner keeps of one shard: the order of messages, holds, ends, and when it is to work again."""
+
+import math
+
+import pytest
+
+from retrofill.bus.envelope import Record
+from retrofill.bus.inbox import End
+from retrofill.bus.shard import Ownership, Shard, TopicQueue
+
+LONG_AGO, NEVER = 1.0, math.inf  # against the monotonic clock, whatever it says
+
+
+def record(offset, topic="a"):
+    return Record(topic, 0, offset, b"k", b"{}", {}, (), 0)
+
+
+def end(offset, topic="a"):
+    return End(topic, 0, offset)
+
+
+@pytest.fixture
+def shard():
+    shard = Shard(0, ("a", "b"))
+    shard.begin({"a": 5, "b": 0}, epoch=3)
+    shard.ownership = Ownership.OWNED
+    return shard
+
+
+def fill(shard, *items):
+    for item in items:
+        assert shard.add(item)
+
+
+def offsets(items):
+    return [(item.topic, item.offset) for item in items]
+
+
+class TestBatch:
+    def test_it_holds_so_many_messages_and_the_ends_among_them(self, shard):
+        fill(shard, record(5), end(6), record(6), end(7), record(7))
+        assert offsets(shard.batch(2, 0.0)) == [("a", 5), ("a", 6), ("a", 6), ("a", 7)]
+
+    def test_topics_are_one_after_the_other_and_share_the_limit(self, shard):
+        fill(shard, record(0, "b"), record(5), record(6), record(1, "b"))
+        assert offsets(shard.batch(3, 0.0)) == [("a", 5), ("a", 6), ("b", 0)]
+
+    def test_a_full_batch_still_takes_ends_that_come_before_any_message(self, shard):
+        fill(shard, record(5), end(3, "b"), record(3, "b"), end(4, "b"))
+        assert offsets(shard.batch(1, 0.0)) == [("a", 5), ("b", 3)]
+
+    def test_nothing_leaves_the_queue_before_it_is_done(self, shard):
+        fill(shard, record(5), record(6))
+        assert list(shard.batch(9, 0.0)) == list(shard.batch(9, 0.0)) != []
+
+    def test_a_held_topic_waits_and_the_others_go_on(self, shard):
+        fill(shard, record(5), end(6), record(0, "b"))
+        shard.queues["a"].held_until = 10.0
+        assert offsets(shard.batch(9, 9.9)) == [("b", 0)]
+        assert offsets(shard.batch(9, 10.0)) == [("a", 5), ("a", 6), ("b", 0)]
+
+    def test_what_is_held_counts_neither_as_message_nor_as_end(self, shard):
+        fill(shard, record(5), end(6))
+        shard.queues["a"].held_until = 10.0
+        assert (shard.has_messages(9.9), shard.has_ends(9.9)) == (False, False)
+        assert (shard.has_messages(10.0), shard.has_ends(10.0)) == (True, True)
+
+    def test_ends_alone_are_no_messages(self, shard):
+        assert (shard.has_messages(0.0), shard.has_ends(0.0)) == (False, False)
+        fill(shard, end(5))
+        assert (shard.has_messages(0.0), shard.has_ends(0.0)) == (False, True)
+
+
+class TestDone:
+    def test_the_handled_messages_are_given_back_and_the_offset_moves(self, shard):
+        fill(shard, record(5), end(7), record(7))
+        assert offsets(shard.done("a", 7, 2)) == [("a", 5)]
+        assert shard.queues["a"].next_offset == 7
+        assert offsets(shard.batch(9, 0.0)) == [("a", 7)]
+
+    def test_an_end_counts_as_read_to_once_all_before_it_is_done(self, shard):
+        fill(shard, record(5), end(8))
+        assert shard.queues["a"].read_to == -1
+        shard.done("a", 6, 1)
+        assert shard.queues["a"].read_to == -1
+        shard.done("a", 8, 1)
+        assert shard.queues["a"].read_to == 8
+        assert shard.queues["b"].read_to == -1
+
+    def test_a_message_after_an_end_leaves_it_read_to(self, shard):
+        fill(shard, end(8), record(8))
+        shard.done("a", 9, 2)
+        assert shard.queues["a"].read_to == 8
+
+
+class TestOwnership:
+    @pytest.mark.parametrize("ownership", [o for o in Ownership if o is not Ownership.OWNED])
+    def test_nothing_is_queued_for_a_shard_that_is_not_ours(self, shard, ownership):
+        shard.ownership = ownership
+        assert shard.add(record(5)) is False
+        assert shard.queues["a"].items == TopicQueue().items
+
+    def test_nothing_is_queued_of_a_topic_that_was_not_taken(self, shard):
+        assert shard.add(record(5, "elsewhere")) is False
+
+    def test_taking_over_seeks_and_outdates_what_was_on_its_way(self, shard):
+        fill(shard, record(5))
+        before = shard.ticket
+        shard.begin({"a": 7, "b": 1}, epoch=4)
+        assert (shard.ownership, shard.epoch) == (Ownership.SEEKING, 4)
+        assert shard.ticket > before
+        assert {topic: queue.next_offset for topic, queue in shard.queues.items()} == {"a": 7, "b": 1}
+        assert not shard.has_ends(NEVER)
+
+    @pytest.mark.parametrize("ownership", [Ownership.PARTIAL, Ownership.FENCED, Ownership.STOPPED])
+    def test_losing_it_forgets_everything_and_gives_back_the_messages(self, shard, ownership):
+        fill(shard, record(5), end(6), record(0, "b"))
+        shard.look_at("x", 1.0)
+        shard.failures, shard.alone, shard.conflicts = 3, 2, 2
+        shard.dirty, shard.ends_since = True, 1.0
+        before = shard.ticket
+        assert offsets(shard.lose(ownership)) == [("a", 5), ("b", 0)]
+        assert shard.ownership is ownership
+        assert shard.ticket > before
+        left = (shard.queues, shard.looks, shard.failures, shard.alone, shard.conflicts, shard.dirty, shard.ends_since)
+        assert left == ({}, {}, 0, 0, 0, False, None)
+
+
+class TestLooks:
+    def test_the_earlier_of_two_wishes_counts(self, shard):
+        shard.look_at("x", 5.0)
+        shard.look_at("x", 9.0)
+        assert shard.looks == {"x": 5.0}
+        shard.look_at("x", 3.0)
+        assert shard.looks == {"x": 3.0}
+
+    def test_what_is_due(self, shard):
+        shard.look_at("x", 5.0)
+        shard.look_at("y", 6.0)
+        assert shard.due_looks(4.9) == []
+        assert shard.due_looks(5.0) == ["x"]
+        assert sorted(shard.due_looks(6.0)) == ["x", "y"]
+
+
+class TestNextDue:
+    def test_with_nothing_to_do_it_sleeps(self, shard):
+        assert shard.next_due(0.2) is None
+
+    @pytest.mark.parametrize("ownership", [Ownership.PARTIAL, Ownership.SEEKING, Ownership.STOPPED])
+    def test_who_may_not_work_has_nothing_to_do(self, shard, ownership):
+        fill(shard, record(5))
+        shard.look_at("x", LONG_AGO)
+        shard.ownership = ownership
+        assert shard.next_due(0.2) is None
+
+    @pytest.mark.parametrize("ownership", [Ownership.ASSIGNED, Ownership.FENCED])
+    def test_a_take_over_is_due_when_it_may_be_tried_again(self, shard, ownership):
+        shard.ownership, shard.retry_at = ownership, 77.0
+        assert shard.next_due(0.2) == 77.0
+
+    def test_a_message_is_due_at_once(self, shard):
+        shard.look_at("x", NEVER)
+        fill(shard, record(5))
+        assert shard.next_due(0.2) == 0.0
+
+    def test_otherwise_the_first_look_is(self, shard):
+        shard.look_at("x", 9.0)
+        shard.look_at("y", 5.0)
+        assert shard.next_due(0.2) == 5.0
+
+    def test_ends_are_due_when_they_are_recorded(self, shard):
+        fill(shard, end(5))
+        shard.ends_since = 40.0
+        assert shard.next_due(0.5) == 40.5
+
+    def test_a_held_message_is_due_when_the_hold_ends(self, shard):
+        fill(shard, record(5))
+        shard.queues["a"].held_until = NEVER
+        assert shard.next_due(0.2) == NEVER
+
+    def test_a_hold_that_is_over_does_not_keep_anybody_busy(self, shard):
+        """Its ends wait until they are recorded, like those of every other topic."""
+        fill(shard, end(5))
+        shard.queues["a"].held_until = LONG_AGO
+        assert shard.next_due(0.2) is None
+        shard.ends_since = 40.0
+        assert shard.next_due(0.5) == 40.5
+
+    def test_a_message_whose_hold_is_over_is_due_at_once(self, shard):
+        fill(shard, record(5))
+        shard.queues["a"].held_until = LONG_AGO
+        assert shard.next_due(0.2) == 0.0
+
+    def test_after_a_failure_nothing_is_due_before_the_next_try(self, shard):
+        fill(shard, record(5))
+        shard.look_at("x", LONG_AGO)
+        shard.failures, shard.retry_at = 1, 50.0
+        assert shard.next_due(0.2) == 50.0
+
+    def test_after_a_failure_a_message_does_not_wait_for_a_look_that_is_far(self, shard):
+        fill(shard, record(5))
+        shard.look_at("x", 500.0)
+        shard.failures, shard.retry_at = 1, 50.0
+        assert shard.next_due(0.2) == 50.0
+
+    def test_after_a_failure_a_look_that_is_far_is_due_then(self, shard):
+        shard.look_at("x", 500.0)
+        shard.failures, shard.retry_at = 1, 50.0
+        assert shard.next_due(0.2) == 500.0
+
+    def test_a_failure_with_nothing_left_to_do_still_ends(self, shard):
+        shard.failures, shard.retry_at = 1, 50.0
+        assert shard.next_due(0.2) == 50.0

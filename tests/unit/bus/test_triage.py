@@ -1,0 +1,215 @@
+"""What becomes of one message before any handler sees it."""
+
+import json
+import uuid
+
+import pytest
+
+import retrofill.messages  # noqa: F401  registers every message type
+from retrofill.bus.envelope import Record, read_headers
+from retrofill.bus.handler import Received
+from retrofill.bus.partitioning import partition_of
+from retrofill.bus.topics import Topic
+from retrofill.bus.triage import MAX_KEY, Dead, Misplaced, triage
+from retrofill.messages.backfills import BackfillPauseRequested, BackfillRequested
+from retrofill.messages.pipelines import PipelineApplied
+
+PARTITIONS = 4
+TOPIC_ID = "topic-id"
+BODY = {"type": "BackfillPauseRequested"}
+PIPELINE = {
+    "type": "PipelineApplied",
+    "pipeline": {
+        "name": "p",
+        "schedule": "@daily",
+        "tasks": [{"name": "t"}],
+        "code": {"module": "m", "attribute": "p"},
+    },
+}
+
+
+def record(value=BODY, key="b-1", topic=Topic.BACKFILL_REQUESTS, headers=(), partition=None, offset=9):
+    raw = json.dumps(value).encode() if isinstance(value, dict | list) else value
+    key = key.encode() if isinstance(key, str) else key
+    read, bad = read_headers(headers)
+    home = partition_of(key or b"", PARTITIONS) if partition is None else partition
+    return Record(str(topic), home, offset, key, raw, read, tuple(headers), 1, bad)
+
+
+def elsewhere(key):
+    return (partition_of(key, PARTITIONS) + 1) % PARTITIONS
+
+
+def verdict(given, topic_id=TOPIC_ID):
+    return triage(given, PARTITIONS, topic_id)
+
+
+def test_a_message_made_by_hand_needs_no_headers():
+    made = verdict(record())
+    assert isinstance(made, Received)
+    assert (made.key, made.message, made.misplaced) == ("b-1", BackfillPauseRequested(), False)
+
+
+def test_the_type_of_the_header_counts_before_the_bodys():
+    body = {"type": "BackfillPauseRequested", "pipeline": "p", "from": "2024-01-01", "to": "2024-01-02"}
+    made = verdict(record(body, headers=[("ce_type", b"BackfillRequested"), ("ce_id", b"c-1")]))
+    assert isinstance(made.message, BackfillRequested)
+    assert made.message.type == "BackfillRequested"
+    assert made.ce_id == "c-1"
+
+
+BAD = {
+    "no value": (None, "the value is null"),
+    "no UTF-8": (b'{"type": "\xff"}', "not UTF-8"),
+    "empty": (b"", "not JSON"),
+    "no JSON": (b"{", "not JSON"),
+    "two documents": (b"{} {}", "not JSON"),
+    "not a number": (b'{"type": NaN}', "not JSON"),
+    "infinite": (b'{"n": 1e999}', "not JSON"),
+    "a huge integer": (b'{"n": 9223372036854775808}', "64 bits"),
+    "a list": (b"[]", "not an object"),
+    "null": (b"null", "not an object"),
+    "NUL": (b'{"type": "BackfillPauseRequested", "x": "a\\u0000"}', "NUL"),
+    "too deep": (b'{"n":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested"),
+    "no type": (b"{}", "no type"),
+    "a type that is no text": (b'{"type": 3}', "no type"),
+    "unknown type": (b'{"type": "Elsewhere"}', "unknown message type"),
+    "a future version": (b'{"type": "BackfillPauseRequested", "version": 2}', "version"),
+    "a field that is missing": (b'{"type": "BackfillRequested", "from": "2024-01-01"}', "pipeline"),
+    "a date without an offset": (
+        b'{"type": "BackfillRequested", "pipeline": "p", "from": "2024-01-01T00:00", "to": "2024-01-02"}',
+        "offset",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_what_cannot_be_read_is_dead_with_the_reason(kind):
+    value, reason = BAD[kind]
+    given = record(value)
+    made = verdict(given)
+    assert isinstance(made, Dead)
+    assert made.record is given
+    assert reason in made.reason
+    assert "\n" not in made.reason
+
+
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [(b"\xff\xfe", "not UTF-8"), ("x" * (MAX_KEY + 1), "no id"), ("a\nb", "no id"), ("a\x00b", "no id")],
+)
+def test_a_key_that_is_no_id_is_dead(key, reason):
+    made = verdict(record(key=key))
+    assert isinstance(made, Dead)
+    assert reason in made.reason
+
+
+def test_the_longest_key_is_read():
+    assert isinstance(verdict(record(key="x" * MAX_KEY)), Received)
+
+
+def test_a_header_that_is_no_text_is_dead_and_named():
+    made = verdict(record(headers=[("ce_id", b"c-1"), ("ce_source", b"\xff")]))
+    assert isinstance(made, Dead)
+    assert "ce_source" in made.reason
+
+
+# a key that belongs elsewhere
+
+
+def test_a_message_on_another_partition_is_published_again_and_not_handled():
+    given = record(partition=elsewhere("b-1"), headers=[("ce_id", b"c-1")])
+    assert verdict(given) == Misplaced(given, "b-1", "c-1")
+
+
+def test_a_misplaced_message_is_sent_on_whatever_it_holds():
+    """Its owner says what is wrong with it: the dead letter is written once, in the order of its key."""
+    assert isinstance(verdict(record(b"{", partition=elsewhere("b-1"))), Misplaced)
+
+
+def test_a_compacted_topic_is_applied_where_it_arrives_too():
+    given = record(PIPELINE, key="p", topic=Topic.PIPELINES, partition=elsewhere("p"))
+    moved, received = verdict(given)
+    assert moved == Misplaced(given, "p", received.ce_id)
+    assert received.misplaced
+    assert isinstance(received.message, PipelineApplied)
+
+
+def test_a_bad_message_on_a_compacted_topic_is_dead_wherever_it_arrives():
+    assert isinstance(verdict(record(b"{", key="p", topic=Topic.PIPELINES, partition=elsewhere("p"))), Dead)
+
+
+def test_null_on_a_compacted_topic_is_a_message():
+    made = verdict(record(None, key="p", topic=Topic.PIPELINES))
+    assert isinstance(made, Received)
+    assert (made.key, made.message) == ("p", None)
+    moved, received = verdict(record(None, key="p", topic=Topic.PIPELINES, partition=elsewhere("p")))
+    assert moved.key == "p"
+    assert received.message is None and received.misplaced
+
+
+# no key
+
+
+@pytest.mark.parametrize("key", [None, b""])
+@pytest.mark.parametrize("topic", [topic for topic in Topic if topic != Topic.BACKFILL_REQUESTS])
+def test_without_a_key_only_a_request_is_anything(topic, key):
+    made = verdict(record(key=key, topic=topic))
+    assert isinstance(made, Dead)
+    assert "no key" in made.reason
+
+
+@pytest.mark.parametrize("key", [None, b""])
+@pytest.mark.parametrize("partition", range(PARTITIONS))
+def test_a_request_without_a_key_gets_a_fresh_id_that_is_the_same_for_ever(key, partition):
+    given = record(key=key, partition=partition)
+    made = verdict(given)
+    assert isinstance(made, Misplaced)
+    assert uuid.UUID(made.key)
+    assert verdict(given) == made
+    others = {verdict(record(key=key, partition=partition, offset=n)).key for n in (9, 10)}
+    assert len(others) == 2
+    assert verdict(given, "recreated").key != made.key
+
+
+def test_a_request_without_a_key_keeps_the_id_that_it_names():
+    made = verdict(record({**BODY, "id": "mine"}, key=None, headers=[("ce_id", b"c-1")]))
+    assert (made.key, made.ce_id) == ("mine", "c-1")
+
+
+@pytest.mark.parametrize("named", ["", 3, None, [], "x" * (MAX_KEY + 1), "a\nb"])
+def test_an_id_in_the_body_that_could_be_no_key_is_not_taken(named):
+    made = verdict(record({**BODY, "id": named}, key=None, headers=[("ce_id", b"c-1")]))
+    assert (made.key, made.ce_id) == ("c-1", "c-1")
+
+
+@pytest.mark.parametrize("value", [None, b"{", b"\xff", b"[]"])
+def test_a_request_without_a_key_that_cannot_be_read_is_dead_at_once(value):
+    assert isinstance(verdict(record(value, key=None)), Dead)
+
+
+@pytest.mark.parametrize("ce_id", [b"x" * (MAX_KEY + 1), b"a\nb"])
+def test_a_fresh_id_is_one_that_is_accepted_when_it_arrives(ce_id):
+    """Else the copy would be a dead letter for its key, which its sender never gave."""
+    made = verdict(record(key=None, headers=[("ce_id", ce_id)]))
+    again = verdict(record(key=made.key, headers=[("ce_id", ce_id)]))
+    assert isinstance(again, Received)
+
+
+# the derived ce_id
+
+
+def test_a_derived_ce_id_depends_on_the_place_alone():
+    first = verdict(record()).ce_id
+    assert first == verdict(record({"type": "BackfillResumeRequested"})).ce_id
+    assert uuid.UUID(first)
+    assert first != verdict(record(offset=10)).ce_id
+    assert first != verdict(record(), "recreated").ce_id
+    # Pinned: another derivation would tell old messages apart from their own copies.
+    assert first == str(
+        uuid.uuid5(uuid.UUID("4d3f9a56-7a43-5f0e-9d3b-2b6c1a0e8f11"), f"topic-id:{partition_of('b-1', 4)}:9")
+    )
+
+
+def test_an_empty_ce_id_counts_as_none():
+    assert uuid.UUID(verdict(record(headers=[("ce_id", b"")])).ce_id)
