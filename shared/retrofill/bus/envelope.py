@@ -32,8 +32,8 @@ class Record:
 
     @property
     def ce_id(self) -> str | None:
-        """The CloudEvents id, where the message has one."""
-        return self.headers.get("ce_id")
+        """The CloudEvents id, where the message has one; an empty one is none."""
+        return self.headers.get("ce_id") or None
 
 
 def new_headers(message_type: str, source: str, *, ce_id: str | None = None, now: datetime | None = None) -> Headers:

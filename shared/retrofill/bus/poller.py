@@ -1,4 +1,4 @@
-"""The thread that owns the consumer: it only polls, seeks, pauses and hands over, so that `poll` is always called."""
+"""The thread that owns the consumer: it only polls, pauses and hands over, so that `poll` is always called."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import cast
 
 import structlog
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
 from retrofill.bus.calls import ANSWER_SECONDS, Calls
 from retrofill.bus.clients import common_config
@@ -133,28 +132,19 @@ class Poller(threading.Thread):
 
     def _rewind(self, command: Rewind) -> None:
         targets = [TopicPartition(self._prefix + t, command.partition, o) for t, o in command.offsets.items()]
+        plain = [TopicPartition(target.topic, target.partition) for target in targets]
         try:
-            for target in targets:
-                self._seek(target)
-            self._consumer.resume([TopicPartition(t.topic, t.partition) for t in targets])
+            # Not a seek: one that comes while the first fetch of a new assignment looks for its offset can be lost.
+            self._consumer.incremental_unassign(plain)
+            self._consumer.incremental_assign(targets)
+            self._consumer.resume(plain)
         except KafkaException as e:
             # The shard was revoked meanwhile, or will be asked for again.
-            log.info("seek_refused", shard=command.partition, error=str(e))
+            log.info("rewind_refused", shard=command.partition, error=str(e))
             return
         with self._lock:
             self._throttled -= {(topic, command.partition) for topic in command.offsets}
         self._inbox.put(Positioned(command.partition, command.ticket))
-
-    def _seek(self, target: TopicPartition) -> None:
-        # A partition that was assigned a moment ago may not be seekable yet.
-        for attempt in Retrying(
-            retry=retry_if_exception_type(KafkaException),
-            wait=wait_exponential(0.02, max=0.2),
-            stop=stop_after_delay(3),
-            reraise=True,
-        ):
-            with attempt:
-                self._consumer.seek(target)
 
     def _throttle(self) -> None:
         with self._lock:

@@ -28,6 +28,7 @@ class TopicQueue:
     """Messages of one topic's partition that wait to be handled."""
 
     next_offset: int = 0  # as in Postgres
+    expected: int = 0  # behind what is queued: anything before it was read already
     items: deque[Record | End] = field(default_factory=deque)
     held_until: float = 0.0  # monotonic: nothing of this topic is handled before
     read_to: int = 0  # offset of the last end that was read with nothing before it unhandled
@@ -71,15 +72,17 @@ class Shard:
     def begin(self, offsets: dict[str, int], epoch: int) -> None:
         """Taken over: these offsets are in Postgres."""
         self.epoch = epoch
-        self.queues = {topic: TopicQueue(offset, read_to=-1) for topic, offset in offsets.items()}
+        self.queues = {topic: TopicQueue(offset, expected=offset, read_to=-1) for topic, offset in offsets.items()}
         self.ownership = Ownership.SEEKING
         self.ticket += 1
 
     def add(self, item: Record | End) -> bool:
         """Queue an item; False where it is stale and was dropped."""
         queue = self.queues.get(item.topic)
-        if self.ownership is not Ownership.OWNED or queue is None:
+        if self.ownership is not Ownership.OWNED or queue is None or item.offset < queue.expected:
+            # The client may still give what it fetched before it went to the offset that Postgres has.
             return False
+        queue.expected = item.offset + 1 if isinstance(item, Record) else item.offset
         queue.items.append(item)
         return True
 

@@ -9,7 +9,7 @@ from sqlalchemy import Engine, create_engine
 def make_engine(dsn: str, name: str, *, pool_size: int = 5) -> Engine:
     """An engine on ``dsn`` (URL or keywords) whose connections are called ``name``.
 
-    READ COMMITTED: every statement after a lock sees what was committed before the lock was had.
+    Every name in our SQL has its schema. READ COMMITTED: every statement after a lock sees what was committed before the lock was had.
     """
 
     def connect() -> psycopg.Connection:
@@ -21,7 +21,7 @@ def make_engine(dsn: str, name: str, *, pool_size: int = 5) -> Engine:
             keepalives_interval=2,
             keepalives_count=3,
             tcp_user_timeout=10_000,
-            options="-c timezone=UTC",
+            options="-c search_path=pg_catalog -c timezone=UTC",
         )
 
     return create_engine(

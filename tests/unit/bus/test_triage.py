@@ -212,4 +212,6 @@ def test_a_derived_ce_id_depends_on_the_place_alone():
 
 
 def test_an_empty_ce_id_counts_as_none():
-    assert uuid.UUID(verdict(record(headers=[("ce_id", b"")])).ce_id)
+    given = record(headers=[("ce_id", b"")])
+    assert given.ce_id is None
+    assert uuid.UUID(verdict(given).ce_id)

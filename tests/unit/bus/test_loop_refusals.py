@@ -1,0 +1,140 @@
+"""Which message of a refused batch becomes a dead letter, and which never does."""
+
+from types import SimpleNamespace
+
+import pytest
+
+import retrofill.messages  # noqa: F401  registers every message type
+from retrofill.bus.envelope import Record
+from retrofill.bus.faults import Conflict, Fenced, Poison
+from retrofill.bus.handler import QuietHandler
+from retrofill.bus.inbox import End, Inbox, Records
+from retrofill.bus.loop import Loop
+from retrofill.bus.partitioning import partition_of
+from retrofill.bus.shard import Ownership
+from retrofill.bus.topics import WATCHER, Topic
+
+TOPIC = str(Topic.DEADLINES)
+KEY = b"7"
+
+
+class Engine:
+    """A database that answers."""
+
+    def connect(self):
+        return self
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def execute(self, *_):
+        pass
+
+
+class Poller:
+    def __init__(self):
+        self.given_back = []
+
+    def handled(self, records):
+        self.given_back += records
+
+    def commit(self, *_, **__):
+        pass
+
+
+class Played(Loop):
+    """The loop without Postgres: ``failing(offsets)`` says what a transaction with these messages raises, if anything."""
+
+    def __init__(self, failing):
+        settings = SimpleNamespace(batch_messages=10, max_message_bytes=1000)
+        topic_ids = SimpleNamespace(of=lambda topic: "topic-id")
+        super().__init__(settings, WATCHER, "i", Engine(), Inbox(), Poller(), QuietHandler(), topic_ids, 4)
+        self.failing = failing
+        self.handled, self.buried, self.tries = [], [], 0
+        self.shard = self._shards[partition_of(KEY, 4)]
+        self.shard.begin({TOPIC: 0}, epoch=1)
+        self.shard.ownership = Ownership.OWNED
+
+    def _apply(self, shard, work):
+        self.tries += 1
+        if work.received and (error := self.failing([one.record.offset for one in work.received])) is not None:
+            raise error
+        self.handled += [one.record.offset for one in work.received]
+        self.buried += [dead.record.offset for dead in work.dead]
+
+    def play(self, count, steps=100):
+        partition = self.shard.partition
+        records = tuple(
+            Record(TOPIC, partition, n, KEY, b'{"type":"DeadlineResolved","deadline_id":7}', {}, (), 0)
+            for n in range(count)
+        )
+        self._arrived(Records((*records, End(TOPIC, partition, count))))
+        for _ in range(steps):
+            if not self.shard.has_messages(0.0) or self.shard.ownership is not Ownership.OWNED:
+                break
+            self._run_batch(self.shard)
+        return self
+
+
+def test_a_batch_that_lands_is_handled_in_one():
+    played = Played(lambda offsets: None).play(5)
+    assert (played.handled, played.buried, played.tries) == ([0, 1, 2, 3, 4], [], 1)
+    assert played.shard.queues[TOPIC].next_offset == 5
+    assert len(played._poller.given_back) == 5
+
+
+@pytest.mark.parametrize("bad", range(5))
+def test_of_a_batch_with_poison_only_the_one_is_put_aside(bad):
+    played = Played(lambda offsets: Poison("x") if bad in offsets else None).play(5)
+    assert (played.handled, played.buried) == ([n for n in range(5) if n != bad], [bad])
+    assert played.shard.queues[TOPIC].next_offset == 5
+    assert len(played._poller.given_back) == 5
+
+
+def test_two_poisoned_messages_of_one_batch_are_both_found():
+    played = Played(lambda offsets: Poison("x") if {1, 3} & set(offsets) else None).play(5)
+    assert (played.handled, played.buried) == ([0, 2, 4], [1, 3])
+
+
+def test_a_conflict_is_decided_again_at_once():
+    errors = [Conflict("x"), Conflict("x")]
+    played = Played(lambda offsets: errors.pop() if errors else None).play(5)
+    assert (played.handled, played.buried, played.tries) == ([0, 1, 2, 3, 4], [], 3)
+
+
+def test_one_message_that_conflicts_for_ever_is_put_aside_after_three_tries_alone():
+    played = Played(lambda offsets: Conflict("x") if 2 in offsets else None).play(5)
+    assert (played.handled, played.buried) == ([0, 1, 3, 4], [2])
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_messages_that_each_conflict_now_and_then_are_never_put_aside(times):
+    """Three times in a row means the same message, not three of them."""
+    seen = {}
+
+    def failing(offsets):
+        if len(offsets) > 1:
+            return Poison("x")
+        seen[offsets[0]] = seen.get(offsets[0], 0) + 1
+        return Conflict("x") if seen[offsets[0]] <= times else None
+
+    played = Played(failing).play(6)
+    assert (played.handled, played.buried) == ([0, 1, 2, 3, 4, 5], [])
+
+
+def test_a_dependency_that_is_down_is_waited_for():
+    played = Played(lambda offsets: OSError("down")).play(5, steps=1)
+    assert (played.handled, played.buried) == ([], [])
+    assert played.shard.retry_at > 0
+    assert played.shard.queues[TOPIC].next_offset == 0
+
+
+def test_a_fence_ends_the_work_and_keeps_nothing():
+    played = Played(lambda offsets: Fenced("x")).play(5)
+    assert (played.tries, played.handled, played.buried) == (1, [], [])
+    assert played.shard.ownership is Ownership.FENCED
+    assert played.shard.last_offsets == {TOPIC: 0}
+    assert len(played._poller.given_back) == 5
