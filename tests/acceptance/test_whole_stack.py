@@ -15,7 +15,6 @@ from typing import Any
 import pandas as pd
 import psutil
 import pytest
-
 from tests.support.installation import ROOT, until
 
 DAYS = [f"2013-01-{day:02}" for day in range(1, 7)]
@@ -140,7 +139,16 @@ def test_kill_9_of_each_part_in_the_middle_loses_nothing(user: User) -> None:
 
 def test_one_deadline_one_callback(user: User) -> None:
     user.run(
-        "backfill", "create", "flights_late_report", "--from", "2013-01-01", "--to", "2013-01-01", "--id", "late", "--watch"
+        "backfill",
+        "create",
+        "flights_late_report",
+        "--from",
+        "2013-01-01",
+        "--to",
+        "2013-01-01",
+        "--id",
+        "late",
+        "--watch",
     )
     until(
         lambda: [c["state"] for c in user.json("callbacks", "list", "--backfill", "late")] == ["succeeded"],

@@ -6,10 +6,10 @@ import signal
 
 import pytest
 from confluent_kafka.cimpl import NewTopic
+from tests.support.installation import Installation, daily, key_on, until
 
 from retrofill.bus.clients import admin
 from retrofill.bus.topics import PLANNER, Topic
-from tests.support.installation import Installation, daily, key_on, until
 
 # Around every commit of the consumer and between the three steps of the relay.
 CRASH_POINTS = [
@@ -41,7 +41,7 @@ def test_a_planner_killed_at_any_step_leaves_one_outcome(installation: Installat
     until(lambda: installation.value("SELECT count(*) FROM backfill_planner_outbox") == 0, "all is published")
     answers = [e for e in installation.events(Topic.BACKFILL_EVENTS) if e.key == id]
     assert len(answers) == 1
-    assert len([e for e in installation.events(Topic.PIPELINE_EVENTS)]) == 1
+    assert len(list(installation.events(Topic.PIPELINE_EVENTS))) == 1
     assert installation.runs_by_state(id) == {"queued": 10}
 
 

@@ -7,6 +7,7 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from tests.support.installation import PARTITIONS, Installation, alert, daily, until
 
 from retrofill.bus.partitioning import partition_of
 from retrofill.bus.topics import Topic
@@ -17,7 +18,6 @@ from retrofill.messages.backfills import (
     BackfillResumeRequested,
 )
 from retrofill.messages.pipelines import PipelineApplied
-from tests.support.installation import PARTITIONS, Installation, alert, daily, until
 
 
 @pytest.fixture
@@ -146,9 +146,7 @@ def test_commands_are_followed_once_and_answered_again(planner: Installation) ->
 def test_a_pipeline_applied_on_another_partition_is_applied_once(planner: Installation) -> None:
     definition = daily("elsewhere")
     wrong = (partition_of("elsewhere", PARTITIONS) + 1) % PARTITIONS
-    ce_id = planner.publish(
-        Topic.PIPELINES, "elsewhere", PipelineApplied(pipeline=definition), partition=wrong
-    )
+    ce_id = planner.publish(Topic.PIPELINES, "elsewhere", PipelineApplied(pipeline=definition), partition=wrong)
     planner.wait_answer(ce_id, Topic.PIPELINE_EVENTS)
     until(lambda: planner.value("SELECT count(*) FROM pipeline_copy") == 0, "the copy was recognised")
     answers = [e for e in planner.events(Topic.PIPELINE_EVENTS) if e.body.get("in_reply_to") == ce_id]

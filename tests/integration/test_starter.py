@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.installation import Installation, alert, daily, until
 
 from retrofill.bus.topics import Topic
 from retrofill.messages.backfills import BackfillCancelRequested, BackfillPauseRequested, BackfillResumeRequested
 from retrofill.messages.runs import RunHeartbeat, RunReported
-from tests.support.installation import Installation, alert, daily, until
 
 
 @pytest.fixture
@@ -192,7 +192,9 @@ def test_deadlines_and_callbacks_fire_once(stack: Installation) -> None:
     ]
     assert len(pages.read_text().splitlines()) == 2
     until(
-        lambda: stack.query("SELECT alert, state, count(*) AS n FROM deadline GROUP BY 1, 2 ORDER BY 1")
-        == [{"alert": "far", "state": "met", "n": 2}, {"alert": "late", "state": "missed", "n": 2}],
+        lambda: (
+            stack.query("SELECT alert, state, count(*) AS n FROM deadline GROUP BY 1, 2 ORDER BY 1")
+            == [{"alert": "far", "state": "met", "n": 2}, {"alert": "late", "state": "missed", "n": 2}]
+        ),
         "the far ones were met",
     )

@@ -88,7 +88,9 @@ def status(as_json: Json = False) -> None:
     console = Console()
     console.print(table)
     if any(part.state != "stopped" for part in found.parts):
-        console.print(f"Kafka {found.endpoints.get('kafka_bootstrap_servers')}, Spark {found.endpoints.get('spark_remote')}")
+        console.print(
+            f"Kafka {found.endpoints.get('kafka_bootstrap_servers')}, Spark {found.endpoints.get('spark_remote')}"
+        )
 
 
 def _document(stack: Stack) -> dict[str, object]:

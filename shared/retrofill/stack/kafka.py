@@ -69,7 +69,9 @@ def _fetch(cache: Path, jars: Path, java: Path, progress: Callable[[str], None])
     draft.rename(jars)
 
 
-def prepare(layout: Layout, identity: Identity, settings: Settings, java: Path, jars: Path, ports: dict[str, int]) -> list[str]:
+def prepare(
+    layout: Layout, identity: Identity, settings: Settings, java: Path, jars: Path, ports: dict[str, int]
+) -> list[str]:
     """Write the configuration, format the storage the first time; the command that runs the broker."""
     data = layout.data(KAFKA)
     properties = layout.run / "kafka.properties"
@@ -115,7 +117,9 @@ def prepare(layout: Layout, identity: Identity, settings: Settings, java: Path, 
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         if done.returncode != 0:
-            raise OSError(f"its storage could not be formatted: {(done.stderr or done.stdout).strip().splitlines()[-1]}")
+            raise OSError(
+                f"its storage could not be formatted: {(done.stderr or done.stdout).strip().splitlines()[-1]}"
+            )
     return [
         str(java), "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=4", "-Djava.awt.headless=true",
         "-cp", f"{jars}/*", "kafka.Kafka", str(properties),

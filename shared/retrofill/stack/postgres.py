@@ -78,7 +78,10 @@ def _not_as_root(home: Path) -> list[str]:
     if os.geteuid() != 0:
         return []
     namespace = ["unshare", "--user", "--map-user=1000", "--map-group=1000"]
-    if shutil.which("unshare") and subprocess.run([*namespace, "true"], capture_output=True, check=False).returncode == 0:
+    if (
+        shutil.which("unshare")
+        and subprocess.run([*namespace, "true"], capture_output=True, check=False).returncode == 0
+    ):
         return namespace
     try:
         pwd.getpwnam(FALLBACK_USER)

@@ -88,7 +88,9 @@ class Stack:
         runtime = _part(KAFKA, self._layout, lambda: java.find(self._settings))
         jars = _part(KAFKA, self._layout, lambda: kafka.fetch(self._settings, runtime, progress))
         commands = {
-            POSTGRES: _part(POSTGRES, self._layout, lambda: postgres.prepare(self._layout, identity, chosen["postgres"])),
+            POSTGRES: _part(
+                POSTGRES, self._layout, lambda: postgres.prepare(self._layout, identity, chosen["postgres"])
+            ),
             KAFKA: _part(
                 KAFKA,
                 self._layout,
@@ -275,4 +277,3 @@ def _last_line(log: Path) -> str:
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     told = [line for line in lines if any(word in line for word in ("Exception", "FATAL", "ERROR", "error", "Error"))]
     return (told or lines or [""])[-1][:200]
-

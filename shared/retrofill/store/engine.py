@@ -9,7 +9,9 @@ from sqlalchemy import Engine, create_engine
 def make_engine(dsn: str, name: str, *, pool_size: int = 5) -> Engine:
     """An engine on ``dsn`` (URL or keywords) whose connections are called ``name``.
 
-    Every name in our SQL has its schema. READ COMMITTED: every statement after a lock sees what was committed before the lock was had.
+    Every name in our SQL has its schema.
+
+    READ COMMITTED: every statement after a lock sees what was committed before the lock was had.
     """
 
     def connect() -> psycopg.Connection:

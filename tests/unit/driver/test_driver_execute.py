@@ -142,7 +142,7 @@ def test_an_error_keeps_the_users_frames_and_drops_ours() -> None:
     assert result.error.traceback is not None
     assert "test_driver_execute.py" in result.error.traceback
     assert "tenacity" not in result.error.traceback
-    assert "execute.py\", line" not in result.error.traceback.replace("test_driver_execute.py", "")
+    assert 'execute.py", line' not in result.error.traceback.replace("test_driver_execute.py", "")
 
 
 def test_an_error_of_any_text_can_be_sent_and_read() -> None:
@@ -172,4 +172,3 @@ def test_frames_of_the_jvm_are_left_out() -> None:
     text = "[NOT_FOUND] nowhere\n\nJVM stacktrace:\norg.X: y\n\tat a.b(C:1)\n\tat d.e(F:2)\nCaused by: z\n\tat g\nafter"
     assert without_jvm(text) == "[NOT_FOUND] nowhere\nafter"
     assert clean("fine – ü") == "fine – ü"
-

@@ -54,7 +54,12 @@ def test_a_task_after_nothing_starts_by_every_rule(rule: TriggerRule) -> None:
     assert verdict(rule) == S.QUEUED
 
 
-DIAMOND = [task("b", kind="branch"), task("x", "b"), task("y", "b"), task("z", "x", "y", rule="none_failed_min_one_success")]
+DIAMOND = [
+    task("b", kind="branch"),
+    task("x", "b"),
+    task("y", "b"),
+    task("z", "x", "y", rule="none_failed_min_one_success"),
+]
 
 
 def test_what_a_branch_does_not_take_is_skipped_and_the_join_waits() -> None:

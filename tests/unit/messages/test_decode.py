@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from retrofill.messages import Undecodable, decode
@@ -91,32 +91,30 @@ def test_unknown_fields_are_ignored() -> None:
     assert decode((GOOD % b"1").replace(b"{", b'{"later": true, ', 1)) == decode(GOOD % b"1")
 
 
+# Characters that make trouble, by name: drawing from all of Unicode is slow.
+texts = st.text(st.sampled_from('a0-:\\"\0\n\u2028\ud83d\ude00é'), max_size=8)
 json_values = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text()
-    | st.text(st.characters(categories=["Cs", "Cc"])),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    st.none() | st.booleans() | st.integers() | st.floats() | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=8,
 )
-names = st.sampled_from(["type", "version", "in_reply_to", "id", "pipeline", "from", "to", "conf", "triggered_by"])
+names = st.sampled_from(["version", "in_reply_to", "id", "pipeline", "from", "to", "conf", "max_active_runs"])
 
 
-@given(
-    st.dictionaries(names, json_values), st.sampled_from(["BackfillRequested", "PipelineApplied", "RunFailed", None])
-)
-def test_no_object_raises_anything_else(body: dict[str, object], type_name: str | None) -> None:
+# The first draws wait for whatever else the machine does; that says nothing about the code.
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(st.dictionaries(names, json_values, max_size=2))
+def test_no_object_raises_anything_else(changes: dict[str, object]) -> None:
     try:
-        message = decode(json.dumps(body).encode(), type_name)
+        message = decode(json.dumps(json.loads(GOOD % b"1") | changes).encode())
     except Undecodable as e:
         assert len(str(e).splitlines()) == 1
     else:
         assert decode(message.encode()) == message
 
 
-@given(st.binary())
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(st.binary(max_size=50))
 def test_no_bytes_raise_anything_else(value: bytes) -> None:
     with pytest.raises(Undecodable):
         decode(value)

@@ -43,7 +43,11 @@ def test_the_whole_of_it() -> None:
 
     flights.submit("script", "s3://jobs/delays.py", args=["{run.id}"], conf={"spark.x": 1}, after=publish)
     made = flights.to_definition(CODE)
-    assert (made.start, made.executor, made.spark_conf) == (date(2013, 1, 1), "pool", {"spark.sql.ansi.enabled": "true"})
+    assert (made.start, made.executor, made.spark_conf) == (
+        date(2013, 1, 1),
+        "pool",
+        {"spark.sql.ansi.enabled": "true"},
+    )
     assert [(t.name, t.kind, t.after, t.retries, t.retry_delay_seconds) for t in made.tasks] == [
         ("delays", "python", (), 2, 60.0),
         ("route", "branch", ("delays",), 0, 60.0),
@@ -84,7 +88,9 @@ def test_what_is_wrong_is_said_at_once() -> None:
         Deadline("slow", "SOMETIME", timedelta(1))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("wrong", [{"timezone": "Mars"}, {"max_active_runs": 0}, {"executor": "magic"}, {"start": "soon"}])
+@pytest.mark.parametrize(
+    "wrong", [{"timezone": "Mars"}, {"max_active_runs": 0}, {"executor": "magic"}, {"start": "soon"}]
+)
 def test_what_only_the_whole_shows_is_said_when_it_is_applied(wrong: dict[str, object]) -> None:
     flights = pipeline(**wrong)
     flights.task(name="a")(lambda run: None)
@@ -93,6 +99,8 @@ def test_what_only_the_whole_shows_is_said_when_it_is_applied(wrong: dict[str, o
 
 
 def test_importing_the_sdk_imports_neither_spark_nor_kafka_nor_a_database() -> None:
-    check = "import sys, retrofill; print([m for m in ('pyspark', 'confluent_kafka', 'sqlalchemy') if m in sys.modules])"
+    check = (
+        "import sys, retrofill; print([m for m in ('pyspark', 'confluent_kafka', 'sqlalchemy') if m in sys.modules])"
+    )
     told = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True, timeout=60)
     assert told.stdout.strip() == "[]"
