@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -42,10 +43,10 @@ def _stack() -> Stack:
 
 def up(as_json: Json = False) -> None:
     """Start the embedded stack: Kafka, Postgres, Spark and the services."""
-    from retrofill.stack.stack import PartFailed
-
     console = Console(stderr=as_json)
     stack = _stack()
+    from retrofill.stack.stack import PartFailed
+
     try:
         with console.status("starting") as spinner:
 
@@ -57,6 +58,8 @@ def up(as_json: Json = False) -> None:
             started = stack.up(lambda part, seconds: console.print(f"{part:<17} ready  {seconds:5.1f} s"), progress)
     except PartFailed as e:
         raise UserError(str(e)) from e
+    except OSError as e:
+        raise UserError(f"the stack in {_home()} cannot be used: {e}") from e
     if not started:
         console.print("everything runs already")
     if as_json:
@@ -65,7 +68,10 @@ def up(as_json: Json = False) -> None:
 
 def down(as_json: Json = False) -> None:
     """Stop the embedded stack; its data stays."""
-    stopped = _stack().down()
+    try:
+        stopped = _stack().down()
+    except OSError as e:
+        raise UserError(f"the stack in {_home()} cannot be used: {e}") from e
     if as_json:
         print_json({"stopped": stopped})
     else:
@@ -93,13 +99,17 @@ def status(as_json: Json = False) -> None:
         )
 
 
+def _home() -> Path:
+    return Settings().home.absolute()
+
+
 def _document(stack: Stack) -> dict[str, object]:
     found = stack.status()
     parts = [
         {"name": part.name, "pid": part.pid, "state": part.state, "restarts": part.restarts} for part in found.parts
     ]
     return {
-        "home": str(Settings().home.absolute()),
+        "home": str(_home()),
         "kafka": {"bootstrap_servers": found.endpoints.get("kafka_bootstrap_servers")},
         "postgres": {"dsn": found.endpoints.get("postgres_dsn")},
         "spark": {"remote": found.endpoints.get("spark_remote")},

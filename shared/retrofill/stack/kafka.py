@@ -27,7 +27,7 @@ def cache_folder(settings: Settings) -> Path:
     return settings.cache or Path(platformdirs.user_cache_dir("retrofill"))
 
 
-def fetch(settings: Settings, java: Path, progress: Callable[[str], None]) -> Path:
+def fetch(settings: Settings, java: Path, progress: Callable[[str], None], environment: dict[str, str]) -> Path:
     """The folder of the broker's jars, fetched by Spark's Ivy where it is not there yet. Raises ``FetchFailed``."""
     cache = cache_folder(settings)
     jars = cache / f"kafka-{VERSION}"
@@ -38,11 +38,13 @@ def fetch(settings: Settings, java: Path, progress: Callable[[str], None]) -> Pa
         # Two stacks that start at once fetch once.
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not jars.exists():
-            _fetch(cache, jars, java, progress)
+            _fetch(cache, jars, java, progress, environment, lock.fileno())
     return jars
 
 
-def _fetch(cache: Path, jars: Path, java: Path, progress: Callable[[str], None]) -> None:
+def _fetch(
+    cache: Path, jars: Path, java: Path, progress: Callable[[str], None], environment: dict[str, str], lock: int
+) -> None:
     draft = cache / f"kafka-{VERSION}.part"
     shutil.rmtree(draft, ignore_errors=True)
     ivy = next(spark_jars().glob("ivy-*.jar"))
@@ -56,7 +58,10 @@ def _fetch(cache: Path, jars: Path, java: Path, progress: Callable[[str], None])
     tail: list[str] = []
     fetched = 0
     progress(f"fetching Kafka {VERSION} (once, 41 MB)")
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    # The child holds the lock too: where we are killed, nobody else fetches into the same folder until it ended.
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, pass_fds=[lock]
+    ) as process:
         assert process.stdout is not None
         for line in process.stdout:
             tail = [*tail[-20:], line.strip()]
@@ -70,14 +75,21 @@ def _fetch(cache: Path, jars: Path, java: Path, progress: Callable[[str], None])
 
 
 def prepare(
-    layout: Layout, identity: Identity, settings: Settings, java: Path, jars: Path, ports: dict[str, int]
+    layout: Layout,
+    identity: Identity,
+    settings: Settings,
+    java: Path,
+    jars: Path,
+    ports: dict[str, int],
+    environment: dict[str, str],
 ) -> list[str]:
     """Write the configuration, format the storage the first time; the command that runs the broker."""
     data = layout.data(KAFKA)
     properties = layout.run / "kafka.properties"
     listen, control = ports["kafka"], ports["kafka_controller"]
     session_ms = int(settings.consumer_session_seconds * 1000)
-    values = {
+    heartbeat_ms = min(1000, session_ms // 3)
+    values: dict[str, object] = {
         "process.roles": "broker,controller",
         "node.id": 1,
         "controller.quorum.voters": f"1@127.0.0.1:{control}",
@@ -98,8 +110,9 @@ def prepare(
         # How fast the partitions of a dead service move.
         "group.consumer.session.timeout.ms": session_ms,
         "group.consumer.min.session.timeout.ms": min(session_ms, 3000),
-        "group.consumer.heartbeat.interval.ms": 1000,
-        "group.consumer.min.heartbeat.interval.ms": 500,
+        "group.consumer.max.session.timeout.ms": max(session_ms, 60_000),
+        "group.consumer.heartbeat.interval.ms": heartbeat_ms,
+        "group.consumer.min.heartbeat.interval.ms": min(heartbeat_ms, 500),
         "message.max.bytes": MAX_MESSAGE_BYTES,
         # One node has no replicas to be durable through: what is acknowledged is on the disk.
         "log.flush.interval.messages": 1,
@@ -108,19 +121,27 @@ def prepare(
         "num.network.threads": 2,
         "num.io.threads": 4,
     }
-    properties.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
     if not (data / "meta.properties").exists():
-        data.mkdir(parents=True, exist_ok=True)
+        # Formatted beside its place and moved there: a kill leaves a whole storage or none.
+        draft = data.with_name(f"{data.name}.part")
+        shutil.rmtree(draft, ignore_errors=True)
+        _write(properties, {**values, "log.dirs": draft})
         done = subprocess.run(
             [str(java), "-cp", f"{jars}/*", "kafka.tools.StorageTool", "format", "-t", identity.cluster_id,
-             "-c", str(properties), "--ignore-formatted"],
-            capture_output=True, text=True, check=False,
+             "-c", str(properties)],
+            capture_output=True, text=True, check=False, env=environment,
         )  # fmt: skip
         if done.returncode != 0:
             raise OSError(
                 f"its storage could not be formatted: {(done.stderr or done.stdout).strip().splitlines()[-1]}"
             )
+        draft.rename(data)
+    _write(properties, values)
     return [
         str(java), "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=4", "-Djava.awt.headless=true",
         "-cp", f"{jars}/*", "kafka.Kafka", str(properties),
     ]  # fmt: skip
+
+
+def _write(properties: Path, values: dict[str, object]) -> None:
+    properties.write_text("".join(f"{name}={value}\n" for name, value in values.items()))

@@ -7,7 +7,7 @@ import os
 import secrets
 import tempfile
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from retrofill.bus.topics import SERVICES
@@ -28,6 +28,7 @@ class Identity:
     cluster_id: str
     passwords: dict[str, str]
     socket: str
+    home: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,24 +69,45 @@ class Layout:
     def make_identity(self) -> Identity:
         """The identity of this home, made at the first start."""
         found = self.identity()
-        if found is not None:
+        if found is None:
+            found = self._new_identity()
+        elif found.home not in ("", str(self.home)):
+            # A copy of a home, or one that was moved: its processes are not those of the original.
+            found = replace(found, id=str(uuid.uuid4()), socket=self._socket(), home=str(self.home))
+        elif not _is_ours(Path(found.socket).parent):
+            # The folder for temporary files was cleared.
+            found = replace(found, socket=self._socket())
+        else:
             return found
+        self._write_identity(found)
+        return found
+
+    def _new_identity(self) -> Identity:
         roles = ("owner", *SERVICES, "reader")
-        made = Identity(
+        return Identity(
             id=str(uuid.uuid4()),
             # Kafka wants 16 bytes as URL-safe base64, and no dash in front, which its tool takes for an option.
             cluster_id="R" + secrets.token_urlsafe(15)[:19] + "Aw",
             passwords={role: secrets.token_hex(16) for role in roles},
             socket=self._socket(),
+            home=str(self.home),
         )
+
+    def _write_identity(self, identity: Identity) -> None:
         draft = self.identity_file.with_suffix(".tmp")
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            json.dump(made.__dict__, file)
+            json.dump(identity.__dict__, file)
+            file.flush()
+            # The passwords of a database that is on the disk must be there too.
+            os.fsync(file.fileno())
         draft.replace(self.identity_file)
-        return made
 
     def _socket(self) -> str:
         inside = self.run / "supervisor.sock"
         if len(os.fsencode(inside)) <= MAX_SOCKET_PATH:
             return str(inside)
         return str(Path(tempfile.mkdtemp(prefix="retrofill-")) / "supervisor.sock")
+
+
+def _is_ours(folder: Path) -> bool:
+    return folder.is_dir() and folder.stat().st_uid == os.getuid()

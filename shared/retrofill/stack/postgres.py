@@ -27,12 +27,16 @@ BINARIES = Path(_WHEEL.origin or "").parent / "pginstall18" / "bin" if _WHEEL el
 FALLBACK_USER = "retrofill"
 
 
-def prepare(layout: Layout, identity: Identity, port: int) -> list[str]:
+def prepare(layout: Layout, identity: Identity, port: int, environment: dict[str, str]) -> list[str]:
     """Initialise the data folder the first time; the command that runs the server in the foreground."""
     data = layout.data(POSTGRES)
-    prefix = _not_as_root(layout.home)
+    prefix, user = _not_as_root(layout.home)
     if not (data / "PG_VERSION").exists():
-        _initialise(data, prefix, identity.passwords["owner"])
+        _initialise(data, prefix, user, identity.passwords["owner"], environment)
+    elif data.stat().st_uid != user:
+        # The home was used where the other way of not being root works.
+        for path in (data, *data.rglob("*")):
+            os.chown(path, user, -1, follow_symlinks=False)
     settings = {
         "listen_addresses": "127.0.0.1",
         "port": port,
@@ -52,50 +56,54 @@ def prepare(layout: Layout, identity: Identity, port: int) -> list[str]:
     ]  # fmt: skip
 
 
-def _initialise(data: Path, prefix: list[str], password: str) -> None:
+def _initialise(data: Path, prefix: list[str], user: int, password: str, environment: dict[str, str]) -> None:
+    """Initialised beside its place and moved there: a kill leaves a whole database or none."""
     draft = data.with_name(f"{data.name}.part")
     shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(mode=0o700)
+    os.chown(draft, user, -1)
     with tempfile.NamedTemporaryFile("w", dir=data.parent) as secret:
         secret.write(password)
         secret.flush()
-        if prefix and prefix[0] == "runuser":
-            os.chmod(secret.name, 0o644)  # noqa: PTH101 - a file that lives for a second in a folder of ours
+        os.chown(secret.name, user, -1)
         done = subprocess.run(
             [*prefix, str(BINARIES / "initdb"), "-D", str(draft), "-U", OWNER, "-A", "scram-sha-256",
              f"--pwfile={secret.name}", "-E", "UTF8", "--locale=C.UTF-8"],
-            capture_output=True, text=True, check=False,
+            capture_output=True, text=True, check=False, env=environment,
         )  # fmt: skip
     if done.returncode != 0:
         raise OSError(f"its data folder could not be initialised: {done.stderr.strip().splitlines()[-1]}")
     draft.rename(data)
 
 
-def _not_as_root(home: Path) -> list[str]:
+def _not_as_root(home: Path) -> tuple[list[str], int]:
     """Postgres refuses to run as root: a user namespace makes root somebody else and leaves the files as they are.
 
-    Where namespaces are forbidden it runs as a system user, who has to reach the folders.
+    Where namespaces are forbidden it runs as a system user, who has to reach the folders. What to put before a command
+    (which becomes that command, and so gets its signals), and who owns the files.
     """
     if os.geteuid() != 0:
-        return []
+        return [], os.geteuid()
     namespace = ["unshare", "--user", "--map-user=1000", "--map-group=1000"]
-    if (
-        shutil.which("unshare")
-        and subprocess.run([*namespace, "true"], capture_output=True, check=False).returncode == 0
-    ):
-        return namespace
+    if shutil.which("unshare") and _succeeds([*namespace, "true"]):
+        return namespace, 0
     try:
-        pwd.getpwnam(FALLBACK_USER)
+        user = pwd.getpwnam(FALLBACK_USER)
     except KeyError:
         subprocess.run(["useradd", "--system", "--shell", "/bin/false", FALLBACK_USER], check=True, capture_output=True)
-    prefix = ["runuser", "-u", FALLBACK_USER, "--"]
+        user = pwd.getpwnam(FALLBACK_USER)
+    prefix = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups", "--"]
     for folder in (BINARIES, home):
-        if subprocess.run([*prefix, "test", "-x", str(folder)], capture_output=True, check=False).returncode != 0:
+        if not _succeeds([*prefix, "test", "-x", str(folder)]):
             raise OSError(
                 f"it does not run as root, and user {FALLBACK_USER} cannot reach {folder}: run as another user, "
                 "or move the clone and RETROFILL_HOME to a folder that others may enter"
             )
-    shutil.chown(home, FALLBACK_USER)
-    return prefix
+    return prefix, user.pw_uid
+
+
+def _succeeds(command: list[str]) -> bool:
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def dsn(identity: Identity, port: int, role: str, secret: str) -> str:

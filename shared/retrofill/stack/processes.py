@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,9 +15,23 @@ from retrofill.bus.topics import SERVICES
 from retrofill.stack.layout import POSTGRES, Layout
 
 MARKER = "RETROFILL_STACK"
+HOME = "RETROFILL_HOME"
 SERVICE_SECONDS = 8.0
 SERVER_SECONDS = 25.0
 KILL_SECONDS = 5.0
+
+
+def environment(layout: Layout, stack_id: str) -> dict[str, str]:
+    """What every process of a stack is started with."""
+    return {
+        **os.environ,
+        MARKER: stack_id,
+        HOME: str(layout.home),
+        # Spark's workers must be the Python of whoever sends them functions.
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYTHONWARNINGS": "ignore",
+    }
 
 
 def of_stack(stack_id: str) -> list[psutil.Process]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 from retrofill.settings import Settings
@@ -13,6 +14,8 @@ from retrofill.stack.layout import SPARK, Layout
 def prepare(layout: Layout, settings: Settings, java: Path, port: int) -> list[str]:
     """The command that runs the server."""
     data = layout.data(SPARK)
+    # What a killed server left there is of no use to the next.
+    shutil.rmtree(data / "local", ignore_errors=True)
     (data / "local").mkdir(parents=True, exist_ok=True)
     conf = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
@@ -26,6 +29,7 @@ def prepare(layout: Layout, settings: Settings, java: Path, port: int) -> list[s
         "spark.scheduler.mode": "FAIR",
         "spark.sql.shuffle.partitions": 4,
         "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.driver.memory": settings.spark_driver_memory,
     }
     return [

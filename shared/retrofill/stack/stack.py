@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -23,10 +24,13 @@ from retrofill.settings import ENDPOINTS_FILE, Settings, write_endpoints
 from retrofill.stack import java, kafka, ports, postgres, processes, spark
 from retrofill.stack.layout import KAFKA, PARTS, POSTGRES, SERVERS, SPARK, SUPERVISOR, Identity, Layout
 from retrofill.stack.supervision import PartStatus, Supervisor, Unreachable
+from retrofill.store.init import InstallationDiffers
 
 EMBEDDED_PARTITIONS = 4
 SERVER_SECONDS = 120.0
 SERVICE_SECONDS = 60.0
+# How often a part may die while it is waited for.
+MAX_RESTARTS = 2
 T = TypeVar("T")
 Say = Callable[[str, float], None]
 
@@ -56,6 +60,7 @@ class Stack:
         self._layout = Layout(settings.home.absolute())
         self._servers = servers
         self._services = services
+        self._restarts_before: dict[str, int] = {}
 
     # up
 
@@ -64,6 +69,7 @@ class Stack:
 
         Raises ``PartFailed``; what a first start had started is stopped again.
         """
+        began = time.monotonic()
         self._layout.make()
         with self._only_one():
             identity = self._layout.make_identity()
@@ -71,48 +77,52 @@ class Stack:
             if supervisor.answers():
                 if self._all_run(supervisor):
                     return False
-            else:
-                # Nobody supervises what a crash left behind.
-                processes.end_all(self._layout, identity.id)
-                self._launch(supervisor, identity, progress)
+                # What runs is in use and stays, whether or not the rest can be started.
+                self._start(supervisor, identity, say, began)
+                return True
+            # Nobody supervises what a crash left behind.
+            processes.end_all(self._layout, identity.id)
             try:
-                self._start(supervisor, identity, say)
+                with ports.Reservations() as reserved:
+                    self._launch(supervisor, identity, reserved, progress)
+                    self._start(supervisor, identity, say, began)
             except BaseException:
                 self._stop(identity)
                 raise
             return True
 
-    def _launch(self, supervisor: Supervisor, identity: Identity, progress: Callable[[str], None]) -> None:
+    def _launch(
+        self, supervisor: Supervisor, identity: Identity, reserved: ports.Reservations, progress: Callable[[str], None]
+    ) -> None:
         """Prepare the servers and start the supervisor."""
-        chosen = self._choose_ports()
-        runtime = _part(KAFKA, self._layout, lambda: java.find(self._settings))
-        jars = _part(KAFKA, self._layout, lambda: kafka.fetch(self._settings, runtime, progress))
-        commands = {
-            POSTGRES: _part(
-                POSTGRES, self._layout, lambda: postgres.prepare(self._layout, identity, chosen["postgres"])
-            ),
-            KAFKA: _part(
-                KAFKA,
-                self._layout,
-                lambda: kafka.prepare(self._layout, identity, self._settings, runtime, jars, chosen),
-            ),
-            SPARK: spark.prepare(self._layout, self._settings, runtime, chosen["spark"]),
-            **{name: _service_command(name) for name in self._services},
+        layout, settings = self._layout, self._settings
+        chosen = self._choose_ports(reserved)
+        environment = processes.environment(layout, identity.id)
+        runtime = _part(KAFKA, layout, lambda: java.find(settings))
+        jars = _part(KAFKA, layout, lambda: kafka.fetch(settings, runtime, progress, environment))
+        prepare: dict[str, Callable[[], list[str]]] = {
+            POSTGRES: lambda: postgres.prepare(layout, identity, chosen["postgres"], environment),
+            KAFKA: lambda: kafka.prepare(layout, identity, settings, runtime, jars, chosen, environment),
+            SPARK: lambda: spark.prepare(layout, settings, runtime, chosen["spark"]),
         }
+        with ThreadPoolExecutor() as pool:
+            prepared = {name: pool.submit(_part, name, layout, prepare[name]) for name in SERVERS}
+        commands = {name: done.result() for name, done in prepared.items()}
+        commands |= {name: _service_command(name) for name in self._services}
         self._write_endpoints(identity, chosen)
         _part(SUPERVISOR, self._layout, lambda: supervisor.start(commands))
 
-    def _start(self, supervisor: Supervisor, identity: Identity, say: Say) -> None:
-        began = time.monotonic()
+    def _start(self, supervisor: Supervisor, identity: Identity, say: Say, began: float) -> None:
         settings = Settings(home=self._layout.home)
         chosen = self._endpoints()["ports"]
+        self._restarts_before = {name: part.restarts for name, part in supervisor.status().items()}
         for name in self._servers:
             supervisor.start_part(name)
         self._await(supervisor, POSTGRES, lambda: _database_answers(identity, chosen["postgres"]))
         say(POSTGRES, time.monotonic() - began)
         self._await(supervisor, KAFKA, lambda: ports.answers(chosen["kafka"]))
         say(KAFKA, time.monotonic() - began)
-        _part(KAFKA, self._layout, lambda: initialise(settings))
+        self._initialise(settings)
         for name in self._services:
             supervisor.start_part(name)
         for name in self._services:
@@ -121,6 +131,14 @@ class Stack:
         if SPARK in self._servers:
             self._await(supervisor, SPARK, lambda: ports.answers(chosen["spark"]))
             say(SPARK, time.monotonic() - began)
+
+    def _initialise(self, settings: Settings) -> None:
+        try:
+            initialise(settings)
+        except InstallationDiffers as e:
+            raise PartFailed(str(e)) from e
+        except Exception as e:
+            raise PartFailed(f"the stack could not be initialised: {_one_line(e)}") from e
 
     def _await(
         self, supervisor: Supervisor, name: str, ready: Callable[[], bool], seconds: float = SERVER_SECONDS
@@ -136,7 +154,8 @@ class Stack:
 
         def check() -> bool:
             part = supervisor.status()[name]
-            if part.state in ("failed", "stopped") or part.restarts > 2:
+            restarts = part.restarts - self._restarts_before.get(name, 0)
+            if part.state in ("failed", "stopped") or restarts > MAX_RESTARTS:
                 raise PartFailed(f"{name} did not start: {_last_line(log) or part.said}; log: {log}")
             return ready()
 
@@ -148,11 +167,12 @@ class Stack:
 
     def _all_run(self, supervisor: Supervisor) -> bool:
         status = supervisor.status()
-        return all(status[name].state == "running" for name in (*self._servers, *self._services)) and all(
+        parts = [status.get(name) for name in (*self._servers, *self._services)]
+        return all(part is not None and part.state == "running" for part in parts) and all(
             self._is_ready(supervisor, name) for name in self._services
         )
 
-    def _choose_ports(self) -> dict[str, int]:
+    def _choose_ports(self, reserved: ports.Reservations) -> dict[str, int]:
         """The ports of the last start where they are free, else the preferred or next free ones."""
         last = self._endpoints().get("ports", {})
         wanted = {
@@ -161,12 +181,7 @@ class Stack:
             "postgres": self._settings.postgres_port,
             "spark": self._settings.spark_port,
         }
-        chosen: dict[str, int] = {}
-        for name, preferred in wanted.items():
-            before = last.get(name)
-            free = before is not None and ports.is_free(before)
-            chosen[name] = before if free else ports.choose(preferred, set(chosen.values()))
-        return chosen
+        return {name: reserved.choose(preferred, last.get(name)) for name, preferred in wanted.items()}
 
     def _write_endpoints(self, identity: Identity, chosen: dict[str, int]) -> None:
         owner, services = postgres.dsns(identity, chosen["postgres"])
@@ -214,11 +229,10 @@ class Stack:
             pid = supervisor.pid()
             known = supervisor.status()
             # Those who use the servers first: they say goodbye through them.
-            for name in (*self._services, SPARK, KAFKA, POSTGRES):
-                if name in known:
-                    supervisor.stop_part(name)
+            supervisor.stop_parts(known.keys() - set(SERVERS))
+            supervisor.stop_parts(known.keys() & set(SERVERS))
             supervisor.shutdown()
-            psutil.Process(pid).wait(timeout=10)
+            processes.wait_gone([psutil.Process(pid)], 10)
         except (*Unreachable, psutil.Error):
             # It died meanwhile, or takes too long: what is left is found by its marker.
             return
@@ -268,7 +282,11 @@ def _part(name: str, layout: Layout, do: Callable[[], T]) -> T:
     except (OSError, java.NoJava, kafka.FetchFailed) as e:
         raise PartFailed(f"{name} did not start: {e}; log: {layout.log(name)}") from e
     except Exception as e:
-        raise PartFailed(f"{name} did not start: {type(e).__name__}: {str(e).splitlines()[0]}") from e
+        raise PartFailed(f"{name} did not start: {_one_line(e)}; log: {layout.log(name)}") from e
+
+
+def _one_line(e: Exception) -> str:
+    return f"{type(e).__name__}: {(str(e).splitlines() or [''])[0]}"
 
 
 def _last_line(log: Path) -> str:

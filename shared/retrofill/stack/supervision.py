@@ -6,17 +6,21 @@ import http.client
 import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
+import time
 import xmlrpc.client
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from supervisor.xmlrpc import SupervisorTransport
-
 from retrofill.stack.layout import POSTGRES, SUPERVISOR, Identity, Layout
-from retrofill.stack.processes import MARKER
+from retrofill.stack.processes import environment
+
+STOP_SECONDS = 20
+RPC_SECONDS = 10.0
 
 STATES = {
     "RUNNING": "running",
@@ -43,6 +47,28 @@ class PartStatus:
     said: str = ""
 
 
+class _Connection(http.client.HTTPConnection):
+    """HTTP over a unix socket, with an end of patience: a frozen supervisord must not freeze us."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=RPC_SECONDS)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(RPC_SECONDS)
+        self.sock.connect(self._path)
+
+
+class _Transport(xmlrpc.client.Transport):
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self._path = path
+
+    def make_connection(self, _host: Any) -> http.client.HTTPConnection:
+        return _Connection(self._path)
+
+
 class Supervisor:
     """The supervisord of one home."""
 
@@ -51,8 +77,8 @@ class Supervisor:
         self._identity = identity
 
     def _rpc(self) -> Any:
-        transport = SupervisorTransport(None, None, serverurl=f"unix://{self._identity.socket}")
-        return xmlrpc.client.ServerProxy("http://127.0.0.1", transport=transport).supervisor
+        transport = _Transport(self._identity.socket)
+        return xmlrpc.client.ServerProxy("http://localhost", transport=transport).supervisor
 
     def answers(self) -> bool:
         """Whether it runs."""
@@ -69,12 +95,7 @@ class Supervisor:
         config.chmod(0o600)
         done = subprocess.run(
             [sys.executable, "-m", "supervisor.supervisord", "-c", str(config)],
-            env={
-                **os.environ,
-                MARKER: self._identity.id,
-                "RETROFILL_HOME": str(self._layout.home),
-                "PYTHONWARNINGS": "ignore",
-            },
+            env=environment(self._layout, self._identity.id),
             capture_output=True,
             text=True,
             check=False,
@@ -90,13 +111,20 @@ class Supervisor:
             if "ALREADY_STARTED" not in e.faultString:
                 raise
 
-    def stop_part(self, name: str) -> None:
-        """Stop a program and wait for it."""
-        try:
-            self._rpc().stopProcess(name, True)
-        except xmlrpc.client.Fault as e:
-            if "NOT_RUNNING" not in e.faultString:
-                raise
+    def stop_parts(self, names: Iterable[str]) -> None:
+        """Stop programs, all at once, and wait for them."""
+        waiting = set(names)
+        for name in waiting:
+            try:
+                self._rpc().stopProcess(name, False)
+            except xmlrpc.client.Fault as e:
+                if "NOT_RUNNING" not in e.faultString:
+                    raise
+        until = time.monotonic() + STOP_SECONDS + 5
+        while waiting and time.monotonic() < until:
+            time.sleep(0.05)
+            status = self.status()
+            waiting = {name for name in waiting if status[name].pid is not None}
 
     def shutdown(self) -> None:
         """End it, with all its programs."""
@@ -159,8 +187,8 @@ autorestart=true
 startsecs=1
 startretries=1000000
 stopsignal={"INT" if name == POSTGRES else "TERM"}
-stopwaitsecs=25
-stopasgroup=false
+stopwaitsecs={STOP_SECONDS}
+stopasgroup=true
 killasgroup=true
 redirect_stderr=true
 stdout_logfile={_quote(layout.log(name))}

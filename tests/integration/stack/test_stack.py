@@ -1,0 +1,261 @@
+"""The embedded stack as its users have it: the command, real servers, real kills."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+
+from retrofill.bus.topics import SERVICES
+from retrofill.stack.layout import PARTS, SERVERS, Layout
+from retrofill.stack.ports import Reservations, is_free
+from retrofill.stack.processes import of_stack
+from retrofill.stack.supervision import Supervisor
+
+pytestmark = pytest.mark.spark
+UP_SECONDS = 150
+WAIT_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Home:
+    """A home, and the command in it."""
+
+    path: Path
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", "from retrofill.cli.main import run; run()", *arguments],
+            env={**os.environ, "RETROFILL_HOME": str(self.path), "RETROFILL_SPARK_CORES": "1"},
+            capture_output=True,
+            text=True,
+            timeout=UP_SECONDS,
+            check=False,
+        )
+
+    def ok(self, *arguments: str) -> str:
+        done = self.run(*arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def status(self) -> dict[str, Any]:
+        return dict(json.loads(self.ok("status", "--json")))
+
+    def parts(self) -> dict[str, dict[str, Any]]:
+        return {part["name"]: part for part in self.status()["parts"]}
+
+    def processes(self) -> list[psutil.Process]:
+        identity = Layout(self.path).identity()
+        return [] if identity is None else of_stack(identity.id)
+
+    def supervisor(self) -> int:
+        identity = Layout(self.path).identity()
+        assert identity is not None
+        return Supervisor(Layout(self.path), identity).pid()
+
+    def postgres(self) -> psycopg.Connection[Any]:
+        return psycopg.connect(self.status()["postgres"]["dsn"], autocommit=True)
+
+    def bootstrap(self) -> str:
+        return str(self.status()["kafka"]["bootstrap_servers"])
+
+
+def _eventually(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + WAIT_SECONDS
+    while not holds():
+        assert time.monotonic() < until, "it did not come true"
+        time.sleep(0.2)
+
+
+@pytest.fixture(scope="module")
+def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Home, Home]]:
+    """Two stacks, started at the same time; one in a folder whose path is too long for a socket."""
+    made = (
+        Home(tmp_path_factory.mktemp("one")),
+        Home(tmp_path_factory.mktemp("two") / ("a folder of a long name " * 4).strip()),
+    )
+    try:
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda home: home.ok("up"), made))
+        yield made
+    finally:
+        for home in made:
+            home.run("down")
+        left = [process for home in made for process in home.processes()]
+        assert not left
+
+
+@pytest.fixture
+def one(homes: tuple[Home, Home]) -> Home:
+    """The first, running."""
+    homes[0].ok("up")
+    return homes[0]
+
+
+def test_everything_runs_on_loopback_and_up_again_changes_nothing(one: Home) -> None:
+    before = one.parts()
+    assert [part["state"] for part in before.values()] == ["running"] * len(PARTS)
+    assert [part["name"] for part in one.status()["services"]] == list(SERVICES)
+    began = time.monotonic()
+    one.ok("up")
+    assert time.monotonic() - began < 20
+    assert one.parts() == before
+    addresses = {
+        connection.laddr.ip
+        for process in one.processes()
+        for connection in process.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert addresses <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
+
+
+def test_secrets_are_the_owners_only_and_passwords_are_asked_for(one: Home) -> None:
+    for name in ("endpoints.json", "identity.json"):
+        assert (one.path / name).stat().st_mode & 0o077 == 0
+    dsn = one.status()["postgres"]["dsn"]
+    with pytest.raises(psycopg.OperationalError, match="password"):
+        psycopg.connect(dsn, password="not the password")
+
+
+def test_two_homes_side_by_side_share_nothing(homes: tuple[Home, Home]) -> None:
+    one, two = homes
+    one.ok("up")
+    assert one.bootstrap() != two.bootstrap()
+    assert one.status()["spark"] != two.status()["spark"]
+    assert not {process.pid for process in one.processes()} & {process.pid for process in two.processes()}
+    running = two.parts()
+    one.ok("down")
+    assert two.parts() == running
+    assert not one.processes()
+
+
+@pytest.mark.parametrize("name", ["run-starter", "kafka", "postgres", "spark-connect"])
+def test_a_killed_part_is_started_again(one: Home, name: str) -> None:
+    before = one.parts()[name]
+    os.kill(before["pid"], signal.SIGKILL)
+
+    def is_back() -> bool:
+        now = one.parts()[name]
+        return bool(now["state"] == "running" and now["pid"] != before["pid"])
+
+    _eventually(is_back)
+    assert one.parts()[name]["restarts"] == before["restarts"] + 1
+    one.ok("up")
+
+
+def test_state_survives_down_and_up(one: Home) -> None:
+    with one.postgres() as conn:
+        conn.execute("CREATE TABLE IF NOT EXISTS kept (what text)")
+        conn.execute("INSERT INTO kept VALUES ('a row')")
+        installation = conn.execute("SELECT * FROM retrofill.installation").fetchall()
+    topics = AdminClient({"bootstrap.servers": one.bootstrap()}).list_topics(timeout=10).topics
+    producer = Producer({"bootstrap.servers": one.bootstrap(), "acks": "all"})
+    producer.produce("retrofill.dead-letters", b"a message", partition=0)
+    assert producer.flush(10) == 0
+    endpoints = (one.path / "endpoints.json").read_text()
+
+    one.ok("down")
+    assert not one.processes()
+    assert {part["state"] for part in one.parts().values()} == {"stopped"}
+    one.ok("up")
+
+    assert (one.path / "endpoints.json").read_text() == endpoints
+    with one.postgres() as conn:
+        assert conn.execute("SELECT what FROM kept").fetchall() == [("a row",)]
+        assert conn.execute("SELECT * FROM retrofill.installation").fetchall() == installation
+        assert conn.execute("SHOW fsync").fetchall() == conn.execute("SHOW synchronous_commit").fetchall() == [("on",)]
+    after = AdminClient({"bootstrap.servers": one.bootstrap()}).list_topics(timeout=10).topics
+    assert after.keys() >= topics.keys()
+    consumed = subprocess.run(
+        [sys.executable, "-c", _LAST_MESSAGE, one.bootstrap()], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert consumed.stdout.strip() == "a message"
+
+
+_LAST_MESSAGE = """
+import sys
+from confluent_kafka import Consumer, TopicPartition
+consumer = Consumer({"bootstrap.servers": sys.argv[1], "group.id": "reader", "enable.auto.commit": False})
+where = TopicPartition("retrofill.dead-letters", 0)
+_, end = consumer.get_watermark_offsets(where, timeout=10)
+consumer.assign([TopicPartition(where.topic, 0, end - 1)])
+print(consumer.poll(20).value().decode())
+consumer.close()
+"""
+
+
+def test_down_ends_what_nobody_supervises_any_more(one: Home) -> None:
+    servers = [part["pid"] for name, part in one.parts().items() if name in SERVERS]
+    os.kill(one.supervisor(), signal.SIGKILL)
+    assert all(psutil.pid_exists(pid) for pid in servers)
+    one.ok("down")
+    assert not one.processes()
+    assert not any(psutil.pid_exists(pid) for pid in servers)
+
+
+def test_up_replaces_what_nobody_supervises_any_more(one: Home) -> None:
+    before = {part["pid"] for part in one.parts().values()}
+    os.kill(one.supervisor(), signal.SIGKILL)
+    one.ok("up")
+    parts = one.parts()
+    assert {part["state"] for part in parts.values()} == {"running"}
+    assert not before & {part["pid"] for part in parts.values()}
+
+
+def test_a_stack_whose_start_was_killed_starts(one: Home) -> None:
+    one.ok("down")
+    command = [sys.executable, "-c", "from retrofill.cli.main import run; run()", "up"]
+    with subprocess.Popen(
+        command, env={**os.environ, "RETROFILL_HOME": str(one.path)}, stdout=subprocess.DEVNULL, start_new_session=True
+    ) as up:
+        _eventually(lambda: bool(one.processes()))
+        up.kill()
+    one.ok("up")
+    assert {part["state"] for part in one.parts().values()} == {"running"}
+
+
+def test_a_contradiction_is_one_line_and_leaves_nothing(one: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    one.ok("down")
+    monkeypatch.setenv("RETROFILL_PARTITIONS", "7")
+    failed = one.run("up")
+    assert failed.returncode == 1
+    assert len(failed.stderr.splitlines()) == 1
+    assert "4 partitions" in failed.stderr
+    assert not one.processes()
+
+
+def test_without_a_stack_everything_is_stopped(tmp_path: Path) -> None:
+    home = Home(tmp_path / "none")
+    assert {part["state"] for part in home.parts().values()} == {"stopped"}
+    assert "nothing ran" in home.ok("down")
+    assert home.run("logs", "nobody").returncode == 1
+    assert home.run("logs", "kafka").returncode == 1
+
+
+def test_logs_shows_the_last_lines(one: Home) -> None:
+    assert len(one.ok("logs", "kafka", "-n", "3").splitlines()) <= 3
+    assert "spawned" in one.ok("logs", "supervisor")
+
+
+def test_ports_that_are_held_are_not_chosen_twice() -> None:
+    with Reservations() as one_start, Reservations() as another_start:
+        first = one_start.choose(28_000, None)
+        assert one_start.choose(28_000, None) != first
+        assert another_start.choose(28_000, first) != first
+        assert is_free(first)
+    with Reservations() as later:
+        assert later.choose(28_000, first) == first
