@@ -31,6 +31,7 @@ class Worker:
         self.retiring = False
         self.launch: Launch | None = None
         self.runs = 0
+        self.reader: threading.Thread | None = None
         self._writing = threading.Lock()
 
     def say(self, message: dict[str, Any]) -> bool:
@@ -118,9 +119,10 @@ class LocalPool:
         for worker in workers:
             processes.end(worker.process)
         for worker in workers:
-            try:
-                worker.process.wait(CLOSE_SECONDS)
-            except subprocess.TimeoutExpired:
+            # Its reader reports what it was busy with, once the process is gone.
+            if worker.reader is not None:
+                worker.reader.join(CLOSE_SECONDS)
+            if worker.process.poll() is None:
                 log.warning("driver_stays", pid=worker.process.pid)
 
     # the threads
@@ -134,7 +136,8 @@ class LocalPool:
             worker = Worker(processes.start(self._command, self._settings.home, {}, pipes=True))
             with self._lock:
                 self._workers.append(worker)
-            threading.Thread(target=self._listen, args=(worker,), name="driver-reader", daemon=True).start()
+            worker.reader = threading.Thread(target=self._listen, args=(worker,), name="driver-reader", daemon=True)
+            worker.reader.start()
         # The drivers' parent is this thread: it must not end before the process does.
         self._closed.wait()
         threading.Event().wait()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import typer
 
-from retrofill.bus.create_topics import TopicsDiffer, create_topics
+from retrofill.bus.create_topics import TopicsDiffer
 from retrofill.cli.errors import UserError
+from retrofill.init import initialise
 from retrofill.settings import Settings
-from retrofill.store.init import InstallationDiffers, prepare_database
+from retrofill.store.init import InstallationDiffers
 
 
 def register(app: typer.Typer) -> None:
@@ -18,18 +17,14 @@ def register(app: typer.Typer) -> None:
 
 
 def init() -> None:
-    """Prepare Postgres and Kafka: schema, roles and topics. Changes nothing that is there already."""
+    """Prepare Postgres and Kafka: schema, roles and topics. What is there already stays."""
     settings = Settings()
     # Both addresses are needed: found out before anything is changed.
     settings.dsn_of("owner")
     settings.bootstrap_servers()
-    _part("Postgres", lambda: prepare_database(settings), "schema and roles are there")
-    _part("Kafka", lambda: create_topics(settings), f"topics {settings.topic_prefix}* are there")
-
-
-def _part(name: str, prepare: Callable[[], object], done: str) -> None:
     try:
-        prepare()
+        initialise(settings)
     except (InstallationDiffers, TopicsDiffer) as e:
         raise UserError(str(e)) from e
-    typer.echo(f"{name:<9} {done}")
+    typer.echo("Postgres  schema and roles are there")
+    typer.echo(f"Kafka     topics {settings.topic_prefix}* of {settings.partitions} partitions are there")

@@ -1,4 +1,4 @@
-"""Commands against real servers and a real planner; skipped where the environment names no servers."""
+"""Commands against real servers and a real planner."""
 
 from __future__ import annotations
 

@@ -1,0 +1,43 @@
+"""``retrofill init``: as often as one likes, and not against what was fixed the first time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import uuid
+
+from tests.support.installation import Installation
+
+
+def init(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", "from retrofill.cli.main import run; run()", "init"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def test_init_may_be_repeated(installation: Installation) -> None:
+    for _ in range(2):
+        done = init(installation.environment())
+        assert (done.returncode, done.stderr) == (0, "")
+        assert [line.split()[0] for line in done.stdout.splitlines()] == ["Postgres", "Kafka"]
+
+
+def test_init_refuses_what_differs_from_the_first_one(installation: Installation) -> None:
+    done = init(installation.environment() | {"RETROFILL_PARTITIONS": "7"})
+    assert done.returncode == 1
+    assert done.stderr.startswith("retrofill: this database was initialised with ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_init_needs_both_addresses_before_it_changes_anything(installation: Installation) -> None:
+    environment = installation.environment() | {"RETROFILL_HOME": f"nowhere-{uuid.uuid4().hex}"}
+    del environment["RETROFILL_KAFKA_BOOTSTRAP_SERVERS"]
+    done = init(environment)
+    assert done.returncode == 1
+    assert "RETROFILL_KAFKA_BOOTSTRAP_SERVERS is not set" in done.stderr
+    assert done.stderr.count("\n") == 1

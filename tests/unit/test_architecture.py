@@ -1,0 +1,53 @@
+"""The rules of the house that a reviewer would otherwise have to remember."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MODULES = sorted([*(ROOT / "shared").rglob("*.py"), *(ROOT / "services").rglob("*.py")])
+HEAVY = ("pyspark", "confluent_kafka", "sqlalchemy", "psycopg", "pandas")
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    silent = [
+        str(path.relative_to(ROOT)) for path in MODULES if not ast.get_docstring(ast.parse(path.read_text("utf-8")))
+    ]
+    assert silent == []
+
+
+def test_the_contracts_of_imports_are_kept() -> None:
+    """No service imports another, decisions do no I/O, and so on: the contracts are in pyproject.toml."""
+    command = [Path(sys.executable).with_name("lint-imports"), "--no-cache"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("module", ["retrofill", "retrofill.messages", "retrofill.domain.planning"])
+def test_importing_it_loads_no_client(module: str) -> None:
+    code = f"import sys, {module}; print(*sorted(set(sys.modules) & set({HEAVY!r})))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize("service", ["backfill_planner", "deadline_watcher", "callback_runner"])
+def test_a_service_without_spark_does_not_load_it(service: str) -> None:
+    """Whatever is imported late included, as far as its handler goes."""
+    code = f"import sys, {service}.handler; print('pyspark' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False"]
+
+
+def test_the_two_commands_are_where_people_look_for_them() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    for target in ("demo", "test"):
+        assert f"make {target}" in readme
+        assert re.search(rf"^{target}:.*## ", makefile, re.MULTILINE)
+    assert "make test" in (ROOT / ".ci" / "run").read_text("utf-8")
