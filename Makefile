@@ -8,7 +8,7 @@ ONLY ?=
 export RETROFILL_HOME ?= $(CURDIR)/.retrofill
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types schemas lock clean
+.PHONY: help setup demo test bench lint types schemas lock clean
 
 help: ## show this
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -29,6 +29,9 @@ demo: setup ## the year 2013 of the flights as a backfill (DAYS=30: a short one;
 
 test: setup lint types schemas ## all checks and tests
 	$(BIN)/python -m pytest
+
+bench: setup ## what planning costs beside a bare COPY
+	$(BIN)/python -m benchmarks.planning
 
 lint: setup
 	$(BIN)/ruff check

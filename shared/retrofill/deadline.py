@@ -32,6 +32,8 @@ class Deadline:
 
     def __post_init__(self) -> None:
         """Check it where it is written, so that the traceback names the user's line."""
+        if not isinstance(self.interval, timedelta):
+            raise ValueError(f"deadline {self.name!r} has the interval {self.interval!r}: give a timedelta")
         self.to_alert()
 
     def to_alert(self) -> DeadlineAlert:

@@ -9,7 +9,10 @@ import traceback
 from pathlib import Path
 from types import ModuleType
 
+from pydantic import ValidationError
+
 from retrofill.domain.pipeline import CodeLocation
+from retrofill.messages.base import explain
 from retrofill.pipeline import Pipeline
 
 
@@ -62,7 +65,9 @@ def module_name(path: Path) -> str:
 
 def one_line(error: BaseException, path: Path | None = None) -> str:
     """Where (the innermost line of the user's file), what kind and why, on one line."""
-    first = (str(error).strip() or "no message").splitlines()[0]
+    # The first line of pydantic's text only counts the mistakes.
+    text = explain(error) if isinstance(error, ValidationError) else str(error)
+    first = (text.strip() or "no message").splitlines()[0]
     what = f"{type(error).__name__}: {first}"
     if isinstance(error, SyntaxError) and error.filename:
         return f"{Path(error.filename).name}:{error.lineno}: {type(error).__name__}: {error.msg}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from pathlib import Path
@@ -137,6 +138,9 @@ class Pipeline:
         name: str | None = None,
     ) -> Function:
         named = name or function.__name__
+        if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+            # Calling it would do nothing of what it says, and the run would succeed.
+            raise ValueError(f"task {named!r} is an async function or a generator: make it a plain function")
         self._add(named, kind, None, after, trigger_rule, retries, retry_delay)
         self.functions[named] = function
         return function
@@ -183,7 +187,11 @@ def _listed(after: After) -> list[Upstream]:
 
 
 def _seconds(delay: Delay) -> float:
-    return delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
+    if isinstance(delay, timedelta):
+        return delay.total_seconds()
+    if isinstance(delay, int | float):
+        return float(delay)
+    raise ValueError(f"retry_delay is {delay!r}: give a timedelta or a number of seconds")
 
 
 def _moment(given: str | date | datetime | None) -> str | date | datetime | None:

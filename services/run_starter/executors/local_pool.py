@@ -19,6 +19,8 @@ from run_starter.executors import Host, Launch, processes
 log = structlog.get_logger(__name__)
 COMMAND = (sys.executable, "-m", "retrofill.driver")
 MAX_BACKOFF_SECONDS = 30.0
+# Doubling further changes nothing, and a float has its end.
+MAX_DOUBLINGS = 10
 CLOSE_SECONDS = 5.0
 
 
@@ -102,6 +104,9 @@ class LocalPool:
                 for worker in self._workers
                 if worker.launch is not None and (worker.launch.run_id, worker.launch.attempt) == (run_id, attempt)
             ]
+            for worker in busy:
+                # Should it be done this very moment, the end must not hit the run that it would be given next.
+                worker.retiring = True
         for each in waiting:
             self._host.driver_ended(each, reported=False, reason="ended before a driver had it")
         for worker in busy:
@@ -130,17 +135,31 @@ class LocalPool:
     def _spawn_loop(self) -> None:
         while self._spawns.get() and not self._closed.is_set():
             if self._failures:
-                self._closed.wait(min(0.5 * 2**self._failures, MAX_BACKOFF_SECONDS))
-            if self._closed.is_set():
-                return
-            worker = Worker(processes.start(self._command, self._settings.home, {}, pipes=True))
-            with self._lock:
-                self._workers.append(worker)
-            worker.reader = threading.Thread(target=self._listen, args=(worker,), name="driver-reader", daemon=True)
-            worker.reader.start()
+                self._closed.wait(min(0.5 * 2 ** min(self._failures, MAX_DOUBLINGS), MAX_BACKOFF_SECONDS))
+            if not self._closed.is_set():
+                self._spawn()
         # The drivers' parent is this thread: it must not end before the process does.
         self._closed.wait()
         threading.Event().wait()
+
+    def _spawn(self) -> None:
+        try:
+            worker = Worker(processes.start(self._command, self._settings.home, {}, pipes=True))
+        except OSError as e:
+            # No memory, no file left, a full disk: it passes, and without this thread no driver ever starts again.
+            log.error("driver_not_started", error=str(e))
+            with self._lock:
+                self._failures += 1
+            self._spawns.put(True)
+            return
+        worker.reader = threading.Thread(target=self._listen, args=(worker,), name="driver-reader", daemon=True)
+        with self._lock:
+            self._workers.append(worker)
+            # Known and listened to at once: a close in between would join a thread that has not begun.
+            worker.reader.start()
+        if self._closed.is_set():
+            # It was being started while we were closed: nobody else ends it.
+            processes.end(worker.process)
 
     def _listen(self, worker: Worker) -> None:
         answers: dict[str, Callable[[Any], None]] = {

@@ -91,15 +91,25 @@ class SparkSubmit:
                 self._running[key] = submitted
             if self._closing:
                 processes.end(submitted.process)
-            reported = self._talk(submitted)
-            reason = processes.how_it_ended(submitted.process)
-            submitted.server.close()
-        except OSError as e:
+            reported, reason = self._serve(submitted)
+        except Exception as e:  # noqa: BLE001 - no Java, no socket, no memory: whatever it is, the loss says it
             reason = f"spark-submit could not be started: {e}"
         finally:
             with self._lock:
                 self._running.pop(key, None)
             self._host.driver_ended(launch, reported=reported, reason=reason)
+
+    def _serve(self, submitted: Submitted) -> tuple[bool, str]:
+        """Serve one driver to the end of its process: only then may its run be told as lost and begin anew."""
+        reported = False
+        try:
+            reported = self._talk(submitted)
+        except Exception as e:  # noqa: BLE001 - what cannot be understood must not go on unobserved
+            log.error("driver_said_nonsense", run=submitted.launch.run_id, error=str(e))
+            processes.end(submitted.process)
+        reason = processes.how_it_ended(submitted.process)
+        submitted.server.close()
+        return reported, reason
 
     def _submit(self, launch: Launch) -> Submitted:
         # Only who has a Spark needs its parts: imported here.

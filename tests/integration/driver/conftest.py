@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,7 +38,11 @@ def connect_server(home: Path, port: int | None = None) -> Iterator[tuple[str, s
     port = port or _free_port()
     command = spark.prepare(layout, settings, java.find(settings), port)
     with layout.log(SPARK).open("ab") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=log, cwd=home, start_new_session=True)
+        # Its Python workers must be the Python of whoever sends them functions.
+        python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+        server = subprocess.Popen(
+            command, stdout=log, stderr=log, cwd=home, env={**os.environ, **python}, start_new_session=True
+        )
     try:
         until(
             lambda: server.poll() is not None or _listens(port),
@@ -47,7 +53,8 @@ def connect_server(home: Path, port: int | None = None) -> Iterator[tuple[str, s
         assert server.poll() is None, layout.log(SPARK).read_text()[-2000:]
         yield f"sc://127.0.0.1:{port}", server
     finally:
-        server.send_signal(signal.SIGKILL)
+        # With its Python workers, which are in its session: only this server's.
+        os.killpg(server.pid, signal.SIGKILL)
         server.wait()
 
 

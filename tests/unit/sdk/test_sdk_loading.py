@@ -62,6 +62,11 @@ def test_helpers_beside_the_file_are_importable(tmp_path: Path) -> None:
             "from retrofill import Pipeline\np = Pipeline('a b', schedule='@daily')\n",
             "broken.py:2: ValueError: 'a b' is no name",
         ),
+        (
+            "from retrofill import Pipeline\np = Pipeline('a', schedule='@daily')\n"
+            "@p.task(retries=-1)\ndef b(run): ...\n",
+            "broken.py:3: ValidationError: retries: Input should be greater than or equal to 0",
+        ),
     ],
 )
 def test_what_is_wrong_is_one_line_with_its_place(tmp_path: Path, text: str, told: str) -> None:

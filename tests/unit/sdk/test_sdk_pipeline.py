@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -104,3 +105,24 @@ def test_importing_the_sdk_imports_neither_spark_nor_kafka_nor_a_database() -> N
     )
     told = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True, timeout=60)
     assert told.stdout.strip() == "[]"
+
+
+def test_a_function_that_would_do_nothing_when_called_is_no_task() -> None:
+    flights = pipeline()
+    with pytest.raises(ValueError, match="'later' is an async function or a generator"):
+
+        @flights.task
+        async def later(run: object) -> None: ...
+
+    with pytest.raises(ValueError, match="'rows' is an async function or a generator"):
+
+        @flights.branch
+        def rows(run: object) -> Iterator[str]:
+            yield "a"
+
+
+def test_what_is_no_time_is_said_as_such() -> None:
+    with pytest.raises(ValueError, match="retry_delay is 'soon': give a timedelta or a number of seconds"):
+        pipeline(retry_delay="soon").task(name="a")(lambda run: None)
+    with pytest.raises(ValueError, match="deadline 'slow' has the interval 600: give a timedelta"):
+        Deadline("slow", Reference.RUN_STARTED_AT, 600)  # type: ignore[arg-type]

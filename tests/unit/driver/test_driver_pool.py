@@ -1,0 +1,197 @@
+"""The pool of drivers: how it hands out runs, replaces processes and bears those that do not start. No Spark."""
+
+from __future__ import annotations
+
+import os
+import queue
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retrofill.domain.pipeline import PipelineDefinition
+from retrofill.settings import Settings
+from run_starter.executors import Launch, local_pool
+from run_starter.executors.local_pool import LocalPool
+
+# Speaks the driver's side of the protocol; conf says what goes wrong.
+DRIVER = """
+import json, os, signal, sys
+say = lambda told: print(json.dumps(told), flush=True)
+hear = lambda: json.loads(sys.stdin.readline() or "{}")
+say({"ready": True})
+while launch := hear().get("launch"):
+    say({"may_begin": True})
+    begin = hear()["begin"]
+    if begin and launch["conf"].get("die"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    if begin and launch["conf"].get("stuck"):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print("this is no JSON", flush=True)
+        say({"what": "ever"})
+        signal.pause()
+    say({"done": {"reported": begin}})
+"""
+PIPELINE = PipelineDefinition.model_validate(
+    {"name": "p", "schedule": "@daily", "tasks": [{"name": "a"}], "code": {"file": "/p.py", "attribute": "p"}}
+)
+
+
+class Recorder:
+    """A host that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.allowed = True
+        self.asked: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._ended: queue.SimpleQueue[tuple[int, bool, str]] = queue.SimpleQueue()
+
+    def may_begin(self, run_id: int, attempt: int) -> bool:
+        self.asked.put(run_id)
+        return self.allowed
+
+    def driver_ended(self, launch: Launch, *, reported: bool, reason: str) -> None:
+        self._ended.put((launch.run_id, reported, reason))
+
+    def ended(self) -> tuple[int, bool, str]:
+        return self._ended.get(timeout=20)
+
+
+class World:
+    """A pool over the driver above."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "driver.py"
+        self.file.write_text(DRIVER)
+        self.folder = folder
+        self.host = Recorder()
+        self.pools: list[LocalPool] = []
+
+    def pool(self, command: tuple[str, ...] | None = None, **more: Any) -> LocalPool:
+        settings = Settings(home=self.folder, **{"driver_slots": 1, **more})
+        self.pools.append(LocalPool(settings, self.host, command or (sys.executable, str(self.file))))
+        return self.pools[-1]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path)
+    yield world
+    for pool in world.pools:
+        pool.close()
+
+
+def launch(run_id: int, **conf: Any) -> Launch:
+    day = datetime(2013, 1, 1, tzinfo=UTC)
+    return Launch("b", run_id, 1, PIPELINE, day, day.replace(day=2), conf)
+
+
+def pids(pool: LocalPool) -> set[int]:
+    return {worker.process.pid for worker in pool._workers}
+
+
+def test_one_process_runs_one_after_the_other_and_slots_are_counted(world: World) -> None:
+    pool = world.pool()
+    assert pool.free() == 1
+    pool.launch(launch(1))
+    assert (pool.free(), pool.hosted()) == (0, {(1, 1)})
+    assert world.host.ended()[:2] == (1, True)
+    before = pids(pool)
+    pool.launch(launch(2))
+    assert world.host.ended()[:2] == (2, True)
+    assert pids(pool) == before
+    assert (pool.free(), pool.hosted()) == (1, set())
+
+
+def test_who_may_not_begin_did_not_report(world: World) -> None:
+    world.host.allowed = False
+    world.pool().launch(launch(1))
+    assert world.host.ended() == (1, False, "the driver was not allowed to begin")
+
+
+def test_a_process_is_replaced_after_its_runs(world: World) -> None:
+    pool = world.pool(driver_max_runs=2)
+    seen = []
+    for run_id in range(4):
+        pool.launch(launch(run_id))
+        seen.append(frozenset(pids(pool)))
+        assert world.host.ended()[1]
+    assert len(set(seen)) >= 2
+
+
+def test_a_killed_process_is_told_at_once_and_replaced(world: World) -> None:
+    pool = world.pool()
+    pool.launch(launch(1, die=True))
+    assert world.host.ended() == (1, False, "the driver process was ended by signal 9")
+    pool.launch(launch(2))
+    assert world.host.ended()[:2] == (2, True)
+
+
+def test_the_end_of_a_run_kills_what_does_not_listen(world: World) -> None:
+    pool = world.pool()
+    pool.launch(launch(1, stuck=True))
+    assert world.host.asked.get(timeout=20) == 1
+    (pid,) = pids(pool)
+    pool.end(7, 7)
+    pool.end(1, 1)
+    assert world.host.ended() == (1, False, "the driver process was ended by signal 9")
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    pool.launch(launch(2))
+    assert world.host.ended()[:2] == (2, True)
+
+
+def test_a_process_that_is_being_ended_is_given_nothing_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = world.pool()
+    pool.launch(launch(1, stuck=True))
+    world.host.asked.get(timeout=20)
+    (worker,) = pool._workers
+    monkeypatch.setattr(local_pool.processes, "end", lambda _: None)
+    pool.end(1, 1)
+    # It is done all the same, a moment before the signal would reach it.
+    pool._on_done(worker, {"reported": True})
+    pool.launch(launch(2))
+    assert worker.launch is None
+    monkeypatch.undo()
+    worker.process.kill()
+    assert [world.host.ended()[:2] for _ in range(2)] == [(1, True), (2, True)]
+
+
+def test_a_run_that_waits_for_a_process_can_be_ended(world: World) -> None:
+    pool = world.pool((sys.executable, "-c", "import time; time.sleep(60)"))
+    pool.launch(launch(1))
+    pool.end(1, 1)
+    assert world.host.ended() == (1, False, "ended before a driver had it")
+    assert pool.free() == 1
+
+
+def test_a_close_tells_of_every_run(world: World) -> None:
+    pool = world.pool(driver_slots=2)
+    pool.launch(launch(1, stuck=True))
+    pool.launch(launch(2, stuck=True))
+    pool.launch(launch(3))
+    assert {world.host.asked.get(timeout=20) for _ in range(2)} == {1, 2}
+    pool.close()
+    assert {world.host.ended()[:2] for _ in range(3)} == {(1, False), (2, False), (3, False)}
+
+
+@pytest.mark.parametrize("command", ["/nonesuch/python", sys.executable])
+def test_a_driver_that_does_not_start_is_tried_again_ever_more_slowly(
+    world: World, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    waits: queue.SimpleQueue[float] = queue.SimpleQueue()
+    pool = world.pool(
+        (command, str(world.file)) if command != sys.executable else (command, "-c", "raise SystemExit(3)")
+    )
+    # Behind the pool's back many a night has passed: the pause stays a number.
+    go_on = pool._closed.wait
+    monkeypatch.setattr(pool._closed, "wait", lambda seconds=None: waits.put(seconds or 0.0) or go_on(0.01))
+    pool._failures = 5000
+    pool.launch(launch(1))
+    assert [waits.get(timeout=20) for _ in range(3)][1:] == [local_pool.MAX_BACKOFF_SECONDS] * 2
+    pool._command = (sys.executable, str(world.file))
+    assert world.host.ended()[:2] == (1, True)
+    assert threading.active_count() < 50
