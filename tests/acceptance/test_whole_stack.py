@@ -111,7 +111,7 @@ def test_a_backfill_on_spark_gives_the_figures_that_pandas_gives(user: User) -> 
 
 def test_kill_9_of_each_part_in_the_middle_loses_nothing(user: User) -> None:
     backfill(user, "killed", "2013-03-01", "2013-03-24")
-    for n, part in enumerate(["run-starter", "backfill-planner", "driver", "run-starter"]):
+    for n, part in enumerate(["run-starter", "backfill-planner", "driver", "spark-connect"]):
         wanted = 3 * (n + 1)
         until(
             lambda wanted=wanted: user.json("backfill", "show", "killed")["by_state"].get("succeeded", 0) >= wanted,  # type: ignore[misc]

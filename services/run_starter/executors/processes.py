@@ -44,9 +44,13 @@ def end(process: subprocess.Popen[str]) -> None:
     """Ask the process to end, and after a grace kill it with all its children. Returns at once."""
     if process.poll() is not None:
         return
-    family = _family(process.pid)
+    kill_later(process)
     process.terminate()
-    killer = threading.Timer(GRACE_SECONDS, _kill, args=(process, family))
+
+
+def kill_later(process: subprocess.Popen[str]) -> None:
+    """Kill the process with all its children after the grace, if it is still there then. Returns at once."""
+    killer = threading.Timer(GRACE_SECONDS, _kill, args=(process, _family(process.pid)))
     killer.daemon = True
     killer.start()
 

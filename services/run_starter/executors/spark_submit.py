@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +28,52 @@ CONNECT_SECONDS = 300.0
 
 @dataclass
 class Submitted:
-    """One run in its own driver."""
+    """One run in its own driver; ``lines`` is the connection with it, once there is one."""
 
     launch: Launch
     process: subprocess.Popen[str]
     server: socket.socket
     token: str
+    lines: Any = None
+    ending: bool = False
+    _writing: threading.Lock = field(default_factory=threading.Lock)
+
+    def connect(self, lines: Any) -> bool:
+        """The driver is there; False where it is to be ended by now."""
+        with self._writing:
+            self.lines = lines
+            return not self.ending
+
+    def say(self, message: dict[str, Any]) -> None:
+        """Send one line. Who is being ended is told nothing more, least of all to begin."""
+        with self._writing:
+            if not self.ending:
+                self._write(message)
+
+    def end(self) -> None:
+        """Have the driver end itself, and kill what is left after a grace. Returns at once.
+
+        A signal would reach Spark first, whose end fails the tasks, and the driver would tell this as the run's failure.
+        """
+        with self._writing:
+            told = not self.ending and self.lines is not None and self._try({"end": True})
+            self.ending = True
+        if told:
+            processes.kill_later(self.process)
+        else:
+            processes.end(self.process)
+
+    def _write(self, message: dict[str, Any]) -> None:
+        self.lines.write(json.dumps(message) + "\n")
+        self.lines.flush()
+
+    def _try(self, message: dict[str, Any]) -> bool:
+        try:
+            self._write(message)
+        except (OSError, ValueError):
+            # It has hung up, or we have.
+            return False
+        return True
 
 
 class SparkSubmit:
@@ -66,8 +106,7 @@ class SparkSubmit:
         with self._lock:
             submitted = self._running.get((run_id, attempt))
         if submitted is not None:
-            submitted.server.close()
-            processes.end(submitted.process)
+            submitted.end()
 
     def close(self) -> None:
         """End all drivers."""
@@ -75,7 +114,7 @@ class SparkSubmit:
         with self._lock:
             running = [each for each in self._running.values() if each is not None]
         for each in running:
-            processes.end(each.process)
+            each.end()
         for each in running:
             try:
                 each.process.wait(processes.GRACE_SECONDS * 2)
@@ -90,7 +129,7 @@ class SparkSubmit:
             with self._lock:
                 self._running[key] = submitted
             if self._closing:
-                processes.end(submitted.process)
+                submitted.end()
             reported, reason = self._serve(submitted)
         except Exception as e:  # noqa: BLE001 - no Java, no socket, no memory: whatever it is, the loss says it
             reason = f"spark-submit could not be started: {e}"
@@ -151,20 +190,17 @@ class SparkSubmit:
             if json.loads(lines.readline() or "{}").get("token") != submitted.token:
                 processes.end(submitted.process)
                 return False
-            return self._converse(submitted.launch, lines)
+            return submitted.connect(lines) and self._converse(submitted, lines)
 
-    def _converse(self, launch: Launch, lines: Any) -> bool:
-        def say(message: dict[str, Any]) -> None:
-            lines.write(json.dumps(message) + "\n")
-            lines.flush()
-
+    def _converse(self, submitted: Submitted, lines: Any) -> bool:
+        launch = submitted.launch
         try:
             for line in lines:
                 told = json.loads(line)
                 if "ready" in told:
-                    say({"launch": launch.as_json()})
+                    submitted.say({"launch": launch.as_json()})
                 elif "may_begin" in told:
-                    say({"begin": self._host.may_begin(launch.run_id, launch.attempt)})
+                    submitted.say({"begin": self._host.may_begin(launch.run_id, launch.attempt)})
                 elif "done" in told:
                     return bool(told["done"].get("reported"))
         except OSError as e:

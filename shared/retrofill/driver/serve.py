@@ -47,7 +47,7 @@ class Server:
         """Wait for a launch and serve it."""
         launch = Launch.model_validate(self._host.hear("launch"))
         submits = Submits(self._settings, launch)
-        attempt = Attempt(launch, self._sessions_of(launch), submits, self._code)
+        attempt = Attempt(launch, self._sessions_of(launch), submits, self._code, lost=self._ending.end)
         reporter = Reporter(self._wire, launch)
         self._ending.work = attempt.interrupt
         lease = Lease(
@@ -73,7 +73,10 @@ class Server:
 class Attempt:
     """One attempt: what the user's code is run with, and the end of what it started."""
 
-    def __init__(self, launch: Launch, sessions: Sessions, submits: Submits, code: Code) -> None:
+    def __init__(
+        self, launch: Launch, sessions: Sessions, submits: Submits, code: Code, lost: Callable[[str], object]
+    ) -> None:
+        self._lost = lost
         self._launch = launch
         self._sessions = sessions
         self._submits = submits
@@ -84,6 +87,7 @@ class Attempt:
         try:
             self._sessions.open()
         except Exception as e:  # noqa: BLE001 - whatever Spark says, the run's report tells it
+            self._leave_where_lost(e)
             return Result(False, error_info(e))
         return None
 
@@ -123,4 +127,18 @@ class Attempt:
         if pipeline is None or task.submit is not None:
             self._submits.run(task)
             return None
-        return pipeline.functions[task.name](run_of(self._launch, self._sessions, task.name))
+        try:
+            return pipeline.functions[task.name](run_of(self._launch, self._sessions, task.name))
+        except FAILURES as e:
+            self._leave_where_lost(e)
+            raise
+
+    def _leave_where_lost(self, error: BaseException) -> None:
+        """Without its session the attempt cannot succeed, however often its tasks are tried: it is lost, not failed.
+
+        The process leaves, its host says so, and the run gets a new attempt with a session of its own.
+        """
+        if self._sessions.lost(error):
+            self._lost(
+                f"Spark lost the session: {str(error).strip().splitlines()[0] if str(error).strip() else error!r}"
+            )

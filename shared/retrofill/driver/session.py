@@ -19,6 +19,10 @@ NAMESPACE = uuid.UUID("7f0f7d43-52f1-5a0c-9c2e-0b8a5f6b3c11")
 # Spark knows a session by user and id: every driver must say the same user, wherever it runs.
 USER = "retrofill"
 CLOSED = ("SESSION_CLOSED", "SESSION_NOT_FOUND")
+# What the client says once the server that had the session is gone, or was started anew without it.
+LOST = (*CLOSED, "SESSION_CHANGED", "NO_ACTIVE_SESSION", "RETRIES_EXCEEDED", "UNAVAILABLE")
+# A server that is being started anew is found soon after it listens; after some 80 s the attempt is given up.
+RETRIES = {"max_retries": 40, "initial_backoff": 50, "backoff_multiplier": 2.0, "max_backoff": 2000}
 
 
 class Sessions(Protocol):
@@ -29,6 +33,9 @@ class Sessions(Protocol):
 
     def use(self) -> Any:
         """The session, with the attempt's tag set for the calling thread."""
+
+    def lost(self, error: BaseException) -> bool:
+        """Whether Spark lost the session, so that no try of this attempt can succeed any more."""
 
     def interrupt(self) -> None:
         """End the attempt's work that runs in Spark."""
@@ -62,6 +69,11 @@ class ConnectSessions:
         self._session.addTag(self._launch.tag)
         return self._session
 
+    def lost(self, error: BaseException) -> bool:
+        """Whether the client has given up, or says so: a later attempt has a session of its own."""
+        closed = self._session is not None and self._session.client.is_closed
+        return closed or any(name in str(error) for name in LOST)
+
     def interrupt(self) -> None:
         """Interrupt by tag, and close the session, which ends what user code started without the tag."""
         if self._session is not None:
@@ -75,12 +87,15 @@ class ConnectSessions:
             self._session = None
 
     def _connect(self, id: str, conf: Mapping[str, str]) -> Any:
+        from pyspark.sql.connect.client.retries import DefaultPolicy
         from pyspark.sql.connect.session import SparkSession
 
         builder = SparkSession.builder.remote(connection_string(self._remote, id))
         for key, value in conf.items():
             builder = builder.config(key, value)
-        return builder.create()
+        session = builder.create()
+        session.client.set_retry_policies([DefaultPolicy(**RETRIES)])
+        return session
 
     def _close(self, id: str) -> None:
         session = self._connect(id, {})
@@ -109,6 +124,10 @@ class ClassicSession:
         """The session, tagged for this thread."""
         self._session.addTag(self._launch.tag)
         return self._session
+
+    def lost(self, error: BaseException) -> bool:  # noqa: ARG002 - the answer does not depend on it
+        """A classic session lives and dies with its process."""
+        return False
 
     def interrupt(self) -> None:
         """Cancel all of its jobs: nobody else's are in this process."""

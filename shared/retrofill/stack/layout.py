@@ -16,6 +16,9 @@ KAFKA, POSTGRES, SPARK = "kafka", "postgres", "spark-connect"
 SERVERS = (POSTGRES, KAFKA, SPARK)
 PARTS = (*SERVERS, *SERVICES)
 SUPERVISOR = "supervisor"
+# The settings that say where servers are. A stack has its own, whatever the shell of whoever starts it names: it must
+# not prepare a database that it does not run.
+ADDRESSES = ("kafka_bootstrap_servers", "postgres_dsn", "postgres_service_dsns", "spark_remote")
 # A unix socket's path has 108 bytes at most, and supervisord adds to it while it makes it.
 MAX_SOCKET_PATH = 80
 

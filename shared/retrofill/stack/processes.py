@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from retrofill.bus.topics import SERVICES
-from retrofill.stack.layout import POSTGRES, Layout
+from retrofill.stack.layout import ADDRESSES, POSTGRES, Layout
 
 MARKER = "RETROFILL_STACK"
 HOME = "RETROFILL_HOME"
@@ -22,9 +22,10 @@ KILL_SECONDS = 5.0
 
 
 def environment(layout: Layout, stack_id: str) -> dict[str, str]:
-    """What every process of a stack is started with."""
+    """What every process of a stack is started with; addresses come from the endpoints file."""
+    foreign = {f"RETROFILL_{name}".upper() for name in ADDRESSES}
     return {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name.upper() not in foreign},
         MARKER: stack_id,
         HOME: str(layout.home),
         # Spark's workers must be the Python of whoever sends them functions.
@@ -98,8 +99,11 @@ def _is_server(process: psutil.Process) -> bool:
 
 def _end(processes: set[psutil.Process], seconds: float) -> None:
     for process in processes:
-        # Postgres shuts down fast on SIGINT; on SIGTERM it waits for its clients.
-        _send(process, signal.SIGINT if _is_postgres(process) else signal.SIGTERM)
+        if not _is_postgres(process):
+            _send(process, signal.SIGTERM)
+        elif _is_postmaster(process):
+            # Postgres shuts down fast on SIGINT; on SIGTERM it waits for its clients.
+            _send(process, signal.SIGINT)
         _send(process, signal.SIGCONT)
     alive = wait_gone(processes, seconds)
     databases = [process for process in alive if _is_postgres(process)]
@@ -115,6 +119,22 @@ def _end(processes: set[psutil.Process], seconds: float) -> None:
 def _is_postgres(process: psutil.Process) -> bool:
     try:
         return process.name() == "postgres"
+    except psutil.Error:
+        return False
+
+
+def _is_postmaster(process: psutil.Process) -> bool:
+    """Whether this is the server itself, which alone is asked to end: it ends its children, in the right order.
+
+    Its checkpointer takes SIGINT for the order to write the last checkpoint. With clients still committing, what they
+    commit after that is acknowledged, and lost: the next start sees an orderly end and replays nothing.
+    """
+    try:
+        parent = process.parent()
+        # A child calls itself "postgres: what it does"; one that was just forked does not yet.
+        return not (process.cmdline() or [""])[0].startswith("postgres: ") and (
+            parent is None or not _is_postgres(parent)
+        )
     except psutil.Error:
         return False
 

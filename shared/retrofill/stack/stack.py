@@ -22,7 +22,7 @@ from retrofill.bus.topics import SERVICES
 from retrofill.init import initialise
 from retrofill.settings import ENDPOINTS_FILE, Settings, write_endpoints
 from retrofill.stack import java, kafka, ports, postgres, processes, spark
-from retrofill.stack.layout import KAFKA, PARTS, POSTGRES, SERVERS, SPARK, SUPERVISOR, Identity, Layout
+from retrofill.stack.layout import ADDRESSES, KAFKA, PARTS, POSTGRES, SERVERS, SPARK, SUPERVISOR, Identity, Layout
 from retrofill.stack.supervision import PartStatus, Supervisor, Unreachable
 from retrofill.store.init import InstallationDiffers
 
@@ -113,8 +113,9 @@ class Stack:
         _part(SUPERVISOR, self._layout, lambda: supervisor.start(commands))
 
     def _start(self, supervisor: Supervisor, identity: Identity, say: Say, began: float) -> None:
-        settings = Settings(home=self._layout.home)
-        chosen = self._endpoints()["ports"]
+        endpoints = self._endpoints()
+        chosen = endpoints["ports"]
+        settings = Settings(home=self._layout.home, **{name: endpoints[name] for name in ADDRESSES})
         self._restarts_before = {name: part.restarts for name, part in supervisor.status().items()}
         for name in self._servers:
             supervisor.start_part(name)

@@ -28,7 +28,7 @@ STATES = {
     "BACKOFF": "starting",
     "STOPPING": "running",
     "STOPPED": "stopped",
-    "EXITED": "stopped",
+    "EXITED": "starting",  # every part is started again; one that was told to stop is STOPPED
     "FATAL": "failed",
     "UNKNOWN": "failed",
 }

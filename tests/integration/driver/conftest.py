@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -54,7 +54,8 @@ def connect_server(home: Path, port: int | None = None) -> Iterator[tuple[str, s
         yield f"sc://127.0.0.1:{port}", server
     finally:
         # With its Python workers, which are in its session: only this server's.
-        os.killpg(server.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # a test may have killed it
+            os.killpg(server.pid, signal.SIGKILL)
         server.wait()
 
 

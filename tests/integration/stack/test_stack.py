@@ -21,6 +21,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from retrofill.bus.topics import SERVICES
+from retrofill.stack import processes
 from retrofill.stack.layout import PARTS, SERVERS, Layout
 from retrofill.stack.ports import Reservations, is_free
 from retrofill.stack.processes import of_stack, wait_gone
@@ -220,10 +221,24 @@ def test_a_start_that_was_killed_leaves_nothing_that_stops_the_next(one: Home) -
         assert up.stdout is not None
         up.stdout.readline()
         up.kill()
-    one.ok("up")
+    # The addresses in the shell are of something else, which is none of the stack's business.
+    done = one.run(
+        "up",
+        RETROFILL_POSTGRES_DSN="postgresql://nobody@127.0.0.1:1/elsewhere",
+        RETROFILL_KAFKA_BOOTSTRAP_SERVERS="127.0.0.1:1",
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
     parts = one.parts()
     assert {part["state"] for part in parts.values()} == {"running"}
     assert not before & {part["pid"] for part in parts.values()}
+
+
+def test_of_postgres_only_the_server_itself_is_asked_to_end(one: Home) -> None:
+    # Its checkpointer would write the last checkpoint while clients commit, and what they commit would be lost.
+    database = processes._of_database(Layout(one.path))
+    assert len(database) > 3
+    asked = [process.pid for process in database if processes._is_postmaster(process)]
+    assert asked == [one.parts()["postgres"]["pid"]]
 
 
 def test_down_ends_what_nobody_supervises_any_more(one: Home) -> None:

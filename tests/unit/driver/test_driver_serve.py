@@ -72,6 +72,9 @@ class NoSpark:
     def use(self) -> list[str]:
         return self.calls
 
+    def lost(self, error: BaseException) -> bool:
+        return "SESSION_NOT_FOUND" in str(error)
+
     def interrupt(self) -> None:
         self.calls.append("interrupt")
 
@@ -182,6 +185,13 @@ def test_a_session_that_cannot_be_opened_fails_the_run(world: World) -> None:
     world.say({"begin": True})
     assert world.hear() == {"done": {"reported": True}}
     assert world.broker.told() == ["RunHeartbeat", "RunReported failed"]
+
+
+@pytest.mark.parametrize("world", [RuntimeError("[INVALID_HANDLE.SESSION_NOT_FOUND] gone")], indirect=True)
+def test_a_session_that_spark_lost_loses_the_attempt_and_does_not_fail_the_run(world: World) -> None:
+    world.launch()
+    assert world.left.get(timeout=10) == 1
+    assert "RunReported failed" not in world.broker.told()
 
 
 @pytest.mark.parametrize("how", ["hang up", "end", "nonsense"])
