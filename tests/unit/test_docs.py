@@ -8,30 +8,77 @@ from pathlib import Path
 import pytest
 
 from retrofill.domain import backfill, callback, deadline, run, task_run
+from retrofill.domain.machine import Machine
 from retrofill.settings import Settings
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+MACHINES = [module.MACHINE for module in (backfill, run, task_run, deadline, callback)]
+OUTSIDE = "[*]"
 
 
-@pytest.mark.parametrize(
-    "machine", [m.MACHINE for m in (backfill, run, task_run, deadline, callback)], ids=lambda m: m.entity
-)
-def test_the_diagram_is_the_table_of_edges(machine: run.machine) -> None:  # type: ignore[valid-type]
-    text = (DOCS / "how-it-works.md").read_text()
-    drawn = re.search(rf"state {machine.entity} {{(.*?)}}", text, re.DOTALL)
-    assert drawn is not None
-    edges = set(re.findall(r"(\w+) --> (\w+)", drawn.group(1)))
-    assert edges == {(str(a), str(b)) for a, following in machine.edges.items() for b in following}
+def diagrams() -> dict[str, list[tuple[str, str]]]:
+    """The edges of each state diagram in how-it-works.md, by the entity that its comment names."""
+    blocks = re.findall(r"```mermaid\nstateDiagram-v2\n(.*?)```", (DOCS / "how-it-works.md").read_text(), re.DOTALL)
+    found = {}
+    for block in blocks:
+        named = re.search(r"%% entity: (\w+)", block)
+        assert named is not None, block
+        assert named.group(1) not in found
+        found[named.group(1)] = re.findall(r"^\s*(\[\*\]|\w+) --> (\[\*\]|\w+)\s*$", block, re.MULTILINE)
+        assert len(found[named.group(1)]) == block.count("-->")
+    return found
 
 
-def test_every_setting_is_documented() -> None:
-    text = (DOCS / "configuration.md").read_text()
-    for name in Settings.model_fields:
-        assert f"`RETROFILL_{name.upper()}`" in text, name
+def test_every_machine_is_drawn_and_nothing_else() -> None:
+    assert set(diagrams()) == {machine.entity for machine in MACHINES}
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda m: m.entity)
+def test_the_diagram_is_the_table_of_edges(machine: Machine) -> None:
+    drawn = diagrams()[machine.entity]
+    assert len(drawn) == len(set(drawn))
+    inner = {edge for edge in drawn if OUTSIDE not in edge}
+    assert inner == {(str(a), str(b)) for a, following in machine.edges.items() for b in following}
+    assert {a for a, b in drawn if b == OUTSIDE} == {str(state) for state in machine.terminal}
+    assert {b for a, b in drawn if a == OUTSIDE} <= {str(state) for state in machine.states}
+
+
+def shown_default(name: str) -> str:
+    """A default as the table of settings shows it; empty where there is none."""
+    default = Settings.model_fields[name].get_default(call_default_factory=True)
+    return "" if default is None or default == {} else f"`{default}`"
+
+
+def test_the_table_of_settings_is_settings() -> None:
+    rows = re.findall(r"^\| `(RETROFILL_\w+)` \| (.*?) \|", (DOCS / "configuration.md").read_text(), re.MULTILINE)
+    assert rows == [(f"RETROFILL_{name.upper()}", shown_default(name)) for name in Settings.model_fields]
+
+
+def test_settings_that_the_docs_name_exist() -> None:
+    known = {f"RETROFILL_{name.upper()}" for name in Settings.model_fields} | {"RETROFILL_ANSWER_SECONDS"}
+    for page in PAGES:
+        named = set(re.findall(r"RETROFILL_[A-Z_]+", page.read_text()))
+        assert named <= known, f"{page.relative_to(ROOT)}: {named - known}"
 
 
 def test_every_link_leads_somewhere() -> None:
-    root = DOCS.parent
-    for page in [root / "README.md", *DOCS.rglob("*.md")]:
-        for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.relative_to(root)} → {target}"
+    for page in PAGES:
+        for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", page.read_text()):
+            to = page.parent / target if target else page
+            assert to.exists(), f"{page.relative_to(ROOT)} → {target}"
+            if anchor:
+                assert anchor in anchors(to), f"{page.relative_to(ROOT)} → {target}#{anchor}"
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_files_that_how_it_works_names_exist() -> None:
+    text = (DOCS / "how-it-works.md").read_text()
+    for path in re.findall(r"`((?:services|shared|tests)/[\w/.]+)`", text):
+        assert (ROOT / path).exists(), path

@@ -40,7 +40,7 @@ class Fault(Enum):
 
 
 def classify(error: BaseException) -> Fault:
-    """What ``error``, raised while a batch was handled, means (DESIGN.md, section 7, "Messages")."""
+    """What ``error``, raised while a batch was handled, means (docs/how-it-works.md)."""
     if isinstance(error, Fenced):
         return Fault.FENCED
     if isinstance(error, Conflict):

@@ -1,6 +1,6 @@
 """The outbox relay: one active a service, publishing each row exactly once for ``read_committed`` subscribers.
 
-The protocol is DESIGN.md's, section 7: number a batch in Postgres, publish it in one Kafka transaction together with that
+The protocol (docs/how-it-works.md): number a batch in Postgres, publish it in one Kafka transaction together with that
 number (a record on the cursor topic), then delete the rows. Deleting a batch and numbering the next are one Postgres
 transaction here (``docs/decisions/relay-batch-row.md``).
 """
@@ -156,7 +156,7 @@ class Relay(threading.Thread):
             batch = self._next(batch)
             crash_point("relay:numbered")
 
-    # taking over, in this order (models/outbox_relay.py finds a lost row for others)
+    # taking over, in this order (tests/property finds a lost row for others)
 
     def _take_over(self) -> tuple[Producer, Batch | None]:
         self._membership.confirm(self._read_cursor_end())

@@ -1,4 +1,4 @@
-"""Who writes what, as grants: each service is its own Postgres role and may do just this (DESIGN.md, section 6)."""
+"""Who writes what, as grants: each service is its own Postgres role and may do just this (docs/how-it-works.md)."""
 
 from __future__ import annotations
 
