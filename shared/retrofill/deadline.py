@@ -17,7 +17,7 @@ __all__ = ["Deadline", "Reference"]
 class Deadline:
     """Every run must be done ``interval`` after its ``reference``, or ``callback`` is called, once, with ``kwargs``.
 
-    ``callback`` is a name of the allow-list in the settings or the address of a webhook. A run whose moment is past
+    ``callback`` is a name of the allow-list in the settings. A run whose moment is past
     already when the deadline would be armed is let off unless ``fire_if_past``; a run that failed before it, unless
     ``fire_on_failure``.
     """
