@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import structlog
@@ -282,7 +283,7 @@ class Loop:
             shard.failures = 0
             self._add_looks(shard, tx.looks)
 
-    def _transaction(self, shard: Shard):  # type: ignore[no-untyped-def]  # a context manager of Transaction
+    def _transaction(self, shard: Shard) -> AbstractContextManager[Transaction]:
         return shard_transaction(
             self._engine, self._service, shard.partition, shard.epoch, self._settings.max_message_bytes
         )
@@ -412,6 +413,3 @@ def _short(error: BaseException) -> str:
     cause = getattr(error, "orig", None) or error
     first = str(cause).strip().splitlines()[0] if str(cause).strip() else type(cause).__name__
     return first if isinstance(error, Poison) else f"{type(cause).__name__}: {first}"
-
-
-__all__ = ["Loop", "Transaction"]

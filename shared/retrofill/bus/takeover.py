@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import structlog
-from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import IsolationLevel, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from sqlalchemy import Connection, Engine, func, select, update
@@ -124,6 +124,3 @@ def _offsets(conn: Connection, service: Service, partition: int, topic_ids: Topi
         )
         offsets[topic] = start
     return offsets
-
-
-__all__ = ["Ends", "KafkaException", "Taken", "TopicIds", "take_over"]
