@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import RowMapping
 
 from backfill_planner.decide import CancelForFailure, End, PauseForFailure, Standing, look
+from retrofill.bus.arming import resolve
 from retrofill.bus.faults import Conflict
 from retrofill.bus.topics import Topic
 from retrofill.bus.transaction import Transaction
@@ -19,7 +20,7 @@ from retrofill.messages.backfills import (
     BackfillPaused,
     BackfillSucceeded,
 )
-from retrofill.store import backfills
+from retrofill.store import backfills, deadlines
 from retrofill.store.clock import database_now
 
 S = BackfillState
@@ -74,6 +75,7 @@ def _end(tx: Transaction, row: RowMapping, state: BackfillState) -> None:
         backfill_id=row["id"], pipeline=row["pipeline"], runs=backfills.run_counts(tx.conn, row["id"]), ended_at=now
     )
     tx.emit(Topic.BACKFILL_EVENTS, row["id"], event)
+    resolve(tx, deadlines.open_of_backfill(tx.conn, row["id"]))
 
 
 def _move(tx: Transaction, row: RowMapping, to: BackfillState, values: dict[str, Any]) -> None:

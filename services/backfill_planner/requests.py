@@ -10,25 +10,23 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
+from retrofill.bus.arming import Armer
 from retrofill.bus.envelope import Record
 from retrofill.bus.faults import Poison
 from retrofill.bus.partitioning import partition_of
 from retrofill.bus.topics import Topic
 from retrofill.bus.transaction import Transaction
-from retrofill.domain.deadline import DeadlineState, alerts_counting_from, arm
-from retrofill.domain.pipeline import Reference
-from retrofill.domain.planning import Plan, Reason, Rejection, find_boundaries, plan, unknown_pipeline
+from retrofill.domain.alert import AT_PLANNING, DeadlineAlert, Reference, finish_by
+from retrofill.domain.deadline import alerts_counting_from, arm
+from retrofill.domain.planning import Plan, Reason, Rejection, find_boundaries, past_finish_by, plan, unknown_pipeline
 from retrofill.messages.backfills import BackfillPlanned, BackfillRejected, BackfillRequested
 from retrofill.messages.base import REGISTRY
-from retrofill.messages.deadlines import DeadlineArmed
 from retrofill.settings import Settings
 from retrofill.store import backfills, pipelines, planning
+from retrofill.store.arming import Subject
 from retrofill.store.backfills import Outcome
 from retrofill.store.clock import database_now
 from retrofill.store.pipelines import StoredPipeline
-
-# The watcher refreshes its memory more often than this; only deadlines due sooner need a hint.
-NEAR_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
@@ -120,11 +118,14 @@ def _decide(
         )
     if stored is None:
         return unknown_pipeline(request.body.pipeline, pipelines.all_names(conn))
+    now = database_now(conn)
+    if request.body.finish_by is not None and request.body.finish_by <= now:
+        return past_finish_by(request.body.finish_by, now)
     found = intervals.of(stored, request.body)
     if isinstance(found, Rejection):
         return found
     history = planning.history(conn, stored.no, found[0], found[-1])
-    return plan(stored.definition, found, history, request.body.reprocess_behavior, database_now(conn))
+    return plan(stored.definition, found, history, request.body.reprocess_behavior, now)
 
 
 def _write(tx: Transaction, request: Request, stored: StoredPipeline, made: Plan, partitions: int) -> BackfillPlanned:
@@ -151,7 +152,7 @@ def _write(tx: Transaction, request: Request, stored: StoredPipeline, made: Plan
         made,
     )
     planning.insert_runs(tx.conn, request.id, stored.no, made, now, backwards=body.run_backwards)
-    _arm_deadlines(tx, request.id, stored, now, partitions)
+    _arm_deadlines(tx, request, stored, now, partitions)
     return BackfillPlanned(
         backfill_id=request.id,
         pipeline=definition.name,
@@ -164,16 +165,30 @@ def _write(tx: Transaction, request: Request, stored: StoredPipeline, made: Plan
     )
 
 
-def _arm_deadlines(tx: Transaction, backfill_id: str, stored: StoredPipeline, now: datetime, partitions: int) -> None:
-    """Deadlines that count from the moment the runs were queued, which is this one."""
-    alerts = alerts_counting_from(list(stored.definition.deadlines), Reference.RUN_QUEUED_AT)
-    if not alerts:
-        return
-    ids = planning.run_ids(tx.conn, backfill_id)
-    for alert in alerts:
-        arming = arm(alert, now, now)
-        first = planning.insert_deadlines(tx.conn, backfill_id, stored.definition.name, alert, arming, ids, partitions)
-        if arming.state == DeadlineState.ARMED and (arming.due_at - now).total_seconds() <= NEAR_SECONDS:
-            # One hint a shard is enough: it makes the watcher read all that are near.
-            for each in first.values():
-                tx.emit(Topic.DEADLINES, each, DeadlineArmed(deadline_id=each, due_at=arming.due_at))
+def _arm_deadlines(tx: Transaction, request: Request, stored: StoredPipeline, now: datetime, partitions: int) -> None:
+    """The deadlines whose moments are known now: the runs were queued just now, the backfill was requested just now."""
+    definition = stored.definition
+    armer = Armer(tx, request.id, definition.name, partitions, now)
+    for alert in alerts_counting_from(definition.deadlines, Reference.BACKFILL_REQUESTED_AT):
+        armer.arm(alert, [Subject(None, arm(alert, now, now))])
+    if request.body.finish_by is not None:
+        alert = finish_by(request.body.finish_by, request.body.finish_by_callback)
+        armer.arm(alert, [Subject(None, arm(alert, request.body.finish_by, now))])
+    of_runs = alerts_counting_from(definition.deadlines, *AT_PLANNING)
+    runs = planning.run_starts(tx.conn, request.id) if of_runs else []
+    for alert in of_runs:
+        armer.arm(
+            alert, [Subject(id, arm(alert, _reference(alert, logical_date, now), now)) for id, logical_date in runs]
+        )
+
+
+def _reference(alert: DeadlineAlert, logical_date: datetime, now: datetime) -> datetime:
+    """The moment that ``alert`` counts from, for a run planned at ``now``."""
+    match alert.reference:
+        case Reference.LOGICAL_DATE:
+            return logical_date
+        case Reference.FIXED_DATETIME:
+            assert alert.at is not None  # validated
+            return alert.at
+        case _:
+            return now

@@ -1,24 +1,20 @@
-"""gather → decide → apply: at the next moment of a shard, and when the run of a deadline ended."""
+"""gather → decide → apply: at the next moment of a shard, and when what a deadline is about ended."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 
 from sqlalchemy import Connection
 
-from deadline_watcher.decide import Row, decide, seconds_to_next
+from deadline_watcher.decide import seconds_to_next
+from deadline_watcher.verdicts import apply_verdicts, recover
+from deadline_watcher.windows import close_due
 from retrofill.bus.faults import Poison
 from retrofill.bus.handler import QuietHandler, Received
 from retrofill.bus.service import Context
-from retrofill.bus.topics import Topic
 from retrofill.bus.transaction import Transaction
-from retrofill.domain.deadline import DeadlineState
-from retrofill.domain.pipeline import Reference
-from retrofill.domain.run import RunState
-from retrofill.messages.deadlines import CallbackRequested, DeadlineArmed, DeadlineMissed, DeadlineResolved
+from retrofill.messages.deadlines import DeadlineArmed, DeadlineResolved
 from retrofill.store import deadlines
-from retrofill.store.clock import database_now
 
 # The only thing that is looked at: the armed deadlines of the shard whose moment came.
 DUE = "due"
@@ -42,66 +38,21 @@ class WatcherHandler(QuietHandler):
                 case other:
                     raise Poison(f"a {type(other).__name__} does not belong on {one.record.topic}")
         if resolved:
+            # Before the judging, so that what is found missed by it is not told twice.
+            recover(tx, deadlines.late(tx.conn, tx.partition, resolved))
             # A run that is locked is left to the moment itself.
-            _apply(tx, deadlines.lock_named(tx.conn, tx.partition, resolved))
+            apply_verdicts(tx, deadlines.lock_named(tx.conn, tx.partition, resolved))
+            # A miss may have opened a digest.
+            tx.look_at(DUE)
 
     def look(self, tx: Transaction, key: str) -> None:  # noqa: ARG002 - there is one key
         """Decide on what is due, and find out when the next moment is."""
         rows = deadlines.lock_due(tx.conn, tx.partition)
-        _apply(tx, rows)
-        earliest, now = deadlines.earliest(tx.conn, tx.partition)
-        tx.look_at(DUE, seconds_to_next(earliest, now, more=len(rows) == deadlines.BATCH))
+        apply_verdicts(tx, rows)
+        close_due(tx)
+        earliest, now = deadlines.next_moment(tx.conn, tx.partition)
+        tx.look_at(DUE, seconds_to_next(earliest, now, more=len(rows) >= deadlines.BATCH))
 
     def taken(self, conn: Connection, partition: int) -> Mapping[str, float]:  # noqa: ARG002
         """Look at once: moments may have passed while nobody watched."""
         return {DUE: 0.0}
-
-
-def _apply(tx: Transaction, rows: Sequence[Row]) -> None:
-    """Judge deadlines whose runs are locked, and end, tell and call what follows."""
-    if not rows:
-        return
-    now = database_now(tx.conn)
-    verdicts = decide(rows, now)
-    deadlines.end(tx.conn, DeadlineState.MET, [{"id": row["id"]} for row in verdicts.met], now)
-    voids = [{"id": row["id"], "reason": reason} for row, reason in verdicts.void]
-    deadlines.end(tx.conn, DeadlineState.VOID, voids, now)
-    landed = deadlines.end(tx.conn, DeadlineState.MISSED, [{"id": row["id"]} for row in verdicts.missed], now)
-    missed = [row for row in verdicts.missed if row["id"] in landed]
-    called = [row for row in missed if row["callback"] is not None]
-    if called:
-        deadlines.insert_callbacks(tx.conn, [row["id"] for row in called])
-    for row in missed:
-        tx.emit(Topic.DEADLINE_MISSED, row["id"], _missed(row, now))
-    for row in called:
-        _request(tx, row)
-
-
-def _missed(row: Row, now: datetime) -> DeadlineMissed:
-    return DeadlineMissed(
-        deadline_id=row["id"],
-        alert=row["alert"],
-        pipeline=row["pipeline"],
-        backfill_id=row["backfill_id"],
-        run_id=row["run_id"],
-        interval_start=row["interval_start"],
-        interval_end=row["interval_end"],
-        reference=Reference(row["reference"]),
-        due_at=row["due_at"],
-        detected_at=now,
-        run_state=RunState(row["run_state"]),
-        run_attempt=row["run_attempt"],
-        callback=row["callback"],
-    )
-
-
-def _request(tx: Transaction, row: Row) -> None:
-    """The runner calls what the row says, so arguments too large for a message are no reason not to call."""
-    try:
-        tx.emit(
-            Topic.CALLBACK_REQUESTS,
-            row["id"],
-            CallbackRequested(deadline_id=row["id"], callback=row["callback"], kwargs=row["kwargs"]),
-        )
-    except Poison:
-        tx.emit(Topic.CALLBACK_REQUESTS, row["id"], CallbackRequested(deadline_id=row["id"], callback=row["callback"]))

@@ -9,13 +9,13 @@ from typing import Any
 
 from sqlalchemy import RowMapping, func
 
+from retrofill.bus.arming import resolve
 from retrofill.bus.faults import Conflict
 from retrofill.bus.topics import Topic
 from retrofill.bus.transaction import Transaction
 from retrofill.domain.run import LIVE, MACHINE, RunState
 from retrofill.domain.task_run import MACHINE as TASK_MACHINE
 from retrofill.domain.task_run import TaskState
-from retrofill.messages.deadlines import DeadlineResolved
 from retrofill.messages.runs import (
     RunAttemptLost,
     RunCancelled,
@@ -25,6 +25,7 @@ from retrofill.messages.runs import (
     RunSucceeded,
     TaskStateChanged,
 )
+from retrofill.store import deadlines
 from retrofill.store import runs as store
 from retrofill.store.tables import run, task_run
 from run_starter.decide import RunOutcome, TaskStep
@@ -138,8 +139,7 @@ def write_ends(
 
 def resolve_deadlines(tx: Transaction, run_ids: Sequence[int]) -> None:
     """Tell the watcher that these runs ended, so that their deadlines need not wait for their moment."""
-    for each in store.armed_deadlines(tx.conn, run_ids):
-        tx.emit(Topic.DEADLINES, each, DeadlineResolved(deadline_id=each))
+    resolve(tx, deadlines.open_of_runs(tx.conn, run_ids))
 
 
 def _write_end(tx: Transaction, to: RunState, ending: Sequence[tuple[RowMapping, RunOutcome]], now: datetime) -> None:

@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import structlog
 from sqlalchemy import RowMapping
 
 from retrofill.bus.faults import Poison
 from retrofill.bus.handler import Received
-from retrofill.bus.topics import Topic
 from retrofill.bus.transaction import Transaction
-from retrofill.domain.deadline import DeadlineState, alerts_counting_from, arm
-from retrofill.domain.pipeline import Reference
 from retrofill.domain.run import RunState
 from retrofill.domain.task_run import TaskState
-from retrofill.messages.deadlines import DeadlineArmed
 from retrofill.messages.runs import Report, TaskReported
-from retrofill.store import planning
 from retrofill.store import runs as store
 from retrofill.store.clock import database_now
+from run_starter.arming import Starts
 from run_starter.decide import RunRow, fold
 from run_starter.definitions import Definitions
 from run_starter.endings import write_ends, write_starts, write_tasks
 
 log = structlog.get_logger(__name__)
-# Deadlines due sooner than this need a hint to the watcher, who reads further ahead by itself.
-NEAR_SECONDS = 120.0
 
 
 def handle_reports(
@@ -55,8 +49,10 @@ def handle_reports(
     now = database_now(tx.conn)
     pipelines = {row["backfill_id"]: definitions.of(tx.conn, row["backfill_id"]).name for row in rows.values()}
     write_starts(tx, rows, outcome.runs, pipelines, now)
-    _arm_deadlines(tx, [rows[id] for id, o in outcome.runs.items() if o.first_start], definitions, partitions, now)
+    arming = Starts(tx, rows, definitions, partitions, now)
+    arming.of_runs([id for id, o in outcome.runs.items() if o.first_start])
     write_tasks(tx, rows, outcome.tasks, pipelines, now)
+    arming.of_tasks(outcome.tasks)
     write_ends(tx, rows, outcome.runs, pipelines, now)
     alive = [(id, rows[id]["attempt"]) for id, o in outcome.runs.items() if o.alive and o.ends is None]
     store.extend_leases(tx.conn, alive, now + timedelta(seconds=lease_seconds))
@@ -82,20 +78,3 @@ def _checked(one: Received) -> Report:
     if one.message.backfill_id != one.key:
         raise Poison(f"the key {one.key!r} differs from the body's backfill_id {one.message.backfill_id!r}")
     return one.message
-
-
-def _arm_deadlines(
-    tx: Transaction, started: Sequence[RowMapping], definitions: Definitions, partitions: int, now: datetime
-) -> None:
-    """Deadlines that count from the first start of a run."""
-    by_backfill: dict[str, list[int]] = {}
-    for row in started:
-        by_backfill.setdefault(row["backfill_id"], []).append(row["id"])
-    for backfill_id, run_ids in by_backfill.items():
-        definition = definitions.of(tx.conn, backfill_id)
-        for alert in alerts_counting_from(list(definition.deadlines), Reference.RUN_STARTED_AT):
-            arming = arm(alert, now, now)
-            first = planning.insert_deadlines(tx.conn, backfill_id, definition.name, alert, arming, run_ids, partitions)
-            if arming.state == DeadlineState.ARMED and (arming.due_at - now).total_seconds() <= NEAR_SECONDS:
-                for each in first.values():
-                    tx.emit(Topic.DEADLINES, each, DeadlineArmed(deadline_id=each, due_at=arming.due_at))

@@ -1,49 +1,124 @@
-"""``Deadline``: what users write to be called when a run is not done in time."""
+"""``Deadline``: what users write to be told when a run, a task or a backfill is not done in time."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Any, NoReturn
 
 from pydantic import JsonValue
 
-from retrofill.domain.pipeline import DeadlineAlert, Reference
+from retrofill.domain.alert import DeadlineAlert, FunctionCall, Target, TopicMessage, WebhookCall
+from retrofill.domain.alert import Reference as ReferenceName
+from retrofill.domain.duration import seconds_of
 
-__all__ = ["Deadline", "Reference"]
+__all__ = ["Deadline", "KafkaTopic", "Reference", "ReferencePoint", "Webhook"]
+
+R = ReferenceName
+
+
+@dataclass(frozen=True)
+class ReferencePoint:
+    """The moment a deadline counts from; made by ``Reference``."""
+
+    name: ReferenceName
+    arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+class _References:
+    """The references there are."""
+
+    RUN_QUEUED_AT = ReferencePoint(R.RUN_QUEUED_AT)
+    """The run was planned."""
+    RUN_STARTED_AT = ReferencePoint(R.RUN_STARTED_AT)
+    """The first attempt of the run started."""
+    LOGICAL_DATE = ReferencePoint(R.LOGICAL_DATE)
+    """The start of the run's data interval."""
+    BACKFILL_REQUESTED_AT = ReferencePoint(R.BACKFILL_REQUESTED_AT)
+    """The backfill was planned: a deadline for the whole backfill."""
+
+    @staticmethod
+    def FIXED_DATETIME(at: datetime) -> ReferencePoint:
+        """The moment ``at``, which has a UTC offset."""
+        if not isinstance(at, datetime) or at.tzinfo is None:
+            raise ValueError(f"FIXED_DATETIME({at!r}): give a datetime with a time zone")
+        return ReferencePoint(R.FIXED_DATETIME, {"at": at})
+
+    @staticmethod
+    def AVERAGE_RUNTIME(last_n: int = 10, min_runs: int = 3) -> ReferencePoint:
+        """The first start plus the average runtime of the pipeline's ``last_n`` last successes.
+
+        With fewer than ``min_runs`` successes there is no deadline.
+        """
+        return ReferencePoint(R.AVERAGE_RUNTIME, {"last_n": last_n, "min_runs": min_runs})
+
+    @staticmethod
+    def TASK_STARTED_AT(task: str) -> ReferencePoint:
+        """The first start of ``task`` in the run: a deadline for that task."""
+        return ReferencePoint(R.TASK_STARTED_AT, {"task": getattr(task, "__name__", task)})
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"there is no reference {name}; there are: {', '.join(R)}")
+
+
+Reference = _References()
+
+
+def Webhook(url: str, *, secret: str = "default") -> WebhookCall:
+    """A callback that POSTs the event to ``url``, signed with what the settings have under the name ``secret``."""
+    return WebhookCall(url=url, secret=secret)
+
+
+def KafkaTopic(topic: str) -> TopicMessage:
+    """A callback that publishes the event on a Kafka topic of yours."""
+    return TopicMessage(topic=topic)
 
 
 @dataclass(frozen=True)
 class Deadline:
-    """Every run must be done ``interval`` after its ``reference``, or ``callback`` is called, once, with ``kwargs``.
+    """What must be done ``interval`` after its ``reference``, or ``callback`` is called, once, with ``kwargs``.
 
-    ``callback`` is a name of the allow-list in the settings. A run whose moment is past
-    already when the deadline would be armed is let off unless ``fire_if_past``; a run that failed before it, unless
-    ``fire_on_failure``.
+    ``interval`` may be negative, for a warning before the moment. ``callback`` is a name of the allow-list in the settings,
+    a ``Webhook`` or a ``KafkaTopic``; texts in ``kwargs`` may refer to the deadline, like ``{run.logical_date}``. With
+    ``at_most_once`` a call whose end is not known is not made again. A moment that is past already when the deadline
+    would be armed is let off unless ``fire_if_past``; one whose run failed or was cancelled before it, unless
+    ``fire_on_failure``. ``digest="5m"`` collects what is missed in five minutes into one event and one call.
     """
 
     name: str
-    reference: Reference
-    interval: timedelta
-    callback: str | None = None
+    reference: ReferencePoint
+    interval: timedelta = timedelta(0)
+    callback: str | Target | None = None
     kwargs: Mapping[str, JsonValue] | None = field(default=None, hash=False)
+    at_most_once: bool = False
     fire_if_past: bool = False
     fire_on_failure: bool = False
+    digest: str | timedelta | None = None
 
     def __post_init__(self) -> None:
         """Check it where it is written, so that the traceback names the user's line."""
         if not isinstance(self.interval, timedelta):
             raise ValueError(f"deadline {self.name!r} has the interval {self.interval!r}: give a timedelta")
+        if not isinstance(self.reference, ReferencePoint):
+            raise ValueError(
+                f"deadline {self.name!r} has the reference {self.reference!r}: give one of Reference.{', '.join(R)}, "
+                "called where it takes arguments"
+            )
         self.to_alert()
 
     def to_alert(self) -> DeadlineAlert:
         """The deadline as data."""
+        callback = FunctionCall(name=self.callback) if isinstance(self.callback, str) else self.callback
         return DeadlineAlert(
             name=self.name,
-            reference=self.reference,
+            reference=self.reference.name,
             interval_seconds=self.interval.total_seconds(),
-            callback=self.callback,
+            **self.reference.arguments,
+            callback=callback,
             kwargs=dict(self.kwargs or {}),
+            at_most_once=self.at_most_once,
             fire_if_past=self.fire_if_past,
             fire_on_failure=self.fire_on_failure,
+            digest_seconds=None if self.digest is None else seconds_of(self.digest),
         )

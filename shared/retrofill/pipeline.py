@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from retrofill.deadline import Deadline
+from retrofill.domain.data import check_name
 from retrofill.domain.pipeline import (
     CodeLocation,
     PipelineDefinition,
     SubmitScript,
     TaskDefinition,
     TriggerRule,
-    check_name,
 )
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -25,7 +25,8 @@ from retrofill.bus.create_topics import create_topics
 from retrofill.bus.envelope import headers_of, wire_headers
 from retrofill.bus.partitioning import partition_of
 from retrofill.bus.topics import SERVICES, Topic
-from retrofill.domain.pipeline import CodeLocation, DeadlineAlert, PipelineDefinition, TaskDefinition
+from retrofill.domain.alert import DeadlineAlert
+from retrofill.domain.pipeline import CodeLocation, PipelineDefinition, TaskDefinition
 from retrofill.init import initialise
 from retrofill.messages.backfills import BackfillRequested
 from retrofill.messages.base import Message
@@ -146,12 +147,16 @@ class Installation:
             "RETROFILL_REPLICATION_FACTOR": "1",
         }
 
-    def start(self, name: str, wait: bool = True, **environment: str) -> Replica:
-        """Start one replica of a service (or ``instant-starter``) and wait until it is ready."""
+    def start(self, name: str, wait: bool = True, clock_off: float = 0.0, **environment: str) -> Replica:
+        """Start one replica of a service (or ``instant-starter``) and wait until it is ready.
+
+        ``clock_off``: so many seconds its machine's clock is off.
+        """
+        wrong = ["tests.support.wrong_clock", str(clock_off)] if clock_off else []
         log = self.settings.home / f"{name}-{len(self.replicas)}.log"
         with log.open("wb") as out:
             process = subprocess.Popen(
-                [sys.executable, "-m", MODULES[name]],
+                [sys.executable, "-m", *wrong, MODULES[name]],
                 cwd=ROOT,
                 env={**os.environ, **self.environment(), **environment},
                 stdout=out,

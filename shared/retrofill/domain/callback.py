@@ -23,6 +23,9 @@ MACHINE = machine(
         S.PENDING: (S.RUNNING,),
         S.RUNNING: (S.SUCCEEDED, S.FAILED, S.PENDING),
         S.SUCCEEDED: (),
-        S.FAILED: (),
+        # By a replay that somebody asked for; one that succeeded is never called again.
+        S.FAILED: (S.PENDING,),
     },
 )
+# Those in which nothing is to be called.
+ENDED = (S.SUCCEEDED, S.FAILED)

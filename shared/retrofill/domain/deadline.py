@@ -1,14 +1,14 @@
-"""A deadline: one moment by which one run (or backfill) must be done."""
+"""A deadline: one moment by which one run, one task of it, or one backfill must be done."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from retrofill.domain.alert import DeadlineAlert, Reference
 from retrofill.domain.machine import machine
-from retrofill.domain.pipeline import DeadlineAlert, Reference
-from retrofill.domain.run import RunState
 
 
 class DeadlineState(StrEnum):
@@ -24,6 +24,23 @@ S = DeadlineState
 MACHINE = machine("deadline", {S.ARMED: (S.MISSED, S.MET, S.VOID), S.MISSED: (), S.MET: (), S.VOID: ()})
 
 
+class Scope(StrEnum):
+    """What must be done by the moment."""
+
+    RUN = "run"
+    TASK = "task"
+    BACKFILL = "backfill"
+
+
+class End(StrEnum):
+    """How what a deadline is about ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    SKIPPED = "skipped"
+
+
 @dataclass(frozen=True)
 class Arming:
     """What a new deadline row starts as: armed, or void with the reason."""
@@ -35,47 +52,71 @@ class Arming:
 
 def arm(alert: DeadlineAlert, reference_at: datetime, now: datetime) -> Arming:
     """Arm ``alert`` for a reference moment; a moment already past is void unless the alert says ``fire_if_past``."""
-    due_at = reference_at + timedelta(seconds=alert.interval_seconds)
+    due_at = _after(reference_at, alert.interval_seconds)
     if due_at <= now and not alert.fire_if_past:
         return Arming(due_at, S.VOID, "already past when it was armed")
     return Arming(due_at, S.ARMED)
 
 
-def alerts_counting_from(alerts: list[DeadlineAlert], *references: Reference) -> list[DeadlineAlert]:
+def arm_by_average(alert: DeadlineAlert, runtimes: Iterable[timedelta], now: datetime) -> Arming:
+    """Arm an AVERAGE_RUNTIME alert at the first start of a run, from the ``runtimes`` of the pipeline's last successes.
+
+    Too few of them make it void: a guess that nobody asked for would fire at random.
+    """
+    known = list(runtimes)
+    if len(known) < (alert.min_runs or 1):
+        reason = f"{len(known)} successful runs are known, fewer than the {alert.min_runs} that the average needs"
+        return Arming(now, S.VOID, reason)
+    return arm(alert, now + sum(known, timedelta()) / len(known), now)
+
+
+def alerts_counting_from(alerts: Iterable[DeadlineAlert], *references: Reference) -> list[DeadlineAlert]:
     """The alerts whose moment counts from one of ``references``."""
     return [alert for alert in alerts if alert.reference in references]
 
 
 @dataclass(frozen=True)
 class Watched:
-    """What the decision on one deadline needs to know of it and its run."""
+    """What the decision on one deadline needs to know: ``ended`` is how what it is about ended, if it did."""
 
     due_at: datetime
     fire_on_failure: bool
-    run_state: RunState
-    run_finished_at: datetime | None
+    scope: Scope = Scope.RUN
+    ended: End | None = None
+    ended_at: datetime | None = None
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What becomes of a deadline: its new state and, for ``void``, why."""
+    """What becomes of a deadline: its new state and, for ``void``, why. ``recovered``: missed, and done since."""
 
     state: DeadlineState
     reason: str | None = None
+    recovered: bool = False
 
 
 def judge(watched: Watched, now: datetime) -> Verdict | None:
-    """Decide on an armed deadline at ``now`` (the database's clock, read under the run's lock); ``None``: still armed.
+    """Decide on an armed deadline at ``now`` (the database's clock, read under the lock); ``None``: still armed.
 
-    Met: the run succeeded at or before the moment. Void: it failed or was cancelled before the moment, unless the
-    alert fires on failure. Missed: the moment came first.
+    Met: succeeded at or before the moment. Void: it failed, was cancelled or skipped before the moment; one that fires
+    on failure waits for its moment, and is missed then. Missed: the moment came first.
     """
-    finished = watched.run_finished_at
-    if finished is not None and finished <= watched.due_at:
-        if watched.run_state == RunState.SUCCEEDED:
+    ended, due_at = watched.ended, watched.due_at
+    if ended is not None and watched.ended_at is not None and watched.ended_at <= due_at:
+        if ended == End.SUCCEEDED:
             return Verdict(S.MET)
-        if not (watched.fire_on_failure and watched.run_state == RunState.FAILED):
-            ended = "was cancelled" if watched.run_state == RunState.CANCELLED else "failed"
-            return Verdict(S.VOID, f"the run {ended} before the moment")
-        return Verdict(S.MISSED)
-    return Verdict(S.MISSED) if now >= watched.due_at else None
+        if ended == End.SKIPPED or not watched.fire_on_failure:
+            how = "failed" if ended == End.FAILED else f"was {ended}"
+            return Verdict(S.VOID, f"the {watched.scope} {how} before the moment")
+    if now >= due_at:
+        return Verdict(S.MISSED, recovered=ended == End.SUCCEEDED)
+    return None
+
+
+def _after(moment: datetime, seconds: float) -> datetime:
+    """``moment`` plus ``seconds``, kept inside the calendar."""
+    try:
+        return moment + timedelta(seconds=seconds)
+    except OverflowError:
+        edge = datetime.max if seconds > 0 else datetime.min
+        return edge.replace(tzinfo=moment.tzinfo, microsecond=0)

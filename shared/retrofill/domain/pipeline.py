@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from enum import StrEnum
 from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
+from retrofill.domain.alert import FINISH_BY, DeadlineAlert
 from retrofill.domain.bounds import Bound
+from retrofill.domain.data import Data, Name
 from retrofill.domain.schedule import check_schedule
-
-NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,199}")
-
-
-def check_name(name: str) -> str:
-    """Names go into keys, paths and Spark tags, so they are plain. Raises ``ValueError``."""
-    if not NAME.fullmatch(name):
-        raise ValueError(
-            f"{name!r} is no name: a letter or _ first, then letters, digits, '_', '-' or '.', 200 characters at most"
-        )
-    return name
 
 
 def check_timezone(name: str) -> str:
@@ -32,15 +22,6 @@ def check_timezone(name: str) -> str:
     except (ZoneInfoNotFoundError, ValueError, OSError) as e:
         raise ValueError(f"{name!r} is no time zone of the IANA database, like 'Europe/Paris' or 'UTC'") from e
     return name
-
-
-Name = Annotated[str, AfterValidator(check_name)]
-
-
-class Data(BaseModel):
-    """Immutable data; unknown fields are ignored, so that newer writers can be read."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", use_enum_values=False)
 
 
 class TriggerRule(StrEnum):
@@ -77,25 +58,6 @@ class TaskDefinition(Data):
         if (self.kind == "submit") != (self.submit is not None):
             raise ValueError(f"task {self.name!r}: a task of kind submit has a script, and only such a one")
         return self
-
-
-class Reference(StrEnum):
-    """The moment a deadline counts from."""
-
-    RUN_QUEUED_AT = "RUN_QUEUED_AT"
-    RUN_STARTED_AT = "RUN_STARTED_AT"
-
-
-class DeadlineAlert(Data):  # type: ignore[no-redef]  # the plugin takes the field kwargs for **kwargs
-    """A rule of a pipeline: every run must be done ``interval_seconds`` after its reference moment."""
-
-    name: Name
-    reference: Reference
-    interval_seconds: float = Field(ge=-3_155_760_000, le=3_155_760_000)
-    callback: str | None = None
-    kwargs: dict[str, JsonValue] = Field(default_factory=dict)
-    fire_if_past: bool = False
-    fire_on_failure: bool = False
 
 
 class CodeLocation(Data):
@@ -135,6 +97,14 @@ class PipelineDefinition(Data):
         twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise ValueError(f"deadline {twice[0]!r} is there twice: give each deadline a name of its own")
+        if FINISH_BY in names:
+            raise ValueError(f"a deadline is named {FINISH_BY!r}, as those of requests are: give it another name")
+        tasks = [task.name for task in self.tasks]
+        for alert in self.deadlines:
+            if alert.task is not None and alert.task not in tasks:
+                raise ValueError(
+                    f"deadline {alert.name!r} is of the task {alert.task!r}, which does not exist; tasks: {', '.join(tasks)}"
+                )
         return self
 
     def as_json(self) -> dict[str, Any]:

@@ -36,6 +36,7 @@ class Reason(StrEnum):
     TOO_MANY_RUNS = "too_many_runs"
     OVERLAP = "overlap"
     CONF_TOO_LARGE = "conf_too_large"
+    FINISH_BY_PAST = "finish_by_past"
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,12 @@ def unknown_pipeline(name: str, known: Iterable[str]) -> Rejection:
     near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else "apply it first: retrofill pipelines apply FILE"
     return Rejection(Reason.UNKNOWN_PIPELINE, f"there is no pipeline {name!r}: {hint}")
+
+
+def past_finish_by(finish_by: datetime, now: datetime) -> Rejection:
+    """The rejection of a backfill that is to be done before it begins."""
+    message = f"finish_by {_plain(finish_by)} is past already (it is {_plain(now)}): name a later moment"
+    return Rejection(Reason.FINISH_BY_PAST, message)
 
 
 def find_boundaries(

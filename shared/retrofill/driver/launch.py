@@ -6,7 +6,8 @@ from typing import Any
 
 from pydantic import Field, JsonValue
 
-from retrofill.domain.pipeline import Data, PipelineDefinition
+from retrofill.domain.data import Data
+from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.messages.base import Moment
 
 

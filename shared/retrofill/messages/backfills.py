@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
+from retrofill.domain.alert import CallbackTarget
 from retrofill.domain.backfill import OnRunFailure, ReprocessBehavior
 from retrofill.domain.bounds import Bound
 from retrofill.messages.base import Message, Moment
@@ -25,6 +26,10 @@ class BackfillRequested(Message):
     on_run_failure: OnRunFailure = OnRunFailure.CONTINUE
     conf: dict[str, JsonValue] = Field(default_factory=dict, description="Handed to the tasks")
     triggered_by: str | None = Field(None, max_length=200)
+    finish_by: Moment | None = Field(
+        None, description="A deadline for this backfill: DeadlineMissed if it is not done by then"
+    )
+    finish_by_callback: CallbackTarget | None = Field(None, description="What is called when finish_by is missed")
 
 
 class BackfillPauseRequested(Message):

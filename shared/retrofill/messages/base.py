@@ -22,10 +22,14 @@ class Undecodable(Exception):
         super().__init__(" ".join(reason.split()))
 
 
-class Message(BaseModel):
-    """One fact or wish on a topic. Unknown fields are ignored; ``in_reply_to`` is the ``ce_id`` that it answers."""
+class Facts(BaseModel):
+    """Data inside of messages. Unknown fields are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
+
+
+class Message(Facts):
+    """One fact or wish on a topic. ``in_reply_to`` is the ``ce_id`` that it answers."""
 
     type: str = Field("", description="Name of the message type")
     version: int = Field(1, ge=1, le=1, description="Major version of the message's format")

@@ -6,9 +6,9 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
-from retrofill.domain.pipeline import Reference
-from retrofill.domain.run import RunState
-from retrofill.messages.base import Message, Moment
+from retrofill.domain.alert import Reference
+from retrofill.domain.deadline import Scope
+from retrofill.messages.base import Facts, Message, Moment
 
 
 class DeadlineArmed(Message):
@@ -20,29 +20,77 @@ class DeadlineArmed(Message):
 
 
 class DeadlineResolved(Message):
-    """A hint to the watcher: the run of this deadline ended, so it can be decided now."""
+    """A hint to the watcher: what this deadline is about ended, so it can be decided now."""
 
     type: Literal["DeadlineResolved"] = "DeadlineResolved"
     deadline_id: int
 
 
-class DeadlineMissed(Message):
-    """The run was not done at the moment, by the database's clock."""
+class DeadlineFacts(Facts):
+    """What a deadline is about, complete: a subscriber need not ask back."""
 
-    type: Literal["DeadlineMissed"] = "DeadlineMissed"
     deadline_id: int
-    alert: str
+    alert: str = Field(description="Name of the pipeline's alert, or finish_by of the request")
+    scope: Scope = Field(Scope.RUN, description="What must be done by the moment")
     pipeline: str
     backfill_id: str
-    run_id: int
-    interval_start: Moment
-    interval_end: Moment
+    run_id: int | None = Field(None, description="Not there for a deadline of the whole backfill")
+    task: str | None = Field(None, description="The task, for a deadline of one task")
+    interval_start: Moment | None = Field(None, description="Start of the run's data interval: its logical date")
+    interval_end: Moment | None = None
     reference: Reference
-    due_at: Moment
-    detected_at: Moment
-    run_state: RunState
-    run_attempt: int
+    interval_seconds: float | None = Field(None, description="Added to the reference's moment; negative for a warning")
+    due_at: Moment = Field(description="The moment")
+    detected_at: Moment = Field(description="When the miss was decided, by the database's clock")
+    run_state: str = Field(description="State of the run (of the task or the backfill where it is about that)")
+    run_attempt: int = Field(0, description="Attempts of the run so far")
+    runs_done: int = Field(0, description="Runs of the backfill that ended, however they did")
+    runs: int = Field(0, description="Runs of the backfill")
+    recovered_at: Moment | None = Field(None, description="In a digest: when it was done after all")
+
+
+class DeadlineMissed(DeadlineFacts, Message):
+    """It was not done at the moment, by the database's clock."""
+
+    type: Literal["DeadlineMissed"] = "DeadlineMissed"
+    callback: str | None = Field(None, description="Name, address or topic of the callback")
+
+
+class DeadlinesMissed(Message):
+    """The digest of an alert: all of its deadlines that were missed in a window, each in one digest only.
+
+    A digest of very many comes in several parts.
+    """
+
+    type: Literal["DeadlinesMissed"] = "DeadlinesMissed"
+    digest_id: int = Field(description="Id of the deadline that opened it; the key")
+    alert: str
+    pipeline: str
+    opened_at: Moment
+    closed_at: Moment
+    count: int = Field(description="Deadlines in all parts")
+    part: int = 1
+    parts: int = 1
+    missed: list[DeadlineFacts]
     callback: str | None = None
+
+
+class DeadlineRecovered(Message):
+    """What had missed its deadline succeeded after all; the deadline stays missed."""
+
+    type: Literal["DeadlineRecovered"] = "DeadlineRecovered"
+    deadline_id: int
+    alert: str
+    scope: Scope = Scope.RUN
+    pipeline: str
+    backfill_id: str
+    run_id: int | None = None
+    task: str | None = None
+    interval_start: Moment | None = None
+    interval_end: Moment | None = None
+    due_at: Moment
+    recovered_at: Moment = Field(description="When it was done")
+    late_seconds: float = Field(description="From the moment to when it was done")
 
 
 class CallbackRequested(Message):  # type: ignore[no-redef]  # the plugin takes the field kwargs for **kwargs
@@ -54,20 +102,46 @@ class CallbackRequested(Message):  # type: ignore[no-redef]  # the plugin takes 
     kwargs: dict[str, JsonValue] = Field(default_factory=dict)
 
 
-class CallbackSucceeded(Message):
+class CallbackReplayRequested(Message):
+    """A wish: call a callback that failed for good once more, from its first try."""
+
+    type: Literal["CallbackReplayRequested"] = "CallbackReplayRequested"
+    deadline_id: int
+
+
+class CallbackEvent(Message):
+    """What became of a callback."""
+
+    deadline_id: int
+    callback: str
+    kind: Literal["function", "webhook", "topic"] = "function"
+    attempts: int = Field(0, description="Calls so far, under one idempotency key")
+    runners_lost: int = Field(0, description="Of these, calls during which the runner died: they may have been done")
+
+
+class CallbackSucceeded(CallbackEvent):
     """The callback returned."""
 
     type: Literal["CallbackSucceeded"] = "CallbackSucceeded"
-    deadline_id: int
-    callback: str
-    attempts: int
 
 
-class CallbackFailed(Message):
+class CallbackFailed(CallbackEvent):
     """The callback failed for good, after ``attempts`` calls."""
 
     type: Literal["CallbackFailed"] = "CallbackFailed"
+    message: str
+    uncertain: bool = Field(False, description="The last call may have been done all the same: its end is not known")
+
+
+class CallbackReplayed(CallbackEvent):
+    """A callback that had failed is to be called again, because somebody asked for it."""
+
+    type: Literal["CallbackReplayed"] = "CallbackReplayed"
+
+
+class CallbackReplayRejected(Message):
+    """A callback that is not to be called again."""
+
+    type: Literal["CallbackReplayRejected"] = "CallbackReplayRejected"
     deadline_id: int
-    callback: str
-    attempts: int
     message: str

@@ -73,10 +73,26 @@ TRAFFIC: dict[Topic, Traffic] = {
     Topic.DEADLINES: Traffic(
         "the deadline's id", (PLANNER, RUN_STARTER), (deadlines.DeadlineArmed, deadlines.DeadlineResolved)
     ),
-    Topic.DEADLINE_MISSED: Traffic("the deadline's id", (WATCHER,), (deadlines.DeadlineMissed,)),
-    Topic.CALLBACK_REQUESTS: Traffic("the deadline's id", (WATCHER,), (deadlines.CallbackRequested,)),
+    Topic.DEADLINE_MISSED: Traffic(
+        "the deadline's id; of what is about a digest, the id of the deadline that opened it",
+        (WATCHER,),
+        (deadlines.DeadlineMissed, deadlines.DeadlinesMissed, deadlines.DeadlineRecovered),
+    ),
+    Topic.CALLBACK_REQUESTS: Traffic(
+        "the deadline's id",
+        (WATCHER,),
+        (deadlines.CallbackRequested, deadlines.CallbackReplayRequested),
+        open="the CLI, for replays",
+    ),
     Topic.CALLBACK_EVENTS: Traffic(
-        "the deadline's id", (CALLBACK_RUNNER,), (deadlines.CallbackSucceeded, deadlines.CallbackFailed)
+        "the deadline's id",
+        (CALLBACK_RUNNER,),
+        (
+            deadlines.CallbackSucceeded,
+            deadlines.CallbackFailed,
+            deadlines.CallbackReplayed,
+            deadlines.CallbackReplayRejected,
+        ),
     ),
     # The original bytes, whatever they are: no message type of ours.
     Topic.DEAD_LETTERS: Traffic("the original key", tuple(SERVICES.values()), ()),

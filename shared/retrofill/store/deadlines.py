@@ -1,101 +1,277 @@
-"""Deadlines as rows: which are due, what of their runs decides on them, and the callbacks that follow."""
+"""Deadlines as rows: which are due, what decides on them, and what became of them.
+
+A deadline row as read here has the columns of ``_DEADLINE`` and, of the run (or the backfill) that it is about,
+``interval_start``, ``interval_end``, ``run_state``, ``run_attempt`` and ``ended_at``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, func, insert, literal, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Integer,
+    Select,
+    Text,
+    and_,
+    func,
+    insert,
+    literal,
+    null,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.dialects.postgresql import JSONB
 
 from retrofill.domain.callback import CallbackState
 from retrofill.domain.deadline import MACHINE, DeadlineState
-from retrofill.store.tables import callback, deadline, run
+from retrofill.domain.run import RunState
+from retrofill.store.arrays import rows_of
+from retrofill.store.tables import Moment, backfill, callback, deadline, deadline_digest, run, task_run
 from retrofill.store.transition import Values, transition
 
 BATCH = 500
+_d = deadline.c
+_DEADLINE = (
+    _d.id,
+    _d.alert,
+    _d.task,
+    _d.pipeline,
+    _d.backfill_id,
+    _d.run_id,
+    _d.reference,
+    _d.interval_seconds,
+    _d.due_at,
+    _d.state,
+    _d.fire_on_failure,
+    _d.callback,
+    _d.callback_kind,
+    _d.callback_options,
+    _d.kwargs,
+    _d.digest_seconds,
+    _d.digest_id,
+    _d.decided_at,
+    _d.recovered_at,
+)
+
+
+def _is(state: DeadlineState) -> ColumnElement[bool]:
+    """As a constant in the statement, so that a partial index is used whatever the plan."""
+    return _d.state == literal(str(state), literal_execute=True)
+
+
+_ARMED = _is(DeadlineState.ARMED)
+# What may still tell something when its run ends.
+_OPEN = or_(_ARMED, and_(_is(DeadlineState.MISSED), _d.recovered_at.is_(None)))
+
+
+# reading, with what they are about
+
+
+def _of_runs() -> Select[Any]:
+    return select(
+        *_DEADLINE,
+        run.c.interval_start,
+        run.c.interval_end,
+        run.c.state.label("run_state"),
+        run.c.attempt.label("run_attempt"),
+        run.c.finished_at.label("ended_at"),
+    ).join_from(deadline, run, run.c.id == _d.run_id)
+
+
+def _of_backfills() -> Select[Any]:
+    return (
+        select(
+            *_DEADLINE,
+            null().cast(Moment).label("interval_start"),
+            null().cast(Moment).label("interval_end"),
+            backfill.c.state.label("run_state"),
+            literal(0, Integer).label("run_attempt"),
+            backfill.c.ended_at,
+        )
+        .join_from(deadline, backfill, backfill.c.id == _d.backfill_id)
+        .where(_d.run_id.is_(None))
+    )
 
 
 def lock_due(conn: Connection, shard: int, limit: int = BATCH) -> Sequence[Values]:
-    """The first armed deadlines whose moment came, each with its run, which is locked.
+    """The first armed deadlines whose moment came, each with its run or backfill, which is locked.
 
-    Runs that somebody else has locked are skipped, and so many more are taken: thousands of runs that are cancelled
-    in one transaction do not keep the deadlines of others waiting. Nothing waits here, so no order of locks can
-    make a deadlock.
+    What somebody else has locked is skipped, and so many more are taken: thousands of runs that are cancelled in one
+    transaction do not keep the deadlines of others waiting. Nothing waits here, so no order of locks can make a
+    deadlock.
     """
-    return _lock(
-        conn,
-        # As a subquery it is computed once, so that the index ends where the future begins.
-        (deadline.c.shard == shard) & (deadline.c.due_at <= select(func.clock_timestamp()).scalar_subquery()),
-        limit,
-    )
+    # As a subquery it is computed once, so that the index ends where the future begins.
+    due = and_(_d.shard == shard, _ARMED, _d.due_at <= select(func.clock_timestamp()).scalar_subquery())
+    return _lock(conn, due, limit)
 
 
 def lock_named(conn: Connection, shard: int, ids: Collection[int]) -> Sequence[Values]:
-    """Those of ``ids`` that are armed deadlines of the shard and whose runs nobody else has locked."""
-    return _lock(conn, (deadline.c.shard == shard) & (deadline.c.id == func.any(list(ids))), len(ids))
+    """Those of ``ids`` that are armed deadlines of the shard and whose runs or backfills nobody else has locked."""
+    return _lock(conn, and_(_d.shard == shard, _ARMED, _d.id == func.any(list(ids))), len(ids))
 
 
 def _lock(conn: Connection, which: ColumnElement[bool], limit: int) -> Sequence[Values]:
-    d = deadline.c
     # After a wait Postgres reads the locked rows again, so these are the runs as they are under the lock.
-    statement = (
+    found: list[Values] = []
+    for statement, locked in ((_of_backfills(), backfill), (_of_runs(), run)):
+        first = statement.where(which).order_by(_d.due_at, _d.id).limit(limit)
+        rows = conn.execute(first.with_for_update(key_share=True, skip_locked=True, of=locked))
+        found += [row._asdict() for row in rows]
+    return found
+
+
+def late(conn: Connection, shard: int, ids: Collection[int]) -> Sequence[Values]:
+    """Those of ``ids`` that were missed and did not recover yet. An end is final, so nothing needs a lock here."""
+    which = and_(_d.shard == shard, _d.id == func.any(list(ids)), _is(DeadlineState.MISSED), _d.recovered_at.is_(None))
+    return [row._asdict() for query in (_of_runs(), _of_backfills()) for row in conn.execute(query.where(which))]
+
+
+def of_digest(conn: Connection, digest_id: int) -> Sequence[Values]:
+    """The deadlines of a digest, in the order in which they were missed."""
+    mine = _of_runs().where(_d.digest_id == digest_id).order_by(_d.decided_at, _d.due_at, _d.id)
+    return [row._asdict() for row in conn.execute(mine)]
+
+
+@dataclass(frozen=True)
+class TaskEnd:
+    """One attempt of one task of a run, as it is."""
+
+    attempt: int
+    state: str
+    finished_at: datetime | None
+
+
+def task_ends(conn: Connection, pairs: Collection[tuple[int, str]]) -> dict[tuple[int, str], list[TaskEnd]]:
+    """The attempts of tasks, by (run id, task); the runs are locked by the caller."""
+    chosen = sorted(pairs)
+    given = rows_of("given", {"run_id": (BigInteger, [id for id, _ in chosen]), "task": (Text, [t for _, t in chosen])})
+    t = task_run.c
+    rows = conn.execute(
+        select(t.run_id, t.task, t.attempt, t.state, t.finished_at).where(
+            t.run_id == given.c.run_id, t.task == given.c.task
+        )
+    )
+    found: dict[tuple[int, str], list[TaskEnd]] = {}
+    for row in rows:
+        found.setdefault((row.run_id, row.task), []).append(TaskEnd(row.attempt, row.state, row.finished_at))
+    return found
+
+
+@dataclass(frozen=True)
+class BackfillFacts:
+    """What a miss tells about its backfill."""
+
+    runs: int
+    runs_done: int
+    timezone: str
+
+
+def backfill_facts(conn: Connection, ids: Collection[str]) -> dict[str, BackfillFacts]:
+    """How far backfills are; the unfinished runs are counted, in two small indexes."""
+
+    def count(condition: ColumnElement[bool]) -> ColumnElement[int]:
+        mine = run.c.backfill_id == backfill.c.id
+        return select(func.count()).select_from(run).where(mine, condition).scalar_subquery()
+
+    queued = count(run.c.state == literal(str(RunState.QUEUED), literal_execute=True))
+    live = count(run.c.slot.is_not(None))
+    rows = conn.execute(
         select(
-            d.id,
-            d.alert,
-            d.pipeline,
-            d.backfill_id,
-            d.run_id,
-            d.reference,
-            d.due_at,
-            d.fire_on_failure,
-            d.callback,
-            d.kwargs,
-            run.c.interval_start,
-            run.c.interval_end,
-            run.c.state.label("run_state"),
-            run.c.attempt.label("run_attempt"),
-            run.c.finished_at.label("run_finished_at"),
-        )
-        .join_from(deadline, run, run.c.id == d.run_id)
-        .where(d.state == literal(str(DeadlineState.ARMED), literal_execute=True), which)
-        .order_by(d.due_at, d.id)
-        .limit(limit)
-        .with_for_update(key_share=True, skip_locked=True, of=run)
+            backfill.c.id,
+            backfill.c.runs,
+            (queued + live).label("unfinished"),
+            backfill.c.definition["timezone"].astext.label("timezone"),
+        ).where(backfill.c.id == func.any(list(ids)))
     )
-    return [row._asdict() for row in conn.execute(statement)]
+    return {row.id: BackfillFacts(row.runs, row.runs - row.unfinished, row.timezone) for row in rows}
 
 
-def earliest(conn: Connection, shard: int) -> tuple[datetime | None, datetime]:
-    """The next armed moment of a shard, and the database's time."""
-    first = (
-        select(deadline.c.due_at)
-        .where(
-            deadline.c.shard == shard,
-            deadline.c.state == literal(str(DeadlineState.ARMED), literal_execute=True),
-        )
-        .order_by(deadline.c.due_at)
-        .limit(1)
-        .scalar_subquery()
+def next_moment(conn: Connection, shard: int) -> tuple[datetime | None, datetime]:
+    """The next moment of a shard at which something is to be done, and the database's time."""
+    first = _earliest(_d.due_at, _d.shard == shard, _ARMED)
+    closes = _earliest(
+        deadline_digest.c.closes_at, deadline_digest.c.shard == shard, deadline_digest.c.closed_at.is_(None)
     )
-    due_at, now = conn.execute(select(first, func.clock_timestamp())).one()
+    due_at, now = conn.execute(select(func.least(first, closes, type_=Moment), func.clock_timestamp())).one()
     return due_at, now
 
 
+def _earliest(column: ColumnElement[Any], *which: ColumnElement[bool]) -> ColumnElement[Any]:
+    return select(column).where(*which).order_by(column).limit(1).scalar_subquery()
+
+
+# who is to be told of an end
+
+
+def open_of_runs(conn: Connection, run_ids: Collection[int]) -> list[int]:
+    """Deadlines of runs that ended, those of single tasks too, about which there may be something to tell."""
+    return _ids(conn, _d.run_id == func.any(list(run_ids)))
+
+
+def open_of_tasks(conn: Connection, pairs: Iterable[tuple[int, str]]) -> list[int]:
+    """The same for (run id, task) pairs."""
+    chosen = sorted(pairs)
+    given = rows_of("given", {"run_id": (BigInteger, [id for id, _ in chosen]), "task": (Text, [t for _, t in chosen])})
+    return _ids(conn, and_(_d.run_id == given.c.run_id, _d.task == given.c.task))
+
+
+def open_of_backfill(conn: Connection, backfill_id: str) -> list[int]:
+    """The same for the deadlines of a whole backfill."""
+    return _ids(conn, and_(_d.backfill_id == backfill_id, _d.run_id.is_(None)))
+
+
+def _ids(conn: Connection, which: ColumnElement[bool]) -> list[int]:
+    return list(conn.execute(select(_d.id).where(which, _OPEN).order_by(_d.id)).scalars())
+
+
+# writing
+
+
 def end(conn: Connection, to: DeadlineState, rows: Sequence[Values], decided_at: datetime) -> set[int]:
-    """Move armed deadlines (``id``, and ``reason`` where it is void) to an end; returns the ids that landed."""
+    """Move armed deadlines (``id`` and columns to set) to an end; returns the ids that landed."""
     values: dict[str, Any] = {"decided_at": decided_at}
     return {row["id"] for row in transition(conn, MACHINE, deadline, to, rows, values=values)}
 
 
-def insert_callbacks(conn: Connection, ids: Collection[int]) -> None:
-    """A callback for each of these deadlines that names one; the key refuses a second one."""
-    d = deadline.c
+def recover(conn: Connection, moments: Mapping[int, datetime]) -> set[int]:
+    """Note when missed deadlines were done after all; returns the ids of those of which that was not known yet."""
+    if not moments:
+        return set()
+    given = rows_of("given", {"id": (BigInteger, list(moments)), "at": (Moment, list(moments.values()))})
+    statement = (
+        update(deadline)
+        .where(_d.id == given.c.id, _is(DeadlineState.MISSED), _d.recovered_at.is_(None))
+        .values(recovered_at=given.c.at)
+        .returning(_d.id)
+    )
+    return set(conn.execute(statement).scalars())
+
+
+def insert_callbacks(conn: Connection, shard: int, rows: Sequence[Values]) -> None:
+    """Callbacks (``deadline_id``, ``name``, ``kind``, ``options``, ``kwargs``, ``event``, ``pipeline``).
+
+    The key refuses a second one of a deadline.
+    """
+    if not rows:
+        return
+    kinds = {
+        "deadline_id": BigInteger,
+        "name": Text,
+        "kind": Text,
+        "options": JSONB,
+        "kwargs": JSONB,
+        "event": JSONB,
+        "pipeline": Text,
+    }
+    given = rows_of("given", {name: (kind, [row[name] for row in rows]) for name, kind in kinds.items()})
+    pending = literal(str(CallbackState.PENDING))
     conn.execute(
-        insert(callback).from_select(
-            ["deadline_id", "shard", "name", "kwargs", "state"],
-            select(d.id, d.shard, d.callback, d.kwargs, literal(str(CallbackState.PENDING))).where(
-                d.id == func.any(list(ids)), d.callback.is_not(None)
-            ),
-        )
+        insert(callback).from_select([*kinds, "shard", "state"], select(*given.c, literal(shard, Integer), pending))
     )

@@ -9,14 +9,11 @@ from typing import Any
 from sqlalchemy import BigInteger, Connection, DateTime, Integer, Text, func, insert, literal, select, text
 from sqlalchemy.dialects.postgresql import Range, distinct_on
 
-from retrofill.bus.partitioning import partition_of
 from retrofill.domain.backfill import ACTIVE, BackfillState
-from retrofill.domain.deadline import Arming
-from retrofill.domain.pipeline import DeadlineAlert
 from retrofill.domain.planning import Active, History, Plan
 from retrofill.domain.run import UNFINISHED, RunState
 from retrofill.store.arrays import rows_of
-from retrofill.store.tables import backfill, backfill_interval, deadline, run
+from retrofill.store.tables import backfill, backfill_interval, run
 
 # Tells our advisory locks from others'; the second key is the pipeline's number.
 PLANNING_LOCK = 0x52464C
@@ -105,55 +102,10 @@ def insert_runs(
     )
 
 
-def insert_deadlines(
-    conn: Connection,
-    backfill_id: str,
-    pipeline: str,
-    alert: DeadlineAlert,
-    arming: Arming,
-    run_ids: Sequence[int],
-    partitions: int,
-) -> dict[int, int]:
-    """One deadline of ``alert`` for each run; returns the first deadline id of each shard."""
-    ids = list(
-        conn.execute(
-            text("SELECT nextval(pg_get_serial_sequence('retrofill.deadline', 'id')) FROM generate_series(1, :n)"),
-            {"n": len(run_ids)},
-        ).scalars()
-    )
-    shards = [partition_of(str(each), partitions) for each in ids]
-    given = rows_of("given", {"id": (BigInteger, ids), "shard": (Integer, shards), "run_id": (BigInteger, run_ids)})
-    same = {
-        "alert": alert.name,
-        "pipeline": pipeline,
-        "backfill_id": backfill_id,
-        "reference": str(alert.reference),
-        "due_at": arming.due_at,
-        "state": str(arming.state),
-        "reason": arming.reason,
-        "fire_on_failure": alert.fire_on_failure,
-        "callback": alert.callback,
-        "kwargs": alert.kwargs,
-    }
-    constants = [literal(value, deadline.c[name].type) for name, value in same.items()]
-    decided = func.clock_timestamp() if arming.reason is not None else literal(None, DateTime(timezone=True))
-    conn.execute(
-        insert(deadline).from_select(
-            ["id", "shard", "run_id", *same, "decided_at"],
-            select(given.c.id, given.c.shard, given.c.run_id, *constants, decided),
-        )
-    )
-    first: dict[int, int] = {}
-    for each, shard in zip(ids, shards, strict=True):
-        first.setdefault(shard, each)
-    return first
-
-
-def run_ids(conn: Connection, backfill_id: str) -> list[int]:
-    """Ids of a backfill's runs, by position."""
-    return list(
-        conn.execute(select(run.c.id).where(run.c.backfill_id == backfill_id).order_by(run.c.position)).scalars()
-    )
+def run_starts(conn: Connection, backfill_id: str) -> list[tuple[int, datetime]]:
+    """Ids and logical dates of a backfill's runs, by position."""
+    mine = select(run.c.id, run.c.interval_start).where(run.c.backfill_id == backfill_id)
+    return [(row.id, row.interval_start) for row in conn.execute(mine.order_by(run.c.position))]
 
 
 def _positions(made: Plan, *, backwards: bool) -> list[int | None]:

@@ -35,12 +35,15 @@ WRITES: dict[str, dict[str, tuple[str, ...]]] = {
         "deadline": ("INSERT",),
     },
     WATCHER.name: {
+        "backfill": ("lock",),
         "run": ("lock",),
         "deadline": ("UPDATE",),
+        "deadline_digest": ("INSERT", "UPDATE"),
         "callback": ("INSERT",),
     },
     CALLBACK_RUNNER.name: {
         "callback": ("UPDATE",),
+        "webhook_off": ("INSERT", "DELETE"),
     },
 }
 

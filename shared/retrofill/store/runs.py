@@ -24,12 +24,11 @@ from sqlalchemy import (
 )
 
 from retrofill.domain.backfill import ACTIVE, BackfillState, OnRunFailure
-from retrofill.domain.deadline import DeadlineState
 from retrofill.domain.run import LIVE, MACHINE, RunState
 from retrofill.domain.task_run import MACHINE as TASK_MACHINE
 from retrofill.domain.task_run import TaskState
 from retrofill.store.arrays import rows_of
-from retrofill.store.tables import backfill, deadline, pipeline, run, task_run
+from retrofill.store.tables import backfill, pipeline, run, task_run
 from retrofill.store.transition import Values, transition
 
 RUN_CHANNEL = "retrofill_run"
@@ -292,17 +291,3 @@ def to_be_ended(conn: Connection, attempts: Collection[tuple[int, int]]) -> list
         if row.state in reported or (row.state in LIVE and not row.cancel_requested)
     }
     return [pair for pair in attempts if pair not in good]
-
-
-# deadlines of runs
-
-
-def armed_deadlines(conn: Connection, run_ids: Collection[int]) -> list[int]:
-    """Ids of the armed deadlines of these runs."""
-    return list(
-        conn.execute(
-            select(deadline.c.id).where(
-                deadline.c.run_id == func.any(list(run_ids)), deadline.c.state == DeadlineState.ARMED
-            )
-        ).scalars()
-    )

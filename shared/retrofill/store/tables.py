@@ -11,6 +11,7 @@ from sqlalchemy import (
     CheckConstraint,
     Column,
     DateTime,
+    Double,
     ForeignKey,
     Identity,
     Index,
@@ -57,10 +58,11 @@ def _known_state(machine: Machine) -> CheckConstraint:
     return CheckConstraint(_in("state", machine.states), name="state_known")
 
 
-def _ended_exactly_when_terminal(machine: Machine, column: str) -> CheckConstraint:
-    return CheckConstraint(
-        f"({_in('state', machine.terminal)}) = ({column} IS NOT NULL)", name=f"{column}_when_terminal"
-    )
+def _ended_exactly_when_terminal(
+    machine: Machine, column: str, ended: tuple[str, ...] | None = None
+) -> CheckConstraint:
+    states = machine.terminal if ended is None else ended
+    return CheckConstraint(f"({_in('state', states)}) = ({column} IS NOT NULL)", name=f"{column}_when_terminal")
 
 
 def _lock_only() -> Column[int | None]:
@@ -213,6 +215,8 @@ run = Table(
     Index("run_queued_idx", "backfill_id", "position", postgresql_where=text("state = 'queued'")),
     # Whether one failed since the last resume.
     Index("run_failed_idx", "backfill_id", "finished_at", postgresql_where=text("state = 'failed'")),
+    # The runtimes of a pipeline's last successes.
+    Index("run_succeeded_idx", "pipeline_no", "finished_at", postgresql_where=text("state = 'succeeded'")),
     # The latest finished run of an interval decides on reprocessing.
     Index(
         "run_interval_idx",
@@ -258,20 +262,57 @@ deadline = Table(
     Column("alert", Text, nullable=False),
     Column("pipeline", Text, nullable=False),
     Column("backfill_id", Text, nullable=False),
-    Column("run_id", BigInteger, ForeignKey(run.c.id), nullable=False),
+    # None for a deadline of the whole backfill.
+    Column("run_id", BigInteger, ForeignKey(run.c.id)),
+    # The task that must be done, where it is not the run.
+    Column("task", Text),
     Column("reference", Text, nullable=False),
+    Column("interval_seconds", Double),
     Column("due_at", Moment, nullable=False),
     Column("state", Text, nullable=False),
     Column("reason", Text),
     Column("fire_on_failure", Boolean, nullable=False, server_default=text("false")),
     Column("callback", Text),
+    Column("callback_kind", Text, nullable=False, server_default=text("'function'")),
+    Column("callback_options", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
     Column("kwargs", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    Column("digest_seconds", Double),
+    # The digest that tells of its miss: the id of the deadline that opened it.
+    Column("digest_id", BigInteger),
     Column("decided_at", Moment),
+    # Missed, and done after all.
+    Column("recovered_at", Moment),
     _known_state(deadline_domain.MACHINE),
     _ended_exactly_when_terminal(deadline_domain.MACHINE, "decided_at"),
     # One deadline for each alert of a run: one that counts from the first start is not armed again by a later attempt.
     UniqueConstraint("run_id", "alert"),
+    CheckConstraint("recovered_at IS NULL OR state = 'missed'", name="recovered_after_a_miss"),
+    Index("deadline_of_backfill_key", "backfill_id", "alert", unique=True, postgresql_where=text("run_id IS NULL")),
     Index("deadline_armed_idx", "shard", "due_at", postgresql_where=text("state = 'armed'")),
+    Index(
+        "deadline_armed_of_backfill_idx",
+        "shard",
+        "due_at",
+        postgresql_where=text("state = 'armed' AND run_id IS NULL"),
+    ),
+    Index("deadline_digest_id_idx", "digest_id", postgresql_where=text("digest_id IS NOT NULL")),
+)
+
+# Misses of one alert that are collected into one event. Its id is that of the deadline that opened it, so its shard is
+# the partition of its id too, and its callback is that deadline's.
+deadline_digest = Table(
+    "deadline_digest",
+    metadata,
+    Column("id", BigInteger, ForeignKey(deadline.c.id), primary_key=True),
+    Column("shard", Integer, nullable=False),
+    Column("pipeline", Text, nullable=False),
+    Column("alert", Text, nullable=False),
+    Column("opened_at", Moment, nullable=False),
+    Column("closes_at", Moment, nullable=False),
+    Column("closed_at", Moment),
+    # One window of an alert is open at a time, whichever watchers see the misses.
+    Index("deadline_digest_open_key", "pipeline", "alert", unique=True, postgresql_where=text("closed_at IS NULL")),
+    Index("deadline_digest_open_idx", "shard", "closes_at", postgresql_where=text("closed_at IS NULL")),
 )
 
 callback = Table(
@@ -280,10 +321,20 @@ callback = Table(
     # One callback a deadline (invariant 10).
     Column("deadline_id", BigInteger, ForeignKey(deadline.c.id), primary_key=True),
     Column("shard", Integer, nullable=False),
+    # The function's name, the webhook's address or the topic.
     Column("name", Text, nullable=False),
+    Column("kind", Text, nullable=False, server_default=text("'function'")),
+    # secret: name of a webhook's secrets; at_most_once.
+    Column("options", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
     Column("kwargs", JSONB, nullable=False),
+    # The event that it is told: DeadlineMissed or DeadlinesMissed.
+    Column("event", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    # Runners serve pipelines in turn.
+    Column("pipeline", Text, nullable=False, server_default=text("''")),
     Column("state", Text, nullable=False),
     Column("attempts", Integer, nullable=False, server_default=text("0")),
+    # Calls during which the runner died.
+    Column("runners_lost", Integer, nullable=False, server_default=text("0")),
     # The claim of one runner (invariant 11): recorded under the token, alive until the lease ends.
     Column("token", Text),
     Column("lease_until", Moment),
@@ -291,11 +342,28 @@ callback = Table(
     Column("last_error", Text),
     Column("finished_at", Moment),
     _known_state(callback_domain.MACHINE),
-    _ended_exactly_when_terminal(callback_domain.MACHINE, "finished_at"),
+    _ended_exactly_when_terminal(callback_domain.MACHINE, "finished_at", callback_domain.ENDED),
     CheckConstraint("(state = 'running') = (token IS NOT NULL)", name="token_while_running"),
     CheckConstraint("(token IS NULL) = (lease_until IS NULL)", name="lease_with_token"),
     Index("callback_pending_idx", "shard", "next_try_at", postgresql_where=text("state = 'pending'")),
+    Index(
+        "callback_pending_of_pipeline_idx",
+        "shard",
+        "pipeline",
+        "next_try_at",
+        postgresql_where=text("state = 'pending'"),
+    ),
     Index("callback_running_idx", "shard", "lease_until", postgresql_where=text("state = 'running'")),
+)
+
+
+# Webhooks that answered 410 Gone: nothing is sent there until a replay is answered with success.
+webhook_off = Table(
+    "webhook_off",
+    metadata,
+    Column("url", Text, primary_key=True),
+    Column("since", Moment, nullable=False, server_default=func.clock_timestamp()),
+    Column("deadline_id", BigInteger, nullable=False),
 )
 
 

@@ -1,41 +1,84 @@
 """How verdicts are grouped, and when the watcher looks again."""
 
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from deadline_watcher.decide import AFTER_SECONDS, AGAIN_SECONDS, POLL_SECONDS, decide, seconds_to_next
+from deadline_watcher.decide import AFTER_SECONDS, AGAIN_SECONDS, POLL_SECONDS, decide, how_it_ended, seconds_to_next
+from retrofill.domain.deadline import End
 
 NOW = datetime(2024, 3, 1, 12, tzinfo=UTC)
 
 
-def row(id, run_state, finished=None, due=0.0, fire_on_failure=False):
+def after(seconds):
+    return None if seconds is None else NOW + timedelta(seconds=seconds)
+
+
+def row(id, run_state, ended=None, due=0.0, fire_on_failure=False, task=None, run_id=1, attempt=1):
     return {
         "id": id,
-        "due_at": NOW + timedelta(seconds=due),
+        "run_id": run_id,
+        "task": task,
+        "due_at": after(due),
         "fire_on_failure": fire_on_failure,
         "run_state": run_state,
-        "run_finished_at": None if finished is None else NOW + timedelta(seconds=finished),
+        "run_attempt": attempt,
+        "ended_at": after(ended),
     }
+
+
+@dataclass
+class Try:
+    attempt: int
+    state: str
+    finished_at: datetime | None = None
 
 
 def test_each_deadline_goes_to_its_end_and_one_that_is_not_due_to_none():
     rows = [
         row(1, "running", due=-1),
-        row(2, "succeeded", finished=-2, due=-1),
-        row(3, "failed", finished=-2, due=-1),
-        row(4, "failed", finished=-2, due=-1, fire_on_failure=True),
-        row(5, "cancelled", finished=-2, due=-1, fire_on_failure=True),
-        row(6, "succeeded", finished=-1, due=-2),
+        row(2, "succeeded", ended=-2, due=-1),
+        row(3, "failed", ended=-2, due=-1),
+        row(4, "failed", ended=-2, due=-1, fire_on_failure=True),
+        row(5, "cancelled", ended=-2, due=-1),
+        row(6, "succeeded", ended=-1, due=-2),
         row(7, "running", due=1),
+        row(8, "paused", due=-1, run_id=None),
+        row(9, "succeeded", ended=-2, due=-1, run_id=None),
     ]
-    verdicts = decide(rows, NOW)
-    assert [r["id"] for r in verdicts.missed] == [1, 4, 6]
-    assert [r["id"] for r in verdicts.met] == [2]
+    verdicts = decide(rows, {}, NOW)
+    assert [r["id"] for r in verdicts.missed] == [1, 4, 6, 8]
+    assert [r["id"] for r in verdicts.met] == [2, 9]
+    assert verdicts.recovered == {6: after(-1)}
     assert [(r["id"], reason) for r, reason in verdicts.void] == [
         (3, "the run failed before the moment"),
         (5, "the run was cancelled before the moment"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("run_state", "attempt", "tries", "expected"),
+    [
+        ("running", 1, [], (None, None)),
+        ("running", 1, [Try(1, "running")], (None, None)),
+        ("running", 1, [Try(1, "retrying")], (None, None)),
+        ("running", 1, [Try(1, "succeeded", after(-3))], (End.SUCCEEDED, after(-3))),
+        ("running", 2, [Try(1, "succeeded", after(-9)), Try(2, "succeeded", after(-3))], (End.SUCCEEDED, after(-9))),
+        ("running", 2, [Try(1, "succeeded", after(-9)), Try(2, "failed", after(-3))], (End.SUCCEEDED, after(-9))),
+        ("running", 1, [Try(1, "failed", after(-3))], (End.FAILED, after(-3))),
+        ("running", 1, [Try(1, "upstream_failed", after(-3))], (End.FAILED, after(-3))),
+        ("running", 1, [Try(1, "skipped", after(-3))], (End.SKIPPED, after(-3))),
+        ("queued", 1, [Try(1, "cancelled", after(-3))], (None, None)),
+        ("running", 2, [Try(1, "failed", after(-3)), Try(2, "running")], (None, None)),
+        ("cancelled", 1, [Try(1, "cancelled", after(-3))], (End.CANCELLED, after(-1))),
+        ("failed", 1, [Try(1, "cancelled", after(-3))], (End.FAILED, after(-1))),
+    ],
+)
+def test_a_task_ends_with_its_first_success_or_for_good(run_state, attempt, tries, expected):
+    ended = -1 if run_state in ("failed", "cancelled") else None
+    one = row(1, run_state, ended=ended, task="load", attempt=attempt)
+    assert how_it_ended(one, {(1, "load"): tries}) == expected
 
 
 @pytest.mark.parametrize(

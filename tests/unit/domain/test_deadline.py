@@ -1,72 +1,107 @@
-"""The whole grid of ``judge``: every run state, before, at and after the moment, with and without fire_on_failure."""
+"""The whole grid of ``judge``: every end, before, at and after the moment, with and without fire_on_failure."""
 
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from retrofill.domain.alert import DeadlineAlert, Reference
 from retrofill.domain.deadline import DeadlineState as S
-from retrofill.domain.deadline import Watched, arm, judge
-from retrofill.domain.pipeline import DeadlineAlert, Reference
-from retrofill.domain.run import UNFINISHED
-from retrofill.domain.run import RunState as R
+from retrofill.domain.deadline import End as E
+from retrofill.domain.deadline import Scope, Watched, arm, arm_by_average, judge
 
 DUE = datetime(2024, 3, 1, 12, tzinfo=UTC)
 TICK = timedelta(microseconds=1)
 BEFORE, AFTER = DUE - TICK, DUE + TICK
-ENDS = (R.SUCCEEDED, R.FAILED, R.CANCELLED)
+EVER = [False, True]
 
 
-@pytest.mark.parametrize("fire_on_failure", [False, True])
-@pytest.mark.parametrize("state", UNFINISHED)
+@pytest.mark.parametrize("fire_on_failure", EVER)
 @pytest.mark.parametrize(("now", "expected"), [(BEFORE, None), (DUE, S.MISSED), (AFTER, S.MISSED)])
-def test_a_run_that_is_not_done_misses_at_the_moment_and_never_before(state, fire_on_failure, now, expected):
-    verdict = judge(Watched(DUE, fire_on_failure, state, None), now)
+def test_what_is_not_done_misses_at_the_moment_and_never_before(fire_on_failure, now, expected):
+    verdict = judge(Watched(DUE, fire_on_failure), now)
     assert (verdict and verdict.state) == expected
 
 
 @pytest.mark.parametrize("now", [DUE, AFTER, DUE + timedelta(days=1)])
-@pytest.mark.parametrize("finished", [BEFORE, DUE])
+@pytest.mark.parametrize("ended_at", [BEFORE, DUE])
 @pytest.mark.parametrize(
-    ("state", "fire_on_failure", "expected"),
+    ("end", "fire_on_failure", "expected"),
     [
-        (R.SUCCEEDED, False, S.MET),
-        (R.SUCCEEDED, True, S.MET),
-        (R.FAILED, False, S.VOID),
-        (R.FAILED, True, S.MISSED),
-        (R.CANCELLED, False, S.VOID),
-        (R.CANCELLED, True, S.VOID),
+        (E.SUCCEEDED, False, S.MET),
+        (E.SUCCEEDED, True, S.MET),
+        (E.FAILED, False, S.VOID),
+        (E.FAILED, True, S.MISSED),
+        (E.CANCELLED, False, S.VOID),
+        (E.CANCELLED, True, S.MISSED),
+        (E.SKIPPED, False, S.VOID),
+        (E.SKIPPED, True, S.VOID),
     ],
 )
 def test_what_ended_in_time_is_decided_by_how_it_ended_however_late_it_is_judged(
-    state, fire_on_failure, expected, finished, now
+    end, fire_on_failure, expected, ended_at, now
 ):
-    verdict = judge(Watched(DUE, fire_on_failure, state, finished), now)
+    verdict = judge(Watched(DUE, fire_on_failure, Scope.RUN, end, ended_at), now)
     assert verdict is not None
     assert verdict.state == expected
+    assert not verdict.recovered
     assert (verdict.reason is not None) == (expected == S.VOID)
 
 
-@pytest.mark.parametrize(("state", "expected"), [(R.SUCCEEDED, S.MET), (R.FAILED, S.VOID), (R.CANCELLED, S.VOID)])
-def test_what_ended_early_is_decided_before_the_moment(state, expected):
-    finished = DUE - timedelta(hours=1)
-    verdict = judge(Watched(DUE, False, state, finished), finished + TICK)
+@pytest.mark.parametrize(
+    ("end", "expected"), [(E.SUCCEEDED, S.MET), (E.FAILED, S.VOID), (E.CANCELLED, S.VOID), (E.SKIPPED, S.VOID)]
+)
+def test_what_ended_early_is_decided_before_the_moment(end, expected):
+    ended_at = DUE - timedelta(hours=1)
+    verdict = judge(Watched(DUE, False, Scope.TASK, end, ended_at), ended_at + TICK)
     assert verdict is not None
     assert verdict.state == expected
 
 
-def test_a_failure_fires_before_the_moment_where_the_alert_wants_it():
-    finished = DUE - timedelta(hours=1)
-    verdict = judge(Watched(DUE, True, R.FAILED, finished), finished + TICK)
-    assert verdict is not None
-    assert verdict.state == S.MISSED
+@pytest.mark.parametrize("end", [E.FAILED, E.CANCELLED])
+def test_one_that_fires_on_failure_is_not_missed_before_its_moment(end):
+    watched = Watched(DUE, True, Scope.RUN, end, DUE - timedelta(hours=1))
+    assert judge(watched, BEFORE) is None
+    assert judge(watched, DUE).state == S.MISSED  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("state", ENDS)
-@pytest.mark.parametrize("fire_on_failure", [False, True])
-def test_what_ended_too_late_is_missed_however_it_ended(state, fire_on_failure):
-    verdict = judge(Watched(DUE, fire_on_failure, state, AFTER), AFTER + TICK)
+@pytest.mark.parametrize("end", list(E))
+@pytest.mark.parametrize("fire_on_failure", EVER)
+def test_what_ended_too_late_is_missed_however_it_ended_and_recovered_if_it_succeeded(end, fire_on_failure):
+    verdict = judge(Watched(DUE, fire_on_failure, Scope.RUN, end, AFTER), AFTER + TICK)
     assert verdict is not None
     assert verdict.state == S.MISSED
+    assert verdict.recovered == (end == E.SUCCEEDED)
+
+
+@pytest.mark.parametrize("scope", list(Scope))
+def test_the_reason_says_what_it_was_about(scope):
+    verdict = judge(Watched(DUE, False, scope, E.FAILED, BEFORE), DUE)
+    assert verdict is not None
+    assert verdict.reason == f"the {scope} failed before the moment"
+
+
+def average(last_n=10, min_runs=2, seconds=0.0):
+    return DeadlineAlert(
+        name="slower", reference="AVERAGE_RUNTIME", interval_seconds=seconds, last_n=last_n, min_runs=min_runs
+    )
+
+
+def test_an_average_counts_from_the_start():
+    arming = arm_by_average(average(seconds=5), [timedelta(seconds=10), timedelta(seconds=20)], DUE)
+    assert (arming.state, arming.due_at) == (S.ARMED, DUE + timedelta(seconds=20))
+
+
+def test_an_average_of_too_few_is_no_deadline():
+    arming = arm_by_average(average(min_runs=3), [timedelta(seconds=10)] * 2, DUE)
+    assert arming.state == S.VOID
+    assert arming.reason == "2 successful runs are known, fewer than the 3 that the average needs"
+
+
+@pytest.mark.parametrize("seconds", [3_155_760_000, -3_155_760_000])
+def test_a_moment_beyond_the_calendar_stays_inside_it(seconds):
+    reference_at = DUE.replace(year=9990 if seconds > 0 else 30)
+    alert = DeadlineAlert(name="far", reference=Reference.LOGICAL_DATE, interval_seconds=seconds, fire_if_past=True)
+    assert arm(alert, reference_at, DUE).due_at.year in (9999, 1)
 
 
 @pytest.mark.parametrize(

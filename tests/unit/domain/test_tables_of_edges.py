@@ -41,7 +41,8 @@ DESIGN = {
         "pending": {"running"},
         "running": {"succeeded", "failed", "pending"},
         "succeeded": set(),
-        "failed": set(),
+        # By a replay only.
+        "failed": {"pending"},
     },
 }
 MACHINES = {m.MACHINE.entity: m.MACHINE for m in (backfill, run, task_run, deadline, callback)}

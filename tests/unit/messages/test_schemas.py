@@ -30,7 +30,10 @@ VALUES: dict[str, Any] = {
     "callback": "page_oncall",
     "changed": True,
     "command": "BackfillPauseRequested",
+    "closed_at": AT,
+    "count": 1,
     "deadline_id": 7,
+    "digest_id": 7,
     "detected_at": AT,
     "due_at": AT,
     "error": {"type": "ValueError", "message": "no rows"},
@@ -38,11 +41,14 @@ VALUES: dict[str, Any] = {
     "interval_end": AT,
     "interval_start": AT,
     "max_active_runs": 4,
+    "late_seconds": 1.5,
     "message": "it ended",
+    "opened_at": AT,
     "planned_at": AT,
     "range_end": AT,
     "range_start": AT,
     "reason": "overlap",
+    "recovered_at": AT,
     "reference": "RUN_STARTED_AT",
     "run_attempt": 1,
     "run_id": 8,
@@ -68,6 +74,8 @@ def example(name: str) -> bytes:
     model = REGISTRY[name]
     values = {field: VALUES[field] for field in model.model_fields if field in VALUES}
     values["pipeline"] = DEFINITION if name == "PipelineApplied" else "flights_daily"
+    if name == "DeadlinesMissed":
+        values["missed"] = [VALUES | {"pipeline": "flights_daily"}]
     if model.model_fields.get("runs") is not None and model.model_fields["runs"].annotation is not int:
         values["runs"] = {"succeeded": 366}
     return model(**values).encode()

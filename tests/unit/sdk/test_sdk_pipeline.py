@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from retrofill import Deadline, Pipeline, Reference
+from retrofill import Deadline, KafkaTopic, Pipeline, Reference, Webhook
 from retrofill.domain.pipeline import CodeLocation, PipelineDefinition
 
 CODE = CodeLocation(file="/pipelines/flights.py", attribute="flights")
@@ -85,8 +87,82 @@ def test_what_is_wrong_is_said_at_once() -> None:
         flights.task(trigger_rule="sometimes", name="b")(lambda run: None)
     with pytest.raises(ValueError, match="is no name"):
         Pipeline("no name", schedule="@daily")
-    with pytest.raises(ValidationError):
+    with pytest.raises(
+        ValueError, match=r"the reference 'SOMETIME': give one of Reference\.RUN_QUEUED_AT, RUN_STARTED_AT"
+    ):
         Deadline("slow", "SOMETIME", timedelta(1))  # type: ignore[arg-type]
+    with pytest.raises(AttributeError, match="there is no reference SOMETIME; there are: RUN_QUEUED_AT"):
+        Reference.SOMETIME  # noqa: B018 - a typo
+    with pytest.raises(ValueError, match="give a datetime with a time zone"):
+        Reference.FIXED_DATETIME(datetime(2030, 1, 1))
+
+
+WORDS = {"callback": "page"}
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ({"kwargs": {"text": "{run.nothing}"}}, "there is no 'run.nothing'; there are: backfill.id, "),
+        ({"kwargs": {"text": "{run.id.__class__}"}}, "there is no 'run.id.__class__'"),
+        ({"kwargs": {"deep": [{"x": "{0}"}]}}, "there is no '0'"),
+        ({"kwargs": {"text": "{"}}, "a brace that is meant is written twice"),
+        ({"kwargs": {"text": "{pipeline!r}"}}, "asks for a conversion"),
+        ({"kwargs": {"text": "{run.id:%Y}"}}, "the text '{run.id:%Y}'"),
+        ({"kwargs": {"text": "{run.id:999999}"}}, "is not allowed"),
+        ({"kwargs": {"at": float("nan")}}, "not JSON compliant"),
+        ({"digest": "soon"}, "'soon' is no length of time: write it like 90s, 5m"),
+        ({"callback": "no name"}, "is no name"),
+    ],
+)
+def test_a_deadline_that_cannot_work_is_refused_where_it_is_written(how: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(why)):
+        Deadline("slow", Reference.RUN_STARTED_AT, timedelta(1), **WORDS | how)
+
+
+def test_what_is_of_the_whole_backfill_knows_no_run() -> None:
+    with pytest.raises(ValueError, match=r"there is no 'run.id'"):
+        Deadline("all", Reference.BACKFILL_REQUESTED_AT, timedelta(1), kwargs={"text": "{run.id}"})
+    with pytest.raises(ValueError, match="nothing to collect"):
+        Deadline("all", Reference.BACKFILL_REQUESTED_AT, timedelta(1), digest="5m")
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("ftp://example.org", "is no http(s) URL"),
+        ("example.org/hook", "is no http(s) URL"),
+        ("https://", "is no http(s) URL"),
+        ("https://user:pw@example.org", "user or password"),
+        ("https://example.org/a b", "percent-encode"),
+    ],
+)
+def test_a_webhook_is_an_address_of_the_web(url: str, why: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(why)):
+        Webhook(url)
+
+
+def test_the_kinds_of_callbacks_and_references_become_data() -> None:
+    at = datetime(2030, 1, 1, tzinfo=UTC)
+    made = [
+        Deadline("a", Reference.FIXED_DATETIME(at), callback=Webhook("https://example.org/hook", secret="ops")),
+        Deadline(
+            "b", Reference.AVERAGE_RUNTIME(5, 2), timedelta(minutes=1), callback=KafkaTopic("mine"), digest="1.5h"
+        ),
+        Deadline("c", Reference.TASK_STARTED_AT("load"), timedelta(minutes=-1), callback="page", at_most_once=True),
+    ]
+    data = [deadline.to_alert().model_dump(mode="json", exclude_defaults=True) for deadline in made]
+    assert data[0]["at"] == "2030-01-01T00:00:00Z"
+    assert data[0]["callback"] == {"url": "https://example.org/hook", "secret": "ops"} | data[0]["callback"]
+    assert (data[1]["last_n"], data[1]["min_runs"], data[1]["digest_seconds"]) == (5, 2, 5400)
+    assert (data[2]["task"], data[2]["interval_seconds"], data[2]["at_most_once"]) == ("load", -60, True)
+
+
+def test_a_deadline_of_a_task_names_one_that_exists() -> None:
+    flights = pipeline(deadlines=[Deadline("slow", Reference.TASK_STARTED_AT("lod"), timedelta(minutes=1))])
+    flights.task(name="load")(lambda run: None)
+    with pytest.raises(ValidationError, match="is of the task 'lod', which does not exist; tasks: load"):
+        flights.to_definition(CODE)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,132 @@
+"""What is told about deadlines: rows and facts of their backfills become messages and callbacks. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from deadline_watcher.decide import Row, TaskEnds, scope_of, task_state
+from retrofill.domain.alert import Reference
+from retrofill.domain.deadline import Scope
+from retrofill.domain.templates import expand
+from retrofill.messages.base import Message
+from retrofill.messages.deadlines import DeadlineFacts, DeadlineMissed, DeadlineRecovered, DeadlinesMissed
+from retrofill.store.deadlines import BackfillFacts
+
+# So many deadlines of a digest fit into one message, with room to spare.
+DIGEST_PART = 1000
+
+
+def facts(row: Row, backfill: BackfillFacts, tasks: TaskEnds, detected_at: datetime) -> dict[str, Any]:
+    """All that ``DeadlineFacts`` has of one missed deadline."""
+    scope = scope_of(row)
+    state = task_state(tasks.get((row["run_id"], row["task"]), ())) if scope == Scope.TASK else row["run_state"]
+    return {
+        "deadline_id": row["id"],
+        "alert": row["alert"],
+        "scope": scope,
+        "pipeline": row["pipeline"],
+        "backfill_id": row["backfill_id"],
+        "run_id": row["run_id"],
+        "task": row["task"],
+        "interval_start": row["interval_start"],
+        "interval_end": row["interval_end"],
+        "reference": Reference(row["reference"]),
+        "interval_seconds": row["interval_seconds"],
+        "due_at": row["due_at"],
+        "detected_at": detected_at,
+        "run_state": state,
+        "run_attempt": row["run_attempt"],
+        "runs_done": backfill.runs_done,
+        "runs": backfill.runs,
+    }
+
+
+def missed(row: Row, told: Mapping[str, Any]) -> DeadlineMissed:
+    """The event of one miss."""
+    return DeadlineMissed(**told, callback=row["callback"])
+
+
+def digest(
+    window: Mapping[str, Any], rows: Sequence[Row], told: Sequence[Mapping[str, Any]], now: datetime
+) -> list[DeadlinesMissed]:
+    """The event of all misses of a window, in several parts where they are very many."""
+    parts = [told[start : start + DIGEST_PART] for start in range(0, len(told), DIGEST_PART)]
+    return [
+        DeadlinesMissed(
+            digest_id=window["id"],
+            alert=window["alert"],
+            pipeline=window["pipeline"],
+            opened_at=window["opened_at"],
+            closed_at=now,
+            count=len(told),
+            part=number,
+            parts=len(parts),
+            missed=[DeadlineFacts(**each) for each in part],
+            callback=rows[0]["callback"],
+        )
+        for number, part in enumerate(parts, 1)
+    ]
+
+
+def recovered(row: Row, at: datetime) -> DeadlineRecovered:
+    """The event of what was done after its moment."""
+    return DeadlineRecovered(
+        deadline_id=row["id"],
+        alert=row["alert"],
+        scope=scope_of(row),
+        pipeline=row["pipeline"],
+        backfill_id=row["backfill_id"],
+        run_id=row["run_id"],
+        task=row["task"],
+        interval_start=row["interval_start"],
+        interval_end=row["interval_end"],
+        due_at=row["due_at"],
+        recovered_at=at,
+        late_seconds=(at - row["due_at"]).total_seconds(),
+    )
+
+
+def callback(row: Row, told: Mapping[str, Any], event: Message, timezone: str, count: int = 1) -> dict[str, Any]:
+    """The callback of a miss, or of a digest whose first miss is ``row``."""
+    return {
+        "deadline_id": row["id"],
+        "name": row["callback"],
+        "kind": row["callback_kind"],
+        "options": row["callback_options"],
+        "kwargs": expand(row["kwargs"], _fields(told, timezone, count)),
+        "event": event.model_dump(mode="json", by_alias=True, exclude_none=True),
+        "pipeline": row["pipeline"],
+    }
+
+
+def _fields(told: Mapping[str, Any], timezone: str, count: int) -> dict[str, Any]:
+    """What the texts in kwargs may refer to; moments are in the pipeline's time zone, as its logical dates are."""
+    local = dict(_local(told, ZoneInfo(timezone)))
+    return {
+        "deadline.id": local["deadline_id"],
+        "deadline.alert": local["alert"],
+        "deadline.reference": str(local["reference"]),
+        "deadline.due_at": local["due_at"],
+        "deadline.detected_at": local["detected_at"],
+        "deadline.late_seconds": (local["detected_at"] - local["due_at"]).total_seconds(),
+        "pipeline": local["pipeline"],
+        "backfill.id": local["backfill_id"],
+        "backfill.runs": local["runs"],
+        "backfill.runs_done": local["runs_done"],
+        "run.id": local["run_id"],
+        "run.logical_date": local["interval_start"],
+        "run.interval_start": local["interval_start"],
+        "run.interval_end": local["interval_end"],
+        "run.state": local["run_state"],
+        "run.attempt": local["run_attempt"],
+        "task": local["task"],
+        "digest.count": count,
+    }
+
+
+def _local(told: Mapping[str, Any], zone: ZoneInfo) -> Iterable[tuple[str, Any]]:
+    for name, value in told.items():
+        yield name, value.astimezone(zone) if isinstance(value, datetime) else value

@@ -1,0 +1,104 @@
+"""Judging deadlines whose runs are locked, and what follows: rows, events and callbacks, in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from deadline_watcher import events
+from deadline_watcher.decide import Row, TaskEnds, Verdicts, decide, how_it_ended
+from retrofill.bus.faults import Poison
+from retrofill.bus.topics import Topic
+from retrofill.bus.transaction import Transaction
+from retrofill.domain.deadline import DeadlineState, End
+from retrofill.messages.base import Message
+from retrofill.messages.deadlines import CallbackRequested
+from retrofill.store import deadlines, digests
+from retrofill.store.clock import database_now
+
+
+def apply_verdicts(tx: Transaction, rows: Sequence[Row]) -> None:
+    """Judge armed deadlines, and end, tell and call what follows."""
+    if not rows:
+        return
+    tasks = task_ends(tx, rows)
+    now = database_now(tx.conn)
+    verdicts = decide(rows, tasks, now)
+    deadlines.end(tx.conn, DeadlineState.MET, [{"id": row["id"]} for row in verdicts.met], now)
+    voids = [{"id": row["id"], "reason": reason} for row, reason in verdicts.void]
+    deadlines.end(tx.conn, DeadlineState.VOID, voids, now)
+    _miss(tx, verdicts, tasks, now)
+
+
+def recover(tx: Transaction, rows: Sequence[Row]) -> None:
+    """Missed deadlines about which there may be news: those that are done by now have recovered."""
+    tasks = task_ends(tx, rows)
+    moments: dict[int, datetime] = {}
+    for row in rows:
+        ended, ended_at = how_it_ended(row, tasks)
+        if ended == End.SUCCEEDED and ended_at is not None:
+            moments[row["id"]] = ended_at
+    # A digest that is still open will list the recovery with the miss.
+    held = digests.hold_open(tx.conn, {row["digest_id"] for row in rows if row["id"] in moments and row["digest_id"]})
+    landed = deadlines.recover(tx.conn, moments)
+    for row in rows:
+        if row["id"] in landed and row["digest_id"] not in held:
+            # Under the key of its digest, so that it comes after it.
+            tx.emit(Topic.DEADLINE_MISSED, row["digest_id"] or row["id"], events.recovered(row, moments[row["id"]]))
+
+
+def task_ends(tx: Transaction, rows: Sequence[Row]) -> TaskEnds:
+    """The attempts of the tasks that deadlines are about, read under the locks of their runs."""
+    pairs = {(row["run_id"], row["task"]) for row in rows if row["task"] is not None}
+    return deadlines.task_ends(tx.conn, pairs) if pairs else {}
+
+
+def _miss(tx: Transaction, verdicts: Verdicts, tasks: TaskEnds, now: datetime) -> None:
+    digest_of = _join_digests(tx, verdicts.missed, now)
+    ending = [{"id": row["id"], "digest_id": digest_of.get(row["id"])} for row in verdicts.missed]
+    landed = deadlines.end(tx.conn, DeadlineState.MISSED, ending, now)
+    deadlines.recover(tx.conn, {id: at for id, at in verdicts.recovered.items() if id in landed})
+    alone = [row for row in verdicts.missed if row["id"] in landed and row["id"] not in digest_of]
+    if not alone:
+        return
+    backfills = deadlines.backfill_facts(tx.conn, {row["backfill_id"] for row in alone})
+    calls = []
+    for row in alone:
+        told = events.facts(row, backfills[row["backfill_id"]], tasks, now)
+        event = events.missed(row, told)
+        tx.emit(Topic.DEADLINE_MISSED, row["id"], event)
+        if row["id"] in verdicts.recovered:
+            tx.emit(Topic.DEADLINE_MISSED, row["id"], events.recovered(row, verdicts.recovered[row["id"]]))
+        if row["callback"] is not None:
+            calls.append(events.callback(row, told, event, backfills[row["backfill_id"]].timezone))
+    call(tx, calls)
+
+
+def call(tx: Transaction, calls: Sequence[Row]) -> None:
+    """Insert callbacks and tell the runner."""
+    deadlines.insert_callbacks(tx.conn, tx.partition, calls)
+    for each in calls:
+        _emit(tx, each["deadline_id"], each["name"], each["kwargs"])
+
+
+def _emit(tx: Transaction, id: int, name: str, kwargs: dict[str, object]) -> None:
+    """The runner calls what the row says, so arguments too large for a message are no reason not to call."""
+    request: Message = CallbackRequested(deadline_id=id, callback=name, kwargs=kwargs)
+    try:
+        tx.emit(Topic.CALLBACK_REQUESTS, id, request)
+    except Poison:
+        tx.emit(Topic.CALLBACK_REQUESTS, id, CallbackRequested(deadline_id=id, callback=name))
+
+
+def _join_digests(tx: Transaction, missed: Sequence[Row], now: datetime) -> dict[int, int]:
+    """The digest of each missed deadline whose alert collects; always in the same order of alerts."""
+    by_alert: dict[tuple[str, str], list[Row]] = {}
+    for row in missed:
+        if row["digest_seconds"] is not None:
+            by_alert.setdefault((row["pipeline"], row["alert"]), []).append(row)
+    joined: dict[int, int] = {}
+    for (pipeline, alert), rows in sorted(by_alert.items()):
+        lead, seconds = rows[0]["id"], rows[0]["digest_seconds"]
+        into = digests.join(tx.conn, pipeline, alert, lead, tx.partition, seconds, now)
+        joined.update({row["id"]: into for row in rows})
+    return joined

@@ -1,0 +1,115 @@
+"""New deadlines as rows, of many runs in one statement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import BigInteger, Connection, DateTime, Integer, Text, case, func, literal, select, text
+from sqlalchemy.dialects.postgresql import insert
+
+from retrofill.bus.partitioning import partition_of
+from retrofill.domain.alert import DeadlineAlert
+from retrofill.domain.deadline import Arming, DeadlineState
+from retrofill.domain.run import RunState
+from retrofill.store.arrays import rows_of
+from retrofill.store.tables import deadline, run
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a deadline is armed for: a run, or with ``run_id`` ``None`` the whole backfill."""
+
+    run_id: int | None
+    arming: Arming
+
+
+@dataclass(frozen=True)
+class NewDeadline:
+    """A row that was inserted, unless there was one already."""
+
+    id: int
+    shard: int
+    arming: Arming
+
+
+def insert_deadlines(
+    conn: Connection,
+    backfill_id: str,
+    pipeline: str,
+    alert: DeadlineAlert,
+    subjects: Sequence[Subject],
+    partitions: int,
+) -> list[NewDeadline]:
+    """One deadline of ``alert`` for each subject that has none of it yet: a later attempt arms nothing anew."""
+    ids = _next_ids(conn, len(subjects))
+    shards = [partition_of(str(each), partitions) for each in ids]
+    armings = [subject.arming for subject in subjects]
+    given = rows_of(
+        "given",
+        {
+            "id": (BigInteger, ids),
+            "shard": (Integer, shards),
+            "run_id": (BigInteger, [subject.run_id for subject in subjects]),
+            "due_at": (DateTime(timezone=True), [arming.due_at for arming in armings]),
+            "state": (Text, [str(arming.state) for arming in armings]),
+            "reason": (Text, [arming.reason for arming in armings]),
+        },
+    )
+    same = {"backfill_id": backfill_id, "pipeline": pipeline, **_of_alert(alert)}
+    constants = [literal(value, deadline.c[name].type) for name, value in same.items()]
+    nothing = literal(None, DateTime(timezone=True))
+    decided = case((given.c.state == str(DeadlineState.VOID), func.clock_timestamp()), else_=nothing)
+    given_columns = list(given.c)
+    conn.execute(
+        insert(deadline)
+        .from_select(
+            [*(column.name for column in given_columns), *same, "decided_at"],
+            select(*given_columns, *constants, decided),
+        )
+        .on_conflict_do_nothing()
+    )
+    return [NewDeadline(*each) for each in zip(ids, shards, armings, strict=True)]
+
+
+def _next_ids(conn: Connection, count: int) -> list[int]:
+    sequence = "SELECT nextval(pg_get_serial_sequence('retrofill.deadline', 'id')) FROM generate_series(1, :n)"
+    return list(conn.execute(text(sequence), {"n": count}).scalars())
+
+
+def _of_alert(alert: DeadlineAlert) -> dict[str, Any]:
+    """The columns that all deadlines of an alert share."""
+    target = alert.callback
+    options: dict[str, Any] = {"at_most_once": alert.at_most_once}
+    if target is not None and target.kind == "webhook":
+        options["secret"] = target.secret
+    return {
+        "alert": alert.name,
+        "task": alert.task,
+        "reference": str(alert.reference),
+        "interval_seconds": alert.interval_seconds,
+        "fire_on_failure": alert.fire_on_failure,
+        "digest_seconds": alert.digest_seconds,
+        "callback": None if target is None else target.label,
+        "callback_kind": "function" if target is None else target.kind,
+        "callback_options": options,
+        "kwargs": alert.kwargs,
+    }
+
+
+def last_runtimes(conn: Connection, pipeline_no: int, last_n: int) -> list[timedelta]:
+    """From first start to success, of the pipeline's last successes, the latest first."""
+    return list(
+        conn.execute(
+            select(run.c.finished_at - run.c.started_at)
+            .where(
+                run.c.pipeline_no == pipeline_no,
+                run.c.state == literal(str(RunState.SUCCEEDED), literal_execute=True),
+                run.c.started_at.is_not(None),
+            )
+            .order_by(run.c.finished_at.desc())
+            .limit(last_n)
+        ).scalars()
+    )

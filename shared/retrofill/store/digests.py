@@ -1,0 +1,71 @@
+"""Digests as rows: windows in which the misses of one alert are collected, whichever shards see them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection, RowMapping, func, select, update
+from sqlalchemy.dialects.postgresql import insert
+
+from retrofill.store.tables import deadline_digest as digest
+
+_c = digest.c
+
+
+def join(conn: Connection, pipeline: str, alert: str, lead: int, shard: int, seconds: float, now: datetime) -> int:
+    """The open digest of an alert, locked against its closing until this transaction ends; its id.
+
+    Where none is open, ``lead`` (a deadline of ``shard``) opens one. Whoever closes it waits for those who joined, and
+    who comes while it is being closed waits for that and opens the next: no miss falls between two windows.
+    """
+    mine = (_c.pipeline == pipeline) & (_c.alert == alert) & _c.closed_at.is_(None)
+    opened = {
+        "id": lead,
+        "shard": shard,
+        "pipeline": pipeline,
+        "alert": alert,
+        "opened_at": now,
+        "closes_at": now + timedelta(seconds=seconds),
+    }
+    while True:
+        found = conn.execute(select(_c.id).where(mine).with_for_update(read=True)).scalar()
+        if found is None:
+            found = conn.execute(
+                insert(digest)
+                .values(opened)
+                .on_conflict_do_nothing(index_elements=[_c.pipeline, _c.alert], index_where=_c.closed_at.is_(None))
+                .returning(_c.id)
+            ).scalar()
+        if found is not None:
+            return int(found)
+
+
+def lock_due(conn: Connection, shard: int) -> Sequence[RowMapping]:
+    """Open digests of the shard whose time is over, locked; those that somebody is joining just now come later."""
+    over = select(func.clock_timestamp()).scalar_subquery()
+    return (
+        conn.execute(
+            select(digest)
+            .where(_c.shard == shard, _c.closed_at.is_(None), _c.closes_at <= over)
+            .order_by(_c.id)
+            .with_for_update(skip_locked=True)
+        )
+        .mappings()
+        .all()
+    )
+
+
+def close(conn: Connection, id: int, now: datetime) -> None:
+    """Nobody can join any more."""
+    conn.execute(update(digest).where(_c.id == id).values(closed_at=now))
+
+
+def hold_open(conn: Connection, ids: Collection[int]) -> set[int]:
+    """Those of ``ids`` that are open, and stay so until this transaction ends."""
+    if not ids:
+        return set()
+    rows = conn.execute(
+        select(_c.id, _c.closed_at).where(_c.id == func.any(sorted(ids))).order_by(_c.id).with_for_update(read=True)
+    )
+    return {row.id for row in rows if row.closed_at is None}

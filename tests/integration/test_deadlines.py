@@ -1,0 +1,345 @@
+"""Deadlines on a real Kafka and Postgres: what each reference means, and what is told when a moment passes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from tests.support.installation import PARTITIONS, Event, Installation, alert, daily, until
+
+from retrofill.bus.partitioning import partition_of
+from retrofill.bus.topics import Topic
+from retrofill.messages.runs import ErrorInfo, RunReported, TaskReported
+
+NEVER = "3600"
+
+
+@pytest.fixture
+def stack(installation: Installation) -> Installation:
+    """Planner and watcher, and a run-starter whose drivers go on until the test reports for them."""
+    installation.start("backfill-planner", wait=False)
+    installation.start("instant-starter", wait=False, INSTANT_SECONDS=NEVER, RETROFILL_DRIVER_SLOTS="8")
+    installation.start("deadline-watcher")
+    return installation
+
+
+def run_of(stack: Installation, id: str, day: str) -> dict[str, Any]:
+    """The run of a day, once it runs."""
+    found: list[dict[str, Any]] = []
+
+    def runs() -> bool:
+        found[:] = stack.query(
+            "SELECT * FROM run WHERE backfill_id = %s AND interval_start = %s AND state = 'running'", id, day
+        )
+        return bool(found)
+
+    until(runs, f"the run of {day} runs")
+    return found[0]
+
+
+def report(stack: Installation, run: dict[str, Any], state: str, task: str | None = None) -> None:
+    """Say what a driver would."""
+    told = {"backfill_id": run["backfill_id"], "run_id": run["id"], "attempt": run["attempt"], "state": state}
+    error = ErrorInfo(type="ValueError", message="bad") if state == "failed" else None
+    message = RunReported(**told, error=error) if task is None else TaskReported(**told, task=task, error=error)
+    stack.publish(Topic.RUN_REPORTS, run["backfill_id"], message)
+
+
+def told(stack: Installation, *types: str) -> list[Event]:
+    """Events about deadlines."""
+    return [e for e in stack.events(Topic.DEADLINE_MISSED) if e.body["type"] in (types or ("DeadlineMissed",))]
+
+
+def states(stack: Installation) -> dict[str, list[str]]:
+    """States of the deadlines, by alert."""
+    found: dict[str, list[str]] = {}
+    for row in stack.query("SELECT alert, state FROM deadline ORDER BY alert, id"):
+        found.setdefault(row["alert"], []).append(row["state"])
+    return found
+
+
+def moment(text: str) -> datetime:
+    """A moment of an event."""
+    return datetime.fromisoformat(text)
+
+
+def test_each_reference_is_the_moment_that_it_names(stack: Installation) -> None:
+    fixed = datetime.now(UTC) + timedelta(days=2)
+    stack.apply(
+        daily(
+            deadlines=[
+                alert("queued", "RUN_QUEUED_AT", 600),
+                alert("started", "RUN_STARTED_AT", 700),
+                alert("logical", "LOGICAL_DATE", 60),
+                alert("logical-far", "LOGICAL_DATE", 2_000_000_000),
+                alert("fixed", "FIXED_DATETIME", -3600, at=fixed.isoformat()),
+                alert("average", "AVERAGE_RUNTIME", 0, last_n=3, min_runs=2),
+                alert("task", "TASK_STARTED_AT", 800, task="only"),
+                alert("all", "BACKFILL_REQUESTED_AT", 900),
+            ]
+        )
+    )
+    finish_by = datetime.now(UTC) + timedelta(hours=1)
+    id = stack.request("p", "2020-01-01", "2020-01-01", finish_by=finish_by.isoformat())
+    run = run_of(stack, id, "2020-01-01")
+    report(stack, run, "running", task="only")
+    until(lambda: "task" in states(stack), "the task's deadline")
+    rows = {row["alert"]: row for row in stack.query("SELECT * FROM deadline")}
+    day = datetime(2020, 1, 1, tzinfo=UTC)
+    task_started = stack.value("SELECT started_at FROM task_run")
+    expected = {
+        "queued": run["queued_at"] + timedelta(seconds=600),
+        "started": run["started_at"] + timedelta(seconds=700),
+        "logical": day + timedelta(seconds=60),
+        "logical-far": day + timedelta(seconds=2_000_000_000),
+        "fixed": fixed - timedelta(hours=1),
+        "task": task_started + timedelta(seconds=800),
+        "all": stack.value("SELECT requested_at FROM backfill") + timedelta(seconds=900),
+        "finish_by": finish_by,
+    }
+    assert {name: rows[name]["due_at"] for name in expected} == expected
+    void = {name: row["reason"] for name, row in rows.items() if row["state"] == "void"}
+    assert void == {
+        "logical": "already past when it was armed",
+        "average": "0 successful runs are known, fewer than the 2 that the average needs",
+    }
+    assert {row["state"] for name, row in rows.items() if name not in void} == {"armed"}
+    assert {name for name, row in rows.items() if row["run_id"] is None} == {"all", "finish_by"}
+    for row in rows.values():
+        assert row["shard"] == partition_of(str(row["id"]), PARTITIONS)
+
+
+def test_a_miss_is_told_completely_and_its_recovery_with_how_late_it_was(stack: Installation) -> None:
+    stack.apply(
+        daily(
+            max_active_runs=2,
+            deadlines=[
+                alert("soon", "RUN_STARTED_AT", 1),
+                alert("warning", "RUN_STARTED_AT", 0.5),
+                alert("far", "RUN_STARTED_AT", 3600, fire_on_failure=True),
+            ],
+        )
+    )
+    id = stack.request("p", "2020-01-01", "2020-01-03", run_backwards=True)
+    run = run_of(stack, id, "2020-01-03")
+    other = run_of(stack, id, "2020-01-02")
+    until(lambda: len(told(stack)) == 4, "both alerts of both runs")
+    report(stack, run, "succeeded")
+    back = stack.wait_event(
+        Topic.DEADLINE_MISSED,
+        lambda e: e.body["type"] == "DeadlineRecovered" and e.body["alert"] == "soon",
+        "the recovery",
+    )
+    (miss,) = [e for e in told(stack) if e.body["alert"] == "soon" and e.body["run_id"] == run["id"]]
+    finished_at = stack.value("SELECT finished_at FROM run WHERE id = %s", run["id"])
+    due_at = run["started_at"] + timedelta(seconds=1)
+    assert miss.key == back.key == str(miss.body["deadline_id"])
+    assert {name: miss.body[name] for name in miss.body if name not in ("detected_at", "deadline_id")} == {
+        "type": "DeadlineMissed",
+        "version": 1,
+        "alert": "soon",
+        "scope": "run",
+        "pipeline": "p",
+        "backfill_id": id,
+        "run_id": run["id"],
+        "interval_start": "2020-01-03T00:00:00Z",
+        "interval_end": "2020-01-04T00:00:00Z",
+        "reference": "RUN_STARTED_AT",
+        "interval_seconds": 1.0,
+        "due_at": miss.body["due_at"],
+        "run_state": "running",
+        "run_attempt": 1,
+        "runs_done": 0,
+        "runs": 3,
+    }
+    assert moment(miss.body["due_at"]) == due_at <= moment(miss.body["detected_at"])
+    assert moment(back.body["recovered_at"]) == finished_at
+    assert back.body["late_seconds"] == pytest.approx((finished_at - due_at).total_seconds())
+    report(stack, other, "failed")
+    until(lambda: "void" in stack.runs_by_state(id) or stack.runs_by_state(id).get("failed") == 1, "the other failed")
+    until(lambda: states(stack)["far"].count("met") == 1, "the far one of the good run is met")
+    # It fires on failure, but not before its moment.
+    assert stack.value("SELECT state FROM deadline WHERE run_id = %s AND alert = 'far'", other["id"]) == "armed"
+    recovered = told(stack, "DeadlineRecovered")
+    assert sorted((e.body["alert"], e.body["run_id"]) for e in recovered) == [
+        ("soon", run["id"]),
+        ("warning", run["id"]),
+    ]
+
+
+def test_what_ended_otherwise_before_the_moment_is_void_and_one_that_fires_on_failure_is_missed(
+    stack: Installation,
+) -> None:
+    stack.apply(
+        daily(
+            deadlines=[
+                alert("let-off", "RUN_STARTED_AT", 2),
+                alert("fires", "RUN_STARTED_AT", 2, fire_on_failure=True),
+                alert("past", "RUN_QUEUED_AT", -5, fire_if_past=True),
+            ]
+        )
+    )
+    id = stack.request("p", "2020-01-01", "2020-01-01")
+    run = run_of(stack, id, "2020-01-01")
+    report(stack, run, "failed")
+    until(lambda: states(stack) == {"let-off": ["void"], "fires": ["missed"], "past": ["missed"]}, "all are decided")
+    assert stack.value("SELECT reason FROM deadline WHERE alert = 'let-off'") == "the run failed before the moment"
+    (fired,) = [e for e in told(stack) if e.body["alert"] == "fires"]
+    assert moment(fired.body["detected_at"]) >= moment(fired.body["due_at"])
+    assert fired.body["run_state"] == "failed"
+    assert not told(stack, "DeadlineRecovered")
+
+
+def test_a_task_has_its_own_moment_and_a_later_attempt_arms_nothing_anew(stack: Installation) -> None:
+    stack.apply(
+        daily(
+            tasks=("a", "b"),
+            deadlines=[
+                alert("a-slow", "TASK_STARTED_AT", 3600, task="a"),
+                alert("b-slow", "TASK_STARTED_AT", 0.5, task="b"),
+                alert("run-slow", "RUN_STARTED_AT", 3600),
+            ],
+        )
+    )
+    id = stack.request("p", "2020-01-01", "2020-01-01")
+    run = run_of(stack, id, "2020-01-01")
+    report(stack, run, "running", task="a")
+    report(stack, run, "lost")
+    until(lambda: stack.value("SELECT attempt FROM run") == 2, "the second attempt")
+    first = stack.query("SELECT alert, id, due_at FROM deadline ORDER BY id")
+    assert {row["alert"] for row in first} == {"a-slow", "run-slow"}
+    again = run_of(stack, id, "2020-01-01")
+    report(stack, again, "running", task="a")
+    report(stack, again, "succeeded", task="a")
+    report(stack, again, "running", task="b")
+    until(lambda: states(stack).get("b-slow") == ["missed"], "b is late")
+    assert states(stack)["a-slow"] == ["met"]
+    assert stack.query("SELECT alert, id, due_at FROM deadline ORDER BY id")[: len(first)] == first
+    (miss,) = told(stack)
+    assert (miss.body["scope"], miss.body["task"], miss.body["run_state"]) == ("task", "b", "running")
+    assert miss.body["run_attempt"] == 2
+    report(stack, again, "succeeded", task="b")
+    back = stack.wait_event(Topic.DEADLINE_MISSED, lambda e: e.body["type"] == "DeadlineRecovered", "b is done")
+    assert (back.body["scope"], back.body["task"]) == ("task", "b")
+    assert stack.value("SELECT state FROM run") == "running"
+
+
+def test_the_average_counts_only_once_there_are_enough_successes(installation: Installation) -> None:
+    installation.start("backfill-planner", wait=False)
+    installation.start("instant-starter", INSTANT_SECONDS="0.3", RETROFILL_DRIVER_SLOTS="1")
+    installation.apply(daily(deadlines=[alert("slower", "AVERAGE_RUNTIME", 60, last_n=2, min_runs=2)]))
+    id = installation.request("p", "2020-01-01", "2020-01-04", max_active_runs=1)
+    assert installation.wait_state(id, "succeeded", "failed") == "succeeded"
+    rows = installation.query(
+        "SELECT d.state, d.due_at, r.started_at, r.finished_at FROM deadline d JOIN run r ON r.id = d.run_id"
+        " ORDER BY r.position"
+    )
+    assert [row["state"] for row in rows[:2]] == ["void", "void"]
+    for n, row in enumerate(rows[2:], 2):
+        took = [before["finished_at"] - before["started_at"] for before in rows[n - 2 : n]]
+        expected = row["started_at"] + sum(took, timedelta()) / 2 + timedelta(seconds=60)
+        assert abs(row["due_at"] - expected) <= timedelta(microseconds=1)
+
+
+def test_a_whole_backfill_may_be_late(stack: Installation) -> None:
+    stack.apply(daily(max_active_runs=1, deadlines=[alert("all", "BACKFILL_REQUESTED_AT", 1.5)]))
+    past = stack.request("p", "2020-01-01", "2020-01-02", finish_by="2020-02-01T00:00:00+00:00")
+    refused = stack.outcome(past).body
+    assert (refused["type"], refused["reason"]) == ("BackfillRejected", "finish_by_past")
+    soon = (datetime.now(UTC) + timedelta(seconds=1.5)).isoformat()
+    id = stack.request("p", "2020-01-01", "2020-01-02", finish_by=soon)
+    report(stack, run_of(stack, id, "2020-01-01"), "succeeded")
+    until(lambda: len(told(stack)) == 2, "both are missed")
+    for miss in told(stack):
+        assert (miss.body["scope"], miss.body["run_state"], miss.body["runs"]) == ("backfill", "running", 2)
+        assert miss.body["runs_done"] in (0, 1)
+        assert "run_id" not in miss.body
+    report(stack, run_of(stack, id, "2020-01-02"), "succeeded")
+    until(lambda: len(told(stack, "DeadlineRecovered")) == 2, "both recover")
+    assert {e.body["alert"] for e in told(stack, "DeadlineRecovered")} == {"all", "finish_by"}
+    assert states(stack) == {"all": ["missed"], "finish_by": ["missed"]}
+
+
+def test_a_digest_is_one_event_and_one_callback_for_all_that_were_missed_in_its_window(
+    installation: Installation,
+) -> None:
+    installation.start("backfill-planner", wait=False)
+    for _ in range(2):
+        installation.start("deadline-watcher", wait=False)
+    quiet = alert(
+        "quiet",
+        "RUN_QUEUED_AT",
+        1,
+        digest_seconds=2,
+        callback="page",
+        kwargs={"n": "{digest.count}", "of": "{pipeline}"},
+    )
+    installation.apply(daily(deadlines=[quiet]))
+    id = installation.request("p", "2020-01-01", "2020-01-30")
+    until(lambda: len(told(installation, "DeadlinesMissed")) == 1, "the digest")
+    (event,) = told(installation, "DeadlinesMissed")
+    ids = installation.query("SELECT id FROM deadline WHERE state = 'missed' ORDER BY id")
+    assert sorted(each["deadline_id"] for each in event.body["missed"]) == [row["id"] for row in ids]
+    assert (event.body["count"], event.body["parts"], len(ids)) == (30, 1, 30)
+    assert event.key == str(event.body["digest_id"])
+    assert moment(event.body["closed_at"]) - moment(event.body["opened_at"]) >= timedelta(seconds=2)
+    (row,) = installation.query("SELECT * FROM callback")
+    assert (row["deadline_id"], row["kwargs"]) == (event.body["digest_id"], {"n": "30", "of": "p"})
+    assert row["event"]["type"] == "DeadlinesMissed"
+    installation.start("instant-starter", RETROFILL_DRIVER_SLOTS="8")
+    assert installation.wait_state(id, "succeeded", "failed") == "succeeded"
+    until(lambda: len(told(installation, "DeadlineRecovered")) == 30, "all recover")
+    # After the digest and in its order: under its key.
+    assert {e.key for e in told(installation, "DeadlineRecovered")} == {event.key}
+    assert not told(installation)
+
+
+def test_what_became_due_while_nobody_watched_is_told_first_to_last_and_once(installation: Installation) -> None:
+    installation.start("backfill-planner")
+    installation.apply(
+        daily(deadlines=[alert(f"after-{n}", "RUN_QUEUED_AT", n / 10, fire_if_past=True) for n in range(10)])
+    )
+    id = installation.request("p", "2020-01-01", "2020-02-29")
+    installation.outcome(id)
+    until(
+        lambda: installation.value("SELECT count(*) FROM deadline WHERE due_at > clock_timestamp()") == 0, "all are due"
+    )
+    watcher = installation.start("deadline-watcher", wait=False)
+    until(lambda: len(told(installation)) >= 300, "the first half")
+    watcher.kill()
+    installation.start("deadline-watcher", wait=False)
+    until(lambda: len(told(installation)) >= 600, "all are told")
+    assert installation.value("SELECT count(*) FROM deadline WHERE state <> 'missed'") == 0
+    missed = told(installation)
+    assert len(missed) == len({e.body["deadline_id"] for e in missed}) == 600
+    for partition in range(PARTITIONS):
+        moments = [moment(e.body["due_at"]) for e in missed if e.partition == partition]
+        assert moments == sorted(moments)
+
+
+@pytest.mark.parametrize("seconds", [3600, -3600])
+def test_only_the_databases_clock_counts(installation: Installation, seconds: int) -> None:
+    installation.start("backfill-planner")
+    installation.start("deadline-watcher", clock_off=seconds)
+    installation.apply(daily(deadlines=[alert("soon", "RUN_QUEUED_AT", 1), alert("far", "RUN_QUEUED_AT", 1800)]))
+    installation.request("p", "2020-01-01", "2020-01-05")
+    until(lambda: len(told(installation)) == 5, "the near ones are missed")
+    for event in told(installation):
+        late = moment(event.body["detected_at"]) - moment(event.body["due_at"])
+        assert timedelta(0) <= late < timedelta(minutes=1)
+    assert states(installation)["far"] == ["armed"] * 5
+
+
+def test_an_edit_of_the_pipeline_changes_later_runs_only(stack: Installation) -> None:
+    stack.apply(daily(max_active_runs=1, deadlines=[alert("old", "RUN_STARTED_AT", 3600)]))
+    id = stack.request("p", "2020-01-01", "2020-01-02")
+    run = run_of(stack, id, "2020-01-01")
+    stack.apply(daily(max_active_runs=1, deadlines=[alert("new", "RUN_STARTED_AT", 3600)]))
+    report(stack, run, "succeeded")
+    run_of(stack, id, "2020-01-02")
+    assert states(stack).keys() == {"old"}
+    later = stack.request("p", "2020-02-01", "2020-02-01")
+    report(stack, run_of(stack, id, "2020-01-02"), "succeeded")
+    run_of(stack, later, "2020-02-01")
+    assert stack.query("SELECT DISTINCT alert FROM deadline WHERE backfill_id = %s", later) == [{"alert": "new"}]
