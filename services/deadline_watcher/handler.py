@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 from deadline_watcher.decide import seconds_to_next
 from deadline_watcher.verdicts import apply_verdicts, recover
 from deadline_watcher.windows import close_due
+from retrofill.bus import metrics
 from retrofill.bus.faults import Poison
 from retrofill.bus.handler import QuietHandler, Received
 from retrofill.bus.service import Context
@@ -25,6 +26,11 @@ class WatcherHandler(QuietHandler):
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        metrics.register(
+            metrics.Polled(
+                "retrofill_deadlines", "Deadlines that wait: armed, and of these overdue", "state", self._count
+            )
+        )
 
     def handle(self, tx: Transaction, received: Sequence[Received]) -> None:
         """Both messages are hints: what they lead to is decided from the rows."""
@@ -52,6 +58,10 @@ class WatcherHandler(QuietHandler):
         close_due(tx)
         earliest, now = deadlines.next_moment(tx.conn, tx.partition)
         tx.look_at(DUE, seconds_to_next(earliest, now, more=len(rows) >= deadlines.BATCH))
+
+    def _count(self) -> dict[str, float]:
+        with self._context.engine.connect() as conn:
+            return deadlines.count_waiting(conn)
 
     def taken(self, conn: Connection, partition: int) -> Mapping[str, float]:  # noqa: ARG002
         """Look at once: moments may have passed while nobody watched."""

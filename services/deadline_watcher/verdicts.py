@@ -7,6 +7,7 @@ from datetime import datetime
 
 from deadline_watcher import events
 from deadline_watcher.decide import Row, TaskEnds, Verdicts, decide, how_it_ended
+from retrofill.bus import metrics
 from retrofill.bus.faults import Poison
 from retrofill.bus.topics import Topic
 from retrofill.bus.transaction import Transaction
@@ -28,6 +29,15 @@ def apply_verdicts(tx: Transaction, rows: Sequence[Row]) -> None:
     voids = [{"id": row["id"], "reason": reason} for row, reason in verdicts.void]
     deadlines.end(tx.conn, DeadlineState.VOID, voids, now)
     _miss(tx, verdicts, tasks, now)
+    tx.after_commit.append(lambda: _count(verdicts, now))
+
+
+def _count(verdicts: Verdicts, now: datetime) -> None:
+    for state, rows in (("met", verdicts.met), ("void", verdicts.void), ("missed", verdicts.missed)):
+        metrics.DEADLINES_DECIDED.labels(state).inc(len(rows))
+    metrics.DEADLINES_RECOVERED.inc(len(verdicts.recovered))
+    for row in verdicts.missed:
+        metrics.DETECTION_DELAY.observe((now - row["due_at"]).total_seconds())
 
 
 def recover(tx: Transaction, rows: Sequence[Row]) -> None:
@@ -41,6 +51,7 @@ def recover(tx: Transaction, rows: Sequence[Row]) -> None:
     # A digest that is still open will list the recovery with the miss.
     held = digests.hold_open(tx.conn, {row["digest_id"] for row in rows if row["id"] in moments and row["digest_id"]})
     landed = deadlines.recover(tx.conn, moments)
+    tx.after_commit.append(lambda: metrics.DEADLINES_RECOVERED.inc(len(landed)))
     for row in rows:
         if row["id"] in landed and row["digest_id"] not in held:
             # Under the key of its digest, so that it comes after it.

@@ -63,6 +63,15 @@ class Settings(BaseSettings):
     callbacks: dict[str, str] = Field(
         default_factory=dict, description="Allow-list of callbacks, as JSON: name = module:function"
     )
+    webhook_secrets: dict[str, list[SecretStr]] = Field(
+        default_factory=dict,
+        description="Signing secrets of webhooks by name, as JSON: name = [whsec_…, …], the newest first",
+    )
+    webhook_timeout_seconds: float = Field(15.0, gt=0, description="Time limit of one call of a webhook")
+    webhook_allow: list[str] = Field(
+        default_factory=list,
+        description="Host names and networks (CIDR) inside which webhooks may be called though they are private, as JSON",
+    )
     consumer_session_seconds: float = Field(
         6.0, gt=0, description="Embedded broker only: after how long the partitions of a dead service move"
     )
@@ -75,6 +84,8 @@ class Settings(BaseSettings):
     spark_cores: int | None = Field(None, description="Cores of the embedded Spark (local[n]); default: all")
     spark_driver_memory: str = Field("1g", description="Heap of the embedded Spark Connect server")
 
+    metrics_host: str = Field("127.0.0.1", description="Address that a service's /metrics listens on")
+    metrics_port: int = Field(0, ge=0, le=65_535, description="Its port; 0: any free one, named in the ready file")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     crash_point: str | None = Field(None, description="Test aid: the process kills itself at this named point")
 

@@ -225,6 +225,15 @@ class Installation:
         assert sender.flush(20) == 0
         return (headers or {}).get("ce_id")
 
+    def publish_aborted(self, topic: Topic, key: str, value: bytes) -> None:
+        """Publish in a transaction that is aborted, as a relay that died does."""
+        sender = producer(self.settings, "test", **{"transactional.id": f"test-{uuid.uuid4().hex[:6]}"})
+        sender.init_transactions(20)
+        sender.begin_transaction()
+        sender.produce(f"{self.settings.topic_prefix}{topic}", key=key, value=value)
+        assert sender.flush(20) == 0
+        sender.abort_transaction(20)
+
     def events(self, topic: Topic, *, isolation: str = "read_committed") -> list[Event]:
         """All events of a topic up to its end now, in the order of each partition."""
         consumer = reader(self.settings, f"test-{uuid.uuid4().hex[:6]}", **{"isolation.level": isolation})

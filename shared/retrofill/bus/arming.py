@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from retrofill.bus import metrics
 from retrofill.bus.topics import Topic
 from retrofill.bus.transaction import Transaction
 from retrofill.domain.alert import DeadlineAlert
@@ -32,6 +33,7 @@ class Armer:
         if not subjects:
             return
         new = insert_deadlines(self.tx.conn, self.backfill_id, self.pipeline, alert, subjects, self.partitions)
+        self.tx.after_commit.append(lambda: _count(alert, new))
         for each in _first_of_each_shard(new, self.now):
             self.tx.emit(Topic.DEADLINES, each.id, DeadlineArmed(deadline_id=each.id, due_at=each.arming.due_at))
 
@@ -40,6 +42,11 @@ def resolve(tx: Transaction, deadline_ids: Iterable[int]) -> None:
     """Tell the watcher that what these deadlines are about ended, so that they need not wait for their moment."""
     for each in deadline_ids:
         tx.emit(Topic.DEADLINES, each, DeadlineResolved(deadline_id=each))
+
+
+def _count(alert: DeadlineAlert, new: Sequence[NewDeadline]) -> None:
+    for state in (DeadlineState.ARMED, DeadlineState.VOID):
+        metrics.DEADLINES_ARMED.labels(alert.reference, state).inc(sum(n.arming.state == state for n in new))
 
 
 def _first_of_each_shard(new: Sequence[NewDeadline], now: datetime) -> Iterable[NewDeadline]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import structlog
 from confluent_kafka import KafkaException
+from prometheus_client import start_http_server
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential
@@ -64,7 +66,7 @@ def run_service(service: Service, make_handler: MakeHandler, channels: Sequence[
     arm(settings.crash_point)
     try:
         _run(settings, service, make_handler, channels)
-    except (NotInitialised, NotConfigured) as e:
+    except (NotInitialised, NotConfigured, OSError) as e:
         log.error("not_started", error=str(e))
         print(f"{service.name}: {e}", file=sys.stderr)  # noqa: T201 - for whoever started it by hand
         return 1
@@ -107,15 +109,17 @@ def _run(settings: Settings, service: Service, make_handler: MakeHandler, channe
     listener = Listener(dsn, instance, [outbox_channel, *channels], heard)
     loop = Loop(settings, service, instance, engine, inbox, poller, handler, topic_ids, partitions)
     stopper = threading.Thread(target=_stop_when, args=(stopping, loop, inbox), name="stopper", daemon=True)
+    exposition, _ = start_http_server(settings.metrics_port, settings.metrics_host)
     threads = (poller, relay, listener, stopper)
     for thread in threads:
         thread.start()
-    ready = _ready_file(settings, service)
+    ready = _ready_file(settings, service, f"http://{settings.metrics_host}:{exposition.server_port}/metrics")
     log.info("started", instance=instance, partitions=partitions)
     try:
         loop.run()
     finally:
         ready.unlink(missing_ok=True)
+        exposition.shutdown()
         handler.close()
         poller.stop()
         relay.stop()
@@ -131,12 +135,12 @@ def _stop_when(stopping: threading.Event, loop: Loop, inbox: Inbox) -> None:
     inbox.put(Wake())
 
 
-def _ready_file(settings: Settings, service: Service) -> Path:
+def _ready_file(settings: Settings, service: Service, metrics: str) -> Path:
     """Says that this process works; whoever started it may wait for the file."""
     folder = settings.home.absolute() / "run"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{service.name}.{os.getpid()}.ready"
-    path.touch()
+    path.write_text(json.dumps({"metrics": metrics}))
     return path
 
 

@@ -31,6 +31,10 @@ OnFailure = Annotated[OnRunFailure, typer.Option("--on-run-failure", help="What 
 Conf = Annotated[
     str | None, typer.Option(metavar="JSON|@FILE", help="A JSON object that is handed to the tasks, or a file with it.")
 ]
+FinishBy = Annotated[
+    str | None,
+    typer.Option(metavar="MOMENT", help="A deadline for the whole backfill, like 2026-01-31T18:00:00+01:00."),
+]
 Id = Annotated[str | None, typer.Option("--id", help="The backfill's id. Default: a fresh one.")]
 
 
@@ -47,6 +51,7 @@ class Wish:
     on_run_failure: OnRunFailure
     conf: str | None
     id: str | None
+    finish_by: str | None = None
 
     def request(self) -> BackfillRequested:
         """The request. Raises ``UserError``."""
@@ -61,6 +66,7 @@ class Wish:
             "on_run_failure": self.on_run_failure,
             "conf": read_conf(self.conf),
             "triggered_by": _user(),
+            "finish_by": self.finish_by,
         }
         if self.id is not None and not self.id.strip():
             raise wrong_usage("--id is empty")

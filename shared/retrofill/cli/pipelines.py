@@ -16,6 +16,7 @@ from retrofill.cli.connect import load_settings, reading
 from retrofill.cli.errors import UserError
 from retrofill.cli.options import ANSWER_SECONDS, AsJson, TimeLimit
 from retrofill.cli.output import cell, print_facts, print_json, print_table, print_text
+from retrofill.cli.targets import check_targets
 from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.domain.planning import unknown_pipeline
 from retrofill.messages.base import explain
@@ -41,7 +42,10 @@ def apply(
     """Put the pipelines of a Python file or module in force."""
     settings = load_settings()
     results = []
-    for definition in chosen(read_definitions(source), name, source):
+    definitions = chosen(read_definitions(source), name, source)
+    for definition in definitions:
+        check_targets(definition, settings)
+    for definition in definitions:
         message = PipelineApplied(pipeline=definition)
         answer = ask(settings, Topic.PIPELINES, definition.name, message, timeout)
         results.append(_result(definition.name, answer))
@@ -166,6 +170,9 @@ def _print_pipeline(definition: PipelineDefinition, applied_at: Any) -> None:
         print_text("")
         print_table(
             ["deadline", "counts from", "seconds", "callback"],
-            [[d.name, d.reference, cell(f"{d.interval_seconds:g}"), d.callback] for d in definition.deadlines],
+            [
+                [d.name, d.reference, cell(f"{d.interval_seconds:g}"), None if d.callback is None else d.callback.label]
+                for d in definition.deadlines
+            ],
             empty="",
         )

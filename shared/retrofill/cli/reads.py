@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import Connection, RowMapping, Select, func, select
 
+from retrofill.domain.deadline import DeadlineState
 from retrofill.domain.run import RunState
 from retrofill.domain.task_run import TaskState
 from retrofill.store.tables import (
@@ -117,15 +119,43 @@ def failed_tasks(conn: Connection, runs: Sequence[int]) -> Rows:
     )
 
 
-def deadlines(conn: Connection, filters: dict[str, str | None], limit: int) -> Rows:
-    """Deadlines, the latest moment first."""
-    found = select(deadline, run.c.interval_start, run.c.state.label("run_state")).join(
-        run, run.c.id == deadline.c.run_id
-    )
+def deadlines(
+    conn: Connection, filters: dict[str, str | None], limit: int, due_within: timedelta | None = None
+) -> Rows:
+    """Deadlines, the latest moment first; with ``due_within`` the armed ones that are due by then, the next first."""
+    found = _deadlines()
     for column, wanted in filters.items():
         if wanted is not None:
             found = found.where(deadline.c[column] == wanted)
-    return _all(conn, found.order_by(deadline.c.due_at.desc(), deadline.c.id.desc()).limit(limit))
+    if due_within is None:
+        return _all(conn, found.order_by(deadline.c.due_at.desc(), deadline.c.id.desc()).limit(limit))
+    soon = found.where(
+        deadline.c.state == DeadlineState.ARMED, deadline.c.due_at <= func.clock_timestamp() + due_within
+    )
+    return _all(conn, soon.order_by(deadline.c.due_at, deadline.c.id).limit(limit))
+
+
+def one_deadline(conn: Connection, id: int) -> RowMapping | None:
+    """A deadline with what became of its callback, or of its digest's."""
+    called = callback.c.deadline_id == func.coalesce(deadline.c.digest_id, deadline.c.id)
+    found = (
+        _deadlines()
+        .add_columns(
+            callback.c.state.label("callback_state"),
+            callback.c.attempts.label("callback_attempts"),
+            callback.c.last_error.label("callback_error"),
+        )
+        .outerjoin(callback, called)
+        .where(deadline.c.id == id)
+    )
+    return conn.execute(found).mappings().first()
+
+
+def _deadlines() -> Select[Any]:
+    """Deadlines with their runs; one of a whole backfill has none."""
+    return select(deadline, run.c.interval_start, run.c.state.label("run_state")).outerjoin(
+        run, run.c.id == deadline.c.run_id
+    )
 
 
 def callbacks(conn: Connection, filters: dict[str, str | None], limit: int) -> Rows:

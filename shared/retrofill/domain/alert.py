@@ -168,6 +168,7 @@ class DeadlineAlert(Data):  # type: ignore[no-redef]  # the plugin takes the fie
         return self.reference == R.BACKFILL_REQUESTED_AT or self.name == FINISH_BY
 
 
-def finish_by(at: datetime, callback: Target | None = None) -> DeadlineAlert:
+def finish_by(at: datetime, callback: str | None = None) -> DeadlineAlert:
     """The alert that a request adds for its own backfill: all done by ``at``."""
-    return DeadlineAlert(name=FINISH_BY, reference=R.FIXED_DATETIME, interval_seconds=0, at=at, callback=callback)
+    target = None if callback is None else FunctionCall(name=callback)
+    return DeadlineAlert(name=FINISH_BY, reference=R.FIXED_DATETIME, interval_seconds=0, at=at, callback=target)

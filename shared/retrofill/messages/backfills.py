@@ -6,9 +6,9 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
-from retrofill.domain.alert import CallbackTarget
 from retrofill.domain.backfill import OnRunFailure, ReprocessBehavior
 from retrofill.domain.bounds import Bound
+from retrofill.domain.data import Name
 from retrofill.messages.base import Message, Moment
 
 
@@ -29,7 +29,7 @@ class BackfillRequested(Message):
     finish_by: Moment | None = Field(
         None, description="A deadline for this backfill: DeadlineMissed if it is not done by then"
     )
-    finish_by_callback: CallbackTarget | None = Field(None, description="What is called when finish_by is missed")
+    finish_by_callback: Name | None = Field(None, description="Function of the allow-list to call when it is missed")
 
 
 class BackfillPauseRequested(Message):

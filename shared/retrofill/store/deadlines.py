@@ -207,6 +207,13 @@ def _earliest(column: ColumnElement[Any], *which: ColumnElement[bool]) -> Column
     return select(column).where(*which).order_by(column).limit(1).scalar_subquery()
 
 
+def count_waiting(conn: Connection) -> dict[str, float]:
+    """Armed deadlines of all shards, and those of them whose moment is past."""
+    due = func.count().filter(_d.due_at <= select(func.clock_timestamp()).scalar_subquery())
+    armed, overdue = conn.execute(select(func.count(), due).where(_ARMED)).one()
+    return {"armed": armed, "due": overdue}
+
+
 # who is to be told of an end
 
 

@@ -1,0 +1,63 @@
+"""What the services count, as Prometheus sees it: base units, no ids in labels; counted after the commit."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from prometheus_client import REGISTRY, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+# From a millisecond to minutes: a healthy watcher is in the first few, one that was down is in the last.
+DELAY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
+CALL_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60)
+
+DEADLINES_ARMED = Counter(
+    "retrofill_deadlines_armed", "Deadlines made, by reference and the state that they began in", ["reference", "state"]
+)
+DEADLINES_DECIDED = Counter("retrofill_deadlines_decided", "Deadlines that came to an end, by that end", ["state"])
+DEADLINES_RECOVERED = Counter("retrofill_deadlines_recovered", "Missed deadlines that were done after all")
+DETECTION_DELAY = Histogram(
+    "retrofill_deadline_detection_delay_seconds",
+    "From a deadline's moment to the decision that it was missed, by the database's clock",
+    buckets=DELAY_BUCKETS,
+)
+CALLBACKS = Counter("retrofill_callbacks", "Callbacks by kind and what became of a call", ["kind", "outcome"])
+CALLBACK_SECONDS = Histogram(
+    "retrofill_callback_duration_seconds", "How long the calls of callbacks took", ["kind"], buckets=CALL_BUCKETS
+)
+
+
+class Polled(Collector):
+    """A gauge whose values are read when somebody scrapes, at most every ``seconds``."""
+
+    def __init__(
+        self, name: str, text: str, label: str, read: Callable[[], Mapping[str, float]], seconds: float = 15.0
+    ) -> None:
+        self._name, self._text, self._label = name, text, label
+        self._read = read
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._known: Mapping[str, float] = {}
+        self._read_at = float("-inf")
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """The values by label."""
+        with self._lock:
+            if time.monotonic() - self._read_at >= self._seconds:
+                self._known, self._read_at = self._read(), time.monotonic()
+            family = GaugeMetricFamily(self._name, self._text, labels=[self._label])
+            for label, value in self._known.items():
+                family.add_metric([label], value)
+            return [family]
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        """Registering it reads nothing."""
+        return [GaugeMetricFamily(self._name, self._text, labels=[self._label])]
+
+
+def register(collector: Collector) -> None:
+    """Show a collector at /metrics."""
+    REGISTRY.register(collector)

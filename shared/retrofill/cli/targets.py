@@ -1,0 +1,86 @@
+"""Whether what a pipeline's deadlines call can be called: checked when it is applied, not at three in the morning."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from retrofill.cli.errors import UserError
+from retrofill.domain.alert import DeadlineAlert, FunctionCall, Target, TopicMessage, WebhookCall
+from retrofill.domain.pipeline import PipelineDefinition
+from retrofill.settings import Settings
+
+
+def check_targets(definition: PipelineDefinition, settings: Settings) -> None:
+    """Raises ``UserError`` with the names that exist, for the first callback that could not be called."""
+    for alert in definition.deadlines:
+        if alert.callback is not None:
+            try:
+                check_target(alert.callback, settings, alert)
+            except ValueError as e:
+                raise UserError(f"{definition.name}: deadline {alert.name!r}: {e}") from e
+
+
+def check_target(target: Target, settings: Settings, alert: DeadlineAlert | None = None) -> None:
+    """Raises ``ValueError`` where the settings do not allow ``target``, or it does not take the alert's kwargs."""
+    match target:
+        case FunctionCall(name=name):
+            if name not in settings.callbacks:
+                raise ValueError(
+                    f"there is no callback {name!r}; RETROFILL_CALLBACKS has: {_names(settings.callbacks)}"
+                )
+            _check_call(name, settings.callbacks[name], {} if alert is None else alert.kwargs)
+        case WebhookCall(secret=secret):
+            if secret not in settings.webhook_secrets:
+                known = _names(settings.webhook_secrets)
+                raise ValueError(f"there is no webhook secret {secret!r}; RETROFILL_WEBHOOK_SECRETS has: {known}")
+        case TopicMessage(topic=topic):
+            if topic.startswith(settings.topic_prefix):
+                raise ValueError(f"the topic {topic!r} is one of Retrofill's own: callbacks write to topics of yours")
+
+
+def _check_call(name: str, place: str, kwargs: dict[str, Any]) -> None:
+    function = _function(place)
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some that are written in C have no signature
+        return
+    try:
+        given = dict(kwargs)
+        parameter = signature.parameters.get("context")
+        if parameter is not None and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            given.setdefault("context", {})
+        signature.bind(**given)
+    except TypeError as e:
+        raise ValueError(
+            f"the callback {name!r} ({place}) cannot be called so: {e}; it takes {_takes(signature)}"
+        ) from e
+
+
+def _function(place: str) -> Callable[..., Any]:
+    # As in the process of a call: what is in the working folder is importable.
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    module, _, path = place.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except Exception as e:
+        raise ValueError(f"the callback {place} cannot be imported: {type(e).__name__}: {e}") from e
+    if not callable(found):
+        raise ValueError(f"{place} is no function but of type {type(found).__name__}")
+    function: Callable[..., Any] = found
+    return function
+
+
+def _takes(signature: inspect.Signature) -> str:
+    return ", ".join(str(p) for name, p in signature.parameters.items() if name != "context") or "nothing"
+
+
+def _names(known: dict[str, Any]) -> str:
+    return ", ".join(sorted(known)) or "none"
