@@ -10,6 +10,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
+from retrofill.bus import metrics
 from retrofill.bus.arming import Armer
 from retrofill.bus.envelope import Record
 from retrofill.bus.faults import Poison
@@ -103,8 +104,15 @@ def answer_request(
         answer = _write(tx, request, stored, decision, partitions)
     outcome = Outcome(answer.type, answer.model_dump(mode="json", by_alias=True, exclude_none=True), request.hash)
     backfills.record_outcome(tx.conn, request.id, outcome)
+    tx.after_commit.append(lambda: _count(answer))
     tx.emit(Topic.BACKFILL_EVENTS, request.id, answer, reply_to=request.record)
     return outcome
+
+
+def _count(answer: BackfillPlanned | BackfillRejected) -> None:
+    metrics.REQUESTS.labels(answer.type).inc()
+    if isinstance(answer, BackfillPlanned):
+        metrics.RUNS_PLANNED.inc(answer.runs)
 
 
 def _decide(

@@ -9,6 +9,7 @@ from datetime import timedelta
 
 from sqlalchemy import RowMapping
 
+from retrofill.bus import metrics
 from retrofill.bus.faults import Conflict
 from retrofill.bus.topics import Topic
 from retrofill.bus.transaction import Transaction
@@ -55,6 +56,7 @@ class Claims:
         """Look at one backfill, without waiting for anybody's lock."""
         row = backfills.lock(tx.conn, backfill_id, wait=False)
         if row is None:
+            metrics.CLAIMS_PUT_OFF.labels("backfill_locked").inc()
             if backfills.still_active(tx.conn, backfill_id):
                 tx.look_at(f"b:{backfill_id}", AGAIN_SECONDS)
             return
@@ -76,10 +78,12 @@ class Claims:
             return
         free = self.executor.free()
         if free <= 0:
+            metrics.CLAIMS_PUT_OFF.labels("no_driver").inc()
             self.starving.add(id)
             return
         limit = store.lock_pipeline(tx.conn, row["pipeline_no"])
         if limit is None:
+            metrics.CLAIMS_PUT_OFF.labels("pipeline_locked").inc()
             tx.look_at(f"b:{id}", AGAIN_SECONDS)
             return
         room = store.room(tx.conn, id, row["pipeline_no"], limit)
@@ -95,6 +99,8 @@ class Claims:
                 yielded_for=now - self.yielding_since.get(id, now),
             )
         )
+        if not decision.slots:
+            metrics.CLAIMS_PUT_OFF.labels("left_to_others" if decision.left else "limit").inc()
         self.live[id] = len(room.backfill_slots) + len(decision.slots)
         if len(decision.slots) >= free:
             # It may have wanted more: whichever driver is free next, whoever's it was, may be for it.
@@ -145,6 +151,7 @@ class Claims:
         tx.look_at("leases", self.lease_seconds)
 
     def _launch(self, launches: list[Launch]) -> None:
+        metrics.RUNS_CLAIMED.inc(len(launches))
         for each in launches:
             self.executor.launch(each)
         self.launched()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
 from typing import Any
 
 from sqlalchemy import RowMapping, func
 
+from retrofill.bus import metrics
 from retrofill.bus.arming import resolve
 from retrofill.bus.faults import Conflict
 from retrofill.bus.topics import Topic
@@ -133,8 +134,14 @@ def write_ends(
     for row, outcome in ending:
         tx.emit(Topic.RUN_EVENTS, row["backfill_id"], _event(row, outcome, pipelines[row["backfill_id"]], now))
         tx.look_at(f"b:{row['backfill_id']}")
+    tx.after_commit.append(lambda: _count(outcome.ends for _, outcome in ending))
     resolve_deadlines(tx, [row["id"] for row, outcome in ending if outcome.ends != S.QUEUED])
     store.notify(tx.conn, store.SLOT_CHANNEL, {row["pipeline_no"] for row, _ in ending})
+
+
+def _count(states: Iterable[RunState | None]) -> None:
+    for state in states:
+        metrics.RUNS_ENDED.labels(state).inc()
 
 
 def resolve_deadlines(tx: Transaction, run_ids: Sequence[int]) -> None:

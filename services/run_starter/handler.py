@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from sqlalchemy import Connection
 
+from retrofill.bus import metrics
 from retrofill.bus.clients import producer
 from retrofill.bus.faults import Poison
 from retrofill.bus.handler import QuietHandler, Received
@@ -55,6 +56,19 @@ class StarterHandler(QuietHandler):
         )
         self._leases = Leases(context.topic_ids.ends, self._definitions, settings.max_lost_attempts)
         self._shard_of: dict[str, int] = {}
+        metrics.register(
+            metrics.Polled("retrofill_runs", "Runs that have not ended, of all backfills", "state", self._runs)
+        )
+        metrics.register(
+            metrics.Polled("retrofill_drivers", "Drivers of this instance", "state", self._drivers, seconds=0.0)
+        )
+
+    def _runs(self) -> dict[str, float]:
+        with self._context.engine.connect() as conn:
+            return store.count_unfinished(conn)
+
+    def _drivers(self) -> dict[str, float]:
+        return {"free": self._executor.free(), "busy": len(self._executor.hosted())}
 
     def handle(self, tx: Transaction, received: Sequence[Received]) -> None:
         """Reports of drivers in bulk; events of backfills only say where to look."""

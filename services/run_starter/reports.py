@@ -8,6 +8,7 @@ from datetime import timedelta
 import structlog
 from sqlalchemy import RowMapping
 
+from retrofill.bus import metrics
 from retrofill.bus.faults import Poison
 from retrofill.bus.handler import Received
 from retrofill.bus.transaction import Transaction
@@ -57,6 +58,7 @@ def handle_reports(
     alive = [(id, rows[id]["attempt"]) for id, o in outcome.runs.items() if o.alive and o.ends is None]
     store.extend_leases(tx.conn, alive, now + timedelta(seconds=lease_seconds))
     for report, why in outcome.ignored:
+        metrics.REPORTS_IGNORED.inc()
         log.info("report_ignored", type=report.type, run=report.run_id, attempt=report.attempt, why=why)
 
 

@@ -6,11 +6,14 @@ every command works in the folder of an embedded stack without any setting at al
 
 from __future__ import annotations
 
+import base64
 import json
+import re
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import (
     BaseSettings,
     JsonConfigSettingsSource,
@@ -19,12 +22,15 @@ from pydantic_settings import (
 )
 
 ENDPOINTS_FILE = "endpoints.json"
+MIN_SECRET_BYTES = 24
+_HOST = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 class Settings(BaseSettings):
     """All settings of all processes. Durations are seconds, sizes are bytes."""
 
-    model_config = SettingsConfigDict(env_prefix="RETROFILL_", extra="ignore", frozen=True)
+    # What is wrong may be a secret: errors do not quote it.
+    model_config = SettingsConfigDict(env_prefix="RETROFILL_", extra="ignore", frozen=True, hide_input_in_errors=True)
 
     home: Path = Field(Path(".retrofill"), description="Folder of one embedded stack: data, logs, endpoints")
     cache: Path | None = Field(
@@ -57,11 +63,11 @@ class Settings(BaseSettings):
     driver_max_runs: int = Field(100, ge=1, description="Runs after which a warm driver process is replaced")
     lease_seconds: float = Field(15.0, gt=0, description="A run's lease: how long a silent driver counts as alive")
     max_lost_attempts: int = Field(5, ge=1, description="Attempts of a run that may be lost before it fails")
-    callback_slots: int = Field(4, ge=1, description="Callbacks that one callback-runner runs at once")
+    callback_slots: int = Field(8, ge=1, description="Callbacks that one callback-runner runs at once")
     callback_timeout_seconds: float = Field(30.0, gt=0, description="Time limit of one call of a callback")
     callback_max_attempts: int = Field(5, ge=1, description="Calls of one callback before it counts as failed")
     callbacks: dict[str, str] = Field(
-        default_factory=dict, description="Allow-list of callbacks, as JSON: name = module:function"
+        default_factory=dict, description="Allow-list of callback functions, as JSON: name = module:function"
     )
     webhook_secrets: dict[str, list[SecretStr]] = Field(
         default_factory=dict,
@@ -84,10 +90,29 @@ class Settings(BaseSettings):
     spark_cores: int | None = Field(None, description="Cores of the embedded Spark (local[n]); default: all")
     spark_driver_memory: str = Field("1g", description="Heap of the embedded Spark Connect server")
 
-    metrics_host: str = Field("127.0.0.1", description="Address that a service's /metrics listens on")
-    metrics_port: int = Field(0, ge=0, le=65_535, description="Its port; 0: any free one, named in the ready file")
+    http_host: str = Field("127.0.0.1", description="Address that a service shows /metrics, /healthz and /readyz on")
+    http_port: int = Field(0, ge=0, le=65_535, description="Its port; 0: any free one, named in the ready file")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     crash_point: str | None = Field(None, description="Test aid: the process kills itself at this named point")
+
+    @field_validator("webhook_secrets")
+    @classmethod
+    def _can_sign(cls, value: dict[str, list[SecretStr]]) -> dict[str, list[SecretStr]]:
+        for name, secrets in value.items():
+            if not secrets or not all(_is_webhook_secret(secret.get_secret_value()) for secret in secrets):
+                raise ValueError(
+                    f"the secrets under {name!r} must be a list of 'whsec_' and base64 of at least 24 bytes; "
+                    'make one with: echo "whsec_$(openssl rand -base64 32)"'
+                )
+        return value
+
+    @field_validator("webhook_allow")
+    @classmethod
+    def _hosts_or_networks(cls, value: list[str]) -> list[str]:
+        for entry in value:
+            if not _HOST.fullmatch(entry):
+                ip_network(entry)  # raises ValueError, and says why
+        return value
 
     @classmethod
     def settings_customise_sources(
@@ -119,6 +144,15 @@ class Settings(BaseSettings):
         if self.kafka_bootstrap_servers is None:
             raise NotConfigured("RETROFILL_KAFKA_BOOTSTRAP_SERVERS")
         return self.kafka_bootstrap_servers
+
+
+def _is_webhook_secret(text: str) -> bool:
+    """Whether it is one as Standard Webhooks says: ``whsec_`` and base64, padded or not, of a key that is long enough."""
+    code = text.removeprefix("whsec_")
+    try:
+        return len(base64.b64decode(code + "=" * (-len(code) % 4), validate=True)) >= MIN_SECRET_BYTES
+    except ValueError:
+        return False
 
 
 class NotConfigured(Exception):

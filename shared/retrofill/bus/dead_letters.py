@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from retrofill.bus.envelope import Record
@@ -17,21 +18,34 @@ PREFIX = "retrofill_"
 
 def dead_letter(record: Record, reason: str, service: str, now: datetime | None = None) -> Outgoing:
     """The dead letter of ``record``: its key, value and headers, and ours that tell origin and reason."""
-    value = record.value
-    ours = {
-        "reason": " ".join(reason.split())[:MAX_REASON],
-        "service": service,
-        "origin_topic": record.topic,
+    place = {
         "origin_partition": str(record.partition),
         "origin_offset": str(record.offset),
         "origin_timestamp_ms": str(record.timestamp_ms),
+    }
+    # A letter that was replayed and died again keeps only the newest reason.
+    original = tuple((name, raw) for name, raw in record.raw_headers if not name.startswith(PREFIX))
+    message = Outgoing(record.topic, record.key, record.value, original)
+    return _letter(message, reason, service, now, place)
+
+
+def dead_letter_of(message: Outgoing, reason: str, service: str, now: datetime | None = None) -> Outgoing:
+    """The dead letter of a ``message`` that was on no topic yet: to replay it is to publish it on its own."""
+    return _letter(message, reason, service, now, {})
+
+
+def _letter(message: Outgoing, reason: str, service: str, now: datetime | None, place: Mapping[str, str]) -> Outgoing:
+    value = message.value
+    ours = {
+        "reason": " ".join(reason.split())[:MAX_REASON],
+        "service": service,
+        "origin_topic": message.topic,
+        **place,
         "dead_at": (now or datetime.now(UTC)).isoformat(),
     }
     if value is not None and len(value) > MAX_VALUE_BYTES:
         ours["value_sha256"] = hashlib.sha256(value).hexdigest()
         ours["value_length"] = str(len(value))
         value = value[:MAX_VALUE_BYTES]
-    # A letter that was replayed and died again keeps only the newest reason.
-    original = tuple((name, raw) for name, raw in record.raw_headers if not name.startswith(PREFIX))
     added: HeaderList = tuple((f"{PREFIX}{name}", text.encode("utf-8", "replace")) for name, text in ours.items())
-    return Outgoing(Topic.DEAD_LETTERS, record.key, value, original + added)
+    return Outgoing(Topic.DEAD_LETTERS, message.key, value, message.headers + added)

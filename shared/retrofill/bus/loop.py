@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from confluent_kafka import KafkaException
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
+from retrofill.bus import metrics
 from retrofill.bus.crash import crash_point
 from retrofill.bus.envelope import Record
 from retrofill.bus.faults import Fault, Poison, classify
@@ -72,6 +74,16 @@ class Loop:
         topics = tuple(str(topic) for topic in service.reads)
         self._shards = {p: Shard(p, topics) for p in range(partitions)}
         self._stopping = False
+        self._busy_since: float | None = None
+
+    def busy_for(self) -> float:
+        """Seconds since the worker last waited for something to do; from any thread."""
+        since = self._busy_since
+        return 0.0 if since is None else time.monotonic() - since
+
+    def owned(self) -> list[int]:
+        """The shards that this instance owns; from any thread."""
+        return [shard.partition for shard in self._shards.values() if shard.ownership is Ownership.OWNED]
 
     def stop(self) -> None:
         """End ``run`` after what is being handled; a signal handler may call it."""
@@ -80,7 +92,10 @@ class Loop:
     def run(self) -> None:
         """Work until stopped."""
         while not self._stopping:
-            for item in self._inbox.wait(self._seconds_to_next()):
+            self._busy_since = None
+            items = self._inbox.wait(self._seconds_to_next())
+            self._busy_since = time.monotonic()
+            for item in items:
                 self._arrived(item)
             for shard in self._shards.values():
                 if self._stopping:
@@ -183,11 +198,13 @@ class Loop:
         shard.begin(taken.offsets, taken.epoch)
         self._add_looks(shard, taken.looks)
         self._poller.rewind(Rewind(shard.partition, taken.offsets, shard.ticket))
+        metrics.TAKEOVERS.labels("shard").inc()
         log.info("shard_taken", shard=shard.partition, epoch=taken.epoch, offsets=taken.offsets)
 
     def _run_batch(self, shard: Shard) -> None:
         now = time.monotonic()
         records: list[Record] = []
+        began = time.monotonic()
         try:
             work = self._triage(shard, list(shard.batch(1 if shard.alone else self._settings.batch_messages, now)))
             records = work.records
@@ -196,6 +213,8 @@ class Loop:
         except Exception as e:  # noqa: BLE001 - every exception has a class: fence, conflict, poison or wait
             self._refused(shard, records, e)
             return
+        if records:
+            metrics.BATCH_SECONDS.observe(time.monotonic() - began)
         self._landed(shard, work)
 
     def _triage(self, shard: Shard, items: Sequence[Record | End]) -> Work:
@@ -245,7 +264,10 @@ class Loop:
             crash_point("batch:before-commit")
         crash_point("batch:committed")
         self._add_looks(shard, tx.looks)
+        for topic, count in Counter(record.topic for record in work.records).items():
+            metrics.MESSAGES.labels(topic).inc(count)
         for letter in work.dead:
+            metrics.DEAD_LETTERS.labels(letter.record.topic).inc()
             log.warning("dead_letter", topic=letter.record.topic, offset=letter.record.offset, reason=letter.reason)
 
     def _landed(self, shard: Shard, work: Work) -> None:
@@ -272,6 +294,7 @@ class Loop:
     def _run_looks(self, shard: Shard) -> None:
         for key in list(self._handler.rank(shard.due_looks(time.monotonic())))[:LOOKS_A_PASS]:
             shard.looks.pop(key, None)
+            began = time.monotonic()
             try:
                 with self._transaction(shard) as tx:
                     self._handler.look(tx, key)
@@ -280,6 +303,7 @@ class Loop:
             except Exception as e:  # noqa: BLE001 - classified; a look is never lost
                 self._look_refused(shard, key, e)
                 return
+            metrics.LOOK_SECONDS.observe(time.monotonic() - began)
             shard.failures = 0
             self._add_looks(shard, tx.looks)
 
@@ -292,6 +316,7 @@ class Loop:
 
     def _refused(self, shard: Shard, records: Sequence[Record], error: Exception) -> None:
         fault = classify(error)
+        metrics.RETRIES.labels("batch", fault.value).inc()
         if fault is Fault.FENCED:
             self._fenced(shard, error)
         elif fault is Fault.WAIT:
@@ -341,6 +366,7 @@ class Loop:
 
     def _look_refused(self, shard: Shard, key: str, error: Exception) -> None:
         fault = classify(error)
+        metrics.RETRIES.labels("look", fault.value).inc()
         if fault is Fault.FENCED:
             self._fenced(shard, error)
         elif fault is Fault.WAIT:
@@ -354,6 +380,7 @@ class Loop:
             log.error("look_failed", shard=shard.partition, look=key, exc_info=error)
 
     def _fenced(self, shard: Shard, error: Exception) -> None:
+        metrics.FENCES.labels("shard").inc()
         log.warning("fenced", shard=shard.partition, epoch=shard.epoch, error=_short(error))
         shard.last_offsets = {topic: queue.next_offset for topic, queue in shard.queues.items()}
         self._lose(shard, Ownership.FENCED)

@@ -14,6 +14,34 @@ from prometheus_client.registry import Collector
 DELAY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
 CALL_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60)
 
+BATCH_BUCKETS = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+
+# the bus
+MESSAGES = Counter("retrofill_messages", "Messages handled, by topic", ["topic"])
+BATCH_SECONDS = Histogram(
+    "retrofill_batch_duration_seconds", "From taking a batch of messages to its commit", buckets=BATCH_BUCKETS
+)
+LOOK_SECONDS = Histogram("retrofill_look_duration_seconds", "How long looks took", buckets=BATCH_BUCKETS)
+DEAD_LETTERS = Counter("retrofill_dead_letters", "Messages put aside, by the topic they came from", ["topic"])
+RETRIES = Counter("retrofill_retries", "Batches, looks and relays refused, by what follows", ["of", "fault"])
+FENCES = Counter("retrofill_fences", "Times that this instance found a newer owner", ["of"])
+TAKEOVERS = Counter("retrofill_takeovers", "Shards and relays taken over", ["of"])
+PUBLISHED = Counter("retrofill_events_published", "Events of the outbox published")
+PUBLISH_SECONDS = Histogram(
+    "retrofill_publish_duration_seconds", "One Kafka transaction of the relay", buckets=BATCH_BUCKETS
+)
+
+# runs
+RUNS_CLAIMED = Counter("retrofill_runs_claimed", "Runs given to drivers")
+CLAIMS_PUT_OFF = Counter("retrofill_claims_put_off", "Looks at a backfill that started nothing, by why", ["reason"])
+RUNS_ENDED = Counter("retrofill_runs_ended", "Ends of attempts, by the state that followed", ["state"])
+REPORTS_IGNORED = Counter("retrofill_reports_ignored", "Reports that changed nothing: of an older attempt, or late")
+
+# backfills
+REQUESTS = Counter("retrofill_backfill_requests", "Requests answered for the first time, by the answer", ["answer"])
+RUNS_PLANNED = Counter("retrofill_runs_planned", "Runs planned")
+
+# deadlines and callbacks
 DEADLINES_ARMED = Counter(
     "retrofill_deadlines_armed", "Deadlines made, by reference and the state that they began in", ["reference", "state"]
 )

@@ -8,6 +8,7 @@ transaction here (``docs/decisions/relay-batch-row.md``).
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from sqlalchemy import Connection, Engine, RowMapping, delete, func, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
-from retrofill.bus import outbox
+from retrofill.bus import metrics, outbox
 from retrofill.bus.calls import ANSWER_SECONDS, Calls
 from retrofill.bus.clients import common_config, producer, reader
 from retrofill.bus.crash import crash_point
@@ -138,6 +139,9 @@ class Relay(threading.Thread):
                 self._publish_until_lost()
             except (KafkaException, SQLAlchemyError, Fenced, OSError) as e:
                 # After an unclear outcome everything is taken over anew: the cursor says what was published.
+                metrics.RETRIES.labels("relay", "fenced" if isinstance(e, Fenced) else "wait").inc()
+                if isinstance(e, Fenced):
+                    metrics.FENCES.labels("relay").inc()
                 log.warning("relay_again", error=_short(e))
                 self._stopping.wait(RETRY_SECONDS)
 
@@ -151,7 +155,10 @@ class Relay(threading.Thread):
             if batch is None:
                 self._wait(IDLE_POLL_SECONDS)
             else:
+                began = time.monotonic()
                 self._publish(client, batch)
+                metrics.PUBLISHED.inc(len(batch.rows))
+                metrics.PUBLISH_SECONDS.observe(time.monotonic() - began)
                 crash_point("relay:published")
             batch = self._next(batch)
             crash_point("relay:numbered")
@@ -178,6 +185,7 @@ class Relay(threading.Thread):
         crash_point("relay:fenced")
         cursor = self._read_cursor()
         batch = self._recover(cursor)
+        metrics.TAKEOVERS.labels("relay").inc()
         log.info("relay_taken", epoch=self._epoch, cursor=cursor, resending=0 if batch is None else len(batch.rows))
         return client, batch
 

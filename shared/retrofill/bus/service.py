@@ -14,14 +14,16 @@ from pathlib import Path
 
 import structlog
 from confluent_kafka import KafkaException
-from prometheus_client import start_http_server
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential
 
 from retrofill.bus import outbox
 from retrofill.bus.crash import arm
+from retrofill.bus.exposition import Exposition
+from retrofill.bus.gauges import measure
 from retrofill.bus.handler import Handler
+from retrofill.bus.health import Health
 from retrofill.bus.inbox import Inbox, Notified, Wake
 from retrofill.bus.listener import Listener
 from retrofill.bus.loop import Loop
@@ -109,17 +111,20 @@ def _run(settings: Settings, service: Service, make_handler: MakeHandler, channe
     listener = Listener(dsn, instance, [outbox_channel, *channels], heard)
     loop = Loop(settings, service, instance, engine, inbox, poller, handler, topic_ids, partitions)
     stopper = threading.Thread(target=_stop_when, args=(stopping, loop, inbox), name="stopper", daemon=True)
-    exposition, _ = start_http_server(settings.metrics_port, settings.metrics_host)
     threads = (poller, relay, listener, stopper)
     for thread in threads:
         thread.start()
-    ready = _ready_file(settings, service, f"http://{settings.metrics_host}:{exposition.server_port}/metrics")
+    health = Health(engine, topic_ids.admin, threads, loop.busy_for)
+    http = Exposition(settings.http_host, settings.http_port, health.alive, health.ready)
+    http.start()
+    measure(service, engine, loop.owned, topic_ids)
+    ready = _ready_file(settings, service, http.url)
     log.info("started", instance=instance, partitions=partitions)
     try:
         loop.run()
     finally:
         ready.unlink(missing_ok=True)
-        exposition.shutdown()
+        http.stop()
         handler.close()
         poller.stop()
         relay.stop()
@@ -135,12 +140,12 @@ def _stop_when(stopping: threading.Event, loop: Loop, inbox: Inbox) -> None:
     inbox.put(Wake())
 
 
-def _ready_file(settings: Settings, service: Service, metrics: str) -> Path:
+def _ready_file(settings: Settings, service: Service, url: str) -> Path:
     """Says that this process works; whoever started it may wait for the file."""
     folder = settings.home.absolute() / "run"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{service.name}.{os.getpid()}.ready"
-    path.write_text(json.dumps({"metrics": metrics}))
+    path.write_text(json.dumps({"http": url}))
     return path
 
 

@@ -52,17 +52,17 @@ class TopicIds:
     """Kafka's ids of the topics that a service reads: a topic made anew has another."""
 
     def __init__(self, settings: Settings, service: Service, instance: str) -> None:
-        self._client = admin(settings, f"{instance}-admin")
+        self.admin = admin(settings, f"{instance}-admin")
         self._prefix = settings.topic_prefix
         self._topics = [str(topic) for topic in service.reads]
         self._ids: dict[str, str] = {}
-        self.ends = Ends(self._client, self._prefix)
+        self.ends = Ends(self.admin, self._prefix)
 
     def refresh(self) -> dict[str, int]:
         """Ask the broker; returns the partition count of each topic. Raises ``KafkaException`` where one is missing."""
         counts = {}
         names = TopicCollection([self._prefix + topic for topic in self._topics])
-        for name, future in self._client.describe_topics(names, request_timeout=REQUEST_SECONDS).items():
+        for name, future in self.admin.describe_topics(names, request_timeout=REQUEST_SECONDS).items():
             description = future.result()
             topic = name.removeprefix(self._prefix)
             self._ids[topic] = str(description.topic_id)

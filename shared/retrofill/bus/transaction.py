@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import BigInteger, Connection, Engine, Text, select, update
 
 from retrofill.bus import outbox
-from retrofill.bus.dead_letters import dead_letter
+from retrofill.bus.dead_letters import dead_letter, dead_letter_of
 from retrofill.bus.envelope import Record, headers_of
 from retrofill.bus.faults import Fenced, Poison
 from retrofill.bus.outbox import Outgoing
@@ -51,7 +51,7 @@ class Transaction:
         headers = headers_of(message, self.service.name)
         if reply_to is not None and "traceparent" in reply_to.headers:
             headers["traceparent"] = reply_to.headers["traceparent"]
-        self._add(topic, str(key).encode(), message.encode(), tuple((n, v.encode()) for n, v in headers.items()))
+        self._add(topic, str(key).encode(), message.encode(), _as_bytes(headers))
 
     def republish(self, record: Record, key: str, ce_id: str) -> None:
         """Publish ``record`` again on its topic under ``key``, as it is but with a ``ce_id``."""
@@ -64,6 +64,12 @@ class Transaction:
         """Put ``record`` aside."""
         self.outgoing.append(dead_letter(record, reason, self.service.name))
 
+    def dead_letter_of(self, topic: Topic, key: str | int, message: Message, reason: str) -> None:
+        """Put a ``message`` aside that was never published: somebody may want to publish it on ``topic``."""
+        headers = _as_bytes(headers_of(message, self.service.name))
+        original = Outgoing(topic, str(key).encode(), message.encode(), headers)
+        self.outgoing.append(dead_letter_of(original, reason, self.service.name))
+
     def look_at(self, key: str, after: float = 0.0) -> None:
         """Once this has committed, look at ``key`` ``after`` seconds."""
         self.looks[key] = min(after, self.looks.get(key, after))
@@ -72,6 +78,10 @@ class Transaction:
         if value is not None and len(value) > self.max_message_bytes:
             raise Poison(f"a message for {topic} would have {len(value):,} bytes, more than {self.max_message_bytes:,}")
         self.outgoing.append(Outgoing(topic, key, value, headers))
+
+
+def _as_bytes(headers: Mapping[str, str]) -> outbox.HeaderList:
+    return tuple((name, value.encode()) for name, value in headers.items())
 
 
 @contextmanager

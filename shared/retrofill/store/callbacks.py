@@ -6,11 +6,27 @@ from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, DateTime, Engine, func, literal, select, text, update
+from sqlalchemy import (
+    CTE,
+    Connection,
+    DateTime,
+    Engine,
+    FromClause,
+    Select,
+    cast,
+    delete,
+    func,
+    literal,
+    select,
+    text,
+    true,
+    update,
+)
+from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.sql.elements import ColumnElement
 
 from retrofill.domain.callback import MACHINE, CallbackState
-from retrofill.store.tables import callback, deadline, run
+from retrofill.store.tables import callback, webhook_off
 from retrofill.store.transition import Values, transition
 
 S = CallbackState
@@ -18,30 +34,73 @@ S = CallbackState
 CHANNEL = "retrofill_callbacks"
 
 
-def lock_pending(conn: Connection, shard: int, limit: int) -> Sequence[Values]:
-    """Locked callbacks of the shard whose time to be called came, each with what its function may want to know."""
-    c, d = callback.c, deadline.c
+def due(conn: Connection, shard: int, but: Collection[str], of_each: int) -> Sequence[Values]:
+    """Of each pipeline in the shard (except ``but``) up to ``of_each`` callbacks whose time to be called came.
+
+    Each is ``deadline_id``, ``pipeline`` and ``since``. A pipeline is found by one probe of the index, however many of
+    its callbacks wait.
+    """
+    c, pipelines = callback.c, _pipelines(shard)
+    first = (
+        select(c.deadline_id, c.pipeline, c.next_try_at.label("since"))
+        .where(c.shard == shard, _is(S.PENDING), c.pipeline == pipelines.c.pipeline, c.next_try_at <= _once())
+        .order_by(c.next_try_at)
+        .limit(of_each)
+        .lateral("first")
+    )
+    statement = select(first).select_from(pipelines.join(first, true())).where(_not_of(pipelines, but))
+    return [row._asdict() for row in conn.execute(statement)]
+
+
+def next_try(conn: Connection, shard: int, but: Collection[str]) -> datetime | None:
+    """When the next callback of the shard is to be called, those of the pipelines ``but`` aside."""
+    c, pipelines = callback.c, _pipelines(shard)
+    first = (
+        select(c.next_try_at)
+        .where(c.shard == shard, _is(S.PENDING), c.pipeline == pipelines.c.pipeline)
+        .order_by(c.next_try_at)
+        .limit(1)
+        .lateral("first")
+    )
+    statement = select(func.min(first.c.next_try_at)).select_from(pipelines.join(first, true()))
+    moment: datetime | None = conn.execute(statement.where(_not_of(pipelines, but))).scalar()
+    return moment
+
+
+def next_lapse(conn: Connection, shard: int) -> tuple[datetime | None, datetime]:
+    """When the next lease ends, and the database's time."""
+    c = callback.c
+    lapse = (
+        select(c.lease_until).where(c.shard == shard, _is(S.RUNNING)).order_by(c.lease_until).limit(1).scalar_subquery()
+    )
+    moment, now = conn.execute(select(lapse, _now())).one()
+    return moment, now
+
+
+def lock_pending(conn: Connection, ids: Sequence[int]) -> Sequence[Values]:
+    """Those of the callbacks ``ids`` that wait and that nobody has locked, locked, in the order of ``ids``.
+
+    Each is all that a call needs; ``off_since``: since when its address takes no calls.
+    """
+    if not ids:
+        return []
+    c, off = callback.c, webhook_off.c
     statement = (
         select(
             c.deadline_id,
             c.name,
+            c.kind,
+            c.options,
             c.kwargs,
+            c.event,
+            c.pipeline,
             c.attempts,
-            d.alert,
-            d.pipeline,
-            d.backfill_id,
-            d.run_id,
-            d.reference,
-            d.due_at,
-            d.decided_at.label("detected_at"),
-            run.c.interval_start,
-            run.c.interval_end,
+            c.runners_lost,
+            off.since.label("off_since"),
         )
-        .join_from(callback, deadline, d.id == c.deadline_id)
-        .join(run, run.c.id == d.run_id)
-        .where(c.shard == shard, _is(S.PENDING), c.next_try_at <= _once())
-        .order_by(c.next_try_at, c.deadline_id)
-        .limit(limit)
+        .join_from(callback, webhook_off, (off.url == c.name) & (c.kind == "webhook"), isouter=True)
+        .where(c.deadline_id == func.any(list(ids)), _is(S.PENDING))
+        .order_by(func.array_position(list(ids), c.deadline_id))
         .with_for_update(key_share=True, skip_locked=True, of=callback)
     )
     return [row._asdict() for row in conn.execute(statement)]
@@ -54,7 +113,7 @@ def lock_lapsed(conn: Connection, shard: int, but: Collection[str]) -> Sequence[
     """
     c = callback.c
     statement = (
-        select(c.deadline_id, c.name, c.attempts, c.token)
+        select(c.deadline_id, c.name, c.kind, c.options, c.pipeline, c.attempts, c.runners_lost, c.token)
         .where(c.shard == shard, _is(S.RUNNING), c.lease_until <= _once(), c.token != func.all(list(but)))
         .order_by(c.deadline_id)
         .with_for_update(key_share=True, skip_locked=True)
@@ -81,27 +140,51 @@ def succeed(conn: Connection, deadline_id: int, token: str) -> bool:
     return _leave(conn, S.SUCCEEDED, deadline_id, token, {"finished_at": _now()})
 
 
-def fail(conn: Connection, deadline_id: int, token: str, error: str) -> bool:
+def fail(conn: Connection, deadline_id: int, token: str, error: str, runners_lost: int) -> bool:
     """Record a failure for good; False where the token is not the claim's any more."""
-    return _leave(conn, S.FAILED, deadline_id, token, {"finished_at": _now(), "last_error": error})
+    values = {"finished_at": _now(), "last_error": error, "runners_lost": runners_lost}
+    return _leave(conn, S.FAILED, deadline_id, token, values)
 
 
-def try_again(conn: Connection, deadline_id: int, token: str, error: str, after_seconds: float, shard: int) -> bool:
+def try_again(
+    conn: Connection, deadline_id: int, token: str, error: str, after_seconds: float, shard: int, runners_lost: int
+) -> bool:
     """Record a failed try that is to be repeated, and tell the shard's owner; False where the token is not current."""
-    values = {"next_try_at": _in(after_seconds), "last_error": error}
+    values = {"next_try_at": _in(after_seconds), "last_error": error, "runners_lost": runners_lost}
     if not _leave(conn, S.PENDING, deadline_id, token, values):
         return False
     conn.execute(text("SELECT pg_notify(:channel, :shard)"), {"channel": CHANNEL, "shard": str(shard)})
     return True
 
 
-def next_moments(conn: Connection, shard: int) -> tuple[datetime | None, datetime | None, datetime]:
-    """When the next pending callback is to be called, when the next lease ends, and the database's time."""
-    c = callback.c
-    pending = _first(c.next_try_at, shard, S.PENDING)
-    lapse = _first(c.lease_until, shard, S.RUNNING)
-    next_try, next_lapse, now = conn.execute(select(pending, lapse, _now())).one()
-    return next_try, next_lapse, now
+def replay(conn: Connection, deadline_id: int) -> Values | None:
+    """Have a callback that failed called again, from its first try; ``None`` where it is not there or has not failed.
+
+    The last error stays until there is another. A replay is marked: it is sent even to an address that is switched off.
+    """
+    marked = callback.c.options.op("||")(cast({"replayed": True}, JSONB))
+    values = {"attempts": 0, "runners_lost": 0, "next_try_at": _now(), "finished_at": None, "options": marked}
+    if not transition(
+        conn, MACHINE, callback, S.PENDING, [{"deadline_id": deadline_id}], frm=[S.FAILED], values=values
+    ):
+        return None
+    found = conn.execute(select(callback).where(callback.c.deadline_id == deadline_id))
+    return dict(found.mappings().one())
+
+
+def state_of(conn: Connection, deadline_id: int) -> str | None:
+    """The state of a callback, if there is one."""
+    return conn.execute(select(callback.c.state).where(callback.c.deadline_id == deadline_id)).scalar()
+
+
+def switch_off(conn: Connection, url: str, deadline_id: int) -> None:
+    """Send nothing more to ``url``: it said so to the callback of this deadline."""
+    conn.execute(insert(webhook_off).values(url=url, deadline_id=deadline_id).on_conflict_do_nothing())
+
+
+def switch_on(conn: Connection, url: str) -> None:
+    """Send to ``url`` again."""
+    conn.execute(delete(webhook_off).where(webhook_off.c.url == url))
 
 
 def _leave(conn: Connection, to: CallbackState, deadline_id: int, token: str, values: dict[str, Any]) -> bool:
@@ -110,13 +193,26 @@ def _leave(conn: Connection, to: CallbackState, deadline_id: int, token: str, va
     return bool(transition(conn, MACHINE, callback, to, [row], guard=["token"], frm=[S.RUNNING], values=values))
 
 
-def _first(column: ColumnElement[datetime], shard: int, state: CallbackState) -> ColumnElement[datetime]:
-    return select(column).where(callback.c.shard == shard, _is(state)).order_by(column).limit(1).scalar_subquery()
+def _pipelines(shard: int) -> CTE:
+    """The pipelines of which callbacks wait in the shard: from one to the next in the index, and last a null."""
+    names = select(_next_pipeline(shard, callback).scalar_subquery().label("pipeline")).cte("pipelines", recursive=True)
+    other = callback.alias("other")
+    following = _next_pipeline(shard, other).where(other.c.pipeline > names.c.pipeline).correlate(names)
+    return names.union_all(select(following.scalar_subquery()).where(names.c.pipeline.is_not(None)))
 
 
-def _is(state: CallbackState) -> ColumnElement[bool]:
+def _next_pipeline(shard: int, table: FromClause) -> Select[tuple[str]]:
+    c = table.c
+    return select(c.pipeline).where(c.shard == shard, _is(S.PENDING, table)).order_by(c.pipeline).limit(1)
+
+
+def _not_of(pipelines: CTE, but: Collection[str]) -> ColumnElement[bool]:
+    return pipelines.c.pipeline.is_not(None) & (pipelines.c.pipeline != func.all(list(but)))
+
+
+def _is(state: CallbackState, table: FromClause = callback) -> ColumnElement[bool]:
     """As a constant in the statement, so that the partial index is used whatever the plan."""
-    return callback.c.state == literal(str(state), literal_execute=True)
+    return table.c.state == literal(str(state), literal_execute=True)
 
 
 def _now() -> ColumnElement[datetime]:
