@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import func
 
 from backfill_planner.decide import AlreadyThere, Command, Enter, Refuse, answer_command
+from backfill_planner.states import tell_state
 from retrofill.bus.faults import Conflict
 from retrofill.bus.handler import Received
 from retrofill.bus.topics import Topic
@@ -23,6 +24,7 @@ from retrofill.messages.backfills import (
 from retrofill.messages.base import REGISTRY, Message
 from retrofill.store import backfills
 from retrofill.store.backfills import Outcome
+from retrofill.store.clock import database_now
 
 S = BackfillState
 # The event that says a backfill is in a state because of a command.
@@ -62,6 +64,7 @@ def _follow_first(tx: Transaction, id: str, command: Command) -> Message:
             assert row is not None and state is not None
             if not backfills.move(tx.conn, id, to, state, _values(to)):
                 raise Conflict(f"backfill {id} was not {state} any more")
+            tell_state(tx, dict(row), to, database_now(tx.conn))
             tx.look_at(id)
             return _EVENTS[to](backfill_id=id, pipeline=row["pipeline"])
 

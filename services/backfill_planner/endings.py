@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import RowMapping
 
 from backfill_planner.decide import CancelForFailure, End, PauseForFailure, Standing, look
+from backfill_planner.states import tell_state
 from retrofill.bus.arming import resolve
 from retrofill.bus.faults import Conflict
 from retrofill.bus.topics import Topic
@@ -70,14 +71,16 @@ def look_at(tx: Transaction, id: str) -> None:
 
 def _end(tx: Transaction, row: RowMapping, state: BackfillState) -> None:
     now = database_now(tx.conn)
-    _move(tx, row, state, {"ended_at": now})
-    event = _ENDS[state](
-        backfill_id=row["id"], pipeline=row["pipeline"], runs=backfills.run_counts(tx.conn, row["id"]), ended_at=now
-    )
+    runs = backfills.run_counts(tx.conn, row["id"])
+    _move(tx, row, state, {"ended_at": now}, runs)
+    event = _ENDS[state](backfill_id=row["id"], pipeline=row["pipeline"], runs=runs, ended_at=now)
     tx.emit(Topic.BACKFILL_EVENTS, row["id"], event)
     resolve(tx, deadlines.open_of_backfill(tx.conn, row["id"]))
 
 
-def _move(tx: Transaction, row: RowMapping, to: BackfillState, values: dict[str, Any]) -> None:
+def _move(
+    tx: Transaction, row: RowMapping, to: BackfillState, values: dict[str, Any], runs: dict[str, int] | None = None
+) -> None:
     if not backfills.move(tx.conn, row["id"], to, row["state"], values):
         raise Conflict(f"backfill {row['id']} was not {row['state']} any more")
+    tell_state(tx, dict(row), to, values.get("ended_at") or database_now(tx.conn), runs)

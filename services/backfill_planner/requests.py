@@ -10,6 +10,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
+from backfill_planner.states import tell_state
 from retrofill.bus import metrics
 from retrofill.bus.arming import Armer
 from retrofill.bus.envelope import Record
@@ -18,6 +19,7 @@ from retrofill.bus.partitioning import partition_of
 from retrofill.bus.topics import Topic
 from retrofill.bus.transaction import Transaction
 from retrofill.domain.alert import AT_PLANNING, DeadlineAlert, Reference, finish_by
+from retrofill.domain.backfill import BackfillState
 from retrofill.domain.deadline import alerts_counting_from, arm
 from retrofill.domain.planning import Plan, Reason, Rejection, find_boundaries, past_finish_by, plan, unknown_pipeline
 from retrofill.messages.backfills import BackfillPlanned, BackfillRejected, BackfillRequested
@@ -141,7 +143,7 @@ def _write(tx: Transaction, request: Request, stored: StoredPipeline, made: Plan
     body, definition = request.body, stored.definition
     now = database_now(tx.conn)
     limit = body.max_active_runs or definition.max_active_runs
-    planning.insert_backfill(
+    row = planning.insert_backfill(
         tx.conn,
         {
             "id": request.id,
@@ -159,6 +161,7 @@ def _write(tx: Transaction, request: Request, stored: StoredPipeline, made: Plan
         },
         made,
     )
+    tell_state(tx, row, BackfillState.RUNNING, now)
     planning.insert_runs(tx.conn, request.id, stored.no, made, now, backwards=body.run_backwards)
     _arm_deadlines(tx, request, stored, now, partitions)
     return BackfillPlanned(

@@ -26,6 +26,7 @@ from retrofill.messages.runs import (
     RunSucceeded,
     TaskStateChanged,
 )
+from retrofill.messages.states import IntervalStateChanged, interval_key
 from retrofill.store import deadlines
 from retrofill.store import runs as store
 from retrofill.store.tables import run, task_run
@@ -64,7 +65,9 @@ def write_starts(
         starting,
     )
     for row in starting:
-        tx.emit(Topic.RUN_EVENTS, row["backfill_id"], RunStarted(**facts(row, pipelines[row["backfill_id"]], now)))
+        told = facts(row, pipelines[row["backfill_id"]], now)
+        tx.emit(Topic.RUN_EVENTS, row["backfill_id"], RunStarted(**told))
+        _tell_state(tx, told, S.RUNNING)
 
 
 def write_tasks(
@@ -132,11 +135,20 @@ def write_ends(
         _write_end(tx, to, list(group), now)
     store.cancel_open_tasks(tx.conn, [(row["id"], row["attempt"]) for row, _ in ending], now)
     for row, outcome in ending:
-        tx.emit(Topic.RUN_EVENTS, row["backfill_id"], _event(row, outcome, pipelines[row["backfill_id"]], now))
+        pipeline = pipelines[row["backfill_id"]]
+        tx.emit(Topic.RUN_EVENTS, row["backfill_id"], _event(row, outcome, pipeline, now))
+        assert outcome.ends is not None
+        _tell_state(tx, facts(row, pipeline, now), outcome.ends)
         tx.look_at(f"b:{row['backfill_id']}")
     tx.after_commit.append(lambda: _count(outcome.ends for _, outcome in ending))
     resolve_deadlines(tx, [row["id"] for row, outcome in ending if outcome.ends != S.QUEUED])
     store.notify(tx.conn, store.SLOT_CHANNEL, {row["pipeline_no"] for row, _ in ending})
+
+
+def _tell_state(tx: Transaction, told: dict[str, Any], state: RunState) -> None:
+    """How the interval stands, for those who replay ``interval-states``. What was never started has no record there."""
+    key = interval_key(told["pipeline"], told["interval_start"])
+    tx.emit(Topic.INTERVAL_STATES, key, IntervalStateChanged.model_validate({**told, "state": str(state)}))
 
 
 def _count(states: Iterable[RunState | None]) -> None:

@@ -15,6 +15,8 @@ class Topic(StrEnum):
     BACKFILL_EVENTS = "backfill-events"
     RUN_REPORTS = "run-reports"
     RUN_EVENTS = "run-events"
+    BACKFILL_STATES = "backfill-states"
+    INTERVAL_STATES = "interval-states"
     DEADLINES = "deadlines"
     DEADLINE_MISSED = "deadline-missed"
     CALLBACK_REQUESTS = "callback-requests"
@@ -22,7 +24,7 @@ class Topic(StrEnum):
     DEAD_LETTERS = "dead-letters"
 
 
-COMPACTED = frozenset({Topic.PIPELINES})
+COMPACTED = frozenset({Topic.PIPELINES, Topic.BACKFILL_STATES, Topic.INTERVAL_STATES})
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from confluent_kafka import Message as KafkaMessage
 from retrofill.bus.dead_letters import PREFIX
 from retrofill.bus.envelope import headers_of, read_headers, wire_headers
 from retrofill.bus.partitioning import partition_of
-from retrofill.bus.topics import Topic
+from retrofill.bus.topics import SERVICES, Topic
 from retrofill.cli.connect import CLIENT
 from retrofill.cli.errors import UserError, wrong_usage
 from retrofill.cli.kafka import RawHeaders, content, ends_of, partitions_of, produce, reading_topics
@@ -22,6 +22,7 @@ from retrofill.settings import Settings
 ANSWERS_ON = {
     Topic.PIPELINES: Topic.PIPELINE_EVENTS,
     Topic.BACKFILL_REQUESTS: Topic.BACKFILL_EVENTS,
+    Topic.CALLBACK_REQUESTS: Topic.CALLBACK_EVENTS,
 }
 POLL_SECONDS = 0.25
 
@@ -60,9 +61,10 @@ def publish_and_wait(settings: Settings, event: Event, seconds: float) -> Messag
         produce(settings, settings.topic_prefix + event.topic, event.key, event.value, event.headers, seconds)
         answer = _wait(consumer, settings.topic_prefix, event, until)
     if answer is None:
+        reader = next(service.name for service in SERVICES.values() if event.topic in service.reads)
         raise UserError(
-            f"no answer to {event.name} within {seconds:g} s: does the backfill-planner run (retrofill status)? "
-            f"The message is published under the key {event.key.decode()} and counts once a planner reads it"
+            f"no answer to {event.name} within {seconds:g} s: does the {reader} run (retrofill status)? "
+            f"The message is published under the key {event.key.decode()} and counts once a {reader} reads it"
         )
     return answer
 

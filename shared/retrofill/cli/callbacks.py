@@ -1,20 +1,30 @@
-"""``retrofill callbacks``: what was called about missed deadlines, and how that went."""
+"""``retrofill callbacks``: what was called about missed deadlines, how that went, and once more."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
+from retrofill.bus.topics import Topic
 from retrofill.cli import reads
+from retrofill.cli.answers import ask
 from retrofill.cli.connect import load_settings, reading
-from retrofill.cli.options import AsJson, Limit, PipelineFilter
-from retrofill.cli.output import print_json, print_table
+from retrofill.cli.errors import UserError, wrong_usage
+from retrofill.cli.options import ANSWER_SECONDS, AsJson, Limit, PipelineFilter, TimeLimit
+from retrofill.cli.output import print_facts, print_json, print_table, print_text
 from retrofill.domain.callback import CallbackState
+from retrofill.messages.base import Message
+from retrofill.messages.deadlines import CallbackReplayed, CallbackReplayRequested
+from retrofill.settings import Settings
 
-group = typer.Typer(name="callbacks", help="Callbacks of missed deadlines.", no_args_is_help=True)
-COLUMNS = ("deadline_id", "name", "kwargs", "state", "attempts", "next_try_at", "last_error", "finished_at")
-OF_THE_DEADLINE = ("alert", "pipeline", "backfill_id", "run_id")
+group = typer.Typer(name="callbacks", help="Callbacks of missed deadlines: list, show, replay.", no_args_is_help=True)
+COLUMNS = (
+    *("deadline_id", "name", "kind", "kwargs", "state", "attempts", "runners_lost", "next_try_at", "last_error"),
+    *("finished_at", "alert", "pipeline", "backfill_id", "run_id"),
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -34,7 +44,7 @@ def list_(
     with reading(load_settings()) as conn:
         rows = reads.callbacks(conn, {"state": state, "pipeline": pipeline, "backfill_id": backfill}, limit)
     if as_json:
-        return print_json([{name: row[name] for name in (*COLUMNS, *OF_THE_DEADLINE)} for row in rows])
+        return print_json([{name: row[name] for name in COLUMNS} for row in rows])
     return print_table(
         ["deadline", "callback", "pipeline", "alert", "state", "calls", "last error"],
         [
@@ -52,3 +62,90 @@ def list_(
         empty="no callbacks",
         keep=["deadline", "state", "calls"],
     )
+
+
+@group.command()
+def show(
+    id: Annotated[int, typer.Argument(metavar="ID", min=1, help="The deadline's id.")], as_json: AsJson = False
+) -> None:
+    """Show the callback of one deadline: what is called with what, and how that went."""
+    with reading(load_settings()) as conn:
+        row = reads.one_callback(conn, id)
+    if row is None:
+        raise UserError(f"deadline {id} has no callback: 'retrofill callbacks list' shows those there are")
+    if as_json:
+        more = ("options", "event", "lease_until", "switched_off_at")
+        return print_json({name: row[name] for name in (*COLUMNS, *more)})
+    return _print_callback(dict(row))
+
+
+def _print_callback(row: Mapping[str, Any]) -> None:
+    waits = row["state"] == CallbackState.PENDING
+    print_facts(
+        {
+            "deadline": str(row["deadline_id"]),
+            row["kind"]: row["name"],
+            "pipeline": row["pipeline"],
+            "alert": row["alert"],
+            "backfill": row["backfill_id"],
+            "run": None if row["run_id"] is None else str(row["run_id"]),
+            "state": row["state"],
+            "calls": row["attempts"],
+            "runners that died": row["runners_lost"] or None,
+            "next call (UTC)": row["next_try_at"] if waits else None,
+            "ended (UTC)": row["finished_at"],
+            "at most once": "yes" if row["options"].get("at_most_once") else None,
+            "secret": row["options"].get("secret"),
+            "switched off since (UTC)": row["switched_off_at"],
+            "last error": row["last_error"],
+            "kwargs": _as_text(row["kwargs"]),
+            "event": _as_text(row["event"]),
+        }
+    )
+
+
+def _as_text(value: Any) -> str | None:
+    return json.dumps(value, indent=2, ensure_ascii=False) if value else None
+
+
+@group.command()
+def replay(
+    ids: Annotated[list[int] | None, typer.Argument(metavar="ID...", min=1, help="Ids of the deadlines.")] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="All callbacks that failed.")] = False,
+    pipeline: PipelineFilter = None,
+    timeout: TimeLimit = ANSWER_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Call again what failed for good, from its first try. One that succeeded is never called again."""
+    if failed == bool(ids):
+        raise wrong_usage("write the ids of deadlines, or --failed for all callbacks that failed")
+    if pipeline is not None and not failed:
+        raise wrong_usage("--pipeline narrows --failed")
+    settings = load_settings()
+    chosen = ids or _failed(settings, pipeline)
+    answers = [_replay(settings, id, timeout, as_json) for id in chosen]
+    if as_json:
+        print_json([answer.model_dump(mode="json", exclude_none=True) for answer in answers])
+    elif not answers:
+        print_text("no callback has failed")
+    refused = [str(getattr(answer, "message", answer.type)) for answer in answers if not _is_replayed(answer)]
+    if refused:
+        more = f" (and {len(refused) - 1:,} more)" if len(refused) > 1 else ""
+        raise UserError(refused[0] + more)
+
+
+def _failed(settings: Settings, pipeline: str | None) -> list[int]:
+    with reading(settings) as conn:
+        return reads.failed_callbacks(conn, pipeline)
+
+
+def _replay(settings: Settings, id: int, seconds: float, silent: bool) -> Message:
+    """Ask for one, and say at once how that was answered: there may be many to come."""
+    answer = ask(settings, Topic.CALLBACK_REQUESTS, str(id), CallbackReplayRequested(deadline_id=id), seconds)
+    if isinstance(answer, CallbackReplayed) and not silent:
+        print_text(f"deadline {id}: {answer.callback} is called again")
+    return answer
+
+
+def _is_replayed(answer: Message) -> bool:
+    return isinstance(answer, CallbackReplayed)

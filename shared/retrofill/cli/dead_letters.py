@@ -25,6 +25,7 @@ from retrofill.cli.options import ANSWER_SECONDS, AsJson, Limit, TimeLimit
 from retrofill.cli.output import moment, print_json, print_text
 from retrofill.messages.backfills import BackfillCommandRejected, BackfillRejected
 from retrofill.messages.base import Message
+from retrofill.messages.deadlines import CallbackReplayRejected
 from retrofill.messages.pipelines import PipelineRejected
 from retrofill.settings import Settings
 
@@ -172,7 +173,7 @@ def replay(
         print_json({"place": place, "topic": settings.topic_prefix + topic, "answer": answered})
     else:
         print_text(f"published again on {settings.topic_prefix}{topic}{f': {answer.type}' if answer else ''}")
-    if isinstance(answer, BackfillRejected | BackfillCommandRejected | PipelineRejected):
+    if isinstance(answer, BackfillRejected | BackfillCommandRejected | PipelineRejected | CallbackReplayRejected):
         raise UserError(answer.message)
 
 

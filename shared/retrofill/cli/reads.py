@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, Select, func, select
 
+from retrofill.domain.callback import CallbackState
 from retrofill.domain.deadline import DeadlineState
 from retrofill.domain.run import RunState
 from retrofill.domain.task_run import TaskState
@@ -20,6 +21,7 @@ from retrofill.store.tables import (
     pipeline,
     run,
     task_run,
+    webhook_off,
 )
 
 Rows = Sequence[RowMapping]
@@ -160,13 +162,38 @@ def _deadlines() -> Select[Any]:
 
 def callbacks(conn: Connection, filters: dict[str, str | None], limit: int) -> Rows:
     """Callbacks, those of the newest deadlines first."""
-    found = select(callback, deadline.c.alert, deadline.c.pipeline, deadline.c.backfill_id, deadline.c.run_id).join(
-        deadline, deadline.c.id == callback.c.deadline_id
-    )
+    found = _callbacks()
     for column, wanted in filters.items():
         if wanted is not None:
-            found = found.where((callback if column in callback.c else deadline).c[column] == wanted)
+            found = found.where((deadline if column in _OF_THE_DEADLINE else callback).c[column] == wanted)
     return _all(conn, found.order_by(callback.c.deadline_id.desc()).limit(limit))
+
+
+def one_callback(conn: Connection, id: int) -> RowMapping | None:
+    """The callback of a deadline; ``switched_off_at``: since when its address takes no calls."""
+    off = (webhook_off.c.url == callback.c.name) & (callback.c.kind == "webhook")
+    found = _callbacks().add_columns(webhook_off.c.since.label("switched_off_at")).outerjoin(webhook_off, off)
+    return conn.execute(found.where(callback.c.deadline_id == id)).mappings().first()
+
+
+def failed_callbacks(conn: Connection, pipeline: str | None) -> list[int]:
+    """Deadlines whose callback failed for good, the oldest first."""
+    failed = select(callback.c.deadline_id).join(deadline, deadline.c.id == callback.c.deadline_id)
+    failed = failed.where(callback.c.state == CallbackState.FAILED).order_by(callback.c.deadline_id)
+    if pipeline is not None:
+        failed = failed.where(deadline.c.pipeline == pipeline)
+    return list(conn.execute(failed).scalars())
+
+
+_OF_THE_DEADLINE = ("alert", "pipeline", "backfill_id", "run_id")
+
+
+def _callbacks() -> Select[Any]:
+    """Callbacks with what their deadlines say; rows of an older version have no pipeline of their own."""
+    own = [column for column in callback.c if column.name not in _OF_THE_DEADLINE]
+    return select(*own, *(deadline.c[name] for name in _OF_THE_DEADLINE)).join_from(
+        callback, deadline, deadline.c.id == callback.c.deadline_id
+    )
 
 
 def _all(conn: Connection, statement: Select[Any]) -> Rows:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from retrofill.bus.topics import CALLBACK_RUNNER, PLANNER, RUN_STARTER, SERVICES, WATCHER, Service, Topic
-from retrofill.messages import backfills, deadlines, pipelines, runs
+from retrofill.messages import backfills, deadlines, pipelines, runs, states
 from retrofill.messages.base import Message
 
 
@@ -69,6 +69,12 @@ TRAFFIC: dict[Topic, Traffic] = {
             runs.RunCancelled,
             runs.TaskStateChanged,
         ),
+    ),
+    Topic.BACKFILL_STATES: Traffic("the backfill's id", (PLANNER,), (states.BackfillStateChanged,)),
+    Topic.INTERVAL_STATES: Traffic(
+        "the pipeline's name, a slash and the start of the data interval in UTC, as in flights/2013-01-01T00:00:00+00:00",
+        (RUN_STARTER,),
+        (states.IntervalStateChanged,),
     ),
     Topic.DEADLINES: Traffic(
         "the deadline's id", (PLANNER, RUN_STARTER), (deadlines.DeadlineArmed, deadlines.DeadlineResolved)

@@ -51,16 +51,16 @@ def history(conn: Connection, pipeline_no: int, start: datetime, end: datetime) 
     )
 
 
-def insert_backfill(conn: Connection, values: dict[str, Any], made: Plan) -> None:
-    """The backfill's row; ``values`` are the columns that the plan does not give."""
-    conn.execute(
-        insert(backfill).values(
-            **values,
-            state=BackfillState.RUNNING,
-            covers=Range(made.boundaries[0], made.boundaries[-1]),
-            runs=made.runs,
-        )
-    )
+def insert_backfill(conn: Connection, values: dict[str, Any], made: Plan) -> dict[str, Any]:
+    """Insert the backfill's row and return it; ``values`` are the columns that the plan does not give."""
+    row = {
+        **values,
+        "state": BackfillState.RUNNING,
+        "covers": Range(made.boundaries[0], made.boundaries[-1]),
+        "runs": made.runs,
+    }
+    conn.execute(insert(backfill).values(row))
+    return row
 
 
 def insert_runs(

@@ -1,0 +1,34 @@
+"""How a backfill stands, for those who replay ``backfill-states``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from retrofill.bus.topics import Topic
+from retrofill.bus.transaction import Transaction
+from retrofill.domain.backfill import BackfillState
+from retrofill.messages.states import BackfillStateChanged
+
+
+def tell_state(
+    tx: Transaction,
+    row: Mapping[str, Any],
+    state: BackfillState,
+    at: datetime,
+    by_state: Mapping[str, int] | None = None,
+) -> None:
+    """Publish the state of a backfill, in the transaction in which it entered it. ``row`` is its row, or what becomes of it."""
+    record = BackfillStateChanged(
+        backfill_id=row["id"],
+        pipeline=row["pipeline"],
+        state=state,
+        range_start=row["covers"].lower,
+        range_end=row["covers"].upper,
+        runs=row["runs"],
+        runs_by_state=dict(by_state or {}),
+        requested_at=row["requested_at"],
+        at=at,
+    )
+    tx.emit(Topic.BACKFILL_STATES, row["id"], record)

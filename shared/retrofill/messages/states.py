@@ -1,0 +1,48 @@
+"""Messages on the compacted topics ``backfill-states`` and ``interval-states``: the last one of a key is how things stand."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Literal
+
+from pydantic import Field
+
+from retrofill.domain.backfill import BackfillState
+from retrofill.messages.base import Message, Moment
+
+
+class BackfillStateChanged(Message):
+    """How a backfill stands."""
+
+    type: Literal["BackfillStateChanged"] = "BackfillStateChanged"
+    backfill_id: str
+    pipeline: str
+    state: BackfillState
+    range_start: Moment = Field(description="Start of the first data interval")
+    range_end: Moment = Field(description="End of the last data interval")
+    runs: int = Field(description="Runs that were planned")
+    runs_by_state: dict[str, int] = Field(default_factory=dict, description="At its end: runs by state")
+    requested_at: Moment
+    at: Moment = Field(description="Since when, by the database's clock")
+
+
+class IntervalStateChanged(Message):
+    """How the processing of one data interval of a pipeline stands: the state of its latest run that was started.
+
+    An interval that no run was started for has no record. ``queued`` says that an attempt was lost and another follows.
+    """
+
+    type: Literal["IntervalStateChanged"] = "IntervalStateChanged"
+    pipeline: str
+    interval_start: Moment
+    interval_end: Moment
+    state: Literal["running", "queued", "succeeded", "failed", "cancelled"]
+    backfill_id: str
+    run_id: int
+    attempt: int
+    at: Moment = Field(description="Since when, by the database's clock")
+
+
+def interval_key(pipeline: str, start: datetime) -> str:
+    """The key of an interval: ``flights/2013-01-01T00:00:00+00:00``, always in UTC."""
+    return f"{pipeline}/{start.astimezone(UTC).isoformat()}"
