@@ -15,8 +15,8 @@ from retrofill.messages.base import Message
 from retrofill.messages.deadlines import DeadlineFacts, DeadlineMissed, DeadlineRecovered, DeadlinesMissed
 from retrofill.store.deadlines import BackfillFacts
 
-# So many deadlines of a digest fit into one message, with room to spare.
-DIGEST_PART = 1000
+# What a digest has beside its list: names and moments, and an address of 2,000 characters.
+HEAD_BYTES = 10_000
 
 
 def facts(row: Row, backfill: BackfillFacts, tasks: TaskEnds, detected_at: datetime) -> dict[str, Any]:
@@ -50,10 +50,10 @@ def missed(row: Row, told: Mapping[str, Any]) -> DeadlineMissed:
 
 
 def digest(
-    window: Mapping[str, Any], rows: Sequence[Row], told: Sequence[Mapping[str, Any]], now: datetime
+    window: Mapping[str, Any], callback: str | None, told: Sequence[Mapping[str, Any]], now: datetime, max_bytes: int
 ) -> list[DeadlinesMissed]:
-    """The event of all misses of a window, in several parts where they are very many."""
-    parts = [told[start : start + DIGEST_PART] for start in range(0, len(told), DIGEST_PART)]
+    """The event of all misses of a window; in several parts where one would not fit ``max_bytes``."""
+    parts = list(_parts([DeadlineFacts(**each) for each in told], max_bytes - HEAD_BYTES))
     return [
         DeadlinesMissed(
             digest_id=window["id"],
@@ -64,11 +64,25 @@ def digest(
             count=len(told),
             part=number,
             parts=len(parts),
-            missed=[DeadlineFacts(**each) for each in part],
-            callback=rows[0]["callback"],
+            missed=part,
+            callback=callback,
         )
         for number, part in enumerate(parts, 1)
     ]
+
+
+def _parts(missed: Sequence[DeadlineFacts], max_bytes: int) -> Iterable[list[DeadlineFacts]]:
+    part: list[DeadlineFacts] = []
+    size = 0
+    for each in missed:
+        length = len(each.model_dump_json(exclude_none=True).encode()) + 1
+        if part and size + length > max_bytes:
+            yield part
+            part, size = [], 0
+        part.append(each)
+        size += length
+    if part:
+        yield part
 
 
 def recovered(row: Row, at: datetime) -> DeadlineRecovered:

@@ -29,10 +29,10 @@ def _close(tx: Transaction, window: RowMapping) -> None:
         | {"recovered_at": row["recovered_at"]}
         for row in rows
     ]
-    parts = events.digest(dict(window), rows, told, now)
+    lead = next(row for row in rows if row["id"] == window["id"])
+    parts = events.digest(dict(window), lead["callback"], told, now, tx.max_message_bytes)
     for part in parts:
         tx.emit(Topic.DEADLINE_MISSED, window["id"], part)
-    lead = next(row for row in rows if row["id"] == window["id"])
     if lead["callback"] is not None:
         first = next(each for each in told if each["deadline_id"] == window["id"])
         timezone = backfills[lead["backfill_id"]].timezone

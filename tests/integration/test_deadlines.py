@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from tests.support.installation import PARTITIONS, Event, Installation, alert, d
 
 from retrofill.bus.partitioning import partition_of
 from retrofill.bus.topics import Topic
+from retrofill.messages.deadlines import DeadlineArmed
 from retrofill.messages.runs import ErrorInfo, RunReported, TaskReported
 
 NEVER = "3600"
@@ -343,3 +345,56 @@ def test_an_edit_of_the_pipeline_changes_later_runs_only(stack: Installation) ->
     report(stack, run_of(stack, id, "2020-01-02"), "succeeded")
     run_of(stack, later, "2020-02-01")
     assert stack.query("SELECT DISTINCT alert FROM deadline WHERE backfill_id = %s", later) == [{"alert": "new"}]
+
+
+def test_each_miss_is_in_one_digest_however_windows_open_and_close_under_it(installation: Installation) -> None:
+    count = 400
+    installation.start("backfill-planner", wait=False)
+    for _ in range(3):
+        installation.start("deadline-watcher", wait=False)
+    installation.apply(daily())
+    id = installation.request("p", "2020-01-01", "2021-02-03")
+    assert installation.outcome(id).body["runs"] == count
+    run_ids = [row["id"] for row in installation.query("SELECT id FROM run ORDER BY id")]
+    begins = datetime.now(UTC) + timedelta(seconds=1)
+    with installation.session() as owner:
+        ids = [
+            row[0]
+            for row in owner.execute(
+                "SELECT nextval(pg_get_serial_sequence('retrofill.deadline', 'id')) FROM generate_series(1, %s)",
+                [count],
+            )
+        ]
+        for n, (deadline_id, run_id) in enumerate(zip(ids, run_ids, strict=True)):
+            owner.execute(
+                "INSERT INTO deadline (id, shard, alert, pipeline, backfill_id, run_id, reference, due_at, state,"
+                " digest_seconds, callback) VALUES (%s, %s, 'quiet', 'p', %s, %s, 'RUN_QUEUED_AT', %s, 'armed', 1, 'page')",
+                [
+                    deadline_id,
+                    partition_of(str(deadline_id), PARTITIONS),
+                    id,
+                    run_id,
+                    begins + timedelta(seconds=n * 5 / count),
+                ],
+            )
+        owner.commit()
+    for shard in range(PARTITIONS):
+        first = next(each for each in ids if partition_of(str(each), PARTITIONS) == shard)
+        installation.publish(Topic.DEADLINES, str(first), DeadlineArmed(deadline_id=first, due_at=begins))
+    listed: list[int] = []
+
+    def all_listed() -> bool:
+        listed[:] = [each["deadline_id"] for e in told(installation, "DeadlinesMissed") for each in e.body["missed"]]
+        return len(listed) >= count
+
+    until(all_listed, "all are told")
+    assert sorted(listed) == ids
+    digests = told(installation, "DeadlinesMissed")
+    assert len(digests) > 2
+    assert sum(e.body["count"] for e in digests) == count
+    assert sorted(e.body["digest_id"] for e in digests) == [
+        row["deadline_id"] for row in installation.query("SELECT deadline_id FROM callback ORDER BY 1")
+    ]
+    windows = sorted((moment(e.body["opened_at"]), moment(e.body["closed_at"])) for e in digests)
+    for (_, closed), (opened, _) in pairwise(windows):
+        assert closed <= opened, "one window of an alert is open at a time"

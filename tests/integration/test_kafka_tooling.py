@@ -1,0 +1,81 @@
+"""Every command of docs/kafka-tooling.md, in the order of the page, on an installation of its own."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+import pytest
+from tests.support.installation import ROOT, Installation, alert, daily, until
+
+from retrofill.bus.topics import SERVICES, Topic
+
+PAGE = (ROOT / "docs" / "kafka-tooling.md").read_text()
+COMMANDS = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+
+pytestmark = pytest.mark.skipif(not (shutil.which("kcat") and shutil.which("jq")), reason="kcat or jq is not installed")
+
+
+@dataclass(frozen=True)
+class Shell:
+    """Runs commands of the page as they stand, but for the prefix of the topics."""
+
+    made: Installation
+
+    def run(self, command: str) -> str:
+        """What it prints."""
+        command = command.replace("-t retrofill.", f"-t {self.made.settings.topic_prefix}")
+        environment = {"BROKERS": self.made.settings.bootstrap_servers(), "PATH": "/usr/local/bin:/usr/bin:/bin"}
+        done = subprocess.run(["sh", "-ec", command], env=environment, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, f"{command}\n{done.stderr}"
+        return done.stdout
+
+
+def one(pattern: str) -> str:
+    """The one command of the page that matches."""
+    (found,) = [command for command in COMMANDS if re.search(pattern, command, re.DOTALL)]
+    return found
+
+
+def test_every_command_of_the_page_does_what_the_page_says(installation: Installation) -> None:
+    stack, shell = installation, Shell(installation)
+    for name in ("backfill-planner", "instant-starter", "deadline-watcher"):
+        stack.start(name, wait=False, INSTANT_SECONDS="0.5")
+    stack.apply(daily("flights", deadlines=[alert("soon", "RUN_STARTED_AT", 0.1)]))
+    ran = set()
+
+    def run(pattern: str) -> str:
+        ran.add(one(pattern))
+        return shell.run(one(pattern))
+
+    run("BackfillRequested")
+    stack.outcome("january")
+    assert '"BackfillPlanned"' in run("grep '.january '")
+    for wish, state in (("Pause", "paused"), ("Resume", "running")):
+        run(f"Backfill{wish}Requested")
+        stack.wait_state("january", state)
+    until(lambda: stack.runs_by_state("january").get("succeeded", 0) > 0, "something is done")
+    run("BackfillCancelRequested")
+    stack.wait_state("january", "cancelled")
+    until(lambda: "cancelled" in run("backfill-states"), "the state is told")
+    followed = run("backfill-events.*fromjson")
+    for wanted in ("BackfillPlanned", "BackfillPaused", "BackfillResumed", "BackfillCancelling", "BackfillCancelled"):
+        assert f'"type":"{wanted}"' in followed
+    assert '"in_reply_to":"pause-january-1"' in followed
+    assert '"type":"RunSucceeded","interval_start":"2013-01-01T00:00:00Z","attempt":1' in run("run-events")
+    assert "flights/2013-01-01T00:00:00+00:00\tsucceeded\n" in run("interval-states")
+    assert "january\tcancelled\t31" in run("backfill-states")
+    until(lambda: '"DeadlineMissed"' in run("deadline-missed"), "a miss")
+    run("no json at all")
+    stack.wait_event(Topic.DEAD_LETTERS, lambda e: e.key == "broken", "the dead letter")
+    letters = run("retrofill.dead-letters")
+    assert "the value is not JSON" in letters
+    assert "retrofill_origin_topic=backfill-requests" in letters
+    assert ran == set(COMMANDS), "no command of the page was left out"
+
+
+def test_the_groups_that_the_page_names_exist() -> None:
+    for group in re.findall(r"--group retrofill\.(\S+)", PAGE):
+        assert group in SERVICES
