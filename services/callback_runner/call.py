@@ -1,35 +1,26 @@
-"""One claimed call, in a thread of its own: run the child, renew the lease meanwhile, record under the token."""
+"""One claimed call, in a thread of its own: try it, renew the lease meanwhile, record under the token."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
 
 import structlog
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 from tenacity import Retrying, retry_if_exception_type, wait_exponential
 
-from callback_runner.decide import (
-    GiveUp,
-    Impossible,
-    Outcome,
-    Raised,
-    Returned,
-    Succeed,
-    Superseded,
-    TryAgain,
-    after_try,
-    unknown,
-)
-from callback_runner.process import Child
+from callback_runner.claims import Claim
+from callback_runner.decide import Outcome, Raised, Superseded, after_try
+from callback_runner.kinds import Kinds
+from callback_runner.record import record, tried_of
+from callback_runner.tries import Try
+from retrofill.bus import metrics
 from retrofill.bus.crash import crash_point
-from retrofill.bus.topics import CALLBACK_RUNNER, Topic
-from retrofill.bus.transaction import Transaction, token_transaction
-from retrofill.messages.deadlines import CallbackFailed, CallbackSucceeded
+from retrofill.bus.topics import CALLBACK_RUNNER
+from retrofill.bus.transaction import token_transaction
 from retrofill.settings import Settings
 from retrofill.store import callbacks
 
@@ -39,33 +30,22 @@ LEASE_SECONDS = 10.0
 RECORD_AFTER_STOP_SECONDS = 2.0
 
 
-@dataclass(frozen=True)
-class Claim:
-    """A callback that this runner claimed."""
-
-    deadline_id: int
-    shard: int
-    name: str
-    kwargs: dict[str, Any]
-    attempt: int
-    token: str
-    # What the function is told of the deadline, as JSON.
-    context: dict[str, Any]
-
-
 class Call:
     """Runs one claim to its record, whoever owns the shard meanwhile."""
 
-    def __init__(self, claim: Claim, settings: Settings, engine: Engine, done: Callable[[Call], None]) -> None:
+    def __init__(
+        self, claim: Claim, settings: Settings, engine: Engine, kinds: Kinds, done: Callable[[Call], None]
+    ) -> None:
         self.claim = claim
         self._settings = settings
         self._engine = engine
+        self._kinds = kinds
         self._done = done
         # From before the claim was committed: the lease ends no earlier than this says.
         self._alive_until = time.monotonic() + LEASE_SECONDS
         self._stopping = threading.Event()
         self._stopped_at = 0.0
-        self._child: Child | None = None
+        self._trying: Try | None = None
         self._thread = threading.Thread(target=self._run, name=f"callback-{claim.deadline_id}", daemon=True)
 
     def start(self) -> None:
@@ -73,11 +53,11 @@ class Call:
         self._thread.start()
 
     def stop(self) -> None:
-        """Kill the call; its try is recorded as one that failed."""
+        """Cut the call off; its try is recorded as one that failed."""
         self._stopped_at = time.monotonic()
         self._stopping.set()
-        if self._child is not None:
-            self._child.kill()
+        if self._trying is not None:
+            self._trying.kill()
 
     def join(self, seconds: float) -> None:
         """Wait for the record."""
@@ -86,7 +66,8 @@ class Call:
     def _run(self) -> None:
         claim = self.claim
         try:
-            outcome = self._call()
+            with metrics.CALLBACK_SECONDS.labels(claim.kind).time():
+                outcome = self._call()
             crash_point("callback:called")
             if isinstance(outcome, Superseded):
                 log.warning("callback_superseded", deadline=claim.deadline_id, attempt=claim.attempt)
@@ -99,51 +80,50 @@ class Call:
 
     # calling
 
-    def _call(self) -> Outcome:
-        target = self._settings.callbacks.get(self.claim.name)
-        if target is None:
-            return unknown(self.claim.name, self._settings.callbacks)
-        try:
-            child = Child(target, self.claim.kwargs, self.claim.context, LEASE_SECONDS)
-        except OSError as e:
-            return Raised(f"the process for the call could not be started: {e}")
-        self._child = child
+    def _call(self) -> Outcome | Superseded:
+        stopped = Raised("the callback-runner was stopped", at_once=True)
         if self._stopping.is_set():
-            child.kill()  # the stop came before there was one to kill
+            return stopped
+        begun = self._kinds.begin(self.claim, lambda: self._alive_until, LEASE_SECONDS)
+        if not isinstance(begun, tuple):
+            return begun
+        trying, limit = begun
+        self._trying = trying
+        if self._stopping.is_set():
+            trying.kill()  # the stop came before there was one to kill
         crash_point("callback:started")
+        cut: Raised | Superseded | None = None
         try:
-            verdict = self._watch(child)
+            cut = self._watch(trying, limit)
         finally:
-            child.kill()
-            error = child.finish()
-        if error is None and not isinstance(verdict, Superseded):
-            return Returned()  # in the last moment before it was to be killed, perhaps
-        if verdict is not None:
-            return verdict
+            trying.kill()
+            outcome = trying.finish()
+        if isinstance(cut, Superseded):
+            return cut
+        if outcome is not None:
+            return outcome
         if self._stopping.is_set():
-            return Raised("the callback-runner was stopped during the call", at_once=True)
-        return Raised(error or "")
+            cut = stopped
+        return replace(cut or _too_long(limit), uncertain=trying.begun)
 
-    def _watch(self, child: Child) -> Outcome | None:
-        """Renew the lease until the child ended (``None``) or has to be killed."""
-        limit = self._settings.callback_timeout_seconds
+    def _watch(self, trying: Try, limit: float) -> Raised | Superseded | None:
+        """Renew the lease until the try ended (``None``) or is to be cut off, and why."""
         end = time.monotonic() + limit
         renew_at = time.monotonic() + LEASE_SECONDS / 3
-        while not child.wait(min(end, renew_at) - time.monotonic()):
+        while not trying.wait(min(end, renew_at) - time.monotonic()):
             now = time.monotonic()
             if self._stopping.is_set():
-                child.kill()
-            elif now >= end:
-                child.kill()
-                return Raised(f"the call took longer than its limit of {limit:g} s and was killed")
-            elif now >= renew_at:
+                return None
+            if now >= end:
+                return _too_long(limit)
+            if now >= renew_at:
                 renew_at = now + LEASE_SECONDS / 3
-                lost = self._renew(child, now)
+                lost = self._renew(trying, now)
                 if lost is not None:
                     return lost
         return None
 
-    def _renew(self, child: Child, now: float) -> Outcome | None:
+    def _renew(self, trying: Try, now: float) -> Raised | Superseded | None:
         try:
             if not callbacks.renew(self._engine, self.claim.deadline_id, self.claim.token, LEASE_SECONDS):
                 return Superseded()
@@ -153,12 +133,12 @@ class Call:
                 return Raised("the lease ended during the call: the database did not answer", at_once=True)
             return None
         self._alive_until = now + LEASE_SECONDS
-        child.tell_renewed()
+        trying.tell_renewed()
         return None
 
     # recording
 
-    def _record_until_landed(self, outcome: Returned | Raised | Impossible) -> None:
+    def _record_until_landed(self, outcome: Outcome) -> None:
         """A database that is down does not make a call that succeeded undone."""
         for attempt in Retrying(
             retry=retry_if_exception_type(SQLAlchemyError),
@@ -172,40 +152,14 @@ class Call:
     def _given_up(self) -> bool:
         return self._stopping.is_set() and time.monotonic() >= self._stopped_at + RECORD_AFTER_STOP_SECONDS
 
-    def _record(self, outcome: Returned | Raised | Impossible) -> None:
-        claim = self.claim
-        decision = after_try(outcome, claim.attempt, self._settings.callback_max_attempts)
-        with token_transaction(self._engine, CALLBACK_RUNNER, claim.shard, self._settings.max_message_bytes) as tx:
-            landed = self._apply(tx, decision)
+    def _record(self, outcome: Outcome) -> None:
+        claim, settings = self.claim, self._settings
+        decision = after_try(outcome, claim.attempt, settings.callback_max_attempts, at_most_once=claim.at_most_once)
+        with token_transaction(self._engine, CALLBACK_RUNNER, claim.shard, settings.max_message_bytes) as tx:
+            record(tx, tried_of(claim), decision)
             crash_point("callback:before-commit")
         crash_point("callback:committed")
-        log.info(
-            "callback_tried",
-            deadline=claim.deadline_id,
-            callback=claim.name,
-            attempt=claim.attempt,
-            result=type(decision).__name__ if landed else "superseded",
-            error=None if isinstance(decision, Succeed) else decision.error.splitlines()[-1],
-        )
-
-    def _apply(self, tx: Transaction, decision: Succeed | GiveUp | TryAgain) -> bool:
-        id, token = self.claim.deadline_id, self.claim.token
-        match decision:
-            case Succeed():
-                landed = callbacks.succeed(tx.conn, id, token)
-                if landed:
-                    done = CallbackSucceeded(deadline_id=id, callback=self.claim.name, attempts=self.claim.attempt)
-                    tx.emit(Topic.CALLBACK_EVENTS, id, done)
-                return landed
-            case GiveUp(error):
-                landed = callbacks.fail(tx.conn, id, token, error)
-                if landed:
-                    tx.emit(Topic.CALLBACK_EVENTS, id, failed(id, self.claim.name, self.claim.attempt, error))
-                return landed
-            case TryAgain(error, seconds):
-                return callbacks.try_again(tx.conn, id, token, error, seconds, self.claim.shard)
 
 
-def failed(deadline_id: int, name: str, attempts: int, error: str) -> CallbackFailed:
-    """The event of a callback that failed for good."""
-    return CallbackFailed(deadline_id=deadline_id, callback=name, attempts=attempts, message=error)
+def _too_long(limit: float) -> Raised:
+    return Raised(f"the call took longer than its limit of {limit:g} s and was cut off")

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import threading
-import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from functools import partial
-from typing import Any
 
 from sqlalchemy import Connection
 
-from callback_runner.call import LEASE_SECONDS, Call, Claim, failed
-from callback_runner.decide import GiveUp, Raised, TryAgain, after_try, seconds_to_next
+from callback_runner.call import LEASE_SECONDS, Call
+from callback_runner.claims import claim_of
+from callback_runner.decide import Raised, Waiting, after_try, in_turn, most_of_a_pipeline, seconds_to_next
+from callback_runner.kinds import Kinds
+from callback_runner.record import Tried, record
+from callback_runner.replay import replay
 from retrofill.bus.faults import Poison
 from retrofill.bus.handler import QuietHandler, Received
 from retrofill.bus.service import Context
-from retrofill.bus.topics import Topic
 from retrofill.bus.transaction import Transaction
-from retrofill.messages.deadlines import CallbackRequested
+from retrofill.messages.deadlines import CallbackReplayRequested, CallbackRequested
 from retrofill.store import callbacks
 from retrofill.store.engine import make_engine
 
@@ -37,32 +38,46 @@ class CallbackHandler(QuietHandler):
     def __init__(self, context: Context) -> None:
         self._context = context
         self._settings = context.settings
+        self._most = most_of_a_pipeline(self._settings.callback_slots)
+        self._kinds = Kinds(self._settings, context.installation, context.instance)
         # Calls have connections of their own: however many they are, the shards' transactions need not wait for one.
         dsn = self._settings.dsn_of(context.service.name)
         self._engine = make_engine(dsn, f"{context.instance}-calls", pool_size=min(self._settings.callback_slots, 5))
         self._lock = threading.Lock()
         self._calls: dict[str, Call] = {}
         self._closed = False
-        # When each shard last claimed, counted in claims.
+        # When each shard last claimed, and when each pipeline was last served, counted in claims.
         self._turns: dict[int, int] = {}
+        self._served: dict[str, int] = {}
+        self._claims = 0
 
     def handle(self, tx: Transaction, received: Sequence[Received]) -> None:
-        """A hint: what is called is decided from the rows."""
+        """Follow wishes; what is called is decided from the rows."""
         for one in received:
-            if not isinstance(one.message, CallbackRequested):
-                raise Poison(f"a {type(one.message).__name__} does not belong on {one.record.topic}")
+            match one.message:
+                case CallbackRequested():
+                    pass  # a hint
+                case CallbackReplayRequested():
+                    replay(tx, one, one.message)
+                case other:
+                    raise Poison(f"a {type(other).__name__} does not belong on {one.record.topic}")
         tx.look_at(CALLBACKS)
 
     def look(self, tx: Transaction, key: str) -> None:  # noqa: ARG002 - there is one key
         """Take back what dead runners left, claim what is due, and find out when the next moment is."""
         with self._lock:
             mine = list(self._calls)
+            running = Counter(call.claim.pipeline for call in self._calls.values())
             free = 0 if self._closed else self._settings.callback_slots - len(mine)
         self._take_back(tx, mine)
         if free > 0:
-            free -= self._claim(tx, free)
-        next_try, next_lapse, now = callbacks.next_moments(tx.conn, tx.partition)
-        tx.look_at(CALLBACKS, seconds_to_next(next_try, next_lapse, now, free=free))
+            claimed = self._claim(tx, running, free)
+            free -= len(claimed)
+            running.update(claimed)
+        full = [pipeline for pipeline, calls in running.items() if calls >= self._most]
+        next_try = callbacks.next_try(tx.conn, tx.partition, full) if free > 0 else None
+        next_lapse, now = callbacks.next_lapse(tx.conn, tx.partition)
+        tx.look_at(CALLBACKS, seconds_to_next(next_try, next_lapse, now))
 
     def taken(self, conn: Connection, partition: int) -> Mapping[str, float]:  # noqa: ARG002
         """Look at once: moments may have passed while nobody owned the shard."""
@@ -72,11 +87,11 @@ class CallbackHandler(QuietHandler):
         """A try of one shard is to be repeated, or a slot is free for any of them."""
         if channel == callbacks.CHANNEL:
             return {p: {CALLBACKS: 0.0} for p in partitions if str(p) == payload}
-        in_turn = sorted(partitions, key=lambda p: self._turns.get(p, 0))
-        return {p: {CALLBACKS: place * TURN_SECONDS} for place, p in enumerate(in_turn)}
+        in_order = sorted(partitions, key=lambda p: self._turns.get(p, 0))
+        return {p: {CALLBACKS: place * TURN_SECONDS} for place, p in enumerate(in_order)}
 
     def close(self) -> None:
-        """Take no more, kill what runs, and wait until that is recorded."""
+        """Take no more, cut off what runs, and wait until that is recorded."""
         with self._lock:
             self._closed = True
             calls = list(self._calls.values())
@@ -89,25 +104,35 @@ class CallbackHandler(QuietHandler):
     def _take_back(self, tx: Transaction, mine: Sequence[str]) -> None:
         """Only an ended lease means that a runner died. One's own calls are alive: they record themselves."""
         for row in callbacks.lock_lapsed(tx.conn, tx.partition, mine):
-            id, token, attempts = row["deadline_id"], row["token"], row["attempts"]
-            died = Raised("the callback-runner that made the call died", at_once=True)
-            match after_try(died, attempts, self._settings.callback_max_attempts):
-                case TryAgain(error, seconds):
-                    callbacks.try_again(tx.conn, id, token, error, seconds, tx.partition)
-                case GiveUp(error) if callbacks.fail(tx.conn, id, token, error):
-                    tx.emit(Topic.CALLBACK_EVENTS, id, failed(id, row["name"], attempts, error))
+            tried = Tried(
+                deadline_id=row["deadline_id"],
+                name=row["name"],
+                kind=row["kind"],
+                pipeline=row["pipeline"],
+                token=row["token"],
+                attempts=row["attempts"],
+                runners_lost=row["runners_lost"] + 1,
+            )
+            died = Raised("the callback-runner died during the call", at_once=True, uncertain=True)
+            once = bool(row["options"].get("at_most_once"))
+            decision = after_try(died, tried.attempts, self._settings.callback_max_attempts, at_most_once=once)
+            record(tx, tried, decision)
 
-    def _claim(self, tx: Transaction, free: int) -> int:
-        """Claim up to ``free`` callbacks, to be called once this has committed; returns how many."""
-        claims = [_claim_of(row, tx.partition) for row in callbacks.lock_pending(tx.conn, tx.partition, free)]
+    def _claim(self, tx: Transaction, running: Mapping[str, int], free: int) -> list[str]:
+        """Claim up to ``free`` callbacks, to be called once this has committed; returns their pipelines."""
+        full = [pipeline for pipeline, calls in running.items() if calls >= self._most]
+        waiting = [Waiting(**row) for row in callbacks.due(tx.conn, tx.partition, full, min(free, self._most))]
+        chosen = in_turn(waiting, running, self._served, free, self._most)
+        claims = [claim_of(row, tx.partition) for row in callbacks.lock_pending(tx.conn, chosen)]
         rows = [{"deadline_id": c.deadline_id, "token": c.token, "attempts": c.attempt} for c in claims]
         landed = callbacks.claim(tx.conn, rows, LEASE_SECONDS)
         claims = [claim for claim in claims if claim.deadline_id in landed]
         for claim in claims:
-            tx.after_commit.append(partial(self._start, Call(claim, self._settings, self._engine, self._ended)))
-        if claims:
-            self._turns[tx.partition] = max(self._turns.values(), default=0) + 1
-        return len(claims)
+            call = Call(claim, self._settings, self._engine, self._kinds, self._ended)
+            tx.after_commit.append(partial(self._start, call))
+            self._claims += 1
+            self._served[claim.pipeline] = self._turns[tx.partition] = self._claims
+        return [claim.pipeline for claim in claims]
 
     def _start(self, call: Call) -> None:
         with self._lock:
@@ -118,29 +143,3 @@ class CallbackHandler(QuietHandler):
         with self._lock:
             self._calls.pop(call.claim.token, None)
         self._context.notified(SLOT_FREE, "")
-
-
-def _claim_of(row: Mapping[str, Any], shard: int) -> Claim:
-    """The claim of a pending row, and what its function is told."""
-    id, attempt = row["deadline_id"], row["attempts"] + 1
-    context = {
-        "deadline_id": id,
-        # The same for every try, so that the function can tell that it has done its work already.
-        "idempotency_key": f"{id}:{row['name']}",
-        "attempt": attempt,
-        **{
-            name: row[name].isoformat() if isinstance(row[name], datetime) else row[name]
-            for name in (
-                "alert",
-                "pipeline",
-                "backfill_id",
-                "run_id",
-                "interval_start",
-                "interval_end",
-                "reference",
-                "due_at",
-                "detected_at",
-            )
-        },
-    }
-    return Claim(id, shard, row["name"], row["kwargs"], attempt, uuid.uuid4().hex, context)

@@ -53,6 +53,11 @@ class Child:
         if not self._writer.is_alive():
             self._write(b"\n")
 
+    @property
+    def signalled(self) -> bool:
+        """Whether a signal ended it."""
+        return (self._process.returncode or 0) < 0
+
     def kill(self) -> None:
         """Kill it and what it started; from any thread, also when it has ended."""
         with suppress(ProcessLookupError, PermissionError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -28,16 +29,21 @@ __all__ = ["cli"]
 
 NEW, OLD, OTHER = (f"whsec_{base64.b64encode(letter * 24).decode()}" for letter in (b"n", b"o", b"x"))
 FUNCTIONS = """
-import json, pathlib
+import json, pathlib, time
 
 def save(path, context, **kwargs):
     pathlib.Path(path).write_text(json.dumps([kwargs, context]))
 
 def fail(text):
     raise RuntimeError(text)
+
+def hang(folder, name):
+    (pathlib.Path(folder) / name).touch()
+    while not (pathlib.Path(folder) / "go").exists():
+        time.sleep(0.05)
 """
 SETTINGS = {
-    "RETROFILL_CALLBACKS": json.dumps({"save": "their_functions:save", "fail": "their_functions:fail"}),
+    "RETROFILL_CALLBACKS": json.dumps({name: f"their_functions:{name}" for name in ("save", "fail", "hang")}),
     "RETROFILL_CALLBACK_MAX_ATTEMPTS": "2",
     "RETROFILL_CALLBACK_SLOTS": "4",
     "RETROFILL_WEBHOOK_SECRETS": json.dumps({"default": [NEW, OLD], "other": [OTHER]}),
@@ -51,8 +57,6 @@ def modules(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Settings of a runner that finds the users' functions."""
     folder = tmp_path_factory.mktemp("modules")
     (folder / "their_functions.py").write_text(FUNCTIONS)
-    import os
-
     return SETTINGS | {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
 
 
@@ -268,22 +272,36 @@ def test_gone_switches_an_address_off_until_a_replay_succeeds(
     callbacks.ended(callbacks.add("webhook", url), "succeeded")
 
 
-def test_a_receiver_that_hangs_delays_only_its_own_pipeline(callbacks: Callbacks, receiver: Receiver) -> None:
+def test_a_receiver_that_hangs_is_left_alone_after_the_limit(callbacks: Callbacks, receiver: Receiver) -> None:
     hold = threading.Event()
-    slow = receiver.answer("/slow", Answer(hold=hold))
-    stuck = [callbacks.add("webhook", slow, pipeline="stuck") for _ in range(6)]
-    until(lambda: len(receiver.got("/slow")) == 2, "half of the slots are taken")
-    quick = callbacks.add("webhook", receiver.url("/quick"), pipeline="quick")
-    callbacks.ended(quick, "succeeded")
-    # Two have been called, and neither has ended.
-    assert len(receiver.got("/slow")) == 2
-    assert [callbacks.row(id)["last_error"] for id in stuck] == [None] * 6
-    until(lambda: any(callbacks.row(id)["last_error"] for id in stuck), "the time limit of one")
-    errors = {callbacks.row(id)["last_error"] for id in stuck} - {None}
-    assert errors == {"the call took longer than its limit of 4 s and was cut off"}
+    again = callbacks.add("webhook", receiver.answer("/slow", Answer(hold=hold), Answer(200)))
+    once = callbacks.add("webhook", receiver.answer("/slow-once", Answer(hold=hold)), options={"at_most_once": True})
+    error = "the call took longer than its limit of 4 s and was cut off"
+    row = callbacks.ended(again, "succeeded")
+    assert (row["last_error"], row["attempts"]) == (error, 2)
+    row = callbacks.ended(once, "failed")
+    assert (row["last_error"], row["attempts"]) == (error, 1)
+    assert callbacks.events(once)[0].body["uncertain"] is True
     hold.set()
-    for id in stuck:
+
+
+def test_calls_that_hang_delay_only_their_own_pipeline(callbacks: Callbacks, tmp_path: Path) -> None:
+    stuck = [
+        callbacks.add("function", "hang", pipeline="stuck", kwargs={"folder": str(tmp_path), "name": str(n)})
+        for n in range(6)
+    ]
+    until(lambda: len(list(tmp_path.iterdir())) == 2, "half of the slots are taken")
+    others = [
+        callbacks.add("function", "save", pipeline=f"quick-{n}", kwargs={"path": str(tmp_path / f"saved-{n}")})
+        for n in range(3)
+    ]
+    for id in others:
         callbacks.ended(id, "succeeded")
+    assert len(list(tmp_path.iterdir())) == 2 + 3
+    assert [callbacks.row(id)["state"] for id in stuck].count("running") == 2
+    (tmp_path / "go").touch()
+    for id in stuck:
+        assert callbacks.ended(id, "succeeded")["attempts"] == 1
 
 
 # topics

@@ -6,12 +6,13 @@ import hashlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from retrofill.bus.envelope import Record
+from retrofill.bus.envelope import MAX_HEADER_BYTES, Record, header_bytes
 from retrofill.bus.outbox import HeaderList, Outgoing
 from retrofill.bus.topics import Topic
 
 # Beyond this the bytes are cut: what arrived on a topic with larger limits than ours must still fit into ours.
 MAX_VALUE_BYTES = 1_900_000
+MAX_KEY_BYTES = 10_000
 MAX_REASON = 1_000
 PREFIX = "retrofill_"
 
@@ -35,17 +36,38 @@ def dead_letter_of(message: Outgoing, reason: str, service: str, now: datetime |
 
 
 def _letter(message: Outgoing, reason: str, service: str, now: datetime | None, place: Mapping[str, str]) -> Outgoing:
-    value = message.value
+    key, cut_key = _cut("key", message.key, MAX_KEY_BYTES)
+    value, cut_value = _cut("value", message.value, MAX_VALUE_BYTES)
+    headers = _first_headers(message.headers)
+    left_out = len(message.headers) - len(headers)
     ours = {
         "reason": " ".join(reason.split())[:MAX_REASON],
         "service": service,
         "origin_topic": message.topic,
         **place,
         "dead_at": (now or datetime.now(UTC)).isoformat(),
+        **cut_key,
+        **cut_value,
+        **({"headers_left_out": str(left_out)} if left_out else {}),
     }
-    if value is not None and len(value) > MAX_VALUE_BYTES:
-        ours["value_sha256"] = hashlib.sha256(value).hexdigest()
-        ours["value_length"] = str(len(value))
-        value = value[:MAX_VALUE_BYTES]
     added: HeaderList = tuple((f"{PREFIX}{name}", text.encode("utf-8", "replace")) for name, text in ours.items())
-    return Outgoing(Topic.DEAD_LETTERS, message.key, value, message.headers + added)
+    return Outgoing(Topic.DEAD_LETTERS, key, value, headers + added)
+
+
+def _cut(name: str, data: bytes | None, most: int) -> tuple[bytes | None, dict[str, str]]:
+    """The first ``most`` bytes, and where these are not all, the hash and length of all."""
+    if data is None or len(data) <= most:
+        return data, {}
+    return data[:most], {f"{name}_sha256": hashlib.sha256(data).hexdigest(), f"{name}_length": str(len(data))}
+
+
+def _first_headers(headers: HeaderList) -> HeaderList:
+    """As many of the first headers as fit."""
+    kept: list[tuple[str, bytes | None]] = []
+    size = 0
+    for header in headers:
+        size += header_bytes([header])
+        if size > MAX_HEADER_BYTES:
+            break
+        kept.append(header)
+    return tuple(kept)

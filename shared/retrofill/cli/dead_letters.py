@@ -195,8 +195,12 @@ def find_letter(settings: Settings, place: str) -> Letter:
 
 def origin_of(letter: Letter) -> Topic:
     """Where the letter came from. Raises ``UserError`` where it cannot go back."""
-    if letter.ours("value_sha256") is not None:
-        raise UserError(f"dead letter {letter.place} holds only the start of a value that was too large to keep")
+    cut = [name for name in ("key_sha256", "value_sha256", "headers_left_out") if letter.ours(name) is not None]
+    if cut:
+        part = cut[0].partition("_")[0]
+        raise UserError(
+            f"dead letter {letter.place} holds only the start of a message: its {part} was too large to keep"
+        )
     name = letter.ours("origin_topic")
     if name is None or name not in set(Topic) or name == Topic.DEAD_LETTERS:
         raise UserError(f"dead letter {letter.place} does not say which topic it came from (it says {name!r})")

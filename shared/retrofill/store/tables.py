@@ -114,6 +114,8 @@ backfill = Table(
     Column("definition", JSONB, nullable=False),
     Column("requested_at", Moment, nullable=False, server_default=func.clock_timestamp()),
     Column("resumed_at", Moment),
+    # The trace context of its plan, for the spans of its runs.
+    Column("traceparent", Text),
     Column("cancel_cause", Text),
     Column("ended_at", Moment),
     _lock_only(),
@@ -345,7 +347,6 @@ callback = Table(
     _ended_exactly_when_terminal(callback_domain.MACHINE, "finished_at", callback_domain.ENDED),
     CheckConstraint("(state = 'running') = (token IS NOT NULL)", name="token_while_running"),
     CheckConstraint("(token IS NULL) = (lease_until IS NULL)", name="lease_with_token"),
-    Index("callback_pending_idx", "shard", "next_try_at", postgresql_where=text("state = 'pending'")),
     Index(
         "callback_pending_of_pipeline_idx",
         "shard",

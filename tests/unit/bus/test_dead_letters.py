@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from retrofill.bus.dead_letters import MAX_REASON, MAX_VALUE_BYTES, dead_letter
-from retrofill.bus.envelope import Record, read_headers
+from retrofill.bus.dead_letters import MAX_KEY_BYTES, MAX_REASON, MAX_VALUE_BYTES, dead_letter
+from retrofill.bus.envelope import MAX_HEADER_BYTES, Record, header_bytes, read_headers
 from retrofill.bus.outbox import pack_headers, unpack_headers
 from retrofill.bus.topics import Topic
 
@@ -77,6 +77,28 @@ def test_what_is_too_large_is_cut_with_hash_and_length():
     assert made.value == value[:MAX_VALUE_BYTES]
     assert ours(made)["retrofill_value_sha256"] == hashlib.sha256(value).hexdigest()
     assert ours(made)["retrofill_value_length"] == str(len(value))
+
+
+def test_a_key_that_is_too_large_is_cut_alike():
+    made = letter(key=b"k" * (MAX_KEY_BYTES + 1))
+    assert made.key == b"k" * MAX_KEY_BYTES
+    assert ours(made)["retrofill_key_sha256"] == hashlib.sha256(b"k" * (MAX_KEY_BYTES + 1)).hexdigest()
+    assert ours(made)["retrofill_key_length"] == str(MAX_KEY_BYTES + 1)
+
+
+def test_headers_that_do_not_fit_are_left_out_and_counted():
+    headers = [("ce_id", b"c-1"), ("large", b"x" * MAX_HEADER_BYTES), ("small", b"")]
+    made = letter(headers=headers)
+    assert list(made.headers[:1]) == headers[:1]
+    assert ours(made)["retrofill_headers_left_out"] == "2"
+    assert "retrofill_headers_left_out" not in ours(letter(headers=headers[:1]))
+
+
+def test_the_largest_letter_is_one_that_the_relay_can_publish():
+    """Its producer takes messages of 2,000,000 bytes."""
+    headers = [(f"{n:03}", b"x" * 97) for n in range(600)]
+    made = letter("\U0001f600" * 5_000, key=b"k" * 50_000, value=b"v" * 5_000_000, headers=headers)
+    assert len(made.key) + len(made.value) + header_bytes(made.headers) < 1_990_000
 
 
 def test_a_letter_that_was_replayed_keeps_only_the_newest_reason():

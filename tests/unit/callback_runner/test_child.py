@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from callback_runner.claims import Claim
+from callback_runner.decide import Raised, Returned
+from callback_runner.function import FunctionTry
 from callback_runner.process import Child
 
 FUNCTIONS = """
@@ -33,6 +36,9 @@ def shout():
 
 def leave(status):
     os._exit(status)
+
+def die():
+    os.kill(os.getpid(), 9)
 
 def hang(path):
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
@@ -62,6 +68,22 @@ def call(tmp_path, monkeypatch):
     yield start
     for child in started:
         child.finish()
+
+
+@pytest.fixture
+def trying(call):
+    """A try of one of the functions."""
+    made = []
+
+    def start(name, **kwargs):
+        claim = Claim(5, 0, "page", "function", "p", {}, kwargs, {}, 1, 0, "t", None)
+        made.append(FunctionTry(f"their_functions:{name}", claim, 30.0))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.kill()
+        one.finish()
 
 
 def result(child):
@@ -179,3 +201,30 @@ def test_a_call_whose_claim_is_renewed_goes_on(call, tmp_path):
     for _ in range(8):
         assert not child.wait(0.4)
         child.tell_renewed()
+
+
+def ended(trying):
+    """What the runner makes of a try that ended on its own."""
+    assert trying.wait(20)
+    trying.kill()
+    return trying.finish()
+
+
+def test_what_a_try_came_to(trying, tmp_path):
+    assert ended(trying("save", path=str(tmp_path / "out"))) == Returned()
+    failed = ended(trying("fail", text="no such pager"))
+    assert isinstance(failed, Raised)
+    assert not failed.uncertain
+    # It may have been anywhere in the function.
+    died = Raised("the call ended with no output: killed by SIGKILL", uncertain=True)
+    assert ended(trying("die")) == died
+
+
+def test_a_try_that_is_killed_leaves_it_to_the_killer_to_say_why(trying, tmp_path):
+    path = tmp_path / "pids"
+    one = trying("hang", path=str(path))
+    pids_of(path)
+    one.kill()
+    assert one.wait(20)
+    assert one.finish() is None
+    assert one.begun

@@ -14,11 +14,16 @@ from callback_runner.decide import (
     Returned,
     Succeed,
     TryAgain,
+    Waiting,
     after_try,
     backoff,
+    in_turn,
+    most_of_a_pipeline,
     seconds_to_next,
     unknown,
+    why_not_replayed,
 )
+from retrofill.domain.callback import MACHINE, CallbackState
 
 NOW = datetime(2024, 3, 1, 12, tzinfo=UTC)
 
@@ -63,20 +68,84 @@ def test_the_backoff_has_an_end():
     assert backoff(1000) == 60
 
 
+@pytest.mark.parametrize("at_most_once", [False, True])
+def test_what_is_certain_is_repeated_though_it_is_called_once_at_most(at_most_once):
+    assert isinstance(after_try(Raised("boom"), 1, 5, at_most_once=at_most_once), TryAgain)
+
+
+def test_what_may_have_been_done_is_repeated_only_where_that_does_no_harm():
+    died = Raised("died", at_once=True, uncertain=True)
+    assert after_try(died, 1, 5) == TryAgain("died", 0.0)
+    assert after_try(died, 1, 5, at_most_once=True) == GiveUp("died", uncertain=True)
+    assert after_try(died, 5, 5) == GiveUp("died", uncertain=True)
+
+
+def test_who_is_called_may_ask_for_more_time_but_not_for_less():
+    later = after_try(Raised("busy", after_seconds=600.0), 1, 5)
+    assert later == TryAgain("busy", 600.0)
+    soon = after_try(Raised("busy", after_seconds=0.001), 3, 5)
+    assert isinstance(soon, TryAgain)
+    assert soon.after_seconds >= 2.0
+
+
+def test_gone_is_the_end():
+    assert after_try(Impossible("410", gone=True), 1, 5) == GiveUp("410", gone=True)
+
+
 @pytest.mark.parametrize(
-    ("next_try", "next_lapse", "free", "expected"),
+    ("next_try", "next_lapse", "expected"),
     [
-        (None, None, 4, POLL_SECONDS),
-        (2.0, None, 4, 2.0 + AFTER_SECONDS),
-        (2.0, 1.0, 4, 1.0 + AFTER_SECONDS),
-        (-1.0, 5.0, 4, AGAIN_SECONDS),
-        (-1.0, 5.0, 0, 5.0 + AFTER_SECONDS),
-        (-1.0, None, 0, POLL_SECONDS),
-        (3600.0, None, 4, POLL_SECONDS),
+        (None, None, POLL_SECONDS),
+        (2.0, None, 2.0 + AFTER_SECONDS),
+        (2.0, 1.0, 1.0 + AFTER_SECONDS),
+        (-1.0, 5.0, AGAIN_SECONDS),
+        (None, 5.0, 5.0 + AFTER_SECONDS),
+        (3600.0, None, POLL_SECONDS),
     ],
 )
-def test_without_a_free_slot_only_leases_count(next_try, next_lapse, free, expected):
+def test_the_next_look_is_at_the_first_moment(next_try, next_lapse, expected):
     def moment(seconds):
         return None if seconds is None else NOW + timedelta(seconds=seconds)
 
-    assert seconds_to_next(moment(next_try), moment(next_lapse), NOW, free=free) == pytest.approx(expected)
+    assert seconds_to_next(moment(next_try), moment(next_lapse), NOW) == pytest.approx(expected)
+
+
+def waiting(*pipelines):
+    """Callbacks 1, 2, … of these pipelines, the longest waiting first."""
+    return [Waiting(n, pipeline, NOW + timedelta(seconds=n)) for n, pipeline in enumerate(pipelines, 1)]
+
+
+@pytest.mark.parametrize(("slots", "most"), [(1, 1), (2, 1), (3, 1), (4, 2), (8, 4)])
+def test_one_pipeline_gets_half_of_the_slots(slots, most):
+    assert most_of_a_pipeline(slots) == most
+
+
+def test_pipelines_take_turns_and_the_longest_waiting_is_first():
+    assert in_turn(waiting("a", "a", "a", "b", "c"), {}, {}, 5, 4) == [1, 4, 5, 2, 3]
+
+
+def test_a_full_pipeline_leaves_slots_free():
+    assert in_turn(waiting("a", "a", "a", "a"), {"a": 1}, {}, 7, 4) == [1, 2, 3]
+    assert in_turn(waiting("a", "b"), {"a": 4}, {}, 4, 4) == [2]
+
+
+def test_the_pipeline_with_fewer_calls_is_first():
+    assert in_turn(waiting("a", "a", "b", "b"), {"a": 2}, {}, 3, 4) == [3, 4, 1]
+
+
+def test_with_one_slot_a_long_backlog_does_not_starve_others():
+    backlog = waiting(*["a"] * 10, "b", "c")
+    served, order = {}, []
+    for claim in range(1, 7):
+        (id,) = in_turn(backlog, {}, served, 1, 1)
+        (one,) = [each for each in backlog if each.deadline_id == id]
+        backlog.remove(one)
+        served[one.pipeline] = claim
+        order.append(one.pipeline)
+    assert order == ["a", "b", "c", "a", "a", "a"]
+
+
+def test_every_refused_replay_says_why():
+    reasons = {why_not_replayed(state) for state in (None, *CallbackState)}
+    assert len(reasons) == 5
+    assert not MACHINE.allows(CallbackState.SUCCEEDED, CallbackState.PENDING)

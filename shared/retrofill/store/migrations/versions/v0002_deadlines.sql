@@ -39,6 +39,8 @@ ALTER TABLE retrofill.callback
   ADD COLUMN pipeline TEXT DEFAULT '' NOT NULL,
   ADD COLUMN runners_lost INTEGER DEFAULT 0 NOT NULL;
 
+DROP INDEX retrofill.callback_pending_idx;
+
 CREATE INDEX callback_pending_of_pipeline_idx ON retrofill.callback (shard, pipeline, next_try_at) WHERE state = 'pending';
 
 CREATE TABLE retrofill.webhook_off (
@@ -47,5 +49,7 @@ CREATE TABLE retrofill.webhook_off (
   deadline_id BIGINT NOT NULL,
   CONSTRAINT webhook_off_pkey PRIMARY KEY (url)
 );
+
+ALTER TABLE retrofill.backfill ADD COLUMN traceparent TEXT;
 
 CREATE INDEX run_succeeded_idx ON retrofill.run (pipeline_no, finished_at) WHERE state = 'succeeded';

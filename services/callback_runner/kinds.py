@@ -1,0 +1,63 @@
+"""The kinds of callbacks: how a try of each begins, and how long it may take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property, partial
+
+from callback_runner import webhook
+from callback_runner.claims import Claim
+from callback_runner.decide import Impossible, Outcome, Raised, switched_off, unknown
+from callback_runner.function import FunctionTry
+from callback_runner.sending import Sender, make_sender
+from callback_runner.topic import TopicSender
+from callback_runner.tries import Permit, ThreadTry, Try
+from retrofill.settings import Settings
+
+# A try and its limit in seconds, or what came of it without one.
+Begun = tuple[Try, float] | Outcome
+
+
+class Kinds:
+    """What the calls of one runner share."""
+
+    def __init__(self, settings: Settings, installation: str, instance: str) -> None:
+        self._settings = settings
+        self._installation = installation
+        self._topics = TopicSender(settings, instance)
+
+    @cached_property
+    def _sender(self) -> Sender:
+        return make_sender(self._settings.webhook_allow)
+
+    def begin(self, claim: Claim, alive_until: Callable[[], float], lease_seconds: float) -> Begun:
+        """Begin a try. ``alive_until``: until when the claim's lease lasts, in monotonic seconds."""
+        match claim.kind:
+            case "function":
+                return self._function(claim, lease_seconds)
+            case "webhook" if claim.off_since is not None:
+                return switched_off(claim.name, claim.off_since)
+            case "webhook":
+                id, secrets = claim.message_id(self._installation), self._settings.webhook_secrets
+                work = partial(webhook.call, claim, id, secrets, self._sender)
+                return self._thread(work, claim, self._settings.webhook_timeout_seconds, alive_until)
+            case "topic":
+                work = partial(self._topics.call, claim)
+                return self._thread(work, claim, self._settings.callback_timeout_seconds, alive_until)
+            case _:
+                return Impossible(f"this callback-runner knows no callbacks of the kind {claim.kind!r}")
+
+    def _function(self, claim: Claim, lease_seconds: float) -> Begun:
+        target = self._settings.callbacks.get(claim.name)
+        if target is None:
+            return unknown(claim.name, self._settings.callbacks)
+        try:
+            return FunctionTry(target, claim, lease_seconds), self._settings.callback_timeout_seconds
+        except OSError as e:
+            return Raised(f"the process for the call could not be started: {e}")
+
+    def _thread(
+        self, work: Callable[[Permit], Outcome], claim: Claim, limit: float, alive_until: Callable[[], float]
+    ) -> Begun:
+        permit = Permit(limit, alive_until)
+        return ThreadTry(work, permit, f"{claim.kind}-{claim.deadline_id}"), limit

@@ -1,0 +1,118 @@
+"""What a try came to, as facts and events in one transaction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import structlog
+
+from callback_runner.claims import Claim
+from callback_runner.decide import Decision, GiveUp, Succeed, TryAgain
+from retrofill.bus import metrics
+from retrofill.bus.topics import Topic
+from retrofill.bus.transaction import Transaction
+from retrofill.messages.deadlines import CallbackFailed, CallbackReplayRequested, CallbackSucceeded
+from retrofill.store import callbacks
+
+log = structlog.get_logger(__name__)
+_OUTCOMES = {Succeed: "succeeded", GiveUp: "failed", TryAgain: "to_be_repeated"}
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A callback of which one try ended."""
+
+    deadline_id: int
+    name: str
+    kind: str
+    pipeline: str
+    token: str
+    attempts: int
+    runners_lost: int
+    replayed: bool = False
+
+
+def tried_of(claim: Claim) -> Tried:
+    """The try of a claim."""
+    return Tried(
+        claim.deadline_id,
+        claim.name,
+        claim.kind,
+        claim.pipeline,
+        claim.token,
+        claim.attempt,
+        claim.runners_lost,
+        claim.replayed,
+    )
+
+
+def record(tx: Transaction, tried: Tried, decision: Decision) -> bool:
+    """Apply ``decision`` under the token; False where the claim is somebody else's now, and nothing is recorded."""
+    landed = _apply(tx, tried, decision)
+    tx.after_commit.append(partial(_tell, tried, decision, landed=landed))
+    return landed
+
+
+def _apply(tx: Transaction, tried: Tried, decision: Decision) -> bool:
+    id, token = tried.deadline_id, tried.token
+    match decision:
+        case Succeed():
+            landed = callbacks.succeed(tx.conn, id, token)
+            if landed:
+                tx.emit(Topic.CALLBACK_EVENTS, id, CallbackSucceeded(**_facts(tried)))
+                if tried.kind == "webhook" and tried.replayed:
+                    callbacks.switch_on(tx.conn, tried.name)
+        case GiveUp():
+            landed = callbacks.fail(tx.conn, id, token, storable(decision.error), tried.runners_lost)
+            if landed:
+                _failed(tx, tried, decision)
+        case TryAgain(error, seconds):
+            landed = callbacks.try_again(tx.conn, id, token, storable(error), seconds, tx.partition, tried.runners_lost)
+    return landed
+
+
+def _failed(tx: Transaction, tried: Tried, decision: GiveUp) -> None:
+    """The event, and a dead letter that is replayed by calling again."""
+    id, error = tried.deadline_id, storable(decision.error)
+    tx.emit(Topic.CALLBACK_EVENTS, id, CallbackFailed(**_facts(tried), message=error, uncertain=decision.uncertain))
+    tx.dead_letter_of(Topic.CALLBACK_REQUESTS, id, CallbackReplayRequested(deadline_id=id), _last_line(error))
+    if decision.gone:
+        callbacks.switch_off(tx.conn, tried.name, id)
+
+
+def _facts(tried: Tried) -> dict[str, Any]:
+    return {
+        "deadline_id": tried.deadline_id,
+        "callback": tried.name,
+        "kind": tried.kind,
+        "attempts": tried.attempts,
+        "runners_lost": tried.runners_lost,
+    }
+
+
+def _tell(tried: Tried, decision: Decision, *, landed: bool) -> None:
+    """Every try that ended passes here once, after its record: what counts outcomes belongs here."""
+    outcome = _OUTCOMES[type(decision)] if landed else "superseded"
+    metrics.CALLBACKS.labels(tried.kind, outcome).inc()
+    log.info(
+        "callback_tried",
+        deadline=tried.deadline_id,
+        callback=tried.name,
+        kind=tried.kind,
+        attempt=tried.attempts,
+        outcome=outcome,
+        error=None if isinstance(decision, Succeed) else _last_line(decision.error),
+    )
+
+
+def storable(text: str) -> str:
+    """What Postgres takes as text and Kafka as UTF-8."""
+    return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
+
+
+def _last_line(error: str) -> str:
+    """Of a traceback, what was raised."""
+    lines = error.strip().splitlines()
+    return lines[-1] if lines else ""

@@ -1,0 +1,220 @@
+"""One request over real sockets: which address it goes to, how it ends in time, and what is uncertain about it."""
+
+import socket
+import ssl
+import subprocess
+import threading
+import time
+
+import httpcore
+import httpx
+import pytest
+from tests.support.receiver import Answer, receiving
+
+from callback_runner.addresses import Allowed, Refused
+from callback_runner.decide import Raised, Returned
+from callback_runner.sending import NotConnected, Sender
+from callback_runner.tries import CutOff, Permit, ThreadTry
+
+LOOPBACK = Allowed(["127.0.0.1"])
+
+
+@pytest.fixture
+def receiver():
+    with receiving() as made:
+        yield made
+
+
+class Resolver:
+    """Answers with one address after the other, and counts the questions."""
+
+    def __init__(self, *addresses):
+        self.addresses = list(addresses)
+        self.asked = []
+
+    def __call__(self, host, port, **_):
+        self.asked.append(host)
+        address = self.addresses.pop(0)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
+
+
+def permit(seconds=20.0, lease=60.0):
+    until = time.monotonic() + lease
+    return Permit(seconds, lambda: until)
+
+
+def sender(allowed=LOOPBACK, resolve=socket.getaddrinfo, tls=None):
+    return Sender(allowed, tls or httpx.create_ssl_context(), resolve)
+
+
+def post(sender, url, allowed):
+    return sender.post(url, {"content-type": "application/json"}, b"{}", allowed)
+
+
+def test_a_name_is_resolved_once_and_the_checked_address_is_called(receiver):
+    resolve = Resolver("127.0.0.1", "127.0.0.2")
+    url = receiver.url("/x?y=%C3%A4", "hooks.example")
+    assert post(sender(resolve=resolve), url, permit()).status == 204
+    assert resolve.asked == ["hooks.example"]
+    (request,) = receiver.requests
+    assert request.headers["host"] == f"hooks.example:{receiver.port}"
+    assert request.path == "/x?y=%C3%A4"
+
+
+def test_a_name_with_a_private_address_is_refused(receiver):
+    allowed = permit()
+    with pytest.raises(Refused, match=r"hooks\.example has the address 127\.0\.0\.1"):
+        post(sender(Allowed([]), Resolver("127.0.0.1")), receiver.url("/", "hooks.example"), allowed)
+    assert not allowed.begun
+    assert receiver.requests == []
+
+
+def test_proxies_of_the_environment_are_not_used(receiver, monkeypatch):
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    assert post(sender(), receiver.url("/"), permit()).status == 204
+
+
+def test_without_a_connection_nothing_has_begun():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    allowed = permit()
+    with pytest.raises(NotConnected, match="no connection to"):
+        post(sender(), f"http://127.0.0.1:{port}/", allowed)
+    with pytest.raises(NotConnected, match=r"nowhere\.invalid was not found"):
+        post(sender(), "http://nowhere.invalid/", allowed)
+    assert not allowed.begun
+
+
+@pytest.fixture
+def listening():
+    """A server that hands its connections to the test."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+def serve(server, talk):
+    def run():
+        connection, _ = server.accept()
+        with connection:
+            talk(connection)
+
+    threading.Thread(target=run, daemon=True).start()
+    return f"http://127.0.0.1:{server.getsockname()[1]}/"
+
+
+def test_a_connection_that_breaks_after_the_request_leaves_it_uncertain(listening):
+    allowed = permit()
+    with pytest.raises(httpcore.RemoteProtocolError):
+        post(sender(), serve(listening, lambda connection: connection.recv(10_000)), allowed)
+    assert allowed.begun
+
+
+def drip(first):
+    def talk(connection):
+        connection.recv(10_000)
+        connection.sendall(first)
+        try:
+            while True:
+                connection.sendall(b"x")
+                time.sleep(0.02)  # the pace of a slow server is what this is about
+        except OSError:
+            pass
+
+    return talk
+
+
+def test_a_header_that_drips_is_cut_off_in_time(listening):
+    allowed = permit(0.5)
+    with pytest.raises(CutOff):
+        post(sender(), serve(listening, drip(b"HTTP/1.1 200 OK\r\nx: ")), allowed)
+    assert allowed.begun
+
+
+def test_a_body_that_drips_does_not_make_the_answer_uncertain(listening):
+    head = b"HTTP/1.1 500 Broken\r\ncontent-length: 100000\r\n\r\nsorry "
+    answer = post(sender(), serve(listening, drip(head)), permit(0.5))
+    assert answer.status == 500
+    assert answer.body.startswith(b"sorry x")
+
+
+def test_of_a_long_body_the_beginning_is_read(receiver):
+    url = receiver.answer("/long", Answer(500, body=b"x" * 1_000_000))
+    assert post(sender(), url, permit()).body == b"x" * 2000
+
+
+def test_a_server_that_does_not_shake_hands_is_cut_off_in_time(listening):
+    def silent(connection):
+        while connection.recv(10_000):
+            pass
+
+    allowed = permit(0.5)
+    with pytest.raises(CutOff):
+        post(sender(), serve(listening, silent).replace("http:", "https:"), allowed)
+    assert not allowed.begun
+
+
+def test_after_its_lease_a_process_that_slept_sends_nothing(receiver):
+    allowed = permit(lease=-1.0)
+    with pytest.raises(CutOff):
+        post(sender(), receiver.url("/"), allowed)
+    assert not allowed.begun
+    assert receiver.requests == []
+
+
+def test_a_name_server_that_hangs_is_left_alone_and_nothing_is_sent_later(receiver):
+    hold, resolved = threading.Event(), threading.Event()
+
+    def slow(host, port, **more):
+        hold.wait(20)
+        resolved.set()
+        return socket.getaddrinfo(host, port, **more)
+
+    allowed = permit()
+    trying = ThreadTry(lambda p: post(sender(resolve=slow), receiver.url("/"), p) and Returned(), allowed, "test")
+    assert not trying.wait(0.05)
+    trying.kill()
+    assert trying.finish() is None
+    assert not trying.begun
+    hold.set()
+    assert resolved.wait(20)
+    assert trying.wait(20)
+    assert trying.finish() is None
+    assert receiver.requests == []
+
+
+def test_what_a_thread_raises_is_a_failed_try():
+    def broken(permit):
+        permit.begin()
+        raise ConnectionResetError("gone")
+
+    trying = ThreadTry(broken, permit(), "test")
+    assert trying.wait(20)
+    assert trying.finish() == Raised("ConnectionResetError: gone", uncertain=True)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    """A certificate of hooks.example, which is its own authority."""
+    folder = tmp_path_factory.mktemp("tls")
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=hooks.example"
+    names = ["-addext", "subjectAltName=DNS:hooks.example", "-keyout", "key.pem", "-out", "cert.pem"]
+    subprocess.run([*command.split(), *names], cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+@pytest.mark.parametrize(("host", "fits"), [("hooks.example", True), ("other.example", False)])
+def test_tls_verifies_the_name_though_the_address_is_pinned(certificate, host, fits):
+    server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server_side.load_cert_chain(certificate / "cert.pem", certificate / "key.pem")
+    client_side = ssl.create_default_context(cafile=certificate / "cert.pem")
+    with receiving(server_side) as receiver:
+        url = receiver.url("/tls", host).replace("http:", "https:")
+        tried = sender(resolve=Resolver("127.0.0.1"), tls=client_side)
+        if fits:
+            assert post(tried, url, permit()).status == 204
+        else:
+            with pytest.raises(NotConnected, match="certificate verify failed"):
+                post(tried, url, permit())
+            assert receiver.requests == []
