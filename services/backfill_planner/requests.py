@@ -30,6 +30,7 @@ from retrofill.store.arming import Subject
 from retrofill.store.backfills import Outcome
 from retrofill.store.clock import database_now
 from retrofill.store.pipelines import StoredPipeline
+from retrofill.tracing import parent_of, span
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,20 @@ def answer_request(
         answer = REGISTRY[before.answer_type].model_validate(before.answer)
         tx.emit(Topic.BACKFILL_EVENTS, request.id, answer, reply_to=request.record)
         return before
+    with span("plan backfill", parent_of(request.record.headers), pipeline=request.body.pipeline) as trace:
+        return _answer_first(tx, request, stored, intervals, settings, partitions, trace)
+
+
+def _answer_first(
+    tx: Transaction,
+    request: Request,
+    stored: StoredPipeline | None,
+    intervals: Intervals,
+    settings: Settings,
+    partitions: int,
+    trace: str | None,
+) -> Outcome:
+    answer: BackfillPlanned | BackfillRejected
     decision = _decide(tx.conn, request, stored, intervals, settings)
     if isinstance(decision, Rejection):
         answer = BackfillRejected(
@@ -103,11 +118,11 @@ def answer_request(
         )
     else:
         assert stored is not None  # without a pipeline there is no plan
-        answer = _write(tx, request, stored, decision, partitions)
+        answer = _write(tx, request, stored, decision, partitions, trace)
     outcome = Outcome(answer.type, answer.model_dump(mode="json", by_alias=True, exclude_none=True), request.hash)
     backfills.record_outcome(tx.conn, request.id, outcome)
     tx.after_commit.append(lambda: _count(answer))
-    tx.emit(Topic.BACKFILL_EVENTS, request.id, answer, reply_to=request.record)
+    tx.emit(Topic.BACKFILL_EVENTS, request.id, answer, reply_to=request.record, trace=trace)
     return outcome
 
 
@@ -138,7 +153,9 @@ def _decide(
     return plan(stored.definition, found, history, request.body.reprocess_behavior, now)
 
 
-def _write(tx: Transaction, request: Request, stored: StoredPipeline, made: Plan, partitions: int) -> BackfillPlanned:
+def _write(
+    tx: Transaction, request: Request, stored: StoredPipeline, made: Plan, partitions: int, trace: str | None
+) -> BackfillPlanned:
     """All rows of the backfill, and its event."""
     body, definition = request.body, stored.definition
     now = database_now(tx.conn)
@@ -158,6 +175,7 @@ def _write(tx: Transaction, request: Request, stored: StoredPipeline, made: Plan
             "triggered_by": body.triggered_by,
             "definition": definition.as_json(),
             "requested_at": now,
+            "traceparent": trace,
         },
         made,
     )

@@ -144,6 +144,7 @@ class Claims:
                 interval_start=row["interval_start"],
                 interval_end=row["interval_end"],
                 conf=backfill["conf"],
+                trace=backfill["traceparent"],
             )
             for row in queued
         ]

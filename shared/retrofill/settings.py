@@ -90,6 +90,8 @@ class Settings(BaseSettings):
     spark_cores: int | None = Field(None, description="Cores of the embedded Spark (local[n]); default: all")
     spark_driver_memory: str = Field("1g", description="Heap of the embedded Spark Connect server")
 
+    openlineage_topic: str | None = Field(None, description="Kafka topic for OpenLineage run events of the drivers")
+    openlineage_namespace: str = Field("retrofill", description="Namespace of the jobs in them")
     http_host: str = Field("127.0.0.1", description="Address that a service shows /metrics, /healthz and /readyz on")
     http_port: int = Field(0, ge=0, le=65_535, description="Its port; 0: any free one, named in the ready file")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"

@@ -22,6 +22,7 @@ class Launch:
     interval_start: datetime
     interval_end: datetime
     conf: dict[str, JsonValue]
+    trace: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """As sent to a driver process."""
@@ -33,6 +34,7 @@ class Launch:
             "interval_start": self.interval_start.isoformat(),
             "interval_end": self.interval_end.isoformat(),
             "conf": self.conf,
+            "trace": self.trace,
         }
 
 

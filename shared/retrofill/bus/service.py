@@ -35,6 +35,7 @@ from retrofill.logs import configure_logging
 from retrofill.settings import NotConfigured, Settings
 from retrofill.store.engine import make_engine
 from retrofill.store.init import read_installation
+from retrofill.tracing import configure_tracing
 
 log = structlog.get_logger(__name__)
 
@@ -65,6 +66,7 @@ def run_service(service: Service, make_handler: MakeHandler, channels: Sequence[
     """Run ``service`` until a signal ends it; returns the exit status."""
     settings = Settings()
     configure_logging(settings.log_level)
+    configure_tracing(service.name)
     arm(settings.crash_point)
     try:
         _run(settings, service, make_handler, channels)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import BigInteger, Connection, Engine, Text, select, update
 
+from retrofill import tracing
 from retrofill.bus import outbox
 from retrofill.bus.dead_letters import dead_letter, dead_letter_of
 from retrofill.bus.envelope import Record, headers_of
@@ -17,6 +18,7 @@ from retrofill.bus.topics import Service, Topic
 from retrofill.messages.base import Message
 from retrofill.store.arrays import rows_of
 from retrofill.store.tables import SERVICE_TABLES
+from retrofill.tracing import parent_of
 
 # A transaction that does not speak for the owner of the shard.
 NO_EPOCH = -1
@@ -44,13 +46,26 @@ class Transaction:
     after_commit: list[Callable[[], None]] = field(default_factory=list)
     looks: dict[str, float] = field(default_factory=dict)
 
-    def emit(self, topic: Topic, key: str | int, message: Message, *, reply_to: Record | None = None) -> None:
-        """Publish ``message`` once this transaction has committed. Raises ``Poison`` where it is too large to."""
+    def emit(
+        self,
+        topic: Topic,
+        key: str | int,
+        message: Message,
+        *,
+        reply_to: Record | None = None,
+        trace: str | None = None,
+    ) -> None:
+        """Publish ``message`` once this transaction has committed. Raises ``Poison`` where it is too large to.
+
+        Its trace context is ``trace``, or that of the message that it answers.
+        """
         if reply_to is not None and reply_to.ce_id is not None:
             message = message.model_copy(update={"in_reply_to": reply_to.ce_id})
         headers = headers_of(message, self.service.name)
-        if reply_to is not None and "traceparent" in reply_to.headers:
-            headers["traceparent"] = reply_to.headers["traceparent"]
+        if trace is None and reply_to is not None:
+            trace = parent_of(reply_to.headers)
+        if trace is not None:
+            headers[tracing.HEADER] = trace
         self._add(topic, str(key).encode(), message.encode(), _as_bytes(headers))
 
     def republish(self, record: Record, key: str, ce_id: str) -> None:

@@ -5,7 +5,7 @@ code prints goes to standard error, and so do the logs. The order is always this
 
 1. the driver, once it is warm:          ``{"ready": true}``
 2. the host:                             ``{"launch": {"backfill_id", "run_id", "attempt", "pipeline", "interval_start",
-   "interval_end", "conf"}}``; the driver opens the Spark session and sends the first heartbeat
+   "interval_end", "conf", "trace"}}``; the driver opens the Spark session and sends the first heartbeat
 3. the driver, when that is acknowledged: ``{"may_begin": true}``
 4. the host, having read that the attempt is still the live one: ``{"begin": true}``, or ``false``
 5. the driver, after its reports are acknowledged and the session is released: ``{"done": {"reported": true}}``;
@@ -24,11 +24,12 @@ from typing import IO
 
 from retrofill.driver.conversation import Conversation
 from retrofill.driver.process import Ending, end_with_host
-from retrofill.driver.report import Wire
+from retrofill.driver.report import SOURCE, Wire
 from retrofill.driver.serve import Server
 from retrofill.driver.session import ConnectSessions, choose_connect
 from retrofill.logs import configure_logging
 from retrofill.settings import Settings
+from retrofill.tracing import configure_tracing
 
 
 def main() -> None:
@@ -36,6 +37,7 @@ def main() -> None:
     heard, said = take_pipes()
     settings = Settings()
     configure_logging(settings.log_level)
+    configure_tracing(SOURCE)
     ending = Ending()
     end_with_host(ending)
     host = Conversation(heard, said, ending)

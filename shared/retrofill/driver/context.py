@@ -34,6 +34,8 @@ class Run:
     conf: dict[str, JsonValue]
     log: Any
     _sessions: Sessions
+    traceparent: str | None = None
+    """The W3C trace context of this task, to pass on to what it calls."""
 
     @property
     def logical_date(self) -> datetime:
@@ -52,7 +54,7 @@ def interval_of(launch: Launch) -> Interval:
     return Interval(launch.interval_start.astimezone(zone), launch.interval_end.astimezone(zone))
 
 
-def run_of(launch: Launch, sessions: Sessions, task: str) -> Run:
+def run_of(launch: Launch, sessions: Sessions, task: str, trace: str | None = None) -> Run:
     """The run for ``task``. Each task has a ``conf`` of its own, so that one's changes are not another's surprise."""
     return Run(
         id=launch.run_id,
@@ -62,6 +64,7 @@ def run_of(launch: Launch, sessions: Sessions, task: str) -> Run:
         conf=launch.model_copy(deep=True).conf,
         log=task_log(launch, task),
         _sessions=sessions,
+        traceparent=trace,
     )
 
 
@@ -72,4 +75,6 @@ def task_log(launch: Launch, task: str) -> Any:
         processors=[structlog.stdlib.PositionalArgumentsFormatter(), *structlog.get_config()["processors"]],
         wrapper_class=structlog.stdlib.BoundLogger,
     )
-    return log.bind(pipeline=launch.pipeline.name, run=launch.run_id, attempt=launch.attempt, task=task)
+    return log.bind(
+        pipeline=launch.pipeline.name, backfill=launch.backfill_id, run=launch.run_id, attempt=launch.attempt, task=task
+    )

@@ -21,6 +21,7 @@ class Launch(Data):
     interval_start: Moment
     interval_end: Moment
     conf: dict[str, JsonValue] = Field(default_factory=dict)
+    trace: str | None = Field(None, description="Trace context of the backfill's plan")
 
     @property
     def tag(self) -> str:

@@ -20,17 +20,19 @@ import socket  # noqa: E402
 
 from retrofill.driver.conversation import Conversation  # noqa: E402
 from retrofill.driver.process import Ending, end_with_host  # noqa: E402
-from retrofill.driver.report import Wire  # noqa: E402
+from retrofill.driver.report import SOURCE, Wire  # noqa: E402
 from retrofill.driver.serve import Server  # noqa: E402
 from retrofill.driver.session import ClassicSession  # noqa: E402
 from retrofill.logs import configure_logging  # noqa: E402
 from retrofill.settings import Settings  # noqa: E402
+from retrofill.tracing import configure_tracing, flush  # noqa: E402
 
 
 def main() -> None:
     """Serve one run."""
     settings = Settings()
     configure_logging(settings.log_level)
+    configure_tracing(SOURCE)
     ending = Ending()
     end_with_host(ending)
     host = connect(ending)
@@ -41,6 +43,7 @@ def main() -> None:
     server.serve_one()
     # Nothing that user code left running keeps the process.
     sys.stdout.flush()
+    flush()
     os._exit(0)
 
 

@@ -11,6 +11,8 @@ from collections.abc import Callable
 
 import structlog
 
+from retrofill.tracing import flush
+
 log = structlog.get_logger(__name__)
 INTERRUPT_SECONDS = 1.5
 PR_SET_PDEATHSIG = 1
@@ -33,10 +35,10 @@ class Ending:
         if self.silence is not None:
             # Tasks fail when their work is ended, and that must not be told as the run's failure.
             self.silence()
-        if (work := self.work) is not None:
-            stopper = threading.Thread(target=_quietly, args=(work,), daemon=True)
-            stopper.start()
-            stopper.join(INTERRUPT_SECONDS)
+        last = [each for each in (self.work, flush) if each is not None]
+        stopper = threading.Thread(target=_quietly, args=last, daemon=True)
+        stopper.start()
+        stopper.join(INTERRUPT_SECONDS)
         self._leave(status)
 
     def end_now(self, why: str) -> None:
@@ -65,8 +67,9 @@ def end_with_host(ending: Ending) -> None:
         prctl(PR_SET_PDEATHSIG, signal.SIGHUP)
 
 
-def _quietly(work: Callable[[], object]) -> None:
-    try:
-        work()
-    except Exception as e:  # noqa: BLE001 - the process ends anyway, and a later attempt ends this work again
-        log.warning("work_not_interrupted", error=str(e))
+def _quietly(*works: Callable[[], object]) -> None:
+    for work in works:
+        try:
+            work()
+        except Exception as e:  # noqa: BLE001 - the process ends anyway, and a later attempt ends this work again
+            log.warning("work_not_interrupted", error=str(e))

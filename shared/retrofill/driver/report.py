@@ -17,6 +17,7 @@ from retrofill.domain.task_run import TaskState
 from retrofill.driver.launch import Launch
 from retrofill.messages.runs import ErrorInfo, Report, RunHeartbeat, RunReported, TaskReported
 from retrofill.settings import Settings
+from retrofill.tracing import HEADER
 
 log = structlog.get_logger(__name__)
 SOURCE = "spark-driver"
@@ -47,7 +48,7 @@ class Wire:
         except Exception as e:  # noqa: BLE001 - the first heartbeat finds out again
             log.warning("kafka_away", error=str(e))
 
-    def send(self, report: Report, acknowledged: Acknowledged | None = None) -> None:
+    def send(self, report: Report, acknowledged: Acknowledged | None = None, trace: str | None = None) -> None:
         """Hand over a report; ``acknowledged`` is called, from another thread, once it is durable."""
 
         def delivered(error: KafkaError | None, _: Delivered) -> None:
@@ -68,7 +69,7 @@ class Wire:
                 self._topic,
                 key=report.backfill_id.encode(),
                 value=report.encode(),
-                headers=wire_headers(headers_of(report, SOURCE)),
+                headers=wire_headers(headers_of(report, SOURCE) | ({} if trace is None else {HEADER: trace})),
                 on_delivery=delivered,
             )
 
@@ -93,21 +94,24 @@ class Reporter:
     def __init__(self, wire: Wire, launch: Launch) -> None:
         self._wire = wire
         self._about = launch.about
+        self.trace = launch.trace
 
     def heartbeat(self, acknowledged: Acknowledged) -> None:
         """The attempt is alive."""
-        self._wire.send(RunHeartbeat(**self._about, sent_at=datetime.now(UTC)), acknowledged)
+        self._wire.send(RunHeartbeat(**self._about, sent_at=datetime.now(UTC)), acknowledged, self.trace)
 
     def task(self, task: str, state: TaskState, try_number: int = 1, error: ErrorInfo | None = None) -> None:
         """One task changed its state."""
         self._wire.send(
             TaskReported(
                 **self._about, sent_at=datetime.now(UTC), task=task, state=state, try_number=try_number, error=error
-            )
+            ),
+            trace=self.trace,
         )
 
     def ended(self, succeeded: bool, error: ErrorInfo | None) -> None:
         """The attempt ended; returns when this and everything before it is acknowledged."""
         state = "succeeded" if succeeded else "failed"
-        self._wire.send(RunReported(**self._about, sent_at=datetime.now(UTC), state=state, error=error))
+        report = RunReported(**self._about, sent_at=datetime.now(UTC), state=state, error=error)
+        self._wire.send(report, trace=self.trace)
         self._wire.flush()

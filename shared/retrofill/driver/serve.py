@@ -14,12 +14,14 @@ from retrofill.driver.errors import error_info
 from retrofill.driver.execute import FAILURES, Execution, Result
 from retrofill.driver.launch import Launch
 from retrofill.driver.lease import Lease
+from retrofill.driver.lineage import lineage_of
 from retrofill.driver.process import Ending
 from retrofill.driver.report import Reporter, Wire
 from retrofill.driver.session import Sessions
 from retrofill.driver.submit import Submits
 from retrofill.pipeline import Pipeline
 from retrofill.settings import Settings
+from retrofill.tracing import fail_span, span
 
 log = structlog.get_logger(__name__)
 
@@ -40,6 +42,7 @@ class Server:
         self._host = host
         self._sessions_of = sessions_of
         self._code = Code()
+        self._lineage = lineage_of(settings)
         self._wire = wire
         ending.silence = wire.silence
 
@@ -62,12 +65,28 @@ class Server:
         self._host.say("may_begin", True)
         begin = bool(self._host.hear("begin"))
         if begin:
-            result = failure or attempt.run(reporter)
-            reporter.ended(result.succeeded, result.error)
+            self._work(launch, attempt, reporter, failure)
         lease.stop()
         self._ending.work = None
         attempt.release()
         self._host.say("done", {"reported": begin})
+
+    def _work(self, launch: Launch, attempt: Attempt, reporter: Reporter, failure: Result | None) -> None:
+        """User code, and the report of how it went."""
+        about: dict[str, str | int] = {
+            "pipeline": launch.pipeline.name,
+            "backfill": launch.backfill_id,
+            "run": launch.run_id,
+        }
+        about["attempt"] = launch.attempt
+        with span("run", launch.trace, **about) as trace:
+            reporter.trace = trace
+            self._lineage.started(launch)
+            result = failure or attempt.run(reporter)
+            if result.error is not None:
+                fail_span(f"{result.error.type}: {result.error.message}")
+        self._lineage.ended(launch, result.error, succeeded=result.succeeded)
+        reporter.ended(result.succeeded, result.error)
 
 
 class Attempt:
@@ -98,7 +117,8 @@ class Attempt:
             pipeline = self._pipeline()
         except FAILURES as e:
             return Result(False, error_info(e))
-        return Execution(tasks, lambda task: self._body(pipeline, task), reporter.task).run()
+        trace = reporter.trace
+        return Execution(tasks, lambda task: self._traced(pipeline, task, trace), reporter.task).run()
 
     def interrupt(self) -> None:
         """End what was started elsewhere."""
@@ -123,12 +143,16 @@ class Attempt:
                 raise CodeMoved(f"pipeline {pipeline.name!r} has no task {name!r} any more: apply it again")
         return pipeline
 
-    def _body(self, pipeline: Pipeline | None, task: TaskDefinition) -> object:
+    def _traced(self, pipeline: Pipeline | None, task: TaskDefinition, parent: str | None) -> object:
+        with span(f"task {task.name}", parent, pipeline=self._launch.pipeline.name) as trace:
+            return self._body(pipeline, task, trace)
+
+    def _body(self, pipeline: Pipeline | None, task: TaskDefinition, trace: str | None) -> object:
         if pipeline is None or task.submit is not None:
             self._submits.run(task)
             return None
         try:
-            return pipeline.functions[task.name](run_of(self._launch, self._sessions, task.name))
+            return pipeline.functions[task.name](run_of(self._launch, self._sessions, task.name, trace))
         except FAILURES as e:
             self._leave_where_lost(e)
             raise

@@ -1,0 +1,117 @@
+"""OpenLineage run events of a driver, on a Kafka topic: who processed which data interval of which pipeline, and when.
+
+Off unless ``RETROFILL_OPENLINEAGE_TOPIC`` is set. What goes wrong here never fails a run.
+"""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import structlog
+
+from retrofill.bus.clients import common_config
+from retrofill.driver.launch import Launch
+from retrofill.messages.runs import ErrorInfo
+from retrofill.settings import Settings
+
+log = structlog.get_logger(__name__)
+# Run ids of OpenLineage are UUIDs: the same attempt has the same one, whoever computes it.
+NAMESPACE = uuid.UUID("8d0f3f52-50c5-4b0e-a1c5-0d7b6a2f9c11")
+PRODUCER = "https://github.com/retrofill/retrofill"
+
+
+class Lineage(Protocol):
+    """Told of one attempt after the other."""
+
+    def started(self, launch: Launch) -> None:
+        """User code begins."""
+
+    def ended(self, launch: Launch, error: ErrorInfo | None, *, succeeded: bool) -> None:
+        """All tasks are done."""
+
+
+class NoLineage:
+    """Nobody wants to know."""
+
+    def started(self, launch: Launch) -> None:
+        """Tell nobody."""
+
+    def ended(self, launch: Launch, error: ErrorInfo | None, *, succeeded: bool) -> None:
+        """Tell nobody."""
+
+
+class KafkaLineage:
+    """Publishes run events with the OpenLineage client."""
+
+    def __init__(self, settings: Settings, topic: str) -> None:
+        from openlineage.client import OpenLineageClient
+        from openlineage.client.transport.kafka import KafkaConfig, KafkaTransport
+
+        ours = common_config(settings, "openlineage")
+        # The log handler is the one value that is no text.
+        config = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in ours.items()}
+        config.pop("logger", None)
+        self._client = OpenLineageClient(transport=KafkaTransport(KafkaConfig(config=config, topic=topic, flush=False)))
+        self._namespace = settings.openlineage_namespace
+
+    def started(self, launch: Launch) -> None:
+        """START."""
+        self._emit("START", launch, None)
+
+    def ended(self, launch: Launch, error: ErrorInfo | None, *, succeeded: bool) -> None:
+        """COMPLETE, or FAIL with the error."""
+        self._emit("COMPLETE" if succeeded else "FAIL", launch, error)
+
+    def _emit(self, kind: str, launch: Launch, error: ErrorInfo | None) -> None:
+        try:
+            self._client.emit(_event(kind, self._namespace, launch, error))
+        except Exception as e:  # noqa: BLE001 - whatever it is, the run goes on
+            log.warning("lineage_not_told", error=str(e), run=launch.run_id, attempt=launch.attempt)
+
+
+def _event(kind: str, namespace: str, launch: Launch, error: ErrorInfo | None) -> Any:
+    from openlineage.client.event_v2 import Job, Run, RunEvent, RunState
+    from openlineage.client.facet_v2 import error_message_run, job_type_job, nominal_time_run, parent_run
+
+    facets: dict[str, Any] = {
+        "nominalTime": nominal_time_run.NominalTimeRunFacet(
+            nominalStartTime=launch.interval_start.astimezone(UTC).isoformat(),
+            nominalEndTime=launch.interval_end.astimezone(UTC).isoformat(),
+        ),
+        "parent": parent_run.ParentRunFacet(
+            run=parent_run.Run(runId=str(uuid.uuid5(NAMESPACE, f"backfill {launch.backfill_id}"))),
+            job=parent_run.Job(namespace=namespace, name=f"{launch.pipeline.name}.backfill"),
+        ),
+    }
+    if error is not None:
+        facets["errorMessage"] = error_message_run.ErrorMessageRunFacet(
+            message=f"{error.type}: {error.message}", programmingLanguage="python", stackTrace=error.traceback
+        )
+    job_type = job_type_job.JobTypeJobFacet(processingType="BATCH", integration="RETROFILL", jobType="RUN")
+    return RunEvent(
+        eventType=RunState[kind],
+        eventTime=datetime.now(UTC).isoformat(),
+        run=Run(runId=run_uuid(launch.run_id, launch.attempt), facets=facets),
+        job=Job(namespace=namespace, name=launch.pipeline.name, facets={"jobType": job_type}),
+        producer=PRODUCER,
+    )
+
+
+def run_uuid(run_id: int, attempt: int) -> str:
+    """The OpenLineage run id of an attempt."""
+    return str(uuid.uuid5(NAMESPACE, f"run {run_id} attempt {attempt}"))
+
+
+def lineage_of(settings: Settings) -> Lineage:
+    """What the settings ask for; a missing package is said once, and no run fails for it."""
+    if settings.openlineage_topic is None:
+        return NoLineage()
+    try:
+        return KafkaLineage(settings, settings.openlineage_topic)
+    except ImportError as e:
+        log.error(
+            "no_lineage", error=str(e), what_to_do="install retrofill[lineage], or unset RETROFILL_OPENLINEAGE_TOPIC"
+        )
+        return NoLineage()

@@ -1,0 +1,84 @@
+"""Trace context (W3C ``traceparent``) from the request to the driver, and spans where OpenTelemetry's exporter is configured.
+
+Without ``OTEL_EXPORTER_OTLP_ENDPOINT`` nothing of OpenTelemetry is imported, and the context that came with a request is passed
+on as it is. The exporter is set up by OpenTelemetry's own variables (``OTEL_EXPORTER_OTLP_HEADERS``, ``OTEL_SERVICE_NAME``, …).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import structlog
+
+log = structlog.get_logger(__name__)
+HEADER = "traceparent"
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+# https://www.w3.org/TR/trace-context/#traceparent-header; a header that is not like this is as good as none.
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+FLUSH_MILLISECONDS = 2000
+
+_provider: Any = None
+
+
+def configure_tracing(service: str) -> None:
+    """Export the spans of this process, where an exporter is configured; once, before the first span."""
+    global _provider
+    if not any(os.environ.get(name) for name in ENDPOINTS):
+        return
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError as e:
+        log.error(
+            "no_tracing", error=str(e), what_to_do="install retrofill[otel], or unset OTEL_EXPORTER_OTLP_ENDPOINT"
+        )
+        return
+    name = os.environ.get("OTEL_SERVICE_NAME", service)
+    _provider = TracerProvider(resource=Resource.create({"service.name": name, "service.namespace": "retrofill"}))
+    _provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+
+
+def parent_of(headers: dict[str, str]) -> str | None:
+    """The trace context of a message, where it has a sound one."""
+    value = headers.get(HEADER)
+    return value if value is not None and _TRACEPARENT.fullmatch(value) else None
+
+
+@contextmanager
+def span(name: str, parent: str | None, **attributes: str | int) -> Iterator[str | None]:
+    """A span under ``parent``; gives its own context to pass on, or ``parent`` where spans are not exported.
+
+    An exception that leaves the block is recorded on the span.
+    """
+    if _provider is None:
+        yield parent
+        return
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    context = TraceContextTextMapPropagator()
+    above = context.extract({HEADER: parent}) if parent else None
+    about = {f"retrofill.{key}": value for key, value in attributes.items()}
+    with _provider.get_tracer("retrofill").start_as_current_span(name, context=above, attributes=about):
+        carrier: dict[str, str] = {}
+        context.inject(carrier)
+        yield carrier.get(HEADER, parent)
+
+
+def fail_span(message: str) -> None:
+    """Mark the present span as failed."""
+    if _provider is not None:
+        from opentelemetry.trace import Status, StatusCode, get_current_span
+
+        get_current_span().set_status(Status(StatusCode.ERROR, message))
+
+
+def flush() -> None:
+    """Export what is left, before this process ends without notice."""
+    if _provider is not None:
+        _provider.force_flush(FLUSH_MILLISECONDS)
