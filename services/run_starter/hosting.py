@@ -43,7 +43,9 @@ class DriverHost:
     def driver_ended(self, launch: Launch, *, reported: bool, reason: str) -> None:
         """Report the end of a driver that could not do so itself: its process is gone, so its lease is over."""
         if not reported:
-            log.warning("driver_gone", run=launch.run_id, attempt=launch.attempt, reason=reason)
+            log.warning(
+                "driver_gone", backfill=launch.backfill_id, run=launch.run_id, attempt=launch.attempt, reason=reason
+            )
             self._report(launch, reason)
         self._freed()
 
@@ -65,7 +67,13 @@ class DriverHost:
             self._reports.poll(0)
         except (BufferError, KafkaException) as e:
             # The lease says the same, a little later.
-            log.warning("loss_not_reported", run=launch.run_id, attempt=launch.attempt, error=str(e))
+            log.warning(
+                "loss_not_reported",
+                backfill=launch.backfill_id,
+                run=launch.run_id,
+                attempt=launch.attempt,
+                error=str(e),
+            )
 
     def closing(self) -> None:
         """Drivers that end from now on are released: this replica stops, and that is no fault of theirs."""

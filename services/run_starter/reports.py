@@ -59,7 +59,14 @@ def handle_reports(
     store.extend_leases(tx.conn, alive, now + timedelta(seconds=lease_seconds))
     for report, why in outcome.ignored:
         metrics.REPORTS_IGNORED.inc()
-        log.info("report_ignored", type=report.type, run=report.run_id, attempt=report.attempt, why=why)
+        log.info(
+            "report_ignored",
+            type=report.type,
+            backfill=report.backfill_id,
+            run=report.run_id,
+            attempt=report.attempt,
+            why=why,
+        )
 
 
 def run_row(row: RowMapping) -> RunRow:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -192,3 +196,38 @@ def test_mistakes_get_one_line(user: User, arguments: list[str], words: str) -> 
     said = user.run(*arguments, status=1)
     assert words in said
     assert len(said.strip().splitlines()) == 1
+
+
+def blocks(page: Path, heading: str) -> list[str]:
+    """The indented blocks of a section, each as it is shown."""
+    section = page.read_text().split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    return [textwrap.dedent(block) for block in re.findall(r"(?:^ {4}.*\n)+", section, re.MULTILINE)]
+
+
+def test_the_readme_is_true(user: User) -> None:
+    page = ROOT / "README.md"
+    (source,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    (user.home / "orders.py").write_text(source)
+    commands = blocks(page, "A request")[0].splitlines()
+    out = user.home / "orders"
+    for command in commands:
+        words = shlex.split(command.replace("/tmp/orders", str(out)), comments=True)
+        if words[0] != "retrofill" or words[1] == "up":
+            continue  # it is up
+        id = user.json("backfill", "list")[0]["id"]
+        user.run(*[id if word == "ID" else word for word in words[1:]])
+    assert len(list(out.glob("*"))) == 31
+    (newest,) = [b for b in user.json("backfill", "list") if b["pipeline"] == "orders_daily"]
+    assert newest["state"] == "succeeded"
+
+
+@pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
+def test_what_the_readme_does_with_kcat(user: User) -> None:
+    (script,) = [block for block in blocks(ROOT / "README.md", "A request") if "kcat" in block]
+    kafka = next(part["address"] for part in user.json("status")["parts"] if part["name"] == "kafka")
+    script = script.replace("127.0.0.1:19092", kafka).replace("/tmp/orders", str(user.home / "orders"))
+    ask, read = script.split("kcat -C")
+    subprocess.run(["sh", "-ec", ask], check=True, timeout=60)
+    until(lambda: any(b["id"] == "by-hand" for b in user.json("backfill", "list")), "it is planned")
+    told = subprocess.run(["sh", "-ec", f"kcat -C{read}"], capture_output=True, text=True, check=True, timeout=60)
+    assert any(line.startswith("by-hand ") and "BackfillPlanned" in line for line in told.stdout.splitlines())

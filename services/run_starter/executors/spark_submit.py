@@ -204,7 +204,9 @@ class SparkSubmit:
                 elif "done" in told:
                     return bool(told["done"].get("reported"))
         except OSError as e:
-            log.info("driver_hung_up", run=launch.run_id, attempt=launch.attempt, error=str(e))
+            log.info(
+                "driver_hung_up", backfill=launch.backfill_id, run=launch.run_id, attempt=launch.attempt, error=str(e)
+            )
         return False
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import structlog
+from structlog.contextvars import bound_contextvars
 
 from retrofill.domain.pipeline import TaskDefinition
 from retrofill.driver.code import Code, CodeMoved
@@ -49,6 +50,10 @@ class Server:
     def serve_one(self) -> None:
         """Wait for a launch and serve it."""
         launch = Launch.model_validate(self._host.hear("launch"))
+        with bound_contextvars(backfill=launch.backfill_id, run=launch.run_id, attempt=launch.attempt):
+            self._serve(launch)
+
+    def _serve(self, launch: Launch) -> None:
         submits = Submits(self._settings, launch)
         attempt = Attempt(launch, self._sessions_of(launch), submits, self._code, lost=self._ending.end)
         reporter = Reporter(self._wire, launch)
