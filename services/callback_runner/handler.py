@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -30,6 +31,8 @@ SLOT_FREE = "callback_slot"
 # A free slot is offered to the shards one after the other, first to the one that has waited longest.
 TURN_SECONDS = 0.005
 CLOSE_SECONDS = 5.0
+# A call that is cut off is made again, though it may have done its work: most need no more than this.
+DRAIN_SECONDS = 3.0
 
 
 class CallbackHandler(QuietHandler):
@@ -91,10 +94,13 @@ class CallbackHandler(QuietHandler):
         return {p: {CALLBACKS: place * TURN_SECONDS} for place, p in enumerate(in_order)}
 
     def close(self) -> None:
-        """Take no more, cut off what runs, and wait until that is recorded."""
+        """Take no more, let what runs end for a moment, cut off the rest, and wait until that is recorded."""
         with self._lock:
             self._closed = True
             calls = list(self._calls.values())
+        until = time.monotonic() + DRAIN_SECONDS
+        for call in calls:
+            call.join(max(0.0, until - time.monotonic()))
         for call in calls:
             call.stop()
         for call in calls:

@@ -56,6 +56,11 @@ class Servers:
         self._stack.up(lambda *_: None, lambda _: None)
         self.settings = Settings(home=self.home)
 
+    def tell_to_stop(self) -> None:
+        """SIGTERM, also to one that is stopped."""
+        self.process.send_signal(signal.SIGCONT)
+        self.process.terminate()
+
     def stop(self) -> None:
         """Stop both."""
         self._stack.down()
@@ -113,8 +118,7 @@ class Replica:
 
     def stop(self) -> None:
         """As an operator stops it."""
-        self.process.send_signal(signal.SIGCONT)
-        self.process.terminate()
+        self.tell_to_stop()
         try:
             self.process.wait(20)
         except subprocess.TimeoutExpired:
@@ -173,10 +177,12 @@ class Installation:
         return replica
 
     def close(self) -> None:
-        """End the processes that are still there."""
-        for replica in self.replicas:
-            if replica.process.poll() is None:
-                replica.stop()
+        """End the processes that are still there, all at once."""
+        there = [replica for replica in self.replicas if replica.process.poll() is None]
+        for replica in there:
+            replica.tell_to_stop()
+        for replica in there:
+            replica.stop()
 
     # Postgres
 
