@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import RowMapping
 
 from backfill_planner.decide import CancelForFailure, End, PauseForFailure, Standing, look
+from retrofill.bus.crash import crash_point
 from retrofill.bus.faults import Conflict
 from retrofill.bus.topics import Topic
 from retrofill.bus.transaction import Transaction
@@ -70,6 +71,7 @@ def look_at(tx: Transaction, id: str) -> None:
 def _end(tx: Transaction, row: RowMapping, state: BackfillState) -> None:
     now = database_now(tx.conn)
     _move(tx, row, state, {"ended_at": now})
+    crash_point("end:written")
     event = _ENDS[state](
         backfill_id=row["id"], pipeline=row["pipeline"], runs=backfills.run_counts(tx.conn, row["id"]), ended_at=now
     )

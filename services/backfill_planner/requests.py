@@ -10,6 +10,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
+from retrofill.bus.crash import crash_point
 from retrofill.bus.envelope import Record
 from retrofill.bus.faults import Poison
 from retrofill.bus.partitioning import partition_of
@@ -105,6 +106,7 @@ def answer_request(
         answer = _write(tx, request, stored, decision, partitions)
     outcome = Outcome(answer.type, answer.model_dump(mode="json", by_alias=True, exclude_none=True), request.hash)
     backfills.record_outcome(tx.conn, request.id, outcome)
+    crash_point("plan:outcome-recorded")
     tx.emit(Topic.BACKFILL_EVENTS, request.id, answer, reply_to=request.record)
     return outcome
 
@@ -150,8 +152,11 @@ def _write(tx: Transaction, request: Request, stored: StoredPipeline, made: Plan
         },
         made,
     )
+    crash_point("plan:backfill-written")
     planning.insert_runs(tx.conn, request.id, stored.no, made, now, backwards=body.run_backwards)
+    crash_point("plan:runs-written")
     _arm_deadlines(tx, request.id, stored, now, partitions)
+    crash_point("plan:deadlines-written")
     return BackfillPlanned(
         backfill_id=request.id,
         pipeline=definition.name,

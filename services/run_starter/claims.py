@@ -9,6 +9,7 @@ from datetime import timedelta
 
 from sqlalchemy import RowMapping
 
+from retrofill.bus.crash import crash_point
 from retrofill.bus.faults import Conflict
 from retrofill.bus.topics import Topic
 from retrofill.bus.transaction import Transaction
@@ -126,6 +127,7 @@ class Claims:
         }
         if store.move(tx.conn, RunState.STARTING, given, values, frm=[RunState.QUEUED]) != len(given):
             raise Conflict("a queued run was taken by somebody else")
+        crash_point("claim:written")
         definition = self.definitions.of(tx.conn, backfill["id"])
         attempts = [(row["id"], row["attempt"] + 1) for row in queued]
         store.insert_task_runs(tx.conn, attempts, [task.name for task in definition.tasks])
@@ -145,6 +147,7 @@ class Claims:
         tx.look_at("leases", self.lease_seconds)
 
     def _launch(self, launches: list[Launch]) -> None:
+        crash_point("claim:committed")
         for each in launches:
             self.executor.launch(each)
         self.launched()

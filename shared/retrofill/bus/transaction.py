@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import BigInteger, Connection, Engine, Text, select, update
 
 from retrofill.bus import outbox
+from retrofill.bus.crash import crash_point
 from retrofill.bus.dead_letters import dead_letter
 from retrofill.bus.envelope import Record, headers_of
 from retrofill.bus.faults import Fenced, Poison
@@ -85,6 +86,7 @@ def shard_transaction(
         tx = Transaction(conn, service, partition, epoch, max_message_bytes)
         yield tx
         outbox.insert_rows(conn, own, service.package, tx.outgoing)
+        crash_point("outbox:written")
     for hook in tx.after_commit:
         hook()
 
