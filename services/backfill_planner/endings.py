@@ -9,6 +9,7 @@ from sqlalchemy import RowMapping
 from backfill_planner.decide import CancelForFailure, End, PauseForFailure, Standing, look
 from backfill_planner.states import tell_state
 from retrofill.bus.arming import resolve
+from retrofill.bus.crash import crash_point
 from retrofill.bus.faults import Conflict
 from retrofill.bus.topics import Topic
 from retrofill.bus.transaction import Transaction
@@ -73,6 +74,7 @@ def _end(tx: Transaction, row: RowMapping, state: BackfillState) -> None:
     now = database_now(tx.conn)
     runs = backfills.run_counts(tx.conn, row["id"])
     _move(tx, row, state, {"ended_at": now}, runs)
+    crash_point("end:written")
     event = _ENDS[state](backfill_id=row["id"], pipeline=row["pipeline"], runs=runs, ended_at=now)
     tx.emit(Topic.BACKFILL_EVENTS, row["id"], event)
     resolve(tx, deadlines.open_of_backfill(tx.conn, row["id"]))

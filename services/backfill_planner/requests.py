@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 from backfill_planner.states import tell_state
 from retrofill.bus import metrics
 from retrofill.bus.arming import Armer
+from retrofill.bus.crash import crash_point
 from retrofill.bus.envelope import Record
 from retrofill.bus.faults import Poison
 from retrofill.bus.partitioning import partition_of
@@ -121,6 +122,7 @@ def _answer_first(
         answer = _write(tx, request, stored, decision, partitions, trace)
     outcome = Outcome(answer.type, answer.model_dump(mode="json", by_alias=True, exclude_none=True), request.hash)
     backfills.record_outcome(tx.conn, request.id, outcome)
+    crash_point("plan:outcome-recorded")
     tx.after_commit.append(lambda: _count(answer))
     tx.emit(Topic.BACKFILL_EVENTS, request.id, answer, reply_to=request.record, trace=trace)
     return outcome
@@ -180,8 +182,11 @@ def _write(
         made,
     )
     tell_state(tx, row, BackfillState.RUNNING, now)
+    crash_point("plan:backfill-written")
     planning.insert_runs(tx.conn, request.id, stored.no, made, now, backwards=body.run_backwards)
+    crash_point("plan:runs-written")
     _arm_deadlines(tx, request, stored, now, partitions)
+    crash_point("plan:deadlines-written")
     return BackfillPlanned(
         backfill_id=request.id,
         pipeline=definition.name,

@@ -10,6 +10,7 @@ from datetime import timedelta
 from sqlalchemy import RowMapping
 
 from retrofill.bus import metrics
+from retrofill.bus.crash import crash_point
 from retrofill.bus.faults import Conflict
 from retrofill.bus.topics import Topic
 from retrofill.bus.transaction import Transaction
@@ -132,6 +133,7 @@ class Claims:
         }
         if store.move(tx.conn, RunState.STARTING, given, values, frm=[RunState.QUEUED]) != len(given):
             raise Conflict("a queued run was taken by somebody else")
+        crash_point("claim:written")
         definition = self.definitions.of(tx.conn, backfill["id"])
         attempts = [(row["id"], row["attempt"] + 1) for row in queued]
         store.insert_task_runs(tx.conn, attempts, [task.name for task in definition.tasks])
@@ -153,6 +155,7 @@ class Claims:
 
     def _launch(self, launches: list[Launch]) -> None:
         metrics.RUNS_CLAIMED.inc(len(launches))
+        crash_point("claim:committed")
         for each in launches:
             self.executor.launch(each)
         self.launched()

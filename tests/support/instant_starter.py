@@ -1,14 +1,17 @@
 """A run-starter whose drivers are threads that report success at once: everything real but Spark.
 
 Run as ``python -m tests.support.instant_starter``; it reads the same settings as the service. ``INSTANT_SECONDS`` is how
-long a run takes, and logical dates in ``INSTANT_FAIL`` (ISO dates, comma separated) fail.
+long a run takes, logical dates in ``INSTANT_FAIL`` (ISO dates, comma separated) fail, and ``INSTANT_LOG`` is a file that
+gets a line of JSON for each run's work: run, attempt, interval, and when it began and ended (monotonic, of the machine).
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 from confluent_kafka import Producer
@@ -34,6 +37,8 @@ class InstantExecutor:
         self._seconds = seconds
         self._failing = failing
         self._threads = ThreadPoolExecutor(self._slots)
+        path = os.environ.get("INSTANT_LOG")
+        self._log = None if path is None else os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self._hosted: dict[tuple[int, int], threading.Event] = {}
         self._lock = threading.Lock()
         self.host: Host | None = None
@@ -67,7 +72,7 @@ class InstantExecutor:
         self._say(RunHeartbeat(**told))
         assert self.host is not None
         reported = False
-        if self.host.may_begin(launch.run_id, launch.attempt) and not ended.wait(self._seconds):
+        if self.host.may_begin(launch.run_id, launch.attempt) and self._work(launch, ended):
             failed = launch.interval_start.date().isoformat() in self._failing
             error = ErrorInfo(type="ValueError", message="this day fails") if failed else None
             for task in launch.pipeline.tasks:
@@ -78,6 +83,22 @@ class InstantExecutor:
         with self._lock:
             del self._hosted[launch.run_id, launch.attempt]
         self.host.driver_ended(launch, reported=reported, reason="ended")
+
+    def _work(self, launch: Launch, ended: threading.Event) -> bool:
+        """What a run does; whether it came to its end."""
+        began = time.monotonic()
+        done = not ended.wait(self._seconds)
+        if self._log is not None:
+            line = {
+                "run": launch.run_id,
+                "attempt": launch.attempt,
+                "interval": launch.interval_start.isoformat(),
+                "began": began,
+                "ended": time.monotonic(),
+            }
+            # One write to a file that is appended to: lines of several processes do not mix.
+            os.write(self._log, json.dumps(line).encode() + b"\n")
+        return done
 
     def _say(self, report: Report) -> None:
         self._producer.produce(

@@ -252,6 +252,7 @@ class Loop:
     def _apply(self, shard: Shard, work: Work) -> None:
         if not work.records and all(move.old == move.new for move in work.moves.values()):
             return
+        crash_point("batch:before-begin")
         with self._transaction(shard) as tx:
             crash_point("batch:begun")
             for letter in work.dead:
@@ -295,6 +296,7 @@ class Loop:
         for key in list(self._handler.rank(shard.due_looks(time.monotonic())))[:LOOKS_A_PASS]:
             shard.looks.pop(key, None)
             began = time.monotonic()
+            crash_point(f"look:before-begin:{key}")
             try:
                 with self._transaction(shard) as tx:
                     self._handler.look(tx, key)

@@ -154,14 +154,16 @@ class Relay(threading.Thread):
         while self._membership.assigned.is_set() and not self._stopping.is_set():
             if batch is None:
                 self._wait(IDLE_POLL_SECONDS)
+                batch = self._next(None)
             else:
                 began = time.monotonic()
+                crash_point("relay:numbered")
                 self._publish(client, batch)
                 metrics.PUBLISHED.inc(len(batch.rows))
                 metrics.PUBLISH_SECONDS.observe(time.monotonic() - began)
                 crash_point("relay:published")
-            batch = self._next(batch)
-            crash_point("relay:numbered")
+                batch = self._next(batch)
+                crash_point("relay:deleted")
 
     # taking over, in this order (tests/property finds a lost row for others)
 
@@ -204,6 +206,7 @@ class Relay(threading.Thread):
             state = self._assert_epoch(conn)
             if published is not None:
                 self._drop(conn, state["batch_ids"])
+                crash_point("relay:before-deletion-commit")
             return self._number(conn, state, last=state["batch"])
 
     def _assert_epoch(self, conn: Connection) -> RowMapping:

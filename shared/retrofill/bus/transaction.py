@@ -10,6 +10,7 @@ from sqlalchemy import BigInteger, Connection, Engine, Text, select, update
 
 from retrofill import tracing
 from retrofill.bus import outbox
+from retrofill.bus.crash import crash_point
 from retrofill.bus.dead_letters import dead_letter, dead_letter_of
 from retrofill.bus.envelope import Record, headers_of
 from retrofill.bus.faults import Fenced, Poison
@@ -110,6 +111,7 @@ def shard_transaction(
         tx = Transaction(conn, service, partition, epoch, max_message_bytes)
         yield tx
         outbox.insert_rows(conn, own, service.package, tx.outgoing)
+        crash_point("outbox:written")
     for hook in tx.after_commit:
         hook()
 

@@ -1,0 +1,245 @@
+"""Two schedulers read the same stale count of running runs, each started as many as were missing, and twice the limit ran.
+
+Here a claim counts under the backfill's and the pipeline's row locks, and each live run holds a slot that no other live run
+may hold: more than the limit cannot be written, whoever counts what, and whoever wakes up late with an old count.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.support.installation import Installation, Replica, daily, until
+from tests.support.sampling import Sampler, most_at_once, most_live, work_of
+
+from retrofill.bus.topics import Topic
+from retrofill.messages.runs import RunReported
+
+LIMIT = 3
+NEVER = {"INSTANT_SECONDS": "3600", "RETROFILL_DRIVER_SLOTS": "16"}
+
+
+@pytest.fixture
+def stack(installation: Installation) -> Installation:
+    """An installation with a planner."""
+    installation.start("backfill-planner")
+    return installation
+
+
+def starter(stack: Installation, environment: Mapping[str, str], crash_point: str = "") -> Replica:
+    """One more replica, which may stop itself at a point."""
+    return stack.start("instant-starter", True, **environment, RETROFILL_CRASH_POINT=crash_point)
+
+
+def finish(stack: Installation, id: str) -> None:
+    """Report success for each run of a backfill as it runs, until all are done."""
+    stack.wait_state(id, "running")
+    said: set[int] = set()
+
+    def ended() -> bool:
+        for run in stack.query("SELECT id, attempt FROM run WHERE backfill_id = %s AND state = 'running'", id):
+            if run["id"] not in said:
+                said.add(run["id"])
+                report = RunReported(backfill_id=id, run_id=run["id"], attempt=run["attempt"], state="succeeded")
+                stack.publish(Topic.RUN_REPORTS, id, report)
+        return bool(stack.value("SELECT state FROM backfill WHERE id = %s", id) == "succeeded")
+
+    until(ended, f"{id} succeeds")
+
+
+def wait_succeeded(stack: Installation, id: str) -> None:
+    """Wait for a long backfill."""
+    state = "SELECT state FROM backfill WHERE id = %s"
+    until(
+        lambda: stack.value(state, id) == "succeeded",
+        f"{id} succeeds",
+        lambda: str(stack.runs_by_state(id)),
+        seconds=150,
+    )
+
+
+def states(stack: Installation, id: str) -> list[str]:
+    """States of the runs, by position."""
+    rows = stack.query("SELECT state FROM run WHERE backfill_id = %s ORDER BY position", id)
+    return ["live" if row["state"] in ("starting", "running") else row["state"] for row in rows]
+
+
+def test_a_locked_backfill_starts_nothing_and_holds_up_nobody(stack: Installation) -> None:
+    for name in ("locked", "free"):
+        stack.apply(daily(name))
+    id = stack.request("locked", "2020-01-01", "2020-01-05", max_active_runs=LIMIT)
+    stack.outcome(id)
+    with stack.session() as other:
+        other.execute("SELECT 1 FROM backfill WHERE id = %s FOR NO KEY UPDATE", [id])
+        starter(stack, NEVER)
+        finish(stack, stack.request("free", "2020-01-01", "2020-01-05", max_active_runs=2))
+        assert states(stack, id) == ["queued"] * 5
+    until(lambda: states(stack, id) == ["live"] * LIMIT + ["queued"] * 2, "as many as may be are live, in order")
+    finish(stack, stack.request("free", "2021-01-01", "2021-01-05"))
+    assert states(stack, id) == ["live"] * LIMIT + ["queued"] * 2
+
+
+@contextmanager
+def rebalancing(stack: Installation, environment: dict[str, str]) -> Iterator[None]:
+    """A further replica comes and goes all the time, so that shards keep changing their owners."""
+    done = threading.Event()
+    errors: list[BaseException] = []
+
+    def cycle() -> None:
+        try:
+            while not done.is_set():
+                extra = starter(stack, environment)
+                done.wait(2)  # it works for a while
+                extra.stop()
+        except BaseException as e:
+            errors.append(e)
+            raise
+
+    thread = threading.Thread(target=cycle, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join(60)
+    assert not errors
+
+
+def stopped_at_its_point(replica: Replica) -> bool:
+    """Whether a process has stopped itself."""
+    stat = Path(f"/proc/{replica.process.pid}/stat").read_text()
+    return stat.rpartition(")")[2].split()[0] == "T"
+
+
+def owned_by(stack: Installation, replica: Replica) -> set[int]:
+    """The shards that a replica took over last."""
+    rows = stack.query("SELECT partition FROM run_starter_shard WHERE owner LIKE %s", f"%-{replica.process.pid}")
+    return {row["partition"] for row in rows}
+
+
+# Who claims and who owns the shard at that moment, written down by the database in the transaction of the claim.
+NOTE_CLAIMS = """
+CREATE TABLE claimed (run_id bigint, attempt integer, host text, owner text);
+CREATE FUNCTION note_claim() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = retrofill AS $$
+BEGIN
+  INSERT INTO claimed SELECT NEW.id, NEW.attempt, NEW.host, s.owner
+    FROM backfill b JOIN run_starter_shard s ON s.partition = b.shard WHERE b.id = NEW.backfill_id;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER note_claim AFTER UPDATE ON run FOR EACH ROW
+  WHEN (OLD.state = 'queued' AND NEW.state = 'starting') EXECUTE FUNCTION note_claim();
+"""
+
+
+def note_claims(stack: Installation) -> None:
+    """Begin to write claims down."""
+    with stack.session() as owner:
+        owner.execute(NOTE_CLAIMS)
+        owner.commit()
+
+
+def check_claims(stack: Installation, at_least: int) -> None:
+    """Each claim was made by the owner of its shard."""
+    assert stack.value("SELECT count(*) FROM claimed") >= at_least
+    assert stack.query("SELECT * FROM claimed WHERE host IS DISTINCT FROM owner") == []
+
+
+def test_three_replicas_one_stopped_in_its_claim_never_start_more(stack: Installation) -> None:
+    note_claims(stack)
+    log = stack.settings.home / "work"
+    environment = {
+        "INSTANT_SECONDS": "0.05",
+        "INSTANT_LOG": str(log),
+        "RETROFILL_DRIVER_SLOTS": "8",
+        "RETROFILL_LEASE_SECONDS": "4",
+    }
+    stack.apply(daily(max_active_runs=16))
+    stopped = starter(stack, environment, "claim:written:stop")
+    id = stack.request("p", "2020-01-01", "2020-07-18", max_active_runs=LIMIT)
+    with Sampler(stack) as sampler:
+        until(lambda: stopped_at_its_point(stopped), "the first owner stands in the middle of its claim")
+        assert stack.runs_by_state(id) == {"queued": 200}
+        for _ in range(2):
+            starter(stack, environment)
+        shard = stack.value("SELECT shard FROM backfill WHERE id = %s", id)
+        until(lambda: shard not in owned_by(stack, stopped), "the shard has another owner")
+        stopped.thaw()
+        with rebalancing(stack, environment):
+            wait_succeeded(stack, id)
+    check(stack, sampler, log, {id: LIMIT}, together=LIMIT)
+    check_claims(stack, at_least=200)
+    assert stack.runs_by_state(id) == {"succeeded": 200}
+    assert stopped.process.poll() is None, "the one that was stopped works on"
+
+
+def test_a_former_owner_that_wakes_before_its_claim_claims_nothing(stack: Installation) -> None:
+    note_claims(stack)
+    stack.apply(daily(max_active_runs=16))
+    stopped = starter(stack, NEVER, "look:before-begin:b:late:stop")
+    stack.request("p", "2020-01-01", "2020-01-05", id="late", max_active_runs=LIMIT)
+    until(lambda: stopped_at_its_point(stopped), "the first owner is about to claim")
+    # The successor has one driver, so that there is room that the former owner could take.
+    starter(stack, NEVER | {"RETROFILL_DRIVER_SLOTS": "1"})
+    until(lambda: states(stack, "late") == ["live"] + ["queued"] * 4, "the successor started what it could")
+    until(lambda: not owned_by(stack, stopped), "all shards have another owner")
+    stopped.thaw()
+    # Its claim comes before anything else that it does.
+    until(lambda: bool(owned_by(stack, stopped)), "the one that was stopped works on")
+    check_claims(stack, at_least=1)
+
+
+def test_a_former_owner_that_wakes_after_its_claim_runs_no_old_attempt(stack: Installation) -> None:
+    log = stack.settings.home / "work"
+    stack.apply(daily(max_active_runs=16))
+    quick = {"INSTANT_SECONDS": "0", "INSTANT_LOG": str(log), "RETROFILL_LEASE_SECONDS": "2"}
+    stopped = starter(stack, NEVER | quick, "claim:committed:stop")
+    id = stack.request("p", "2020-01-01", "2020-01-05", max_active_runs=LIMIT)
+    until(lambda: stopped_at_its_point(stopped), "the first owner has claimed and not launched")
+    starter(stack, NEVER | {"RETROFILL_LEASE_SECONDS": "3600"})
+    second = "SELECT count(*) FROM run WHERE state = 'running' AND attempt = 2"
+    until(lambda: stack.value(second) == LIMIT, "the second attempts run")
+    stopped.thaw()
+
+    def ended() -> bool:
+        reports = [e.body for e in stack.events(Topic.RUN_REPORTS) if e.body["type"] == "RunReported"]
+        return len({report["run_id"] for report in reports if report["attempt"] == 1}) == LIMIT
+
+    until(ended, "the drivers of the first attempts are gone")
+    assert work_of(log) == []
+    assert stack.value(second) == LIMIT
+    assert states(stack, id) == ["live"] * LIMIT + ["queued"] * 2
+
+
+def test_the_pipelines_limit_holds_for_two_backfills_together(stack: Installation) -> None:
+    log = stack.settings.home / "work"
+    environment = {"INSTANT_SECONDS": "0.05", "INSTANT_LOG": str(log), "RETROFILL_DRIVER_SLOTS": "8"}
+    stack.apply(daily(max_active_runs=LIMIT))
+    for _ in range(3):
+        stack.start("instant-starter", False, **environment)
+    with Sampler(stack) as sampler:
+        ids = [stack.request("p", f"{year}-01-01", f"{year}-03-01", max_active_runs=LIMIT) for year in (2021, 2022)]
+        with rebalancing(stack, environment):
+            for id in ids:
+                wait_succeeded(stack, id)
+    check(stack, sampler, log, dict.fromkeys(ids, LIMIT), together=LIMIT)
+    assert [stack.runs_by_state(id) for id in ids] == [{"succeeded": 60}, {"succeeded": 60}]
+
+
+def check(stack: Installation, sampler: Sampler, log: Path, limits: dict[str, int], *, together: int) -> None:
+    """No limit was passed at any moment: by the rows, by the events, by what the drivers did."""
+    assert sampler.error is None
+    assert sampler.samples > 100
+    told = most_live(stack.events(Topic.RUN_EVENTS))
+    for id, limit in limits.items():
+        assert 0 < sampler.most[id] <= limit
+        assert 0 < told[id] <= limit
+    # As many as may be were seen, or nothing could have been seen to be too many.
+    assert sampler.most_together == together
+    work = work_of(log)
+    assert most_at_once(work) <= together
+    for _, attempts in itertools.groupby(sorted(work, key=lambda w: w["interval"]), key=lambda w: w["interval"]):
+        assert most_at_once(list(attempts)) == 1, "one live attempt of an interval at a time"

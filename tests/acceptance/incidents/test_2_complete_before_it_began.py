@@ -1,0 +1,292 @@
+"""A backfill's row was committed before its runs; a sweeper found no unfinished run and marked it complete, or the process
+died in between and the orphan blocked every later backfill. Here a planner that is killed at any step of planning leaves
+the whole backfill or none of it, nothing ends with an unfinished run, and every request gets its one answer.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import psycopg
+import pytest
+from confluent_kafka import TopicPartition
+from psycopg.rows import dict_row
+from tests.support.installation import PARTITIONS, Event, Installation, Servers, alert, daily, key_on, until
+
+from retrofill.bus.clients import reader
+from retrofill.bus.partitioning import partition_of
+from retrofill.bus.topics import Topic
+from retrofill.messages.backfills import BackfillRequested
+from retrofill.store import pipelines
+from retrofill.store.engine import make_engine
+
+RANGE = {"pipeline": "p", "from": "2020-01-01", "to": "2020-01-08"}
+RUNS = 8
+PLANNED, REJECTED, SUCCEEDED = "BackfillPlanned", "BackfillRejected", "BackfillSucceeded"
+# Stories are mostly waiting for the broker to notice a death, so several are told at once.
+STORIES_AT_ONCE = 4
+
+
+@dataclass(frozen=True)
+class Left:
+    """What a planner leaves that was killed at some point."""
+
+    backfill: bool  # all of its rows, or none
+    sent: bool = False  # its answer is in the topic, for those who read uncommitted
+    answer: bool = False  # its answer can be read
+
+
+# In the order of planning: before, inside and after the transaction, then the three steps of the relay.
+POINTS = {
+    "batch:before-begin": Left(backfill=False),
+    "batch:begun": Left(backfill=False),
+    "plan:backfill-written": Left(backfill=False),
+    "plan:runs-written": Left(backfill=False),
+    "plan:deadlines-written": Left(backfill=False),
+    "plan:outcome-recorded": Left(backfill=False),
+    "batch:before-commit": Left(backfill=False),
+    "outbox:written": Left(backfill=False),
+    "batch:committed": Left(backfill=True),
+    "relay:numbered": Left(backfill=True),
+    "relay:before-kafka-commit": Left(backfill=True, sent=True),
+    "relay:published": Left(backfill=True, sent=True, answer=True),
+    "relay:before-deletion-commit": Left(backfill=True, sent=True, answer=True),
+    "relay:deleted": Left(backfill=True, sent=True, answer=True),
+}
+
+# One snapshot: every backfill that has a row or an outcome, and all that a whole one has.
+BACKFILLS = """
+WITH known AS (
+  SELECT id FROM backfill UNION SELECT id FROM backfill_request WHERE answer_type = 'BackfillPlanned'
+)
+SELECT k.id, b.state, b.runs AS announced,
+  (SELECT count(*) FROM run r WHERE r.backfill_id = k.id) AS runs,
+  (SELECT count(*) FROM backfill_interval i WHERE i.backfill_id = k.id) AS intervals,
+  (SELECT count(*) FROM deadline d WHERE d.backfill_id = k.id) AS deadlines,
+  (SELECT count(*) FROM backfill_request q WHERE q.id = k.id AND q.answer_type = 'BackfillPlanned') AS outcomes,
+  (SELECT count(*) FROM run r WHERE r.backfill_id = k.id AND r.finished_at IS NULL) AS unfinished
+FROM known k LEFT JOIN backfill b ON b.id = k.id
+"""
+WHOLE = {"announced": RUNS, "runs": RUNS, "intervals": RUNS, "deadlines": RUNS, "outcomes": 1}
+
+
+@dataclass
+class Sampler:
+    """Looks at Postgres again and again from a thread, as any reader may at any moment."""
+
+    installation: Installation
+    states: set[str] = field(default_factory=set)
+    broken: list[dict[str, Any]] = field(default_factory=list)
+
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """Look all the while."""
+        ended = threading.Event()
+        with ThreadPoolExecutor(1) as thread:
+            looked = thread.submit(self._look_until, ended)
+            try:
+                yield
+            finally:
+                ended.set()
+        looked.result()
+
+    def _look_until(self, ended: threading.Event) -> None:
+        """Remember the states that were seen, and each backfill that was not whole or ended too early."""
+        dsn = self.installation.settings.dsn_of("owner")
+        with psycopg.connect(dsn, autocommit=True, row_factory=dict_row) as conn:
+            conn.execute("SET search_path = retrofill")
+            while not ended.wait(0.02):
+                for row in conn.execute(BACKFILLS):
+                    self.states.add(str(row["state"]))
+                    if not is_whole(row) or (row["state"] == "succeeded" and row["unfinished"]):
+                        self.broken.append(row)
+
+
+def is_whole(row: dict[str, Any]) -> bool:
+    """Whether a backfill has everything that its row announces, and one outcome."""
+    rows = {row["announced"], row["runs"], row["intervals"], row["deadlines"]}
+    return len(rows) == 1 and row["outcomes"] == 1
+
+
+def installation_with_a_pipeline(servers: Servers) -> Installation:
+    """The pipeline is put in force without a planner, so that the first thing a planner reaches is the request."""
+    installation = servers.installation()
+    engine = make_engine(installation.settings.dsn_of("owner"), "test")
+    with engine.begin() as conn:
+        pipelines.put(conn, daily(max_active_runs=4, deadlines=[alert("late", "RUN_QUEUED_AT", 3600)]))
+    engine.dispose()
+    return installation
+
+
+def ask(installation: Installation, id: str, **more: Any) -> str:
+    """Publish a request for the range; its ``ce_id``."""
+    body = BackfillRequested.model_validate(RANGE | more)
+    ce_id = installation.publish(Topic.BACKFILL_REQUESTS, id, body)
+    assert ce_id is not None
+    return ce_id
+
+
+class Subscriber:
+    """Reads the backfills' events committed, from the beginning and through it all."""
+
+    def __init__(self, installation: Installation) -> None:
+        self._seen: list[dict[str, Any]] = []
+        settings = installation.settings
+        self._consumer = reader(settings, "subscriber")
+        topic = f"{settings.topic_prefix}{Topic.BACKFILL_EVENTS}"
+        self._consumer.assign([TopicPartition(topic, p, 0) for p in range(settings.partitions)])
+
+    def answer(self, ce_id: str) -> dict[str, Any]:
+        """The answer to a request, as soon as it is there."""
+        until(lambda: bool(self._read_to(ce_id)), f"an answer to {ce_id}")
+        return self._read_to(ce_id)[0]
+
+    def close(self) -> None:
+        """Read no more."""
+        self._consumer.close()
+
+    def _read_to(self, ce_id: str) -> list[dict[str, Any]]:
+        # What comes with an error is the end of a partition.
+        self._seen += [json.loads(m.value() or b"") for m in self._consumer.consume(100, 0.1) if m.error() is None]
+        return [body for body in self._seen if body.get("in_reply_to") == ce_id]
+
+
+def answers(installation: Installation, isolation: str = "read_committed") -> dict[str, list[Event]]:
+    """What subscribers see, by the ``ce_id`` of the request; events that answer nothing go under their type."""
+    found: dict[str, list[Event]] = defaultdict(list)
+    for event in installation.events(Topic.BACKFILL_EVENTS, isolation=isolation):
+        found[event.body.get("in_reply_to") or event.body["type"]].append(event)
+    return found
+
+
+def killed(installation: Installation, point: str) -> Callable[[], None]:
+    """Start a planner that kills itself at ``point``; returns what waits for its death."""
+    dying = installation.start("backfill-planner", RETROFILL_CRASH_POINT=point, wait=False)
+
+    def died() -> None:
+        until(lambda: dying.process.poll() is not None, f"the planner dies at {point}")
+        assert dying.process.returncode == -signal.SIGKILL, dying.said()
+
+    return died
+
+
+def killed_while_planning(installation: Installation, subscriber: Subscriber, point: str) -> None:
+    """One request whose planner dies at ``point``, and everything that anybody asks afterwards."""
+    # The rival comes behind it on the same partition: whoever plans them, the first one wins.
+    id = key_on(1)
+    rival = next(f"rival-{n}" for n in range(100) if partition_of(f"rival-{n}", PARTITIONS) == 1)
+    asked = ask(installation, id)
+    killed(installation, point)()
+
+    left = installation.query(BACKFILLS)
+    assert [{name: row[name] for name in WHOLE} for row in left] == [WHOLE] * POINTS[point].backfill
+    assert (asked in answers(installation, "read_uncommitted")) == POINTS[point].sent
+    assert (asked in answers(installation)) == POINTS[point].answer
+
+    asked_again, asked_by_rival = ask(installation, id), ask(installation, rival)
+    installation.start("backfill-planner")
+    first, again, refused = [subscriber.answer(e) for e in (asked, asked_again, asked_by_rival)]
+    late = subscriber.answer(ask(installation, key_on(2)))
+    assert first["type"] == PLANNED
+    assert first["runs"] == RUNS
+    assert again == first | {"in_reply_to": asked_again}
+    for loser in (refused, late):
+        assert (loser["type"], loser["reason"], loser["conflicting_backfill_id"]) == (REJECTED, "overlap", id)
+    # The planner that took over looked at it, and there is nothing to complete.
+    assert installation.value("SELECT state FROM backfill") == "running"
+    assert installation.runs_by_state(id) == {"queued": RUNS}
+
+    installation.start("instant-starter", RETROFILL_DRIVER_SLOTS="4")
+    assert installation.wait_state(id, "succeeded", "failed", "cancelled") == "succeeded"
+    assert installation.runs_by_state(id) == {"succeeded": RUNS}
+    nothing_blocks_the_next(installation, subscriber)
+    each_answered_once(installation, 5)
+
+
+def killed_while_ending(installation: Installation, subscriber: Subscriber, point: str, runs: int, state: str) -> None:
+    """A backfill whose planner dies at ``point`` of the look that ends it."""
+    died = killed(installation, point)
+    asked = ask(installation, "ending", to=f"2020-01-{runs:02}")
+    assert subscriber.answer(asked)["runs"] == runs
+    installation.start("instant-starter", RETROFILL_DRIVER_SLOTS="4")
+    died()
+    assert installation.runs_by_state("ending") == {"succeeded": runs}
+    assert installation.value("SELECT state FROM backfill") == state
+    installation.start("backfill-planner")
+    assert installation.wait_state("ending", "succeeded", "failed", "cancelled") == "succeeded"
+    nothing_blocks_the_next(installation, subscriber)
+    each_answered_once(installation, 2)
+
+
+def nothing_blocks_the_next(installation: Installation, subscriber: Subscriber) -> None:
+    """The same range is planned once more."""
+    next_one = subscriber.answer(ask(installation, "next", reprocess_behavior="completed"))
+    assert (next_one["type"], next_one["runs"]) == (PLANNED, RUNS)
+
+
+def each_answered_once(installation: Installation, requests: int) -> None:
+    """Each request once and each end once, and the same event under one ``ce_id`` for those who read uncommitted."""
+    until(lambda: installation.value("SELECT count(*) FROM backfill_planner_outbox") == 0, "all is published")
+    seen = answers(installation)
+    ends = seen.pop(SUCCEEDED)
+    assert len(ends) == len({end.key for end in ends})
+    assert [len(events) for events in seen.values()] == [1] * requests
+    for events in answers(installation, "read_uncommitted").values():
+        assert len({e.headers["ce_id"] for e in events}) == len({(e.key, e.value) for e in events})
+    assert installation.events(Topic.DEAD_LETTERS) == []
+
+
+Story = Callable[[Installation, Subscriber], None]
+
+
+def sampled(servers: Servers, making: threading.Lock, story: Story) -> None:
+    """Tell a story in an installation of its own while a sampler looks at it."""
+    with making:
+        installation = installation_with_a_pipeline(servers)
+    subscriber = Subscriber(installation)
+    try:
+        sampler = Sampler(installation)
+        with sampler.looking():
+            story(installation, subscriber)
+        assert sampler.broken == []
+        assert sampler.states == {"running", "succeeded"}
+    finally:
+        subscriber.close()
+        installation.close()
+
+
+@pytest.fixture(scope="module")
+def stories(servers: Servers, request: pytest.FixtureRequest) -> Iterator[dict[str, Future[None]]]:
+    """The stories that this session's tests wait for, several told at once."""
+    told: dict[str, Story] = {point: partial(killed_while_planning, point=point) for point in POINTS}
+    # Inside the transaction that sees the last run ended; and after the look at a backfill of one run, which ends it.
+    told["end:written"] = partial(killed_while_ending, point="end:written", runs=RUNS, state="running")
+    told["look:committed"] = partial(killed_while_ending, point="look:committed", runs=1, state="succeeded")
+    chosen = {item.callspec.params["point"] for item in request.session.items if item.module is request.module}  # type: ignore[attr-defined]
+    making = threading.Lock()
+    threads = ThreadPoolExecutor(STORIES_AT_ONCE)
+    try:
+        yield {name: threads.submit(sampled, servers, making, story) for name, story in told.items() if name in chosen}
+    finally:
+        threads.shutdown(cancel_futures=True)
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_planner_killed_while_it_plans_leaves_the_whole_backfill_or_none(
+    stories: dict[str, Future[None]], point: str
+) -> None:
+    stories[point].result()
+
+
+@pytest.mark.parametrize("point", ["end:written", "look:committed"])
+def test_a_planner_killed_while_it_ends_a_backfill_ends_it_once(stories: dict[str, Future[None]], point: str) -> None:
+    stories[point].result()

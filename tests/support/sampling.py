@@ -1,0 +1,83 @@
+"""Watching limits while a test runs: what Postgres says, as often as it can be asked, and what drivers really did."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import psycopg
+
+from tests.support.installation import Event, Installation
+
+LIVE = "SELECT backfill_id, count(*) FROM run WHERE slot IS NOT NULL GROUP BY backfill_id"
+STARTS = ("RunStarted",)
+STOPS = ("RunSucceeded", "RunFailed", "RunCancelled", "RunAttemptLost")
+
+
+class Sampler:
+    """Counts live runs in a thread until left; ``most`` by backfill, and ``most_together`` of all at one moment."""
+
+    def __init__(self, made: Installation) -> None:
+        self._dsn = made.settings.dsn_of("owner")
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.most: Counter[str] = Counter()
+        self.most_together = 0
+        self.samples = 0
+        self.error: Exception | None = None
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End."""
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            with psycopg.connect(self._dsn, autocommit=True) as conn:
+                conn.execute("SET search_path = retrofill")
+                while not self._stopping.wait(0.002):
+                    rows = conn.execute(LIVE).fetchall()
+                    self.samples += 1
+                    for id, live in rows:
+                        self.most[id] = max(self.most[id], live)
+                    self.most_together = max(self.most_together, sum(live for _, live in rows))
+        except psycopg.Error as e:
+            self.error = e
+
+
+def most_live(events: Iterable[Event]) -> dict[str, int]:
+    """The largest number of runs that were live at once, by backfill, as a subscriber of run-events counts them."""
+    live: dict[str, set[int]] = {}
+    most: Counter[str] = Counter()
+    for event in events:
+        mine = live.setdefault(event.key, set())
+        if event.body["type"] in STARTS:
+            mine.add(event.body["run_id"])
+        elif event.body["type"] in STOPS:
+            mine.discard(event.body["run_id"])
+        most[event.key] = max(most[event.key], len(mine))
+    return dict(most)
+
+
+def work_of(path: Path) -> list[dict[str, Any]]:
+    """What instant drivers wrote down of their work."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def most_at_once(work: Sequence[dict[str, Any]]) -> int:
+    """How many were at work at one moment, at the most; one that ends as another begins does not count with it."""
+    moments = sorted([(w["began"], 1) for w in work] + [(w["ended"], -1) for w in work])
+    now = most = 0
+    for _, change in moments:
+        now += change
+        most = max(most, now)
+    return most

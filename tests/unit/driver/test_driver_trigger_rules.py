@@ -1,0 +1,74 @@
+"""The trigger rules as a table by hand: the states of the tasks before, and what each rule makes of the task after them.
+
+They mean what Airflow's rules of the same names mean. The table repeats nothing of the code that it checks.
+"""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+
+from retrofill.domain.pipeline import TaskDefinition, TriggerRule
+from retrofill.domain.task_run import TaskState
+from retrofill.driver.graph import next_step
+
+S = TaskState
+BEFORE = {"+": S.SUCCEEDED, "x": S.FAILED, "u": S.UPSTREAM_FAILED, "s": S.SKIPPED, ".": S.RUNNING}
+AFTER = {"go": S.QUEUED, "skip": S.SKIPPED, "bad": S.UPSTREAM_FAILED, "wait": S.NONE}
+RULES = ("all_success", "one_success", "none_failed", "none_failed_min_one_success", "all_done")
+TABLE = """
+    +      go     go     go     go     go
+    x      bad    bad    bad    bad    go
+    u      bad    bad    bad    bad    go
+    s      skip   skip   go     skip   go
+    .      wait   wait   wait   wait   wait
+    ++     go     go     go     go     go
+    +x     bad    go     bad    bad    go
+    +u     bad    go     bad    bad    go
+    +s     skip   go     go     go     go
+    +.     wait   go     wait   wait   wait
+    xx     bad    bad    bad    bad    go
+    xu     bad    bad    bad    bad    go
+    xs     bad    bad    bad    bad    go
+    x.     bad    wait   bad    bad    wait
+    us     bad    bad    bad    bad    go
+    u.     bad    wait   bad    bad    wait
+    ss     skip   skip   go     skip   go
+    s.     skip   wait   wait   wait   wait
+    +s.    skip   go     wait   wait   wait
+    +sx    bad    go     bad    bad    go
+    +x.    bad    go     bad    bad    wait
+    sx.    bad    wait   bad    bad    wait
+    ssx    bad    bad    bad    bad    go
+    ++s    skip   go     go     go     go
+"""
+ROWS = [row.split() for row in TABLE.strip().splitlines()]
+CASES = [(before, rule, end) for before, *ends in ROWS for rule, end in zip(RULES, ends, strict=True)]
+
+
+def test_the_table_has_every_rule() -> None:
+    assert set(RULES) == set(TriggerRule)
+
+
+@pytest.mark.parametrize(("before", "rule", "expected"), CASES)
+def test_a_rule_makes_of_a_task_what_the_table_says(before: str, rule: str, expected: str) -> None:
+    for order in set(permutations(before)):
+        upstream = {f"t{n}": BEFORE[sign] for n, sign in enumerate(order)}
+        last = TaskDefinition(name="last", after=tuple(upstream), trigger_rule=TriggerRule(rule))
+        step = next_step([*(TaskDefinition(name=name) for name in upstream), last], {**upstream, "last": S.NONE}, {})
+        end = S.QUEUED if "last" in step.queue else step.settled.get("last", S.NONE)
+        assert end == AFTER[expected], order
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("other", BEFORE)
+def test_a_branch_that_goes_elsewhere_skips_a_waiting_task_by_every_rule(rule: str, other: str) -> None:
+    tasks = [
+        TaskDefinition(name="other"),
+        TaskDefinition(name="fork", kind="branch"),
+        TaskDefinition(name="last", after=("other", "fork"), trigger_rule=TriggerRule(rule)),
+    ]
+    for state in (S.NONE, S.QUEUED):
+        states = {"other": BEFORE[other], "fork": S.SUCCEEDED, "last": state}
+        assert next_step(tasks, states, {"fork": frozenset()}).settled == {"last": S.SKIPPED}
