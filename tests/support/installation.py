@@ -56,11 +56,6 @@ class Servers:
         self._stack.up(lambda *_: None, lambda _: None)
         self.settings = Settings(home=self.home)
 
-    def tell_to_stop(self) -> None:
-        """SIGTERM, also to one that is stopped."""
-        self.process.send_signal(signal.SIGCONT)
-        self.process.terminate()
-
     def stop(self) -> None:
         """Stop both."""
         self._stack.down()
@@ -115,6 +110,11 @@ class Replica:
     def thaw(self) -> None:
         """SIGCONT."""
         self.process.send_signal(signal.SIGCONT)
+
+    def tell_to_stop(self) -> None:
+        """SIGTERM, also to one that is stopped."""
+        self.process.send_signal(signal.SIGCONT)
+        self.process.terminate()
 
     def stop(self) -> None:
         """As an operator stops it."""

@@ -49,6 +49,7 @@ VALUES: dict[str, Any] = {
     "range_start": AT,
     "reason": "overlap",
     "recovered_at": AT,
+    "requested_at": AT,
     "reference": "RUN_STARTED_AT",
     "run_attempt": 1,
     "run_id": 8,
