@@ -13,9 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.support.installation import Installation, Replica, daily, until
+from tests.support.installation import PARTITIONS, Installation, Replica, daily, until
 from tests.support.sampling import Sampler, most_at_once, most_live, work_of
 
+from retrofill.bus.partitioning import partition_of
 from retrofill.bus.topics import Topic
 from retrofill.messages.runs import RunReported
 
@@ -146,6 +147,34 @@ def check_claims(stack: Installation, at_least: int) -> None:
     """Each claim was made by the owner of its shard."""
     assert stack.value("SELECT count(*) FROM claimed") >= at_least
     assert stack.query("SELECT * FROM claimed WHERE host IS DISTINCT FROM owner") == []
+
+
+def id_on(shard: int, name: str) -> str:
+    """An id of a backfill of that shard."""
+    return next(id for n in range(1000) if partition_of(id := f"{name}-{n}", PARTITIONS) == shard)
+
+
+def test_two_starters_with_the_same_stale_count_fill_the_pipeline_once(stack: Installation) -> None:
+    for name in ("p", "free"):
+        stack.apply(daily(name, max_active_runs=LIMIT))
+    first = starter(stack, NEVER, "claim:written:stop")
+    second = starter(stack, NEVER)
+    until(lambda: bool(owned_by(stack, first)) and bool(owned_by(stack, second)), "each owns shards")
+    theirs, others = (min(owned_by(stack, replica)) for replica in (first, second))
+    ids = [id_on(theirs, "a"), id_on(others, "b")]
+    stack.request("p", "2021-01-01", "2021-01-05", id=ids[0], max_active_runs=LIMIT)
+    until(lambda: stopped_at_its_point(first), "the first has filled the pipeline and not said so")
+    # What the second sees is that nothing of the pipeline is live.
+    stack.request("p", "2022-01-01", "2022-01-05", id=ids[1], max_active_runs=LIMIT)
+    free = stack.request("free", "2022-01-01", "2022-01-01", id=id_on(others, "free"))
+    until(lambda: states(stack, free) == ["live"], "the second has looked at its backfill, and gone on")
+    first.thaw()
+    live = "SELECT count(*) FROM run WHERE pipeline_slot IS NOT NULL AND backfill_id = ANY(%s)"
+    until(lambda: stack.value(live, ids) >= LIMIT, "the pipeline is full")
+    # The first goes on only after its claim has landed or failed.
+    again = stack.request("free", "2023-01-01", "2023-01-01", id=id_on(theirs, "again"))
+    until(lambda: states(stack, again) == ["live"], "the first has gone on")
+    assert stack.value(live, ids) == LIMIT
 
 
 def test_three_replicas_one_stopped_in_its_claim_never_start_more(stack: Installation) -> None:
