@@ -12,6 +12,10 @@ from retrofill.messages.base import Message
 SPEC_VERSION = "1.0"
 # Names of ids that are derived and not drawn: the same bytes at the same place always have the same ce_id.
 ID_NAMESPACE = uuid.UUID("4d3f9a56-7a43-5f0e-9d3b-2b6c1a0e8f11")
+# Stands for a header in ``Record.bad_header`` whose name itself is not UTF-8; none of the headers could be read then.
+BAD_NAME = ""
+# Of the headers of one message, names and values: answers, copies and dead letters carry them on, and have to fit as well.
+MAX_HEADER_BYTES = 50_000
 
 Headers = dict[str, str]
 
@@ -68,3 +72,8 @@ def read_headers(raw: Iterable[tuple[str, bytes | None]] | None) -> tuple[Header
         except UnicodeDecodeError:
             bad = bad or name
     return headers, bad
+
+
+def header_bytes(raw: Iterable[tuple[str, bytes | None]]) -> int:
+    """How large headers are, names and values."""
+    return sum(len(name.encode("utf-8", "replace")) + len(value or b"") for name, value in raw)

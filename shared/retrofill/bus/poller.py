@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import cast
 
 import structlog
@@ -13,7 +14,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from retrofill.bus.calls import ANSWER_SECONDS, Calls
 from retrofill.bus.clients import common_config
-from retrofill.bus.envelope import Record, read_headers
+from retrofill.bus.envelope import BAD_NAME, Record, read_headers
 from retrofill.bus.inbox import Assigned, End, Inbox, Item, OutOfRange, Positioned, Records, Revoked
 from retrofill.bus.topics import Service
 from retrofill.settings import Settings
@@ -187,8 +188,7 @@ def raise_refusals(answers: Iterable[TopicPartition] | None) -> None:
 
 
 def _record(topic: str, message: Message) -> Record:
-    given = cast("list[tuple[str, str | bytes | None]]", message.headers() or [])
-    raw = tuple((name, _as_bytes(value)) for name, value in given)
+    raw, bad_name = _headers(message)
     headers, bad = read_headers(raw)
     partition, offset = message.partition(), message.offset()
     assert partition is not None and offset is not None
@@ -201,8 +201,23 @@ def _record(topic: str, message: Message) -> Record:
         headers=headers,
         raw_headers=raw,
         timestamp_ms=message.timestamp()[1],
-        bad_header=bad,
+        bad_header=BAD_NAME if bad_name else bad,
     )
+
+
+def _headers(message: Message) -> tuple[tuple[tuple[str, bytes | None], ...], bool]:
+    """The headers, or none and true where a name is not UTF-8."""
+    try:
+        given = cast("list[tuple[str, str | bytes | None]]", _get_headers(message) or [])
+    except SystemError:
+        # The binding makes text of all names. Where one is no text, it returns a broken list and leaves an exception set.
+        return (), True
+    return tuple((name, _as_bytes(value)) for name, value in given), False
+
+
+# Not `message.headers()`: Python may call that without looking for the exception, which then comes up anywhere later, or the
+# broken list is read.
+_get_headers = methodcaller("headers")
 
 
 def _as_bytes(value: str | bytes | None) -> bytes | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 
-from retrofill.bus.envelope import ID_NAMESPACE, Record
+from retrofill.bus.envelope import BAD_NAME, ID_NAMESPACE, MAX_HEADER_BYTES, Record, header_bytes
 from retrofill.bus.handler import Received
 from retrofill.bus.partitioning import partition_of
 from retrofill.bus.topics import COMPACTED, Topic
@@ -38,8 +38,14 @@ def triage(record: Record, partitions: int, topic_id: str) -> Verdict:
     """Decide on one message. ``topic_id`` is Kafka's, so that a derived ``ce_id`` is this message's for ever."""
     derived = record.ce_id or str(uuid.uuid5(ID_NAMESPACE, f"{topic_id}:{record.partition}:{record.offset}"))
     try:
+        if record.bad_header == BAD_NAME:
+            raise Undecodable("the name of a header is not UTF-8, so no header could be read")
         if record.bad_header is not None:
             raise Undecodable(f"the header {record.bad_header!r} is not UTF-8")
+        if "\0" in (record.ce_id or ""):
+            raise Undecodable("the header 'ce_id' holds a NUL character, which the database cannot store")
+        if (size := header_bytes(record.raw_headers)) > MAX_HEADER_BYTES:
+            raise Undecodable(f"the headers have {size:,} bytes, more than {MAX_HEADER_BYTES:,}")
         key = read_key(record)
         if key is None:
             return Misplaced(record, _fresh_id(record, derived), derived)

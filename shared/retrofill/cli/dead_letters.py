@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,16 @@ from retrofill.bus.topics import Topic
 from retrofill.cli.answers import ANSWERS_ON, Event, publish_and_wait
 from retrofill.cli.connect import load_settings
 from retrofill.cli.errors import UserError, wrong_usage
-from retrofill.cli.kafka import CONNECT_SECONDS, bounds_of, content, is_end, partitions_of, produce, reading_topics
+from retrofill.cli.kafka import (
+    CONNECT_SECONDS,
+    bounds_of,
+    content,
+    delete_before,
+    is_end,
+    partitions_of,
+    produce,
+    reading_topics,
+)
 from retrofill.cli.options import ANSWER_SECONDS, AsJson, Limit, TimeLimit
 from retrofill.cli.output import moment, print_json, print_text
 from retrofill.messages.backfills import BackfillCommandRejected, BackfillRejected
@@ -177,6 +187,72 @@ def replay(
         raise UserError(answer.message)
 
 
+@group.command()
+def drop(
+    place: Annotated[
+        str | None,
+        typer.Argument(metavar="[P:O]", help="The last letter to drop; those before it in its partition go too."),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Drop all that are there now, of every partition.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete dead letters that were looked at: P:O and all before it in its partition, or all.
+
+    Kafka deletes the beginning of a partition and no single message. Says how many letters that is, and asks. There is no
+    way back. Nothing but the topic of dead letters is changed.
+    """
+    if (place is None) != everything:
+        raise wrong_usage("name the last letter to drop as 'retrofill dead-letters list' prints it, or --all")
+    settings = load_settings()
+    topic = settings.topic_prefix + Topic.DEAD_LETTERS
+    last = None if place is None else find_letter(settings, place)
+    with reading_topics(settings) as consumer:
+        doomed = up_to(consumer, topic, last)
+    count = sum(doomed.counts.values())
+    if count and not yes:
+        what = "all of them" if last is None else f"those of partition {last.partition} up to {place}"
+        confirm(f"delete {named(count)}, {what}, for good?")
+    if count:
+        delete_before(settings, topic, doomed.ends)
+    if as_json:
+        print_json({"dropped": count, "by_partition": doomed.counts})
+    else:
+        print_text(f"dropped {named(count)}")
+
+
+def confirm(question: str) -> None:
+    """Ask on standard error, which leaves standard output to the answer. Raises ``UserError`` for anything but yes."""
+    sys.stderr.write(f"{question} [y/N]: ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise UserError("nothing was deleted (--yes does not ask)")
+
+
+def named(count: int) -> str:
+    """``1 dead letter``, ``2 dead letters``."""
+    return f"{count:,} dead letter{'' if count == 1 else 's'}"
+
+
+@dataclass(frozen=True)
+class Doomed:
+    """By partition: the offset before which letters are to be dropped, and how many there are."""
+
+    ends: dict[int, int]
+    counts: dict[int, int]
+
+
+def up_to(consumer: Consumer, topic: str, last: Letter | None) -> Doomed:
+    """The letters of the partition of ``last`` up to it; without one, all that are there now."""
+    ends: dict[int, int] = {}
+    counts: dict[int, int] = {}
+    for partition in partitions_of(consumer, topic) if last is None else [last.partition]:
+        first, end = bounds_of(consumer, topic, partition)
+        ends[partition] = end if last is None else last.offset + 1
+        counts[partition] = sum(1 for _ in read_range(consumer, topic, partition, first, ends[partition]))
+    return Doomed(ends, counts)
+
+
 def find_letter(settings: Settings, place: str) -> Letter:
     """The letter at ``partition:offset``. Raises ``UserError``."""
     match = PLACE.fullmatch(place)
@@ -197,9 +273,9 @@ def origin_of(letter: Letter) -> Topic:
     """Where the letter came from. Raises ``UserError`` where it cannot go back."""
     cut = [name for name in ("key_sha256", "value_sha256", "headers_left_out") if letter.ours(name) is not None]
     if cut:
-        part = cut[0].partition("_")[0]
+        part = cut[0].replace("_sha256", "").replace("_left_out", "")
         raise UserError(
-            f"dead letter {letter.place} holds only the start of a message: its {part} was too large to keep"
+            f"dead letter {letter.place} holds only the start of a message (cut: {part}): it was too large to keep"
         )
     name = letter.ours("origin_topic")
     if name is None or name not in set(Topic) or name == Topic.DEAD_LETTERS:

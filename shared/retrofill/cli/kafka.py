@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaMessage
 
-from retrofill.bus.clients import producer, reader
+from retrofill.bus.clients import admin, producer, reader
 from retrofill.cli.connect import CLIENT
 from retrofill.cli.errors import UserError
 from retrofill.settings import Settings
@@ -76,6 +76,14 @@ def produce(
     if failures or left:
         why = failures[0].str() if failures else "no answer"
         raise UserError(f"Kafka at {settings.bootstrap_servers()} did not take the message on {topic}: {why}")
+
+
+def delete_before(settings: Settings, topic: str, ends: Mapping[int, int]) -> None:
+    """Delete the records before an offset, by partition. Raises ``KafkaException`` where the broker refuses."""
+    places = [TopicPartition(topic, partition, end) for partition, end in ends.items()]
+    client = admin(settings, CLIENT)  # it has to outlive what it was asked for
+    for future in client.delete_records(places, request_timeout=CONNECT_SECONDS).values():
+        future.result(2 * CONNECT_SECONDS)
 
 
 def is_end(message: KafkaMessage) -> bool:

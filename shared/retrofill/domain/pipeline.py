@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from enum import StrEnum
 from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Any, Literal
@@ -37,21 +39,23 @@ class TriggerRule(StrEnum):
 class SubmitScript(Data):
     """An existing PySpark script run by spark-submit; ``args`` are format strings over ``interval``, ``run``, ``conf``."""
 
-    script: str
-    args: tuple[str, ...] = ()
-    conf: dict[str, str] = Field(default_factory=dict)
+    script: str = Field(description="Path of the script")
+    args: tuple[str, ...] = Field((), description="Its arguments, as in --day {interval.start:%Y-%m-%d}")
+    conf: dict[str, str] = Field(default_factory=dict, description="Spark settings of this task")
 
 
 class TaskDefinition(Data):
     """One step of a run. ``retries`` and ``retry_delay_seconds`` default to the pipeline's."""
 
-    name: Name
-    kind: Literal["python", "branch", "submit"] = "python"
-    after: tuple[str, ...] = ()
-    trigger_rule: TriggerRule = TriggerRule.ALL_SUCCESS
-    retries: int = Field(0, ge=0, le=100)
-    retry_delay_seconds: float = Field(1.0, ge=0, le=86_400)
-    submit: SubmitScript | None = None
+    name: Name = Field(description="Unique in the pipeline")
+    kind: Literal["python", "branch", "submit"] = Field(
+        "python", description="A function, a function that chooses which tasks follow, or a script"
+    )
+    after: tuple[str, ...] = Field((), description="Names of the tasks that it follows")
+    trigger_rule: TriggerRule = Field(TriggerRule.ALL_SUCCESS, description="When it starts, given the ends of those")
+    retries: int = Field(0, ge=0, le=100, description="Further tries inside one attempt of the run")
+    retry_delay_seconds: float = Field(1.0, ge=0, le=86_400, description="Between two tries")
+    submit: SubmitScript | None = Field(None, description="Of kind submit: the script")
 
     @model_validator(mode="after")
     def _submit_has_a_script(self) -> TaskDefinition:
@@ -63,9 +67,9 @@ class TaskDefinition(Data):
 class CodeLocation(Data):
     """Where the user's code is: ``file`` (absolute path) or ``module``, and the attribute that is the Pipeline."""
 
-    file: str | None = None
-    module: str | None = None
-    attribute: str
+    file: str | None = Field(None, description="Absolute path of a Python file")
+    module: str | None = Field(None, description="Name of a module that can be imported where drivers run")
+    attribute: str = Field(description="Name of the Pipeline in it")
 
     @model_validator(mode="after")
     def _file_or_module(self) -> CodeLocation:
@@ -77,29 +81,33 @@ class CodeLocation(Data):
 class PipelineDefinition(Data):
     """Everything the services know of a pipeline."""
 
-    name: Name
-    schedule: str
-    start: Bound | None = None
-    end: Bound | None = None
-    timezone: Annotated[str, AfterValidator(check_timezone)] = "UTC"
-    max_active_runs: int = Field(16, ge=1, le=10_000)
-    executor: Literal["pool", "spark-submit"] = "pool"
-    tasks: tuple[TaskDefinition, ...] = Field(min_length=1)
-    deadlines: tuple[DeadlineAlert, ...] = ()
-    code: CodeLocation
-    spark_conf: dict[str, str] = Field(default_factory=dict)
+    name: Name = Field(description="Name of the pipeline; the key")
+    schedule: str = Field(description="A preset like @daily, or a cron expression of five fields")
+    start: Bound | None = Field(None, description="First logical date; a bare date is its whole day")
+    end: Bound | None = Field(None, description="Last logical date, inclusive; a bare date is its whole day")
+    timezone: Annotated[str, AfterValidator(check_timezone)] = Field(
+        "UTC", description="Key of the IANA time zone database: that of the schedule and of bare dates"
+    )
+    max_active_runs: int = Field(16, ge=1, le=10_000, description="Most live runs of all its backfills together")
+    executor: Literal["pool", "spark-submit"] = Field(
+        "pool", description="A warm driver with a Spark Connect session a run, or a spark-submit a run"
+    )
+    tasks: tuple[TaskDefinition, ...] = Field(min_length=1, description="The steps of a run")
+    deadlines: tuple[DeadlineAlert, ...] = Field((), description="Its deadline alerts")
+    code: CodeLocation = Field(description="Where the user's code is")
+    spark_conf: dict[str, str] = Field(default_factory=dict, description="Spark settings of all its runs")
 
     @model_validator(mode="after")
     def _consistent(self) -> PipelineDefinition:
         check_schedule(self.schedule, self.timezone)
         check_tasks(self.tasks)
-        names = [alert.name for alert in self.deadlines]
-        twice = [name for name in names if names.count(name) > 1]
+        names = {alert.name for alert in self.deadlines}
+        twice = _repeated(alert.name for alert in self.deadlines)
         if twice:
             raise ValueError(f"deadline {twice[0]!r} is there twice: give each deadline a name of its own")
         if FINISH_BY in names:
             raise ValueError(f"a deadline is named {FINISH_BY!r}, as those of requests are: give it another name")
-        tasks = [task.name for task in self.tasks]
+        tasks = dict.fromkeys(task.name for task in self.tasks)
         for alert in self.deadlines:
             if alert.task is not None and alert.task not in tasks:
                 raise ValueError(
@@ -114,10 +122,10 @@ class PipelineDefinition(Data):
 
 def check_tasks(tasks: tuple[TaskDefinition, ...]) -> None:
     """Names are unique, ``after`` names tasks that exist, nothing waits for itself. Raises ``ValueError``."""
-    names = [task.name for task in tasks]
+    names = {task.name for task in tasks}
+    if twice := _repeated(task.name for task in tasks):
+        raise ValueError(f"task {twice[0]!r} is there twice: give each task a name of its own")
     for task in tasks:
-        if names.count(task.name) > 1:
-            raise ValueError(f"task {task.name!r} is there twice: give each task a name of its own")
         for upstream in task.after:
             if upstream not in names:
                 raise ValueError(f"task {task.name!r} comes after {upstream!r}, which is no task of this pipeline")
@@ -125,3 +133,8 @@ def check_tasks(tasks: tuple[TaskDefinition, ...]) -> None:
         TopologicalSorter({task.name: task.after for task in tasks}).prepare()
     except CycleError as e:
         raise ValueError(f"tasks wait for each other: {' → '.join(e.args[1])}") from e
+
+
+def _repeated(names: Iterable[str]) -> list[str]:
+    """Names that are there more than once."""
+    return [name for name, count in Counter(names).items() if count > 1]

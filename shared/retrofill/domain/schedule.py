@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
@@ -16,6 +17,12 @@ PRESETS = {
     "@quarterly": "0 0 1 1,4,7,10 *",
     "@yearly": "0 0 1 1 *",
 }
+
+# What changes of the clock may take away at most: a zone has up to four a year (Morocco), each skips an hour, which touches
+# two by name; and some zones have moved across the date line, which skipped a day.
+CHANGES_A_YEAR = 4
+SKIPPED_HOURS = 2
+SKIPPED_DAYS = 2
 
 
 class BadSchedule(ValueError):
@@ -75,8 +82,11 @@ def ticks(schedule: str, timezone: str, start: datetime) -> Iterator[datetime]:
 def boundaries(schedule: str, timezone: str, first: datetime, last: datetime, limit: int) -> list[datetime]:
     """Ticks in ``[first, last]`` and the one after: n data intervals are n + 1 boundaries, none is an empty list.
 
-    All in UTC. Raises ``TooManyIntervals`` beyond ``limit`` intervals.
+    All in UTC. Raises ``TooManyIntervals`` beyond ``limit`` intervals, and at once where they are far more.
     """
+    # The last tick of the calendar begins no interval.
+    if ticks_at_least(schedule, timezone, first, last, enough=limit + 2) >= limit + 2:
+        raise TooManyIntervals(limit)
     found: list[datetime] = []
     for tick in ticks(schedule, timezone, first):
         if len(found) > limit:
@@ -86,6 +96,36 @@ def boundaries(schedule: str, timezone: str, first: datetime, last: datetime, li
         found.append(tick)
     # The calendar ended before the last interval did: that one is not a whole interval.
     return found if len(found) > 1 else []
+
+
+def ticks_at_least(schedule: str, timezone: str, first: datetime, last: datetime, enough: int) -> int:
+    """A lower bound of the ticks in ``[first, last]``, in milliseconds where enumerating takes many seconds.
+
+    Counts the days that match in the whole months between the two; a bound of ``enough`` ends the count.
+    """
+    zone = ZoneInfo(timezone)
+    begin, end = first.astimezone(zone), (last - timedelta(minutes=1)).astimezone(zone)
+    sim = CronSim(cron_of(schedule), begin)
+    a_day = len(sim.hours) * len(sim.minutes)
+    if ((end - begin).days + 2) * a_day < enough:
+        return 0
+    a_change = min(a_day, SKIPPED_HOURS * len(sim.minutes))
+    found = -SKIPPED_DAYS * a_day
+    matching: dict[tuple[int, int, int], int] = {}
+    for year in range(begin.year, end.year + 1):
+        days = 0
+        for month in sim.months:
+            if (begin.year, begin.month) < (year, month) < (end.year, end.month):
+                weekday, length = calendar.monthrange(year, month)
+                # Nothing else of a month says which of its days match.
+                kind = (month, weekday, length)
+                if kind not in matching:
+                    matching[kind] = sum(sim.match_day(date(year, month, day)) for day in range(1, length + 1))
+                days += matching[kind]
+        found += days * a_day - min(CHANGES_A_YEAR, days) * a_change
+        if found >= enough:
+            return found
+    return 0
 
 
 def range_bound(value: date | datetime, timezone: str, *, end: bool) -> datetime:
@@ -105,7 +145,8 @@ def range_bound(value: date | datetime, timezone: str, *, end: bool) -> datetime
             return following - timedelta(microseconds=1)
         else:
             moment = datetime.combine(value, time.min, zone).astimezone(UTC)
-        # Ticks are counted from just before it, in the zone: that too has to be in the calendar.
+        # Ticks are counted from just before it, in the zone: both have to be in the calendar there.
+        moment.astimezone(zone)
         (moment - timedelta(minutes=1)).astimezone(zone)
         return moment
     except OverflowError as e:

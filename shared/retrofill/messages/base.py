@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import itertools
 import json
-from typing import Any, NoReturn
+from math import isfinite
+from typing import Any, NoReturn, Self
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 MAX_INT = 2**63 - 1
 # What validates, stores and prints a message may recurse over it.
 MAX_DEPTH = 100
 TOO_DEEP = f"the value is nested more than {MAX_DEPTH} levels deep"
+# Format of a message, the newest that is known.
+VERSION = 1
+MAX_REASON = 500
+# What serializers of a Schema Registry put before each value: a byte 0 and the schema's id, four bytes, the highest first.
+REGISTRY_MAGIC = b"\0"
+REGISTRY_PREFIX_BYTES = 5
 
 
 class Undecodable(Exception):
@@ -19,7 +26,8 @@ class Undecodable(Exception):
 
     def __init__(self, reason: str) -> None:
         # Names and texts of the message may be quoted in the reason, whatever is in them.
-        super().__init__(" ".join(reason.split()))
+        line = " ".join(reason.split())
+        super().__init__(line if len(line) <= MAX_REASON else f"{line[: MAX_REASON - 1]}…")
 
 
 class Facts(BaseModel):
@@ -27,12 +35,20 @@ class Facts(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
 
+    @model_validator(mode="after")
+    def _numbers_that_fit(self) -> Self:
+        # A number is taken from a text too, and those were not looked at when the JSON was read.
+        for name, value in self:
+            if (isinstance(value, int) and abs(value) > MAX_INT) or (isinstance(value, float) and not isfinite(value)):
+                raise ValueError(f"{name} does not fit: 64 bits are the most of an integer, and a number is finite")
+        return self
+
 
 class Message(Facts):
     """One fact or wish on a topic. ``in_reply_to`` is the ``ce_id`` that it answers."""
 
     type: str = Field("", description="Name of the message type")
-    version: int = Field(1, ge=1, le=1, description="Major version of the message's format")
+    version: int = Field(VERSION, ge=1, le=VERSION, description="Major version of the message's format")
     in_reply_to: str | None = Field(None, description="ce_id of the message that this one answers")
 
     @classmethod
@@ -54,6 +70,7 @@ REGISTRY: dict[str, type[Message]] = {}
 
 def decode_object(value: bytes) -> dict[str, Any]:
     """A JSON object of UTF-8 bytes. Raises ``Undecodable``."""
+    _refuse_registry_prefix(value)
     try:
         text = value.decode("utf-8")
         body = json.loads(text, parse_constant=_no_constant, parse_int=_int64, parse_float=_finite)
@@ -82,6 +99,7 @@ def decode(value: bytes | None, header_type: str | None = None) -> Message:
     model = REGISTRY.get(named)
     if model is None:
         raise Undecodable(f"unknown message type {named!r}")
+    _refuse_newer(named, body.get("version"))
     try:
         return model.model_validate({**body, "type": named})
     except ValidationError as e:
@@ -95,6 +113,23 @@ def explain(error: ValidationError) -> str:
         where = ".".join(str(step) for step in complaint["loc"]) or "body"
         parts.append(f"{where}: {complaint['msg'].removeprefix('Value error, ')}")
     return "; ".join(parts)
+
+
+def _refuse_registry_prefix(value: bytes) -> None:
+    if value.startswith(REGISTRY_MAGIC) and len(value) >= REGISTRY_PREFIX_BYTES:
+        schema = int.from_bytes(value[1:REGISTRY_PREFIX_BYTES], "big")
+        raise Undecodable(
+            f"the value begins with a byte 0 and a schema id ({schema}), as serializers of a Schema Registry write it: "
+            "publish the plain JSON, with a string serializer (the JSON Schemas are in schemas/)"
+        )
+
+
+def _refuse_newer(named: str, version: object) -> None:
+    if isinstance(version, int) and version > VERSION:
+        raise Undecodable(
+            f"{named}: version {version} is newer than what this service knows ({VERSION}): upgrade the service, "
+            "then replay this message, or publish the older version"
+        )
 
 
 def _check_content(body: Any) -> None:

@@ -6,7 +6,7 @@ import uuid
 import pytest
 
 import retrofill.messages  # noqa: F401  registers every message type
-from retrofill.bus.envelope import Record, read_headers
+from retrofill.bus.envelope import MAX_HEADER_BYTES, Record, read_headers
 from retrofill.bus.handler import Received
 from retrofill.bus.partitioning import partition_of
 from retrofill.bus.topics import Topic
@@ -112,6 +112,20 @@ def test_a_header_that_is_no_text_is_dead_and_named():
     made = verdict(record(headers=[("ce_id", b"c-1"), ("ce_source", b"\xff")]))
     assert isinstance(made, Dead)
     assert "ce_source" in made.reason
+
+
+def test_headers_that_no_answer_could_carry_on_are_dead():
+    fits = [("ce_id", b"x" * (MAX_HEADER_BYTES - len("ce_id")))]
+    assert isinstance(verdict(record(headers=fits)), Received)
+    made = verdict(record(headers=[*fits, ("y", b"")]))
+    assert isinstance(made, Dead)
+    assert "50,001 bytes, more than 50,000" in made.reason
+
+
+def test_an_id_that_the_database_cannot_store_is_dead():
+    made = verdict(record(headers=[("ce_id", b"c\0")]))
+    assert isinstance(made, Dead)
+    assert "NUL" in made.reason
 
 
 # a key that belongs elsewhere

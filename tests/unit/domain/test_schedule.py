@@ -17,6 +17,7 @@ from retrofill.domain.schedule import (
     cron_of,
     range_bound,
     ticks,
+    ticks_at_least,
 )
 
 NEW_YORK, BERLIN, SAO_PAULO = "America/New_York", "Europe/Berlin", "America/Sao_Paulo"
@@ -299,3 +300,36 @@ def test_boundaries_are_exactly_the_minutes_that_match(minute, hour, start, leng
     inside = [moment for moment in matching if moment <= last]
     expected = [*inside, matching[len(inside)]] if inside else []
     assert boundaries(f"{minute} {hour} * * *", "UTC", start, last, 10_000) == expected
+
+
+@pytest.mark.parametrize("zone", ["UTC", NEW_YORK, "Africa/Casablanca"])
+@pytest.mark.parametrize("schedule", ["* * * * *", "@hourly", "@daily", "*/7 3 * * 1", "* * 29 2 *", "0,30 * 1,15 * *"])
+def test_far_too_many_are_refused_without_looking_at_one(schedule, zone, monkeypatch):
+    """Enumerating so many as are allowed takes many seconds, in which nothing else is planned."""
+    monkeypatch.setattr("retrofill.domain.schedule.ticks", lambda *_: pytest.fail("the ticks were enumerated"))
+    with pytest.raises(TooManyIntervals):
+        boundaries(schedule, zone, utc(1, 2, 1), utc(9999, 12, 30), 500_000)
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    zone=st.sampled_from(["UTC", NEW_YORK, BERLIN, "Africa/Casablanca", "Pacific/Apia", "Australia/Lord_Howe"]),
+    minute=FIELD,
+    hour=HOUR,
+    day=st.sampled_from(["*", "1,15", "29", "L", "*/7"]),
+    month=st.sampled_from(["*", "3", "2,12", "10-12"]),
+    weekday=st.sampled_from(["*", "0", "0L", "MON#1", "1-5"]),
+    first=st.datetimes(datetime(2009, 1, 1), datetime(2013, 1, 1), timezones=st.just(UTC)),
+    length=st.integers(0, 900),
+)
+def test_the_bound_is_never_above_what_there_is(zone, minute, hour, day, month, weekday, first, length):
+    schedule = f"{minute} {hour} {day} {month} {weekday}"
+    last = first + timedelta(days=length)
+    most = 2_000
+    found = sum(1 for _ in islice(takewhile(lambda tick: tick <= last, ticks(schedule, zone, first)), most))
+    assert found == most or ticks_at_least(schedule, zone, first, last, enough=found + 1) <= found
+
+
+def test_a_moment_that_the_zone_has_no_time_for_is_outside_the_calendar():
+    with pytest.raises(ValueError, match="outside the calendar"):
+        range_bound(utc(9999, 12, 31, 15), "Asia/Tokyo", end=False)

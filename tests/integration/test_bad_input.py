@@ -1,0 +1,348 @@
+"""Every kind of bad input, published on the real topics in one go: each has its outcome, and none stops its partition."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import date, timedelta
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from tests.support.installation import PARTITIONS, Event, Installation, Servers, daily, key_on, until
+from tests.support.quiet import is_quiet
+from tests.support.raw_header import publish_with_header
+
+from retrofill.bus.clients import producer
+from retrofill.bus.dead_letters import PREFIX
+from retrofill.bus.partitioning import partition_of
+from retrofill.bus.topics import PLANNER, RUN_STARTER, WATCHER, Topic
+
+REQUESTS = Topic.BACKFILL_REQUESTS
+DAY = {"from": "2024-01-01", "to": "2024-01-01"}
+MAX_CONF = 10_000
+# Far more than the broker's limit of 2 MiB, which is of what it stores: it takes this where the client compresses it.
+HUGE = 10_000_000
+
+
+def request(pipeline: str = "bad", **fields: Any) -> dict[str, Any]:
+    """The body of a request."""
+    return {"type": "BackfillRequested", "pipeline": pipeline, **DAY, **fields}
+
+
+def with_conf(text: str) -> bytes:
+    """A request whose ``conf.x`` is a piece of JSON, or of what is none."""
+    return json.dumps(request(conf={"x": "HERE"})).replace('"HERE"', text).encode()
+
+
+def applied(name: str, **fields: Any) -> dict[str, Any]:
+    """The body of a definition."""
+    return {"type": "PipelineApplied", "pipeline": {**daily().as_json(), "name": name, **fields}}
+
+
+@dataclass(frozen=True)
+class Dead:
+    """A dead letter whose reason says this."""
+
+    reason: str
+    cut: bool = False
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer of this type on ``backfill-events``, with these fields."""
+
+    type: str
+    fields: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One message. ``key`` is ``...`` where the case's own is used; ``partition`` says how far from home it is put."""
+
+    value: Any
+    outcome: Dead | Answer
+    topic: Topic = REQUESTS
+    key: Any = ...
+    headers: tuple[tuple[str, bytes], ...] = ()
+    away: int = 0
+
+    def bytes(self) -> bytes | None:
+        """The value as published."""
+        return json.dumps(self.value).encode() if isinstance(self.value, dict) else self.value
+
+
+def rejected(reason: str, **fields: Any) -> Answer:
+    """A request that becomes nothing."""
+    return Answer("BackfillRejected", {"reason": reason, **fields})
+
+
+def planned(runs: int, **fields: Any) -> Answer:
+    """A request that is followed."""
+    return Answer("BackfillPlanned", {"runs": runs, **fields})
+
+
+def day(n: int) -> dict[str, str]:
+    """A range of one day that no other case has."""
+    one = f"2024-02-{n:02}"
+    return {"from": one, "to": one}
+
+
+SQL = "'; DROP TABLE retrofill.run; --"
+HTML = "<script>alert(1)</script>"
+CASES = {
+    # what is no message at all
+    "null": Case(None, Dead("the value is null")),
+    "null_run_event": Case(None, Dead("the value is null"), topic=Topic.RUN_EVENTS),
+    "null_report": Case(None, Dead("the value is null"), topic=Topic.RUN_REPORTS),
+    "null_deadline": Case(None, Dead("the value is null"), topic=Topic.DEADLINES),
+    "empty": Case(b"", Dead("not JSON")),
+    "truncated": Case(json.dumps(request()).encode()[:-20], Dead("not JSON")),
+    "truncated_pipeline": Case(b'{"type": "PipelineApplied", "pipe', Dead("not JSON"), topic=Topic.PIPELINES),
+    "truncated_report": Case(b'{"type": "RunHeartbeat"', Dead("not JSON"), topic=Topic.RUN_REPORTS),
+    "truncated_deadline": Case(b'{"type": "DeadlineArmed"', Dead("not JSON"), topic=Topic.DEADLINES),
+    "no_object": Case(b"[]", Dead("not an object")),
+    "not_utf8": Case(b'{"type": "\xff"}', Dead("not UTF-8")),
+    "utf16": Case(json.dumps(request()).encode("utf-16"), Dead("not UTF-8")),
+    "header_not_utf8": Case(request(), Dead("the header 'ce_source' is not UTF-8"), headers=(("ce_source", b"\xff"),)),
+    "id_with_nul": Case(
+        {"type": "BackfillPauseRequested"}, Dead("'ce_id' holds a NUL"), headers=(("ce_id", b"id_with_nul\0"),)
+    ),
+    "key_not_utf8": Case(request(), Dead("the key is not UTF-8"), key=b"\xff\xfe"),
+    "key_with_newline": Case(request(), Dead("the key is no id"), key=b"a\nb"),
+    "registry": Case(
+        b"\0\0\0\0\7" + json.dumps(request()).encode(), Dead("a schema id (7), as serializers of a Schema Registry")
+    ),
+    "registry_pipeline": Case(b"\0\0\0\1\0{}", Dead("publish the plain JSON"), topic=Topic.PIPELINES),
+    "deep": Case(with_conf("[" * 200 + "]" * 200), Dead("nested more than 100 levels")),
+    "nan": Case(with_conf("NaN"), Dead("NaN is not JSON")),
+    "infinite": Case(with_conf("1e400"), Dead("1e400 is too large")),
+    "65_bits": Case(with_conf(str(2**64)), Dead("does not fit 64 bits")),
+    "nul": Case(with_conf(r'"a\u0000b"'), Dead("NUL")),
+    "nul_in_pipeline": Case(request("a\0b"), Dead("NUL")),
+    "half_a_character": Case(with_conf(r'"\ud83d"'), Dead("surrogate")),
+    # what is a message of something else
+    "unknown_type": Case({"type": "BackfillWished"}, Dead("unknown message type 'BackfillWished'")),
+    "no_type": Case({"pipeline": "bad"}, Dead("has no type")),
+    "wrong_topic": Case({"type": "DeadlineArmed", "deadline_id": 1, "due_at": "2024-01-01T00:00:00Z"}, Dead("belong")),
+    "wrong_run_event": Case(request(), Dead("does not belong on run-events"), topic=Topic.RUN_EVENTS),
+    "wrong_pipeline": Case(request(), Dead("does not belong on pipelines"), topic=Topic.PIPELINES),
+    "wrong_report": Case(request(), Dead("does not belong on run-reports"), topic=Topic.RUN_REPORTS),
+    "wrong_deadline": Case(request(), Dead("does not belong on deadlines"), topic=Topic.DEADLINES),
+    "newer": Case(request(version=2), Dead("version 2 is newer")),
+    "newer_pipeline": Case({**applied("newer"), "version": 2}, Dead("version 2 is newer"), topic=Topic.PIPELINES),
+    "version_0": Case(request(version=0), Dead("version")),
+    # ids
+    "other_id": Case(request(id="somebody-else"), Dead("differs from the body's id 'somebody-else'")),
+    "other_backfill": Case(
+        {"type": "RunHeartbeat", "backfill_id": "x", "run_id": 1, "attempt": 1},
+        Dead("differs from the body's backfill_id 'x'"),
+        topic=Topic.RUN_REPORTS,
+    ),
+    "unknown_run": Case(
+        {"type": "RunHeartbeat", "backfill_id": "unknown_run", "run_id": 2**63 - 1, "attempt": 1},
+        Dead("has no run"),
+        topic=Topic.RUN_REPORTS,
+    ),
+    "no_key_report": Case(
+        {"type": "RunHeartbeat", "backfill_id": "x", "run_id": 1, "attempt": 1},
+        Dead("the message has no key"),
+        topic=Topic.RUN_REPORTS,
+        key=None,
+    ),
+    "misplaced_and_bad": Case(b"{", Dead("not JSON"), away=1),
+    "misplaced_and_unknown": Case(request("nope"), rejected("unknown_pipeline"), away=1),
+    "known_id_again": Case(
+        request("good", conf={"another": "body"}), Dead("another body under the known id"), key=b"known"
+    ),
+    # moments
+    "wrong_order": Case(request(**{"from": "2024-01-02", "to": "2024-01-01"}), rejected("bad_range")),
+    "naive": Case(request(**{"from": "2024-01-01T00:00:00"}), Dead("has no UTC offset")),
+    "naive_deadline": Case(request(finish_by="2030-01-01T00:00:00"), Dead("finish_by")),
+    "no_date": Case(request(to="tomorrow"), Dead("'tomorrow' is neither a date")),
+    "day_that_is_not": Case(request(to="2024-02-30"), Dead("to:")),
+    "calendars_end": Case(request(to="9999-12-31"), rejected("bad_range")),
+    "unbounded": Case(request("minutely", to="9999-12-30"), rejected("too_many_runs")),
+    "unbounded_daily": Case(request(**{"from": "0001-01-02", "to": "9999-12-30"}), rejected("too_many_runs")),
+    "never": Case(applied("never", schedule="0 0 30 2 *"), Dead("'0 0 30 2 *'"), topic=Topic.PIPELINES),
+    "no_zone": Case(applied("no_zone", timezone="Mars/Olympus"), Dead("no time zone"), topic=Topic.PIPELINES),
+    # size
+    "huge": Case(with_conf('"' + "x" * HUGE + '"'), rejected("conf_too_large")),
+    "huge_without_key": Case(with_conf('"' + "x" * HUGE + '"'), Dead("more than 900,000", cut=True), key=None),
+    "huge_and_bad": Case(b'"' + b"x" * HUGE, Dead("not JSON", cut=True)),
+    "huge_headers": Case(request(), Dead("bytes, more than 50,000", cut=True), headers=(("x", b"x" * 2_000_000),)),
+    "huge_key": Case(request(), Dead("the key is no id", cut=True), key=b"k" * 2_000_000),
+    "huge_type": Case({"type": "T" * 1_000_000}, Dead("unknown message type")),
+    "huge_conf": Case(request(conf={"x": "y" * MAX_CONF}), rejected("conf_too_large")),
+    # what looks bad and is only text
+    "sql": Case(request(SQL), rejected("unknown_pipeline", pipeline=SQL)),
+    "html": Case(request(HTML), rejected("unknown_pipeline", pipeline=HTML)),
+    "sql_key": Case(request("nope"), rejected("unknown_pipeline"), key=SQL.encode()),
+    "sql_pipeline": Case(applied(SQL), Dead("is no name"), topic=Topic.PIPELINES, key=SQL.encode()),
+    "pause_of_nothing": Case({"type": "BackfillPauseRequested"}, Answer("BackfillCommandRejected")),
+    # what looks bad and is not
+    "no_key": Case(request(**day(1)), planned(1), key=None),
+    "empty_key": Case(request(**day(2)), planned(1), key=b""),
+    "key_in_the_body": Case(request(id="named", **day(3)), planned(1, backfill_id="named"), key=None),
+    "misplaced": Case(request(**day(4)), planned(1), away=2),
+    # 02:30 in New York does not exist on this day; with an offset it is a moment all the same, 07:30 UTC.
+    "in_the_gap": Case(
+        request("hourly", **{"from": "2024-03-10T02:30:00-05:00", "to": "2024-03-10T04:00:00-04:00"}),
+        planned(1, range_start="2024-03-10T08:00:00Z", range_end="2024-03-10T09:00:00Z"),
+    ),
+    # The whole day, which has 23 hours.
+    "day_of_the_gap": Case(
+        request("gap", **{"from": "2024-03-10", "to": "2024-03-10"}),
+        planned(23, range_start="2024-03-10T05:00:00Z", range_end="2024-03-11T04:00:00Z"),
+    ),
+    "unknown_fields": Case(request(later={"than": "this"}, **day(5)), planned(1)),
+    "largest_integer": Case(with_conf(str(2**63 - 1)).replace(b"2024-01-01", b"2024-02-10"), planned(1)),
+}
+# Each pipeline that is really there; "good" is that of the requests that follow the cases.
+PIPELINES = {
+    "bad": daily("bad"),
+    "good": daily("good"),
+    "minutely": daily("minutely", schedule="* * * * *"),
+    "hourly": daily("hourly", schedule="@hourly", timezone="America/New_York"),
+    "gap": daily("gap", schedule="@hourly", timezone="America/New_York"),
+}
+SERVICES = (PLANNER, RUN_STARTER, WATCHER)
+
+
+@dataclass
+class Outcome:
+    """What was published for the cases."""
+
+    made: Installation
+    letters: list[Event]
+    answers: list[Event]
+
+
+@pytest.fixture(scope="module")
+def outcome(servers: Servers) -> Iterator[Outcome]:
+    """All cases published, each followed by a good message on its partition; then all outcomes awaited."""
+    made = servers.installation()
+    try:
+        made.start(
+            "instant-starter",
+            wait=False,
+            RETROFILL_DRIVER_SLOTS="1",
+            INSTANT_SECONDS="3600",
+            RETROFILL_LEASE_SECONDS="900",
+        )
+        made.start("deadline-watcher", wait=False)
+        made.start("backfill-planner", RETROFILL_MAX_CONF_BYTES=str(MAX_CONF))
+        for pipeline in PIPELINES.values():
+            made.apply(pipeline)
+        made.request("good", "2024-01-01", "2024-01-01", id="known")
+        made.outcome("known")
+        publish(made)
+        until(lambda: is_quiet(made, SERVICES), "all messages are handled and all answers published")
+        yield Outcome(
+            made,
+            made.events(Topic.DEAD_LETTERS),
+            made.events(Topic.BACKFILL_EVENTS) + made.events(Topic.PIPELINE_EVENTS),
+        )
+    finally:
+        made.close()
+
+
+def publish(made: Installation) -> None:
+    """All cases with what follows them, as a client with large limits of its own does it."""
+    client = producer(made.settings, "test", **{"message.max.bytes": 4 * HUGE, "compression.type": "zstd"})
+    for n, (name, case) in enumerate(CASES.items()):
+        key = name.encode() if case.key is ... else case.key
+        partition = (partition_of(key or b"", PARTITIONS) + case.away) % PARTITIONS
+        put(client, made, case.topic, key, case.bytes(), partition, (("ce_id", name.encode()), *case.headers))
+        topic, after, body = follower(n, case.topic, partition)
+        put(client, made, topic, after.encode(), json.dumps(body).encode(), partition, (("ce_id", after.encode()),))
+    assert client.flush(60) == 0
+    key = key_on(0)
+    publish_with_header(
+        made.settings.bootstrap_servers(),
+        f"{made.settings.topic_prefix}{REQUESTS}",
+        0,
+        key.encode(),
+        b"{}",
+        b"na\xffme",
+    )
+    put(client, made, REQUESTS, key.encode(), b'{"type": "BackfillPauseRequested"}', 0, (("ce_id", b"after-the-name"),))
+    assert client.flush(60) == 0
+
+
+def put(
+    client: Producer,
+    made: Installation,
+    topic: Topic,
+    key: bytes | None,
+    value: bytes | None,
+    partition: int,
+    headers: tuple[tuple[str, bytes], ...],
+) -> None:
+    failed = []
+    client.produce(
+        f"{made.settings.topic_prefix}{topic}",
+        key=key,
+        value=value,
+        partition=partition,
+        headers=list(headers),
+        on_delivery=lambda error, _: failed.append(error) if error else None,
+    )
+    client.poll(0)
+    assert not failed, failed
+
+
+def follower(n: int, topic: Topic, partition: int) -> tuple[Topic, str, dict[str, Any]]:
+    """A good message right after the n-th case, on its partition where that topic has answers: topic, key and body."""
+    prefix = f"after-{n}"
+    key = next(key for i in range(1000) if partition_of(key := f"{prefix}-{i}", PARTITIONS) == partition)
+    if topic == Topic.PIPELINES:
+        return topic, key, applied(key)
+    after = (date(2020, 1, 1) + timedelta(days=n)).isoformat()
+    return REQUESTS, key, request("good", **{"from": after, "to": after})
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bad_input_has_its_outcome_and_no_other(outcome: Outcome, name: str) -> None:
+    case = CASES[name]
+    letters = [letter for letter in outcome.letters if letter.headers.get("ce_id", "").rstrip("\0") == name]
+    answers = [answer for answer in outcome.answers if answer.body.get("in_reply_to") == name]
+    match case.outcome:
+        case Dead(reason, cut):
+            assert (len(letters), answers) == (1, [])
+            ours = {n.removeprefix(PREFIX): text for n, text in letters[0].headers.items() if n.startswith(PREFIX)}
+            assert reason in ours["reason"]
+            assert len(ours["reason"]) <= 500
+            assert ours["origin_topic"] == case.topic
+            assert (letters[0].value == (case.bytes() or b"")) != ("value_sha256" in ours)
+            assert bool({"value_sha256", "key_sha256", "headers_left_out"} & set(ours)) == cut
+        case Answer(type, fields):
+            assert (letters, [answer.body["type"] for answer in answers]) == ([], [type])
+            assert {field: answers[0].body.get(field) for field in fields} == fields
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_partition_goes_on(outcome: Outcome, name: str) -> None:
+    after = f"after-{list(CASES).index(name)}-"
+    answers = [e.body["type"] for e in outcome.answers if e.body.get("in_reply_to", "").startswith(after)]
+    assert answers == ["PipelineAccepted" if CASES[name].topic == Topic.PIPELINES else "BackfillPlanned"]
+
+
+def test_a_header_whose_name_is_no_text_is_a_dead_letter(outcome: Outcome) -> None:
+    (letter,) = [each for each in outcome.letters if each.headers[f"{PREFIX}reason"].startswith("the name of a header")]
+    assert (letter.key, letter.value) == (key_on(0), b"{}")
+    (answer,) = [each for each in outcome.answers if each.body.get("in_reply_to") == "after-the-name"]
+    assert answer.body["type"] == "BackfillCommandRejected"
+
+
+def test_nothing_bad_left_a_row(outcome: Outcome) -> None:
+    made = outcome.made
+    planned = [e.body for e in outcome.answers if e.body["type"] == "BackfillPlanned"]
+    assert {row["id"] for row in made.query("SELECT id FROM backfill")} == {body["backfill_id"] for body in planned}
+    assert made.value("SELECT count(*) FROM run") == sum(body["runs"] for body in planned)
+    accepted = {e.key for e in outcome.answers if e.body["type"] == "PipelineAccepted"}
+    assert {row["name"] for row in made.query("SELECT name FROM pipeline")} == accepted
+    assert made.value("SELECT count(*) FROM deadline") == 0
+    assert made.value("SELECT count(*) FROM pipeline_copy") == 0
+    assert all(replica.process.poll() is None for replica in made.replicas)

@@ -1,0 +1,50 @@
+"""Whether services have nothing left to do: the moment after which what did not happen will not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from confluent_kafka import Consumer, TopicPartition
+
+from retrofill.bus.clients import reader
+from retrofill.bus.topics import Service
+from tests.support.installation import PARTITIONS, Installation
+
+
+def is_quiet(made: Installation, services: Sequence[Service]) -> bool:
+    """Whether all services have handled everything on their topics and published all that follows from it."""
+    before = ends_of(made, services)
+    return (
+        not outboxes(made, services)
+        and stored_offsets(made, services) == before
+        and not outboxes(made, services)
+        and ends_of(made, services) == before
+    )
+
+
+def ends_of(made: Installation, services: Sequence[Service]) -> dict[tuple[str, int], int]:
+    """Where each partition that one of the services reads ends."""
+    consumer: Consumer = reader(made.settings, "test-ends")
+    try:
+        return {
+            (str(topic), partition): consumer.get_watermark_offsets(
+                TopicPartition(f"{made.settings.topic_prefix}{topic}", partition), timeout=20
+            )[1]
+            for service in services
+            for topic in service.reads
+            for partition in range(PARTITIONS)
+        }
+    finally:
+        consumer.close()
+
+
+def stored_offsets(made: Installation, services: Sequence[Service]) -> dict[tuple[str, int], int]:
+    """The consumed offsets of the services."""
+    tables = [f"SELECT topic, partition, next_offset FROM {service.package}_shard_offset" for service in services]
+    return {(row["topic"], row["partition"]): row["next_offset"] for row in made.query(" UNION ALL ".join(tables))}
+
+
+def outboxes(made: Installation, services: Sequence[Service]) -> int:
+    """How many events wait to be published."""
+    tables = [f"(SELECT count(*) FROM {service.package}_outbox)" for service in services]
+    return int(made.value(f"SELECT {' + '.join(tables)}"))
