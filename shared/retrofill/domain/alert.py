@@ -52,12 +52,14 @@ ARGUMENTS: dict[Reference, tuple[str, ...]] = {
     R.TASK_STARTED_AT: ("task",),
 }
 
+KIND = "Which kind of callback this is"
+
 
 class FunctionCall(Data):
     """A Python function or coroutine, by its name in the allow-list of the settings."""
 
-    kind: Literal["function"] = "function"
-    name: Name
+    kind: Literal["function"] = Field("function", description=KIND)
+    name: Name = Field(description="Its name in the allow-list")
 
     @property
     def label(self) -> str:
@@ -68,9 +70,9 @@ class FunctionCall(Data):
 class WebhookCall(Data):
     """A POST of the event, signed as Standard Webhooks says with the secrets that the settings have under ``secret``."""
 
-    kind: Literal["webhook"] = "webhook"
-    url: str = Field(max_length=2000)
-    secret: Name = "default"
+    kind: Literal["webhook"] = Field("webhook", description=KIND)
+    url: str = Field(max_length=2000, description="An http(s) address", json_schema_extra={"format": "uri"})
+    secret: Name = Field("default", description="Name of the secrets in the settings that sign it")
 
     @model_validator(mode="after")
     def _is_http(self) -> WebhookCall:
@@ -86,8 +88,11 @@ class WebhookCall(Data):
 class TopicMessage(Data):
     """A message on a Kafka topic of the user's own."""
 
-    kind: Literal["topic"] = "topic"
-    topic: str
+    kind: Literal["topic"] = Field("topic", description=KIND)
+    topic: str = Field(
+        description="The topic's whole name; no prefix is put before it",
+        json_schema_extra={"pattern": f"^{TOPIC.pattern}$"},
+    )
 
     @model_validator(mode="after")
     def _is_a_topic(self) -> TopicMessage:
@@ -128,18 +133,25 @@ CallbackTarget = Annotated[Target, BeforeValidator(_named)]
 class DeadlineAlert(Data):  # type: ignore[no-redef]  # the plugin takes the field kwargs for **kwargs
     """A rule of a pipeline: each run, task or backfill must be done ``interval_seconds`` after its reference moment."""
 
-    name: Name
-    reference: Reference
-    interval_seconds: float = Field(ge=-MAX_SECONDS, le=MAX_SECONDS, allow_inf_nan=False)
+    name: Name = Field(description="Unique in the pipeline")
+    reference: Reference = Field(description="What the moment counts from")
+    interval_seconds: float = Field(
+        ge=-MAX_SECONDS,
+        le=MAX_SECONDS,
+        allow_inf_nan=False,
+        description="Added to the reference's moment; negative for a warning ahead of it",
+    )
     at: AwareDatetime | None = Field(None, description="FIXED_DATETIME: the moment")
     last_n: int | None = Field(None, ge=1, le=1000, description="AVERAGE_RUNTIME: over so many last successes")
     min_runs: int | None = Field(None, ge=1, le=1000, description="AVERAGE_RUNTIME: with fewer there is no deadline")
     task: str | None = Field(None, description="TASK_STARTED_AT: the task that must be done")
-    callback: CallbackTarget | None = None
-    kwargs: dict[str, JsonValue] = Field(default_factory=dict)
-    at_most_once: bool = False
-    fire_if_past: bool = False
-    fire_on_failure: bool = False
+    callback: CallbackTarget | None = Field(None, description="What to call; a bare name is a function's")
+    kwargs: dict[str, JsonValue] = Field(
+        default_factory=dict, description="Handed to the callback; texts may refer to the deadline, as in {run.id}"
+    )
+    at_most_once: bool = Field(False, description="Do not call again where it is not known how a call ended")
+    fire_if_past: bool = Field(False, description="Also where the moment is past when the deadline is armed")
+    fire_on_failure: bool = Field(False, description="Also where it failed or was cancelled before the moment")
     digest_seconds: float | None = Field(None, ge=1, le=86_400, description="Collect misses for so long into one event")
 
     @model_validator(mode="after")

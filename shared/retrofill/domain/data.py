@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, WithJsonSchema
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,199}")
+NAME_SCHEMA = {"type": "string", "pattern": f"^{NAME.pattern}$"}
 
 
 def check_name(name: str) -> str:
@@ -19,7 +20,7 @@ def check_name(name: str) -> str:
     return name
 
 
-Name = Annotated[str, AfterValidator(check_name)]
+Name = Annotated[str, AfterValidator(check_name), WithJsonSchema(NAME_SCHEMA)]
 
 
 class Data(BaseModel):

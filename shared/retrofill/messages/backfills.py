@@ -9,7 +9,11 @@ from pydantic import Field, JsonValue
 from retrofill.domain.backfill import OnRunFailure, ReprocessBehavior
 from retrofill.domain.bounds import Bound
 from retrofill.domain.data import Name
+from retrofill.domain.planning import LeftOut, Reason
 from retrofill.messages.base import Message, Moment
+from retrofill.messages.fields import BackfillId, Explanation
+
+CAUSE = "Who asked: a user, or on_run_failure after a run failed for good"
 
 
 class BackfillRequested(Message):
@@ -17,15 +21,19 @@ class BackfillRequested(Message):
 
     type: Literal["BackfillRequested"] = "BackfillRequested"
     id: str | None = Field(None, description="Optional; equal to the key")
-    pipeline: str = Field(min_length=1, max_length=200)
+    pipeline: str = Field(min_length=1, max_length=200, description="Name of the pipeline")
     from_: Bound = Field(alias="from", description="First logical date; a bare date is its whole day")
     to: Bound = Field(description="Last logical date, inclusive; a bare date is its whole day")
     max_active_runs: int | None = Field(None, ge=1, le=10_000, description="Default: the pipeline's")
-    reprocess_behavior: ReprocessBehavior = ReprocessBehavior.NONE
-    run_backwards: bool = False
-    on_run_failure: OnRunFailure = OnRunFailure.CONTINUE
+    reprocess_behavior: ReprocessBehavior = Field(
+        ReprocessBehavior.NONE, description="Which intervals are run again whose latest run ended"
+    )
+    run_backwards: bool = Field(False, description="Latest logical date first")
+    on_run_failure: OnRunFailure = Field(
+        OnRunFailure.CONTINUE, description="What becomes of the backfill when a run failed for good"
+    )
     conf: dict[str, JsonValue] = Field(default_factory=dict, description="Handed to the tasks")
-    triggered_by: str | None = Field(None, max_length=200)
+    triggered_by: str | None = Field(None, max_length=200, description="Who or what asked, for people only")
     finish_by: Moment | None = Field(
         None, description="A deadline for this backfill: DeadlineMissed if it is not done by then"
     )
@@ -53,8 +61,8 @@ class BackfillCancelRequested(Message):
 class BackfillEvent(Message):
     """A fact about one backfill, of the planner."""
 
-    backfill_id: str
-    pipeline: str | None = None
+    backfill_id: BackfillId
+    pipeline: str | None = Field(None, description="Name of the pipeline, where it is known")
 
 
 class BackfillPlanned(BackfillEvent):
@@ -63,26 +71,30 @@ class BackfillPlanned(BackfillEvent):
     type: Literal["BackfillPlanned"] = "BackfillPlanned"
     range_start: Moment = Field(description="Start of the first data interval")
     range_end: Moment = Field(description="End of the last data interval")
-    runs: int = Field(ge=1)
-    left_out: dict[str, int] = Field(default_factory=dict, description="Intervals without a run, by reason")
-    max_active_runs: int
-    planned_at: Moment
+    runs: int = Field(ge=1, description="Runs that were made")
+    left_out: dict[str, int] = Field(
+        default_factory=dict, description=f"Intervals without a run, by reason: {', '.join(LeftOut)}"
+    )
+    max_active_runs: int = Field(description="Most runs at a time")
+    planned_at: Moment = Field(description="When, by the database's clock")
 
 
 class BackfillRejected(BackfillEvent):
     """The request became nothing; ``reason`` is for programs, ``message`` for people."""
 
     type: Literal["BackfillRejected"] = "BackfillRejected"
-    reason: str
-    message: str
-    conflicting_backfill_id: str | None = None
+    reason: str = Field(description=f"Why, for programs: {', '.join(Reason)}; new ones may be added")
+    message: Explanation
+    conflicting_backfill_id: str | None = Field(
+        None, description="Of reason overlap: the active backfill that has the range"
+    )
 
 
 class BackfillPaused(BackfillEvent):
     """No new run starts until it is resumed."""
 
     type: Literal["BackfillPaused"] = "BackfillPaused"
-    cause: Literal["user", "run_failure"] = "user"
+    cause: Literal["user", "run_failure"] = Field("user", description=CAUSE)
 
 
 class BackfillResumed(BackfillEvent):
@@ -95,14 +107,14 @@ class BackfillCancelling(BackfillEvent):
     """What has not ended is being cancelled."""
 
     type: Literal["BackfillCancelling"] = "BackfillCancelling"
-    cause: Literal["user", "run_failure"] = "user"
+    cause: Literal["user", "run_failure"] = Field("user", description=CAUSE)
 
 
 class BackfillEnded(BackfillEvent):
     """All runs ended; ``runs`` counts them by state."""
 
-    runs: dict[str, int] = Field(default_factory=dict)
-    ended_at: Moment | None = None
+    runs: dict[str, int] = Field(default_factory=dict, description="Runs by the state in which they ended")
+    ended_at: Moment | None = Field(None, description="When, by the database's clock")
 
 
 class BackfillCancelled(BackfillEnded):
@@ -127,5 +139,5 @@ class BackfillCommandRejected(BackfillEvent):
     """A pause, resume or cancel that cannot be followed."""
 
     type: Literal["BackfillCommandRejected"] = "BackfillCommandRejected"
-    command: str
-    message: str
+    command: str = Field(description="Message type of the command")
+    message: Explanation

@@ -4,35 +4,38 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.messages.base import Message
+from retrofill.messages.fields import Explanation, PipelineName
 
 
 class PipelineApplied(Message):
     """The whole definition of a pipeline; later ones replace it for later backfills."""
 
     type: Literal["PipelineApplied"] = "PipelineApplied"
-    pipeline: PipelineDefinition
+    pipeline: PipelineDefinition = Field(description="The definition; its name is the key")
 
 
 class PipelineAccepted(Message):
     """The definition is in force."""
 
     type: Literal["PipelineAccepted"] = "PipelineAccepted"
-    pipeline: str
-    changed: bool
+    pipeline: PipelineName
+    changed: bool = Field(description="Whether it differs from what was in force before")
 
 
 class PipelineRejected(Message):
     """The definition cannot be used."""
 
     type: Literal["PipelineRejected"] = "PipelineRejected"
-    pipeline: str
-    message: str
+    pipeline: PipelineName
+    message: Explanation
 
 
 class PipelineRemoved(Message):
     """A null value removed the pipeline: new backfills of it are refused, the present ones end."""
 
     type: Literal["PipelineRemoved"] = "PipelineRemoved"
-    pipeline: str
+    pipeline: PipelineName

@@ -9,6 +9,16 @@ from pydantic import BaseModel, ConfigDict, Field
 from retrofill.domain.run import RunState
 from retrofill.domain.task_run import TaskState
 from retrofill.messages.base import Message, Moment
+from retrofill.messages.fields import (
+    Attempt,
+    BackfillId,
+    IntervalEnd,
+    IntervalStart,
+    PipelineName,
+    RunId,
+    TaskName,
+    TryNumber,
+)
 
 
 class ErrorInfo(BaseModel):
@@ -16,17 +26,17 @@ class ErrorInfo(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    type: str = Field(max_length=200)
-    message: str = Field(max_length=4000)
-    traceback: str | None = Field(None, max_length=8000)
+    type: str = Field(max_length=200, description="Name of the exception's class")
+    message: str = Field(max_length=4000, description="Its text")
+    traceback: str | None = Field(None, max_length=8000, description="The last lines of the traceback")
 
 
 class Report(Message):
     """What a driver says of one attempt; the backfill's id is the key too."""
 
-    backfill_id: str
-    run_id: int
-    attempt: int = Field(ge=1)
+    backfill_id: BackfillId
+    run_id: RunId
+    attempt: int = Field(ge=1, description="Which attempt of the run, from 1: reports of an older one change nothing")
     sent_at: Moment | None = Field(None, description="The driver's clock; for people only")
 
 
@@ -40,10 +50,10 @@ class TaskReported(Report):
     """One task changed its state; ``try_number`` counts its tries inside this attempt from 1."""
 
     type: Literal["TaskReported"] = "TaskReported"
-    task: str
-    state: TaskState
-    try_number: int = Field(1, ge=1)
-    error: ErrorInfo | None = None
+    task: TaskName
+    state: TaskState = Field(description="Its new state")
+    try_number: int = Field(1, ge=1, description="Tries of the task inside this attempt, from 1")
+    error: ErrorInfo | None = Field(None, description="Of a try that failed: why")
 
 
 class RunReported(Report):
@@ -54,20 +64,20 @@ class RunReported(Report):
     """
 
     type: Literal["RunReported"] = "RunReported"
-    state: Literal["succeeded", "failed", "cancelled", "lost", "released"]
-    error: ErrorInfo | None = None
+    state: Literal["succeeded", "failed", "cancelled", "lost", "released"] = Field(description="How it ended")
+    error: ErrorInfo | None = Field(None, description="Why it failed or was lost")
 
 
 class RunEvent(Message):
     """A fact about one run."""
 
-    backfill_id: str
-    pipeline: str
-    run_id: int
-    attempt: int
-    interval_start: Moment
-    interval_end: Moment
-    at: Moment = Field(description="The database's clock")
+    backfill_id: BackfillId
+    pipeline: PipelineName
+    run_id: RunId
+    attempt: Attempt
+    interval_start: IntervalStart
+    interval_end: IntervalEnd
+    at: Moment = Field(description="When, by the database's clock")
 
 
 class RunStarted(RunEvent):
@@ -86,14 +96,14 @@ class RunFailed(RunEvent):
     """The run failed for good."""
 
     type: Literal["RunFailed"] = "RunFailed"
-    error: ErrorInfo | None = None
+    error: ErrorInfo | None = Field(None, description="Why, where it is known")
 
 
 class RunAttemptLost(RunEvent):
     """The driver was lost; the run goes back to the queue, or ends where ``state`` says so."""
 
     type: Literal["RunAttemptLost"] = "RunAttemptLost"
-    state: RunState
+    state: RunState = Field(description="What the run is now: queued, or the state in which it ended")
 
 
 class RunCancelled(RunEvent):
@@ -106,7 +116,7 @@ class TaskStateChanged(RunEvent):
     """One task of the run changed its state."""
 
     type: Literal["TaskStateChanged"] = "TaskStateChanged"
-    task: str
-    state: TaskState
-    try_number: int
-    error: ErrorInfo | None = None
+    task: TaskName
+    state: TaskState = Field(description="Its new state")
+    try_number: TryNumber
+    error: ErrorInfo | None = Field(None, description="Of a try that failed: why")

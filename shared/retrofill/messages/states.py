@@ -9,20 +9,21 @@ from pydantic import Field
 
 from retrofill.domain.backfill import BackfillState
 from retrofill.messages.base import Message, Moment
+from retrofill.messages.fields import Attempt, BackfillId, IntervalEnd, IntervalStart, PipelineName, RunId
 
 
 class BackfillStateChanged(Message):
     """How a backfill stands."""
 
     type: Literal["BackfillStateChanged"] = "BackfillStateChanged"
-    backfill_id: str
-    pipeline: str
-    state: BackfillState
+    backfill_id: BackfillId
+    pipeline: PipelineName
+    state: BackfillState = Field(description="Its state now")
     range_start: Moment = Field(description="Start of the first data interval")
     range_end: Moment = Field(description="End of the last data interval")
     runs: int = Field(description="Runs that were planned")
     runs_by_state: dict[str, int] = Field(default_factory=dict, description="At its end: runs by state")
-    requested_at: Moment
+    requested_at: Moment = Field(description="When the request was handled, by the database's clock")
     at: Moment = Field(description="Since when, by the database's clock")
 
 
@@ -33,13 +34,15 @@ class IntervalStateChanged(Message):
     """
 
     type: Literal["IntervalStateChanged"] = "IntervalStateChanged"
-    pipeline: str
-    interval_start: Moment
-    interval_end: Moment
-    state: Literal["running", "queued", "succeeded", "failed", "cancelled"]
-    backfill_id: str
-    run_id: int
-    attempt: int
+    pipeline: PipelineName
+    interval_start: IntervalStart
+    interval_end: IntervalEnd
+    state: Literal["running", "queued", "succeeded", "failed", "cancelled"] = Field(
+        description="State of the latest run that was started"
+    )
+    backfill_id: BackfillId
+    run_id: RunId
+    attempt: Attempt
     at: Moment = Field(description="Since when, by the database's clock")
 
 
