@@ -84,7 +84,7 @@ def test_files_that_how_it_works_names_exist() -> None:
         assert (ROOT / path).exists(), path
 
 
-@pytest.mark.parametrize("page", ["deadlines.md", "callbacks.md"])
+@pytest.mark.parametrize("page", ["deadlines.md"])
 def test_the_python_of_a_page_is_accepted(page: str) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
     assert blocks
