@@ -53,9 +53,10 @@ class WatcherHandler(QuietHandler):
 
     def look(self, tx: Transaction, key: str) -> None:  # noqa: ARG002 - there is one key
         """Decide on what is due, and find out when the next moment is."""
+        # First, so that what is missed now opens the next window and does not lengthen one that is over.
+        close_due(tx)
         rows = deadlines.lock_due(tx.conn, tx.partition)
         apply_verdicts(tx, rows)
-        close_due(tx)
         earliest, now = deadlines.next_moment(tx.conn, tx.partition)
         tx.look_at(DUE, seconds_to_next(earliest, now, more=len(rows) >= deadlines.BATCH))
 
