@@ -224,7 +224,7 @@ def test_the_readme_is_true(user: User) -> None:
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
 def test_what_the_readme_does_with_kcat(user: User) -> None:
     (script,) = [block for block in blocks(ROOT / "README.md", "A request") if "kcat" in block]
-    kafka = next(part["address"] for part in user.json("status")["parts"] if part["name"] == "kafka")
+    kafka = user.json("status")["kafka"]["bootstrap_servers"]
     script = script.replace("127.0.0.1:19092", kafka).replace("/tmp/orders", str(user.home / "orders"))
     ask, read = script.split("kcat -C")
     subprocess.run(["sh", "-ec", ask], check=True, timeout=60)
