@@ -214,8 +214,9 @@ def test_the_readme_is_true(user: User) -> None:
         words = shlex.split(command.replace("/tmp/orders", str(out)), comments=True)
         if words[0] != "retrofill" or words[1] == "up":
             continue  # it is up
-        id = user.json("backfill", "list")[0]["id"]
-        user.run(*[id if word == "ID" else word for word in words[1:]])
+        if "ID" in words:
+            words[words.index("ID")] = user.json("backfill", "list")[0]["id"]
+        user.run(*words[1:])
     assert len(list(out.glob("*"))) == 31
     (newest,) = [b for b in user.json("backfill", "list") if b["pipeline"] == "orders_daily"]
     assert newest["state"] == "succeeded"
