@@ -78,6 +78,7 @@ def _end(tx: Transaction, row: RowMapping, state: BackfillState) -> None:
     event = _ENDS[state](backfill_id=row["id"], pipeline=row["pipeline"], runs=runs, ended_at=now)
     tx.emit(Topic.BACKFILL_EVENTS, row["id"], event)
     resolve(tx, deadlines.open_of_backfill(tx.conn, row["id"]))
+    tx.after_commit.append(lambda: crash_point("end:committed"))
 
 
 def _move(

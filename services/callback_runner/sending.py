@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from callback_runner.tries import CutOff, Permit
 # So much of an answer is read: it is for the error, and nobody needs more.
 BODY_BYTES = 2000
 WRITE_BYTES = 65_536
+# And for so long: the status has come, and is not to be lost to a body that does not end.
+BODY_SECONDS = 1.0
 
 # As ``socket.getaddrinfo``.
 Resolve = Callable[..., Sequence[tuple[Any, ...]]]
@@ -59,6 +62,7 @@ class Sender:
                 name.decode("ascii", "replace").lower(): value.decode("latin-1") for name, value in response.headers
             }
             success = 200 <= response.status < 300
+            backend.until = time.monotonic() + BODY_SECONDS
             return Answer(response.status, found, b"" if success else _beginning(response))
 
 
@@ -98,6 +102,8 @@ class _CheckedBackend(httpcore.NetworkBackend):
         self._resolve = resolve
         self._permit = permit
         self._sockets = httpcore.SyncBackend()
+        # From when on reading is over, once there is a status.
+        self.until = float("inf")
 
     def connect_tcp(
         self,
@@ -119,7 +125,7 @@ class _CheckedBackend(httpcore.NetworkBackend):
             try:
                 with _in_time(self._permit) as left:
                     stream = self._sockets.connect_tcp(address, port, left, local_address, socket_options)
-                return _Stream(stream, self._permit)
+                return _Stream(stream, self._permit, self)
             except (httpcore.NetworkError, httpcore.TimeoutException) as e:
                 problem = e
         raise NotConnected(f"no connection to {host} port {port}: {problem or 'it has no address'}") from problem
@@ -128,13 +134,14 @@ class _CheckedBackend(httpcore.NetworkBackend):
 class _Stream(httpcore.NetworkStream):
     """Every step has the time that is left, so that a byte now and then does not go on for ever."""
 
-    def __init__(self, inner: httpcore.NetworkStream, permit: Permit) -> None:
+    def __init__(self, inner: httpcore.NetworkStream, permit: Permit, backend: _CheckedBackend) -> None:
         self._inner = inner
         self._permit = permit
+        self._backend = backend
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ARG002
         with _in_time(self._permit) as left:
-            return self._inner.read(max_bytes, left)
+            return self._inner.read(max_bytes, max(0.001, min(left, self._backend.until - time.monotonic())))
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ARG002
         for start in range(0, len(buffer), WRITE_BYTES):
@@ -154,7 +161,7 @@ class _Stream(httpcore.NetworkStream):
         """The name of the URL is verified, not the address."""
         try:
             with _in_time(self._permit) as left:
-                return _Stream(self._inner.start_tls(ssl_context, server_hostname, left), self._permit)
+                return _Stream(self._inner.start_tls(ssl_context, server_hostname, left), self._permit, self._backend)
         except (httpcore.NetworkError, httpcore.TimeoutException) as e:
             raise NotConnected(f"no TLS connection to {server_hostname}: {e}") from e
 

@@ -13,7 +13,7 @@ from callback_runner.decide import Impossible, Outcome, Raised, Returned
 from callback_runner.tries import Permit
 from retrofill.bus.clients import producer
 from retrofill.bus.envelope import new_headers, wire_headers
-from retrofill.bus.topics import CALLBACK_RUNNER, SERVICES, Topic
+from retrofill.bus.topics import CALLBACK_RUNNER, is_own
 from retrofill.settings import Settings
 
 # The thread that asks hears of its own message at the latest after this, whichever thread was told.
@@ -97,12 +97,6 @@ class TopicSender:
         if error.fatal() or error.code() == KafkaError._FATAL:
             with self._lock:
                 self._made = None
-
-
-def is_own(topic: str, prefix: str) -> bool:
-    """Whether the topic is, or looks like, one of Retrofill's."""
-    own = {prefix + name for name in Topic} | {service.cursor_topic(prefix) for service in SERVICES.values()}
-    return topic in own or (prefix != "" and topic.startswith(prefix))
 
 
 def value_of(claim: Claim) -> bytes:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
+
+import structlog
 
 from deadline_watcher.decide import Row, TaskEnds, scope_of, task_state
 from retrofill.domain.alert import Reference
@@ -15,6 +18,7 @@ from retrofill.messages.base import Message
 from retrofill.messages.deadlines import DeadlineFacts, DeadlineMissed, DeadlineRecovered, DeadlinesMissed
 from retrofill.store.deadlines import BackfillFacts
 
+log = structlog.get_logger(__name__)
 # What a digest has beside its list: names and moments, and an address of 2,000 characters.
 HEAD_BYTES = 10_000
 
@@ -110,10 +114,19 @@ def callback(row: Row, told: Mapping[str, Any], event: Message, timezone: str, c
         "name": row["callback"],
         "kind": row["callback_kind"],
         "options": row["callback_options"],
-        "kwargs": expand(row["kwargs"], _fields(told, timezone, count)),
+        "kwargs": _expanded(row["kwargs"], _fields(told, timezone, count)),
         "event": event.model_dump(mode="json", by_alias=True, exclude_none=True),
         "pipeline": row["pipeline"],
     }
+
+
+def _expanded(kwargs: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """As they are written where they cannot be expanded: that is no reason not to call, or to stop anything else."""
+    try:
+        return expand(kwargs, fields)
+    except ValueError as e:
+        log.warning("kwargs_not_expanded", deadline=fields["deadline.id"], error=str(e))
+        return dict(kwargs)
 
 
 def _fields(told: Mapping[str, Any], timezone: str, count: int) -> dict[str, Any]:
@@ -143,4 +156,7 @@ def _fields(told: Mapping[str, Any], timezone: str, count: int) -> dict[str, Any
 
 def _local(told: Mapping[str, Any], zone: ZoneInfo) -> Iterable[tuple[str, Any]]:
     for name, value in told.items():
-        yield name, value.astimezone(zone) if isinstance(value, datetime) else value
+        if isinstance(value, datetime):
+            with suppress(OverflowError):  # at the calendar's edge it stays in UTC
+                value = value.astimezone(zone)
+        yield name, value

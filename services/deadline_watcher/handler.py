@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import Connection
 
 from deadline_watcher.decide import seconds_to_next
+from deadline_watcher.setaside import SetAside
 from deadline_watcher.verdicts import apply_verdicts, recover
 from deadline_watcher.windows import close_due
 from retrofill.bus import metrics
@@ -26,6 +27,7 @@ class WatcherHandler(QuietHandler):
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        self._set_aside = SetAside()
         metrics.register(
             metrics.Polled(
                 "retrofill_deadlines", "Deadlines that wait: armed, and of these overdue", "state", self._count
@@ -53,10 +55,12 @@ class WatcherHandler(QuietHandler):
 
     def look(self, tx: Transaction, key: str) -> None:  # noqa: ARG002 - there is one key
         """Decide on what is due, and find out when the next moment is."""
-        rows = deadlines.lock_due(tx.conn, tx.partition)
-        apply_verdicts(tx, rows)
+        # First, so that what is missed now opens the next window and does not lengthen one that is over.
         close_due(tx)
-        earliest, now = deadlines.next_moment(tx.conn, tx.partition)
+        but = self._set_aside.ids()
+        rows = deadlines.lock_due(tx.conn, tx.partition, but)
+        self._set_aside.judge(tx, rows)
+        earliest, now = deadlines.next_moment(tx.conn, tx.partition, self._set_aside.ids())
         tx.look_at(DUE, seconds_to_next(earliest, now, more=len(rows) >= deadlines.BATCH))
 
     def _count(self) -> dict[str, float]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
+from dataclasses import astuple
 from datetime import datetime
 
 from deadline_watcher import events
@@ -16,6 +19,7 @@ from retrofill.messages.base import Message
 from retrofill.messages.deadlines import CallbackRequested
 from retrofill.store import deadlines, digests
 from retrofill.store.clock import database_now
+from retrofill.store.digests import Kind
 
 
 def apply_verdicts(tx: Transaction, rows: Sequence[Row]) -> None:
@@ -102,14 +106,20 @@ def _emit(tx: Transaction, id: int, name: str, kwargs: dict[str, object]) -> Non
 
 
 def _join_digests(tx: Transaction, missed: Sequence[Row], now: datetime) -> dict[int, int]:
-    """The digest of each missed deadline whose alert collects; always in the same order of alerts."""
-    by_alert: dict[tuple[str, str], list[Row]] = {}
+    """The digest of each missed deadline whose alert collects; always in the same order of kinds."""
+    by_kind: dict[Kind, list[int]] = {}
     for row in missed:
         if row["digest_seconds"] is not None:
-            by_alert.setdefault((row["pipeline"], row["alert"]), []).append(row)
+            by_kind.setdefault(kind_of(row), []).append(row["id"])
     joined: dict[int, int] = {}
-    for (pipeline, alert), rows in sorted(by_alert.items()):
-        lead, seconds = rows[0]["id"], rows[0]["digest_seconds"]
-        into = digests.join(tx.conn, pipeline, alert, lead, tx.partition, seconds, now)
-        joined.update({row["id"]: into for row in rows})
+    for kind, ids in sorted(by_kind.items(), key=lambda item: astuple(item[0])):
+        into = digests.join(tx.conn, kind, ids[0], tx.partition, now)
+        joined.update(dict.fromkeys(ids, into))
     return joined
+
+
+def kind_of(row: Row) -> Kind:
+    """Which misses may share a digest with this one: those that are told and called alike."""
+    told = [row[name] for name in ("callback", "callback_kind", "callback_options", "kwargs", "digest_seconds")]
+    target = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:32]
+    return Kind(row["pipeline"], row["alert"], target, row["digest_seconds"])

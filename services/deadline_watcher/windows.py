@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import RowMapping
+from sqlalchemy import RowMapping, text
 
 from deadline_watcher import events
 from deadline_watcher.verdicts import call, task_ends
@@ -10,6 +10,8 @@ from retrofill.bus.topics import Topic
 from retrofill.bus.transaction import Transaction
 from retrofill.store import deadlines, digests
 from retrofill.store.clock import database_now
+
+MAKING_SECONDS = 60
 
 
 def close_due(tx: Transaction) -> None:
@@ -19,6 +21,8 @@ def close_due(tx: Transaction) -> None:
 
 
 def _close(tx: Transaction, window: RowMapping) -> None:
+    # However many they are: between this and the next statement the session is idle while the event is made.
+    tx.conn.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = '{MAKING_SECONDS}s'"))
     rows = deadlines.of_digest(tx.conn, window["id"])
     now = database_now(tx.conn)
     digests.close(tx.conn, window["id"], now)

@@ -101,9 +101,17 @@ class Deadline:
         if not isinstance(self.interval, timedelta):
             raise ValueError(f"deadline {self.name!r} has the interval {self.interval!r}: give a timedelta")
         if not isinstance(self.reference, ReferencePoint):
+            given = getattr(self.reference, "__name__", self.reference)
             raise ValueError(
-                f"deadline {self.name!r} has the reference {self.reference!r}: give one of Reference.{', '.join(R)}, "
+                f"deadline {self.name!r} has the reference {given!r}: give one of Reference.{', '.join(R)}, "
                 "called where it takes arguments"
+            )
+        if self.kwargs is not None and not isinstance(self.kwargs, Mapping):
+            raise ValueError(f"deadline {self.name!r} has the kwargs {self.kwargs!r}: give a dict")
+        if self.callback is not None and not isinstance(self.callback, str | FunctionCall | WebhookCall | TopicMessage):
+            raise ValueError(
+                f"deadline {self.name!r} has the callback {self.callback!r}: give a name of the allow-list, a Webhook or a "
+                "KafkaTopic"
             )
         self.to_alert()
 

@@ -214,8 +214,9 @@ def test_the_readme_is_true(user: User) -> None:
         words = shlex.split(command.replace("/tmp/orders", str(out)), comments=True)
         if words[0] != "retrofill" or words[1] == "up":
             continue  # it is up
-        id = user.json("backfill", "list")[0]["id"]
-        user.run(*[id if word == "ID" else word for word in words[1:]])
+        if "ID" in words:
+            words[words.index("ID")] = user.json("backfill", "list")[0]["id"]
+        user.run(*words[1:])
     assert len(list(out.glob("*"))) == 31
     (newest,) = [b for b in user.json("backfill", "list") if b["pipeline"] == "orders_daily"]
     assert newest["state"] == "succeeded"
@@ -224,7 +225,7 @@ def test_the_readme_is_true(user: User) -> None:
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
 def test_what_the_readme_does_with_kcat(user: User) -> None:
     (script,) = [block for block in blocks(ROOT / "README.md", "A request") if "kcat" in block]
-    kafka = next(part["address"] for part in user.json("status")["parts"] if part["name"] == "kafka")
+    kafka = user.json("status")["kafka"]["bootstrap_servers"]
     script = script.replace("127.0.0.1:19092", kafka).replace("/tmp/orders", str(user.home / "orders"))
     ask, read = script.split("kcat -C")
     subprocess.run(["sh", "-ec", ask], check=True, timeout=60)

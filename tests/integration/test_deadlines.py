@@ -320,6 +320,25 @@ def test_what_became_due_while_nobody_watched_is_told_first_to_last_and_once(ins
         assert moments == sorted(moments)
 
 
+def test_one_that_cannot_be_decided_stops_no_other_of_its_shard(installation: Installation) -> None:
+    installation.start("backfill-planner")
+    installation.apply(daily(deadlines=[alert("soon", "RUN_QUEUED_AT", 2)]))
+    id = installation.request("p", "2020-01-01", "2020-01-20")
+    installation.outcome(id)
+    with installation.session() as owner:
+        # As no version of ours writes it: one of each shard.
+        owner.execute(
+            "UPDATE deadline SET reference = 'NONSENSE' WHERE id IN (SELECT min(id) FROM deadline GROUP BY shard)"
+        )
+        owner.commit()
+    bad = {row["id"] for row in installation.query("SELECT id FROM deadline WHERE reference = 'NONSENSE'")}
+    watcher = installation.start("deadline-watcher")
+    until(lambda: len(told(installation)) == 20 - len(bad), "all others are told")
+    armed = {row["id"] for row in installation.query("SELECT id FROM deadline WHERE state = 'armed'")}
+    assert armed == bad
+    assert watcher.said().count("deadline_set_aside") == len(bad)
+
+
 @pytest.mark.parametrize("seconds", [3600, -3600])
 def test_only_the_databases_clock_counts(installation: Installation, seconds: int) -> None:
     installation.start("backfill-planner")

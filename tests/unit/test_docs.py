@@ -82,3 +82,11 @@ def test_files_that_how_it_works_names_exist() -> None:
     text = (DOCS / "how-it-works.md").read_text()
     for path in re.findall(r"`((?:services|shared|tests)/[\w/.]+)`", text):
         assert (ROOT / path).exists(), path
+
+
+@pytest.mark.parametrize("page", ["deadlines.md"])
+def test_the_python_of_a_page_is_accepted(page: str) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, page, "exec"), {})

@@ -53,6 +53,12 @@ class Service:
         return f"{prefix}{self.name}"
 
 
+def is_own(topic: str, prefix: str) -> bool:
+    """Whether the topic (its full name) is, or looks like, one of Retrofill's."""
+    own = {prefix + name for name in Topic} | {service.cursor_topic(prefix) for service in SERVICES.values()}
+    return topic in own or (prefix != "" and topic.startswith(prefix))
+
+
 PLANNER = Service("backfill-planner", (Topic.PIPELINES, Topic.BACKFILL_REQUESTS, Topic.RUN_EVENTS))
 RUN_STARTER = Service("run-starter", (Topic.BACKFILL_EVENTS, Topic.RUN_REPORTS))
 WATCHER = Service("deadline-watcher", (Topic.DEADLINES,))

@@ -16,7 +16,7 @@ from retrofill.cli.errors import UserError, wrong_usage
 from retrofill.cli.options import ANSWER_SECONDS, AsJson, Limit, PipelineFilter, TimeLimit
 from retrofill.cli.output import print_facts, print_json, print_table, print_text
 from retrofill.domain.callback import CallbackState
-from retrofill.messages.base import Message
+from retrofill.messages.base import MAX_INT, Message
 from retrofill.messages.deadlines import CallbackReplayed, CallbackReplayRequested
 from retrofill.settings import Settings
 
@@ -66,7 +66,8 @@ def list_(
 
 @group.command()
 def show(
-    id: Annotated[int, typer.Argument(metavar="ID", min=1, help="The deadline's id.")], as_json: AsJson = False
+    id: Annotated[int, typer.Argument(metavar="ID", min=1, max=MAX_INT, help="The deadline's id.")],
+    as_json: AsJson = False,
 ) -> None:
     """Show the callback of one deadline: what is called with what, and how that went."""
     with reading(load_settings()) as conn:
@@ -110,7 +111,9 @@ def _as_text(value: Any) -> str | None:
 
 @group.command()
 def replay(
-    ids: Annotated[list[int] | None, typer.Argument(metavar="ID...", min=1, help="Ids of the deadlines.")] = None,
+    ids: Annotated[
+        list[int] | None, typer.Argument(metavar="ID...", min=1, max=MAX_INT, help="Ids of the deadlines.")
+    ] = None,
     failed: Annotated[bool, typer.Option("--failed", help="All callbacks that failed.")] = False,
     pipeline: PipelineFilter = None,
     timeout: TimeLimit = ANSWER_SECONDS,

@@ -18,6 +18,7 @@ from retrofill.cli.options import AsJson, Limit, PipelineFilter
 from retrofill.cli.output import print_facts, print_json, print_table, print_text
 from retrofill.domain.deadline import DeadlineState
 from retrofill.domain.duration import seconds_of
+from retrofill.messages.base import MAX_INT
 
 group = typer.Typer(name="deadlines", help="Deadlines: list, show, watch misses.", no_args_is_help=True)
 COLUMNS = (
@@ -89,7 +90,7 @@ def _why(row: Mapping[str, Any]) -> str:
 
 
 @group.command()
-def show(id: Annotated[int, typer.Argument(metavar="ID", min=1)], as_json: AsJson = False) -> None:
+def show(id: Annotated[int, typer.Argument(metavar="ID", min=1, max=MAX_INT)], as_json: AsJson = False) -> None:
     """Show one deadline: what it is about, its moment, and what followed."""
     with reading(load_settings()) as conn:
         found = reads.one_deadline(conn, id)
@@ -142,6 +143,13 @@ def watch(
 
 
 def _line(event: Mapping[str, Any]) -> str:
+    try:
+        return _told(event)
+    except (KeyError, TypeError, ValueError):  # somebody else's, that only looks like ours
+        return json.dumps(event, ensure_ascii=False)
+
+
+def _told(event: Mapping[str, Any]) -> str:
     kind, alert = event.get("type"), f"{event.get('pipeline')} {event.get('alert')}"
     match kind:
         case "DeadlineMissed":

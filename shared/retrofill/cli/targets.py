@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from retrofill.bus.topics import is_own
 from retrofill.cli.errors import UserError
 from retrofill.domain.alert import DeadlineAlert, FunctionCall, Target, TopicMessage, WebhookCall
 from retrofill.domain.pipeline import PipelineDefinition
@@ -39,7 +40,7 @@ def check_target(target: Target, settings: Settings, alert: DeadlineAlert | None
                 known = _names(settings.webhook_secrets)
                 raise ValueError(f"there is no webhook secret {secret!r}; RETROFILL_WEBHOOK_SECRETS has: {known}")
         case TopicMessage(topic=topic):
-            if topic.startswith(settings.topic_prefix):
+            if is_own(topic, settings.topic_prefix):
                 raise ValueError(f"the topic {topic!r} is one of Retrofill's own: callbacks write to topics of yours")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from datetime import datetime
 from enum import StrEnum
@@ -168,7 +167,6 @@ class DeadlineAlert(Data):  # type: ignore[no-redef]  # the plugin takes the fie
                 f"deadline {self.name!r} is of the whole backfill: there is nothing to collect in a digest"
             )
         try:
-            json.dumps(self.kwargs, allow_nan=False)
             check_templates(self.kwargs, BACKFILL_FIELDS if self.of_backfill else FIELDS)
         except ValueError as e:
             raise ValueError(f"deadline {self.name!r}: {e}") from e

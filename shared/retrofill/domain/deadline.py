@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 from retrofill.domain.alert import DeadlineAlert, Reference
@@ -113,10 +113,14 @@ def judge(watched: Watched, now: datetime) -> Verdict | None:
     return None
 
 
+# No time zone takes these beyond the calendar, which neither Python nor its Postgres driver would survive.
+FIRST = datetime(2, 1, 1, tzinfo=UTC)
+LAST = datetime(9998, 12, 31, tzinfo=UTC)
+
+
 def _after(moment: datetime, seconds: float) -> datetime:
-    """``moment`` plus ``seconds``, kept inside the calendar."""
+    """``moment`` plus ``seconds`` in UTC, kept a year inside the calendar."""
     try:
-        return moment + timedelta(seconds=seconds)
+        return min(max(moment + timedelta(seconds=seconds), FIRST), LAST).astimezone(UTC)
     except OverflowError:
-        edge = datetime.max if seconds > 0 else datetime.min
-        return edge.replace(tzinfo=moment.tzinfo, microsecond=0)
+        return LAST if (seconds or moment.year - FIRST.year) > 0 else FIRST

@@ -6,6 +6,8 @@ Only the names below stand for something. Nothing is looked up in an object, so 
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from string import Formatter
@@ -35,23 +37,42 @@ FIELDS: dict[str, Any] = BACKFILL_FIELDS | {
     "task": "",
     "digest.count": 1,
 }
-# A text stays a text of some size, whatever width a format asks for.
+# The formats there are: strftime's for a moment; a sign, an alignment, a width and a precision for numbers, a width for texts.
+# None of them makes a control character or a text of any size.
+NUMBER_FORMAT = re.compile(r"[ +-]?[<>^]?[0-9]{0,3},?(\.[0-9]{1,2})?[dfg%]?", re.ASCII)
+TEXT_FORMAT = re.compile(r"[<>^]?[0-9]{0,3}", re.ASCII)
+MOMENT_FORMAT = re.compile(r"[ -~]{0,100}", re.ASCII)
 MAX_WIDTH = 200
+# As JSON; as written, and with everything replaced.
+MAX_KWARGS_BYTES = 16_384
+MAX_EXPANDED_BYTES = 65_536
 
 
-def check_templates(value: Any, fields: Mapping[str, Any]) -> None:
-    """Every text in ``value`` (JSON) refers to ``fields`` only. Raises ``ValueError`` with the names that exist."""
-    expand(value, fields)
+def check_templates(kwargs: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
+    """Every text in ``kwargs`` (JSON) refers to ``fields`` only, and it is not too large. Raises ``ValueError``."""
+    size = len(json.dumps(kwargs, allow_nan=False))
+    if size > MAX_KWARGS_BYTES:
+        raise ValueError(
+            f"kwargs have {size:,} bytes as JSON, more than {MAX_KWARGS_BYTES:,}: name a place for the data"
+        )
+    expand(kwargs, fields)
 
 
-def expand(value: Any, fields: Mapping[str, Any]) -> Any:
-    """``value`` (JSON) with the references in its texts replaced. Raises ``ValueError``."""
+def expand(kwargs: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """``kwargs`` (JSON) with the references in its texts replaced. Raises ``ValueError``."""
+    expanded = {name: _expand(value, fields) for name, value in kwargs.items()}
+    if len(json.dumps(expanded)) > MAX_EXPANDED_BYTES:
+        raise ValueError(f"kwargs would grow beyond {MAX_EXPANDED_BYTES:,} bytes: refer to less")
+    return expanded
+
+
+def _expand(value: Any, fields: Mapping[str, Any]) -> Any:
     if isinstance(value, str):
         return _expand_text(value, fields)
     if isinstance(value, Mapping):
-        return {key: expand(inner, fields) for key, inner in value.items()}
+        return {key: _expand(inner, fields) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [expand(inner, fields) for inner in value]
+        return [_expand(inner, fields) for inner in value]
     return value
 
 
@@ -72,15 +93,24 @@ def _field(name: str, spec: str, conversion: str | None, fields: Mapping[str, An
         raise ValueError(f"there is no {name!r}; there are: {', '.join(sorted(fields))}")
     if conversion:
         raise ValueError(f"{{{name}!{conversion}}} asks for a conversion: leave out !{conversion}")
-    if "{" in spec or any(int(digits) > MAX_WIDTH for digits in _numbers(spec)):
-        raise ValueError(f"the format {spec!r} of {name!r} is not allowed")
     found = fields[name]
     if found is None:
         return ""
+    _check_format(name, spec, found)
     if isinstance(found, datetime) and not spec:
         return found.isoformat()
-    return format(found, spec)
+    try:
+        return format(found, spec)
+    except (OverflowError, UnicodeError) as e:
+        raise ValueError(f"{name!r} cannot be written as {spec!r}: {e}") from e
 
 
-def _numbers(spec: str) -> list[str]:
-    return "".join(c if c.isascii() and c.isdigit() else " " for c in spec).split()
+def _check_format(name: str, spec: str, value: Any) -> None:
+    if isinstance(value, datetime):
+        allowed = MOMENT_FORMAT.fullmatch(spec)
+    else:
+        known = NUMBER_FORMAT if isinstance(value, int | float) else TEXT_FORMAT
+        widths = [int(digits) for digits in re.findall(r"[0-9]+", spec)]
+        allowed = known.fullmatch(spec) if max(widths, default=0) <= MAX_WIDTH else None
+    if allowed is None:
+        raise ValueError(f"the format {spec[:40]!r} of {name!r} is not allowed")

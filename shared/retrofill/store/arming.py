@@ -28,7 +28,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class NewDeadline:
-    """A row that was inserted, unless there was one already."""
+    """A row that was inserted."""
 
     id: int
     shard: int
@@ -63,15 +63,17 @@ def insert_deadlines(
     nothing = literal(None, DateTime(timezone=True))
     decided = case((given.c.state == str(DeadlineState.VOID), func.clock_timestamp()), else_=nothing)
     given_columns = list(given.c)
-    conn.execute(
+    inserted = conn.execute(
         insert(deadline)
         .from_select(
             [*(column.name for column in given_columns), *same, "decided_at"],
             select(*given_columns, *constants, decided),
         )
         .on_conflict_do_nothing()
+        .returning(deadline.c.id)
     )
-    return [NewDeadline(*each) for each in zip(ids, shards, armings, strict=True)]
+    there = set(inserted.scalars())
+    return [NewDeadline(*each) for each in zip(ids, shards, armings, strict=True) if each[0] in there]
 
 
 def _next_ids(conn: Connection, count: int) -> list[int]:

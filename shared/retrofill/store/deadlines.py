@@ -100,15 +100,16 @@ def _of_backfills() -> Select[Any]:
     )
 
 
-def lock_due(conn: Connection, shard: int, limit: int = BATCH) -> Sequence[Values]:
-    """The first armed deadlines whose moment came, each with its run or backfill, which is locked.
+def lock_due(conn: Connection, shard: int, but: Collection[int] = (), limit: int = BATCH) -> Sequence[Values]:
+    """The first armed deadlines whose moment came, except ``but``, each with its run or backfill, which is locked.
 
     What somebody else has locked is skipped, and so many more are taken: thousands of runs that are cancelled in one
     transaction do not keep the deadlines of others waiting. Nothing waits here, so no order of locks can make a
     deadlock.
     """
     # As a subquery it is computed once, so that the index ends where the future begins.
-    due = and_(_d.shard == shard, _ARMED, _d.due_at <= select(func.clock_timestamp()).scalar_subquery())
+    past = _d.due_at <= select(func.clock_timestamp()).scalar_subquery()
+    due = and_(_d.shard == shard, _ARMED, past, *_except(but))
     return _lock(conn, due, limit)
 
 
@@ -193,14 +194,18 @@ def backfill_facts(conn: Connection, ids: Collection[str]) -> dict[str, Backfill
     return {row.id: BackfillFacts(row.runs, row.runs - row.unfinished, row.timezone) for row in rows}
 
 
-def next_moment(conn: Connection, shard: int) -> tuple[datetime | None, datetime]:
-    """The next moment of a shard at which something is to be done, and the database's time."""
-    first = _earliest(_d.due_at, _d.shard == shard, _ARMED)
+def next_moment(conn: Connection, shard: int, but: Collection[int] = ()) -> tuple[datetime | None, datetime]:
+    """The next moment of a shard at which something is to be done, leaving out ``but``, and the database's time."""
+    first = _earliest(_d.due_at, _d.shard == shard, _ARMED, *_except(but))
     closes = _earliest(
         deadline_digest.c.closes_at, deadline_digest.c.shard == shard, deadline_digest.c.closed_at.is_(None)
     )
     due_at, now = conn.execute(select(func.least(first, closes, type_=Moment), func.clock_timestamp())).one()
     return due_at, now
+
+
+def _except(ids: Collection[int]) -> list[ColumnElement[bool]]:
+    return [_d.id != func.all(sorted(ids))] if ids else []
 
 
 def _earliest(column: ColumnElement[Any], *which: ColumnElement[bool]) -> ColumnElement[Any]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, RowMapping, func, select, update
+from sqlalchemy import Connection, RowMapping, and_, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from retrofill.store.tables import deadline_digest as digest
@@ -13,28 +14,34 @@ from retrofill.store.tables import deadline_digest as digest
 _c = digest.c
 
 
-def join(conn: Connection, pipeline: str, alert: str, lead: int, shard: int, seconds: float, now: datetime) -> int:
-    """The open digest of an alert, locked against its closing until this transaction ends; its id.
+@dataclass(frozen=True)
+class Kind:
+    """What misses of one digest have in common; ``target`` tells what is called, and the length of the window."""
+
+    pipeline: str
+    alert: str
+    target: str
+    seconds: float
+
+
+def join(conn: Connection, kind: Kind, lead: int, shard: int, now: datetime) -> int:
+    """The open digest of a kind, locked against its closing until this transaction ends; its id.
 
     Where none is open, ``lead`` (a deadline of ``shard``) opens one. Whoever closes it waits for those who joined, and
     who comes while it is being closed waits for that and opens the next: no miss falls between two windows.
     """
-    mine = (_c.pipeline == pipeline) & (_c.alert == alert) & _c.closed_at.is_(None)
-    opened = {
-        "id": lead,
-        "shard": shard,
-        "pipeline": pipeline,
-        "alert": alert,
-        "opened_at": now,
-        "closes_at": now + timedelta(seconds=seconds),
-    }
+    same = {"pipeline": kind.pipeline, "alert": kind.alert, "target": kind.target}
+    mine = and_(*(_c[name] == value for name, value in same.items()), _c.closed_at.is_(None))
+    opened = {**same, "id": lead, "shard": shard, "opened_at": now, "closes_at": now + timedelta(seconds=kind.seconds)}
     while True:
         found = conn.execute(select(_c.id).where(mine).with_for_update(read=True)).scalar()
         if found is None:
             found = conn.execute(
                 insert(digest)
                 .values(opened)
-                .on_conflict_do_nothing(index_elements=[_c.pipeline, _c.alert], index_where=_c.closed_at.is_(None))
+                .on_conflict_do_nothing(
+                    index_elements=[_c.pipeline, _c.alert, _c.target], index_where=_c.closed_at.is_(None)
+                )
                 .returning(_c.id)
             ).scalar()
         if found is not None:

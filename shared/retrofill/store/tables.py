@@ -309,11 +309,20 @@ deadline_digest = Table(
     Column("shard", Integer, nullable=False),
     Column("pipeline", Text, nullable=False),
     Column("alert", Text, nullable=False),
+    # What is called and for how long misses are collected: after an edit of the pipeline, old and new ones do not mix.
+    Column("target", Text, nullable=False),
     Column("opened_at", Moment, nullable=False),
     Column("closes_at", Moment, nullable=False),
     Column("closed_at", Moment),
     # One window of an alert is open at a time, whichever watchers see the misses.
-    Index("deadline_digest_open_key", "pipeline", "alert", unique=True, postgresql_where=text("closed_at IS NULL")),
+    Index(
+        "deadline_digest_open_key",
+        "pipeline",
+        "alert",
+        "target",
+        unique=True,
+        postgresql_where=text("closed_at IS NULL"),
+    ),
     Index("deadline_digest_open_idx", "shard", "closes_at", postgresql_where=text("closed_at IS NULL")),
 )
 

@@ -63,6 +63,9 @@ POINTS = {
     "relay:deleted": Left(backfill=True, sent=True, answer=True),
 }
 
+# Inside and after the transaction that sees the last run ended, and the state that it leaves.
+ENDINGS = {"end:written": "running", "end:committed": "succeeded"}
+
 # One snapshot: every backfill that has a row or an outcome, and all that a whole one has.
 BACKFILLS = """
 WITH known AS (
@@ -212,14 +215,14 @@ def killed_while_planning(installation: Installation, subscriber: Subscriber, po
     each_answered_once(installation, 5)
 
 
-def killed_while_ending(installation: Installation, subscriber: Subscriber, point: str, runs: int, state: str) -> None:
+def killed_while_ending(installation: Installation, subscriber: Subscriber, point: str, state: str) -> None:
     """A backfill whose planner dies at ``point`` of the look that ends it."""
     died = killed(installation, point)
-    asked = ask(installation, "ending", to=f"2020-01-{runs:02}")
-    assert subscriber.answer(asked)["runs"] == runs
+    asked = ask(installation, "ending")
+    assert subscriber.answer(asked)["runs"] == RUNS
     installation.start("instant-starter", RETROFILL_DRIVER_SLOTS="4")
     died()
-    assert installation.runs_by_state("ending") == {"succeeded": runs}
+    assert installation.runs_by_state("ending") == {"succeeded": RUNS}
     assert installation.value("SELECT state FROM backfill") == state
     installation.start("backfill-planner")
     assert installation.wait_state("ending", "succeeded", "failed", "cancelled") == "succeeded"
@@ -268,9 +271,8 @@ def sampled(servers: Servers, making: threading.Lock, story: Story) -> None:
 def stories(servers: Servers, request: pytest.FixtureRequest) -> Iterator[dict[str, Future[None]]]:
     """The stories that this session's tests wait for, several told at once."""
     told: dict[str, Story] = {point: partial(killed_while_planning, point=point) for point in POINTS}
-    # Inside the transaction that sees the last run ended; and after the look at a backfill of one run, which ends it.
-    told["end:written"] = partial(killed_while_ending, point="end:written", runs=RUNS, state="running")
-    told["look:committed"] = partial(killed_while_ending, point="look:committed", runs=1, state="succeeded")
+    for point, state in ENDINGS.items():
+        told[point] = partial(killed_while_ending, point=point, state=state)
     chosen = {item.callspec.params["point"] for item in request.session.items if item.module is request.module}  # type: ignore[attr-defined]
     making = threading.Lock()
     threads = ThreadPoolExecutor(STORIES_AT_ONCE)
@@ -287,6 +289,6 @@ def test_a_planner_killed_while_it_plans_leaves_the_whole_backfill_or_none(
     stories[point].result()
 
 
-@pytest.mark.parametrize("point", ["end:written", "look:committed"])
+@pytest.mark.parametrize("point", ENDINGS)
 def test_a_planner_killed_while_it_ends_a_backfill_ends_it_once(stories: dict[str, Future[None]], point: str) -> None:
     stories[point].result()

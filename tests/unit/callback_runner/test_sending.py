@@ -139,6 +139,18 @@ def test_a_body_that_drips_does_not_make_the_answer_uncertain(listening):
     assert answer.body.startswith(b"sorry x")
 
 
+def test_a_status_is_not_lost_to_a_body_that_does_not_end(listening):
+    gone = b"HTTP/1.1 410 Gone\r\nRetry-After: 7\r\n\r\ngone"
+
+    def talk(connection):
+        connection.recv(65536)
+        connection.sendall(gone)
+        connection.recv(1)  # until the other end hangs up
+
+    answer = post(sender(), serve(listening, talk), permit(20))
+    assert (answer.status, answer.headers["retry-after"], answer.body) == (410, "7", b"gone")
+
+
 def test_of_a_long_body_the_beginning_is_read(receiver):
     url = receiver.answer("/long", Answer(500, body=b"x" * 1_000_000))
     assert post(sender(), url, permit()).body == b"x" * 2000

@@ -50,6 +50,20 @@ def test_texts_in_kwargs_are_in_the_pipelines_time_zone():
     assert made["kwargs"] == {"text": "2024-03-02 p {x} 1.5", "n": [1, "3"]}
 
 
+def test_what_cannot_be_expanded_is_called_as_it_is_written():
+    # The definition was taken with short names; a version before might have taken anything.
+    for kwargs in ({"x": "{run.attempt:c}"}, {"x": "{pipeline}" * 1500}, {"x": "{gone}"}):
+        one = row(kwargs=kwargs, pipeline="p" * 200)
+        assert callback(one, told(one), missed(one, told(one)), "UTC")["kwargs"] == kwargs
+
+
+def test_moments_at_the_calendars_edge_are_told_in_utc():
+    first = datetime.min.replace(tzinfo=UTC)
+    one = row(interval_start=first, kwargs={"day": "{run.logical_date}"})
+    made = callback(one, told(one), missed(one, told(one)), "America/New_York")
+    assert made["kwargs"] == {"day": "0001-01-01T00:00:00+00:00"}
+
+
 def test_a_deadline_of_a_backfill_has_no_run():
     one = row(
         run_id=None, interval_start=None, interval_end=None, kwargs={"t": "{backfill.runs_done} of {backfill.runs}"}

@@ -1,6 +1,7 @@
 """The whole grid of ``judge``: every end, before, at and after the moment, with and without fire_on_failure."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -101,7 +102,19 @@ def test_an_average_of_too_few_is_no_deadline():
 def test_a_moment_beyond_the_calendar_stays_inside_it(seconds):
     reference_at = DUE.replace(year=9990 if seconds > 0 else 30)
     alert = DeadlineAlert(name="far", reference=Reference.LOGICAL_DATE, interval_seconds=seconds, fire_if_past=True)
-    assert arm(alert, reference_at, DUE).due_at.year in (9999, 1)
+    assert arm(alert, reference_at, DUE).due_at.year in (9998, 2)
+
+
+@pytest.mark.parametrize("hours", [-14, 0, 14])
+@pytest.mark.parametrize("edge", [datetime.min, datetime.max])
+def test_a_moment_at_the_calendars_edge_is_one_that_every_zone_and_the_database_can_write(edge, hours):
+    at = edge.replace(tzinfo=timezone(timedelta(hours=hours)))
+    alert = DeadlineAlert(name="far", reference="FIXED_DATETIME", interval_seconds=0, at=at, fire_if_past=True)
+    due_at = arm(alert, at, DUE).due_at
+    assert due_at.tzinfo is UTC
+    for zone in ("Pacific/Kiritimati", "America/New_York"):
+        assert due_at.astimezone(ZoneInfo(zone)).year in (1, 2, 9998, 9999)
+    assert abs(due_at.year - edge.year) == 1
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ CREATE TABLE retrofill.deadline_digest (
   shard INTEGER NOT NULL,
   pipeline TEXT NOT NULL,
   alert TEXT NOT NULL,
+  target TEXT NOT NULL,
   opened_at TIMESTAMP WITH TIME ZONE NOT NULL,
   closes_at TIMESTAMP WITH TIME ZONE NOT NULL,
   closed_at TIMESTAMP WITH TIME ZONE,
@@ -28,7 +29,7 @@ CREATE TABLE retrofill.deadline_digest (
   CONSTRAINT deadline_digest_id_fkey FOREIGN KEY(id) REFERENCES retrofill.deadline (id)
 );
 
-CREATE UNIQUE INDEX deadline_digest_open_key ON retrofill.deadline_digest (pipeline, alert) WHERE closed_at IS NULL;
+CREATE UNIQUE INDEX deadline_digest_open_key ON retrofill.deadline_digest (pipeline, alert, target) WHERE closed_at IS NULL;
 
 CREATE INDEX deadline_digest_open_idx ON retrofill.deadline_digest (shard, closes_at) WHERE closed_at IS NULL;
 
