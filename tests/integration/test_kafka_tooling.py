@@ -6,9 +6,11 @@ import re
 import shutil
 import subprocess
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from tests.support.installation import ROOT, Installation, alert, daily, until
+from tests.support.kafka_tools import make_tools
 
 from retrofill.bus.topics import SERVICES, Topic
 
@@ -23,11 +25,14 @@ class Shell:
     """Runs commands of the page as they stand, but for the prefix of the topics."""
 
     made: Installation
+    tools: Path
 
     def run(self, command: str) -> str:
         """What it prints."""
-        command = command.replace("-t retrofill.", f"-t {self.made.settings.topic_prefix}")
-        environment = {"BROKERS": self.made.settings.bootstrap_servers(), "PATH": "/usr/local/bin:/usr/bin:/bin"}
+        prefix = self.made.settings.topic_prefix
+        command = re.sub(r"(-t |--topic |--group )retrofill\.", rf"\g<1>{prefix}", command)
+        path = f"{self.tools}:/usr/local/bin:/usr/bin:/bin"
+        environment = {"BROKERS": self.made.settings.bootstrap_servers(), "PATH": path}
         done = subprocess.run(["sh", "-ec", command], env=environment, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, f"{command}\n{done.stderr}"
         return done.stdout
@@ -39,8 +44,8 @@ def one(pattern: str) -> str:
     return found
 
 
-def test_every_command_of_the_page_does_what_the_page_says(installation: Installation) -> None:
-    stack, shell = installation, Shell(installation)
+def test_every_command_of_the_page_does_what_the_page_says(installation: Installation, tmp_path: Path) -> None:
+    stack, shell = installation, Shell(installation, make_tools(tmp_path))
     for name in ("backfill-planner", "instant-starter", "deadline-watcher"):
         stack.start(name, wait=False, INSTANT_SECONDS="0.5")
     stack.apply(daily("flights", deadlines=[alert("soon", "RUN_STARTED_AT", 0.1)]))
@@ -67,12 +72,20 @@ def test_every_command_of_the_page_does_what_the_page_says(installation: Install
     assert '"type":"RunSucceeded","interval_start":"2013-01-01T00:00:00Z","attempt":1' in run("run-events")
     assert "flights/2013-01-01T00:00:00+00:00\tsucceeded\n" in run("interval-states")
     assert "january\tcancelled\t31" in run("backfill-states")
-    until(lambda: '"DeadlineMissed"' in run("deadline-missed"), "a miss")
+    until(lambda: '"DeadlineMissed"' in run("^kcat.*deadline-missed"), "a miss")
     run("no json at all")
     stack.wait_event(Topic.DEAD_LETTERS, lambda e: e.key == "broken", "the dead letter")
-    letters = run("retrofill.dead-letters")
+    letters = run("dead-letters.*%h")
     assert "the value is not JSON" in letters
     assert "retrofill_origin_topic=backfill-requests" in letters
+    run("export PLACE")
+    until(lambda: [e.key for e in stack.events(Topic.DEAD_LETTERS)].count("broken") == 2, "it is refused again")
+    until(lambda: " 0 " in run("kafka-consumer-groups"), "the committed offsets follow")
+    described = run("kafka-consumer-groups")
+    assert "backfill-requests" in described
+    assert "backfill-planner-" in described, "the client id names service, host and process"
+    missed = run("kafka-console-consumer")
+    assert missed.count("DeadlineMissed") == stack.value("SELECT count(*) FROM deadline WHERE state = 'missed'")
     assert ran == set(COMMANDS), "no command of the page was left out"
 
 
