@@ -19,6 +19,7 @@ from typing import Any
 import pandas as pd
 import psutil
 import pytest
+from tests.support.doc_commands import shown, words_of
 from tests.support.installation import ROOT, until
 
 DAYS = [f"2013-01-{day:02}" for day in range(1, 7)]
@@ -43,12 +44,16 @@ class User:
 
     def run(self, *arguments: str, status: int = 0) -> str:
         """Run a command of the CLI; its output."""
+        done = self.start(*arguments)
+        assert done.returncode == status, f"{' '.join(arguments)}: {done.stdout}\n{done.stderr}"
+        return done.stdout if status == 0 else done.stderr
+
+    def start(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of the CLI to its end."""
         command = [str(Path(sys.executable).with_name("retrofill")), *arguments]
-        done = subprocess.run(
+        return subprocess.run(
             command, env=self.environment, cwd=self.home, capture_output=True, text=True, check=False, timeout=300
         )
-        assert done.returncode == status, f"{' '.join(command)}: {done.stdout}\n{done.stderr}"
-        return done.stdout if status == 0 else done.stderr
 
     def json(self, *arguments: str) -> Any:
         """The JSON document of a command."""
@@ -232,3 +237,24 @@ def test_what_the_readme_does_with_kcat(user: User) -> None:
     until(lambda: any(b["id"] == "by-hand" for b in user.json("backfill", "list")), "it is planned")
     told = subprocess.run(["sh", "-ec", f"kcat -C{read}"], capture_output=True, text=True, check=True, timeout=60)
     assert any(line.startswith("by-hand ") and "BackfillPlanned" in line for line in told.stdout.splitlines())
+
+
+# Those that go on until Ctrl-C, and those that end or undo what this module shares; each has tests of its own.
+GO_ON = ("-f", "watch", "service", "--watch")
+NOT_HERE = ("up", "down", "init", "pause", "resume", "cancel", "drop")
+
+
+def test_the_commands_of_all_pages_run(user: User) -> None:
+    commands = sorted({command for _, command in shown()})
+    ran = 0
+    for command in commands:
+        words = words_of(command)
+        if {*words} & {*GO_ON, *NOT_HERE}:
+            continue
+        done = user.start(*words)
+        # What stands for something of the reader's may not exist: that is said in one line.
+        assert done.returncode in (0, 1), f"{command}: {done.stderr}"
+        assert "Traceback" not in done.stderr
+        assert done.returncode == 0 or done.stderr.count("\n") == 1, f"{command}: {done.stderr}"
+        ran += 1
+    assert ran > 10
