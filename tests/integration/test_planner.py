@@ -168,3 +168,14 @@ def test_deadlines_of_the_queued_time_are_armed_with_the_runs(planner: Installat
     assert rows == [{"alert": "past", "state": "void", "n": 10}, {"alert": "soon", "state": "armed", "n": 10}]
     shards = planner.query("SELECT id, shard FROM deadline")
     assert all(row["shard"] == partition_of(str(row["id"]), PARTITIONS) for row in shards)
+
+
+def test_the_trace_of_a_request_goes_with_its_answer_and_to_its_runs(planner: Installation) -> None:
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    planner.apply(daily())
+    request = BackfillRequested.model_validate({"pipeline": "p", "from": "2020-01-01", "to": "2020-01-02"})
+    planner.publish(Topic.BACKFILL_REQUESTS, "traced", request, headers={"traceparent": trace})
+    assert planner.outcome("traced").headers["traceparent"] == trace
+    assert planner.value("SELECT traceparent FROM backfill") == trace
+    planner.publish(Topic.BACKFILL_REQUESTS, "nonsense", request, headers={"traceparent": "nonsense"})
+    assert "traceparent" not in planner.outcome("nonsense").headers
