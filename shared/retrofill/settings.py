@@ -94,7 +94,7 @@ class Settings(BaseSettings):
     openlineage_namespace: str = Field("retrofill", description="Namespace of the jobs in them")
     http_host: str = Field("127.0.0.1", description="Address that a service shows /metrics, /healthz and /readyz on")
     http_port: int = Field(0, ge=0, le=65_535, description="Its port; 0: any free one, named in the ready file")
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="Least severe log level")
     crash_point: str | None = Field(
         None, description="Test aid: the process kills itself at this named point, or stops (NAME:stop)"
     )
