@@ -51,9 +51,16 @@ def test_a_backfill_runs_within_its_limit_and_in_order(stack: Installation) -> N
 
 def test_the_pipelines_limit_holds_over_disjoint_backfills(stack: Installation) -> None:
     stack.apply(daily(max_active_runs=2))
-    stack.start("instant-starter", RETROFILL_DRIVER_SLOTS="8", INSTANT_SECONDS="0.05")
-    stack.start("instant-starter", RETROFILL_DRIVER_SLOTS="8", INSTANT_SECONDS="0.05")
-    ids = [stack.request("p", f"{year}-01-01", f"{year}-01-15", max_active_runs=2) for year in (2019, 2020, 2021)]
+    with stack.session() as somebody:
+        # Nobody claims before all three are planned and both replicas have their shards: none gets ahead by coming first.
+        somebody.execute("SELECT 1 FROM pipeline WHERE name = 'p' FOR NO KEY UPDATE")
+        for _ in range(2):
+            stack.start("instant-starter", RETROFILL_DRIVER_SLOTS="8", INSTANT_SECONDS="0.05")
+        ids = [stack.request("p", f"{year}-01-01", f"{year}-01-15", max_active_runs=2) for year in (2019, 2020, 2021)]
+        for id in ids:
+            assert stack.outcome(id).body["type"] == "BackfillPlanned"
+        owners = "SELECT count(DISTINCT owner) FROM run_starter_shard"
+        until(lambda: stack.value(owners) == 2, "both replicas own shards")
     seen = []
 
     def all_ended() -> bool:
