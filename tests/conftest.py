@@ -12,6 +12,19 @@ import pytest
 from tests.support.installation import Installation, Servers
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--long``: also what takes long and is told of by a shorter test beside it."""
+    parser.addoption("--long", action="store_true", help="run the tests marked long too (make chaos does)")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the long ones out unless they were asked for."""
+    if not config.getoption("--long"):
+        left_out = [item for item in items if item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _no_settings_from_outside() -> None:
     """The tests' settings are their own; only the cache of downloads is shared."""

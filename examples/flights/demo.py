@@ -47,19 +47,15 @@ def say(text: str) -> None:
 
 def bare_loop(remote: str, data: str, days: list[str], parallel: int) -> float:
     """Seconds a day of the same transformation in a plain loop of one Spark session, ``parallel`` days at a time."""
-    from pipeline import check_day, delays_of_day, publish_day
+    from pipeline import check_day, delays_of_day, output
     from pyspark.sql import SparkSession
 
-    scratch = f"{data}/bare"
-    Path(scratch).mkdir(exist_ok=True)
-    for name in ("flights", "weather"):
-        if not Path(scratch, name).exists():
-            Path(scratch, name).symlink_to(Path(data, name))
     spark = SparkSession.builder.remote(remote).create()
 
     def one(day: str) -> None:
-        for step in (delays_of_day, check_day, publish_day):
-            step(spark, scratch, day)
+        to = output(f"{data}/bare", day)
+        delays_of_day(spark, data, day, to)
+        check_day(spark, data, day, to)
 
     with ThreadPoolExecutor(parallel) as threads:
         list(threads.map(one, days[:WARM_DAYS]))

@@ -1,7 +1,7 @@
 """A daily pipeline over the flights that left New York City in 2013: delays by carrier, joined with the day's weather.
 
-``conf`` of the backfill: ``data`` is the folder that ``prepare.py`` made. Every task replaces what an earlier attempt wrote,
-and each run writes to its own day's path, so that concurrent runs never share a folder.
+``conf`` of the backfill: ``data`` is the folder that ``prepare.py`` made. Each run stages its own day's folder, which replaces
+the published one as a whole once the run's tasks have succeeded and its attempt was accepted.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ flights = Pipeline(
 )
 
 
-def delays_of_day(spark: Any, data: str, day: str) -> None:
-    """Flights, cancellations and mean delays of each carrier, with the day's weather; replaces ``staging/day=DAY``."""
+def delays_of_day(spark: Any, data: str, day: str, to: str) -> None:
+    """Write flights, cancellations and mean delays of each carrier, with the day's weather, to the folder ``to``."""
     from pyspark.sql import functions as f
 
     by_carrier = (
@@ -42,7 +42,7 @@ def delays_of_day(spark: Any, data: str, day: str) -> None:
     )
     by_carrier.join(weather_of_day(spark, data, day), how="left", on=f.lit(True)).coalesce(1).write.mode(
         "overwrite"
-    ).parquet(f"{data}/staging/day={day}")
+    ).parquet(to)
 
 
 def weather_of_day(spark: Any, data: str, day: str) -> Any:
@@ -60,11 +60,11 @@ def weather_of_day(spark: Any, data: str, day: str) -> Any:
 WEATHER = "temp double, precip double, wind_speed double"
 
 
-def check_day(spark: Any, data: str, day: str) -> None:
-    """Refuse a day whose figures lost or doubled a flight."""
+def check_day(spark: Any, data: str, day: str, written: str) -> None:
+    """Refuse a day whose figures, in the folder ``written``, lost or doubled a flight."""
     from pyspark.sql import functions as f
 
-    figures = spark.read.parquet(f"{data}/staging/day={day}")
+    figures = spark.read.parquet(written)
     counted = figures.agg(f.sum("flights"), f.count("*"), f.countDistinct("carrier")).first()
     source = spark.read.parquet(f"{data}/flights/day={day}").count()
     if counted[0] != source:
@@ -73,29 +73,23 @@ def check_day(spark: Any, data: str, day: str) -> None:
         raise ValueError(f"{day}: a carrier has more than one row")
 
 
-def publish_day(spark: Any, data: str, day: str) -> None:
-    """Replace the day's partition of the published table."""
-    spark.read.parquet(f"{data}/staging/day={day}").coalesce(1).write.mode("overwrite").parquet(
-        f"{data}/delays/day={day}"
-    )
+def output(data: Any, day: str) -> str:
+    """The day's folder of the published table."""
+    return f"{data}/delays/day={day}"
 
 
 @flights.task
 def delays(run: Any) -> None:
     """Compute the day's figures."""
-    delays_of_day(run.spark, run.conf["data"], f"{run.interval.start:%Y-%m-%d}")
+    data, day = run.conf["data"], f"{run.interval.start:%Y-%m-%d}"
+    delays_of_day(run.spark, data, day, to=run.stage(output(data, day)))
 
 
 @flights.task(after=delays)
 def quality(run: Any) -> None:
-    """Check them."""
-    check_day(run.spark, run.conf["data"], f"{run.interval.start:%Y-%m-%d}")
-
-
-@flights.task(after=quality)
-def publish(run: Any) -> None:
-    """Publish them."""
-    publish_day(run.spark, run.conf["data"], f"{run.interval.start:%Y-%m-%d}")
+    """Check them, before anybody sees them."""
+    data, day = run.conf["data"], f"{run.interval.start:%Y-%m-%d}"
+    check_day(run.spark, data, day, written=run.staged(output(data, day)))
 
 
 late = Pipeline(

@@ -21,7 +21,7 @@ from retrofill.messages.backfills import (
     BackfillResumeRequested,
 )
 from retrofill.messages.pipelines import PipelineAccepted, PipelineApplied, PipelineRejected, PipelineRemoved
-from retrofill.messages.runs import RunEvent, RunStarted, TaskStateChanged
+from retrofill.messages.runs import RunEvent, RunPublishing, RunStarted, TaskStateChanged
 from retrofill.store import backfills, pipelines, planning
 
 WAIT_SECONDS = 0.1
@@ -122,7 +122,7 @@ def _apply_pipeline(tx: Transaction, one: Received) -> None:
 
 def _remember(tx: Transaction, one: Received) -> None:
     match one.message:
-        case RunStarted() | TaskStateChanged():
+        case RunStarted() | RunPublishing() | TaskStateChanged():
             pass
         case RunEvent(backfill_id=id):
             tx.look_at(id)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 from sqlalchemy import RowMapping
 
@@ -23,8 +24,9 @@ from retrofill.store.clock import database_now
 from retrofill.store.tables import run
 from run_starter.decide import YIELD_SECONDS, Demand, claim
 from run_starter.definitions import Definitions
-from run_starter.endings import facts, resolve_deadlines
+from run_starter.endings import facts, resolve_deadlines, tell_publishing
 from run_starter.executors import Executor, Launch
+from run_starter.leases import LOOK
 
 # A row that is locked by somebody else is looked at again this soon.
 AGAIN_SECONDS = 0.1
@@ -55,6 +57,7 @@ class Claims:
 
     def look(self, tx: Transaction, backfill_id: str) -> None:
         """Look at one backfill, without waiting for anybody's lock."""
+        self.starving.discard(backfill_id)
         row = backfills.lock(tx.conn, backfill_id, wait=False)
         if row is None:
             metrics.CLAIMS_PUT_OFF.labels("backfill_locked").inc()
@@ -62,22 +65,44 @@ class Claims:
                 tx.look_at(f"b:{backfill_id}", AGAIN_SECONDS)
             return
         self.pipeline_of[backfill_id] = row["pipeline_no"]
+        adopted = self._adopt(tx, row)
         match row["state"]:
             case BackfillState.RUNNING:
-                self._start(tx, row)
+                self._start(tx, row, self.executor.free() - adopted)
             case BackfillState.CANCELLING:
                 _cancel(tx, row)
             case BackfillState.PAUSED:
-                self.starving.discard(backfill_id)
+                pass
             case _:
                 self.forget(backfill_id)
 
-    def _start(self, tx: Transaction, row: RowMapping) -> None:
+    def _adopt(self, tx: Transaction, backfill: RowMapping) -> int:
+        """Publish what accepted attempts staged whose publisher was lost; how many were given to our drivers."""
+        id = backfill["id"]
+        if not store.has_orphans(tx.conn, id):
+            return 0
+        # They have their slots already: it takes nothing but a driver.
+        free = self.executor.free()
+        until = database_now(tx.conn) + timedelta(seconds=self.lease_seconds)
+        rows = store.adopt(tx.conn, id, free, self.instance, until) if free > 0 else []
+        if len(rows) >= free:
+            self.starving.add(id)
+        launches = [
+            self._launch_of(tx, backfill, row, publication=row["publication"], outputs=tuple(row["outputs"]["folders"]))
+            for row in rows
+        ]
+        for row, launch in zip(rows, launches, strict=True):
+            told = facts(row, launch.pipeline.name, database_now(tx.conn))
+            tell_publishing(tx, told, launch.outputs, launch.publication)
+        if launches:
+            tx.after_commit.append(lambda: self._hand_over(launches))
+            tx.look_at(LOOK, self.lease_seconds)
+        return len(launches)
+
+    def _start(self, tx: Transaction, row: RowMapping, free: int) -> None:
         id = row["id"]
-        self.starving.discard(id)
         if row["on_run_failure"] != OnRunFailure.CONTINUE and backfills.progress(tx.conn, row).failed_since_resume:
             return
-        free = self.executor.free()
         if free <= 0:
             metrics.CLAIMS_PUT_OFF.labels("no_driver").inc()
             self.starving.add(id)
@@ -137,25 +162,31 @@ class Claims:
         definition = self.definitions.of(tx.conn, backfill["id"])
         attempts = [(row["id"], row["attempt"] + 1) for row in queued]
         store.insert_task_runs(tx.conn, attempts, [task.name for task in definition.tasks])
-        launches = [
-            Launch(
-                backfill_id=backfill["id"],
-                run_id=row["id"],
-                attempt=row["attempt"] + 1,
-                pipeline=definition,
-                interval_start=row["interval_start"],
-                interval_end=row["interval_end"],
-                conf=backfill["conf"],
-                trace=backfill["traceparent"],
-            )
-            for row in queued
-        ]
+        launches = [self._launch_of(tx, backfill, row, attempt=row["attempt"] + 1) for row in queued]
         tx.after_commit.append(lambda: self._launch(launches))
-        tx.look_at("leases", self.lease_seconds)
+        tx.look_at(LOOK, self.lease_seconds)
+
+    def _launch_of(self, tx: Transaction, backfill: RowMapping, row: RowMapping, **more: Any) -> Launch:
+        return Launch(
+            **{
+                "backfill_id": backfill["id"],
+                "run_id": row["id"],
+                "attempt": row["attempt"],
+                "pipeline": self.definitions.of(tx.conn, backfill["id"]),
+                "interval_start": row["interval_start"],
+                "interval_end": row["interval_end"],
+                "conf": backfill["conf"],
+                "trace": backfill["traceparent"],
+                **more,
+            }
+        )
 
     def _launch(self, launches: list[Launch]) -> None:
         metrics.RUNS_CLAIMED.inc(len(launches))
         crash_point("claim:committed")
+        self._hand_over(launches)
+
+    def _hand_over(self, launches: list[Launch]) -> None:
         for each in launches:
             self.executor.launch(each)
         self.launched()

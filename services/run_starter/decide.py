@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from retrofill.domain.run import LIVE, RunState, after_loss
 from retrofill.domain.task_run import MACHINE as TASK_MACHINE
 from retrofill.domain.task_run import TaskState
-from retrofill.messages.runs import ErrorInfo, Report, RunHeartbeat, RunReported, TaskReported
+from retrofill.messages.runs import ErrorInfo, Report, RunHeartbeat, RunReported, RunStaged, TaskReported
 
 # Up to so long a slot of the pipeline is left to another backfill with fewer live runs.
 YIELD_SECONDS = 5.0
@@ -68,6 +68,7 @@ class RunRow:
     lost_attempts: int
     cancel_requested: bool
     started_before: bool
+    publication: int = 0
 
 
 @dataclass
@@ -77,6 +78,8 @@ class RunOutcome:
     starts: bool = False
     first_start: bool = False
     alive: bool = False
+    stages: tuple[str, ...] = ()  # accepted: these outputs are to be published
+    orphaned: bool = False  # its publisher was lost: another one is to go on
     ends: RunState | None = None
     lost: bool = False  # it ends, or goes back to the queue, because its driver was lost
     counted: bool = False  # the loss counts against the run
@@ -120,19 +123,16 @@ def fold(
         sofar = outcome.runs.get(report.run_id, RunOutcome())
         if report.attempt != row.attempt:
             outcome.ignored.append((report, f"attempt {row.attempt} is the newest"))
+        elif report.publication != row.publication:
+            outcome.ignored.append((report, f"publication {row.publication} is the newest"))
         elif row.state not in LIVE or sofar.ends is not None:
             outcome.ignored.append((report, f"the run is {sofar.ends or row.state}"))
-        elif row.state == RunState.PUBLISHING and _is_loss(report):
-            # Its attempt was accepted: whoever publishes it, it is not run again.
-            outcome.ignored.append((report, "the run is publishing"))
+        elif sofar.orphaned:
+            outcome.ignored.append((report, "its publisher was lost"))
         else:
             outcome.runs[report.run_id] = sofar
             _fold_one(report, row, sofar, task_states, outcome, max_lost_attempts)
     return outcome
-
-
-def _is_loss(report: Report) -> bool:
-    return isinstance(report, RunReported) and report.state not in (RunState.SUCCEEDED, RunState.FAILED)
 
 
 def _fold_one(
@@ -149,6 +149,11 @@ def _fold_one(
             _start(row, sofar)
         case TaskReported():
             _fold_task(report, task_states, outcome)
+        case RunStaged(outputs=outputs):
+            _start(row, sofar)
+            sofar.alive = True
+            if row.state != RunState.PUBLISHING:
+                sofar.stages = outputs
         case RunReported(state="succeeded"):
             _start(row, sofar)
             sofar.ends = RunState.SUCCEEDED
@@ -171,9 +176,16 @@ def lose(
     """The driver of the attempt is gone. A loss that does not count never ends the run, however many there were."""
     lost = row.lost_attempts + counted
     sofar.lost, sofar.counted = True, counted
-    sofar.ends = after_loss(
-        cancel_requested=row.cancel_requested, lost_attempts=lost if counted else 0, max_lost_attempts=max_lost_attempts
-    )
+    if row.state == RunState.PUBLISHING or sofar.stages:
+        # Its attempt was accepted and is not run again, nor cancelled: somebody else publishes what it staged.
+        sofar.ends = RunState.FAILED if counted and lost >= max_lost_attempts else None
+        sofar.orphaned = sofar.ends is None
+    else:
+        sofar.ends = after_loss(
+            cancel_requested=row.cancel_requested,
+            lost_attempts=lost if counted else 0,
+            max_lost_attempts=max_lost_attempts,
+        )
     if sofar.ends == RunState.FAILED:
         said = f": {error.message}" if error else ""
         sofar.error = ErrorInfo(type="DriverLost", message=f"the driver was lost {lost} times{said}")

@@ -22,6 +22,7 @@ from retrofill.messages.runs import (
     RunCancelled,
     RunEvent,
     RunFailed,
+    RunPublishing,
     RunStarted,
     RunSucceeded,
     TaskStateChanged,
@@ -68,6 +69,40 @@ def write_starts(
         told = facts(row, pipelines[row["backfill_id"]], now)
         tx.emit(Topic.RUN_EVENTS, row["backfill_id"], RunStarted(**told))
         _tell_state(tx, told, S.RUNNING)
+
+
+def write_stages(
+    tx: Transaction,
+    rows: Mapping[int, RowMapping],
+    outcomes: Mapping[int, RunOutcome],
+    pipelines: Mapping[str, str],
+    now: datetime,
+) -> None:
+    """Runs whose staged output is accepted; and those whose publisher was lost, which the next look gives to another."""
+    staging = [(rows[id], outcome) for id, outcome in outcomes.items() if outcome.stages and outcome.ends is None]
+    given = [
+        {**key, "outputs": {"folders": list(o.stages)}}
+        for (_, o), key in zip(staging, _keys([r for r, _ in staging]), strict=True)
+    ]
+    _landed(store.move(tx.conn, S.PUBLISHING, given, {}, frm=[S.RUNNING]), staging)
+    for row, outcome in staging:
+        told = facts(row, pipelines[row["backfill_id"]], now)
+        tell_publishing(tx, told, outcome.stages, row["publication"])
+    store.notify(tx.conn, store.RUN_CHANNEL, [row["id"] for row, _ in staging])
+    orphans = [rows[id] for id, outcome in outcomes.items() if outcome.orphaned]
+    lost = [(row["id"], row["publication"], row["lost_attempts"] + outcomes[row["id"]].counted) for row in orphans]
+    if store.orphan(tx.conn, lost) != len(orphans):
+        raise Conflict("a publishing run was changed by somebody else")
+    for row in orphans:
+        tx.look_at(f"b:{row['backfill_id']}")
+
+
+def tell_publishing(tx: Transaction, told: dict[str, Any], outputs: Sequence[str], publication: int) -> None:
+    """The run's output is being published, by its own driver or by the next one."""
+    tx.emit(
+        Topic.RUN_EVENTS, told["backfill_id"], RunPublishing(**told, outputs=tuple(outputs), publication=publication)
+    )
+    _tell_state(tx, told, S.PUBLISHING)
 
 
 def write_tasks(

@@ -42,13 +42,13 @@ class StarterHandler(QuietHandler):
         settings = context.settings
         self._context = context
         self._definitions = Definitions()
-        self._host = DriverHost(
+        self.host = DriverHost(
             context.engine,
             producer(settings, f"{context.instance}-reports"),
             settings.topic_prefix,
             freed=lambda: context.notified(DRIVER_FREE, ""),
         )
-        self._executor = executor or build_executor(settings, self._host)
+        self._executor = executor or build_executor(settings, self.host)
         self._watch = Watch(context.engine, self._executor)
         self._watch.start()
         self._claims = Claims(
@@ -132,6 +132,7 @@ class StarterHandler(QuietHandler):
         """A driver is free, a slot of a pipeline is free, or a hosted run changed."""
         if channel in ("", store.RUN_CHANNEL):
             self._watch.poke()
+            self.host.poke()
         if channel == store.RUN_CHANNEL:
             return {}
         if channel == DRIVER_FREE:
@@ -153,7 +154,7 @@ class StarterHandler(QuietHandler):
 
     def close(self) -> None:
         """End the drivers and say so, so that the next owner need not wait for their leases."""
-        self._host.closing()
+        self.host.closing()
         self._watch.stop()
         self._executor.close()
-        self._host.close()
+        self.host.close()

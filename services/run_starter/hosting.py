@@ -30,15 +30,43 @@ class DriverHost:
         self._topic = f"{topic_prefix}{Topic.RUN_REPORTS}"
         self._freed = freed
         self._closing = False
+        self._changed = threading.Condition()
+        self._changes = 0
 
-    def may_begin(self, run_id: int, attempt: int) -> bool:
+    def may_begin(self, launch: Launch) -> bool:
         """Read from Postgres now; where it does not answer, the driver must not begin."""
         try:
             with self._engine.connect() as conn:
-                return store.may_begin(conn, run_id, attempt)
+                return store.may_begin(conn, *launch.key)
         except SQLAlchemyError as e:
-            log.warning("may_not_begin", run=run_id, attempt=attempt, error=str(e).splitlines()[0])
+            log.warning("may_not_begin", run=launch.run_id, attempt=launch.attempt, error=str(e).splitlines()[0])
             return False
+
+    def may_publish(self, launch: Launch) -> bool:
+        """Wait for the answer to what the driver staged. Where Postgres stays away, the driver's own lease ends it."""
+        while not self._closing:
+            # Before the read: what changes after it is not missed.
+            seen = self._changes
+            try:
+                with self._engine.connect() as conn:
+                    accepted = store.accepted(conn, launch.run_id, launch.attempt)
+            except SQLAlchemyError as e:
+                log.warning("acceptance_unknown", run=launch.run_id, error=str(e).splitlines()[0])
+                accepted = None
+            if accepted is not None:
+                return accepted
+            self._wait_for_change(seen)
+        return False
+
+    def _wait_for_change(self, seen: int) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._changes != seen, POLL_SECONDS)
+
+    def poke(self) -> None:
+        """A run may have changed."""
+        with self._changed:
+            self._changes += 1
+            self._changed.notify_all()
 
     def driver_ended(self, launch: Launch, *, reported: bool, reason: str) -> None:
         """Report the end of a driver that could not do so itself: its process is gone, so its lease is over."""
@@ -54,6 +82,7 @@ class DriverHost:
             backfill_id=launch.backfill_id,
             run_id=launch.run_id,
             attempt=launch.attempt,
+            publication=launch.publication,
             state="released" if self._closing else "lost",
             error=ErrorInfo(type="DriverLost", message=reason[:4000]),
         )
@@ -78,6 +107,7 @@ class DriverHost:
     def closing(self) -> None:
         """Drivers that end from now on are released: this replica stops, and that is no fault of theirs."""
         self._closing = True
+        self.poke()
 
     def close(self) -> None:
         """Deliver what was reported."""
@@ -118,6 +148,6 @@ class Watch(threading.Thread):
                 # The drivers' own leases end them where Postgres stays away.
                 log.warning("watch_waits", error=str(e).splitlines()[0])
                 continue
-            for run_id, attempt in over:
-                log.info("ending_driver", run=run_id, attempt=attempt)
-                self._executor.end(run_id, attempt)
+            for key in over:
+                log.info("ending_driver", run=key[0], attempt=key[1], publication=key[2])
+                self._executor.end(key)

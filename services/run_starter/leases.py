@@ -20,7 +20,7 @@ from retrofill.store import runs as store
 from retrofill.store.clock import database_now
 from run_starter.decide import RunOutcome, lose
 from run_starter.definitions import Definitions
-from run_starter.endings import write_ends
+from run_starter.endings import write_ends, write_stages
 from run_starter.reports import run_row
 
 log = structlog.get_logger(__name__)
@@ -89,7 +89,10 @@ class Leases:
         rows = {
             id: row
             for id, row in store.lock(tx.conn, ids).items()
-            if row["state"] in LIVE and row["lease_until"] is not None and row["lease_until"] < moment
+            if row["state"] in LIVE
+            and row["host"] is not None
+            and row["lease_until"] is not None
+            and row["lease_until"] < moment
         }
         outcomes = {}
         for id, row in rows.items():
@@ -97,5 +100,7 @@ class Leases:
             lose(run_row(row), outcomes[id], self.max_lost_attempts, counted=True)
             log.warning("lease_ended", run=id, attempt=row["attempt"], backfill=row["backfill_id"])
         pipelines = {row["backfill_id"]: self.definitions.of(tx.conn, row["backfill_id"]).name for row in rows.values()}
-        write_ends(tx, rows, outcomes, pipelines, database_now(tx.conn))
+        now = database_now(tx.conn)
+        write_stages(tx, rows, outcomes, pipelines, now)
+        write_ends(tx, rows, outcomes, pipelines, now)
         store.notify(tx.conn, store.RUN_CHANNEL, rows)

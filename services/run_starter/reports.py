@@ -20,7 +20,7 @@ from retrofill.store.clock import database_now
 from run_starter.arming import Starts
 from run_starter.decide import RunRow, fold
 from run_starter.definitions import Definitions
-from run_starter.endings import write_ends, write_starts, write_tasks
+from run_starter.endings import write_ends, write_stages, write_starts, write_tasks
 
 log = structlog.get_logger(__name__)
 
@@ -54,8 +54,11 @@ def handle_reports(
     arming.of_runs([id for id, o in outcome.runs.items() if o.first_start])
     write_tasks(tx, rows, outcome.tasks, pipelines, now)
     arming.of_tasks(outcome.tasks)
+    write_stages(tx, rows, outcome.runs, pipelines, now)
     write_ends(tx, rows, outcome.runs, pipelines, now)
-    alive = [(id, rows[id]["attempt"]) for id, o in outcome.runs.items() if o.alive and o.ends is None]
+    alive = [
+        (id, rows[id]["attempt"]) for id, o in outcome.runs.items() if o.alive and o.ends is None and not o.orphaned
+    ]
     store.extend_leases(tx.conn, alive, now + timedelta(seconds=lease_seconds))
     for report, why in outcome.ignored:
         metrics.REPORTS_IGNORED.inc()
@@ -78,6 +81,7 @@ def run_row(row: RowMapping) -> RunRow:
         lost_attempts=row["lost_attempts"],
         cancel_requested=row["cancel_requested"],
         started_before=row["started_at"] is not None,
+        publication=row["publication"],
     )
 
 

@@ -3,6 +3,7 @@
 Run as ``python -m tests.support.instant_starter``; it reads the same settings as the service. ``INSTANT_SECONDS`` is how
 long a run takes, logical dates in ``INSTANT_FAIL`` (ISO dates, comma separated) fail, and ``INSTANT_LOG`` is a file that
 gets a line of JSON for each run's work: run, attempt, interval, and when it began and ended (monotonic, of the machine).
+Where ``INSTANT_OUT`` names a folder, each run stages a folder ``day=DATE`` in it, with a file that names the run.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 from confluent_kafka import Producer
 
@@ -20,11 +23,14 @@ from retrofill.bus.clients import producer
 from retrofill.bus.envelope import headers_of, wire_headers
 from retrofill.bus.service import Context, run_service
 from retrofill.bus.topics import RUN_STARTER, Topic
-from retrofill.messages.runs import ErrorInfo, Report, RunHeartbeat, RunReported, TaskReported
+from retrofill.driver.execute import Result
+from retrofill.driver.launch import Launch as DriverLaunch
+from retrofill.driver.publishing import publish_all, publish_staged
+from retrofill.driver.staging import Staging
+from retrofill.messages.runs import ErrorInfo, Report, RunHeartbeat, RunReported, RunStaged, TaskReported
 from retrofill.settings import Settings
-from run_starter.executors import Host, Launch
+from run_starter.executors import Host, Key, Launch
 from run_starter.handler import CHANNELS, StarterHandler
-from run_starter.hosting import DriverHost
 
 
 class InstantExecutor:
@@ -39,27 +45,28 @@ class InstantExecutor:
         self._threads = ThreadPoolExecutor(self._slots)
         path = os.environ.get("INSTANT_LOG")
         self._log = None if path is None else os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        self._hosted: dict[tuple[int, int], threading.Event] = {}
+        self._hosted: dict[Key, threading.Event] = {}
         self._lock = threading.Lock()
+        self._out = os.environ.get("INSTANT_OUT")
         self.host: Host | None = None
 
     def free(self) -> int:
         return self._slots - len(self.hosted())
 
-    def hosted(self) -> set[tuple[int, int]]:
+    def hosted(self) -> set[Key]:
         with self._lock:
             return set(self._hosted)
 
     def launch(self, launch: Launch) -> None:
         ended = threading.Event()
         with self._lock:
-            self._hosted[launch.run_id, launch.attempt] = ended
+            self._hosted[launch.key] = ended
         self._threads.submit(self._run, launch, ended)
 
-    def end(self, run_id: int, attempt: int) -> None:
+    def end(self, key: Key) -> None:
         with self._lock:
-            if (run_id, attempt) in self._hosted:
-                self._hosted[run_id, attempt].set()
+            if key in self._hosted:
+                self._hosted[key].set()
 
     def close(self) -> None:
         with self._lock:
@@ -68,20 +75,27 @@ class InstantExecutor:
         self._threads.shutdown(wait=True)
 
     def _run(self, launch: Launch, ended: threading.Event) -> None:
-        told = {"backfill_id": launch.backfill_id, "run_id": launch.run_id, "attempt": launch.attempt}
+        told: dict[str, Any] = {"backfill_id": launch.backfill_id, "run_id": launch.run_id, "attempt": launch.attempt}
+        told["publication"] = launch.publication
         self._say(RunHeartbeat(**told))
         assert self.host is not None
         reported = False
-        if self.host.may_begin(launch.run_id, launch.attempt) and self._work(launch, ended):
+        if launch.publication:
+            if self.host.may_begin(launch):
+                self._report(launch, publish_all(driver_launch(launch), launch.outputs))
+                reported = True
+        elif self.host.may_begin(launch) and self._work(launch, ended):
             failed = launch.interval_start.date().isoformat() in self._failing
             error = ErrorInfo(type="ValueError", message="this day fails") if failed else None
             for task in launch.pipeline.tasks:
                 self._say(TaskReported(**told, task=task.name, state="running"))
                 self._say(TaskReported(**told, task=task.name, state="failed" if failed else "succeeded", error=error))
-            self._say(RunReported(**told, state="failed" if failed else "succeeded", error=error))
-            reported = True
+            result = self._publish(launch) if self._out is not None and not failed else Result(not failed, error)
+            if result is not None:
+                self._report(launch, result)
+            reported = result is not None
         with self._lock:
-            del self._hosted[launch.run_id, launch.attempt]
+            del self._hosted[launch.key]
         self.host.driver_ended(launch, reported=reported, reason="ended")
 
     def _work(self, launch: Launch, ended: threading.Event) -> bool:
@@ -100,6 +114,21 @@ class InstantExecutor:
             os.write(self._log, json.dumps(line).encode() + b"\n")
         return done
 
+    def _publish(self, launch: Launch) -> Result | None:
+        """Write, stage and publish the day's folder as a driver does."""
+        given = driver_launch(launch)
+        staging = Staging(given)
+        folder = Path(staging.stage("only", f"{self._out}/day={launch.interval_start.date().isoformat()}"))
+        folder.mkdir()
+        (folder / "part-0").write_text(f"run {launch.run_id}")
+        talk = Talk(self, launch)
+        return publish_staged(given, staging, talk, talk)  # type: ignore[arg-type]  # what it needs of both
+
+    def _report(self, launch: Launch, result: Result) -> None:
+        given = driver_launch(launch)
+        state = "succeeded" if result.succeeded else "failed"
+        self._say(RunReported(**given.about, state=state, error=result.error))
+
     def _say(self, report: Report) -> None:
         self._producer.produce(
             self._topic,
@@ -110,17 +139,36 @@ class InstantExecutor:
         self._producer.flush()
 
 
+class Talk:
+    """A driver's reporter and its conversation with the host, without a process between."""
+
+    def __init__(self, executor: InstantExecutor, launch: Launch) -> None:
+        self._executor = executor
+        self._launch = launch
+
+    def staged(self, outputs: tuple[str, ...]) -> None:
+        self._executor._say(RunStaged(**driver_launch(self._launch).about, outputs=outputs))
+
+    def say(self, kind: str, _: object) -> None:
+        assert kind == "may_publish"
+
+    def hear(self, kind: str) -> bool:
+        assert kind == "publish"
+        assert self._executor.host is not None
+        return self._executor.host.may_publish(self._launch)
+
+
+def driver_launch(launch: Launch) -> DriverLaunch:
+    """As a driver process is told it."""
+    return DriverLaunch.model_validate(launch.as_json())
+
+
 def make(context: Context) -> StarterHandler:
     """The real handler around instant drivers."""
     failing = frozenset(os.environ.get("INSTANT_FAIL", "").split(","))
     executor = InstantExecutor(context.settings, float(os.environ.get("INSTANT_SECONDS", "0")), failing)
     handler = StarterHandler(context, executor)
-    executor.host = DriverHost(
-        context.engine,
-        producer(context.settings, f"{context.instance}-instant"),
-        context.settings.topic_prefix,
-        freed=lambda: context.notified("driver_free", ""),
-    )
+    executor.host = handler.host
     return handler
 
 

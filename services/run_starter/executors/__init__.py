@@ -10,10 +10,13 @@ from pydantic import JsonValue
 
 from retrofill.domain.pipeline import PipelineDefinition
 
+# Run id, attempt and publication: whose driver it is.
+Key = tuple[int, int, int]
+
 
 @dataclass(frozen=True)
 class Launch:
-    """One attempt to be executed: all that a driver needs to know."""
+    """One attempt to be executed, or to be published: all that a driver needs to know."""
 
     backfill_id: str
     run_id: int
@@ -23,6 +26,14 @@ class Launch:
     interval_end: datetime
     conf: dict[str, JsonValue]
     trace: str | None = None
+    # From 1: the attempt's output is only to be published, because its own driver was lost over it.
+    publication: int = 0
+    outputs: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> Key:
+        """Whose driver it is."""
+        return self.run_id, self.attempt, self.publication
 
     def as_json(self) -> dict[str, Any]:
         """As sent to a driver process."""
@@ -35,14 +46,19 @@ class Launch:
             "interval_end": self.interval_end.isoformat(),
             "conf": self.conf,
             "trace": self.trace,
+            "publication": self.publication,
+            "outputs": list(self.outputs),
         }
 
 
 class Host(Protocol):
     """What an executor needs of the run-starter that it lives in. Every method may be called from any thread."""
 
-    def may_begin(self, run_id: int, attempt: int) -> bool:
+    def may_begin(self, launch: Launch) -> bool:
         """Whether the attempt is still the live one and its lease has not ended, read from Postgres now."""
+
+    def may_publish(self, launch: Launch) -> bool:
+        """Whether what the attempt staged was accepted and is its own to publish. Waits until that is decided."""
 
     def driver_ended(self, launch: Launch, *, reported: bool, reason: str) -> None:
         """A driver is gone or free again. ``reported``: it had delivered its own RunReported; otherwise it was lost."""
@@ -57,11 +73,11 @@ class Executor(Protocol):
     def launch(self, launch: Launch) -> None:
         """Hand an attempt to a driver; its end arrives at ``Host.driver_ended``."""
 
-    def hosted(self) -> set[tuple[int, int]]:
-        """The (run id, attempt) pairs whose drivers are here."""
+    def hosted(self) -> set[Key]:
+        """Whose drivers are here."""
 
-    def end(self, run_id: int, attempt: int) -> None:
-        """End the attempt's driver, Spark work by tag and process alike; unknown pairs are ignored."""
+    def end(self, key: Key) -> None:
+        """End a driver, Spark work by tag and process alike; unknown keys are ignored."""
 
     def close(self) -> None:
         """End all drivers and free what the executor holds."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from retrofill.settings import Settings
-from run_starter.executors import Executor, Host, Launch
+from run_starter.executors import Executor, Host, Key, Launch
 from run_starter.executors.local_pool import LocalPool
 from run_starter.executors.spark_submit import SparkSubmit
 
@@ -24,16 +24,17 @@ class Dispatch:
 
     def launch(self, launch: Launch) -> None:
         """Hand the attempt to the executor that its pipeline names."""
-        self._executors[launch.pipeline.executor].launch(launch)
+        # Publishing needs no Spark, and a warm process has none to wait for.
+        self._executors["pool" if launch.publication else launch.pipeline.executor].launch(launch)
 
-    def hosted(self) -> set[tuple[int, int]]:
-        """The (run id, attempt) pairs whose drivers are here."""
+    def hosted(self) -> set[Key]:
+        """Whose drivers are here."""
         return set().union(*(executor.hosted() for executor in self._executors.values()))
 
-    def end(self, run_id: int, attempt: int) -> None:
-        """End the attempt's driver wherever it is."""
+    def end(self, key: Key) -> None:
+        """End the driver wherever it is."""
         for executor in self._executors.values():
-            executor.end(run_id, attempt)
+            executor.end(key)
 
     def close(self) -> None:
         """End all drivers."""

@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 
 from retrofill.settings import Settings
-from run_starter.executors import Host, Launch, processes
+from run_starter.executors import Host, Key, Launch, processes
 
 log = structlog.get_logger(__name__)
 COMMAND = (sys.executable, "-m", "retrofill.driver")
@@ -81,11 +81,11 @@ class LocalPool:
         """Runs that may be launched now."""
         return self._slots - len(self.hosted())
 
-    def hosted(self) -> set[tuple[int, int]]:
+    def hosted(self) -> set[Key]:
         """Attempts that are here, also those that wait for a warm process."""
         with self._lock:
             busy = [worker.launch for worker in self._workers if worker.launch is not None]
-            return {(launch.run_id, launch.attempt) for launch in [*busy, *self._waiting]}
+            return {launch.key for launch in [*busy, *self._waiting]}
 
     def launch(self, launch: Launch) -> None:
         """Give the attempt to a warm process, or to the next one that is."""
@@ -93,17 +93,13 @@ class LocalPool:
             self._waiting.append(launch)
         self._assign()
 
-    def end(self, run_id: int, attempt: int) -> None:
+    def end(self, key: Key) -> None:
         """End the attempt's process; its end is reported when it is gone."""
         with self._lock:
-            waiting = [each for each in self._waiting if (each.run_id, each.attempt) == (run_id, attempt)]
+            waiting = [each for each in self._waiting if each.key == key]
             for each in waiting:
                 self._waiting.remove(each)
-            busy = [
-                worker
-                for worker in self._workers
-                if worker.launch is not None and (worker.launch.run_id, worker.launch.attempt) == (run_id, attempt)
-            ]
+            busy = [worker for worker in self._workers if worker.launch is not None and worker.launch.key == key]
             for worker in busy:
                 # Should it be done this very moment, the end must not hit the run that it would be given next.
                 worker.retiring = True
@@ -165,6 +161,7 @@ class LocalPool:
         answers: dict[str, Callable[[Any], None]] = {
             "ready": lambda _: self._on_ready(worker),
             "may_begin": lambda _: self._on_may_begin(worker),
+            "may_publish": lambda _: self._on_may_publish(worker),
             "done": lambda told: self._on_done(worker, told),
         }
         assert worker.process.stdout is not None
@@ -184,7 +181,11 @@ class LocalPool:
 
     def _on_may_begin(self, worker: Worker) -> None:
         launch = worker.launch
-        worker.say({"begin": launch is not None and self._host.may_begin(launch.run_id, launch.attempt)})
+        worker.say({"begin": launch is not None and self._host.may_begin(launch)})
+
+    def _on_may_publish(self, worker: Worker) -> None:
+        launch = worker.launch
+        worker.say({"publish": launch is not None and self._host.may_publish(launch)})
 
     def _on_done(self, worker: Worker, told: dict[str, Any]) -> None:
         with self._lock:

@@ -19,7 +19,7 @@ import structlog
 
 import retrofill.driver
 from retrofill.settings import Settings
-from run_starter.executors import Host, Launch, processes
+from run_starter.executors import Host, Key, Launch, processes
 
 log = structlog.get_logger(__name__)
 ENTRY = Path(retrofill.driver.__file__).with_name("once.py")
@@ -83,28 +83,28 @@ class SparkSubmit:
         self._settings = settings
         self._host = host
         self._lock = threading.Lock()
-        self._running: dict[tuple[int, int], Submitted | None] = {}
+        self._running: dict[Key, Submitted | None] = {}
         self._closing = False
 
     def free(self) -> int:
         """Runs that may be launched now."""
         return self._settings.driver_slots - len(self.hosted())
 
-    def hosted(self) -> set[tuple[int, int]]:
-        """Attempts whose drivers are here."""
+    def hosted(self) -> set[Key]:
+        """Whose drivers are here."""
         with self._lock:
             return set(self._running)
 
     def launch(self, launch: Launch) -> None:
         """Submit the attempt; everything about it happens on a thread of its own, which is the parent of its driver."""
         with self._lock:
-            self._running[launch.run_id, launch.attempt] = None
+            self._running[launch.key] = None
         threading.Thread(target=self._run, args=(launch,), name="spark-submit", daemon=True).start()
 
-    def end(self, run_id: int, attempt: int) -> None:
+    def end(self, key: Key) -> None:
         """End the attempt's driver."""
         with self._lock:
-            submitted = self._running.get((run_id, attempt))
+            submitted = self._running.get(key)
         if submitted is not None:
             submitted.end()
 
@@ -122,7 +122,7 @@ class SparkSubmit:
                 log.warning("driver_stays", pid=each.process.pid)
 
     def _run(self, launch: Launch) -> None:
-        key = (launch.run_id, launch.attempt)
+        key = launch.key
         reported, reason = False, "spark-submit could not be started"
         try:
             submitted = self._submit(launch)
@@ -200,7 +200,9 @@ class SparkSubmit:
                 if "ready" in told:
                     submitted.say({"launch": launch.as_json()})
                 elif "may_begin" in told:
-                    submitted.say({"begin": self._host.may_begin(launch.run_id, launch.attempt)})
+                    submitted.say({"begin": self._host.may_begin(launch)})
+                elif "may_publish" in told:
+                    submitted.say({"publish": self._host.may_publish(launch)})
                 elif "done" in told:
                     return bool(told["done"].get("reported"))
         except OSError as e:

@@ -5,11 +5,14 @@ code prints goes to standard error, and so do the logs. The order is always this
 
 1. the driver, once it is warm:          ``{"ready": true}``
 2. the host:                             ``{"launch": {"backfill_id", "run_id", "attempt", "pipeline", "interval_start",
-   "interval_end", "conf", "trace"}}``; the driver opens the Spark session and sends the first heartbeat
+   "interval_end", "conf", "trace", "publication", "outputs"}}``; the driver opens the Spark session and sends the first
+   heartbeat. From ``publication`` 1 on there is no session and no user code: the ``outputs`` are published, that is all
 3. the driver, when that is acknowledged: ``{"may_begin": true}``
 4. the host, having read that the attempt is still the live one: ``{"begin": true}``, or ``false``
-5. the driver, after its reports are acknowledged and the session is released: ``{"done": {"reported": true}}``;
-   after ``false``, without having run or reported anything: ``{"done": {"reported": false}}``; then 2 again.
+5. the driver, where tasks staged output, after ``RunStaged`` is acknowledged: ``{"may_publish": true}``; the host, once
+   Postgres says whether that was accepted: ``{"publish": true}``, and the driver publishes, or ``false``
+6. the driver, after its reports are acknowledged and the session is released: ``{"done": {"reported": true}}``;
+   after ``false``, without having reported an end: ``{"done": {"reported": false}}``; then 2 again.
 
 At any moment ``{"end": true}``, the end of the input (the host is gone, by kill -9 too) and SIGTERM end the driver: it
 interrupts its work in Spark, as far as that takes a moment only, and leaves. It also leaves when its lease is over or a
@@ -22,6 +25,7 @@ import os
 import sys
 from typing import IO
 
+from retrofill.bus.crash import arm
 from retrofill.driver.conversation import Conversation
 from retrofill.driver.process import Ending, end_with_host
 from retrofill.driver.report import SOURCE, Wire
@@ -38,6 +42,7 @@ def main() -> None:
     settings = Settings()
     configure_logging(settings.log_level)
     configure_tracing(SOURCE)
+    arm(settings.crash_point)
     ending = Ending()
     end_with_host(ending)
     host = Conversation(heard, said, ending)

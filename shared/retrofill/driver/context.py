@@ -13,6 +13,7 @@ from pydantic import JsonValue
 
 from retrofill.driver.launch import Launch
 from retrofill.driver.session import Sessions
+from retrofill.driver.staging import Staging
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class Run:
     conf: dict[str, JsonValue]
     log: Any
     _sessions: Sessions
+    _staging: Staging
+    _task: str
     traceparent: str | None = None
     """The W3C trace context of this task, to pass on to what it calls."""
 
@@ -47,6 +50,17 @@ class Run:
         """The run's Spark session; what a thread does with it is tagged once the thread asked for it here."""
         return self._sessions.use()
 
+    def stage(self, path: str) -> str:
+        """Where to write the folder ``path``: it appears there, whole, only once this attempt has been accepted.
+
+        Raises ``CannotStage`` where renames do not do what that takes, or another task of the run stages the same.
+        """
+        return self._staging.stage(self._task, path)
+
+    def staged(self, path: str) -> str:
+        """Where an earlier task of this run staged ``path``, to read it. Raises ``CannotStage`` where none did."""
+        return self._staging.staged(path)
+
 
 def interval_of(launch: Launch) -> Interval:
     """The launch's interval in the pipeline's time zone."""
@@ -54,7 +68,7 @@ def interval_of(launch: Launch) -> Interval:
     return Interval(launch.interval_start.astimezone(zone), launch.interval_end.astimezone(zone))
 
 
-def run_of(launch: Launch, sessions: Sessions, task: str, trace: str | None = None) -> Run:
+def run_of(launch: Launch, sessions: Sessions, staging: Staging, task: str, trace: str | None = None) -> Run:
     """The run for ``task``. Each task has a ``conf`` of its own, so that one's changes are not another's surprise."""
     return Run(
         id=launch.run_id,
@@ -64,6 +78,8 @@ def run_of(launch: Launch, sessions: Sessions, task: str, trace: str | None = No
         conf=launch.model_copy(deep=True).conf,
         log=task_log(launch, task),
         _sessions=sessions,
+        _staging=staging,
+        _task=task,
         traceparent=trace,
     )
 

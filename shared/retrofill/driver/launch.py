@@ -22,6 +22,8 @@ class Launch(Data):
     interval_end: Moment
     conf: dict[str, JsonValue] = Field(default_factory=dict)
     trace: str | None = Field(None, description="Trace context of the backfill's plan")
+    publication: int = Field(0, ge=0, description="From 1: only publish what the attempt staged")
+    outputs: tuple[str, ...] = Field((), description="What the attempt staged, where it is only to be published")
 
     @property
     def tag(self) -> str:
@@ -31,4 +33,9 @@ class Launch(Data):
     @property
     def about(self) -> dict[str, Any]:
         """What every report says."""
-        return {"backfill_id": self.backfill_id, "run_id": self.run_id, "attempt": self.attempt}
+        return {
+            "backfill_id": self.backfill_id,
+            "run_id": self.run_id,
+            "attempt": self.attempt,
+            "publication": self.publication,
+        }

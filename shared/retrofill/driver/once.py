@@ -18,6 +18,7 @@ sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != Pa
 import json  # noqa: E402
 import socket  # noqa: E402
 
+from retrofill.bus.crash import arm  # noqa: E402
 from retrofill.driver.conversation import Conversation  # noqa: E402
 from retrofill.driver.process import Ending, end_with_host  # noqa: E402
 from retrofill.driver.report import SOURCE, Wire  # noqa: E402
@@ -33,6 +34,7 @@ def main() -> None:
     settings = Settings()
     configure_logging(settings.log_level)
     configure_tracing(SOURCE)
+    arm(settings.crash_point)
     ending = Ending()
     end_with_host(ending)
     host = connect(ending)

@@ -15,7 +15,7 @@ from retrofill.bus.envelope import headers_of, wire_headers
 from retrofill.bus.topics import Topic
 from retrofill.domain.task_run import TaskState
 from retrofill.driver.launch import Launch
-from retrofill.messages.runs import ErrorInfo, Report, RunHeartbeat, RunReported, TaskReported
+from retrofill.messages.runs import ErrorInfo, Report, RunHeartbeat, RunReported, RunStaged, TaskReported
 from retrofill.settings import Settings
 from retrofill.tracing import HEADER
 
@@ -108,6 +108,11 @@ class Reporter:
             ),
             trace=self.trace,
         )
+
+    def staged(self, outputs: tuple[str, ...]) -> None:
+        """The tasks succeeded, and this waits to be published; returns when that is acknowledged."""
+        self._wire.send(RunStaged(**self._about, sent_at=datetime.now(UTC), outputs=outputs), trace=self.trace)
+        self._wire.flush()
 
     def ended(self, succeeded: bool, error: ErrorInfo | None) -> None:
         """The attempt ended; returns when this and everything before it is acknowledged."""

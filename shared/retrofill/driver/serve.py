@@ -17,8 +17,10 @@ from retrofill.driver.launch import Launch
 from retrofill.driver.lease import Lease
 from retrofill.driver.lineage import lineage_of
 from retrofill.driver.process import Ending
+from retrofill.driver.publishing import publish_all, publish_staged
 from retrofill.driver.report import Reporter, Wire
 from retrofill.driver.session import Sessions
+from retrofill.driver.staging import Staging
 from retrofill.driver.submit import Submits
 from retrofill.pipeline import Pipeline
 from retrofill.settings import Settings
@@ -55,9 +57,13 @@ class Server:
 
     def _serve(self, launch: Launch) -> None:
         submits = Submits(self._settings, launch)
-        attempt = Attempt(launch, self._sessions_of(launch), submits, self._code, lost=self._ending.end)
         reporter = Reporter(self._wire, launch)
-        self._ending.work = attempt.interrupt
+        work = (
+            LeftToPublish(launch)
+            if launch.publication
+            else Attempt(launch, self._sessions_of(launch), submits, self._code, self._host, lost=self._ending.end)
+        )
+        self._ending.work = work.interrupt
         lease = Lease(
             reporter.heartbeat,
             self._settings.lease_seconds,
@@ -65,19 +71,17 @@ class Server:
             renewed=submits.renew,
         )
         lease.start()
-        failure = attempt.prepare()
+        failure = work.prepare()
         lease.wait_acknowledged()
         self._host.say("may_begin", True)
-        begin = bool(self._host.hear("begin"))
-        if begin:
-            self._work(launch, attempt, reporter, failure)
+        reported = bool(self._host.hear("begin")) and self._work(launch, work, reporter, failure)
         lease.stop()
         self._ending.work = None
-        attempt.release()
-        self._host.say("done", {"reported": begin})
+        work.release()
+        self._host.say("done", {"reported": reported})
 
-    def _work(self, launch: Launch, attempt: Attempt, reporter: Reporter, failure: Result | None) -> None:
-        """User code, and the report of how it went."""
+    def _work(self, launch: Launch, work: Attempt | LeftToPublish, reporter: Reporter, failure: Result | None) -> bool:
+        """User code, and the report of how it went; whether there was one to make."""
         about: dict[str, str | int] = {
             "pipeline": launch.pipeline.name,
             "backfill": launch.backfill_id,
@@ -86,20 +90,32 @@ class Server:
         about["attempt"] = launch.attempt
         with span("run", launch.trace, **about) as trace:
             reporter.trace = trace
-            self._lineage.started(launch)
-            result = failure or attempt.run(reporter)
+            if not launch.publication:
+                self._lineage.started(launch)
+            result = failure or work.run(reporter)
+            if result is None:
+                return False
             if result.error is not None:
                 fail_span(f"{result.error.type}: {result.error.message}")
         self._lineage.ended(launch, result.error, succeeded=result.succeeded)
         reporter.ended(result.succeeded, result.error)
+        return True
 
 
 class Attempt:
     """One attempt: what the user's code is run with, and the end of what it started."""
 
     def __init__(
-        self, launch: Launch, sessions: Sessions, submits: Submits, code: Code, lost: Callable[[str], object]
+        self,
+        launch: Launch,
+        sessions: Sessions,
+        submits: Submits,
+        code: Code,
+        host: Conversation,
+        lost: Callable[[str], object],
     ) -> None:
+        self._host = host
+        self._staging = Staging(launch)
         self._lost = lost
         self._launch = launch
         self._sessions = sessions
@@ -115,7 +131,15 @@ class Attempt:
             return Result(False, error_info(e))
         return None
 
-    def run(self, reporter: Reporter) -> Result:
+    def run(self, reporter: Reporter) -> Result | None:
+        """Run the tasks and publish what they staged; ``None`` where that is somebody else's by now."""
+        result = self._run_tasks(reporter)
+        if result.succeeded:
+            return publish_staged(self._launch, self._staging, reporter, self._host)
+        self._staging.discard()
+        return result
+
+    def _run_tasks(self, reporter: Reporter) -> Result:
         """Import the user's code and run the tasks."""
         tasks = self._launch.pipeline.tasks
         try:
@@ -157,7 +181,7 @@ class Attempt:
             self._submits.run(task)
             return None
         try:
-            return pipeline.functions[task.name](run_of(self._launch, self._sessions, task.name, trace))
+            return pipeline.functions[task.name](run_of(self._launch, self._sessions, self._staging, task.name, trace))
         except FAILURES as e:
             self._leave_where_lost(e)
             raise
@@ -171,3 +195,23 @@ class Attempt:
             self._lost(
                 f"Spark lost the session: {str(error).strip().splitlines()[0] if str(error).strip() else error!r}"
             )
+
+
+class LeftToPublish:
+    """The output of an accepted attempt whose own driver was lost: no session, no user code."""
+
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
+
+    def prepare(self) -> None:
+        """Nothing to open."""
+
+    def run(self, _: Reporter) -> Result:
+        """Publish."""
+        return publish_all(self._launch, self._launch.outputs)
+
+    def interrupt(self) -> None:
+        """Nothing runs elsewhere."""
+
+    def release(self) -> None:
+        """Nothing to free."""

@@ -11,7 +11,13 @@ BACKFILL: Example = {"backfill_id": "flights-2013-01", "pipeline": "flights_dail
 RANGE: Example = {"range_start": "2013-01-01T05:00:00Z", "range_end": "2013-02-01T05:00:00Z"}
 INTERVAL: Example = {"interval_start": "2013-01-03T05:00:00Z", "interval_end": "2013-01-04T05:00:00Z"}
 RUN: Example = {**BACKFILL, "run_id": 4103, "attempt": 1, **INTERVAL}
-REPORT: Example = {"backfill_id": "flights-2013-01", "run_id": 4103, "attempt": 1, "sent_at": "2026-03-02T08:00:20Z"}
+REPORT: Example = {
+    "backfill_id": "flights-2013-01",
+    "run_id": 4103,
+    "attempt": 1,
+    "publication": 0,
+    "sent_at": "2026-03-02T08:00:20Z",
+}
 ERROR: Example = {
     "type": "ValueError",
     "message": "no flights on 2013-01-03",
@@ -155,8 +161,15 @@ BODIES: dict[str, Example] = {
     },
     "RunHeartbeat": REPORT,
     "TaskReported": {**REPORT, "task": "delays", "state": "retrying", "try_number": 1, "error": ERROR},
+    "RunStaged": {**REPORT, "outputs": ["/data/delays/day=2013-01-03"]},
     "RunReported": {**REPORT, "state": "failed", "error": ERROR},
     "RunStarted": {**RUN, "at": "2026-03-02T08:00:05Z"},
+    "RunPublishing": {
+        **RUN,
+        "at": "2026-03-02T08:12:38Z",
+        "outputs": ["/data/delays/day=2013-01-03"],
+        "publication": 0,
+    },
     "RunSucceeded": {**RUN, "at": "2026-03-02T08:12:40Z"},
     "RunFailed": {**RUN, "at": "2026-03-02T08:12:40Z", "error": ERROR},
     "RunAttemptLost": {**RUN, "at": "2026-03-02T08:05:00Z", "state": "queued"},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -31,12 +31,18 @@ class ErrorInfo(BaseModel):
     traceback: str | None = Field(None, max_length=8000, description="The last lines of the traceback")
 
 
+OutputPath = Annotated[str, Field(min_length=1, max_length=4096, description="An absolute path")]
+
+
 class Report(Message):
     """What a driver says of one attempt; the backfill's id is the key too."""
 
     backfill_id: BackfillId
     run_id: RunId
     attempt: int = Field(ge=1, description="Which attempt of the run, from 1: reports of an older one change nothing")
+    publication: int = Field(
+        0, ge=0, description="Which publication of the attempt's staged output; 0 is the attempt's own driver"
+    )
     sent_at: Moment | None = Field(None, description="The driver's clock; for people only")
 
 
@@ -56,8 +62,15 @@ class TaskReported(Report):
     error: ErrorInfo | None = Field(None, description="Of a try that failed: why")
 
 
+class RunStaged(Report):
+    """The attempt's tasks succeeded, and what they wrote waits to be published: from now on it is not run again."""
+
+    type: Literal["RunStaged"] = "RunStaged"
+    outputs: tuple[OutputPath, ...] = Field(min_length=1, max_length=1000, description="The folders to be published")
+
+
 class RunReported(Report):
-    """The attempt ended.
+    """The attempt ended, and with it the publication of what it staged.
 
     The replica that hosted the driver says ``lost`` when it saw the process end, and ``released`` when it ended the
     process itself because it stops: that does not count against the run.
@@ -84,6 +97,16 @@ class RunStarted(RunEvent):
     """The driver of this attempt is alive and runs the user's code."""
 
     type: Literal["RunStarted"] = "RunStarted"
+
+
+class RunPublishing(RunEvent):
+    """The attempt's output was accepted: it is being published, by its driver or, where that was lost, by another."""
+
+    type: Literal["RunPublishing"] = "RunPublishing"
+    outputs: tuple[OutputPath, ...] = Field(description="The folders that are being published")
+    publication: int = Field(
+        description="0 is the attempt's own driver; counts those who publish it after one was lost"
+    )
 
 
 class RunSucceeded(RunEvent):

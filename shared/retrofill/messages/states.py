@@ -37,7 +37,7 @@ class IntervalStateChanged(Message):
     pipeline: PipelineName
     interval_start: IntervalStart
     interval_end: IntervalEnd
-    state: Literal["running", "queued", "succeeded", "failed", "cancelled"] = Field(
+    state: Literal["running", "queued", "publishing", "succeeded", "failed", "cancelled"] = Field(
         description="State of the latest run that was started"
     )
     backfill_id: BackfillId

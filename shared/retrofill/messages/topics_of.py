@@ -78,7 +78,7 @@ TRAFFIC: dict[Topic, Traffic] = {
         "What drivers say of their attempts; nobody else has a use for it.",
         "the backfill's id",
         (),
-        (runs.RunHeartbeat, runs.TaskReported, runs.RunReported),
+        (runs.RunHeartbeat, runs.TaskReported, runs.RunStaged, runs.RunReported),
         open="Spark drivers and the run-starter that hosts them",
     ),
     Topic.RUN_EVENTS: Traffic(
@@ -87,6 +87,7 @@ TRAFFIC: dict[Topic, Traffic] = {
         (RUN_STARTER,),
         (
             runs.RunStarted,
+            runs.RunPublishing,
             runs.RunSucceeded,
             runs.RunFailed,
             runs.RunAttemptLost,

@@ -18,6 +18,7 @@ from sqlalchemy import (
     func,
     insert,
     literal,
+    or_,
     select,
     text,
     update,
@@ -33,6 +34,12 @@ from retrofill.store.transition import Values, transition
 
 RUN_CHANNEL = "retrofill_run"
 SLOT_CHANNEL = "retrofill_slot"
+_ORPHANED = and_(run.c.state == RunState.PUBLISHING, run.c.host.is_(None))
+# Whose silence ends a lease: publication, too, but not while it waits for a publisher.
+_LEASED = or_(
+    run.c.state.in_([RunState.STARTING, RunState.RUNNING]),
+    and_(run.c.state == RunState.PUBLISHING, run.c.host.is_not(None)),
+)
 NOT_LIVE: dict[str, Any] = {"slot": None, "pipeline_slot": None, "lease_until": None, "host": None}
 
 
@@ -64,6 +71,56 @@ def extend_leases(conn: Connection, attempts: Collection[tuple[int, int]], until
         .where(run.c.id == given.c.id, run.c.attempt == given.c.attempt, run.c.state.in_(LIVE))
         .values(lease_until=until)
     )
+
+
+# publishing
+
+
+def orphan(conn: Connection, lost: Sequence[tuple[int, int, int]]) -> int:
+    """Nobody publishes these (id, publication, losses counted so far) any more; how many landed."""
+    if not lost:
+        return 0
+    given = rows_of(
+        "given",
+        {
+            "id": (BigInteger, [id for id, _, _ in lost]),
+            "publication": (Integer, [publication for _, publication, _ in lost]),
+            "lost_attempts": (Integer, [losses for _, _, losses in lost]),
+        },
+    )
+    return conn.execute(
+        update(run)
+        .where(run.c.id == given.c.id, run.c.publication == given.c.publication, run.c.state == RunState.PUBLISHING)
+        .values(host=None, lost_attempts=given.c.lost_attempts)
+    ).rowcount
+
+
+def adopt(conn: Connection, backfill_id: str, limit: int, host: str, lease_until: datetime) -> Sequence[RowMapping]:
+    """Make ``host`` the publisher of up to ``limit`` runs that have none; the rows, with their new publication."""
+    chosen = (
+        select(run.c.id)
+        .where(run.c.backfill_id == backfill_id, run.c.slot.is_not(None), _ORPHANED)
+        .order_by(run.c.position)
+        .limit(limit)
+        .scalar_subquery()
+    )
+    return (
+        conn.execute(
+            update(run)
+            .where(run.c.id.in_(chosen), _ORPHANED)
+            .values(host=host, lease_until=lease_until, publication=run.c.publication + 1)
+            .returning(run)
+        )
+        .mappings()
+        .all()
+    )
+
+
+def has_orphans(conn: Connection, backfill_id: str) -> bool:
+    """Whether a run of the backfill waits for somebody to publish it."""
+    return conn.execute(
+        select(exists().where(run.c.backfill_id == backfill_id, run.c.slot.is_not(None), _ORPHANED))
+    ).scalar_one()
 
 
 # claiming
@@ -216,20 +273,17 @@ def cancel_open_tasks(conn: Connection, attempts: Sequence[tuple[int, int]], now
 
 def earliest_lease(conn: Connection, shard: int) -> datetime | None:
     """When the next lease of a shard's live runs ends."""
-    leased = run.c.state.in_([RunState.STARTING, RunState.RUNNING])
     earliest: datetime | None = conn.execute(
-        select(func.min(run.c.lease_until)).select_from(_live_of_shard(shard)).where(leased)
+        select(func.min(run.c.lease_until)).select_from(_live_of_shard(shard)).where(_LEASED)
     ).scalar_one()
     return earliest
 
 
 def expired(conn: Connection, shard: int, moment: datetime) -> list[int]:
-    """Runs of the shard whose lease ended before ``moment``; publication is never taken away from a run."""
+    """Runs of the shard whose lease ended before ``moment``."""
     return list(
         conn.execute(
-            select(run.c.id)
-            .select_from(_live_of_shard(shard))
-            .where(run.c.lease_until < moment, run.c.state.in_([RunState.STARTING, RunState.RUNNING]))
+            select(run.c.id).select_from(_live_of_shard(shard)).where(run.c.lease_until < moment, _LEASED)
         ).scalars()
     )
 
@@ -264,8 +318,10 @@ def mark_cancel_requested(conn: Connection, backfill_id: str) -> list[int]:
 # drivers
 
 
-def may_begin(conn: Connection, run_id: int, attempt: int) -> bool:
-    """Whether user code of the attempt may run: it is the live one, not to be cancelled, and its lease has not ended.
+def may_begin(conn: Connection, run_id: int, attempt: int, publication: int) -> bool:
+    """Whether user code of the attempt, or a publication of its output, may run: it is the live one, and its lease has not ended.
+
+    User code that is to be cancelled does not begin; a publication does.
 
     The lease matters: a heartbeat that was acknowledged before the lease's end is always read before it is declared ended.
     """
@@ -274,28 +330,41 @@ def may_begin(conn: Connection, run_id: int, attempt: int) -> bool:
             exists().where(
                 run.c.id == run_id,
                 run.c.attempt == attempt,
+                run.c.publication == publication,
                 run.c.state.in_(LIVE),
-                run.c.cancel_requested.is_(False),
+                run.c.cancel_requested.is_(False) | (run.c.state == RunState.PUBLISHING),
                 run.c.lease_until > func.clock_timestamp(),
             )
         )
     ).scalar_one()
 
 
-def to_be_ended(conn: Connection, attempts: Collection[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Those of ``attempts`` that are not the live one any more, or are to be cancelled.
+def accepted(conn: Connection, run_id: int, attempt: int) -> bool | None:
+    """Whether what the attempt staged is its own driver's to publish; ``None`` while that is not decided."""
+    row = conn.execute(
+        select(run.c.attempt, run.c.publication, run.c.state, run.c.host).where(run.c.id == run_id)
+    ).one_or_none()
+    if row is None or row.attempt != attempt:
+        return False
+    if row.state in (RunState.STARTING, RunState.RUNNING):
+        return None
+    return row.state == RunState.PUBLISHING and row.publication == 0 and row.host is not None
+
+
+def to_be_ended(conn: Connection, hosted: Collection[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Those (run, attempt, publication) that are not the live one any more, or are to be cancelled.
 
     One that succeeded or failed under its own attempt said so itself: its driver is about to be free.
     """
     rows = conn.execute(
-        select(run.c.id, run.c.attempt, run.c.state, run.c.cancel_requested).where(
-            run.c.id == func.any([id for id, _ in attempts])
+        select(run.c.id, run.c.attempt, run.c.publication, run.c.state, run.c.cancel_requested).where(
+            run.c.id == func.any([id for id, _, _ in hosted])
         )
     ).all()
-    reported = (RunState.SUCCEEDED, RunState.FAILED)
+    goes_on = (RunState.SUCCEEDED, RunState.FAILED, RunState.PUBLISHING)
     good = {
-        (row.id, row.attempt)
+        (row.id, row.attempt, row.publication)
         for row in rows
-        if row.state in reported or (row.state in LIVE and not row.cancel_requested)
+        if row.state in goes_on or (row.state in LIVE and not row.cancel_requested)
     }
-    return [pair for pair in attempts if pair not in good]
+    return [key for key in hosted if key not in good]

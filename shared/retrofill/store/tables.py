@@ -185,9 +185,13 @@ run = Table(
     Column("started_at", Moment),
     Column("finished_at", Moment),
     Column("error", JSONB),
+    # What the accepted attempt staged ({"folders": [path, …]}); and the fencing token of those who publish it.
+    Column("outputs", JSONB),
+    Column("publication", Integer, nullable=False, server_default=text("0")),
     _lock_only(),
     _known_state(run_domain.MACHINE),
     _ended_exactly_when_terminal(run_domain.MACHINE, "finished_at"),
+    CheckConstraint("state <> 'publishing' OR outputs IS NOT NULL", name="publishes_something"),
     CheckConstraint("interval_start < interval_end", name="interval_not_empty"),
     CheckConstraint("slot >= 1 AND pipeline_slot >= 1", name="slots_from_one"),
     CheckConstraint(f"({_in('state', run_domain.LIVE)}) = (slot IS NOT NULL)", name="slot_while_live"),

@@ -75,10 +75,14 @@ class Recorder:
 
     def __init__(self) -> None:
         self.allowed = True
+        self.accepts = True
         self._ended: queue.SimpleQueue[tuple[int, int, bool, str]] = queue.SimpleQueue()
 
-    def may_begin(self, run_id: int, attempt: int) -> bool:
+    def may_begin(self, launch: Launch) -> bool:
         return self.allowed
+
+    def may_publish(self, launch: Launch) -> bool:
+        return self.accepts
 
     def driver_ended(self, launch: Launch, *, reported: bool, reason: str) -> None:
         self._ended.put((launch.run_id, launch.attempt, reported, reason))
@@ -284,7 +288,7 @@ def test_a_whole_run_by_spark_submit_with_a_script(world: World) -> None:
     launch = world.launch(SUBMITTED)
     executor = world.executor()
     executor.launch(launch)
-    assert executor.hosted() == {(launch.run_id, 1)}
+    assert executor.hosted() == {(launch.run_id, 1, 0)}
     assert world.host.ended(240)[:3] == (launch.run_id, 1, True)
     assert (world.out / "counted").read_text() == "5"
     assert (world.out / "script").read_text() == "2013-01-01 6"
@@ -299,7 +303,7 @@ def test_a_spark_submit_is_ended_with_all_its_processes(world: World) -> None:
     driver = world.driver()
     family = [driver, *driver.parents()[:1]]
     before = time.monotonic()
-    executor.end(launch.run_id, 1)
+    executor.end((launch.run_id, 1, 0))
     assert world.host.ended()[2] is False
     assert time.monotonic() - before < ENDING_SECONDS
     within(ENDING_SECONDS, lambda: not any(each.is_running() for each in family), "driver and JVM have ended")

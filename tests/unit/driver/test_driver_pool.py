@@ -49,9 +49,12 @@ class Recorder:
         self.asked: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._ended: queue.SimpleQueue[tuple[int, bool, str]] = queue.SimpleQueue()
 
-    def may_begin(self, run_id: int, attempt: int) -> bool:
-        self.asked.put(run_id)
+    def may_begin(self, launch: Launch) -> bool:
+        self.asked.put(launch.run_id)
         return self.allowed
+
+    def may_publish(self, launch: Launch) -> bool:
+        raise AssertionError("nothing is staged here")
 
     def driver_ended(self, launch: Launch, *, reported: bool, reason: str) -> None:
         self._ended.put((launch.run_id, reported, reason))
@@ -97,7 +100,7 @@ def test_one_process_runs_one_after_the_other_and_slots_are_counted(world: World
     pool = world.pool()
     assert pool.free() == 1
     pool.launch(launch(1))
-    assert (pool.free(), pool.hosted()) == (0, {(1, 1)})
+    assert (pool.free(), pool.hosted()) == (0, {(1, 1, 0)})
     assert world.host.ended()[:2] == (1, True)
     before = pids(pool)
     pool.launch(launch(2))
@@ -135,8 +138,8 @@ def test_the_end_of_a_run_kills_what_does_not_listen(world: World) -> None:
     pool.launch(launch(1, stuck=True))
     assert world.host.asked.get(timeout=20) == 1
     (pid,) = pids(pool)
-    pool.end(7, 7)
-    pool.end(1, 1)
+    pool.end((7, 7, 0))
+    pool.end((1, 1, 0))
     assert world.host.ended() == (1, False, "the driver process was ended by signal 9")
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
@@ -150,7 +153,7 @@ def test_a_process_that_is_being_ended_is_given_nothing_more(world: World, monke
     world.host.asked.get(timeout=20)
     (worker,) = pool._workers
     monkeypatch.setattr(local_pool.processes, "end", lambda _: None)
-    pool.end(1, 1)
+    pool.end((1, 1, 0))
     # It is done all the same, a moment before the signal would reach it.
     pool._on_done(worker, {"reported": True})
     pool.launch(launch(2))
@@ -163,7 +166,7 @@ def test_a_process_that_is_being_ended_is_given_nothing_more(world: World, monke
 def test_a_run_that_waits_for_a_process_can_be_ended(world: World) -> None:
     pool = world.pool((sys.executable, "-c", "import time; time.sleep(60)"))
     pool.launch(launch(1))
-    pool.end(1, 1)
+    pool.end((1, 1, 0))
     assert world.host.ended() == (1, False, "ended before a driver had it")
     assert pool.free() == 1
 

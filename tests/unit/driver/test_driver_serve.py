@@ -10,7 +10,7 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -117,7 +117,14 @@ class World:
     def hear(self) -> Any:
         return json.loads(self.from_driver.readline())
 
-    def launch(self, task: str = "a", trace: str | None = None, **conf: Any) -> None:
+    def launch(
+        self,
+        task: str = "a",
+        trace: str | None = None,
+        publication: int = 0,
+        outputs: Sequence[str] = (),
+        **conf: Any,
+    ) -> None:
         given = {
             "backfill_id": "b",
             "run_id": 1,
@@ -133,6 +140,8 @@ class World:
             "interval_end": "2013-01-02T05:00:00Z",
             "conf": conf,
             "trace": trace,
+            "publication": publication,
+            "outputs": list(outputs),
         }
         Launch.model_validate(given)
         self.serve()
@@ -160,6 +169,76 @@ def test_a_run_from_launch_to_done_and_the_next_one(world: World) -> None:
             "RunReported succeeded",
         ]
     assert world.spark.calls == ["open", "2013-01-01T00:00:00-05:00", "release"] * 2
+
+
+STAGES = """
+from pathlib import Path
+from retrofill import Pipeline
+p = Pipeline("p", schedule="@daily", timezone="America/New_York")
+@p.task
+def a(run):
+    folder = Path(run.stage(run.conf["out"] + "/day=1"))
+    folder.mkdir()
+    (folder / "part-0").write_text(f"attempt {run.attempt}")
+    assert run.staged(run.conf["out"] + "/day=1") == str(folder)
+    if run.conf.get("fail"):
+        raise ValueError("after staging")
+"""
+
+
+def test_staged_output_is_published_once_the_host_says_that_it_was_accepted(world: World, tmp_path: Path) -> None:
+    world.file.write_text(STAGES)
+    world.launch(out=str(tmp_path))
+    world.say({"begin": True})
+    assert world.hear() == {"may_publish": True}
+    assert not (tmp_path / "day=1").exists()
+    assert world.broker.told()[-1] == "RunStaged"
+    assert world.broker.bodies[-1]["outputs"] == [f"{tmp_path}/day=1"]
+    world.say({"publish": True})
+    assert world.hear() == {"done": {"reported": True}}
+    assert (tmp_path / "day=1" / "part-0").read_text() == "attempt 1"
+    assert world.broker.told()[-1] == "RunReported succeeded"
+    marker = json.loads((tmp_path / "day=1" / "_retrofill.json").read_text())
+    assert (marker["pipeline"], marker["backfill_id"], marker["run_id"], marker["attempt"]) == ("p", "b", 1, 1)
+
+
+def test_output_that_was_not_accepted_is_neither_published_nor_told(world: World, tmp_path: Path) -> None:
+    world.file.write_text(STAGES)
+    world.launch(out=str(tmp_path))
+    world.say({"begin": True})
+    assert world.hear() == {"may_publish": True}
+    world.say({"publish": False})
+    assert world.hear() == {"done": {"reported": False}}
+    assert not (tmp_path / "day=1").exists()
+    assert world.broker.told()[-1] == "RunStaged"
+
+
+def test_what_a_failed_attempt_staged_is_dropped(world: World, tmp_path: Path) -> None:
+    world.file.write_text(STAGES)
+    world.launch(out=str(tmp_path), fail=True)
+    world.say({"begin": True})
+    assert world.hear() == {"done": {"reported": True}}
+    assert world.broker.told()[-1] == "RunReported failed"
+    assert [path for path in tmp_path.rglob("*") if path.name == "part-0"] == []
+
+
+def test_what_a_lost_driver_staged_is_published_without_spark_and_user_code(world: World, tmp_path: Path) -> None:
+    world.file.write_text(STAGES)
+    world.launch(out=str(tmp_path))
+    world.say({"begin": True})
+    assert world.hear() == {"may_publish": True}
+    world.say({"publish": False})
+    world.hear()
+    world.spark.calls.clear()
+    world.broker.bodies.clear()
+    world.file.write_text("raise AssertionError('no user code is to be imported')")
+    world.launch(publication=1, outputs=[f"{tmp_path}/day=1"])
+    world.say({"begin": True})
+    assert world.hear() == {"done": {"reported": True}}
+    assert (tmp_path / "day=1" / "part-0").read_text() == "attempt 1"
+    assert world.spark.calls == []
+    assert world.broker.told() == ["RunHeartbeat", "RunReported succeeded"]
+    assert [body["publication"] for body in world.broker.bodies] == [1, 1]
 
 
 def test_who_may_not_begin_runs_and_reports_nothing(world: World) -> None:

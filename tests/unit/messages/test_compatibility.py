@@ -104,6 +104,7 @@ def test_what_the_types_of_others_are() -> None:
         "PipelineApplied",
         "RunHeartbeat",
         "RunReported",
+        "RunStaged",
         "TaskReported",
     ]
 

@@ -11,7 +11,7 @@ from retrofill.domain.run import MACHINE as RUN
 from retrofill.domain.run import RunState as R
 from retrofill.domain.task_run import MACHINE as TASK
 from retrofill.domain.task_run import TaskState as T
-from retrofill.messages.runs import ErrorInfo, RunHeartbeat, RunReported, TaskReported
+from retrofill.messages.runs import ErrorInfo, RunHeartbeat, RunReported, RunStaged, TaskReported
 from run_starter.decide import YIELD_SECONDS, Claim, Demand, RunOutcome, RunRow, claim, fold, free_slots, lose
 
 # claiming
@@ -129,6 +129,10 @@ def task(state, name="t", attempt=2, **more):
     return TaskReported(backfill_id="b", run_id=7, attempt=attempt, task=name, state=state, **more)
 
 
+def staged(attempt=2, publication=0):
+    return RunStaged(backfill_id="b", run_id=7, attempt=attempt, publication=publication, outputs=("/o",))
+
+
 def ended(state, attempt=2, error=None):
     return RunReported(backfill_id="b", run_id=7, attempt=attempt, state=state, error=error)
 
@@ -142,6 +146,7 @@ def fold_all(reports, of=None, tasks=None, most=MOST_LOST):
 REPORTS = {
     "heartbeat": beat,
     "task": lambda attempt: task("queued", attempt=attempt),
+    "staged": staged,
     **{
         how: (lambda attempt, how=how: ended(how, attempt, ERROR))
         for how in ("succeeded", "failed", "cancelled", "lost", "released")
@@ -156,21 +161,25 @@ REPORTS = {
 def test_one_report_in_each_state(state, report, attempt, cancel):
     made = fold_all([REPORTS[report](attempt)], row(state, cancel=cancel, started=False))
     loss = report in ("cancelled", "lost", "released")
-    if attempt != 2 or state not in LIVE or (state == R.PUBLISHING and loss):
+    if attempt != 2 or state not in LIVE:
         assert made.runs == {}
         assert made.tasks == []
         assert len(made.ignored) == 1
         return
     assert made.ignored == []
     outcome = made.runs[7]
-    assert outcome.alive == (report == "heartbeat")
+    assert outcome.alive == (report in ("heartbeat", "staged"))
+    assert outcome.stages == (("/o",) if report == "staged" and state != R.PUBLISHING else ())
     assert (
         outcome.starts
         == outcome.first_start
-        == (state == R.STARTING and report in ("heartbeat", "succeeded", "failed"))
+        == (state == R.STARTING and report in ("heartbeat", "staged", "succeeded", "failed"))
     )
-    expected = {"heartbeat": None, "task": None, "succeeded": R.SUCCEEDED, "failed": R.FAILED}
-    assert outcome.ends == expected.get(report, R.CANCELLED if cancel else R.QUEUED)
+    expected = {"heartbeat": None, "task": None, "staged": None, "succeeded": R.SUCCEEDED, "failed": R.FAILED}
+    # What was accepted is not run again, and no cancel takes it back.
+    after_a_loss = None if state == R.PUBLISHING else R.CANCELLED if cancel else R.QUEUED
+    assert outcome.ends == expected.get(report, after_a_loss)
+    assert outcome.orphaned == (loss and state == R.PUBLISHING)
     assert outcome.lost == loss
     assert outcome.counted == (report in ("cancelled", "lost"))
     assert outcome.error == (ERROR if report == "failed" else None)
@@ -381,3 +390,36 @@ def test_a_batch_cut_in_two_changes_the_same(of, reports, at):
     assert (one.ends or two.ends) == all_at_once.ends
     assert (one.starts or two.starts) == all_at_once.starts
     assert (one.counted or two.counted) == all_at_once.counted
+
+
+def test_a_driver_that_is_lost_right_after_it_staged_leaves_its_output_to_another():
+    made = fold_all([beat(), staged(), ended("lost", error=ERROR)], row(R.STARTING, started=False))
+    outcome = made.runs[7]
+    assert (outcome.starts, outcome.stages, outcome.orphaned, outcome.ends) == (True, ("/o",), True, None)
+    assert outcome.counted
+
+
+def test_nothing_is_heard_of_a_publisher_that_was_lost():
+    made = fold_all([ended("lost"), beat(), ended("failed")], row(R.PUBLISHING))
+    assert (made.runs[7].orphaned, made.runs[7].alive, made.runs[7].ends) == (True, False, None)
+    assert [why for _, why in made.ignored] == ["its publisher was lost"] * 2
+
+
+@pytest.mark.parametrize("publication", [0, 2])
+def test_reports_of_another_publication_change_nothing(publication):
+    of = RunRow(7, R.PUBLISHING, 2, 0, cancel_requested=False, started_before=True, publication=1)
+    reports = [
+        RunReported(backfill_id="b", run_id=7, attempt=2, state="failed", publication=publication),
+        RunHeartbeat(backfill_id="b", run_id=7, attempt=2, publication=publication),
+    ]
+    made = fold(reports, {7: of}, {}, MOST_LOST)
+    assert made.runs == {}
+    assert [why for _, why in made.ignored] == ["publication 1 is the newest"] * 2
+
+
+def test_a_publication_that_loses_every_driver_fails_in_the_end():
+    made = fold_all([ended("lost", error=ERROR)], row(R.PUBLISHING, lost=MOST_LOST - 1))
+    assert (made.runs[7].ends, made.runs[7].orphaned) == (R.FAILED, False)
+    # One that its host released is not counted.
+    made = fold_all([ended("released")], row(R.PUBLISHING, lost=MOST_LOST - 1))
+    assert (made.runs[7].ends, made.runs[7].orphaned) == (None, True)

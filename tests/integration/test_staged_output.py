@@ -1,0 +1,159 @@
+"""Staged output through the real run-starter: drivers stopped at every point of it, and woken when others went on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.installation import Installation, Replica, daily, until
+
+from retrofill.bus.topics import Topic
+from retrofill.driver.publication import AREA
+from retrofill.messages.backfills import BackfillCancelRequested
+
+LEASE = {"RETROFILL_LEASE_SECONDS": "3"}
+# In their order; before ``stage:told`` the attempt is not accepted, and another one does the work again.
+POINTS = (
+    "stage:sealed",
+    "stage:told",
+    "publish:look",
+    "publish:list",
+    "publish:retire",
+    "publish:displace",
+    "publish:rename",
+    "publish:clean",
+    "publish:done",
+)
+
+
+def some(points: tuple[str, ...], *chosen: str) -> list[Any]:
+    """Every point, of which a short run takes those that are chosen."""
+    return [pytest.param(point, marks=[] if point in chosen else pytest.mark.long) for point in points]
+
+
+@pytest.fixture
+def stack(installation: Installation) -> Installation:
+    """An installation with a planner and a pipeline."""
+    installation.start("backfill-planner")
+    installation.apply(daily(max_active_runs=4))
+    return installation
+
+
+def starter(stack: Installation, out: Path, **more: str) -> Replica:
+    """A run-starter whose drivers stage their output."""
+    return stack.start("instant-starter", INSTANT_OUT=str(out), **LEASE, **more)
+
+
+def backfill(stack: Installation, first: str, last: str) -> str:
+    """Process the range, again if need be; its id once it succeeded."""
+    id = stack.request("p", first, last, reprocess_behavior="completed")
+    assert stack.wait_state(id, "succeeded", "failed") == "succeeded"
+    return id
+
+
+def days(out: Path) -> dict[str, str]:
+    """What a reader of the table sees, by day."""
+    return {path.parent.name: path.read_text() for path in sorted(out.glob("day=*/part-*"))}
+
+
+def runs_of(stack: Installation, id: str) -> dict[str, str]:
+    """What each day of a backfill is to have."""
+    rows = stack.query("SELECT id, interval_start FROM run WHERE backfill_id = %s ORDER BY position", id)
+    return {f"day={row['interval_start']:%Y-%m-%d}": f"run {row['id']}" for row in rows}
+
+
+def test_output_appears_when_its_attempt_was_accepted_and_a_later_run_replaces_it(
+    stack: Installation, tmp_path: Path
+) -> None:
+    starter(stack, tmp_path)
+    first = backfill(stack, "2020-01-01", "2020-01-06")
+    assert days(tmp_path) == runs_of(stack, first)
+    again = backfill(stack, "2020-01-03", "2020-01-04")
+    assert days(tmp_path) == runs_of(stack, first) | runs_of(stack, again)
+    assert list((tmp_path / AREA).iterdir()) == []
+    told = [e.body for e in stack.events(Topic.RUN_EVENTS) if e.key == first]
+    for run in {body["run_id"] for body in told}:
+        kinds = [body["type"] for body in told if body["run_id"] == run and body["type"] != "TaskStateChanged"]
+        assert kinds == ["RunStarted", "RunPublishing", "RunSucceeded"]
+
+
+@pytest.mark.parametrize("point", some(POINTS, "stage:sealed", "publish:rename"))
+def test_a_driver_stopped_anywhere_and_woken_after_a_later_run_changes_nothing(
+    stack: Installation, tmp_path: Path, point: str
+) -> None:
+    # There is an older output, so that there is something to displace and to retire.
+    before = starter(stack, tmp_path)
+    backfill(stack, "2020-01-01", "2020-01-01")
+    (tmp_path / AREA / "day=2020-01-01@0").mkdir()
+    before.stop()
+    stopped = starter(stack, tmp_path, RETROFILL_CRASH_POINT=f"{point}:stop")
+    id = stack.request("p", "2020-01-01", "2020-01-01", reprocess_behavior="completed")
+    until(lambda: is_stopped(stopped), f"it is stopped at {point}", stopped.said)
+    starter(stack, tmp_path)
+    assert stack.wait_state(id, "succeeded", "failed") == "succeeded"
+    assert days(tmp_path) == runs_of(stack, id)
+    accepted = POINTS.index(point) >= POINTS.index("stage:told")
+    (run,) = stack.query("SELECT attempt, publication FROM run WHERE backfill_id = %s", id)
+    assert (run["attempt"], run["publication"]) == ((1, 1) if accepted else (2, 0))
+    later = backfill(stack, "2020-01-01", "2020-01-01")
+    table = days(tmp_path)
+    assert table == runs_of(stack, later)
+    stopped.thaw()
+    # Its driver ends when it is told that the output is not its own, or has done what is left of its steps.
+    until(lambda: '"driver_gone"' in stopped.said() or "report_ignored" in said_by_all(stack), "the woken driver ends")
+    assert days(tmp_path) == table
+    assert [row["state"] for row in stack.query("SELECT state FROM run")] == ["succeeded"] * 3
+
+
+@pytest.mark.parametrize("point", some(POINTS[1:], "stage:told", "publish:clean"))
+def test_a_driver_killed_anywhere_after_it_staged_is_not_run_again(
+    stack: Installation, tmp_path: Path, point: str
+) -> None:
+    if point == "publish:retire":
+        (tmp_path / AREA / "day=2020-01-01@0").mkdir(parents=True)
+    killed = starter(stack, tmp_path, RETROFILL_CRASH_POINT=point)
+    id = stack.request("p", "2020-01-01", "2020-01-01")
+    until(lambda: killed.process.poll() is not None, f"it is killed at {point}", killed.said)
+    assert killed.process.returncode == -9
+    log = tmp_path / "work.jsonl"
+    starter(stack, tmp_path, INSTANT_LOG=str(log))
+    assert stack.wait_state(id, "succeeded", "failed") == "succeeded"
+    assert days(tmp_path) == runs_of(stack, id)
+    assert not log.exists() or log.read_text() == ""
+    (run,) = stack.query("SELECT attempt, publication, lost_attempts FROM run WHERE backfill_id = %s", id)
+    assert run == {"attempt": 1, "publication": 1, "lost_attempts": 1}
+
+
+def test_a_cancel_does_not_take_an_accepted_output_back(stack: Installation, tmp_path: Path) -> None:
+    killed = starter(stack, tmp_path, RETROFILL_CRASH_POINT="publish:displace")
+    id = stack.request("p", "2020-01-01", "2020-01-02", max_active_runs=1)
+    until(lambda: killed.process.poll() is not None, "it is killed", killed.said)
+    stack.publish(Topic.BACKFILL_REQUESTS, id, BackfillCancelRequested())
+    stack.wait_state(id, "cancelling")
+    starter(stack, tmp_path)
+    assert stack.wait_state(id, "cancelled") == "cancelled"
+    assert stack.runs_by_state(id) == {"succeeded": 1, "cancelled": 1}
+    assert list(days(tmp_path)) == ["day=2020-01-01"]
+
+
+def test_output_that_was_deleted_before_it_was_published_fails_the_run(stack: Installation, tmp_path: Path) -> None:
+    killed = starter(stack, tmp_path, RETROFILL_CRASH_POINT="publish:look")
+    id = stack.request("p", "2020-01-01", "2020-01-01")
+    until(lambda: killed.process.poll() is not None, "it is killed", killed.said)
+    for folder in (tmp_path / AREA).iterdir():
+        folder.rename(tmp_path / "elsewhere")
+    starter(stack, tmp_path)
+    assert stack.wait_state(id, "succeeded", "failed") == "failed"
+    (run,) = stack.query("SELECT error FROM run WHERE backfill_id = %s", id)
+    assert run["error"]["type"] == "StagedOutputGone"
+
+
+def is_stopped(replica: Replica) -> bool:
+    """Whether the process is stopped, as ``ps`` says it."""
+    return Path(f"/proc/{replica.process.pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+
+
+def said_by_all(stack: Installation) -> str:
+    """The logs of all replicas."""
+    return "".join(replica.said() for replica in stack.replicas)

@@ -1,0 +1,228 @@
+"""Publishers stopped at every point and woken at every later one, on a real file system: a later publication stands."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from retrofill.driver import publication as publication_module
+from retrofill.driver.publication import (
+    AREA,
+    Publication,
+    StagedOutputGone,
+    own_folder,
+    publish,
+    published_by,
+    seal,
+    steps,
+    sweep,
+)
+
+
+def staged(target: Path, run_id: int, attempt: int = 1) -> Publication:
+    """A sealed output of a run, as its driver leaves it."""
+    folder = own_folder(target, run_id) / f"{attempt}.writing-1"
+    (folder / "new").mkdir(parents=True)
+    (folder / "new" / "part-0").write_text(f"run {run_id}")
+    seal(folder, target, run_id, attempt, {"run_id": run_id, "attempt": attempt})
+    return Publication(target, run_id, attempt, 0)
+
+
+def again(publication: Publication, number: int) -> Publication:
+    """The same output, to be published by another driver."""
+    return Publication(publication.target, publication.run_id, publication.attempt, number)
+
+
+class Publisher:
+    """A publisher that can be stopped before each of its changes."""
+
+    def __init__(self, publication: Publication) -> None:
+        self._steps = steps(publication)
+        self.ended = False
+        self.gone = False
+
+    def step(self) -> None:
+        """Go on to the next pause."""
+        try:
+            next(self._steps)
+        except StopIteration:
+            self.ended = True
+        except StagedOutputGone:
+            self.ended = self.gone = True
+
+    def go(self, count: int) -> None:
+        """Take ``count`` steps, or those that there are."""
+        for _ in range(count):
+            if not self.ended:
+                self.step()
+
+    def finish(self) -> None:
+        """Go on to the end."""
+        while not self.ended:
+            self.step()
+
+
+def content(target: Path) -> str:
+    """What a reader sees."""
+    return (target / "part-0").read_text()
+
+
+def length(make: Publication) -> int:
+    """How many steps a publication has when nobody disturbs it."""
+    publisher = Publisher(make)
+    count = 0
+    while not publisher.ended:
+        publisher.step()
+        count += 1
+    return count
+
+
+@pytest.fixture
+def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An output that an earlier run has published. Nothing here cuts the power, so nothing is flushed to the disk."""
+    monkeypatch.setattr(publication_module, "_sync", lambda _: None)
+    target = tmp_path / "table" / "day=2013-01-01"
+    publish(staged(target, 1))
+    return target
+
+
+def fresh(target: Path) -> None:
+    """As the fixture leaves it."""
+    shutil.rmtree(target.parent, ignore_errors=True)
+    publish(staged(target, 1))
+
+
+def test_a_publication_replaces_the_whole_folder_and_leaves_nothing_beside_it(target: Path) -> None:
+    (target / "part-of-an-older-one").write_text("x")
+    publish(staged(target, 2))
+    assert sorted(path.name for path in target.iterdir()) == ["_retrofill.json", "part-0"]
+    assert (content(target), published_by(target)) == ("run 2", 2)
+    assert list((target.parent / AREA).iterdir()) == []
+
+
+def test_it_may_be_repeated(target: Path) -> None:
+    publication = staged(target, 2)
+    publish(publication)
+    publish(publication)
+    publish(again(publication, 3))
+    assert content(target) == "run 2"
+
+
+def test_output_that_somebody_deleted_is_not_called_published(target: Path) -> None:
+    publication = staged(target, 2)
+    shutil.rmtree(own_folder(target, 2))
+    with pytest.raises(StagedOutputGone, match=r"what run 2 staged for .* is not in .* any more"):
+        publish(publication)
+    assert content(target) == "run 1"
+
+
+def test_a_publisher_stopped_anywhere_and_woken_after_a_later_run_changes_nothing(target: Path) -> None:
+    for stop in range(length(staged(target, 2)) + 1):
+        fresh(target)
+        former = Publisher(staged(target, 2))
+        former.go(stop)
+        # Its run ended (another driver published it, or it failed), and the interval was processed once more.
+        publish(staged(target, 3))
+        before = snapshot(target)
+        former.finish()
+        assert snapshot(target) == before, f"stopped after {stop} steps"
+        assert published_by(target) == 3
+
+
+@pytest.mark.parametrize("others", [1, 2])
+def test_a_publisher_stopped_anywhere_is_replaced_by_another_of_the_same_run(target: Path, others: int) -> None:
+    longest = length(staged(target, 2))
+    for stops in itertools.product(range(longest + 1), repeat=others):
+        fresh(target)
+        publication = staged(target, 2)
+        stopped = [Publisher(again(publication, number)) for number in range(others)]
+        for publisher, stop in zip(stopped, stops, strict=True):
+            publisher.go(stop)
+        last = Publisher(again(publication, others))
+        last.finish()
+        assert not last.gone, f"stopped after {stops}"
+        assert content(target) == "run 2"
+        # Woken in either order.
+        for publisher in reversed(stopped):
+            publisher.finish()
+            assert content(target) == "run 2", f"stopped after {stops}"
+
+
+def interleavings(counts: tuple[int, int], switches: int = 3) -> Iterator[tuple[int, ...]]:
+    """All orders in which two publishers take so many steps with up to ``switches`` switches between them, either first."""
+    for first in (0, 1):
+        yield from _go_on(counts, first, switches)
+
+
+def _go_on(counts: tuple[int, int], who: int, switches: int) -> Iterator[tuple[int, ...]]:
+    mine, others = counts[who], counts[1 - who]
+    if switches == 0 or others == 0:
+        yield (who,) * mine + (1 - who,) * others
+        return
+    for taken in range(mine + 1):
+        left = (mine - taken, others) if who == 0 else (others, mine - taken)
+        yield from ((who,) * taken + order for order in _go_on(left, 1 - who, switches - 1))
+
+
+def test_two_publishers_of_one_run_in_every_interleaving(target: Path) -> None:
+    longest = length(staged(target, 2))
+    # The second needs a step more: it takes what the first one had.
+    for order in interleavings((longest, longest + 2)):
+        fresh(target)
+        publication = staged(target, 2)
+        publishers = [Publisher(publication), Publisher(again(publication, 1))]
+        for who in order:
+            publishers[who].go(1)
+        for publisher in publishers:
+            publisher.finish()
+        assert not publishers[1].gone, f"the newest publisher must get through: {order}"
+        assert (content(target), published_by(target)) == ("run 2", 2), order
+
+
+def test_a_former_run_and_a_later_one_in_every_interleaving(target: Path) -> None:
+    former_steps, later_steps = length(staged(target, 2)), length(staged(target, 3))
+    for order in interleavings((former_steps, later_steps + 2)):
+        fresh(target)
+        publishers = [Publisher(staged(target, 2)), Publisher(staged(target, 3))]
+        for who in order:
+            publishers[who].go(1)
+        publishers[1].finish()
+        assert content(target) == "run 3", order
+        publishers[0].finish()
+        assert (content(target), published_by(target)) == ("run 3", 3), order
+
+
+def test_a_straggler_that_still_writes_for_an_earlier_run_is_never_published(target: Path) -> None:
+    former = Publisher(staged(target, 2))
+    former.go(3)
+    publish(staged(target, 3))
+    # Spark makes the folders again that a later publication has thrown away.
+    late = own_folder(target, 2) / "1.writing-1" / "new"
+    late.mkdir(parents=True)
+    (late / "part-0").write_text("too late")
+    former.finish()
+    assert content(target) == "run 3"
+    publish(staged(target, 4))
+    assert not own_folder(target, 2).exists()
+
+
+def test_who_writes_to_the_output_itself_is_displaced(target: Path) -> None:
+    publisher = Publisher(staged(target, 2))
+    while published_by(target) == 1:
+        publisher.step()
+    assert not target.exists()
+    target.mkdir()
+    (target / "part-of-somebody").write_text("x")
+    publisher.finish()
+    assert sorted(path.name for path in target.iterdir()) == ["_retrofill.json", "part-0"]
+
+
+def snapshot(target: Path) -> dict[str, str]:
+    """All that a reader of the table sees."""
+    sweep(target.parent / AREA)
+    visible = (path for path in target.parent.rglob("*") if path.is_file() and AREA not in path.parts)
+    return {str(path): path.read_text() for path in visible}

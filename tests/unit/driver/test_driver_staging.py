@@ -1,0 +1,108 @@
+"""What may be staged, and what an attempt leaves behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from retrofill.driver.launch import Launch
+from retrofill.driver.publication import AREA, sealed_folder
+from retrofill.driver.staging import MAX_OUTPUTS, CannotStage, Staging, local_path
+
+
+@pytest.fixture
+def staging() -> Staging:
+    return Staging(
+        Launch.model_validate(
+            {
+                "backfill_id": "b",
+                "run_id": 7,
+                "attempt": 2,
+                "pipeline": {
+                    "name": "p",
+                    "schedule": "@daily",
+                    "tasks": [{"name": "a"}],
+                    "code": {"file": "/p.py", "attribute": "p"},
+                },
+                "interval_start": "2013-01-01T00:00:00Z",
+                "interval_end": "2013-01-02T00:00:00Z",
+            }
+        )
+    )
+
+
+def write(folder: str, text: str = "x") -> None:
+    Path(folder).mkdir()
+    Path(folder, "part-0").write_text(text)
+
+
+@pytest.mark.parametrize(
+    "path", ["/data/day=1", "file:/data/day=1", "file:///data/day=1", "file://localhost/data/day%3D1"]
+)
+def test_local_paths(path: str) -> None:
+    assert local_path(path) == Path("/data/day=1")
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("s3a://bucket/day=1", "s3a: has no atomic rename of folders"),
+        ("hdfs://name/day=1", "hdfs: has no atomic rename of folders"),
+        ("file://elsewhere/day=1", "cannot be staged"),
+        ("data/day=1", "give the absolute path"),
+        ("/", "give the absolute path"),
+        ("", "give the absolute path"),
+        ("/data/../day=1", "write it without '..'"),
+    ],
+)
+def test_what_cannot_be_staged_says_why_in_one_line(path: str, why: str) -> None:
+    with pytest.raises(CannotStage, match=why) as caught:
+        local_path(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_each_try_writes_to_a_path_of_its_own_and_the_last_one_counts(staging: Staging, tmp_path: Path) -> None:
+    target = f"{tmp_path}/day=1"
+    first, second = staging.stage("a", target), staging.stage("a", target)
+    assert first != second
+    write(first, "of the try that failed")
+    write(second, "of the last try")
+    assert staging.staged(target) == second
+    assert staging.seal() == (target,)
+    assert (sealed_folder(Path(target), 7, 2) / "new" / "part-0").read_text() == "of the last try"
+
+
+def test_one_task_writes_an_output_and_outputs_do_not_overlap(staging: Staging, tmp_path: Path) -> None:
+    staging.stage("a", f"{tmp_path}/t")
+    with pytest.raises(CannotStage, match=r"task 'a' stages .*/t already: one task writes an output"):
+        staging.stage("b", f"{tmp_path}/t")
+    for inside in (f"{tmp_path}/t/day=1", str(tmp_path)):
+        with pytest.raises(CannotStage, match="one inside the other"):
+            staging.stage("b", inside)
+    staging.stage("b", f"{tmp_path}/t2")
+    with pytest.raises(CannotStage, match="no task of this run has staged"):
+        staging.staged(f"{tmp_path}/t3")
+
+
+def test_there_is_a_most_of_outputs(staging: Staging, tmp_path: Path) -> None:
+    for n in range(MAX_OUTPUTS):
+        staging.stage("a", f"{tmp_path}/{n}")
+    with pytest.raises(CannotStage, match="1,000 outputs, not more"):
+        staging.stage("a", f"{tmp_path}/more")
+
+
+def test_a_task_that_wrote_elsewhere_is_told_so(staging: Staging, tmp_path: Path) -> None:
+    staging.stage("a", f"{tmp_path}/day=1")
+    with pytest.raises(CannotStage, match=r"task 'a' staged .* and wrote no folder there"):
+        staging.seal()
+
+
+def test_a_failed_attempt_leaves_nothing_and_touches_no_other(staging: Staging, tmp_path: Path) -> None:
+    target = tmp_path / "day=1"
+    write(staging.stage("a", str(target)))
+    of_another = tmp_path / AREA / "day=1@7" / "1.publish-0" / "new"
+    of_another.mkdir(parents=True)
+    staging.discard()
+    assert of_another.exists()
+    assert sorted(path.name for path in (tmp_path / AREA / "day=1@7").iterdir()) == ["1.publish-0"]
