@@ -12,6 +12,8 @@ from retrofill.driver.launch import Launch
 from retrofill.driver.publication import own_folder, seal
 
 MAX_OUTPUTS = 1000
+# All of them are named in one message.
+MAX_OUTPUT_CHARACTERS = 200_000
 
 
 class CannotStage(ValueError):
@@ -77,6 +79,8 @@ class Staging:
     def _check(self, task: str, target: Path) -> None:
         if len(self._staged) >= MAX_OUTPUTS:
             raise CannotStage(f"a run may stage {MAX_OUTPUTS:,} outputs, not more: stage the folder that they are in")
+        if sum(len(str(other)) for other in (*self._staged, target)) > MAX_OUTPUT_CHARACTERS:
+            raise CannotStage("the outputs' paths are too long together: stage the folder that they are in")
         for other, staged in self._staged.items():
             if other == target and staged.task != task:
                 raise CannotStage(f"task {staged.task!r} stages {target} already: one task writes an output")
