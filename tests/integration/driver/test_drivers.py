@@ -203,7 +203,7 @@ def test_the_end_of_a_run_ends_its_work_on_spark_and_its_process(world: World) -
     launch = world.begin_slow(pool)
     driver = world.driver()
     before = time.monotonic()
-    pool.end(launch.run_id, launch.attempt)
+    pool.end(launch.key)
     assert world.host.ended()[2] is False
     assert time.monotonic() - before < ENDING_SECONDS
     assert not driver.is_running()
