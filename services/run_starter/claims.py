@@ -158,6 +158,7 @@ class Claims:
         crash_point("claim:committed")
         for each in launches:
             self.executor.launch(each)
+        crash_point("claim:launched")
         self.launched()
 
 

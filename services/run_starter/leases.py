@@ -12,6 +12,7 @@ from datetime import datetime
 import structlog
 from confluent_kafka import KafkaException
 
+from retrofill.bus.crash import crash_point
 from retrofill.bus.takeover import Ends
 from retrofill.bus.topics import Topic
 from retrofill.bus.transaction import Transaction
@@ -99,3 +100,5 @@ class Leases:
         pipelines = {row["backfill_id"]: self.definitions.of(tx.conn, row["backfill_id"]).name for row in rows.values()}
         write_ends(tx, rows, outcomes, pipelines, database_now(tx.conn))
         store.notify(tx.conn, store.RUN_CHANNEL, rows)
+        if rows:
+            crash_point("lease:end-written")
