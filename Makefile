@@ -5,10 +5,13 @@ BIN := $(VENV)/bin
 DAYS ?= 365
 KEEP ?=
 ONLY ?=
+SEED ?=
+ROUNDS ?= 1
+MARKDOWN ?=
 export RETROFILL_HOME ?= $(CURDIR)/.retrofill
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench lint types schemas lock clean
+.PHONY: help setup demo test chaos bench lint types schemas lock clean
 
 help: ## show this
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -29,6 +32,9 @@ demo: setup ## the year 2013 of the flights as a backfill (DAYS=30: a short one;
 
 test: setup lint types schemas ## all checks and tests
 	$(BIN)/python -m pytest
+
+chaos: setup ## faults over a running workload, every promise checked (SEED=1 ROUNDS=2 ONLY=kills,rolling MARKDOWN=file)
+	$(BIN)/python -m tests.chaos --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) $(if $(MARKDOWN),--markdown $(MARKDOWN))
 
 bench: setup ## what planning and deadlines cost, beside bare limits (ONLY=deadlines: one of them)
 	$(BIN)/python -m benchmarks $(ONLY)

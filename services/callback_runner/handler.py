@@ -16,6 +16,7 @@ from callback_runner.decide import Raised, Waiting, after_try, in_turn, most_of_
 from callback_runner.kinds import Kinds
 from callback_runner.record import Tried, record
 from callback_runner.replay import replay
+from retrofill.bus.crash import crash_point
 from retrofill.bus.faults import Poison
 from retrofill.bus.handler import QuietHandler, Received
 from retrofill.bus.service import Context
@@ -133,6 +134,9 @@ class CallbackHandler(QuietHandler):
         rows = [{"deadline_id": c.deadline_id, "token": c.token, "attempts": c.attempt} for c in claims]
         landed = callbacks.claim(tx.conn, rows, LEASE_SECONDS)
         claims = [claim for claim in claims if claim.deadline_id in landed]
+        if claims:
+            crash_point("callback:claimed")
+            tx.after_commit.append(lambda: crash_point("callback:claim-committed"))
         for claim in claims:
             call = Call(claim, self._settings, self._engine, self._kinds, self._ended)
             tx.after_commit.append(partial(self._start, call))

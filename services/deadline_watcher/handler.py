@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from sqlalchemy import Connection
 
@@ -18,8 +18,11 @@ from retrofill.bus.transaction import Transaction
 from retrofill.messages.deadlines import DeadlineArmed, DeadlineResolved
 from retrofill.store import deadlines
 
-# The only thing that is looked at: the armed deadlines of the shard whose moment came.
+# What is looked at: the armed deadlines of the shard whose moment came, and with its id one of which it was told.
 DUE = "due"
+TOLD = "told:"
+# A deadline about what somebody else has locked is looked at again this soon.
+AGAIN_SECONDS = 0.1
 
 
 class WatcherHandler(QuietHandler):
@@ -48,13 +51,17 @@ class WatcherHandler(QuietHandler):
         if resolved:
             # Before the judging, so that what is found missed by it is not told twice.
             recover(tx, deadlines.late(tx.conn, tx.partition, resolved))
-            # A run that is locked is left to the moment itself.
-            apply_verdicts(tx, deadlines.lock_named(tx.conn, tx.partition, resolved))
+            rows = deadlines.lock_named(tx.conn, tx.partition, resolved)
+            apply_verdicts(tx, rows)
+            self._come_back(tx, resolved - {row["id"] for row in rows})
             # A miss may have opened a digest.
             tx.look_at(DUE)
 
-    def look(self, tx: Transaction, key: str) -> None:  # noqa: ARG002 - there is one key
-        """Decide on what is due, and find out when the next moment is."""
+    def look(self, tx: Transaction, key: str) -> None:
+        """Decide on what is due, and find out when the next moment is; or on one of which it was told."""
+        if key.startswith(TOLD):
+            self._look_at_one(tx, int(key.removeprefix(TOLD)))
+            return
         # First, so that what is missed now opens the next window and does not lengthen one that is over.
         close_due(tx)
         but = self._set_aside.ids()
@@ -63,10 +70,23 @@ class WatcherHandler(QuietHandler):
         earliest, now = deadlines.next_moment(tx.conn, tx.partition, self._set_aside.ids())
         tx.look_at(DUE, seconds_to_next(earliest, now, more=len(rows) >= deadlines.BATCH))
 
+    def _look_at_one(self, tx: Transaction, id: int) -> None:
+        rows = deadlines.lock_named(tx.conn, tx.partition, [id])
+        self._set_aside.judge(tx, rows)
+        # A miss may have opened a digest.
+        tx.look_at(DUE)
+        if not rows:
+            self._come_back(tx, {id})
+
+    def _come_back(self, tx: Transaction, ids: Collection[int]) -> None:
+        """A late heartbeat locks its run although that has ended: it is no reason to wait for a far moment."""
+        for id in deadlines.armed(tx.conn, tx.partition, ids) if ids else ():
+            tx.look_at(f"{TOLD}{id}", AGAIN_SECONDS)
+
     def _count(self) -> dict[str, float]:
         with self._context.engine.connect() as conn:
             return deadlines.count_waiting(conn)
 
-    def taken(self, conn: Connection, partition: int) -> Mapping[str, float]:  # noqa: ARG002
-        """Look at once: moments may have passed while nobody watched."""
-        return {DUE: 0.0}
+    def taken(self, conn: Connection, partition: int) -> Mapping[str, float]:
+        """Look at once: moments may have passed while nobody watched, and a former owner meant to come back to some."""
+        return {DUE: 0.0} | {f"{TOLD}{id}": 0.0 for id in deadlines.left_armed(conn, partition)}

@@ -11,6 +11,7 @@ from datetime import datetime
 from deadline_watcher import events
 from deadline_watcher.decide import Row, TaskEnds, Verdicts, decide, how_it_ended
 from retrofill.bus import metrics
+from retrofill.bus.crash import crash_point
 from retrofill.bus.faults import Poison
 from retrofill.bus.topics import Topic
 from retrofill.bus.transaction import Transaction
@@ -29,6 +30,7 @@ def apply_verdicts(tx: Transaction, rows: Sequence[Row]) -> None:
     tasks = task_ends(tx, rows)
     now = database_now(tx.conn)
     verdicts = decide(rows, tasks, now)
+    crash_point("deadline:judged")
     deadlines.end(tx.conn, DeadlineState.MET, [{"id": row["id"]} for row in verdicts.met], now)
     voids = [{"id": row["id"], "reason": reason} for row, reason in verdicts.void]
     deadlines.end(tx.conn, DeadlineState.VOID, voids, now)
@@ -87,6 +89,8 @@ def _miss(tx: Transaction, verdicts: Verdicts, tasks: TaskEnds, now: datetime) -
         if row["callback"] is not None:
             calls.append(events.callback(row, told, event, backfills[row["backfill_id"]].timezone))
     call(tx, calls)
+    crash_point("deadline:miss-written")
+    tx.after_commit.append(lambda: crash_point("deadline:miss-committed"))
 
 
 def call(tx: Transaction, calls: Sequence[Row]) -> None:

@@ -189,6 +189,7 @@ class Claims:
     def _hand_over(self, launches: list[Launch]) -> None:
         for each in launches:
             self.executor.launch(each)
+        crash_point("claim:launched")
         self.launched()
 
 

@@ -12,6 +12,7 @@ from datetime import datetime
 import structlog
 from confluent_kafka import KafkaException
 
+from retrofill.bus.crash import crash_point
 from retrofill.bus.takeover import Ends
 from retrofill.bus.topics import Topic
 from retrofill.bus.transaction import Transaction
@@ -104,3 +105,5 @@ class Leases:
         write_stages(tx, rows, outcomes, pipelines, now)
         write_ends(tx, rows, outcomes, pipelines, now)
         store.notify(tx.conn, store.RUN_CHANNEL, rows)
+        if rows:
+            crash_point("lease:end-written")

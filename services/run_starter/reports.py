@@ -9,6 +9,7 @@ import structlog
 from sqlalchemy import RowMapping
 
 from retrofill.bus import metrics
+from retrofill.bus.crash import crash_point
 from retrofill.bus.faults import Poison
 from retrofill.bus.handler import Received
 from retrofill.bus.transaction import Transaction
@@ -60,6 +61,10 @@ def handle_reports(
         (id, rows[id]["attempt"]) for id, o in outcome.runs.items() if o.alive and o.ends is None and not o.orphaned
     ]
     store.extend_leases(tx.conn, alive, now + timedelta(seconds=lease_seconds))
+    crash_point("report:written")
+    if any(o.ends is not None for o in outcome.runs.values()):
+        crash_point("report:end-written")
+        tx.after_commit.append(lambda: crash_point("report:end-committed"))
     for report, why in outcome.ignored:
         metrics.REPORTS_IGNORED.inc()
         log.info(

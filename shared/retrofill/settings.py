@@ -96,7 +96,8 @@ class Settings(BaseSettings):
     http_port: int = Field(0, ge=0, le=65_535, description="Its port; 0: any free one, named in the ready file")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="Least severe log level")
     crash_point: str | None = Field(
-        None, description="Test aid: the process kills itself at this named point, or stops (NAME:stop)"
+        None,
+        description="Test aid: the process kills itself at this named point (NAME@3: the third time), or stops (NAME:stop)",
     )
 
     @field_validator("webhook_secrets")

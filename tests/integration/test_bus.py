@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 import pytest
 from confluent_kafka.cimpl import NewTopic
-from tests.support.installation import Installation, daily, key_on, until
+from tests.support.installation import Installation, Replica, daily, key_on, until
 
 from retrofill.bus.clients import admin
 from retrofill.bus.topics import PLANNER, Topic
+from retrofill.messages.pipelines import PipelineApplied
 
 # Around every commit of the consumer and between the three steps of the relay.
 CRASH_POINTS = [
@@ -23,12 +25,16 @@ CRASH_POINTS = [
 ]
 
 
+def stands_still(replica: Replica) -> bool:
+    """Whether a process has stopped itself."""
+    stat = Path(f"/proc/{replica.process.pid}/stat").read_text()
+    return stat.rpartition(")")[2].split()[0] == "T"
+
+
 @pytest.mark.parametrize("point", CRASH_POINTS)
 def test_a_planner_killed_at_any_step_leaves_one_outcome(installation: Installation, point: str) -> None:
     dying = installation.start("backfill-planner", RETROFILL_CRASH_POINT=point, wait=False)
     definition = daily()
-    from retrofill.messages.pipelines import PipelineApplied
-
     installation.publish(Topic.PIPELINES, definition.name, PipelineApplied(pipeline=definition))
     id = installation.request("p", "2020-01-01", "2020-01-10")
     until(lambda: dying.process.poll() is not None, f"the planner dies at {point}")
@@ -81,6 +87,21 @@ def test_many_replicas_publish_each_event_once(installation: Installation) -> No
     assert sorted(answered) == sorted(ids)
     events = installation.events(Topic.BACKFILL_EVENTS)
     assert len({e.headers["ce_id"] for e in events}) == len(events)
+
+
+def test_a_relay_that_was_fenced_inside_its_kafka_transaction_is_a_relay_again(installation: Installation) -> None:
+    stopped = installation.start("backfill-planner", RETROFILL_CRASH_POINT="relay:kafka-begun:stop")
+    definition = daily()
+    ce_id = installation.publish(Topic.PIPELINES, definition.name, PipelineApplied(pipeline=definition))
+    until(lambda: stands_still(stopped), "the relay stands still inside its Kafka transaction")
+    successor = installation.start("backfill-planner")
+    installation.wait_answer(ce_id, Topic.PIPELINE_EVENTS)
+    stopped.thaw()
+    until(lambda: '"event": "relay_again"' in stopped.said(), "it finds out that it is fenced", stopped.said)
+    successor.kill()
+    id = installation.request("p", "2020-01-01", "2020-01-02")
+    assert installation.outcome(id).body["type"] == "BackfillPlanned"
+    assert len(installation.events(Topic.PIPELINE_EVENTS)) == 1
 
 
 def test_a_misplaced_message_is_handled_by_its_owner(installation: Installation) -> None:

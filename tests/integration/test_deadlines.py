@@ -417,3 +417,43 @@ def test_each_miss_is_in_one_digest_however_windows_open_and_close_under_it(inst
     windows = sorted((moment(e.body["opened_at"]), moment(e.body["closed_at"])) for e in digests)
     for (_, closed), (opened, _) in pairwise(windows):
         assert closed <= opened, "one window of an alert is open at a time"
+
+
+def test_a_run_that_was_locked_when_it_had_ended_is_come_back_to(installation: Installation) -> None:
+    installation.start("backfill-planner", wait=False)
+    installation.start("instant-starter", wait=False, RETROFILL_DRIVER_SLOTS="1")
+    installation.apply(daily(deadlines=[alert("far", "RUN_QUEUED_AT", 86_400)]))
+    id = installation.request("p", "2020-01-01", "2020-01-01")
+    installation.wait_state(id, "succeeded")
+    (row,) = installation.query("SELECT id, run_id FROM deadline")
+    until(lambda: bool(installation.events(Topic.DEADLINES)), "the watcher has something to read")
+    with installation.session() as other:
+        other.execute("SELECT 1 FROM run WHERE id = %s FOR NO KEY UPDATE", [row["run_id"]])
+        installation.start("deadline-watcher")
+        read = "SELECT sum(next_offset) FROM deadline_watcher_shard_offset"
+        until(lambda: (installation.value(read) or 0) > 0, "the watcher has read that the run ended")
+        assert states(installation) == {"far": ["armed"]}
+    until(lambda: states(installation) == {"far": ["met"]}, "the deadline is met, a day before its moment")
+
+
+def test_what_a_former_owner_meant_to_come_back_to_is_decided_by_the_next(installation: Installation) -> None:
+    installation.start("backfill-planner", wait=False)
+    installation.start("instant-starter", wait=False, RETROFILL_DRIVER_SLOTS="1")
+    installation.apply(
+        daily(
+            deadlines=[
+                alert("far", "RUN_QUEUED_AT", 86_400),
+                alert("whole", "BACKFILL_REQUESTED_AT", 86_400),
+                alert("failed", "RUN_QUEUED_AT", 86_400, fire_on_failure=True),
+            ]
+        )
+    )
+    installation.wait_state(installation.request("p", "2020-01-01", "2020-01-01"), "succeeded")
+    watcher = installation.start("deadline-watcher")
+    everything = {"far": ["met"], "whole": ["met"], "failed": ["met"]}
+    until(lambda: states(installation) == everything, "all are met")
+    watcher.stop()
+    # All has been read, and nothing tells the next owner of these but the rows.
+    installation.query("UPDATE deadline SET state = 'armed', decided_at = NULL RETURNING 1")
+    installation.start("deadline-watcher")
+    until(lambda: states(installation) == everything, "all are met")

@@ -39,8 +39,10 @@ ROOT = Path(__file__).parents[2]
 PARTITIONS = 4
 WAIT_SECONDS = 60.0
 MODULES = {name: service.package for name, service in SERVICES.items()} | {
-    "instant-starter": "tests.support.instant_starter"
+    "instant-starter": "tests.support.instant_starter",
+    "light-starter": "tests.chaos.light_starter",
 }
+STARTERS = ("instant-starter", "light-starter")
 
 
 class Servers:
@@ -170,7 +172,7 @@ class Installation:
         replica = Replica(process, log)
         self.replicas.append(replica)
         if wait:
-            service = "run-starter" if name == "instant-starter" else name
+            service = "run-starter" if name in STARTERS else name
             ready = self.settings.home / "run" / f"{service}.{process.pid}.ready"
             until(lambda: ready.exists() or process.poll() is not None, f"{name} is ready")
             assert process.poll() is None, replica.said()

@@ -299,6 +299,7 @@ class Loop:
             crash_point(f"look:before-begin:{key}")
             try:
                 with self._transaction(shard) as tx:
+                    crash_point("look:begun")
                     self._handler.look(tx, key)
                     crash_point("look:before-commit")
                 crash_point("look:committed")

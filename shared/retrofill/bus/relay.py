@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from sqlalchemy import Connection, Engine, RowMapping, delete, func, select, update
-from sqlalchemy.exc import SQLAlchemyError
 
 from retrofill.bus import metrics, outbox
 from retrofill.bus.calls import ANSWER_SECONDS, Calls
@@ -137,7 +136,7 @@ class Relay(threading.Thread):
                 continue
             try:
                 self._publish_until_lost()
-            except (KafkaException, SQLAlchemyError, Fenced, OSError) as e:
+            except Exception as e:  # noqa: BLE001 - a relay that died would hold the cursor's partition and publish nothing
                 # After an unclear outcome everything is taken over anew: the cursor says what was published.
                 metrics.RETRIES.labels("relay", "fenced" if isinstance(e, Fenced) else "wait").inc()
                 if isinstance(e, Fenced):
@@ -174,6 +173,7 @@ class Relay(threading.Thread):
             self._epoch = conn.execute(
                 update(relay).values(epoch=relay.c.epoch + 1).returning(relay.c.epoch)
             ).scalar_one()
+        crash_point("relay:epoch-taken")
         client = producer(
             self._settings,
             f"{self._instance}-relay",
@@ -253,6 +253,7 @@ class Relay(threading.Thread):
         """One transaction: the rows in order, and the number of the batch as the cursor."""
         prefix = self._settings.topic_prefix
         client.begin_transaction()
+        crash_point("relay:kafka-begun")
         for row in batch.rows:
             self._produce(
                 client, prefix + row["topic"], row["key"], row["value"], outbox.unpack_headers(row["headers"])

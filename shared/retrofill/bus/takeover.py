@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Engine, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from retrofill.bus.clients import admin
+from retrofill.bus.crash import crash_point
 from retrofill.bus.handler import Handler
 from retrofill.bus.topics import Service
 from retrofill.settings import Settings
@@ -100,7 +101,10 @@ def take_over(
             .returning(shard.c.epoch)
         ).scalar_one()
         offsets = _offsets(conn, service, partition, topic_ids)
-        return Taken(epoch, offsets, dict(handler.taken(conn, partition)))
+        taken = Taken(epoch, offsets, dict(handler.taken(conn, partition)))
+        crash_point("takeover:before-commit")
+    crash_point("takeover:committed")
+    return taken
 
 
 def _offsets(conn: Connection, service: Service, partition: int, topic_ids: TopicIds) -> dict[str, int]:

@@ -126,6 +126,7 @@ def token_transaction(
         tx = Transaction(conn, service, partition, NO_EPOCH, max_message_bytes)
         yield tx
         outbox.insert_rows(conn, SERVICE_TABLES[service.package], service.package, tx.outgoing)
+        crash_point("outbox:written")
     for hook in tx.after_commit:
         hook()
 

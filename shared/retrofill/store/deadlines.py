@@ -22,6 +22,7 @@ from sqlalchemy import (
     func,
     insert,
     literal,
+    not_,
     null,
     or_,
     select,
@@ -69,6 +70,9 @@ def _is(state: DeadlineState) -> ColumnElement[bool]:
 _ARMED = _is(DeadlineState.ARMED)
 # What may still tell something when its run ends.
 _OPEN = or_(_ARMED, and_(_is(DeadlineState.MISSED), _d.recovered_at.is_(None)))
+
+
+_WHOLE = and_(_d.run_id.is_(None), _d.backfill_id == backfill.c.id)
 
 
 # reading, with what they are about
@@ -125,6 +129,25 @@ def _lock(conn: Connection, which: ColumnElement[bool], limit: int) -> Sequence[
         first = statement.where(which).order_by(_d.due_at, _d.id).limit(limit)
         rows = conn.execute(first.with_for_update(key_share=True, skip_locked=True, of=locked))
         found += [row._asdict() for row in rows]
+    return found
+
+
+def armed(conn: Connection, shard: int, ids: Collection[int]) -> list[int]:
+    """Those of ``ids`` that are still armed deadlines of the shard, whoever has what they are about locked."""
+    which = and_(_d.shard == shard, _ARMED, _d.id == func.any(list(ids)))
+    return list(conn.execute(select(_d.id).where(which).order_by(_d.id)).scalars())
+
+
+def left_armed(conn: Connection, shard: int, limit: int = BATCH) -> list[int]:
+    """Armed deadlines about what has ended already, but for those that wait for their moment to fire on a failure."""
+    found: list[int] = []
+    for about, key, ended_at in (
+        (run, _d.run_id == run.c.id, run.c.finished_at),
+        (backfill, _WHOLE, backfill.c.ended_at),
+    ):
+        waits = and_(_d.fire_on_failure, about.c.state != literal(str(RunState.SUCCEEDED)))
+        which = and_(_d.shard == shard, _ARMED, ended_at.is_not(None), not_(waits))
+        found += conn.execute(select(_d.id).join_from(deadline, about, key).where(which).limit(limit)).scalars()
     return found
 
 

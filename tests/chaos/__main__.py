@@ -1,0 +1,74 @@
+"""The long run: ``python -m tests.chaos`` plays all scenarios under seeds and prints a table."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.chaos.plays import LONG, PLAYS, SPARK
+from tests.chaos.report import Result, table
+from tests.chaos.running import run
+from tests.chaos.servers import OwnServers
+
+
+def main() -> int:
+    """Play, print, and say by the exit status whether every promise was kept."""
+    asked = _arguments()
+    seed = asked.seed if asked.seed is not None else random.SystemRandom().randrange(1_000_000)
+    names = asked.only.split(",") if asked.only else [*LONG, SPARK]
+    if unknown := set(names) - {*PLAYS, SPARK}:
+        _say(f"no scenario is called {', '.join(sorted(unknown))}; there are {', '.join([*PLAYS, SPARK])}")
+        return 2
+    results: list[Result] = []
+    for number in range(asked.rounds):
+        for name in names:
+            _say(f"{name}, seed {seed + number} ...")
+            results.append(_play(name, seed + number))
+            if results[-1].violations:
+                _say(results[-1].explain())
+            _say(table(results[-1:]))
+    text = table(results)
+    print(text)  # noqa: T201
+    if asked.markdown is not None:
+        asked.markdown.write_text(text + "\n")
+    return 1 if any(result.violations for result in results) else 0
+
+
+def _say(text: str) -> None:
+    """How it goes on; the table alone is the output."""
+    print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _play(name: str, seed: int) -> Result:
+    """On servers of its own: whatever it does to them harms nobody."""
+    if name == SPARK:
+        from tests.chaos.spark import spark_stack
+
+        return spark_stack(seed, name)
+    with tempfile.TemporaryDirectory(prefix="retrofill-chaos-") as home:
+        servers = OwnServers(Path(home))
+        try:
+            servers.start()
+            made = servers.installation()
+            try:
+                return run(name, PLAYS[name], made, seed, servers=servers)
+            finally:
+                made.close()
+        finally:
+            servers.stop()
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--seed", type=int, help="the first seed; default: any")
+    parser.add_argument("--rounds", type=int, default=1, help="how often all is played, each time under the next seed")
+    parser.add_argument("--only", default="", help="scenarios, comma separated: default all long ones")
+    parser.add_argument("--markdown", type=Path, help="a file for the table")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""All that is known of a workload after its drain: what was asked, the rows, the events, the work, the calls."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime, time, timedelta
+from pathlib import Path
+from typing import Any
+
+from retrofill.bus.topics import SERVICES, Topic
+from retrofill.store.tables import SERVICE_TABLES
+from tests.chaos.work import label
+from tests.support.installation import Event, Installation
+
+Row = dict[str, Any]
+TABLES = ("pipeline", "backfill", "backfill_request", "backfill_interval", "run", "task_run", "deadline", "callback")
+# Sessions of services that hold a transaction open, and locks that wait: after a heal there is neither for long.
+HELD = """
+SELECT a.application_name, a.state, a.query, extract(epoch FROM clock_timestamp() - a.xact_start) AS seconds
+FROM pg_stat_activity a WHERE a.datname = current_database() AND a.pid <> pg_backend_pid()
+  AND a.xact_start < clock_timestamp() - interval '10 seconds'
+"""
+WAITING = """
+SELECT l.pid, l.locktype, l.mode, a.query FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+WHERE NOT l.granted AND a.datname = current_database() AND a.query_start < clock_timestamp() - interval '10 seconds'
+"""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """One request of the workload, however often it was published."""
+
+    id: str
+    pipeline: str
+    first: date
+    last: date
+    limit: int = 2
+    failing: frozenset[str] = frozenset()
+    on_run_failure: str = "continue"
+    seconds: float = 0.1
+    backwards: bool = False
+    reprocess: str = "none"
+    step: timedelta = timedelta(days=1)
+
+    @property
+    def days(self) -> list[str]:
+        """The labels of the logical dates asked for; ``last`` is a whole day."""
+        start = datetime.combine(self.first, time())
+        end = datetime.combine(self.last, time()) + timedelta(days=1)
+        return [label(start + n * self.step) for n in range((end - start) // self.step)]
+
+
+@dataclass
+class History:
+    """What the promises are checked on; every part of it can be made by hand."""
+
+    wishes: dict[str, Wish] = field(default_factory=dict)
+    limits: dict[str, int] = field(default_factory=dict)
+    """Largest limit that each pipeline ever had."""
+    cancelled: set[str] = field(default_factory=set)
+    """Backfills whose cancel was asked for by a user."""
+    tables: dict[str, list[Row]] = field(default_factory=dict)
+    events: dict[str, list[Event]] = field(default_factory=dict)
+    notes: list[Row] = field(default_factory=list)
+    outputs: dict[tuple[str, str], str] = field(default_factory=dict)
+    calls: list[Row] = field(default_factory=list)
+    """Calls of functions and webhooks: ``deadline`` and ``key``."""
+    sampled: dict[str, int] = field(default_factory=dict)
+    """The most live runs that Postgres ever showed, by backfill id, or by ``pipeline:`` and its name."""
+    held: list[Row] = field(default_factory=list)
+    ends: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    """High watermark by (service, topic, partition)."""
+    undrained: list[str] = field(default_factory=list)
+    """What did not come to its end in time."""
+
+    def rows(self, table: str) -> list[Row]:
+        """Rows of a table."""
+        return self.tables.get(table, [])
+
+    def of(self, topic: Topic) -> list[Event]:
+        """Events of a topic, in the order of each partition."""
+        return self.events.get(str(topic), [])
+
+
+def gather(
+    made: Installation,
+    folder: Path,
+    wishes: Mapping[str, Wish],
+    cancelled: set[str],
+    limits: Mapping[str, int],
+    hooks: Iterable[Row],
+    sampled: Mapping[str, int],
+    undrained: list[str],
+) -> History:
+    """Read everything there is."""
+    tables = [*TABLES]
+    for package in SERVICE_TABLES:
+        tables += [f"{package}_{kind}" for kind in ("outbox", "relay", "shard", "shard_offset")]
+    return History(
+        wishes=dict(wishes),
+        limits=dict(limits),
+        cancelled=set(cancelled),
+        tables={name: made.query(f"SELECT * FROM {name}") for name in tables},
+        events={str(topic): made.events(topic) for topic in Topic},
+        notes=_lines(folder / "work.log"),
+        outputs={(path.parent.name, path.name): path.read_text() for path in (folder / "output").glob("*/*")},
+        calls=[*_lines(folder / "calls.log"), *hooks],
+        sampled=dict(sampled),
+        held=[*made.query(HELD), *made.query(WAITING)],
+        ends=_ends(made),
+        undrained=undrained,
+    )
+
+
+def _lines(path: Path) -> list[Row]:
+    """Lines of JSON. A kill may cut the last line of a file short only where a write is not one call; these are."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def _ends(made: Installation) -> dict[tuple[str, str, int], int]:
+    from confluent_kafka import TopicPartition
+
+    from retrofill.bus.clients import reader
+
+    consumer = reader(made.settings, "ends")
+    try:
+        return {
+            (service.package, str(topic), partition): consumer.get_watermark_offsets(
+                TopicPartition(f"{made.settings.topic_prefix}{topic}", partition), timeout=20
+            )[1]
+            for service in SERVICES.values()
+            for topic in service.reads
+            for partition in range(made.settings.partitions)
+        }
+    finally:
+        consumer.close()

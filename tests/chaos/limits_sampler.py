@@ -1,0 +1,60 @@
+"""Counts live runs in Postgres as often as it can, through all faults of the server too."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import Self
+
+import psycopg
+
+from tests.support.installation import Installation
+
+LIVE = """
+SELECT r.backfill_id AS id, count(*) FROM retrofill.run r WHERE r.slot IS NOT NULL GROUP BY 1
+UNION ALL
+SELECT 'pipeline:' || p.name, count(*) FROM retrofill.run r JOIN retrofill.pipeline p ON p.no = r.pipeline_no
+WHERE r.slot IS NOT NULL GROUP BY 1
+"""
+PAUSE_SECONDS = 0.01
+AGAIN_SECONDS = 0.2
+
+
+class LimitsSampler:
+    """``most`` by backfill id, and by ``pipeline:`` and its name."""
+
+    def __init__(self, made: Installation) -> None:
+        self._dsn = made.settings.dsn_of("owner")
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
+        self.most: Counter[str] = Counter()
+        self.samples = 0
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End."""
+        self.stop()
+
+    def stop(self) -> None:
+        """End, and have ``most`` complete."""
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                with psycopg.connect(self._dsn, autocommit=True, connect_timeout=3) as conn:
+                    while not self._stopping.wait(PAUSE_SECONDS):
+                        self._sample(conn)
+            except psycopg.Error:
+                # The server is away: nothing can be claimed either, so nothing is missed.
+                self._stopping.wait(AGAIN_SECONDS)
+
+    def _sample(self, conn: psycopg.Connection) -> None:
+        for id, live in conn.execute(LIVE).fetchall():
+            self.most[id] = max(self.most[id], live)
+        self.samples += 1

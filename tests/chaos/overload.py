@@ -1,0 +1,87 @@
+"""The scenarios of too much: very many requests at once, and a giant beside small ones."""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+
+from retrofill.bus.topics import Topic
+from retrofill.messages.backfills import BackfillCancelRequested
+from tests.chaos import work
+from tests.chaos.history import Wish
+from tests.chaos.memory import Memory
+from tests.chaos.stage import Stage
+from tests.chaos.workload import request_of
+from tests.support.installation import daily, until
+
+FAR = date(2010, 1, 1)
+MOST_MB = 600.0
+SECONDS = 1200.0
+ANSWERED = "SELECT count(*) FROM backfill_request WHERE id = ANY(%s)"
+ENDED = "SELECT count(*) FROM backfill WHERE id = ANY(%s) AND ended_at IS NOT NULL"
+# Runs of the giant that began while the last of the small ones was not done.
+AHEAD = """
+SELECT count(*) FROM run WHERE backfill_id = %s
+AND started_at < (SELECT max(ended_at) FROM backfill WHERE id = ANY(%s))
+"""
+
+
+def requests_at_once(stage: Stage, count: int = 10_000) -> None:
+    """So many requests in one moment; one in twenty asks for a day that is not asked for yet."""
+    wishes = []
+    for n in range(count):
+        day = FAR + timedelta(days=n % max(1, count // 20))
+        wishes.append(Wish(f"many-{n}", f"p{n % 3}", day, day, seconds=0))
+    with Memory(stage.crew) as memory:
+        _ask(stage, wishes)
+        stage.faults["requests at once"] += count
+        ids = [wish.id for wish in wishes]
+        until(lambda: stage.made.value(ANSWERED, ids) == count, "all are answered", seconds=SECONDS)
+        until(
+            lambda: not stage.made.query("SELECT 1 FROM backfill WHERE id = ANY(%s) AND ended_at IS NULL LIMIT 1", ids),
+            "all that were planned end",
+            seconds=SECONDS,
+        )
+    _tell(stage, memory)
+    stage.recovered("too many requests for a service")
+
+
+def giant(stage: Stage, days: int = 70, small: int = 100) -> None:
+    """A backfill of ``days`` days of minutes beside small ones, which must not wait for it; then it is cancelled."""
+    stage.made.apply(
+        daily("giant", schedule="* * * * *", max_active_runs=4, code={"file": work.__file__, "attribute": "work"})
+    )
+    wish = Wish("giant", "giant", FAR, FAR + timedelta(days=days - 1), limit=4, seconds=0, step=timedelta(minutes=1))
+    with Memory(stage.crew) as memory:
+        _ask(stage, [wish])
+        stage.made.wait_state("giant", "running")
+        few = [
+            Wish(f"small-{n}", f"p{n % 3}", day := FAR + timedelta(days=2 * n), day + timedelta(days=1), seconds=0)
+            for n in range(small)
+        ]
+        _ask(stage, few)
+        stage.faults["runs of one backfill"] += len(wish.days)
+        ids = [each.id for each in few]
+        until(lambda: stage.made.value(ENDED, ids) == small, "the small ones end", seconds=SECONDS)
+        ahead = stage.made.value(AHEAD, wish.id, ids)
+        stage.facts[f"runs of the giant that began before {2 * small} runs of small ones had ended"] = ahead
+        # The giant has its share of the drivers, no more: it never gets ahead because it is large.
+        assert ahead < 10 * 2 * small + 100, ahead
+        stage.script.cancelled.add(wish.id)
+        stage.player.send(Topic.BACKFILL_REQUESTS, wish.id, BackfillCancelRequested(), 1)
+        until(lambda: stage.made.value(ENDED, [wish.id]) == 1, "the giant is cancelled", seconds=SECONDS)
+    _tell(stage, memory)
+    stage.recovered("a giant for a service")
+
+
+def _ask(stage: Stage, wishes: list[Wish]) -> None:
+    stage.extra |= {wish.id: wish for wish in wishes}
+    stage.player.send_all(Topic.BACKFILL_REQUESTS, [(wish.id, request_of(wish, stage.folder)) for wish in wishes])
+
+
+def _tell(stage: Stage, memory: Memory) -> None:
+    """Into the table; and no service has more than a generous bound."""
+    for name, used in memory.samples.items():
+        stage.facts[f"memory of {name} at first, at most, at last (MB)"] = (
+            f"{used[0]:.0f}, {max(used):.0f}, {used[-1]:.0f}"
+        )
+        assert max(used) < MOST_MB, (name, max(used))

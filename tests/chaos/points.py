@@ -1,0 +1,71 @@
+"""The crash points: around every commit of every service, and which of them one round kills at."""
+
+from __future__ import annotations
+
+import random
+
+COMMON = (
+    "takeover:before-commit",
+    "takeover:committed",
+    "batch:before-begin",
+    "batch:begun",
+    "batch:before-commit",
+    "batch:committed",
+    "look:begun",
+    "look:before-commit",
+    "look:committed",
+    "outbox:written",
+    "relay:epoch-taken",
+    "relay:fenced",
+    "relay:numbered",
+    "relay:kafka-begun",
+    "relay:before-kafka-commit",
+    "relay:published",
+    "relay:before-deletion-commit",
+    "relay:deleted",
+)
+OWN: dict[str, tuple[str, ...]] = {
+    "backfill-planner": (
+        "plan:outcome-recorded",
+        "plan:backfill-written",
+        "plan:runs-written",
+        "plan:deadlines-written",
+        "end:written",
+        "end:committed",
+    ),
+    "run-starter": (
+        "claim:written",
+        "claim:committed",
+        "claim:launched",
+        "report:written",
+        "report:end-written",
+        "report:end-committed",
+        "lease:end-written",
+    ),
+    "deadline-watcher": ("deadline:judged", "deadline:miss-written", "deadline:miss-committed"),
+    "callback-runner": (
+        "callback:claimed",
+        "callback:claim-committed",
+        "callback:started",
+        "callback:called",
+        "callback:before-commit",
+        "callback:committed",
+    ),
+}
+POINTS = {service: (*COMMON, *own) for service, own in OWN.items()}
+# Passed often enough that a later pass is reached, too.
+OFTEN = ("batch:", "look:", "outbox:", "relay:numbered", "relay:published", "relay:deleted", "claim:", "report:")
+
+
+def rounds(chance: random.Random, count: int | None = None) -> list[dict[str, str]]:
+    """Rounds with one point of each service: ``count`` at random, or all points of all services."""
+    shuffled = {service: chance.sample(points, len(points)) for service, points in POINTS.items()}
+    most = max(map(len, shuffled.values())) if count is None else count
+    return [
+        {service: _pass(chance, points[n]) for service, points in shuffled.items() if n < len(points)}
+        for n in range(most)
+    ]
+
+
+def _pass(chance: random.Random, point: str) -> str:
+    return f"{point}@{chance.randint(1, 3)}" if point.startswith(OFTEN) else point

@@ -1,0 +1,1 @@
+"""The promises, one family a file: each is a generator over a history that yields what breaks it."""

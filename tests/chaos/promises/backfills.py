@@ -1,0 +1,103 @@
+"""Every accepted backfill ends once, and every interval has the outcome that its request implies."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+from retrofill.bus.topics import Topic
+from tests.chaos.history import History, Row, Wish
+from tests.chaos.work import label
+
+ENDS = {"BackfillSucceeded": "succeeded", "BackfillFailed": "failed", "BackfillCancelled": "cancelled"}
+ANSWERS = ("BackfillPlanned", "BackfillRejected")
+
+
+def every_request_is_answered(history: History) -> Iterator[str]:
+    """Each wish has one outcome, told as often as asked and always the same; a planned one has its row."""
+    answers = defaultdict(set)
+    for event in history.of(Topic.BACKFILL_EVENTS):
+        if event.body["type"] in ANSWERS:
+            answers[event.key].add(str({k: v for k, v in event.body.items() if k != "in_reply_to"}))
+    planned = {row["id"] for row in history.rows("backfill")}
+    for id in history.wishes:
+        if len(answers[id]) != 1:
+            yield f"{id} has {len(answers[id])} different answers"
+        elif ("BackfillPlanned" in next(iter(answers[id]))) != (id in planned):
+            yield f"{id} was answered {answers[id]} but has {'a' if id in planned else 'no'} row"
+
+
+def every_backfill_ends_once(history: History) -> Iterator[str]:
+    """One end event of its own (a repeated command's answer is none) for each row, and of the row's state."""
+    ends = defaultdict(list)
+    for event in history.of(Topic.BACKFILL_EVENTS):
+        if event.body["type"] in ENDS and "in_reply_to" not in event.body:
+            ends[event.key].append(ENDS[event.body["type"]])
+    for row in history.rows("backfill"):
+        if ends[row["id"]] != [row["state"]]:
+            yield f"{row['id']} is {row['state']} and its ends are {ends[row['id']]}"
+
+
+def every_interval_has_its_outcome(history: History) -> Iterator[str]:
+    """Rows for all days of the request, and a state that the request implies for each run."""
+    intervals = defaultdict(list)
+    for row in history.rows("backfill_interval"):
+        intervals[row["backfill_id"]].append(row)
+    runs = defaultdict(list)
+    for run in history.rows("run"):
+        runs[run["backfill_id"]].append(run)
+    for row in history.rows("backfill"):
+        wish = history.wishes.get(row["id"])
+        if wish is None:
+            yield f"nobody asked for {row['id']}"
+            continue
+        days = sorted(label(each["interval_start"]) for each in intervals[wish.id])
+        if days != wish.days:
+            yield f"{wish.id} has {len(days)} intervals instead of {len(wish.days)}"
+        made = {each["run_id"] for each in intervals[wish.id] if each["run_id"] is not None}
+        if made != {run["id"] for run in runs[wish.id]} or len(made) != row["runs"]:
+            yield f"{wish.id} says {row['runs']} runs, its intervals name {len(made)}, there are {len(runs[wish.id])}"
+        yield from _outcomes(wish, row, runs[wish.id], cancelled=wish.id in history.cancelled)
+
+
+def _outcomes(wish: Wish, row: Row, runs: list[Row], *, cancelled: bool) -> Iterator[str]:
+    states = Counter(run["state"] for run in runs)
+    stops = cancelled or (wish.on_run_failure == "cancel" and states["failed"] > 0)
+    for run in runs:
+        day = label(run["interval_start"])
+        expected = {"failed" if day in wish.failing else "succeeded"} | ({"cancelled"} if stops else set())
+        if run["state"] not in expected:
+            yield f"{wish.id}: {day} is {run['state']} instead of {' or '.join(sorted(expected))}"
+    asked = row["cancel_cause"] == "user"
+    state = "cancelled" if asked else "failed" if states["failed"] else "succeeded"
+    if row["state"] != state:
+        yield f"{wish.id} is {row['state']} instead of {state} (runs: {dict(states)})"
+    if asked and not cancelled:
+        yield f"{wish.id} was cancelled by a user who never was"
+
+
+def one_active_backfill_of_an_interval(history: History) -> Iterator[str]:
+    """Backfills of one pipeline that share a day were never active together."""
+    by_pipeline = defaultdict(list)
+    for row in history.rows("backfill"):
+        by_pipeline[row["pipeline"]].append(row)
+    for rows in by_pipeline.values():
+        rows.sort(key=lambda row: row["requested_at"])
+        for n, first in enumerate(rows):
+            for second in rows[n + 1 :]:
+                together = first["ended_at"] is None or second["requested_at"] < first["ended_at"]
+                if together and not set(_days(first)).isdisjoint(_days(second)):
+                    yield f"{first['id']} and {second['id']} shared days and were active together"
+
+
+def _days(row: Row) -> range:
+    covers = row["covers"]
+    return range(covers.lower.toordinal(), covers.upper.toordinal())
+
+
+PROMISES = (
+    every_request_is_answered,
+    every_backfill_ends_once,
+    every_interval_has_its_outcome,
+    one_active_backfill_of_an_interval,
+)

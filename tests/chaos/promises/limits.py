@@ -1,0 +1,74 @@
+"""Never more live runs than any limit at any instant: by Postgres, by the events, and by what the drivers did."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+
+from retrofill.bus.topics import Topic
+from tests.chaos.history import History
+from tests.support.sampling import most_at_once, most_live
+
+
+def limits_of(history: History) -> dict[str, int]:
+    """The limits by backfill id, and by ``pipeline:`` and its name."""
+    limits = {row["id"]: row["max_active_runs"] for row in history.rows("backfill")}
+    return limits | {f"pipeline:{name}": limit for name, limit in history.limits.items()}
+
+
+def limits_hold_in_the_rows(history: History) -> Iterator[str]:
+    """What a sampler saw in Postgres."""
+    limits = limits_of(history)
+    for whose, most in history.sampled.items():
+        if most > limits.get(whose, most):
+            yield f"{whose} had {most} live runs, its limit is {limits[whose]}"
+
+
+def limits_hold_in_the_events(history: History) -> Iterator[str]:
+    """What a subscriber of run-events counts, by backfill; and by pipeline with the database's moments."""
+    limits = limits_of(history)
+    for id, most in most_live(history.of(Topic.RUN_EVENTS)).items():
+        if most > limits.get(id, most):
+            yield f"{id} had {most} live runs, its limit is {limits[id]}"
+    spans = defaultdict(list)
+    begun: dict[tuple[int, int], datetime] = {}
+    for event in history.of(Topic.RUN_EVENTS):
+        body = event.body
+        attempt = (body["run_id"], body["attempt"])
+        if body["type"] == "RunStarted":
+            begun[attempt] = datetime.fromisoformat(body["at"])
+        elif attempt in begun and body["type"] != "TaskStateChanged":
+            spans[body["pipeline"]].append({"began": begun.pop(attempt), "ended": datetime.fromisoformat(body["at"])})
+    yield from _too_many(history, spans)
+
+
+def limits_hold_at_work(history: History) -> Iterator[str]:
+    """What the drivers noted while they were at work."""
+    limits = limits_of(history)
+    of_backfill, of_pipeline = defaultdict(list), defaultdict(list)
+    for span in work_spans(history):
+        of_backfill[span["backfill"]].append(span)
+        of_pipeline[span["pipeline"]].append(span)
+    for id, spans in of_backfill.items():
+        if (most := most_at_once(spans)) > limits.get(str(id), most):
+            yield f"{most} drivers were at work for {id}, its limit is {limits[str(id)]}"
+    yield from _too_many(history, of_pipeline)
+
+
+def _too_many(history: History, by_pipeline: dict[str, list[dict[str, object]]]) -> Iterator[str]:
+    for name, spans in by_pipeline.items():
+        if (most := most_at_once(spans)) > history.limits.get(name, most):
+            yield f"{most} runs of {name} at once, its limit is {history.limits[name]}"
+
+
+def work_spans(history: History) -> Iterable[dict[str, object]]:
+    """One an attempt: from its first note of being at work to its last."""
+    spans: dict[tuple[int, int], dict[str, object]] = {}
+    for note in history.notes:
+        span = spans.setdefault((note["run"], note["attempt"]), {**note, "began": note["at"], "ended": note["at"]})
+        span["ended"] = max(float(str(span["ended"])), note["at"])
+    return spans.values()
+
+
+PROMISES = (limits_hold_in_the_rows, limits_hold_in_the_events, limits_hold_at_work)

@@ -1,0 +1,70 @@
+"""Every event once, in its order, and none put aside."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime
+
+from retrofill.bus.topics import Topic
+from tests.chaos.history import History
+
+# What services publish through their outboxes; the others are written by users and drivers, who may repeat themselves.
+PUBLISHED = (
+    Topic.PIPELINE_EVENTS,
+    Topic.BACKFILL_EVENTS,
+    Topic.RUN_EVENTS,
+    Topic.DEADLINES,
+    Topic.DEADLINE_MISSED,
+    Topic.CALLBACK_REQUESTS,
+    Topic.CALLBACK_EVENTS,
+    Topic.BACKFILL_STATES,
+    Topic.INTERVAL_STATES,
+)
+# Topics of which each event has the database's moment, by the field that has it.
+MOMENTS = {Topic.RUN_EVENTS: "at"}
+
+
+def every_event_once(history: History) -> Iterator[str]:
+    """No ``ce_id`` twice, read committed."""
+    for topic in PUBLISHED:
+        ids = Counter(event.headers.get("ce_id") for event in history.of(topic))
+        for id, count in ids.items():
+            if id is None or count > 1:
+                yield f"{topic}: {count} events with ce_id {id}"
+
+
+def events_are_in_order(history: History) -> Iterator[str]:
+    """The moments of a key's events never go back."""
+    for topic, name in MOMENTS.items():
+        last: dict[str, datetime] = {}
+        for event in history.of(topic):
+            at = datetime.fromisoformat(event.body[name])
+            if at < last.get(event.key, at):
+                yield f"{topic}: {event.key} went back from {last[event.key]} to {at} ({event.body['type']})"
+            last[event.key] = max(at, last.get(event.key, at))
+
+
+def a_backfill_is_told_in_order(history: History) -> Iterator[str]:
+    """Planned comes first; after its end there are answers to messages only."""
+    ended: set[str] = set()
+    planned: set[str] = set()
+    for event in history.of(Topic.BACKFILL_EVENTS):
+        kind, answer = event.body["type"], "in_reply_to" in event.body
+        if kind == "BackfillPlanned":
+            planned.add(event.key)
+        elif kind not in ("BackfillRejected", "BackfillCommandRejected") and event.key not in planned:
+            yield f"{event.key}: {kind} before it was planned"
+        if event.key in ended and not answer:
+            yield f"{event.key}: {kind} after its end"
+        if kind in ("BackfillSucceeded", "BackfillFailed", "BackfillCancelled"):
+            ended.add(event.key)
+
+
+def nothing_is_put_aside(history: History) -> Iterator[str]:
+    """There is no poison in the workload, so there are no dead letters."""
+    for event in history.of(Topic.DEAD_LETTERS):
+        yield f"a dead letter: {event.key} {dict(event.headers)}"
+
+
+PROMISES = (every_event_once, events_are_in_order, a_backfill_is_told_in_order, nothing_is_put_aside)

@@ -1,0 +1,39 @@
+"""The data equals a plain computation, and is that of the attempt that counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.chaos.history import History, Row
+from tests.chaos.work import content, label
+
+
+def the_output_is_right(history: History) -> Iterator[str]:
+    """For each interval whose latest ended run succeeded: exactly what that attempt computes."""
+    pipelines = {row["id"]: row["pipeline"] for row in history.rows("backfill")}
+    last: dict[tuple[str, str], Row] = {}
+    for run in sorted(history.rows("run"), key=lambda run: str(run["finished_at"])):
+        if run["state"] == "succeeded":
+            last[pipelines.get(run["backfill_id"], "?"), label(run["interval_start"])] = run
+    for (pipeline, day), run in last.items():
+        expected = content(pipeline, day, run["backfill_id"], run["attempt"])
+        found = history.outputs.get((pipeline, day))
+        if found != expected and not _replaced(history, pipeline, day, run):
+            yield f"{pipeline} {day} holds {found} instead of {expected}"
+
+
+def _replaced(history: History, pipeline: str, day: str, run: Row) -> bool:
+    """Whether a later run of the day, which then failed or was cancelled, was at work after it."""
+    return any(
+        note["pipeline"] == pipeline and note["day"] == day and note["run"] > run["id"] for note in history.notes
+    )
+
+
+def no_output_without_work(history: History) -> Iterator[str]:
+    """Nothing is there that no attempt made."""
+    worked = {(note["pipeline"], note["day"]) for note in history.notes}
+    for pipeline, day in history.outputs.keys() - worked:
+        yield f"{pipeline} {day} has output and nobody was at work"
+
+
+PROMISES = (the_output_is_right, no_output_without_work)

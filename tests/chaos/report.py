@@ -1,0 +1,82 @@
+"""What one scenario came to, and the table of all of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.chaos.oracle import Violation, told
+
+
+@dataclass
+class Result:
+    """One scenario under one seed. Recovery times are seconds, by what was healed."""
+
+    name: str
+    seed: int
+    seconds: float
+    faults: Counter[str]
+    events: int
+    runs: int
+    violations: list[Violation]
+    recoveries: dict[str, list[float]] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def repeat(self) -> str:
+        """The command that does this again."""
+        return f"make chaos SEED={self.seed} ONLY={self.name}"
+
+    def explain(self) -> str:
+        """Of a failure: what broke, under which seed, and how to see it again."""
+        return f"seed {self.seed}, again with: {self.repeat}\n{told(self.violations)}"
+
+
+AIMS = {"Kafka": 30.0, "Postgres": 30.0}
+SERVICE_AIM = 15.0
+
+
+def aim_of(kind: str) -> float:
+    """Within how many seconds after a heal of this kind everything is to move again."""
+    return next((seconds for name, seconds in AIMS.items() if name in kind), SERVICE_AIM)
+
+
+def table(results: list[Result]) -> str:
+    """Markdown: faults by kind, what was checked, what broke, and how long recovery took."""
+    lines = [
+        "| scenario | seed | seconds | faults | runs | events checked | violations | moves again after |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for each in results:
+        faults = ", ".join(f"{count} × {kind}" for kind, count in sorted(_by_kind(each.faults).items()))
+        heals = ", ".join(_heal(kind, times) for kind, times in each.recoveries.items())
+        lines.append(
+            f"| {each.name} | {each.seed} | {each.seconds:.0f} | {faults} | {each.runs} | {each.events} "
+            f"| {len(each.violations)} | {heals} |"
+        )
+    lines.append(_total(results))
+    lines += ["", *(f"{r.name}: {name} {value}" for r in results for name, value in r.facts.items())]
+    return "\n".join(lines)
+
+
+def _by_kind(faults: Counter[str]) -> Counter[str]:
+    """The points of one service count together."""
+    kinds: Counter[str] = Counter()
+    for kind, count in faults.items():
+        what, at, _ = kind.partition(" at ")
+        kinds[f"{what} at a crash point" if at and ":" in kind else kind] += count
+    return kinds
+
+
+def _heal(kind: str, times: list[float]) -> str:
+    late = " (over the aim)" if max(times) > aim_of(kind) else ""
+    return f"{kind}: {', '.join(f'{seconds:.1f}' for seconds in times)} s{late}"
+
+
+def _total(results: list[Result]) -> str:
+    return (
+        f"| all | | {sum(r.seconds for r in results):.0f} | {sum(sum(r.faults.values()) for r in results)} "
+        f"| {sum(r.runs for r in results)} | {sum(r.events for r in results)} "
+        f"| {sum(len(r.violations) for r in results)} | |"
+    )

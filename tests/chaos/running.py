@@ -1,0 +1,41 @@
+"""Running a scenario by its name and seed, from its installation to its result."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from tests.chaos.history import History
+from tests.chaos.limits_sampler import LimitsSampler
+from tests.chaos.oracle import Violation, check
+from tests.chaos.report import Result
+from tests.chaos.scenarios import Scenario
+from tests.chaos.stage import Stage, finish, staged
+from tests.support.installation import Installation
+
+
+def run(name: str, scenario: Scenario, made: Installation, seed: int, **more: Any) -> Result:
+    """Play ``scenario`` on an installation of its own and check everything."""
+    began = time.monotonic()
+    with LimitsSampler(made) as sampler, staged(made, seed, **more) as stage:
+        history, broken = _play(scenario, stage, sampler)
+    return Result(
+        name=name,
+        seed=seed,
+        seconds=time.monotonic() - began,
+        faults=stage.faults,
+        events=sum(map(len, history.events.values())),
+        runs=len(history.rows("run")),
+        violations=broken + check(history),
+        recoveries=stage.recoveries,
+        facts=stage.facts | {"samples of the limits": sampler.samples},
+    )
+
+
+def _play(scenario: Scenario, stage: Stage, sampler: LimitsSampler) -> tuple[History, list[Violation]]:
+    """What the scenario itself found broken is a breach like any other; the rest is still looked at."""
+    try:
+        scenario(stage)
+    except AssertionError as e:
+        return finish(stage, sampler), [Violation("the_scenario_itself", str(e))]
+    return finish(stage, sampler), []

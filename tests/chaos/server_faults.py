@@ -1,0 +1,133 @@
+"""The scenarios of servers: killed, cut off from one service, stalled, slow, breaking commits, locked up, full."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.chaos.commit_line import CommitLine, When
+from tests.chaos.crew import NAMES
+from tests.chaos.servers import (
+    KAFKA,
+    POSTGRES,
+    OwnServers,
+    postgres_address,
+    through_kafka_line,
+    through_postgres_line,
+)
+from tests.chaos.stage import Stage
+from tests.support.installation import until
+from tests.support.proxy import Proxy
+
+CUT_SECONDS = 12.0
+SLOW_SECONDS = 0.5
+
+
+def own(stage: Stage) -> OwnServers:
+    """The servers, which are the scenario's own."""
+    assert isinstance(stage.servers, OwnServers), "this scenario kills servers: it needs its own"
+    return stage.servers
+
+
+def kafka_killed(stage: Stage, count: int = 2) -> None:
+    """``kill -9`` of the broker; supervisord starts it again."""
+    for _ in range(count):
+        stage.wait(stage.chance.uniform(0.5, 3.0))
+        own(stage).kill(KAFKA)
+        stage.fault("kill -9 of Kafka")
+        own(stage).wait_answers(KAFKA)
+        stage.recovered("Kafka killed")
+
+
+def postgres_killed(stage: Stage, count: int = 3) -> None:
+    """Postgres ended without a checkpoint: by its immediate shutdown, or by ``kill -9`` of the server."""
+    for _ in range(count):
+        stage.wait(stage.chance.uniform(0.5, 3.0))
+        number = stage.chance.choice([signal.SIGQUIT, signal.SIGKILL])
+        own(stage).kill(POSTGRES, number)
+        stage.fault("kill -9 of Postgres" if number == signal.SIGKILL else "immediate shutdown of Postgres")
+        own(stage).wait_answers(POSTGRES)
+        stage.recovered("Postgres killed")
+
+
+def commits_broken(stage: Stage, names: tuple[str, ...] = NAMES, hits: int = 6) -> None:
+    """Connections of each service reset in the middle of COMMIT: some had committed, some had not."""
+    for name in names:
+        with CommitLine(postgres_address(stage.made)) as line:
+            stage.crew.equip(name, **through_postgres_line(stage.made, name, line))
+            stage.crew.replace(name)
+            for when in When:
+                goal = line.hits + hits
+                line.break_commits(when, every=stage.chance.randint(2, 4))
+                until(lambda line=line, goal=goal: line.hits >= goal, f"commits of {name} break", seconds=120)
+                line.mend()
+                stage.faults[f"COMMIT reset {when.value}"] += hits
+            stage.recovered(f"commits of {name} broken")
+            _back(stage, name)
+
+
+def postgres_line(stage: Stage, names: tuple[str, ...] = NAMES) -> None:
+    """Postgres cut off from one service, then stalled, then slow."""
+    for name in names:
+        with Proxy(postgres_address(stage.made)) as line:
+            stage.crew.equip(name, **through_postgres_line(stage.made, name, line))
+            stage.crew.replace(name)
+            _ill_treat(stage, line, f"Postgres for {name}")
+            _back(stage, name)
+
+
+def kafka_line(stage: Stage, names: tuple[str, ...] = NAMES) -> None:
+    """Kafka cut off from one service, then stalled, then slow."""
+    with own(stage).kafka_line() as line:
+        for name in names:
+            stage.crew.equip(name, **through_kafka_line(line))
+            stage.crew.replace(name)
+            _ill_treat(stage, line, f"Kafka for {name}")
+            _back(stage, name)
+
+
+def _ill_treat(stage: Stage, line: Proxy, what: str) -> None:
+    stage.recovered(f"the line of {what}")
+    line.cut()
+    stage.fault(f"cut off: {what}")
+    stage.wait(CUT_SECONDS)
+    line.mend()
+    stage.recovered(f"{what} cut off")
+    line.stall()
+    stage.fault(f"stalled: {what}")
+    stage.wait(CUT_SECONDS)
+    line.mend()
+    stage.recovered(f"{what} stalled")
+    line.delay = SLOW_SECONDS
+    stage.fault(f"slow: {what}")
+    stage.wait(CUT_SECONDS)
+    line.mend()
+    stage.recovered(f"{what} slow")
+
+
+def _back(stage: Stage, name: str) -> None:
+    """Without the line again."""
+    stage.crew.equip(name)
+    stage.crew.replace(name)
+
+
+def open_transaction(stage: Stage, seconds: float = 120.0) -> None:
+    """Somebody's transaction holds the rows of a backfill, a pipeline and a shard's cursor for minutes."""
+    with _held(stage):
+        stage.fault("a write transaction left open")
+        ended = stage.runs_ended()
+        stage.wait(seconds)
+        stage.facts["runs that ended beside an open transaction"] = stage.runs_ended() - ended
+        assert stage.runs_ended() > ended, "others go on beside it"
+    stage.recovered("a transaction left open in Postgres")
+
+
+@contextmanager
+def _held(stage: Stage) -> Iterator[None]:
+    until(lambda: bool(stage.made.query("SELECT 1 FROM backfill WHERE ended_at IS NULL")), "a backfill is active")
+    with stage.made.session() as conn:
+        conn.execute("SELECT 1 FROM backfill WHERE ended_at IS NULL ORDER BY id LIMIT 1 FOR UPDATE")
+        conn.execute("UPDATE pipeline SET lock_only = 1 WHERE name = 'p0'")
+        conn.execute("SELECT 1 FROM run WHERE finished_at IS NULL ORDER BY id LIMIT 2 FOR UPDATE")
+        yield

@@ -1,0 +1,113 @@
+"""Servers of a scenario's own, which may be killed; and lines to them that can be cut for one service alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from retrofill.bus.clients import admin
+from retrofill.stack.layout import KAFKA, POSTGRES, Layout
+from retrofill.stack.supervision import Supervisor
+from tests.support.installation import Installation, Servers, until
+from tests.support.proxy import Proxy
+
+LISTENER = "LINE"
+
+
+class OwnServers(Servers):
+    """An embedded Kafka and Postgres that supervisord starts again whenever they die."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(home)
+        self.layout = Layout(home.absolute())
+        self._line_ports: tuple[int, int] | None = None
+
+    def pid(self, part: str) -> int:
+        """The process of a server."""
+        pid = self._supervisor().status()[part].pid
+        assert pid is not None, f"{part} does not run"
+        return pid
+
+    def kill(self, part: str, number: signal.Signals = signal.SIGKILL) -> None:
+        """End a server without a goodbye; returns when it is gone. SIGQUIT is Postgres' immediate shutdown."""
+        pid = self.pid(part)
+        os.kill(pid, number)
+        until(lambda: self._supervisor().status()[part].pid != pid, f"{part} is gone")
+
+    def wait_answers(self, part: str) -> float:
+        """Wait until a server answers; returns the seconds."""
+        began = time.monotonic()
+        until(self._kafka_answers if part == KAFKA else self._postgres_answers, f"{part} answers", seconds=120)
+        return time.monotonic() - began
+
+    @contextmanager
+    def kafka_line(self) -> Iterator[Proxy]:
+        """A line to Kafka: the broker tells those who come by it to stay on it, by a listener of its own."""
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        with Proxy(("127.0.0.1", port)) as line:
+            self._listen_also(port, line.port)
+            yield line
+
+    def _listen_also(self, port: int, told: int) -> None:
+        """One more listener, at ``port``, whose advertised address is the line's. The broker is started anew."""
+        path = self.layout.run / "kafka.properties"
+        values = dict(line.split("=", 1) for line in path.read_text().splitlines())
+        for name, where in (("listeners", port), ("advertised.listeners", told)):
+            kept = [each for each in values[name].split(",") if not each.startswith(LISTENER)]
+            values[name] = ",".join([*kept, f"{LISTENER}://127.0.0.1:{where}"])
+        values["listener.security.protocol.map"] = f"PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,{LISTENER}:PLAINTEXT"
+        values["inter.broker.listener.name"] = "PLAINTEXT"
+        path.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
+        self.kill(KAFKA, signal.SIGTERM)
+        self.wait_answers(KAFKA)
+
+    def _supervisor(self) -> Supervisor:
+        identity = self.layout.identity()
+        assert identity is not None
+        return Supervisor(self.layout, identity)
+
+    def _kafka_answers(self) -> bool:
+        try:
+            admin(self.settings, "chaos").list_topics(timeout=2)
+        except Exception:  # noqa: BLE001 - whatever it says, it does not answer yet
+            return False
+        return True
+
+    def _postgres_answers(self) -> bool:
+        try:
+            with psycopg.connect(self.settings.dsn_of("owner"), connect_timeout=2) as conn:
+                conn.execute("SELECT 1")
+        except psycopg.OperationalError:
+            return False
+        return True
+
+
+def postgres_address(made: Installation) -> tuple[str, int]:
+    """Where Postgres listens."""
+    parts = conninfo_to_dict(made.settings.dsn_of("owner"))
+    return str(parts["host"]), int(str(parts["port"]))
+
+
+def through_postgres_line(made: Installation, service: str, line: Proxy) -> dict[str, str]:
+    """The environment of a service that comes to Postgres by a line."""
+    dsns = {name: dsn.get_secret_value() for name, dsn in made.settings.postgres_service_dsns.items()}
+    dsns[service] = make_conninfo(dsns[service], port=line.port)
+    return {"RETROFILL_POSTGRES_SERVICE_DSNS": json.dumps(dsns)}
+
+
+def through_kafka_line(line: Proxy) -> dict[str, str]:
+    """The environment of a service that comes to Kafka by a line."""
+    return {"RETROFILL_KAFKA_BOOTSTRAP_SERVERS": f"127.0.0.1:{line.port}"}
+
+
+__all__ = ["KAFKA", "POSTGRES", "OwnServers", "postgres_address", "through_kafka_line", "through_postgres_line"]

@@ -1,0 +1,133 @@
+"""The whole stack with Spark: ``up`` killed at its work, supervisord killed, parts killed; then ``up`` again and all is done.
+
+What its services promise is checked by the other scenarios; here the figures on the disk are compared with those of pandas,
+and every run must have succeeded.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import psutil
+
+from tests.acceptance.test_whole_stack import User, backfill
+from tests.chaos.oracle import Violation
+from tests.chaos.report import Result
+from tests.support.installation import ROOT, until
+
+FIRST, LAST, DAYS = "2013-05-01", "2013-05-30", 30
+ID = "spark-chaos"
+PARTS = ("driver", "spark-connect", "run-starter", "postgres", "kafka", "supervisor")
+
+
+def spark_stack(seed: int, name: str) -> Result:
+    """Kill each part of a running stack in an order that the seed gives."""
+    began = time.monotonic()
+    chance = random.Random(seed)
+    faults: Counter[str] = Counter()
+    recoveries: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory(prefix="retrofill-chaos-") as folder:
+        user = User(Path(folder) / "home")
+        user.home.mkdir()
+        prepare = [sys.executable, str(ROOT / "examples/flights/prepare.py"), str(user.data)]
+        subprocess.run(prepare, check=True, timeout=120)
+        try:
+            _kill_up(user, chance.uniform(1, 8), faults)
+            user.run("up")
+            user.run("pipelines", "apply", str(ROOT / "examples/flights/pipeline.py"))
+            backfill(user, ID, FIRST, LAST)
+            for n, part in enumerate(chance.sample(PARTS, len(PARTS))):
+                _wait_succeeded(user, 3 * (n + 1))
+                _kill(user, part)
+                faults[f"kill -9 of {part} (with Spark)"] += 1
+                if part == "supervisor":
+                    user.run("up")
+                healed = time.monotonic()
+                _wait_succeeded(user, _succeeded(user) + 1)
+                recoveries.setdefault(f"{part} killed (with Spark)", []).append(time.monotonic() - healed)
+            user.run("backfill", "watch", ID)
+            violations = list(_wrong(user))
+        except AssertionError as e:
+            violations = [Violation("the_scenario_itself", str(e))]
+        finally:
+            user.run("down")
+            left = user.processes()
+    if left:
+        violations.append(Violation("down_leaves_nothing", str(left)))
+    return Result(name, seed, time.monotonic() - began, faults, 0, DAYS, violations, recoveries)
+
+
+def _kill_up(user: User, seconds: float, faults: Counter[str]) -> None:
+    """``up`` killed while it starts the stack."""
+    command = [str(Path(sys.executable).with_name("retrofill")), "up"]
+    process = subprocess.Popen(command, env=user.environment, cwd=user.home, stdout=subprocess.DEVNULL)
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        faults["kill -9 of up"] += 1
+    process.wait()
+
+
+def _kill(user: User, part: str) -> None:
+    if part == "supervisor":
+        pid = int((user.home / "run" / "supervisord.pid").read_text())
+    elif part == "driver":
+        pid = _a_driver(user)
+    else:
+        found = user.pid(part)
+        assert found is not None, f"{part} does not run"
+        pid = found
+    os.kill(pid, signal.SIGKILL)
+
+
+def _a_driver(user: User) -> int:
+    found: list[int] = []
+
+    def there() -> bool:
+        host = user.pid("run-starter")
+        if host is not None and psutil.pid_exists(host):
+            found[:] = [c.pid for c in psutil.Process(host).children() if "retrofill.driver" in " ".join(c.cmdline())]
+        return bool(found)
+
+    until(there, "there is a driver", seconds=120)
+    return found[0]
+
+
+def _succeeded(user: User) -> int:
+    done = user.start("backfill", "show", ID, "--json")
+    return 0 if done.returncode else int(_by_state(done.stdout).get("succeeded", 0))
+
+
+def _by_state(document: str) -> dict[str, Any]:
+
+    return dict(json.loads(document)["by_state"])
+
+
+def _wait_succeeded(user: User, wanted: int) -> None:
+    until(lambda: _succeeded(user) >= min(wanted, DAYS), f"{wanted} runs succeeded", seconds=300)
+
+
+def _wrong(user: User) -> list[Violation]:
+    """Runs that did not succeed, and days whose figures differ from what pandas computes."""
+    shown = user.json("backfill", "show", ID)
+    wrong = []
+    if shown["by_state"] != {"succeeded": DAYS}:
+        wrong.append(Violation("every_interval_has_its_outcome", str(shown["by_state"])))
+    for day in pd.date_range(FIRST, LAST).strftime("%Y-%m-%d"):
+        source = pd.read_parquet(user.data / "flights" / f"day={day}")
+        figures = pd.read_parquet(user.data / "delays" / f"day={day}").set_index("carrier")
+        if figures["flights"].to_dict() != source.groupby("carrier").size().to_dict():
+            wrong.append(Violation("the_output_is_right", f"the figures of {day}"))
+    return wrong

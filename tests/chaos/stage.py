@@ -1,0 +1,219 @@
+"""One scenario on its way: an installation with its crew and workload, then the drain, then the oracle."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from retrofill.bus.topics import SERVICES, Topic
+from retrofill.store.tables import SERVICE_TABLES
+from tests.chaos.crew import Crew
+from tests.chaos.history import History, Wish, gather
+from tests.chaos.limits_sampler import LimitsSampler
+from tests.chaos.workload import Player, Script, definitions, probe_id, request_of
+from tests.support.installation import ROOT, Installation, Servers, alert, daily, until
+from tests.support.receiver import Answer, Receiver, receiving
+
+SECRET = f"whsec_{base64.b64encode(b'c' * 24).decode()}"
+ENVIRONMENT = {
+    "RETROFILL_LEASE_SECONDS": "4",
+    "RETROFILL_DRIVER_SLOTS": "4",
+    "RETROFILL_MAX_LOST_ATTEMPTS": "1000",
+    "RETROFILL_CALLBACK_MAX_ATTEMPTS": "1000",
+    "RETROFILL_CALLBACKS": json.dumps({"note": "tests.chaos.callbacks:note"}),
+    "RETROFILL_WEBHOOK_SECRETS": json.dumps({"default": [SECRET]}),
+    "RETROFILL_WEBHOOK_ALLOW": json.dumps(["127.0.0.1"]),
+    "PYTHONPATH": ":".join(str(ROOT / folder) for folder in ("shared", "services", ".")),
+}
+DRAIN_SECONDS = 150.0
+PROBE = "probe"
+
+
+@dataclass
+class Stage:
+    """What a scenario works with. ``chance`` is the seed's; ``faults`` counts what was done, by kind."""
+
+    made: Installation
+    crew: Crew
+    chance: random.Random
+    folder: Path
+    script: Script
+    player: Player
+    receiver: Receiver
+    servers: Servers | None = None
+    faults: Counter[str] = field(default_factory=Counter)
+    recoveries: dict[str, list[float]] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    extra: dict[str, Wish] = field(default_factory=dict)
+    """What scenarios ask for beside the script."""
+    _probes: int = 0
+
+    def fault(self, kind: str) -> None:
+        """One fault was done."""
+        self.faults[kind] += 1
+
+    def wait(self, seconds: float) -> None:
+        """Let the workload run: how long a fault lasts is part of the fault."""
+        time.sleep(seconds)
+
+    def runs_ended(self) -> int:
+        """How many runs have ended so far."""
+        return int(self.made.value("SELECT count(*) FROM run WHERE finished_at IS NOT NULL"))
+
+    def recovered(self, kind: str) -> float:
+        """After a heal: the seconds until a request to each shard went all its way, to the callback of its deadline."""
+        began = time.monotonic()
+        wishes = []
+        for shard in range(self.made.settings.partitions):
+            day = date(2001, 1, 1) + timedelta(days=self._probes)
+            self._probes += 1
+            wish = Wish(probe_id(shard), PROBE, day, day, limit=4, seconds=0.01)
+            self.extra[wish.id] = wish
+            wishes.append(wish.id)
+            self.player.send(Topic.BACKFILL_REQUESTS, wish.id, request_of(wish, self.folder), 1)
+        statement = (
+            "SELECT count(*) FROM backfill b JOIN deadline d ON d.backfill_id = b.id"
+            " JOIN callback c ON c.deadline_id = d.id"
+            " WHERE b.id = ANY(%s) AND b.state = 'succeeded' AND c.state = 'succeeded'"
+        )
+        until(
+            lambda: self._quietly(lambda: self.made.value(statement, wishes)) == len(wishes),
+            f"everything moves again after {kind}",
+            lambda: str(self.made.query("SELECT id, state FROM backfill WHERE id = ANY(%s)", wishes)),
+            DRAIN_SECONDS,
+        )
+        seconds = time.monotonic() - began
+        self.recoveries.setdefault(kind, []).append(seconds)
+        return seconds
+
+    @staticmethod
+    def _quietly(ask: Callable[[], Any]) -> Any:
+        try:
+            return ask()
+        except psycopg.Error:
+            return None
+
+    def wishes(self) -> dict[str, Wish]:
+        """All that was asked for."""
+        return {**self.script.wishes, **self.extra}
+
+
+@contextmanager
+def staged(
+    made: Installation,
+    seed: int,
+    *,
+    least: int = 8,
+    replicas: int = 1,
+    environment: dict[str, str] | None = None,
+    servers: Servers | None = None,
+) -> Iterator[Stage]:
+    """The services at work on the workload of a seed, with room for faults."""
+    folder = made.settings.home / "data"
+    folder.mkdir()
+    script = Script(seed)
+    with (
+        receiving() as receiver,
+        Crew(made, {**ENVIRONMENT, **(environment or {})}, replicas) as crew,
+    ):
+        hook = receiver.answer("/soon", Answer(503), Answer(503), Answer(204))
+        probe = daily(
+            PROBE,
+            max_active_runs=4,
+            code=definitions(script, folder, hook)[0].code.model_dump(),
+            deadlines=[
+                alert(
+                    "now",
+                    "BACKFILL_REQUESTED_AT",
+                    -1,
+                    fire_if_past=True,
+                    fire_on_failure=True,
+                    callback={"kind": "webhook", "url": hook},
+                )
+            ],
+        )
+        for definition in (*definitions(script, folder, hook), probe):
+            made.apply(definition)
+        player = Player(made, script, folder, least)
+        stage = Stage(made, crew, random.Random(seed), folder, script, player, receiver, servers)
+        player.start()
+        yield stage
+        if player.is_alive():
+            player.stop()
+
+
+def finish(stage: Stage, sampler: LimitsSampler) -> History:
+    """No more faults, no more requests: wait for the end of all, then read everything."""
+    stage.player.stop()
+    undrained = drain(stage)
+    assert stage.crew.error is None, stage.crew.error
+    sampler.stop()
+    hooks = [
+        {"deadline": request.json["data"]["deadline_id"], "key": request.headers["webhook-id"]}
+        for request in stage.receiver.got("/soon")
+    ]
+    limits = {f"p{n}": stage.script.limit(n) for n in range(stage.script.pipelines)} | {PROBE: 4}
+    return gather(
+        stage.made, stage.folder, stage.wishes(), stage.script.cancelled, limits, hooks, sampler.most, undrained
+    )
+
+
+def drain(stage: Stage) -> list[str]:
+    """Wait until nothing is left to do; returns what is left when the time is over."""
+    left: list[str] = []
+
+    def done() -> bool:
+        stage.player.resume_paused()
+        left[:] = waiting(stage.made, stage.wishes())
+        return not left
+
+    try:
+        until(done, "everything ends", seconds=DRAIN_SECONDS)
+    except AssertionError:
+        return [f"not done {DRAIN_SECONDS:.0f} s after the last fault: {each}" for each in left]
+    return []
+
+
+def waiting(made: Installation, wishes: dict[str, Wish]) -> list[str]:
+    """What still waits for something."""
+    answered = {row["id"] for row in made.query("SELECT id FROM backfill_request")}
+    left = [f"{id} is not answered" for id in wishes.keys() - answered]
+    for what, statement in {
+        "active backfills": "SELECT id, state FROM backfill WHERE ended_at IS NULL",
+        "armed deadlines": "SELECT id, due_at FROM deadline WHERE state = 'armed'",
+        "open callbacks": "SELECT deadline_id, state, last_error FROM callback WHERE state IN ('pending', 'running')",
+        **{f"unpublished events of {package}": f"SELECT id FROM {package}_outbox" for package in SERVICE_TABLES},
+        **{
+            f"open batch of {package}": f"SELECT batch FROM {package}_relay WHERE batch_ids <> '{{}}'"
+            for package in SERVICE_TABLES
+        },
+    }.items():
+        rows = made.query(statement)
+        if rows:
+            left.append(f"{len(rows)} {what}: {rows[:3]}")
+    return left or unread(made)
+
+
+def unread(made: Installation) -> list[str]:
+    """Topics that a service has not read to the end."""
+    from tests.chaos.history import _ends
+
+    ends = _ends(made)
+    left = []
+    for service in SERVICES.values():
+        for row in made.query(f"SELECT * FROM {service.package}_shard_offset"):
+            end = ends[service.package, row["topic"], row["partition"]]
+            if row["next_offset"] != end:
+                left.append(f"{service.name} is at {row['next_offset']} of {end} in {row['topic']} {row['partition']}")
+    return left

@@ -1,0 +1,267 @@
+"""The workload: what a seed makes of pipelines, requests and commands, and the thread that publishes it."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from confluent_kafka import Producer
+
+from retrofill.bus.clients import producer
+from retrofill.bus.envelope import headers_of, wire_headers
+from retrofill.bus.topics import Topic
+from retrofill.domain.pipeline import PipelineDefinition
+from retrofill.messages.backfills import (
+    BackfillCancelRequested,
+    BackfillPauseRequested,
+    BackfillRequested,
+    BackfillResumeRequested,
+)
+from retrofill.messages.base import Message
+from retrofill.messages.runs import ErrorInfo, RunReported
+from tests.chaos import work
+from tests.chaos.history import Wish
+from tests.chaos.promises.attempts import FORGED
+from tests.support.installation import Installation, alert, daily
+
+# While this many wishes are open, no further one is published.
+OPEN = 8
+PAUSED = "SELECT id FROM backfill WHERE state = 'paused'"
+DONE = """
+SELECT (SELECT count(*) FROM backfill WHERE ended_at IS NOT NULL AND id ~ '^s[0-9]')
+     + (SELECT count(*) FROM backfill_request WHERE answer_type = 'BackfillRejected' AND id ~ '^s[0-9]')
+"""
+RESUME_SECONDS = 2.0
+OLD_ATTEMPTS = "SELECT id, backfill_id, attempt FROM run WHERE attempt > 1 AND finished_at IS NULL"
+
+
+@dataclass(frozen=True)
+class Order:
+    """A command of a user about one backfill."""
+
+    backfill: str
+    message: Message
+
+
+Step = Wish | Order
+
+
+@dataclass
+class Script:
+    """What one seed asks for, in its order; endless, so that it lasts as long as there are faults."""
+
+    seed: int
+    pipelines: int = 3
+    cancelled: set[str] = field(default_factory=set)
+    wishes: dict[str, Wish] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+        self._next = dict.fromkeys(range(self.pipelines), date(2001, 1, 1))
+
+    def limit(self, number: int) -> int:
+        """The limit of a pipeline: two, three, four."""
+        return 2 + number % 3
+
+    def steps(self) -> Iterator[Step]:
+        """Wishes, each with what its users do about it later."""
+        later: list[Order] = []
+        while True:
+            wish = self._wish()
+            self.wishes[wish.id] = wish
+            yield wish
+            later += self._orders(wish)
+            if later and self._random.random() < 0.7:
+                order = later.pop(0)
+                if isinstance(order.message, BackfillCancelRequested):
+                    self.cancelled.add(order.backfill)
+                yield order
+
+    def _wish(self) -> Wish:
+        chance = self._random
+        number = chance.randrange(self.pipelines)
+        days = chance.randint(1, 5)
+        first = self._next[number]
+        if chance.random() < 0.2:
+            # Over a range that was asked for before: refused, or what is left of it.
+            first = max(date(2001, 1, 1), first - timedelta(days=chance.randint(1, 6)))
+        last = first + timedelta(days=days - 1)
+        self._next[number] = max(self._next[number], last + timedelta(days=1))
+        asked = [(first + timedelta(days=n)).isoformat() for n in range(days)]
+        return Wish(
+            id=f"s{self.seed}-{len(self.wishes)}",
+            pipeline=f"p{number}",
+            first=first,
+            last=last,
+            limit=chance.randint(1, 3),
+            failing=frozenset(day for day in asked if chance.random() < 0.1),
+            on_run_failure=chance.choice(["continue", "pause", "cancel"]),
+            seconds=round(chance.uniform(0.01, 0.3), 2),
+            backwards=chance.random() < 0.3,
+            reprocess=chance.choice(["none", "failed", "completed"]),
+        )
+
+    def _orders(self, wish: Wish) -> list[Order]:
+        fate = self._random.random()
+        if fate < 0.15:
+            return [Order(wish.id, BackfillPauseRequested()), Order(wish.id, BackfillResumeRequested())]
+        return [Order(wish.id, BackfillCancelRequested())] if fate < 0.25 else []
+
+
+def definitions(script: Script, folder: Path, webhook: str) -> list[PipelineDefinition]:
+    """The pipelines of a script: deadlines that are missed and such that are met, each kind of callback."""
+    function = {"callback": "note", "kwargs": {"path": str(folder / "calls.log")}}
+    alerts = [
+        alert("soon", "RUN_QUEUED_AT", 1.5, callback={"kind": "webhook", "url": webhook, "secret": "default"}),
+        alert("easy", "RUN_QUEUED_AT", 3600, callback={"kind": "webhook", "url": webhook, "secret": "default"}),
+        alert("slow", "RUN_STARTED_AT", 0.25),
+        alert("whole", "BACKFILL_REQUESTED_AT", 2, fire_on_failure=True, **function),
+    ]
+    return [
+        daily(
+            f"p{number}",
+            max_active_runs=script.limit(number),
+            deadlines=alerts,
+            code={"file": work.__file__, "attribute": "work"},
+        )
+        for number in range(script.pipelines)
+    ]
+
+
+class Player(threading.Thread):
+    """Publishes a script until told to stop: each message one to three times, and the next when there is room for it."""
+
+    def __init__(self, made: Installation, script: Script, folder: Path, least: int) -> None:
+        super().__init__(name="player", daemon=True)
+        self._made = made
+        self._script = script
+        self._folder = folder
+        self._least = least
+        self._chance = random.Random(script.seed + 1)
+        self._producer: Producer = producer(made.settings, "player")
+        self._stopping = threading.Event()
+        self._forged: set[tuple[int, int]] = set()
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        """Publish at least ``least`` wishes, and then as many as keep the services busy."""
+        try:
+            for step in self._script.steps():
+                self._publish(step)
+                resume_at = time.monotonic() + RESUME_SECONDS
+                while not self._stopping.is_set() and self._busy():
+                    self._stopping.wait(0.1)
+                    self._forge()
+                    if time.monotonic() >= resume_at:
+                        resume_at = time.monotonic() + RESUME_SECONDS
+                        self.resume_paused()
+                if self._stopping.is_set() and len(self._script.wishes) >= self._least:
+                    return
+        except BaseException as e:
+            self.error = e
+            raise
+
+    def stop(self) -> None:
+        """Ask for nothing more."""
+        self._stopping.set()
+        self.join(120)
+        if self.error is not None or self.is_alive():
+            raise AssertionError(f"the player did not end: {self.error!r}")
+
+    def resume_paused(self) -> None:
+        """Let those go on that a failed run or a user had paused."""
+        try:
+            paused = self._made.query(PAUSED)
+        except psycopg.Error:
+            return  # the server is away: the next time
+        for row in paused:
+            self.send(Topic.BACKFILL_REQUESTS, row["id"], BackfillResumeRequested(), 1)
+
+    def send(self, topic: Topic, key: str, message: Message, copies: int) -> None:
+        """Publish ``copies`` with one ``ce_id``; returns when the broker has them, however long it is away."""
+        self.send_all(topic, [(key, message)] * copies)
+
+    def send_all(self, topic: Topic, messages: Sequence[tuple[str, Message]]) -> None:
+        """Publish many at once; a message that is there twice has one ``ce_id``."""
+        headers = {id(message): wire_headers(headers_of(message, "chaos")) for _, message in messages}
+        for key, message in messages:
+            self._producer.produce(
+                f"{self._made.settings.topic_prefix}{topic}",
+                key=key,
+                value=message.encode(),
+                headers=headers[id(message)],
+            )
+        while self._producer.flush(5) > 0 and not self._stopping.is_set():
+            continue
+        assert self._producer.flush(60) == 0, "the broker is away"
+
+    def _publish(self, step: Step) -> None:
+        copies = self._chance.choice([1, 1, 2, 3])
+        if isinstance(step, Order):
+            self.send(Topic.BACKFILL_REQUESTS, step.backfill, step.message, copies)
+        else:
+            self.send(Topic.BACKFILL_REQUESTS, step.id, request_of(step, self._folder), copies)
+
+    def _busy(self) -> bool:
+        try:
+            return len(self._script.wishes) - int(self._made.value(DONE)) >= OPEN
+        except psycopg.Error:
+            return True  # the server is away
+
+    def _forge(self) -> None:
+        """Say of attempts that are over that they failed, as a driver does that wakes up late."""
+        try:
+            rows = self._made.query(OLD_ATTEMPTS)
+        except psycopg.Error:
+            return
+        for row in rows:
+            if (row["id"], row["attempt"]) not in self._forged:
+                self._forged.add((row["id"], row["attempt"]))
+                report = RunReported(
+                    backfill_id=row["backfill_id"],
+                    run_id=row["id"],
+                    attempt=row["attempt"] - 1,
+                    state="failed",
+                    error=ErrorInfo(type="Forged", message=FORGED),
+                )
+                self.send(Topic.RUN_REPORTS, row["backfill_id"], report, 1)
+
+
+def request_of(wish: Wish, folder: Path) -> BackfillRequested:
+    """The message of a wish."""
+    conf: dict[str, Any] = {
+        "pipeline": wish.pipeline,
+        "folder": str(folder),
+        "seconds": wish.seconds,
+        "failing": sorted(wish.failing),
+    }
+    return BackfillRequested.model_validate(
+        {
+            "pipeline": wish.pipeline,
+            "from": wish.first.isoformat(),
+            "to": wish.last.isoformat(),
+            "max_active_runs": wish.limit,
+            "on_run_failure": wish.on_run_failure,
+            "run_backwards": wish.backwards,
+            "reprocess_behavior": wish.reprocess,
+            "conf": conf,
+        }
+    )
+
+
+def probe_id(shard: int) -> str:
+    """An id of a probe that belongs to a shard."""
+    from retrofill.bus.partitioning import partition_of
+
+    while True:
+        id = f"probe-{uuid.uuid4().hex[:8]}"
+        if partition_of(id, 4) == shard:
+            return id
