@@ -11,7 +11,7 @@ from typing import Any
 
 from retrofill.bus.topics import SERVICES, Topic
 from retrofill.store.tables import SERVICE_TABLES
-from tests.chaos.work import label
+from tests.chaos.work import PART, label
 from tests.support.installation import Event, Installation
 
 Row = dict[str, Any]
@@ -105,7 +105,7 @@ def gather(
         tables={name: made.query(f"SELECT * FROM {name}") for name in tables},
         events={str(topic): made.events(topic) for topic in Topic},
         notes=_lines(folder / "work.log"),
-        outputs={(path.parent.name, path.name): path.read_text() for path in (folder / "output").glob("*/*")},
+        outputs=_outputs(folder / "output"),
         calls=[*_lines(folder / "calls.log"), *hooks],
         sampled=dict(sampled),
         held=[*made.query(HELD), *made.query(WAITING)],
@@ -136,3 +136,8 @@ def _ends(made: Installation) -> dict[tuple[str, str, int], int]:
         }
     finally:
         consumer.close()
+
+
+def _outputs(folder: Path) -> dict[tuple[str, str], str]:
+    """By pipeline and day, what a reader of the tables finds."""
+    return {(path.parent.parent.name, path.parent.name): path.read_text() for path in folder.glob(f"*/*/{PART}")}

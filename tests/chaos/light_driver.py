@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from retrofill.bus.crash import arm
 from retrofill.driver.__main__ import take_pipes
 from retrofill.driver.conversation import Conversation
 from retrofill.driver.process import Ending, end_with_host
@@ -42,6 +43,7 @@ def main() -> None:
     heard, said = take_pipes()
     settings = Settings()
     configure_logging(settings.log_level)
+    arm(settings.crash_point)
     ending = Ending()
     end_with_host(ending)
     host = Conversation(heard, said, ending)

@@ -1,4 +1,4 @@
-"""What the runs of the workload do: a file a day, made beside its place and moved there, and a log of being at work.
+"""What the runs of the workload do: a folder a day, staged as users stage theirs, and a log of being at work.
 
 This is the users' side: drivers import it. ``conf`` has ``pipeline``, ``folder``, ``seconds`` (how long a run takes) and
 ``failing`` (logical dates that fail).
@@ -17,6 +17,7 @@ from typing import Any
 from retrofill import Pipeline
 
 TICK_SECONDS = 0.05
+PART = "part-0"
 work = Pipeline("work", schedule="@daily", start="2000-01-01")
 
 
@@ -26,7 +27,7 @@ class DayFails(Exception):
 
 @work.task
 def only(run: Any) -> None:
-    """Be at work for a while, then commit the output."""
+    """Be at work for a while, then stage the output."""
     folder, day = Path(str(run.conf["folder"])), label(run.logical_date)
     log = os.open(folder / "work.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
@@ -37,7 +38,7 @@ def only(run: Any) -> None:
             note(log, run, day)
         if day in run.conf["failing"]:
             raise DayFails(day)
-        commit(folder, str(run.conf["pipeline"]), day, run.backfill_id, run.attempt)
+        stage(run, folder, str(run.conf["pipeline"]), day)
         note(log, run, day)
     finally:
         os.close(log)
@@ -62,14 +63,11 @@ def note(log: int, run: Any, day: str) -> None:
     os.write(log, json.dumps(line).encode() + b"\n")
 
 
-def commit(folder: Path, pipeline: str, day: str, backfill: str, attempt: int) -> None:
-    """Write the attempt's own file, then make it the day's. The one place that knows how output becomes visible."""
-    own = folder / "attempts" / f"{pipeline}.{day}.{backfill}.{attempt}"
-    own.parent.mkdir(parents=True, exist_ok=True)
-    own.write_text(content(pipeline, day, backfill, attempt))
-    place = output(folder, pipeline, day)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    own.replace(place)
+def stage(run: Any, folder: Path, pipeline: str, day: str) -> None:
+    """Write the attempt's own folder; it becomes the day's once the attempt was accepted."""
+    own = Path(run.stage(str(output(folder, pipeline, day))))
+    own.mkdir()
+    (own / PART).write_text(content(pipeline, day, run.backfill_id, run.attempt))
 
 
 def output(folder: Path, pipeline: str, day: str) -> Path:

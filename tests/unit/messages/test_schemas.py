@@ -23,8 +23,17 @@ NOT_TOGETHER = {"DeadlineMissed.recovered_at", "CodeLocation.module"}
 # Keywords of JSON Schema 2020-12, of which the models use these.
 KEYWORDS = {
     *("$schema", "$defs", "$ref", "title", "description", "default", "examples", "type", "const", "enum", "anyOf"),
-    *("oneOf", "properties", "required", "additionalProperties", "items", "maxItems",
-    "minItems", "minLength", "maxLength"),
+    *(
+        "oneOf",
+        "properties",
+        "required",
+        "additionalProperties",
+        "items",
+        "maxItems",
+        "minItems",
+        "minLength",
+        "maxLength",
+    ),
     *("minimum", "maximum", "pattern", "format"),
 }
 Schema = dict[str, Any]
