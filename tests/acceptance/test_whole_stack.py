@@ -137,9 +137,9 @@ def test_kill_9_of_each_part_in_the_middle_loses_nothing(user: User) -> None:
             assert killed is not None
             os.kill(killed, signal.SIGKILL)
             until(lambda part=part, killed=killed: user.pid(part) not in (None, killed), f"{part} runs again")  # type: ignore[misc]
-    user.run("backfill", "watch", "killed")
+    until(lambda: user.json("backfill", "show", "killed")["state"] in ("succeeded", "failed"), "it ended", seconds=240)
     shown = user.json("backfill", "show", "killed")
-    assert shown["by_state"] == {"succeeded": 24}
+    assert shown["by_state"] == {"succeeded": 24}, shown
     hosts = {p.pid for p in user.processes() if "run_starter" in " ".join(p.cmdline())}
     drivers = [p for p in user.processes() if "retrofill.driver" in " ".join(p.cmdline())]
     assert drivers
