@@ -1,0 +1,239 @@
+"""The simulation's bus behaves as the real Kafka does: the same scripts on both, and what readers see compared."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.cimpl import NewTopic
+from tests.simulation.bus.broker import Broker
+from tests.simulation.bus.connections import Connections
+from tests.simulation.bus.consumer import FakeConsumer
+from tests.simulation.bus.producer import FakeProducer
+from tests.simulation.scheduler import Scheduler
+from tests.support.installation import Installation, Servers
+
+from retrofill.bus.clients import admin, producer, reader
+from retrofill.bus.relay import _last_value
+
+PARTITIONS = 3
+END = KafkaError._PARTITION_EOF
+
+
+class Clients:
+    """Makes clients of one of the two buses; topic ``t`` has three partitions."""
+
+    topic: str
+
+    def producer(self, transactional_id: str | None = None) -> Any:
+        """A producer."""
+
+    def reader(self, isolation: str) -> Any:
+        """A consumer that is assigned by hand."""
+
+
+class RealClients(Clients):
+    """Of the real broker."""
+
+    def __init__(self, installation: Installation) -> None:
+        self._settings = installation.settings
+        self.topic = f"{installation.settings.topic_prefix}{uuid.uuid4().hex[:8]}"
+        client = admin(self._settings, "test")
+        for future in client.create_topics([NewTopic(self.topic, PARTITIONS, 1)]).values():
+            future.result(20)
+
+    def producer(self, transactional_id: str | None = None) -> Any:
+        """See ``Clients``."""
+        more = {} if transactional_id is None else {"transactional.id": f"{self.topic}-{transactional_id}"}
+        return producer(self._settings, "test", **more)
+
+    def reader(self, isolation: str) -> Any:
+        """See ``Clients``."""
+        return reader(self._settings, f"test-{uuid.uuid4().hex[:6]}", **{"isolation.level": isolation})
+
+
+class FakeClients(Clients):
+    """Of the broker in memory."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        broker = Broker(scheduler)
+        self.topic = "t"
+        broker.create(self.topic, PARTITIONS)
+        self._connections = Connections(scheduler, broker, scheduler.process("test"))
+        self.process = self._connections.process
+
+    def producer(self, transactional_id: str | None = None) -> Any:
+        """See ``Clients``."""
+        return FakeProducer(self._connections, {"transactional.id": transactional_id})
+
+    def reader(self, isolation: str) -> Any:
+        """See ``Clients``."""
+        return FakeConsumer(self._connections, {"group.id": "test", "isolation.level": isolation})
+
+
+def seen(clients: Clients, isolation: str, start: int = 0, partition: int = 0) -> list[Any]:
+    """What a reader sees from ``start``: values with their offsets, and last where it finds the end."""
+    consumer = clients.reader(isolation)
+    consumer.assign([TopicPartition(clients.topic, partition, start)])
+    found: list[Any] = []
+    for _ in range(100):
+        message = consumer.poll(10)
+        if message is None:
+            continue
+        if message.error() is not None:
+            assert message.error().code() == END
+            consumer.close()
+            return [*found, ("end", message.offset())]
+        found.append((message.offset(), message.value(), message.headers() or []))
+    raise AssertionError("no end")
+
+
+def marks(clients: Clients, isolation: str, partition: int = 0) -> tuple[int, int]:
+    """The first offset and the next one."""
+    consumer = clients.reader(isolation)
+    found = consumer.get_watermark_offsets(TopicPartition(clients.topic, partition), timeout=10)
+    consumer.close()
+    return found[0], found[1]
+
+
+def settle(clients: Clients) -> None:
+    """Partitions are told of the end of a transaction a little later: wait until they all know."""
+    while any(marks(clients, "read_committed", p) != marks(clients, "read_uncommitted", p) for p in range(PARTITIONS)):
+        pass
+
+
+def both_isolations(clients: Clients, start: int = 0) -> list[Any]:
+    """What they see, and where they find the ends."""
+    isolations = ("read_committed", "read_uncommitted")
+    return [[seen(clients, isolation, start), marks(clients, isolation)] for isolation in isolations]
+
+
+def send(client: Any, clients: Clients, *values: bytes, partition: int = 0) -> None:
+    """Publish and have it acknowledged."""
+    for value in values:
+        client.produce(clients.topic, key=b"k", value=value, partition=partition, headers=[("h", b"\xff"), ("n", None)])
+    assert client.flush(10) == 0
+
+
+def refused(call: Callable[[], Any]) -> str:
+    """The name of the error that a call raises."""
+    try:
+        call()
+    except KafkaException as e:
+        return str(e.args[0].name())
+    return "no error"
+
+
+def an_open_transaction(clients: Clients) -> list[Any]:
+    """It hides what comes after it, for those who read committed."""
+    plain, transactional = clients.producer(), clients.producer("x")
+    send(plain, clients, b"0")
+    transactional.init_transactions(10)
+    transactional.begin_transaction()
+    send(transactional, clients, b"1")
+    send(plain, clients, b"2")
+    before = both_isolations(clients)
+    transactional.commit_transaction(10)
+    settle(clients)
+    return [before, both_isolations(clients), both_isolations(clients, 2)]
+
+
+def an_aborted_transaction(clients: Clients) -> list[Any]:
+    """Nobody who reads committed sees it; its marker takes an offset."""
+    transactional = clients.producer("x")
+    transactional.init_transactions(10)
+    transactional.begin_transaction()
+    send(transactional, clients, b"0", b"1")
+    transactional.abort_transaction(10)
+    settle(clients)
+    first = both_isolations(clients)
+    transactional.begin_transaction()
+    send(transactional, clients, b"2")
+    transactional.commit_transaction(10)
+    settle(clients)
+    return [first, both_isolations(clients)]
+
+
+def a_fenced_producer(clients: Clients) -> list[Any]:
+    """Its open transaction is aborted by its successor, and it commits nothing more."""
+    first, second = clients.producer("x"), clients.producer("x")
+    first.init_transactions(10)
+    first.begin_transaction()
+    send(first, clients, b"0")
+    second.init_transactions(10)
+    fenced = refused(lambda: first.commit_transaction(10))
+    second.begin_transaction()
+    send(second, clients, b"1")
+    second.commit_transaction(10)
+    settle(clients)
+    return [fenced, both_isolations(clients)]
+
+
+def a_transaction_over_partitions(clients: Clients) -> list[Any]:
+    """All of it or nothing; a marker in each partition that it wrote to."""
+    transactional = clients.producer("x")
+    transactional.init_transactions(10)
+    transactional.begin_transaction()
+    send(transactional, clients, b"0", partition=0)
+    send(transactional, clients, b"2", partition=2)
+    before = [seen(clients, "read_committed", 0, p) for p in range(PARTITIONS)]
+    transactional.commit_transaction(10)
+    settle(clients)
+    return [before, [seen(clients, "read_committed", 0, p) for p in range(PARTITIONS)]]
+
+
+def the_relays_cursor(clients: Clients) -> list[Any]:
+    """The last committed value, wherever one begins to read."""
+    transactional = clients.producer("x")
+    transactional.init_transactions(10)
+    for value in (b"1", b"2"):
+        transactional.begin_transaction()
+        send(transactional, clients, value)
+        transactional.commit_transaction(10)
+        settle(clients)
+    transactional.begin_transaction()
+    send(transactional, clients, b"3")
+    transactional.abort_transaction(10)
+    settle(clients)
+    return [_last_value(clients.reader("read_committed"), TopicPartition(clients.topic, 0, n)) for n in range(6)]
+
+
+def where_keys_land(clients: Clients) -> list[Any]:
+    """The same partition for the same key."""
+    plain = clients.producer()
+    for n in range(20):
+        plain.produce(clients.topic, key=f"key-{n}".encode(), value=str(n).encode())
+        assert plain.flush(10) == 0
+    return [seen(clients, "read_committed", 0, p) for p in range(PARTITIONS)]
+
+
+@pytest.fixture(scope="module")
+def installation(servers: Servers) -> Iterator[Installation]:
+    """One for all of these tests: each has a topic of its own."""
+    made = servers.installation()
+    yield made
+    made.close()
+
+
+SCRIPTS = [
+    an_open_transaction,
+    an_aborted_transaction,
+    a_fenced_producer,
+    a_transaction_over_partitions,
+    the_relays_cursor,
+    where_keys_land,
+]
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_both_buses_say_the_same(installation: Installation, script: Callable[[Clients], list[Any]]) -> None:
+    real = script(RealClients(installation))
+    scheduler = Scheduler(0)
+    clients = FakeClients(scheduler)
+    said: list[Any] = []
+    task = scheduler.spawn(clients.process, "script", lambda: said.append(script(clients)))
+    scheduler.run(lambda: task.ended)
+    assert said == [real]

@@ -1,0 +1,211 @@
+"""The broker: partitions with transaction markers, transactional ids with epochs, and when what may be read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from retrofill.bus.partitioning import partition_of
+from tests.simulation.memory.engine import Turns
+
+Headers = list[tuple[str, bytes | None]]
+TRANSACTION_SECONDS = 60.0
+
+
+@dataclass
+class Transaction:
+    """One transaction of a producer. Its end is decided at one moment, and told to each partition a little later."""
+
+    began: float
+    state: str = "open"  # or: committed, aborted
+    partitions: set[tuple[str, int]] = field(default_factory=set)
+    marked: set[tuple[str, int]] = field(default_factory=set)
+
+    @property
+    def over(self) -> bool:
+        """Whether every partition knows."""
+        return self.state != "open" and self.marked == self.partitions
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One offset of a partition: a message, or with ``marker`` the end of a transaction."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    timestamp_ms: int
+    transaction: Transaction | None
+    marker: bool = False
+
+
+class Partition:
+    """One log."""
+
+    def __init__(self, place: tuple[str, int]) -> None:
+        self.place = place
+        self.entries: list[Entry] = []
+
+    @property
+    def high_watermark(self) -> int:
+        """The next offset."""
+        return len(self.entries)
+
+    def last_stable(self) -> int:
+        """Up to here everything is decided."""
+        for offset, entry in enumerate(self.entries):
+            if entry.transaction is not None and self.place not in entry.transaction.marked:
+                return offset
+        return len(self.entries)
+
+    def next(self, position: int, *, committed: bool) -> int | None:
+        """The offset of the next message from ``position`` that may be read, or ``None``."""
+        end = self.last_stable() if committed else len(self.entries)
+        for offset in range(position, end):
+            entry = self.entries[offset]
+            aborted = entry.transaction is not None and entry.transaction.state == "aborted"
+            if not entry.marker and not (committed and aborted):
+                return offset
+        return None
+
+    def end(self, *, committed: bool) -> int:
+        """Where a reader finds the end."""
+        return self.last_stable() if committed else len(self.entries)
+
+
+class Fence(Exception):
+    """A newer producer has the transactional id."""
+
+
+@dataclass
+class TransactionalId:
+    """The coordinator's state of one transactional id."""
+
+    epoch: int = -1
+    current: Transaction | None = None
+    last: Transaction | None = None
+
+
+class Reader(Protocol):
+    """A consumer that waits in a poll."""
+
+    def has_news(self) -> bool:
+        """Whether a poll would give something."""
+
+
+class Broker:
+    """Topics and transactional ids. ``readers`` are woken whenever there may be something to read."""
+
+    def __init__(self, turns: Turns, delay: Callable[[], float] = lambda: 0.0) -> None:
+        self.turns = turns
+        # Seconds until a partition is told of the end of a transaction.
+        self.delay = delay
+        self.topics: dict[str, list[Partition]] = {}
+        self.ids: dict[str, str] = {}
+        self.transactional: dict[str, TransactionalId] = {}
+        self.groups: dict[str, Any] = {}
+        self.readers: list[Reader] = []
+        self.on_append: list[Callable[[str, int, Entry], None]] = []
+
+    def create(self, topic: str, partitions: int) -> None:
+        """A new topic."""
+        self.topics[topic] = [Partition((topic, p)) for p in range(partitions)]
+        self.ids[topic] = f"id-of-{topic}"
+
+    def woken(self) -> None:
+        """Something changed: those for whom there is something now go on."""
+        for reader in self.readers:
+            if reader.has_news():
+                self.turns.wake(reader)
+
+    def append(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        *,
+        partition: int | None = None,
+        transaction: Transaction | None = None,
+    ) -> tuple[int, int]:
+        """Add a message; its partition and offset."""
+        logs = self.topics[topic]
+        if partition is None:
+            partition = partition_of(key or b"", len(logs))
+        if transaction is not None:
+            transaction.partitions.add((topic, partition))
+        entry = Entry(key, value, headers, int(self.turns.now * 1000), transaction)
+        logs[partition].entries.append(entry)
+        for hook in self.on_append:
+            hook(topic, partition, entry)
+        self.woken()
+        return partition, len(logs[partition].entries) - 1
+
+    # transactions
+
+    def fence(self, id: str) -> None:
+        """Abort what a former producer left open, and let it do nothing more."""
+        state = self.transactional.setdefault(id, TransactionalId())
+        if state.current is not None:
+            self._end(state, "aborted")
+        state.epoch += 1
+
+    def busy(self, id: str) -> bool:
+        """Whether the last transaction's end is not known to all partitions yet: the next one has to wait."""
+        last = self.transactional[id].last
+        return last is not None and not last.over
+
+    def begin(self, id: str, epoch: int) -> Transaction:
+        """The transaction of this epoch, begun with its first message. Raises ``Fence``."""
+        state = self._checked(id, epoch)
+        if state.current is None:
+            state.current = Transaction(self.turns.now)
+        return state.current
+
+    def end(self, id: str, epoch: int, how: str) -> None:
+        """Commit or abort. Raises ``Fence``."""
+        self._end(self._checked(id, epoch), how)
+
+    def expire(self) -> None:
+        """Abort transactions that were left open for too long, and fence their producers."""
+        for id, state in self.transactional.items():
+            if state.current is not None and self.turns.now - state.current.began > TRANSACTION_SECONDS:
+                self.fence(id)
+
+    def _checked(self, id: str, epoch: int) -> TransactionalId:
+        state = self.transactional[id]
+        if state.epoch != epoch:
+            raise Fence(f"{id}: epoch {epoch} was fenced by {state.epoch}")
+        return state
+
+    def _end(self, state: TransactionalId, how: str) -> None:
+        transaction, state.current = state.current, None
+        if transaction is None:
+            return
+        state.last = transaction
+        transaction.state = how
+        for place in sorted(transaction.partitions):
+            self.turns.at(self.turns.now + self.delay(), lambda place=place: self._mark(transaction, place))  # type: ignore[misc]
+
+    def _mark(self, transaction: Transaction, place: tuple[str, int]) -> None:
+        topic, partition = place
+        transaction.marked.add(place)
+        marker = Entry(None, None, [], int(self.turns.now * 1000), transaction, marker=True)
+        self.topics[topic][partition].entries.append(marker)
+        self.woken()
+
+    def settled(self) -> bool:
+        """Whether no transaction is open, and the ends of all are known everywhere."""
+        return all(
+            state.current is None and (state.last is None or state.last.over) for state in self.transactional.values()
+        )
+
+    def read(self, topic: str) -> list[tuple[int, int, Entry]]:
+        """All that a ``read_committed`` subscriber sees: partition, offset and message."""
+        return [
+            (p, offset, entry)
+            for p, log in enumerate(self.topics[topic])
+            for offset, entry in enumerate(log.entries[: log.last_stable()])
+            if not entry.marker and (entry.transaction is None or entry.transaction.state == "committed")
+        ]

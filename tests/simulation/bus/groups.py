@@ -1,0 +1,59 @@
+"""A consumer group with an adversarial coordinator: who is assigned what changes at any time, and members may not know."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+Place = tuple[str, int]
+
+
+@dataclass(eq=False)
+class Member:
+    """One consumer, as the coordinator knows it. ``expelled``: it was, and may not have found out."""
+
+    name: str
+    wake: object
+    owned: set[Place] = field(default_factory=set)  # what it was given and did not give back
+    expelled: bool = False
+
+
+class Group:
+    """Members and the assignment that is aimed at; a partition is given once its former owner gave it back or is gone."""
+
+    def __init__(self, topics: list[str], partitions: int, chance: random.Random) -> None:
+        self.topics = topics
+        self.partitions = partitions
+        self.members: list[Member] = []
+        self.target: dict[int, Member] = {}
+        self.offsets: dict[Place, int] = {}
+        self._chance = chance
+
+    def join(self, member: Member) -> None:
+        """A new member."""
+        self.members.append(member)
+        self.rebalance()
+
+    def leave(self, member: Member) -> None:
+        """It is gone, whether it knows or not: what it owned is free at once."""
+        if member in self.members:
+            self.members.remove(member)
+            member.expelled = True
+            self.rebalance()
+
+    def rebalance(self) -> None:
+        """Aim at another assignment: any that gives each partition to one member."""
+        self.target = {p: self._chance.choice(self.members) for p in range(self.partitions) if self.members}
+
+    def wanted(self, member: Member) -> set[Place]:
+        """What ``member`` is to have."""
+        return {(topic, p) for p, owner in self.target.items() if owner is member for topic in self.topics}
+
+    def free(self, place: Place) -> bool:
+        """Whether nobody the coordinator knows of has it."""
+        return not any(place in member.owned for member in self.members)
+
+    def owner(self, place: Place) -> Any:
+        """Who has it."""
+        return next((member for member in self.members if place in member.owned), None)

@@ -1,0 +1,92 @@
+"""What the services get instead of ``confluent_kafka.Producer``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+
+from tests.simulation.bus.broker import Fence
+from tests.simulation.bus.connections import Connections, refused
+
+
+class FakeProducer:
+    """A producer, with or without a transactional id."""
+
+    def __init__(self, connections: Connections, config: dict[str, Any]) -> None:
+        self._c = connections
+        self._broker = connections.broker
+        self._id = config.get("transactional.id")
+        self._epoch = -1
+        self._waiting: list[tuple[str, bytes | None, bytes | None, Any, int | None]] = []
+
+    def init_transactions(self, timeout: float) -> None:
+        """Fence the predecessor."""
+        self._c.step("init_transactions")
+        self._broker.fence(str(self._id))
+        self._epoch = self._broker.transactional[str(self._id)].epoch
+        self._wait_for_markers(timeout)
+
+    def _wait_for_markers(self, timeout: float) -> None:
+        until = self._c.scheduler.now + timeout
+        while self._broker.busy(str(self._id)):
+            if self._c.scheduler.now > until:
+                raise refused(KafkaError._TIMED_OUT)
+            self._c.scheduler.wait(object(), 0.02)
+
+    def begin_transaction(self) -> None:
+        """Nothing of the broker's."""
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        key: bytes | None = None,
+        partition: int | None = None,
+        headers: Iterable[tuple[str, str | bytes | None]] = (),
+    ) -> None:
+        """To be sent."""
+        plain = [(name, raw.encode() if isinstance(raw, str) else raw) for name, raw in headers]
+        self._waiting.append((topic, key, value, plain, partition))
+
+    def poll(self, timeout: float = 0) -> int:
+        """Send."""
+        return self.flush(timeout)
+
+    def flush(self, timeout: float = 0) -> int:
+        """Send what waits; how many did not get through."""
+        while self._waiting:
+            try:
+                self._c.step("produce")
+                if self._id is not None:
+                    self._wait_for_markers(timeout)
+                transaction = None if self._id is None else self._broker.begin(str(self._id), self._epoch)
+            except (Fence, KafkaException):
+                return len(self._waiting)
+            if not self._waiting:
+                break  # another thread has sent it
+            topic, key, value, headers, partition = self._waiting.pop(0)
+            self._broker.append(topic, key, value, headers, partition=partition, transaction=transaction)
+        return 0
+
+    def commit_transaction(self, timeout: float) -> None:
+        """Commit; the answer may be lost though it landed."""
+        self._c.step("commit_transaction")
+        if self._waiting:
+            raise refused(KafkaError._TIMED_OUT)
+        try:
+            self._broker.end(str(self._id), self._epoch, "committed")
+        except Fence:
+            raise refused(KafkaError._FENCED) from None
+        self._c.step("transaction committed")
+        if self._c.scheduler.random.random() < getattr(self._c.process, "lost_answers", 0.0):
+            raise refused(KafkaError._TIMED_OUT)
+
+    def abort_transaction(self, timeout: float) -> None:
+        """Abort."""
+        self._waiting = []
+        try:
+            self._broker.end(str(self._id), self._epoch, "aborted")
+        except Fence:
+            raise refused(KafkaError._FENCED) from None

@@ -1,0 +1,71 @@
+"""What callbacks call in the simulation: a target that takes its time, fails at times, and counts what it was asked to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from callback_runner.claims import Claim
+from callback_runner.decide import Outcome, Raised, Returned
+from tests.simulation.scheduler import Process
+from tests.simulation.shims import Event
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+class SimulatedTry:
+    """One call."""
+
+    def __init__(self, world: World, process: Process, claim: Claim, alive_until: Callable[[], float]) -> None:
+        self._world, self._process, self._claim = world, process, claim
+        self._alive_until = alive_until
+        self._ended = Event()
+        self._outcome: Outcome | None = None
+        self._killed = False
+        self.begun = False
+        world.scheduler.spawn(process, "call", self._call)
+
+    def _call(self) -> None:
+        world, scheduler = self._world, self._world.scheduler
+        scheduler.step("call")
+        if self._killed or scheduler.now + self._process.offset >= self._alive_until():
+            self._ended.set()
+            return
+        self.begun = True
+        world.called(self._claim)
+        scheduler.wait(object(), scheduler.random.random() * 8.0)
+        fails = scheduler.random.random() < world.failing_calls
+        if not fails:
+            world.done(self._claim)
+        if not self._killed:
+            self._outcome = Raised("the target failed", uncertain=True) if fails else Returned()
+        self._ended.set()
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it ended within ``seconds``."""
+        return self._ended.wait(max(0.0, seconds))
+
+    def tell_renewed(self) -> None:
+        """It knows."""
+
+    def kill(self) -> None:
+        """Forget it."""
+        self._killed = True
+
+    def finish(self) -> Outcome | None:
+        """What it came to."""
+        return self._outcome
+
+
+class SimulatedKinds:
+    """Begins calls, of whatever kind."""
+
+    def __init__(self, world: World, process: Process) -> None:
+        self._world, self._process = world, process
+
+    def begin(
+        self, claim: Claim, alive_until: Callable[[], float], lease_seconds: float
+    ) -> tuple[SimulatedTry, float] | Outcome:
+        """A try and its limit in seconds."""
+        return SimulatedTry(self._world, self._process, claim, alive_until), 7.0

@@ -1,0 +1,172 @@
+"""Drivers of the simulation: actors that keep the drivers' protocol on the bus, and may die, stall and be late."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from retrofill.bus.envelope import headers_of, wire_headers
+from retrofill.bus.topics import Topic
+from retrofill.messages.runs import ErrorInfo, Report, RunHeartbeat, RunReported, TaskReported
+from run_starter.executors import Host, Launch
+from tests.simulation.scheduler import Process
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+Pair = tuple[int, int]
+
+
+@dataclass
+class SimulatedExecutor:
+    """Hosts simulated drivers, each a process of its own."""
+
+    world: World
+    process: Process
+    slots: int
+    host: Host | None = None
+    drivers: dict[Pair, Driver] = field(default_factory=dict)
+
+    def free(self) -> int:
+        """Slots without a driver."""
+        return self.slots - len(self.drivers)
+
+    def hosted(self) -> set[Pair]:
+        """Drivers that are here."""
+        return set(self.drivers)
+
+    def launch(self, launch: Launch) -> None:
+        """Begin."""
+        driver = Driver(self, launch)
+        self.drivers[launch.run_id, launch.attempt] = driver
+        driver.start()
+
+    def end(self, run_id: int, attempt: int) -> None:
+        """Kill the driver."""
+        driver = self.drivers.get((run_id, attempt))
+        if driver is not None:
+            driver.die("ended by its host")
+
+    def close(self) -> None:
+        """Kill all."""
+        for driver in list(self.drivers.values()):
+            driver.die("the run-starter stopped")
+
+
+class Driver:
+    """One attempt of one run."""
+
+    def __init__(self, executor: SimulatedExecutor, launch: Launch) -> None:
+        self.executor = executor
+        self.launch = launch
+        self.world = executor.world
+        self.told = {"backfill_id": launch.backfill_id, "run_id": launch.run_id, "attempt": launch.attempt}
+        self.process = self.world.scheduler.process(f"driver-{launch.run_id}-{launch.attempt}")
+        self.world.drivers.append(self)
+        # By its own clock it stops working then, unless another heartbeat was acknowledged.
+        self.alive_until = 0.0
+
+    def start(self) -> None:
+        """Run in a task of its own process."""
+        self.world.scheduler.spawn(self.process, "driver", self._run)
+
+    def die(self, reason: str) -> None:
+        """Its process ends; its host sees that, if there is one still."""
+        if not self.process.alive:
+            return
+        self.world.scheduler.kill(self.process)
+        host = self.executor.process
+
+        def seen() -> None:
+            self._left(reported=False, reason=reason)
+
+        if host.alive:
+            self.world.scheduler.spawn(host, "driver ended", seen)
+
+    def _left(self, *, reported: bool, reason: str) -> None:
+        pair = (self.launch.run_id, self.launch.attempt)
+        if self.executor.drivers.get(pair) is self:
+            del self.executor.drivers[pair]
+            assert self.executor.host is not None
+            self.executor.host.driver_ended(self.launch, reported=reported, reason=reason)
+
+    def _run(self) -> None:
+        scheduler = self.world.scheduler
+        reported = False
+        self.alive_until = self._clock() + self.world.settings.lease_seconds
+        if self._say(RunHeartbeat(**self.told)) and self._may_begin() and self.works():
+            reported = self._work()
+        host = self.executor.process
+        if host.alive:
+            scheduler.spawn(
+                host, "driver ended", lambda: self._left(reported=reported, reason="it did not come to its end")
+            )
+
+    def _may_begin(self) -> bool:
+        """Asked of the host, in its process."""
+        host = self.executor.process
+        answer: list[bool] = []
+        if not host.alive:
+            return False
+
+        def ask() -> None:
+            assert self.executor.host is not None
+            answer.append(self.executor.host.may_begin(self.launch.run_id, self.launch.attempt))
+            self.world.scheduler.wake(answer)
+
+        self.world.scheduler.spawn(host, "may begin", ask)
+        until = self._clock() + 10.0
+        while not answer and self._clock() < until and host.alive:
+            self.world.scheduler.wait(answer, 1.0)
+        return bool(answer) and answer[0]
+
+    def works(self) -> bool:
+        """Whether its process lives and has not given itself up."""
+        return self.process.alive and self._clock() < self.alive_until
+
+    def _clock(self) -> float:
+        return self.world.scheduler.now + self.process.offset
+
+    def _work(self) -> bool:
+        """User code; whether it came to its end and said so. It ends itself where its lease may have ended."""
+        world, lease = self.world, self.world.settings.lease_seconds
+        world.working(self)
+        failed = world.fails(self.launch)
+        error = ErrorInfo(type="ValueError", message="this interval fails") if failed else None
+        try:
+            for task in self.launch.pipeline.tasks:
+                self._say(TaskReported(**self.told, task=task.name, state="running"))
+                for _ in range(world.scheduler.random.randint(0, 2)):
+                    world.scheduler.wait(object(), world.scheduler.random.random() * lease / 2)
+                    if not self._beat():
+                        return False
+                state = "failed" if failed else "succeeded"
+                self._say(TaskReported(**self.told, task=task.name, state=state, error=error))
+            return self._say(RunReported(**self.told, state="failed" if failed else "succeeded", error=error))
+        finally:
+            world.worked(self)
+
+    def _beat(self) -> bool:
+        sent = self._clock()
+        if not self.works():
+            return False
+        if self._say(RunHeartbeat(**self.told)):
+            self.alive_until = sent + self.world.settings.lease_seconds
+        return self.works()
+
+    def _say(self, report: Report) -> bool:
+        """Publish; whether it was acknowledged."""
+        scheduler = self.world.scheduler
+        scheduler.step("report")
+        if self.process.cut:
+            return False
+        if scheduler.random.random() < self.world.late:
+            # On its way for long: it arrives when the attempt may have been given up.
+            scheduler.wait(object(), scheduler.random.random() * 3 * self.world.settings.lease_seconds)
+        headers: Any = [(n, v.encode()) for n, v in wire_headers(headers_of(report, "driver")) if isinstance(v, str)]
+        self.world.broker.append(str(Topic.RUN_REPORTS), report.backfill_id.encode(), report.encode(), headers)
+        if scheduler.random.random() < self.world.duplicates:
+            # A producer's retry, without idempotence: the driver's own is idempotent, others' need not be.
+            self.world.broker.append(str(Topic.RUN_REPORTS), report.backfill_id.encode(), report.encode(), headers)
+        scheduler.step("reported")
+        return True

@@ -1,0 +1,276 @@
+"""What looks like an ``Engine`` and a ``Connection`` to the services, and the database behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+
+from sqlalchemy import TextClause
+from sqlalchemy.engine.result import IteratorResult, SimpleResultMetaData
+from sqlalchemy.exc import DBAPIError
+
+from retrofill.store.tables import metadata
+from tests.simulation.memory import errors
+from tests.simulation.memory.froms import Execution, Outcome
+from tests.simulation.memory.rows import Row, Tx
+from tests.simulation.memory.statements import environment, plan_of
+from tests.simulation.memory.tables import MemoryTable
+from tests.simulation.memory.texts import run_text
+
+EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
+IDLE_SECONDS = 5.0
+
+
+class Turns(Protocol):
+    """What the database needs of whoever lets several sessions take turns."""
+
+    now: float
+
+    def step(self, what: str) -> None:
+        """Others may go on here."""
+
+    def wait(self, what: object, seconds: float | None = None) -> bool:
+        """Until ``wake(what)``."""
+
+    def wake(self, what: object) -> None:
+        """Those who wait for ``what`` go on."""
+
+    def at(self, moment: float, action: Callable[[], None]) -> None:
+        """Do ``action`` at true time ``moment``."""
+
+
+class Database:
+    """The server. ``offset``: what its clock is ahead of the true time, in seconds."""
+
+    def __init__(self, turns: Turns) -> None:
+        self.turns = turns
+        self.offset = 0.0
+        self.tables = {table.name: MemoryTable(table, self) for table in metadata.sorted_tables}
+        self.advisory: dict[tuple[int, int], Tx] = {}
+        self.open: list[Tx] = []
+        self.on_commit: list[Callable[[Tx], None]] = []
+        self.listeners: list[Callable[[str, str], None]] = []
+        self.statements = 0
+
+    def now(self) -> datetime:
+        """``clock_timestamp()``."""
+        return EPOCH + timedelta(seconds=self.turns.now + self.offset)
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """What is committed in a table."""
+        return [row.committed for row in self.tables[name].rows if row.committed is not None]
+
+    def begin(self, who: str) -> Tx:
+        """A new transaction."""
+        tx = Tx(self, who, self.turns.now)
+        self.open.append(tx)
+        return tx
+
+    def wait_for_end(self, tx: Tx) -> None:
+        """Until some transaction has ended. Raises where it was ``tx`` itself that the server ended."""
+        self.turns.wait(self)
+        if tx.over:
+            raise errors.disconnected("terminating connection due to administrator command")
+        tx.last_active = self.turns.now
+
+    def execute(self, tx: Tx, statement: Any, parameters: dict[str, Any] | None) -> Outcome:
+        """Run one statement. An error fails the transaction."""
+        self.check(tx)
+        self.statements += 1
+        tx.last_active = self.turns.now
+        try:
+            if isinstance(statement, TextClause):
+                return run_text(tx, statement.text, parameters or {})
+            plan, values = plan_of(statement)
+            return plan.run(environment(Execution(tx, self.tables, self.now), values))
+        except DBAPIError:
+            if not tx.over:
+                tx.state = "failed"
+            raise
+        finally:
+            tx.last_active = self.turns.now
+
+    def check(self, tx: Tx) -> None:
+        """Raises where ``tx`` cannot go on."""
+        if not tx.over and self.turns.now - tx.last_active > IDLE_SECONDS:
+            self.terminate(tx)
+        if tx.over:
+            raise errors.disconnected("terminating connection due to idle-in-transaction timeout")
+        if tx.state == "failed":
+            raise errors.failed_transaction()
+
+    def commit(self, tx: Tx) -> None:
+        """Make it last; a transaction that failed is rolled back instead, as by the server."""
+        if tx.state == "failed":
+            self.rollback(tx)
+            return
+        self.check(tx)
+        tx.changes = [(t.name, row.committed, row.pending) for t, row in tx.written if row.writer is tx]
+        for table, row in tx.written:
+            row.committed = row.pending if row.writer is tx else row.committed
+            row.writer = row.pending = None
+            if row.committed is None:
+                _forget(table, row)
+        self._end(tx, "ended")
+        for hook in self.on_commit:
+            hook(tx)
+        for channel, payload in tx.notifications:
+            for listener in list(self.listeners):
+                listener(channel, payload)
+
+    def rollback(self, tx: Tx) -> None:
+        """Undo all of it."""
+        if not tx.over:
+            self._undo(tx, 0)
+            self._end(tx, "ended")
+
+    def terminate(self, tx: Tx) -> None:
+        """End a session: its client finds out with its next statement."""
+        if not tx.over:
+            self._undo(tx, 0)
+            self._end(tx, "terminated")
+
+    def undo_to(self, tx: Tx, mark: int) -> None:
+        """Roll back to a savepoint."""
+        self.check_alive(tx)
+        self._undo(tx, mark)
+        tx.state = "active"
+
+    def check_alive(self, tx: Tx) -> None:
+        """Raises where the session was ended."""
+        if tx.over:
+            raise errors.disconnected("terminating connection due to idle-in-transaction timeout")
+
+    def _undo(self, tx: Tx, mark: int) -> None:
+        while len(tx.undo) > mark:
+            tx.undo.pop()()
+        for table, row in list(tx.written):
+            if row.writer is not tx:
+                del tx.written[table, row]
+                if row.committed is None and row.writer is None:
+                    _forget(table, row)
+
+    def _end(self, tx: Tx, state: str) -> None:
+        tx.state = state
+        self.open.remove(tx)
+        for row in tx.locked:
+            row.locks.pop(tx, None)
+        for key in tx.advisory:
+            del self.advisory[key]
+        self.turns.wake(self)
+
+
+def _forget(table: MemoryTable, row: Row) -> None:
+    if row in table.rows:
+        table.rows.remove(row)
+
+
+class MemoryResult(IteratorResult[Any]):
+    """A result with ``rowcount``."""
+
+    rowcount: int
+
+
+def _result(outcome: Outcome) -> MemoryResult:
+    result = MemoryResult(SimpleResultMetaData(outcome.names), iter(outcome.rows))
+    result.rowcount = outcome.rowcount
+    return result
+
+
+class MemoryConnection:
+    """One session; a transaction begins with its first statement."""
+
+    def __init__(self, database: Database, who: str) -> None:
+        self._database = database
+        self._who = who
+        self.tx: Tx | None = None
+        # What an onlooker wants to know of the transaction when it commits.
+        self.notes: dict[str, Any] = {}
+
+    def execute(self, statement: Any, parameters: dict[str, Any] | None = None) -> MemoryResult:
+        """Run a statement; anything may happen before it."""
+        self._database.turns.step("statement")
+        if self.tx is None:
+            self.tx = self._database.begin(self._who)
+            self.tx.notes = self.notes
+        return _result(self._database.execute(self.tx, statement, parameters))
+
+    @contextmanager
+    def begin_nested(self) -> Iterator[None]:
+        """A savepoint."""
+        if self.tx is None:
+            self.tx = self._database.begin(self._who)
+            self.tx.notes = self.notes
+        tx, mark = self.tx, len(self.tx.undo)
+        try:
+            yield
+        except Exception:
+            self._database.undo_to(tx, mark)
+            raise
+
+    def commit(self) -> None:
+        """End the transaction; anything may happen before it and after it."""
+        self._database.turns.step("commit")
+        if self.tx is not None:
+            tx, self.tx = self.tx, None
+            try:
+                self._database.commit(tx)
+            except DBAPIError:
+                self._database.rollback(tx)
+                raise
+            self._database.turns.step("committed")
+
+    def rollback(self) -> None:
+        """Undo the transaction."""
+        if self.tx is not None:
+            tx, self.tx = self.tx, None
+            self._database.rollback(tx)
+
+    def abandon(self) -> None:
+        """The client is gone without a word: the server finds out when the session has been idle for too long."""
+        if self.tx is not None:
+            tx, database = self.tx, self._database
+            database.turns.at(database.turns.now + IDLE_SECONDS, lambda: database.terminate(tx))
+
+    def close(self) -> None:
+        """Give the session back."""
+        self.rollback()
+
+
+class MemoryEngine:
+    """What a service gets instead of an ``Engine``. ``lingers()``: its sessions outlive it for a while."""
+
+    def __init__(self, database: Database, who: str, lingers: Callable[[], bool] = lambda: False) -> None:
+        self._database = database
+        self._who = who
+        self._lingers = lingers
+
+    @contextmanager
+    def connect(self) -> Iterator[MemoryConnection]:
+        """A session; what was not committed is rolled back."""
+        conn = MemoryConnection(self._database, self._who)
+        try:
+            yield conn
+        except Exception:
+            conn.rollback()
+            raise
+        except BaseException:
+            # The machine is gone: the server may keep the session until it times out.
+            if self._lingers():
+                conn.abandon()
+            else:
+                conn.rollback()
+            raise
+        conn.close()
+
+    @contextmanager
+    def begin(self) -> Iterator[MemoryConnection]:
+        """A session in a transaction that is committed in the end."""
+        with self.connect() as conn:
+            yield conn
+            conn.commit()
+
+    def dispose(self) -> None:
+        """Nothing is kept."""

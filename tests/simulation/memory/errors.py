@@ -1,0 +1,38 @@
+"""The errors of the server, as SQLAlchemy wraps those of psycopg."""
+
+from __future__ import annotations
+
+import psycopg.errors as pg
+from sqlalchemy import exc
+
+
+def integrity(kind: type[pg.IntegrityError], message: str) -> exc.IntegrityError:
+    """A violated constraint."""
+    return exc.IntegrityError(message, None, kind(message))
+
+
+def unique(name: str) -> exc.IntegrityError:
+    """SQLSTATE 23505."""
+    return integrity(pg.UniqueViolation, f'duplicate key value violates unique constraint "{name}"')
+
+
+def exclusion(name: str) -> exc.IntegrityError:
+    """SQLSTATE 23P01."""
+    return integrity(pg.ExclusionViolation, f'conflicting key value violates exclusion constraint "{name}"')
+
+
+def deadlock() -> exc.OperationalError:
+    """SQLSTATE 40P01."""
+    return exc.OperationalError("deadlock detected", None, pg.DeadlockDetected("deadlock detected"))
+
+
+def failed_transaction() -> exc.InternalError:
+    """SQLSTATE 25P02: an earlier statement of the transaction failed."""
+    text = "current transaction is aborted, commands ignored until end of transaction block"
+    return exc.InternalError(text, None, pg.InFailedSqlTransaction(text))
+
+
+def disconnected(reason: str) -> exc.OperationalError:
+    """The connection is gone; what was asked may have been done or not."""
+    error = pg.OperationalError(f"consuming input failed: {reason}")
+    return exc.OperationalError(reason, None, error, connection_invalidated=True)

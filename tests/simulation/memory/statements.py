@@ -1,0 +1,42 @@
+"""Statements of SQLAlchemy as plans that run on the memory tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy.sql.dml import Delete, Insert, Update
+from sqlalchemy.sql.selectable import Select
+
+from tests.simulation.memory.changing import DeletePlan, InsertPlan, UpdatePlan
+from tests.simulation.memory.expressions import EXECUTION, PARAMETERS, Env
+from tests.simulation.memory.froms import Compiler, Execution
+from tests.simulation.memory.selecting import SelectPlan
+
+Plan = SelectPlan | InsertPlan | UpdatePlan | DeletePlan
+_PLANS: list[tuple[type, Any]] = [
+    (Select, SelectPlan),
+    (Insert, InsertPlan),
+    (Update, UpdatePlan),
+    (Delete, DeletePlan),
+]
+_cache: dict[Any, Plan] = {}
+
+
+def plan_of(statement: Any) -> tuple[Plan, list[Any]]:
+    """The plan of a statement, compiled once for all that differ in parameters only, and its parameters."""
+    key = statement._generate_cache_key()
+    if key is None:
+        raise NotImplementedError(f"{statement}: has no cache key")
+    plan = _cache.get(key.key)
+    if plan is None:
+        compiler = Compiler({parameter.key: n for n, parameter in enumerate(key.bindparams)})
+        made = next((make for kind, make in _PLANS if isinstance(statement, kind)), None)
+        if made is None:
+            raise NotImplementedError(type(statement).__name__)
+        plan = _cache[key.key] = made(statement, compiler)
+    return plan, [parameter.effective_value for parameter in key.bindparams]
+
+
+def environment(execution: Execution, parameters: list[Any]) -> Env:
+    """What a plan runs in."""
+    return {EXECUTION: execution, PARAMETERS: parameters}

@@ -1,0 +1,62 @@
+"""The statements that the services write as text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.simulation.memory.froms import Outcome
+from tests.simulation.memory.rows import Tx
+
+NOTHING = Outcome([], [], -1)
+
+
+def run_text(tx: Tx, sql: str, parameters: dict[str, Any]) -> Outcome:
+    """Execute one of them."""
+    if sql.startswith("SET LOCAL "):
+        tx.notes[sql.split()[2]] = sql
+        return NOTHING
+    made = _KNOWN.get(" ".join(sql.split()))
+    if made is None:
+        raise NotImplementedError(sql)
+    return made(tx, parameters)
+
+
+def _one(tx: Tx, parameters: dict[str, Any]) -> Outcome:
+    return Outcome(["?column?"], [(1,)], 1)
+
+
+def _notify(payload: Callable[[dict[str, Any]], list[str]]) -> Callable[[Tx, dict[str, Any]], Outcome]:
+    def run(tx: Tx, parameters: dict[str, Any]) -> Outcome:
+        payloads = payload(parameters)
+        for each in payloads:
+            tx.notifications[parameters["channel"], each] = None
+        return Outcome(["pg_notify"], [("",)] * len(payloads), len(payloads))
+
+    return run
+
+
+def _advisory(tx: Tx, parameters: dict[str, Any]) -> Outcome:
+    key = (parameters["space"], parameters["no"])
+    held = tx.database.advisory
+    while (holder := held.get(key)) is not None and holder is not tx:
+        tx.wait([holder])
+    held[key] = tx
+    tx.advisory.add(key)
+    return Outcome(["pg_advisory_xact_lock"], [("",)], 1)
+
+
+def _next_ids(tx: Tx, parameters: dict[str, Any]) -> Outcome:
+    table = tx.database.tables["deadline"]
+    ids = [(table.default("id"),) for _ in range(parameters["n"])]
+    return Outcome(["nextval"], ids, len(ids))
+
+
+_KNOWN: dict[str, Callable[[Tx, dict[str, Any]], Outcome]] = {
+    "SELECT 1": _one,
+    "SELECT pg_notify(:channel, '')": _notify(lambda p: [""]),
+    "SELECT pg_notify(:channel, :shard)": _notify(lambda p: [p["shard"]]),
+    "SELECT pg_notify(:channel, p) FROM unnest(:payloads ::text[]) AS p": _notify(lambda p: p["payloads"]),
+    "SELECT pg_advisory_xact_lock(:space, :no)": _advisory,
+    "SELECT nextval(pg_get_serial_sequence('retrofill.deadline', 'id')) FROM generate_series(1, :n)": _next_ids,
+}

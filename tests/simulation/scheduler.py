@@ -1,0 +1,299 @@
+"""The seeded scheduler: tasks take turns at named steps, so that a seed alone decides every interleaving.
+
+A task is an operating-system thread that runs only while it holds the turn; there is never more than one that does.
+Simulated processes own tasks, and a clock of their own that may jump.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+
+class Killed(BaseException):
+    """Unwinds a task whose process died; not an ``Exception``, so that the services' own handlers let it pass."""
+
+
+class Stuck(Exception):
+    """The simulation did not come to its end."""
+
+
+class Process:
+    """A simulated process. ``offset``: what its clock is ahead of the true time, in seconds."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.offset = 0.0
+        self.alive = True
+        self.frozen = False
+        # Kafka does not answer, though everything else does.
+        self.cut = False
+        self.tasks: list[Task] = []
+        self.on_death: list[Callable[[], None]] = []
+
+
+class Task:
+    """One thread of a process."""
+
+    def __init__(self, process: Process, name: str, target: Callable[[], None]) -> None:
+        self.process = process
+        self.name = name
+        self.target = target
+        self.turn = threading.Lock()
+        self.turn.acquire()
+        self.ended = False
+        self.killed = False
+        self.started = False
+        self.waits_for: object | None = None
+        self.until: float | None = None  # true time
+        self.timed_out = False
+        self.connection: object | None = None
+
+
+class Scheduler:
+    """Runs tasks. ``on_step(task, what)`` is called at each step, in the task that is there; it may inject faults."""
+
+    def __init__(self, seed: int, *, max_steps: int = 200_000) -> None:
+        self.random = random.Random(seed)
+        self.now = 1_000.0
+        self.steps = 0
+        self.max_steps = max_steps
+        self.tasks: list[Task] = []
+        self.processes: list[Process] = []
+        self.current: Task | None = None
+        self.on_step: Callable[[Task, str], None] | None = None
+        self.failure: BaseException | None = None
+        self.until: Callable[[], bool] | None = None
+        self.switch_chance = 0.5
+        self._main = threading.Lock()
+        self._main.acquire()
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._event_no = 0
+        self._unwinding = False
+
+    # processes and tasks
+
+    def process(self, name: str) -> Process:
+        """A new process."""
+        process = Process(name)
+        self.processes.append(process)
+        return process
+
+    def spawn(self, process: Process, name: str, target: Callable[[], None]) -> Task:
+        """A new task, ready to run."""
+        task = Task(process, name, target)
+        if not process.alive:
+            task.ended = True
+            return task
+        process.tasks.append(task)
+        self.tasks.append(task)
+        return task
+
+    def at(self, moment: float, action: Callable[[], None]) -> None:
+        """Do ``action`` at true time ``moment``, between two steps."""
+        self._event_no += 1
+        heapq.heappush(self._events, (moment, self._event_no, action))
+
+    def kill(self, process: Process) -> None:
+        """End a process at once, wherever its tasks are."""
+        if not process.alive:
+            return
+        process.alive = False
+        for hook in process.on_death:
+            hook()
+        for task in list(process.tasks):
+            if task is not self.current:
+                self._unwind(task)
+
+    def _unwind(self, task: Task) -> None:
+        if task.ended:
+            return
+        task.killed = True
+        if not task.started:
+            self._end(task)
+            return
+        before, self.current = self.current, task
+        back = before.turn if before is not None else self._main
+        task.back = back  # type: ignore[attr-defined]  # where the turn goes once it has unwound
+        task.turn.release()
+        back.acquire()
+        self.current = before
+
+    def _end(self, task: Task) -> None:
+        task.ended = True
+        self.tasks.remove(task)
+        task.process.tasks.remove(task)
+
+    # inside tasks
+
+    def me(self) -> Task:
+        """The task that runs."""
+        assert self.current is not None
+        return self.current
+
+    def step(self, what: str) -> None:
+        """Anything may happen here: another task's turn, a crash, a pause."""
+        task = self.current
+        if task is None:
+            return
+        self._check(task)
+        self.steps += 1
+        self.now += self.random.random() * 0.002
+        if self.on_step is not None:
+            self.on_step(task, what)
+            self._check(task)
+        if self.random.random() < self.switch_chance or task.process.frozen:
+            self._give_turn()
+
+    def _check(self, task: Task) -> None:
+        if task.killed or not task.process.alive:
+            raise Killed
+
+    def wait(self, what: object, seconds: float | None = None) -> bool:
+        """Until ``wake(what)`` or for ``seconds`` of the process's clock; whether it was woken."""
+        task = self.me()
+        self._check(task)
+        task.waits_for = what
+        task.until = None if seconds is None else self.now + max(0.0, seconds)
+        task.timed_out = False
+        self.steps += 1
+        self._give_turn()
+        return not task.timed_out
+
+    def wake(self, what: object) -> None:
+        """Those who wait for ``what`` may go on."""
+        for task in self.tasks:
+            if task.waits_for is what:
+                task.waits_for = task.until = None
+
+    def jump(self, process: Process, seconds: float) -> None:
+        """The clock of a process goes ahead."""
+        process.offset += seconds
+        for task in process.tasks:
+            if task.until is not None:
+                task.until -= seconds
+
+    # turns
+
+    def _give_turn(self) -> None:
+        """Let the next task go on, and come back when it is this one's turn again."""
+        mine = self.me()
+        nxt = self._choose()
+        if nxt is not mine:
+            self._pass(nxt)
+            mine.turn.acquire()
+        self._check(mine)
+
+    def _pass(self, nxt: Task | None) -> None:
+        self.current = nxt
+        if nxt is None:
+            self._main.release()
+        elif not nxt.started:
+            nxt.started = True
+            _pool.run(lambda: self._body(nxt))
+        else:
+            nxt.turn.release()
+
+    def _body(self, task: Task) -> None:
+        try:
+            self._check(task)
+            task.target()
+        except Killed:
+            pass
+        except BaseException as e:  # noqa: BLE001 - it is the simulation's result
+            if self.failure is None and not task.killed:
+                self.failure = e
+        self._end(task)
+        if task.killed and hasattr(task, "back"):
+            task.back.release()
+            return
+        self._pass(self._choose())
+
+    def _choose(self) -> Task | None:
+        """The next task, or ``None`` where the simulation is over."""
+        while True:
+            if self.failure is not None:
+                return None
+            if self.steps > self.max_steps:
+                self.failure = Stuck(f"no end after {self.steps} steps")
+                return None
+            self._due_events()
+            if self.until is not None and self.until():
+                return None
+            ready = [t for t in self.tasks if self._is_ready(t)]
+            if ready:
+                return ready[0] if len(ready) == 1 else ready[int(self.random.random() * len(ready))]
+            if not self._advance():
+                self.failure = Stuck("every task waits for ever")
+                return None
+
+    def _is_ready(self, task: Task) -> bool:
+        if task.process.frozen:
+            return False
+        if task.until is not None and task.until <= self.now:
+            task.waits_for = task.until = None
+            task.timed_out = True
+        return task.waits_for is None and task.until is None
+
+    def _due_events(self) -> None:
+        while self._events and self._events[0][0] <= self.now:
+            try:
+                heapq.heappop(self._events)[2]()
+            except Exception as e:  # noqa: BLE001 - it is the simulation's result
+                self.failure = self.failure or e
+
+    def _advance(self) -> bool:
+        moments = [t.until for t in self.tasks if t.until is not None and not t.process.frozen]
+        if self._events:
+            moments.append(self._events[0][0])
+        if not moments:
+            return False
+        self.now = max(self.now, min(moments))
+        return True
+
+    # from outside
+
+    def run(self, until: Callable[[], bool]) -> None:
+        """Let the tasks run until ``until()``, looked at between turns. Raises what a task or a check raised."""
+        self.until = until
+        nxt = self._choose()
+        if nxt is not None:
+            self._pass(nxt)
+            self._main.acquire()
+        self.current = None
+        if self.failure is not None:
+            raise self.failure
+
+    def close(self) -> None:
+        """End all tasks."""
+        self.current = None
+        self.on_step = None
+        for process in self.processes:
+            self.kill(process)
+
+
+class _Pool:
+    """Threads that are used again: a schedule needs dozens."""
+
+    def __init__(self) -> None:
+        self._idle: list[SimpleQueue[Callable[[], None]]] = []
+
+    def run(self, body: Callable[[], None]) -> None:
+        work = self._idle.pop() if self._idle else self._new()
+        work.put(body)
+
+    def _new(self) -> SimpleQueue[Callable[[], None]]:
+        work: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        threading.Thread(target=self._serve, args=(work,), daemon=True).start()
+        return work
+
+    def _serve(self, work: SimpleQueue[Callable[[], None]]) -> None:
+        while True:
+            work.get()()
+            self._idle.append(work)
+
+
+_pool = _Pool()

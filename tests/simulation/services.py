@@ -1,0 +1,140 @@
+"""Instances of the services: the real handlers, loop, poller and relay, wired as ``retrofill.bus.service`` wires them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import KafkaException
+
+from backfill_planner.handler import PlannerHandler
+from callback_runner.handler import CallbackHandler
+from deadline_watcher.handler import WatcherHandler
+from retrofill.bus import outbox
+from retrofill.bus.handler import Handler
+from retrofill.bus.inbox import Inbox, Notified, Wake
+from retrofill.bus.loop import Loop
+from retrofill.bus.poller import Poller
+from retrofill.bus.relay import Relay
+from retrofill.bus.service import Context
+from retrofill.bus.takeover import TopicIds
+from retrofill.bus.topics import CALLBACK_RUNNER, PLANNER, RUN_STARTER, WATCHER, Service
+from retrofill.store import callbacks
+from run_starter.handler import CHANNELS, StarterHandler
+from run_starter.hosting import DriverHost
+from tests.simulation.bus.connections import Connections
+from tests.simulation.bus.producer import FakeProducer
+from tests.simulation.callbacks import SimulatedKinds
+from tests.simulation.drivers import SimulatedExecutor
+from tests.simulation.memory.engine import MemoryEngine
+from tests.simulation.scheduler import Process
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+_CHANNELS = {RUN_STARTER.name: CHANNELS, CALLBACK_RUNNER.name: (callbacks.CHANNEL,)}
+
+
+class Instance:
+    """One replica of one service."""
+
+    def __init__(self, world: World, service: Service, number: int) -> None:
+        self.world = world
+        self.service = service
+        self.name = f"{service.name}-{number}"
+        self.process: Process = world.scheduler.process(self.name)
+        self.process.connections = Connections(world.scheduler, world.broker, self.process)  # type: ignore[attr-defined]
+        self.process.lost_answers = world.lost_answers  # type: ignore[attr-defined]
+        self.process.make_engine = self._engine  # type: ignore[attr-defined]
+        self.process.kinds = SimulatedKinds(world, self.process)  # type: ignore[attr-defined]
+        # Its machine may go with it: the server keeps its sessions until they time out.
+        self.lingers = False
+        self.loop: Loop | None = None
+        self.executor: SimulatedExecutor | None = None
+        world.scheduler.spawn(self.process, "worker", self._run)
+
+    def _run(self) -> None:
+        world, service = self.world, self.service
+        engine = self._engine()
+        topic_ids = TopicIds(world.settings, service, self.name)
+        self._wait_for_kafka(topic_ids)
+        inbox = Inbox()
+        context = Context(
+            world.settings,
+            service,
+            self.name,
+            engine,
+            topic_ids,
+            world.partitions,
+            "simulation",
+            wake=lambda: inbox.put(Wake()),
+            notified=lambda channel, payload: inbox.put(Notified(channel, payload)),
+        )
+        handler = self._handler(context)
+        poller = Poller(world.settings, service, self.name, inbox)
+        relay = Relay(world.settings, service, self.name, engine)
+        own_channel = outbox.channel(service.package)
+
+        def heard(channel: str, payload: str) -> None:
+            if channel in ("", own_channel):
+                relay.wake()
+            if channel != own_channel:
+                inbox.put(Notified(channel, payload))
+
+        self._listen({own_channel, *_CHANNELS.get(service.name, ())}, heard)
+        self.loop = Loop(
+            world.settings, service, self.name, engine, inbox, poller, handler, topic_ids, world.partitions
+        )
+        poller.start()
+        relay.start()
+        self.loop.run()
+
+    def _wait_for_kafka(self, topic_ids: TopicIds) -> None:
+        while True:
+            try:
+                topic_ids.refresh()
+            except KafkaException:
+                self.world.scheduler.wait(object(), 0.5)
+            else:
+                return
+
+    def _engine(self) -> Any:
+        return MemoryEngine(self.world.database, self.name, lambda: self.lingers)
+
+    def _handler(self, context: Context) -> Handler:
+        if self.service is PLANNER:
+            return PlannerHandler(context)
+        if self.service is WATCHER:
+            return WatcherHandler(context)
+        if self.service is CALLBACK_RUNNER:
+            return CallbackHandler(context)
+        self.executor = SimulatedExecutor(self.world, self.process, context.settings.driver_slots)
+        handler = StarterHandler(context, self.executor)
+        reports: Any = FakeProducer(self.process.connections, {})  # type: ignore[attr-defined]
+        self.executor.host = DriverHost(
+            context.engine,
+            reports,
+            context.settings.topic_prefix,
+            freed=lambda: context.notified("driver_free", ""),
+        )
+        return handler
+
+    def _listen(self, channels: set[str], heard: Callable[[str, str], None]) -> None:
+        """Notifications arrive a little later; those of a moment without a connection do not, and a reconnect is told."""
+        scheduler, database = self.world.scheduler, self.world.database
+
+        def deliver(channel: str, payload: str) -> None:
+            if self.process.alive:
+                heard(channel, payload)
+
+        def notified(channel: str, payload: str) -> None:
+            if channel not in channels:
+                return
+            if scheduler.random.random() < self.world.lost_notifications:
+                scheduler.at(scheduler.now + 1.0, lambda: deliver("", ""))
+            else:
+                scheduler.at(scheduler.now + scheduler.random.random() * 0.02, lambda: deliver(channel, payload))
+
+        database.listeners.append(notified)
+        self.process.on_death.append(lambda: database.listeners.remove(notified))
+        heard("", "")

@@ -1,0 +1,60 @@
+"""Some schedules of the simulation, always the same ones; ``python -m tests.simulation`` runs as many as you like."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.simulation.memory.engine import Database
+from tests.simulation.mutations import MUTATIONS
+from tests.simulation.schedule import run_schedule
+from tests.simulation.scheduler import Scheduler
+from tests.simulation.shims import exchanged
+
+ROOT = Path(__file__).parents[2]
+SCHEDULES = 40
+
+
+def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The runner as a process: the order of sets of texts is part of a schedule, and a process's from its start."""
+    return subprocess.run(
+        [sys.executable, "-m", "tests.simulation", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_no_schedule_breaks_an_invariant() -> None:
+    said = simulate("--schedules", str(SCHEDULES))
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert f"{SCHEDULES} schedules" in said.stdout
+
+
+def test_a_seed_repeats_its_schedule() -> None:
+    with exchanged():
+        first = [run_schedule(seed) for seed in (3, 8)]
+        again = [run_schedule(seed) for seed in (3, 8)]
+    assert first == again
+
+
+def test_a_violation_is_found_and_told_with_its_seed() -> None:
+    """Each mutation is well-meant, small, and breaks something (CONTRIBUTING.md tells how to look for the rest)."""
+    for name in ("unknown_batch_is_resent", "claims_beyond_limits", "no_attempt_guard"):
+        said = simulate("--mutation", name, "--schedules", "40")
+        assert said.returncode == 0, said.stdout + said.stderr
+        assert f"{name}: found by seed" in said.stdout
+    assert len(MUTATIONS) > 3
+
+
+def test_what_the_store_does_not_know_is_refused() -> None:
+    import pytest
+    from sqlalchemy import func, select
+
+    database = Database(Scheduler(0))
+    with pytest.raises(NotImplementedError):
+        database.execute(database.begin("x"), select(func.pg_sleep(1)), None)

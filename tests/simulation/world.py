@@ -1,0 +1,218 @@
+"""One simulated installation: the servers, replicas of the services, clients, drivers, and what goes wrong."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from callback_runner.claims import Claim
+from retrofill.bus.envelope import headers_of
+from retrofill.bus.topics import CALLBACK_RUNNER, PLANNER, RUN_STARTER, SERVICES, WATCHER, Service, Topic
+from retrofill.messages.base import Message
+from retrofill.settings import Settings
+from retrofill.store.tables import SERVICE_TABLES
+from run_starter.executors import Launch
+from tests.simulation import shims
+from tests.simulation.bus.broker import Broker
+from tests.simulation.bus.groups import Group
+from tests.simulation.drivers import Driver
+from tests.simulation.memory.engine import IDLE_SECONDS, Database
+from tests.simulation.oracle import Oracle
+from tests.simulation.scheduler import Scheduler
+from tests.simulation.services import Instance
+
+SESSION_SECONDS = 6.0
+ALL = (PLANNER, RUN_STARTER, WATCHER, CALLBACK_RUNNER)
+
+
+@cache
+def _settings() -> Settings:
+    return Settings(
+        kafka_bootstrap_servers="simulated",
+        postgres_dsn="simulated",
+        topic_prefix="",
+        driver_slots=2,
+        callback_slots=2,
+        max_lost_attempts=5,
+    )
+
+
+class World:
+    """All of one schedule. Use it in ``shims.exchanged()``."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.scheduler = Scheduler(seed)
+        random.seed(seed)
+        shims.running(self.scheduler)
+        self.random = self.scheduler.random
+        self.partitions = self.random.choice([1, 2, 2, 3])
+        self.settings = _settings().model_copy(
+            update={
+                "partitions": self.partitions,
+                "lease_seconds": self.random.choice([4.0, 8.0, 15.0]),
+                "batch_messages": self.random.choice([1, 3, 20]),
+            }
+        )
+        # Half of the schedules are without deadlines, and shorter for it.
+        self.services = self.random.choice([ALL, ALL[:2]])
+        self.duplicates = self.lost_notifications = self.lost_answers = self.failing_calls = self.late = 0.0
+        self.database = Database(self.scheduler)
+        marker_seconds = self.random.choice([0.001, 0.05, 0.5])
+        self.broker = Broker(self.scheduler, lambda: self.random.random() * marker_seconds)
+        self._create_topics()
+        self._create_rows()
+        self.oracle = Oracle(self)
+        self.instances: list[Instance] = []
+        self.drivers: list[Driver] = []
+        self.at_work: list[Driver] = []
+        self.failing: set[tuple[str, Any]] = set()  # pipeline and start of intervals whose user code fails
+        self.injected: Counter[str] = Counter()
+        self.published: dict[str, int] = {}  # ce_id → how often it was published
+        self.calls: Counter[int] = Counter()
+        self.calls_done: Counter[int] = Counter()
+        self._numbers: Counter[str] = Counter()
+
+    def _create_topics(self) -> None:
+        for topic in Topic:
+            self.broker.create(str(topic), self.partitions)
+        for service in SERVICES.values():
+            self.broker.create(service.cursor_topic(""), 1)
+            topics = [str(topic) for topic in service.reads]
+            self.broker.groups[service.group("")] = Group(topics, self.partitions, self.random)
+            relay = f"{service.group('')}-relay"
+            self.broker.groups[relay] = Group([service.cursor_topic("")], 1, self.random)
+
+    def _create_rows(self) -> None:
+        tx = self.database.begin("init")
+        for service in SERVICES.values():
+            own = SERVICE_TABLES[service.package]
+            for partition in range(self.partitions):
+                self._put(tx, own.shard.name, {"partition": partition})
+            self._put(tx, own.relay.name, {})
+        self.database.commit(tx)
+
+    def _put(self, tx: Any, table: str, values: Mapping[str, Any]) -> None:
+        self.database.tables[table].insert(tx, dict(values), skip=lambda _: False)
+
+    # what there is
+
+    def start(self, service: Service) -> Instance:
+        """One more replica."""
+        self._numbers[service.name] += 1
+        instance = Instance(self, service, self._numbers[service.name])
+        self.instances.append(instance)
+        return instance
+
+    def alive(self, service: Service | None = None) -> list[Instance]:
+        """Replicas that live."""
+        return [i for i in self.instances if i.process.alive and (service is None or i.service is service)]
+
+    def publish(self, topic: Topic, key: str, message: Message, *, partition: int | None = None, times: int = 1) -> str:
+        """A client's message; its ``ce_id``."""
+        headers = headers_of(message, "client")
+        raw = [(name, value.encode()) for name, value in headers.items()]
+        for _ in range(times):
+            self.broker.append(str(topic), key.encode(), message.encode(), raw, partition=partition)  # type: ignore[arg-type]  # a list of what may be
+        self.published[headers["ce_id"]] = times
+        return headers["ce_id"]
+
+    # what drivers and targets ask and say
+
+    def fails(self, launch: Launch) -> bool:
+        """Whether the user's code fails for this interval."""
+        return (launch.pipeline.name, launch.interval_start) in self.failing
+
+    def working(self, driver: Driver) -> None:
+        """User code begins; that of no other attempt of the run goes on."""
+        self.oracle.began(driver, self.at_work)
+        self.at_work.append(driver)
+
+    def worked(self, driver: Driver) -> None:
+        """User code ended, one way or another."""
+        self.at_work.remove(driver)
+
+    def called(self, claim: Claim) -> None:
+        """A callback's target was reached."""
+        self.calls[claim.deadline_id] += 1
+        self.oracle.called(claim)
+
+    def done(self, claim: Claim) -> None:
+        """The target did it."""
+        self.calls_done[claim.deadline_id] += 1
+
+    # what goes wrong
+
+    def crash(self, instance: Instance, *, machine: bool) -> None:
+        """Kill -9, or the loss of its whole machine: then the server keeps its sessions for a while."""
+        instance.lingers = machine
+        if instance.executor is not None:
+            for driver in list(instance.executor.drivers.values()):
+                # Those of a pool die with it; those of a cluster live on.
+                if self.random.random() < 0.6:
+                    self.scheduler.kill(driver.process)
+        self.scheduler.kill(instance.process)
+
+    def freeze(self, instance: Instance, seconds: float) -> None:
+        """Stop a process; the servers see that it is silent."""
+        process = instance.process
+        process.frozen = True
+        now = self.scheduler.now
+        for tx in [tx for tx in self.database.open if tx.who == process.name]:
+            self.scheduler.at(now + IDLE_SECONDS + 0.001, lambda tx=tx: self._idle(tx))  # type: ignore[misc]
+        if seconds > SESSION_SECONDS:
+            self.scheduler.at(now + SESSION_SECONDS, lambda: self._expel(instance))
+        self.scheduler.at(now + seconds, lambda: self._thaw(instance))
+
+    def _idle(self, tx: Any) -> None:
+        if not tx.over and not tx.waits_for and self.scheduler.now - tx.last_active > IDLE_SECONDS:
+            self.database.terminate(tx)
+
+    def _thaw(self, instance: Instance) -> None:
+        instance.process.frozen = False
+
+    def cut(self, instance: Instance, seconds: float) -> None:
+        """Kafka cannot be reached, Postgres can: its partitions move on, and it does not know."""
+        instance.process.cut = True
+        now = self.scheduler.now
+        if seconds > SESSION_SECONDS:
+            self.scheduler.at(now + SESSION_SECONDS, lambda: self._expel(instance))
+        self.scheduler.at(now + seconds, lambda: self._heal(instance))
+
+    def _heal(self, instance: Instance) -> None:
+        instance.process.cut = False
+        self.broker.woken()
+
+    def _expel(self, instance: Instance) -> None:
+        if not (instance.process.frozen or instance.process.cut) or not instance.process.alive:
+            return
+        for group in self.broker.groups.values():
+            for member in [m for m in group.members if m.name == instance.name]:
+                group.leave(member)
+        self.broker.woken()
+
+    def rebalance(self) -> None:
+        """The coordinator moves partitions."""
+        self.random.choice(list(self.broker.groups.values())).rebalance()
+        self.broker.woken()
+
+    def heal(self) -> None:
+        """All faults stop; there is one replica of each service at least."""
+        self.duplicates = self.lost_notifications = self.lost_answers = self.failing_calls = self.late = 0.0
+        for instance in self.alive():
+            instance.process.frozen = instance.process.cut = False
+            instance.process.lost_answers = 0.0  # type: ignore[attr-defined]
+        for driver in self.drivers:
+            driver.process.frozen = driver.process.cut = False
+        self.broker.woken()
+        for service in self.services:
+            if not self.alive(service):
+                self.start(service)
+
+    def close(self) -> None:
+        """End everything."""
+        self.scheduler.close()
+        shims.running(None)
