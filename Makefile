@@ -30,7 +30,7 @@ demo: setup ## the year 2013 of the flights as a backfill (DAYS=30: a short one;
 test: setup lint types schemas ## all checks and tests
 	$(BIN)/python -m pytest
 
-bench: setup ## what planning and deadlines cost, beside bare limits (ONLY=deadlines: one of them)
+bench: setup ## measure it beside bare peers and limits, into benchmarks/RESULTS.md (ONLY=accept: one of them)
 	$(BIN)/python -m benchmarks $(ONLY)
 
 lint: setup
