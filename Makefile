@@ -36,7 +36,7 @@ test: setup lint types schemas ## all checks and tests
 chaos: setup ## faults over a running workload, every promise checked (SEED=1 ROUNDS=2 ONLY=kills,rolling MARKDOWN=file)
 	$(BIN)/python -m tests.chaos --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) $(if $(MARKDOWN),--markdown $(MARKDOWN))
 
-bench: setup ## what planning and deadlines cost, beside bare limits (ONLY=deadlines: one of them)
+bench: setup ## measure it beside bare peers and limits, into benchmarks/RESULTS.md (ONLY=accept: one of them)
 	$(BIN)/python -m benchmarks $(ONLY)
 
 lint: setup

@@ -1,21 +1,40 @@
-"""``python -m benchmarks [NAME]``: run one benchmark, or all (``make bench ONLY=NAME``)."""
+"""``python -m benchmarks [NAME …]``: run the named benchmarks, or all (``make bench ONLY=NAME``), and write the results."""
 
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 
-from benchmarks import deadlines, planning
+from benchmarks.core import Benchmark, Figure
+from benchmarks.report import TABLE, record
 
-BENCHMARKS = {"planning": planning.main, "deadlines": deadlines.main}
+NAMES = ("accept", "start", "orchestrate", "spark", "deadline", "bus", "idle", "growth", "recover")
 
 
 def main(names: list[str]) -> int:
-    """Run what is named."""
-    unknown = [name for name in names if name not in BENCHMARKS]
+    """Run what is named; each result is written once it is there."""
+    unknown = [name for name in names if name not in NAMES]
     if unknown:
-        sys.stderr.write(f"there is no benchmark {unknown[0]!r}; there are: {', '.join(BENCHMARKS)}\n")
+        sys.stderr.write(f"there is no benchmark {unknown[0]!r}; there are: {', '.join(NAMES)}\n")
         return 2
-    return max(BENCHMARKS[name]() for name in names or BENCHMARKS)
+    for name in names or NAMES:
+        benchmark: Benchmark = import_module(f"benchmarks.{name}").BENCHMARK
+        _say(f"{name}: {benchmark.what}")
+        figures = benchmark.run()
+        for each in figures:
+            _say(_line(each))
+        record(benchmark, figures)
+    _say(f"written to {TABLE}")
+    return 0
+
+
+def _line(each: Figure) -> str:
+    met = {True: "aim met", False: "AIM NOT MET", None: ""}[each.met]
+    return f"  {each.name}: {each.median:,.3g} {each.unit} ({min(each.values):,.3g} – {max(each.values):,.3g}) {met}"
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)  # noqa: T201 - for whoever waits
 
 
 if __name__ == "__main__":

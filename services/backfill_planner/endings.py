@@ -39,7 +39,7 @@ def look_at(tx: Transaction, id: str) -> None:
     """Look at one backfill, without waiting for its lock."""
     row = backfills.lock(tx.conn, id, wait=False)
     if row is None:
-        if backfills.still_active(tx.conn, id):
+        if backfills.still_active(tx.conn, [id]):
             tx.look_at(id, AGAIN_SECONDS)
         return
     progress = backfills.progress(tx.conn, row)

@@ -87,6 +87,15 @@ class PlannerHandler(QuietHandler):
         """Whether a backfill ended."""
         endings.look_at(tx, key)
 
+    def look_at_all(self, tx: Transaction, keys: Sequence[str]) -> None:
+        """Those of them that are to be decided; the others are read past, all in one statement, and not locked."""
+        for key in backfills.to_be_decided(tx.conn, keys):
+            endings.look_at(tx, key)
+
+    def together(self, keys: Sequence[str]) -> Sequence[Sequence[str]]:
+        """All in one transaction: hardly any of them ends, and locks that somebody else has are not waited for."""
+        return [keys] if keys else []
+
     def taken(self, conn: Connection, partition: int) -> Mapping[str, float]:
         """All active backfills of the shard."""
         return dict.fromkeys(backfills.active_of_shard(conn, partition), 0.0)

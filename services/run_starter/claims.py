@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -34,6 +34,14 @@ POLL_SECONDS = 5.0
 CANCEL_CHUNK = 500
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """Runs of a backfill to be started, one in each pair of (slot, pipeline slot)."""
+
+    backfill: RowMapping
+    slots: tuple[tuple[int, int], ...]
+
+
 @dataclass
 class Claims:
     """What an instance remembers between looks; all of it is a hint, the rows decide."""
@@ -55,64 +63,103 @@ class Claims:
         for remembered in (self.live, self.pipeline_of, self.yielding_since):
             remembered.pop(backfill_id, None)
 
-    def look(self, tx: Transaction, backfill_id: str) -> None:
-        """Look at one backfill, without waiting for anybody's lock."""
-        self.starving.discard(backfill_id)
-        row = backfills.lock(tx.conn, backfill_id, wait=False)
-        if row is None:
-            metrics.CLAIMS_PUT_OFF.labels("backfill_locked").inc()
-            if backfills.still_active(tx.conn, backfill_id):
-                tx.look_at(f"b:{backfill_id}", AGAIN_SECONDS)
-            return
-        self.pipeline_of[backfill_id] = row["pipeline_no"]
-        adopted = self._adopt(tx, row)
-        match row["state"]:
-            case BackfillState.RUNNING:
-                self._start(tx, row, self.executor.free() - adopted)
-            case BackfillState.CANCELLING:
-                _cancel(tx, row)
-            case BackfillState.PAUSED:
-                pass
-            case _:
-                self.forget(backfill_id)
+    def look(self, tx: Transaction, ids: Sequence[str]) -> None:
+        """Look at backfills, those that matter most first, without waiting for anybody's lock.
 
-    def _adopt(self, tx: Transaction, backfill: RowMapping) -> int:
+        As many statements for many as for one. Locks: the backfills by id, then their pipelines by number, then runs.
+        """
+        self.starving.difference_update(ids)
+        rows = backfills.lock_free(tx.conn, ids)
+        self._put_off(tx, [id for id in ids if id not in rows])
+        adopted = self._adopt(tx, rows)
+        running = []
+        for row in (rows[id] for id in ids if id in rows):
+            self.pipeline_of[row["id"]] = row["pipeline_no"]
+            match row["state"]:
+                case BackfillState.RUNNING:
+                    running.append(row)
+                case BackfillState.CANCELLING:
+                    _cancel(tx, row)
+                case BackfillState.PAUSED:
+                    pass
+                case _:
+                    self.forget(row["id"])
+        self._start(tx, self._claimable(tx, running), self.executor.free() - adopted)
+
+    def _put_off(self, tx: Transaction, locked: Sequence[str]) -> None:
+        """Somebody else has these rows; those of them that are not over are looked at again soon."""
+        if not locked:
+            return
+        metrics.CLAIMS_PUT_OFF.labels("backfill_locked").inc(len(locked))
+        for id in backfills.still_active(tx.conn, locked):
+            tx.look_at(f"b:{id}", AGAIN_SECONDS)
+
+    def _claimable(self, tx: Transaction, rows: Sequence[RowMapping]) -> list[RowMapping]:
+        """Those that no failed run holds back; of each pipeline one, as the others need what that one leaves."""
+        stopping = [row["id"] for row in rows if row["on_run_failure"] != OnRunFailure.CONTINUE]
+        held = backfills.failed_since_resume(tx.conn, stopping) if stopping else set()
+        first: dict[int, RowMapping] = {}
+        for row in rows:
+            if row["id"] not in held and first.setdefault(row["pipeline_no"], row) is not row:
+                tx.look_at(f"b:{row['id']}")
+        return list(first.values())
+
+    def _adopt(self, tx: Transaction, backfills_by_id: Mapping[str, RowMapping]) -> int:
         """Publish what accepted attempts staged whose publisher was lost; how many were given to our drivers."""
-        id = backfill["id"]
-        if not store.has_orphans(tx.conn, id):
+        waiting = store.with_orphans(tx.conn, list(backfills_by_id))
+        if not waiting:
             return 0
         # They have their slots already: it takes nothing but a driver.
         free = self.executor.free()
-        until = database_now(tx.conn) + timedelta(seconds=self.lease_seconds)
-        rows = store.adopt(tx.conn, id, free, self.instance, until) if free > 0 else []
+        now = database_now(tx.conn)
+        until = now + timedelta(seconds=self.lease_seconds)
+        rows = store.adopt(tx.conn, waiting, free, self.instance, until) if free > 0 else []
         if len(rows) >= free:
-            self.starving.add(id)
-        launches = [
-            self._launch_of(tx, backfill, row, publication=row["publication"], outputs=tuple(row["outputs"]["folders"]))
-            for row in rows
-        ]
-        for row, launch in zip(rows, launches, strict=True):
-            told = facts(row, launch.pipeline.name, database_now(tx.conn))
-            tell_publishing(tx, told, launch.outputs, launch.publication)
+            self.starving.update(waiting)
+        launches = []
+        for row in rows:
+            outputs = tuple(row["outputs"]["folders"])
+            backfill = backfills_by_id[row["backfill_id"]]
+            launch = self._launch_of(tx, backfill, row, publication=row["publication"], outputs=outputs)
+            tell_publishing(tx, facts(row, launch.pipeline.name, now), outputs, launch.publication)
+            launches.append(launch)
         if launches:
             tx.after_commit.append(lambda: self._hand_over(launches))
             tx.look_at(LOOK, self.lease_seconds)
         return len(launches)
 
-    def _start(self, tx: Transaction, row: RowMapping, free: int) -> None:
-        id = row["id"]
-        if row["on_run_failure"] != OnRunFailure.CONTINUE and backfills.progress(tx.conn, row).failed_since_resume:
+    def _start(self, tx: Transaction, rows: Sequence[RowMapping], free: int) -> None:
+        """Start what there is room for: of each of these backfills, each of another pipeline."""
+        if not rows:
             return
         if free <= 0:
-            metrics.CLAIMS_PUT_OFF.labels("no_driver").inc()
-            self.starving.add(id)
+            self._wait_for_driver(rows)
             return
-        limit = store.lock_pipeline(tx.conn, row["pipeline_no"])
-        if limit is None:
-            metrics.CLAIMS_PUT_OFF.labels("pipeline_locked").inc()
-            tx.look_at(f"b:{id}", AGAIN_SECONDS)
-            return
-        room = store.room(tx.conn, id, row["pipeline_no"], limit)
+        limits = store.lock_pipelines(tx.conn, [row["pipeline_no"] for row in rows])
+        for row in rows:
+            if row["pipeline_no"] not in limits:
+                metrics.CLAIMS_PUT_OFF.labels("pipeline_locked").inc()
+                tx.look_at(f"b:{row['id']}", AGAIN_SECONDS)
+        rows = [row for row in rows if row["pipeline_no"] in limits]
+        rooms = store.rooms(tx.conn, {row["id"]: row["pipeline_no"] for row in rows}, limits)
+        wanted: list[Wanted] = []
+        for n, row in enumerate(rows):
+            if free <= 0:
+                self._wait_for_driver(rows[n:])
+                break
+            slots = self._decide(tx, row, rooms[row["id"]], free)
+            free -= len(slots)
+            if slots:
+                wanted.append(Wanted(row, slots))
+        self._claim(tx, wanted)
+
+    def _wait_for_driver(self, rows: Sequence[RowMapping]) -> None:
+        metrics.CLAIMS_PUT_OFF.labels("no_driver").inc(len(rows))
+        self.starving.update(row["id"] for row in rows)
+
+    def _decide(self, tx: Transaction, row: RowMapping, room: store.Room, free: int) -> tuple[tuple[int, int], ...]:
+        """The slots to start runs of one backfill in, and when to look at it again."""
+        id = row["id"]
         now = time.monotonic()
         decision = claim(
             Demand(
@@ -140,16 +187,17 @@ class Claims:
             store.notify(tx.conn, store.SLOT_CHANNEL, [row["pipeline_no"]])
         else:
             self.yielding_since.pop(id, None)
-        self._claim(tx, row, decision.slots)
+        return decision.slots
 
-    def _claim(self, tx: Transaction, backfill: RowMapping, slots: tuple[tuple[int, int], ...]) -> None:
-        queued = store.next_queued(tx.conn, backfill["id"], len(slots)) if slots else []
+    def _claim(self, tx: Transaction, wanted: Sequence[Wanted]) -> None:
+        queued = store.next_queued(tx.conn, {each.backfill["id"]: len(each.slots) for each in wanted}) if wanted else {}
         if not queued:
             return
         now = database_now(tx.conn)
         given = [
             {"id": row["id"], "attempt": row["attempt"], "slot": slot, "pipeline_slot": pipeline_slot}
-            for row, (slot, pipeline_slot) in zip(queued, slots, strict=False)
+            for each in wanted
+            for row, (slot, pipeline_slot) in zip(queued.get(each.backfill["id"], ()), each.slots, strict=False)
         ]
         values = {
             "attempt": run.c.attempt + 1,
@@ -159,10 +207,14 @@ class Claims:
         if store.move(tx.conn, RunState.STARTING, given, values, frm=[RunState.QUEUED]) != len(given):
             raise Conflict("a queued run was taken by somebody else")
         crash_point("claim:written")
-        definition = self.definitions.of(tx.conn, backfill["id"])
-        attempts = [(row["id"], row["attempt"] + 1) for row in queued]
-        store.insert_task_runs(tx.conn, attempts, [task.name for task in definition.tasks])
-        launches = [self._launch_of(tx, backfill, row, attempt=row["attempt"] + 1) for row in queued]
+        launches = [
+            self._launch_of(tx, each.backfill, row, attempt=row["attempt"] + 1)
+            for each in wanted
+            for row in queued.get(each.backfill["id"], ())
+        ]
+        store.insert_task_runs(
+            tx.conn, [(each.run_id, each.attempt, task.name) for each in launches for task in each.pipeline.tasks]
+        )
         tx.after_commit.append(lambda: self._launch(launches))
         tx.look_at(LOOK, self.lease_seconds)
 
@@ -196,7 +248,7 @@ class Claims:
 def _cancel(tx: Transaction, row: RowMapping) -> None:
     """Cancel queued runs, a chunk a look so that other backfills go on; ask the drivers of live ones to end."""
     store.notify(tx.conn, store.RUN_CHANNEL, store.mark_cancel_requested(tx.conn, row["id"]))
-    queued = store.next_queued(tx.conn, row["id"], CANCEL_CHUNK)
+    queued = store.next_queued(tx.conn, {row["id"]: CANCEL_CHUNK}).get(row["id"], [])
     now = database_now(tx.conn)
     given = [{"id": each["id"], "attempt": each["attempt"]} for each in queued]
     if store.move(tx.conn, RunState.CANCELLED, given, {"finished_at": now}, frm=[RunState.QUEUED]) != len(given):

@@ -104,16 +104,25 @@ class StarterHandler(QuietHandler):
 
     def look(self, tx: Transaction, key: str) -> None:
         """One backfill (``b:`` and its id), or the leases of the shard."""
-        if key == LOOK:
+        self.look_at_all(tx, [key])
+
+    def look_at_all(self, tx: Transaction, keys: Sequence[str]) -> None:
+        """Backfills, or the leases of the shard."""
+        if LOOK in keys:
             self._leases.look(tx)
-        else:
-            id = key.removeprefix("b:")
-            self._shard_of[id] = tx.partition
-            self._claims.look(tx, id)
+        ids = [key.removeprefix("b:") for key in keys if key != LOOK]
+        self._shard_of |= dict.fromkeys(ids, tx.partition)
+        if ids:
+            self._claims.look(tx, ids)
 
     def rank(self, keys: Sequence[str]) -> Sequence[str]:
         """Leases first, then the backfills with the fewest live runs."""
         return sorted(keys, key=lambda key: -1 if key == LOOK else self._claims.live.get(key.removeprefix("b:"), 0))
+
+    def together(self, keys: Sequence[str]) -> Sequence[Sequence[str]]:
+        """The leases alone: their transaction locks runs, which come after backfills. All backfills together."""
+        ids = [key for key in keys if key != LOOK]
+        return [group for group in ([key for key in keys if key == LOOK], ids) if group]
 
     def taken(self, conn: Connection, partition: int) -> Mapping[str, float]:
         """All active backfills of the shard, and its leases."""

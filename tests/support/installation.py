@@ -42,7 +42,8 @@ MODULES = {name: service.package for name, service in SERVICES.items()} | {
     "instant-starter": "tests.support.instant_starter",
     "light-starter": "tests.chaos.light_starter",
 }
-STARTERS = ("instant-starter", "light-starter")
+# Modules that are a service under another name.
+READY_AS = {"instant-starter": "run-starter", "light-starter": "run-starter"}
 
 
 class Servers:
@@ -172,7 +173,7 @@ class Installation:
         replica = Replica(process, log)
         self.replicas.append(replica)
         if wait:
-            service = "run-starter" if name in STARTERS else name
+            service = READY_AS.get(name, name)
             ready = self.settings.home / "run" / f"{service}.{process.pid}.ready"
             until(lambda: ready.exists() or process.poll() is not None, f"{name} is ready")
             assert process.poll() is None, replica.said()

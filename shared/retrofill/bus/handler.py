@@ -48,8 +48,14 @@ class Handler(Protocol):
     def look(self, tx: Transaction, key: str) -> None:
         """Decide from the rows alone. ``tx.look_at`` says when to look again."""
 
+    def look_at_all(self, tx: Transaction, keys: Sequence[str]) -> None:
+        """Look at several keys in one transaction, as ``together`` put them."""
+
     def rank(self, keys: Sequence[str]) -> Sequence[str]:
         """The order in which to look at keys that are due."""
+
+    def together(self, keys: Sequence[str]) -> Sequence[Sequence[str]]:
+        """Which of ``keys`` to look at in one transaction, in their order. A refused one is done again key by key."""
 
     def taken(self, conn: Connection, partition: int) -> Mapping[str, float]:
         """What to look at when a shard is taken over: keys and seconds from now."""
@@ -80,9 +86,18 @@ class QuietHandler:
     def look(self, tx: Transaction, key: str) -> None:
         """Nothing to look at."""
 
+    def look_at_all(self, tx: Transaction, keys: Sequence[str]) -> None:
+        """One after the other."""
+        for key in keys:
+            self.look(tx, key)
+
     def rank(self, keys: Sequence[str]) -> Sequence[str]:
         """As they come."""
         return keys
+
+    def together(self, keys: Sequence[str]) -> Sequence[Sequence[str]]:
+        """Each in a transaction of its own."""
+        return [[key] for key in keys]
 
     def taken(self, conn: Connection, partition: int) -> Mapping[str, float]:
         """Nothing to look at."""

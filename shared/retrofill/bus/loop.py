@@ -30,7 +30,7 @@ from retrofill.settings import Settings
 log = structlog.get_logger(__name__)
 FLUSH_ENDS_SECONDS = 0.2
 KAFKA_COMMIT_SECONDS = 1.0
-LOOKS_A_PASS = 20
+LOOKS_A_PASS = 50
 CONFLICTS_ALONE = 3
 MAX_BACKOFF_SECONDS = 5.0
 
@@ -293,22 +293,40 @@ class Loop:
             self._run_batch(shard)
 
     def _run_looks(self, shard: Shard) -> None:
-        for key in list(self._handler.rank(shard.due_looks(time.monotonic())))[:LOOKS_A_PASS]:
+        due = list(self._handler.rank(shard.due_looks(time.monotonic())))[:LOOKS_A_PASS]
+        for keys in self._handler.together(due):
+            groups = [keys]
+            while groups:
+                group = groups.pop(0)
+                error = self._look(shard, group)
+                if error is None:
+                    continue
+                if len(group) == 1 or classify(error) in (Fault.FENCED, Fault.WAIT):
+                    self._look_refused(shard, group, error)
+                    return
+                # One of them was refused: alone, the others are not kept from what is theirs.
+                for key in group:
+                    shard.look_at(key, 0.0)
+                groups = [[key] for key in group]
+
+    def _look(self, shard: Shard, keys: Sequence[str]) -> Exception | None:
+        """Look at ``keys`` in one transaction; why it was refused, or ``None``."""
+        began = time.monotonic()
+        for key in keys:
             shard.looks.pop(key, None)
-            began = time.monotonic()
             crash_point(f"look:before-begin:{key}")
-            try:
-                with self._transaction(shard) as tx:
-                    crash_point("look:begun")
-                    self._handler.look(tx, key)
-                    crash_point("look:before-commit")
-                crash_point("look:committed")
-            except Exception as e:  # noqa: BLE001 - classified; a look is never lost
-                self._look_refused(shard, key, e)
-                return
-            metrics.LOOK_SECONDS.observe(time.monotonic() - began)
-            shard.failures = 0
-            self._add_looks(shard, tx.looks)
+        try:
+            with self._transaction(shard) as tx:
+                crash_point("look:begun")
+                self._handler.look_at_all(tx, keys)
+                crash_point("look:before-commit")
+            crash_point("look:committed")
+        except Exception as e:  # noqa: BLE001 - classified by the caller; a look is never lost
+            return e
+        metrics.LOOK_SECONDS.observe(time.monotonic() - began)
+        shard.failures = 0
+        self._add_looks(shard, tx.looks)
+        return None
 
     def _transaction(self, shard: Shard) -> AbstractContextManager[Transaction]:
         return shard_transaction(
@@ -367,20 +385,22 @@ class Loop:
             return
         self._landed(shard, work)
 
-    def _look_refused(self, shard: Shard, key: str, error: Exception) -> None:
+    def _look_refused(self, shard: Shard, keys: Sequence[str], error: Exception) -> None:
         fault = classify(error)
         metrics.RETRIES.labels("look", fault.value).inc()
         if fault is Fault.FENCED:
             self._fenced(shard, error)
-        elif fault is Fault.WAIT:
-            shard.look_at(key, 0.0)
+            return
+        now = time.monotonic()
+        again = {Fault.WAIT: 0.0, Fault.CONFLICT: now + 0.02}.get(fault, now + MAX_BACKOFF_SECONDS)
+        for key in keys:
+            shard.look_at(key, again)
+        if fault is Fault.WAIT:
             self._back_off(shard, error, "look_waits")
         elif fault is Fault.CONFLICT:
-            shard.look_at(key, time.monotonic() + 0.02)
-            log.info("look_again", shard=shard.partition, look=key, error=_short(error))
+            log.info("look_again", shard=shard.partition, looks=list(keys), error=_short(error))
         else:
-            shard.look_at(key, time.monotonic() + MAX_BACKOFF_SECONDS)
-            log.error("look_failed", shard=shard.partition, look=key, exc_info=error)
+            log.error("look_failed", shard=shard.partition, looks=list(keys), exc_info=error)
 
     def _fenced(self, shard: Shard, error: Exception) -> None:
         metrics.FENCES.labels("shard").inc()

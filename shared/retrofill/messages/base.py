@@ -38,7 +38,7 @@ class Facts(BaseModel):
     @model_validator(mode="after")
     def _numbers_that_fit(self) -> Self:
         # A number is taken from a text too, and those were not looked at when the JSON was read.
-        for name, value in self:
+        for name, value in self.__dict__.items():
             if (isinstance(value, int) and abs(value) > MAX_INT) or (isinstance(value, float) and not isfinite(value)):
                 raise ValueError(f"{name} does not fit: 64 bits are the most of an integer, and a number is finite")
         return self

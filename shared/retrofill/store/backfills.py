@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, and_, exists, func, insert, select, true
 
-from retrofill.domain.backfill import ACTIVE, MACHINE
+from retrofill.domain.backfill import ACTIVE, MACHINE, OnRunFailure
 from retrofill.domain.run import RunState
 from retrofill.store.tables import backfill, backfill_command, backfill_request, run
 from retrofill.store.transition import transition
@@ -65,6 +65,17 @@ def lock(conn: Connection, id: str, *, wait: bool) -> RowMapping | None:
     )
 
 
+def lock_free(conn: Connection, ids: Collection[str]) -> dict[str, RowMapping]:
+    """Backfills by id, locked in the order of their ids; without those that somebody else has locked."""
+    rows = conn.execute(
+        select(backfill)
+        .where(backfill.c.id == func.any(sorted(ids)))
+        .order_by(backfill.c.id)
+        .with_for_update(key_share=True, skip_locked=True)
+    ).mappings()
+    return {row["id"]: row for row in rows}
+
+
 def active_of_shard(conn: Connection, shard: int) -> list[str]:
     """Ids of the active backfills of a shard."""
     return list(
@@ -72,14 +83,45 @@ def active_of_shard(conn: Connection, shard: int) -> list[str]:
     )
 
 
-def still_active(conn: Connection, id: str) -> bool:
-    """Whether the backfill is active; reading takes no lock."""
-    return conn.execute(select(exists().where(backfill.c.id == id, backfill.c.state.in_(ACTIVE)))).scalar_one()
+def still_active(conn: Connection, ids: Collection[str]) -> list[str]:
+    """Those that are active; reading takes no lock."""
+    return list(
+        conn.execute(
+            select(backfill.c.id).where(backfill.c.id == func.any(list(ids)), backfill.c.state.in_(ACTIVE))
+        ).scalars()
+    )
+
+
+def failed_since_resume(conn: Connection, ids: Collection[str]) -> set[str]:
+    """Those of which a run failed since they were resumed last."""
+    since = (backfill.c.resumed_at.is_(None)) | (run.c.finished_at > backfill.c.resumed_at)
+    failed = exists().where(run.c.backfill_id == backfill.c.id, run.c.state == RunState.FAILED, since)
+    return set(conn.execute(select(backfill.c.id).where(backfill.c.id == func.any(list(ids)), failed)).scalars())
 
 
 def move(conn: Connection, id: str, to: str, frm: str, values: Mapping[str, Any] | None = None) -> bool:
     """Change the backfill's state along an edge; whether it landed (it was in ``frm``)."""
     return bool(transition(conn, MACHINE, backfill, to, [{"id": id}], frm=[frm], values=values or {}))
+
+
+def to_be_decided(conn: Connection, ids: Collection[str]) -> list[str]:
+    """Active ones whose runs have all ended, or that a failed run may pause or cancel; reading takes no lock.
+
+    One that is left out has a run whose end is still to come, and is told of with it.
+    """
+    mine = run.c.backfill_id == backfill.c.id
+    unfinished = exists().where(mine, run.c.state == RunState.QUEUED) | exists().where(mine, run.c.slot.is_not(None))
+    since = (backfill.c.resumed_at.is_(None)) | (run.c.finished_at > backfill.c.resumed_at)
+    failed = exists().where(mine, run.c.state == RunState.FAILED, since)
+    return list(
+        conn.execute(
+            select(backfill.c.id).where(
+                backfill.c.id == func.any(list(ids)),
+                backfill.c.state.in_(ACTIVE),
+                ~unfinished | ((backfill.c.on_run_failure != OnRunFailure.CONTINUE) & failed),
+            )
+        ).scalars()
+    )
 
 
 @dataclass(frozen=True)

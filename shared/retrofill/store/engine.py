@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import psycopg
+from psycopg.types.array import ListBinaryDumper
 from sqlalchemy import Engine, create_engine
 
 
@@ -15,7 +16,7 @@ def make_engine(dsn: str, name: str, *, pool_size: int = 5) -> Engine:
     """
 
     def connect() -> psycopg.Connection:
-        return psycopg.connect(
+        conn = psycopg.connect(
             dsn,
             application_name=name,
             connect_timeout=5,
@@ -25,6 +26,9 @@ def make_engine(dsn: str, name: str, *, pool_size: int = 5) -> Engine:
             tcp_user_timeout=10_000,
             options="-c search_path=pg_catalog -c timezone=UTC",
         )
+        # Arrays of texts and bytes go as they are: to quote them element by element takes a hundred times as long.
+        conn.adapters.register_dumper(list, ListBinaryDumper)
+        return conn
 
     return create_engine(
         "postgresql+psycopg://", creator=connect, pool_size=pool_size, max_overflow=2, pool_timeout=10, future=True

@@ -21,6 +21,7 @@ from sqlalchemy import (
     or_,
     select,
     text,
+    true,
     update,
 )
 
@@ -95,14 +96,26 @@ def orphan(conn: Connection, lost: Sequence[tuple[int, int, int]]) -> int:
     ).rowcount
 
 
-def adopt(conn: Connection, backfill_id: str, limit: int, host: str, lease_until: datetime) -> Sequence[RowMapping]:
+def with_orphans(conn: Connection, backfill_ids: Sequence[str]) -> list[str]:
+    """Those of the backfills that have a run which waits for somebody to publish it."""
+    return list(
+        conn.execute(
+            select(run.c.backfill_id)
+            .distinct()
+            .where(run.c.backfill_id == func.any(list(backfill_ids)), run.c.slot.is_not(None), _ORPHANED)
+        ).scalars()
+    )
+
+
+def adopt(
+    conn: Connection, backfill_ids: Sequence[str], limit: int, host: str, lease_until: datetime
+) -> Sequence[RowMapping]:
     """Make ``host`` the publisher of up to ``limit`` runs that have none; the rows, with their new publication."""
     chosen = (
         select(run.c.id)
-        .where(run.c.backfill_id == backfill_id, run.c.slot.is_not(None), _ORPHANED)
-        .order_by(run.c.position)
+        .where(run.c.backfill_id == func.any(list(backfill_ids)), run.c.slot.is_not(None), _ORPHANED)
+        .order_by(run.c.id)
         .limit(limit)
-        .scalar_subquery()
     )
     return (
         conn.execute(
@@ -114,13 +127,6 @@ def adopt(conn: Connection, backfill_id: str, limit: int, host: str, lease_until
         .mappings()
         .all()
     )
-
-
-def has_orphans(conn: Connection, backfill_id: str) -> bool:
-    """Whether a run of the backfill waits for somebody to publish it."""
-    return conn.execute(
-        select(exists().where(run.c.backfill_id == backfill_id, run.c.slot.is_not(None), _ORPHANED))
-    ).scalar_one()
 
 
 # claiming
@@ -137,28 +143,40 @@ class Room:
     rivals: tuple[int, ...]
 
 
-def lock_pipeline(conn: Connection, pipeline_no: int) -> int | None:
-    """The pipeline's limit, its row locked; ``None`` where somebody else has the lock."""
-    return conn.execute(
-        select(pipeline.c.max_active_runs)
-        .where(pipeline.c.no == pipeline_no)
+def lock_pipelines(conn: Connection, numbers: Collection[int]) -> dict[int, int]:
+    """The limits of pipelines by number, their rows locked; without those that somebody else has locked."""
+    rows = conn.execute(
+        select(pipeline.c.no, pipeline.c.max_active_runs)
+        .where(pipeline.c.no == func.any(sorted(numbers)))
+        .order_by(pipeline.c.no)
         .with_for_update(key_share=True, skip_locked=True)
-    ).scalar_one_or_none()
+    )
+    return {row.no: row.max_active_runs for row in rows}
 
 
-def room(conn: Connection, backfill_id: str, pipeline_no: int, pipeline_limit: int) -> Room:
-    """Count what is live; both rows are locked by the caller."""
+def rooms(conn: Connection, pipeline_of: Mapping[str, int], limits: Mapping[int, int]) -> dict[str, Room]:
+    """Count what is live beside each of these backfills, by its id; all rows are locked by the caller."""
+    numbers = sorted(set(pipeline_of.values()))
     taken = conn.execute(
-        select(run.c.backfill_id, run.c.slot, run.c.pipeline_slot).where(
-            run.c.pipeline_no == pipeline_no, run.c.pipeline_slot.is_not(None)
+        select(run.c.pipeline_no, run.c.backfill_id, run.c.slot, run.c.pipeline_slot).where(
+            run.c.pipeline_no == func.any(numbers), run.c.pipeline_slot.is_not(None)
         )
     ).all()
-    return Room(
-        pipeline_limit,
-        frozenset(row.slot for row in taken if row.backfill_id == backfill_id),
-        frozenset(row.pipeline_slot for row in taken),
-        _rivals(conn, backfill_id, pipeline_no),
-    )
+    own: dict[str, set[int]] = {}
+    shared: dict[int, set[int]] = {}
+    for row in taken:
+        own.setdefault(row.backfill_id, set()).add(row.slot)
+        shared.setdefault(row.pipeline_no, set()).add(row.pipeline_slot)
+    claimants = _claimants(conn, numbers)
+    return {
+        id: Room(
+            limits[no],
+            frozenset(own.get(id, ())),
+            frozenset(shared.get(no, ())),
+            tuple(live for other, live in claimants.get(no, ()) if other != id),
+        )
+        for id, no in pipeline_of.items()
+    }
 
 
 def count_unfinished(conn: Connection) -> dict[str, float]:
@@ -169,8 +187,8 @@ def count_unfinished(conn: Connection) -> dict[str, float]:
     return {str(RunState.QUEUED): queued, **{str(state): 0 for state in LIVE}, **{row[0]: row[1] for row in live}}
 
 
-def _rivals(conn: Connection, backfill_id: str, pipeline_no: int) -> tuple[int, ...]:
-    """Live runs of each other backfill of the pipeline that has a run to start and room for it."""
+def _claimants(conn: Connection, numbers: Sequence[int]) -> dict[int, list[tuple[str, int]]]:
+    """Backfills that have a run to start and room for it, with their live runs, by the number of their pipeline."""
     live = (
         select(func.count())
         .select_from(run)
@@ -182,42 +200,50 @@ def _rivals(conn: Connection, backfill_id: str, pipeline_no: int) -> tuple[int, 
         run.c.state == RunState.FAILED,
         (backfill.c.resumed_at.is_(None)) | (run.c.finished_at > backfill.c.resumed_at),
     )
-    counts = conn.execute(
-        select(live).where(
-            backfill.c.pipeline_no == pipeline_no,
+    rows = conn.execute(
+        select(backfill.c.pipeline_no, backfill.c.id, live.label("live")).where(
+            backfill.c.pipeline_no == func.any(numbers),
             backfill.c.state == BackfillState.RUNNING,
-            backfill.c.id != backfill_id,
             exists().where(run.c.backfill_id == backfill.c.id, run.c.state == RunState.QUEUED),
             live < backfill.c.max_active_runs,
             (backfill.c.on_run_failure == OnRunFailure.CONTINUE) | ~failed_since,
         )
-    ).scalars()
-    return tuple(counts)
-
-
-def next_queued(conn: Connection, backfill_id: str, limit: int) -> Sequence[RowMapping]:
-    """The next runs to start, in order."""
-    return (
-        conn.execute(
-            select(run)
-            .where(run.c.backfill_id == backfill_id, run.c.state == RunState.QUEUED)
-            .order_by(run.c.position)
-            .limit(limit)
-        )
-        .mappings()
-        .all()
     )
+    found: dict[int, list[tuple[str, int]]] = {}
+    for row in rows:
+        found.setdefault(row.pipeline_no, []).append((row.id, row.live))
+    return found
 
 
-def insert_task_runs(conn: Connection, attempts: Sequence[tuple[int, int]], tasks: Sequence[str]) -> None:
-    """A row for each task of each attempt."""
-    pairs = [(id, attempt, task) for id, attempt in attempts for task in tasks]
+def next_queued(conn: Connection, wanted: Mapping[str, int]) -> dict[str, list[RowMapping]]:
+    """The next runs to start of each backfill, in order, up to so many of each; nothing for one that has none."""
+    given = rows_of(
+        "wanted", {"backfill_id": (Text, list(wanted)), "count": (Integer, list(wanted.values()))}, number="no"
+    )
+    next_runs = (
+        select(run)
+        .where(run.c.backfill_id == given.c.backfill_id, run.c.state == RunState.QUEUED)
+        .order_by(run.c.position)
+        .limit(given.c.count)
+        .lateral("next_run")
+    )
+    rows = conn.execute(
+        select(next_runs).select_from(given).join(next_runs, true()).order_by(given.c.no, next_runs.c.position)
+    ).mappings()
+    found: dict[str, list[RowMapping]] = {}
+    for row in rows:
+        found.setdefault(row["backfill_id"], []).append(row)
+    return found
+
+
+def insert_task_runs(conn: Connection, tasks: Sequence[tuple[int, int, str]]) -> None:
+    """A row for each (run id, attempt, task)."""
     given = rows_of(
         "given",
         {
-            "run_id": (BigInteger, [id for id, _, _ in pairs]),
-            "attempt": (Integer, [attempt for _, attempt, _ in pairs]),
-            "task": (Text, [task for _, _, task in pairs]),
+            "run_id": (BigInteger, [id for id, _, _ in tasks]),
+            "attempt": (Integer, [attempt for _, attempt, _ in tasks]),
+            "task": (Text, [task for _, _, task in tasks]),
         },
     )
     chosen = select(given.c.run_id, given.c.attempt, given.c.task, literal(str(TaskState.NONE)))

@@ -1,0 +1,57 @@
+"""What every benchmark gives: figures with their repeats, and the limits that they are held against."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured thing. ``limit`` is what its median may be at most, or with ``at_least`` has to reach; in ``unit``."""
+
+    name: str
+    unit: str
+    values: tuple[float, ...]
+    limit: float | None = None
+    at_least: bool = False
+    # Of the machine, when it was measured: others work on it too.
+    load: float = field(default_factory=lambda: os.getloadavg()[0])
+
+    @property
+    def median(self) -> float:
+        """The middle one of the repeats."""
+        return statistics.median(self.values)
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the aim is met; ``None`` where there is none."""
+        if self.limit is None:
+            return None
+        return self.median >= self.limit if self.at_least else self.median <= self.limit
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """``run`` measures; the texts say what, against what, and which result is wanted."""
+
+    name: str
+    what: str
+    against: str
+    aim: str
+    run: Callable[[], Sequence[Figure]]
+
+
+def figure(
+    name: str, unit: str, values: Sequence[float], *, at_most: float | None = None, at_least: float | None = None
+) -> Figure:
+    """A figure with at most one limit."""
+    limit = at_most if at_least is None else at_least
+    return Figure(name, unit, tuple(values), limit, at_least is not None)
+
+
+def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
+    """Repeat by repeat: each was measured beside its peer."""
+    return [a / b for a, b in zip(ours, theirs, strict=True)]

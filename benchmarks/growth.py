@@ -1,0 +1,85 @@
+"""The same work with ten years of a hundred daily pipelines behind it, and with nothing behind it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from tests.support.history import finished
+from tests.support.installation import Installation, Servers, daily, until
+
+from benchmarks.accept import planned
+from benchmarks.core import Benchmark, Figure, figure, ratios
+from benchmarks.orchestrate import orchestrated
+from benchmarks.support.servers import IDLE_STARTER, installed, servers
+from retrofill.bus.clients import producer
+
+PIPELINES, DAYS = 100, 3650
+REPEATS = 3
+ACCEPTED = 1096
+ORCHESTRATED = 3000
+STARTS = 10
+
+
+def first_start(made: Installation, name: str) -> float:
+    """Seconds from publishing a request for one run to its start, in the rows."""
+    made.apply(daily(name))
+    began = time.monotonic()
+    id = made.request(name, "2020-01-01", "2020-01-01")
+    # Asked more often than ``until`` does: it is tens of milliseconds that are measured.
+    while not made.value("SELECT count(*) FROM run WHERE backfill_id = %s AND started_at IS NOT NULL", id):
+        assert time.monotonic() - began < 60, "it did not start"
+    return time.monotonic() - began
+
+
+class Side:
+    """One of the two installations."""
+
+    def __init__(self, on: Servers, made: Installation, history: bool) -> None:
+        self.on, self.made = on, made
+        if history:
+            finished(made, PIPELINES, DAYS)
+        made.start("backfill-planner")
+        self._sender = producer(made.settings, "bench")
+        planned(made, self._sender, 2)
+
+    def accept(self) -> float:
+        """Seconds to plan."""
+        return planned(self.made, self._sender, ACCEPTED)[1]
+
+    def start(self, repeat: int) -> float:
+        """Seconds to the first start, the median of some."""
+        self.made.start(IDLE_STARTER)
+        first_start(self.made, f"warm-{repeat}")
+        seconds = sorted(first_start(self.made, f"start-{repeat}-{n}") for n in range(STARTS))
+        self.made.replicas.pop().stop()
+        until(lambda: True, "")
+        return seconds[STARTS // 2]
+
+    def orchestrate(self, repeat: int) -> float:
+        """Seconds a run."""
+        return 1 / orchestrated(self.made, ORCHESTRATED, 1, f"orchestrate-{repeat}")
+
+
+def run() -> Sequence[Figure]:
+    """Repeat by repeat, one side after the other."""
+    with servers() as on, installed(on) as empty_made, installed(on) as old_made:
+        empty, old = Side(on, empty_made, history=False), Side(on, old_made, history=True)
+        pairs: dict[str, tuple[list[float], list[float]]] = {
+            name: ([], []) for name in ("accept 1,096 runs", "start", "orchestrate 3,000 runs")
+        }
+        for repeat in range(REPEATS):
+            for n, side in enumerate((empty, old)):
+                pairs["accept 1,096 runs"][n].append(side.accept())
+                pairs["start"][n].append(side.start(repeat))
+                pairs["orchestrate 3,000 runs"][n].append(side.orchestrate(repeat))
+    return [figure(name, "x", ratios(after, before), at_most=1.2) for name, (before, after) in pairs.items()]
+
+
+BENCHMARK = Benchmark(
+    "growth",
+    "accept, start (request to first start, without Spark) and orchestrate with 365,000 finished runs in the tables",
+    "the same on empty tables, in turn on the same servers",
+    "at most 1.2 x",
+    run,
+)

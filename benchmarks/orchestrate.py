@@ -1,0 +1,117 @@
+"""Runs a second when the runs do nothing: claims, reports, events and their relay are all that is left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+import psycopg
+from tests.support.history import waiting
+from tests.support.installation import Installation, Servers, daily, until
+
+from benchmarks.core import Benchmark, Figure, figure
+from benchmarks.support.servers import IDLE_STARTER, installed, servers
+
+DRIVERS = 256
+RUNS = 10_000
+SIZES = (1_000, 10_000, 100_000)
+REPEATS = 3
+SECONDS = 3600.0
+FIRST = datetime(2000, 1, 1, tzinfo=UTC)
+_CLAIM = """
+WITH next AS (SELECT id FROM run WHERE backfill_id = %s AND state = 'queued' ORDER BY position LIMIT %s),
+     numbered AS (SELECT id, row_number() OVER () AS slot FROM next)
+UPDATE run SET state = 'starting', attempt = 1, slot = n.slot, pipeline_slot = n.slot, host = 'bare',
+               lease_until = clock_timestamp() + interval '15 s'
+FROM numbered AS n WHERE run.id = n.id RETURNING run.id
+"""
+_TASKS = "INSERT INTO task_run (run_id, attempt, task, state) SELECT unnest(%s::bigint[]), 1, 'only', 'none'"
+_REPORTS = (
+    "UPDATE run SET state = 'running', started_at = clock_timestamp() WHERE id = ANY(%s) AND state = 'starting'",
+    "UPDATE task_run SET state = 'running', started_at = clock_timestamp() WHERE run_id = ANY(%s)",
+    "UPDATE task_run SET state = 'succeeded', finished_at = clock_timestamp() WHERE run_id = ANY(%s)",
+    "UPDATE run SET state = 'succeeded', slot = NULL, pipeline_slot = NULL, lease_until = NULL, "
+    "finished_at = clock_timestamp() WHERE id = ANY(%s) AND state = 'running'",
+)
+
+
+def orchestrated(made: Installation, runs: int, backfills: int, name: str) -> float:
+    """Runs a second, from the first start to the end of the last backfill, by the database's clock."""
+    each = runs // backfills
+    last = (FIRST + timedelta(hours=each - 1)).isoformat()
+    for n in range(backfills):
+        made.apply(daily(f"{name}-{n}", schedule="@hourly", max_active_runs=DRIVERS))
+    ids = [
+        made.request(f"{name}-{n}", FIRST.isoformat(), last, max_active_runs=max(8, DRIVERS // backfills))
+        for n in range(backfills)
+    ]
+    for id in ids:
+        made.outcome(id)
+    made.start(IDLE_STARTER, RETROFILL_DRIVER_SLOTS=str(DRIVERS))
+    going = "SELECT count(*) FROM backfill WHERE id = ANY(%s) AND state <> 'succeeded'"
+    until(lambda: made.value(going, ids) == 0, f"{runs} runs", seconds=SECONDS)
+    made.replicas.pop().stop()
+    ((began, ended),) = [
+        tuple(row.values())
+        for row in made.query(
+            "SELECT (SELECT min(started_at) FROM run WHERE backfill_id = ANY(%s)), "
+            "(SELECT max(ended_at) FROM backfill WHERE id = ANY(%s))",
+            ids,
+            ids,
+        )
+    ]
+    return float(runs / (ended - began).total_seconds())
+
+
+def bare(made: Installation, runs: int, name: str) -> float:
+    """Runs a second when the same rows are changed by bare SQL, as many at once as there are drivers."""
+    (id,) = waiting(made, 1, runs, prefix=name, limit=DRIVERS)
+    with psycopg.connect(made.settings.dsn_of("owner")) as conn:
+        conn.execute("SET search_path = retrofill")
+        conn.commit()
+        began = time.monotonic()
+        while ids := [row[0] for row in conn.execute(_CLAIM, [id, DRIVERS])]:
+            conn.execute(_TASKS, [ids])
+            conn.commit()
+            for statement in _REPORTS:
+                conn.execute(statement.encode(), [ids])
+            conn.commit()
+        return runs / (time.monotonic() - began)
+
+
+def fresh(on: Servers, runs: int, backfills: int) -> float:
+    """Runs a second on an installation of their own."""
+    with installed(on) as made:
+        made.start("backfill-planner")
+        return orchestrated(made, runs, backfills, "p")
+
+
+def run() -> Sequence[Figure]:
+    """One backfill and a hundred, and how it goes with the size of one."""
+    with servers() as on:
+        by_size = {size: [fresh(on, size, 1) for _ in range(1 if size > RUNS else REPEATS)] for size in SIZES}
+        hundred = [fresh(on, RUNS, 100) for _ in range(REPEATS)]
+        with installed(on) as made:
+            sql = [bare(made, RUNS, f"bare-{n}-") for n in range(REPEATS)]
+    return [
+        figure("10,000 runs in 1 backfill", "runs/s", by_size[RUNS], at_least=500),
+        figure("10,000 runs in 100 backfills", "runs/s", hundred, at_least=500),
+        *(figure(f"{size:,} runs in 1 backfill", "runs/s", by_size[size]) for size in SIZES if size != RUNS),
+        figure(
+            "100,000 runs beside 10,000",
+            "x",
+            [v / w for v, w in zip(by_size[100_000], by_size[RUNS], strict=False)],
+            at_least=0.8,
+        ),
+        figure("bare SQL, the same changes", "runs/s", sql),
+    ]
+
+
+BENCHMARK = Benchmark(
+    "orchestrate",
+    "10,000 runs that do nothing (one process speaks for 256 drivers), from the first start to the end of the backfills",
+    "the same changes of the same rows as bare SQL batches, without events, drivers and limits",
+    "at least 500 runs/s on 2 cores; flat from 1,000 to 100,000 runs in a backfill",
+    run,
+)

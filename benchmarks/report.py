@@ -1,0 +1,104 @@
+"""``results.json`` and ``RESULTS.md`` beside it, with a plot of how far each figure is from its aim."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.core import Benchmark, Figure
+from benchmarks.plot import bars
+from retrofill.stack import kafka
+
+FOLDER = Path(__file__).parent
+JSON, TABLE, PLOT = FOLDER / "results.json", FOLDER / "RESULTS.md", FOLDER / "results.svg"
+
+
+def record(benchmark: Benchmark, figures: Sequence[Figure]) -> None:
+    """Put the result of one benchmark in the place of its last, and write the pages anew."""
+    known: dict[str, Any] = json.loads(JSON.read_text()) if JSON.exists() else {}
+    known[benchmark.name] = {
+        "what": benchmark.what,
+        "against": benchmark.against,
+        "aim": benchmark.aim,
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine(),
+        "figures": [asdict(each) for each in figures],
+    }
+    JSON.write_text(json.dumps(known, indent=1) + "\n")
+    write_pages(known)
+
+
+def machine() -> dict[str, str]:
+    """What it was measured on."""
+    return {
+        "cores": str(os.cpu_count()),
+        "memory": f"{psutil.virtual_memory().total / 2**30:.0f} GiB",
+        "system": f"{platform.system()} {platform.machine()}",
+        "Python": platform.python_version(),
+        "Postgres": "18 (embedded)",
+        "Kafka": kafka.VERSION,
+        "Spark": version("pyspark-client") if _installed("pyspark-client") else version("pyspark"),
+    }
+
+
+def _installed(name: str) -> bool:
+    try:
+        version(name)
+    except ModuleNotFoundError:
+        return False
+    return True
+
+
+def write_pages(known: Mapping[str, Any]) -> None:
+    """The table and the plot of what is known."""
+    lines = [
+        "# Results",
+        "",
+        "Made by `make bench` (`make bench ONLY=accept`: one of them). Median of the repeats, and their range; the load",
+        "average is the machine's when the figure was taken: it is shared, so what is measured beside a peer in the same",
+        "run says more than a time alone.",
+        "",
+        "![How far each figure is from its aim](results.svg)",
+    ]
+    plotted = []
+    for name, result in known.items():
+        figures = [Figure(**{**each, "values": tuple(each["values"])}) for each in result["figures"]]
+        plotted += [(f"{name}: {each.name}", each) for each in figures if each.limit is not None]
+        lines += [
+            "",
+            f"## {name}",
+            f"{_sentence(result['what'])} Against {result['against']}. **Aim:** {result['aim']}.",
+            "",
+            "| figure | aim | median | range | load | met |",
+            "|---|---|---|---|---|---|",
+            *(_row(each) for each in figures),
+            "",
+            f"Measured {result['measured_at']} on " + ", ".join(f"{k} {v}" for k, v in result["machine"].items()) + ".",
+        ]
+    TABLE.write_text("\n".join(lines) + "\n")
+    PLOT.write_text(bars(plotted))
+
+
+def _row(each: Figure) -> str:
+    sign = "≥" if each.at_least else "≤"
+    aim = "" if each.limit is None else f"{sign} {_number(each.limit)} {each.unit}"
+    met = {True: "yes", False: "**no**", None: ""}[each.met]
+    spread = f"{_number(min(each.values))} – {_number(max(each.values))} ({len(each.values)})"
+    return f"| {each.name} | {aim} | {_number(each.median)} {each.unit} | {spread} | {each.load:.1f} | {met} |"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."

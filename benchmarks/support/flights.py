@@ -1,0 +1,134 @@
+"""The stack with Spark as a user has it, the flights of the demo, and its days by other ways."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+from retrofill.settings import Settings
+from retrofill.stack.java import find, spark_submit_command
+
+ROOT = Path(__file__).parents[2]
+FLIGHTS = ROOT / "examples" / "flights"
+FIRST = date(2013, 1, 1)
+WARM_DAYS = 4
+_SUBMITTED = """
+import sys
+sys.path.insert(0, {flights!r})
+from pipeline import check_day, delays_of_day, publish_day
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.getOrCreate()
+for step in (delays_of_day, check_day, publish_day):
+    step(spark, *sys.argv[1:])
+spark.stop()
+"""
+
+
+class User:
+    """Somebody with a terminal."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.data = home / "flights"
+        paths = [str(FLIGHTS), *(part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part)]
+        self.environment = {
+            **os.environ,
+            "RETROFILL_HOME": str(home),
+            "RETROFILL_CALLBACKS": json.dumps({"page_oncall": "callbacks:page_oncall"}),
+            "FLIGHTS_PAGES": str(home / "pages"),
+            "PYTHONPATH": os.pathsep.join(paths),
+        }
+
+    def run(self, *arguments: str) -> str:
+        """Run a command of the CLI; its output."""
+        command = [sys.executable, "-c", "from retrofill.cli.main import run; run()", *arguments]
+        done = subprocess.run(command, env=self.environment, cwd=self.home, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{' '.join(arguments)}: {done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def json(self, *arguments: str) -> Any:
+        """The JSON document of a command."""
+        return json.loads(self.run(*arguments, "--json"))
+
+    def settings(self) -> Settings:
+        """As whoever works against this stack has them."""
+        return Settings(home=self.home)
+
+
+@contextmanager
+def user_with_spark(*, flights: bool) -> Iterator[User]:
+    """A user whose stack is up; with the flights prepared and their pipeline applied."""
+    with tempfile.TemporaryDirectory(prefix="retrofill-bench-") as folder:
+        user = User(Path(folder) / "home")
+        user.home.mkdir()
+        try:
+            user.run("up")
+            if flights:
+                subprocess.run([sys.executable, str(FLIGHTS / "prepare.py"), str(user.data)], check=True)
+                user.run("pipelines", "apply", str(FLIGHTS / "pipeline.py"))
+            yield user
+        finally:
+            user.run("down")
+
+
+def days(count: int, first: int = 0) -> list[str]:
+    """Days of 2013 from the ``first`` on."""
+    return [(FIRST + timedelta(days=first + n)).isoformat() for n in range(count)]
+
+
+def bare_loop(user: User, chosen: Sequence[str], parallel: int) -> float:
+    """Seconds of the same transformation in a plain loop of one session, ``parallel`` days at a time."""
+    from pyspark.sql import SparkSession
+
+    sys.path.insert(0, str(FLIGHTS))
+    from pipeline import check_day, delays_of_day, publish_day  # type: ignore[import-not-found]  # a file of the example
+
+    scratch = _scratch(user)
+    remote = user.settings().spark_remote
+    assert remote is not None
+    spark = SparkSession.builder.remote(remote).create()
+
+    def one(day: str) -> None:
+        for step in (delays_of_day, check_day, publish_day):
+            step(spark, str(scratch), day)
+
+    with ThreadPoolExecutor(parallel) as threads:
+        list(threads.map(one, chosen[:WARM_DAYS]))
+        began = time.monotonic()
+        list(threads.map(one, chosen))
+        seconds = time.monotonic() - began
+    spark.stop()
+    return seconds
+
+
+def submitted(user: User, day: str) -> float:
+    """Seconds of one day by a ``spark-submit`` of its own."""
+    script = user.home / "submitted.py"
+    script.write_text(_SUBMITTED.format(flights=str(FLIGHTS)))
+    java = find(user.settings())
+    command = [*spark_submit_command(java), "--master", "local[2]", str(script), str(_scratch(user)), day]
+    environment = {**user.environment, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    began = time.monotonic()
+    done = subprocess.run(command, env=environment, cwd=user.home, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return time.monotonic() - began
+
+
+def _scratch(user: User) -> Path:
+    """A folder with the same sources, for outputs that are nobody's."""
+    scratch = user.home / "bare"
+    scratch.mkdir(exist_ok=True)
+    for name in ("flights", "weather"):
+        if not (scratch / name).exists():
+            (scratch / name).symlink_to(user.data / name)
+    return scratch

@@ -1,0 +1,89 @@
+"""Bare Kafka beside which the bus is measured: the same broker, the same client, the same settings, and nothing else."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import NewTopic
+from tests.support.installation import Installation
+
+from retrofill.bus.clients import admin, producer, reader
+
+SECONDS = 60.0
+
+
+class BareTopic:
+    """A topic of one partition, a transactional producer, and a ``read_committed`` subscriber at its end."""
+
+    def __init__(self, made: Installation) -> None:
+        self._made = made
+        self.topic = f"{made.settings.topic_prefix}bare-{uuid.uuid4().hex[:6]}"
+        client = admin(made.settings, "bare")
+        for answer in client.create_topics([NewTopic(self.topic, 1, 1)]).values():
+            answer.result(SECONDS)
+        self.subscriber: Consumer = reader(made.settings, "bare", **{"fetch.wait.max.ms": 5})
+        self.subscriber.assign([TopicPartition(self.topic, 0, 0)])
+        self._sender: Producer = producer(made.settings, "bare", **{"transactional.id": self.topic, "linger.ms": 1})
+        self._sender.init_transactions(SECONDS)
+        self.round_trip()
+
+    def round_trip(self) -> float:
+        """Seconds from beginning a transaction of one message to its reading."""
+        began = time.monotonic()
+        self._sender.begin_transaction()
+        self._sender.produce(self.topic, key=b"k", value=b"v")
+        self._sender.commit_transaction(SECONDS)
+        read(self.subscriber, 1)
+        return time.monotonic() - began
+
+    def transactional(self, values: Sequence[bytes], batch: int) -> float:
+        """Seconds until all of ``values`` are read, published in transactions of ``batch``."""
+        began = time.monotonic()
+        for start in range(0, len(values), batch):
+            self._sender.begin_transaction()
+            _produce(self._sender, self.topic, values[start : start + batch])
+            self._sender.commit_transaction(SECONDS)
+        read(self.subscriber, len(values))
+        return time.monotonic() - began
+
+    def idempotent(self, values: Sequence[bytes]) -> float:
+        """Seconds until all of ``values`` are read, published without transactions."""
+        sender = producer(self._made.settings, "bare-idempotent", **{"linger.ms": 1})
+        began = time.monotonic()
+        _produce(sender, self.topic, values)
+        assert sender.flush(SECONDS) == 0
+        read(self.subscriber, len(values))
+        return time.monotonic() - began
+
+
+def _produce(sender: Producer, topic: str, values: Sequence[bytes]) -> None:
+    for value in values:
+        while True:
+            try:
+                sender.produce(topic, key=b"k", value=value)
+                break
+            except BufferError:
+                sender.poll(0.05)
+
+
+def read(subscriber: Consumer, count: int) -> list[bytes]:
+    """So many messages."""
+    values: list[bytes] = []
+    while len(values) < count:
+        messages = subscriber.consume(min(1000, count - len(values)), SECONDS)
+        assert messages, f"{count - len(values)} of {count} are missing"
+        values += [message.value() or b"" for message in messages if message.error() is None]
+    return values
+
+
+def at_end(made: Installation, topic: str) -> Consumer:
+    """A ``read_committed`` subscriber that stands at the end of a topic of the installation."""
+    name = f"{made.settings.topic_prefix}{topic}"
+    consumer = reader(made.settings, f"bench-{uuid.uuid4().hex[:6]}", **{"fetch.wait.max.ms": 5})
+    partitions = range(made.settings.partitions)
+    ends = [consumer.get_watermark_offsets(TopicPartition(name, p))[1] for p in partitions]
+    consumer.assign([TopicPartition(name, p, end) for p, end in zip(partitions, ends, strict=True)])
+    return consumer

@@ -1,0 +1,147 @@
+"""A run-starter whose drivers do nothing at all: what is left is the orchestration.
+
+Run as ``python -m benchmarks.support.starter``; it reads the same settings as the service. One thread speaks for all
+drivers, each by the protocol of a real one: a heartbeat, once that was acknowledged the question whether the attempt may
+begin, then the reports of its tasks and of its end. It asks and flushes once for all that were launched since.
+``BENCH_PROFILE``: a file that gets the profile of the worker's thread.
+"""
+
+from __future__ import annotations
+
+import cProfile
+import os
+import queue
+import sys
+import threading
+from collections.abc import Iterable
+
+from sqlalchemy import Engine
+
+from retrofill.bus.clients import producer
+from retrofill.bus.envelope import headers_of, wire_headers
+from retrofill.bus.service import Context, run_service
+from retrofill.bus.topics import RUN_STARTER, Topic
+from retrofill.messages.runs import Report, RunHeartbeat, RunReported, TaskReported
+from retrofill.settings import Settings
+from retrofill.store import runs as store
+from run_starter.executors import Host, Launch
+from run_starter.handler import CHANNELS, StarterHandler
+from run_starter.hosting import DriverHost
+
+
+class IdleDrivers(threading.Thread):
+    """Drivers whose task does nothing."""
+
+    def __init__(self, settings: Settings, engine: Engine) -> None:
+        super().__init__(name="idle-drivers", daemon=True)
+        self._slots = settings.driver_slots
+        self._topic = f"{settings.topic_prefix}{Topic.RUN_REPORTS}"
+        self._producer = producer(settings, "idle-drivers", **{"linger.ms": 2})
+        self._engine = engine
+        self._launched: queue.SimpleQueue[Launch | None] = queue.SimpleQueue()
+        self._hosted: set[tuple[int, int]] = set()
+        self._lock = threading.Lock()
+        self.host: Host | None = None
+
+    def free(self) -> int:
+        """Drivers that have nothing to do."""
+        with self._lock:
+            return self._slots - len(self._hosted)
+
+    def hosted(self) -> set[tuple[int, int]]:
+        """Attempts that are here."""
+        with self._lock:
+            return set(self._hosted)
+
+    def launch(self, launch: Launch) -> None:
+        """Take an attempt."""
+        with self._lock:
+            self._hosted.add((launch.run_id, launch.attempt))
+        self._launched.put(launch)
+
+    def end(self, run_id: int, attempt: int) -> None:
+        """Nothing is ever ended here: it ends by itself."""
+
+    def close(self) -> None:
+        """End the thread."""
+        self._launched.put(None)
+        self.join()
+
+    def run(self) -> None:
+        """Speak for all drivers that were launched since."""
+        while True:
+            launches = [self._launched.get()]
+            while not self._launched.empty():
+                launches.append(self._launched.get())
+            if None in launches:
+                return
+            self._execute([launch for launch in launches if launch is not None])
+
+    def _execute(self, launches: list[Launch]) -> None:
+        assert self.host is not None
+        self._say(RunHeartbeat(**_told(launch)) for launch in launches)
+        with self._engine.connect() as conn:
+            over = set(store.to_be_ended(conn, [(launch.run_id, launch.attempt) for launch in launches]))
+        for launch in launches:
+            if (launch.run_id, launch.attempt) not in over:
+                self._say_all(launch)
+        assert self._producer.flush(30) == 0
+        with self._lock:
+            self._hosted -= {(launch.run_id, launch.attempt) for launch in launches}
+        for launch in launches:
+            self.host.driver_ended(launch, reported=(launch.run_id, launch.attempt) not in over, reason="ended")
+
+    def _say(self, reports: Iterable[Report]) -> None:
+        """Publish, and wait until all of it is acknowledged."""
+        for report in reports:
+            self._produce(report)
+        assert self._producer.flush(30) == 0
+
+    def _say_all(self, launch: Launch) -> None:
+        told = _told(launch)
+        for task in launch.pipeline.tasks:
+            self._produce(TaskReported(**told, task=task.name, state="running"))
+            self._produce(TaskReported(**told, task=task.name, state="succeeded"))
+        self._produce(RunReported(**told, state="succeeded"))
+
+    def _produce(self, report: Report) -> None:
+        self._producer.produce(
+            self._topic,
+            key=report.backfill_id.encode(),
+            value=report.encode(),
+            headers=wire_headers(headers_of(report, "driver")),
+        )
+
+
+def _told(launch: Launch) -> dict[str, object]:
+    return {"backfill_id": launch.backfill_id, "run_id": launch.run_id, "attempt": launch.attempt}
+
+
+def make(context: Context) -> StarterHandler:
+    """The real handler around idle drivers."""
+    drivers = IdleDrivers(context.settings, context.engine)
+    handler = StarterHandler(context, drivers)
+    drivers.host = DriverHost(
+        context.engine,
+        producer(context.settings, f"{context.instance}-idle"),
+        context.settings.topic_prefix,
+        freed=lambda: context.notified("driver_free", ""),
+    )
+    drivers.start()
+    return handler
+
+
+def main() -> int:
+    """Run it, profiled where that is asked for."""
+    path = os.environ.get("BENCH_PROFILE")
+    if path is None:
+        return run_service(RUN_STARTER, make, CHANNELS)
+    profile = cProfile.Profile()
+    try:
+        return profile.runcall(run_service, RUN_STARTER, make, CHANNELS)
+    finally:
+        profile.dump_stats(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,211 @@
+"""What the hot paths send to Postgres: as many statements for a hundred as for one, and each finds its rows by an index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+from tests.support.history import finished, waiting
+from tests.support.installation import PARTITIONS, Installation, Servers
+from tests.support.statements import Recorded, recorded, scanned
+
+from deadline_watcher.setaside import SetAside
+from retrofill.bus.envelope import Record
+from retrofill.bus.handler import Received
+from retrofill.bus.topics import PLANNER, RUN_STARTER, WATCHER, Service, Topic
+from retrofill.bus.transaction import Transaction, shard_transaction
+from retrofill.messages.runs import Report, RunHeartbeat, RunReported, TaskReported
+from retrofill.store import backfills, deadlines
+from retrofill.store.engine import make_engine
+from run_starter.claims import Claims
+from run_starter.definitions import Definitions
+from run_starter.executors import Launch
+from run_starter.reports import handle_reports
+
+YEARS_OF_DAYS = 3650
+PIPELINES = 100
+
+
+class Launched:
+    """An executor with room for all, that remembers what it was given."""
+
+    def __init__(self) -> None:
+        self.launches: list[Launch] = []
+
+    def free(self) -> int:
+        return 100_000
+
+    def launch(self, launch: Launch) -> None:
+        self.launches.append(launch)
+
+    def hosted(self) -> set[tuple[int, int]]:
+        return set()
+
+    def end(self, run_id: int, attempt: int) -> None:
+        raise AssertionError("nothing is ended here")
+
+    def close(self) -> None:
+        raise AssertionError("nothing is closed here")
+
+
+@dataclass
+class Hot:
+    """One installation without services: the tests do what those do, in their transactions and under their roles."""
+
+    made: Installation
+
+    def __post_init__(self) -> None:
+        self.launched = Launched()
+        self.definitions = Definitions()
+        self.claims = Claims(self.definitions, self.launched, "test", 15.0, launched=lambda: None)
+
+    def engine(self, service: Service) -> Engine:
+        return make_engine(self.made.settings.dsn_of(service.name), "test")
+
+    def sent(self, service: Service, work: Callable[[Transaction], Any]) -> Recorded:
+        """What one transaction of shard 0 sends."""
+        engine = self.engine(service)
+        try:
+            with recorded(engine) as found, shard_transaction(engine, service, 0, 0, 900_000) as tx:
+                work(tx)
+            return found
+        finally:
+            engine.dispose()
+
+    def claimed(self, ids: list[str]) -> Recorded:
+        """A look of the run-starter at these backfills."""
+        return self.sent(RUN_STARTER, lambda tx: self.claims.look(tx, ids))
+
+    def reported(self, launches: list[Launch]) -> Recorded:
+        """All that the drivers of these runs report, in one batch."""
+        received = [_received(report) for launch in launches for report in _reports(launch)]
+        return self.sent(
+            RUN_STARTER,
+            lambda tx: handle_reports(
+                tx, received, self.definitions, lease_seconds=15, max_lost_attempts=5, partitions=PARTITIONS
+            ),
+        )
+
+    def planner_looked(self, ids: list[str]) -> Recorded:
+        """A look of the planner at backfills of which none is over."""
+        return self.sent(PLANNER, lambda tx: backfills.to_be_decided(tx.conn, ids))
+
+    def missed(self, count: int) -> Recorded:
+        """A look of the watcher when so many deadlines are due."""
+        armed = self.made.query(
+            "INSERT INTO deadline (shard, alert, pipeline, backfill_id, run_id, reference, due_at, state) "
+            "SELECT 0, 'due', 'x', backfill_id, id, 'RUN_QUEUED_AT', clock_timestamp(), 'armed' FROM run "
+            "WHERE state = 'queued' AND NOT EXISTS (SELECT FROM deadline WHERE run_id = run.id AND alert = 'due') "
+            "LIMIT %s RETURNING id",
+            count,
+        )
+        aside = SetAside()
+        found = self.sent(WATCHER, lambda tx: aside.judge(tx, deadlines.lock_due(tx.conn, 0, aside.ids())))
+        ids = [row["id"] for row in armed]
+        missed = "SELECT count(*) FROM deadline WHERE id = ANY(%s) AND state = 'missed'"
+        assert self.made.value(missed, ids) == count
+        return found
+
+    def take_launches(self) -> list[Launch]:
+        launches, self.launched.launches = self.launched.launches, []
+        return launches
+
+
+def _reports(launch: Launch) -> list[Report]:
+    told: dict[str, Any] = {
+        "backfill_id": launch.backfill_id,
+        "run_id": launch.run_id,
+        "attempt": launch.attempt,
+    }
+    return [
+        RunHeartbeat(**told),
+        TaskReported(**told, task="only", state="running"),
+        TaskReported(**told, task="only", state="succeeded"),
+        RunReported(**told, state="succeeded"),
+    ]
+
+
+def _received(report: Report) -> Received:
+    record = Record(Topic.RUN_REPORTS, 0, 0, report.backfill_id.encode(), report.encode(), {}, (), 0)
+    return Received(record, report.backfill_id, report, "ce")
+
+
+@pytest.fixture(scope="module")
+def old(servers: Servers) -> Iterator[Hot]:
+    """Ten years of a hundred daily pipelines behind it: 365,000 runs."""
+    made = servers.installation()
+    finished(made, PIPELINES, YEARS_OF_DAYS)
+    yield Hot(made)
+    made.close()
+
+
+@pytest.fixture
+def empty(installation: Installation) -> Hot:
+    """One without history."""
+    return Hot(installation)
+
+
+def test_one_claim_sends_as_much_as_a_hundred(empty: Hot) -> None:
+    one = empty.claimed(waiting(empty.made, 1, 1, prefix="one-"))
+    assert len(empty.take_launches()) == 1
+    many = empty.claimed(waiting(empty.made, 100, 5, prefix="many-"))
+    assert len(empty.take_launches()) == 500
+    # Definitions, which never change, are read once for each backfill.
+    assert _without_definitions(many) == _without_definitions(one)
+    assert len(_without_definitions(one)) <= 11
+
+
+def test_one_report_sends_as_much_as_those_of_a_hundred_runs(empty: Hot) -> None:
+    empty.claimed(waiting(empty.made, 1, 101, limit=101))
+    first, *others = empty.take_launches()
+    one, many = empty.reported([first]), empty.reported(others)
+    assert len(others) == 100
+    assert many.shapes() == one.shapes()
+    assert len(one.shapes()) <= 16
+    assert empty.made.value("SELECT count(*) FROM run WHERE state = 'succeeded'") == 101
+
+
+def test_one_deadline_sends_as_much_as_a_hundred(empty: Hot) -> None:
+    waiting(empty.made, 1, 200)
+    one, many = empty.missed(1), empty.missed(100)
+    assert many.shapes() == one.shapes()
+
+
+def test_the_planner_looks_at_a_hundred_backfills_with_one_statement(empty: Hot) -> None:
+    one = empty.planner_looked(waiting(empty.made, 1, 1, prefix="one-"))
+    many = empty.planner_looked(waiting(empty.made, 100, 1, prefix="many-"))
+    assert many.shapes() == one.shapes()
+
+
+def test_every_statement_of_the_hot_paths_uses_an_index(old: Hot) -> None:
+    ids = waiting(old.made, 3, 50, on_run_failure="cancel")
+    recordings = [
+        old.claimed(ids),
+        old.reported(old.take_launches()),
+        old.planner_looked(ids),
+        old.missed(10),
+    ]
+    with old.made.session() as conn:
+        found = {
+            (table, statement.text)
+            for recording in recordings
+            for statement in recording.statements
+            for table in scanned(conn, statement)
+        }
+    assert found == set()
+
+
+def test_a_statement_without_an_index_is_noticed(old: Hot) -> None:
+    engine = old.engine(RUN_STARTER)
+    with recorded(engine) as found, engine.connect() as conn:
+        conn.exec_driver_sql("SELECT id FROM retrofill.run WHERE host = 'x'")
+    engine.dispose()
+    with old.made.session() as conn:
+        assert [scanned(conn, statement) for statement in found.statements] == [{"run"}]
+
+
+def _without_definitions(found: Recorded) -> list[str]:
+    return [text for text in found.shapes() if not text.startswith("SELECT retrofill.backfill.definition")]

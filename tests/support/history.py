@@ -1,0 +1,83 @@
+"""Rows as years of work leave them, made by a few statements: what a test or a benchmark of large tables starts from."""
+
+from __future__ import annotations
+
+import json
+
+from tests.support.installation import Installation, daily
+
+_PIPELINES = """
+INSERT INTO pipeline (name, definition, definition_hash, max_active_runs)
+SELECT %(prefix)s || n, jsonb_set(%(definition)s, '{name}', to_jsonb(%(prefix)s || n)), 'made', %(limit)s
+FROM generate_series(1, %(pipelines)s) AS n
+"""
+_BACKFILLS = """
+INSERT INTO backfill (id, pipeline_no, pipeline, shard, state, covers, runs, max_active_runs, reprocess_behavior,
+                      run_backwards, on_run_failure, conf, definition, ended_at)
+SELECT p.name, p.no, p.name, %(shard)s, %(state)s,
+       tstzrange('2000-01-01Z', '2000-01-01Z'::timestamptz + %(runs)s * interval '1 day'), %(runs)s, %(limit)s, 'none',
+       false, %(on_run_failure)s, '{}', p.definition, CASE WHEN %(state)s = 'succeeded' THEN clock_timestamp() END
+FROM pipeline AS p WHERE p.name LIKE %(prefix)s || '%%'
+"""
+_RUNS = """
+INSERT INTO run (backfill_id, pipeline_no, interval_start, interval_end, position, state, attempt, started_at, finished_at)
+SELECT b.id, b.pipeline_no, '2000-01-01Z'::timestamptz + n * interval '1 day',
+       '2000-01-01Z'::timestamptz + (n + 1) * interval '1 day', n, %(run_state)s, %(attempt)s,
+       CASE WHEN %(attempt)s > 0 THEN clock_timestamp() END, CASE WHEN %(attempt)s > 0 THEN clock_timestamp() END
+FROM backfill AS b, generate_series(0, %(runs)s - 1) AS n WHERE b.id LIKE %(prefix)s || '%%'
+"""
+_INTERVALS = """
+INSERT INTO backfill_interval (backfill_id, interval_start, interval_end, run_id)
+SELECT backfill_id, interval_start, interval_end, id FROM run WHERE backfill_id LIKE %(prefix)s || '%%'
+"""
+_TASKS = """
+INSERT INTO task_run (run_id, attempt, task, state, try_number, started_at, finished_at)
+SELECT id, attempt, 'only', 'succeeded', 1, started_at, finished_at FROM run
+WHERE backfill_id LIKE %(prefix)s || '%%' AND attempt > 0
+"""
+_DEADLINES = """
+INSERT INTO deadline (shard, alert, pipeline, backfill_id, run_id, reference, due_at, state, decided_at)
+SELECT id %% 4, 'late', backfill_id, backfill_id, id, 'RUN_QUEUED_AT', finished_at, 'met', finished_at FROM run
+WHERE backfill_id LIKE %(prefix)s || '%%' AND attempt > 0
+"""
+
+
+def finished(made: Installation, pipelines: int, runs: int, prefix: str = "old-") -> None:
+    """``pipelines`` pipelines, each with a backfill whose ``runs`` daily runs from 2000 on succeeded, and met a deadline."""
+    _make(made, prefix, pipelines, runs, state="succeeded", run_state="succeeded", attempt=1)
+
+
+def waiting(
+    made: Installation,
+    backfills: int,
+    runs: int,
+    *,
+    prefix: str = "new-",
+    shard: int = 0,
+    limit: int = 16,
+    on_run_failure: str = "continue",
+) -> list[str]:
+    """As many running backfills of as many pipelines, with queued daily runs from 2000 on; their ids."""
+    more = {"shard": shard, "limit": limit, "on_run_failure": on_run_failure}
+    _make(made, prefix, backfills, runs, state="running", run_state="queued", attempt=0, **more)
+    return [f"{prefix}{n}" for n in range(1, backfills + 1)]
+
+
+def _make(made: Installation, prefix: str, pipelines: int, runs: int, **values: object) -> None:
+    given = {
+        "prefix": prefix,
+        "pipelines": pipelines,
+        "runs": runs,
+        "definition": json.dumps(daily().as_json()),
+        "shard": 0,
+        "limit": 16,
+        "on_run_failure": "continue",
+        **values,
+    }
+    with made.session() as conn:
+        for statement in (_PIPELINES, _BACKFILLS, _RUNS, _INTERVALS, _TASKS, _DEADLINES):
+            conn.execute(statement.encode(), given)
+        conn.commit()
+        conn.autocommit = True
+        # As the server's own vacuum leaves it soon after so many rows.
+        conn.execute("VACUUM ANALYZE")
