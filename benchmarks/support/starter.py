@@ -24,9 +24,8 @@ from retrofill.bus.topics import RUN_STARTER, Topic
 from retrofill.messages.runs import Report, RunHeartbeat, RunReported, TaskReported
 from retrofill.settings import Settings
 from retrofill.store import runs as store
-from run_starter.executors import Host, Launch
+from run_starter.executors import Host, Key, Launch
 from run_starter.handler import CHANNELS, StarterHandler
-from run_starter.hosting import DriverHost
 
 
 class IdleDrivers(threading.Thread):
@@ -39,7 +38,7 @@ class IdleDrivers(threading.Thread):
         self._producer = producer(settings, "idle-drivers", **{"linger.ms": 2})
         self._engine = engine
         self._launched: queue.SimpleQueue[Launch | None] = queue.SimpleQueue()
-        self._hosted: set[tuple[int, int]] = set()
+        self._hosted: set[Key] = set()
         self._lock = threading.Lock()
         self.host: Host | None = None
 
@@ -48,7 +47,7 @@ class IdleDrivers(threading.Thread):
         with self._lock:
             return self._slots - len(self._hosted)
 
-    def hosted(self) -> set[tuple[int, int]]:
+    def hosted(self) -> set[Key]:
         """Attempts that are here."""
         with self._lock:
             return set(self._hosted)
@@ -56,10 +55,10 @@ class IdleDrivers(threading.Thread):
     def launch(self, launch: Launch) -> None:
         """Take an attempt."""
         with self._lock:
-            self._hosted.add((launch.run_id, launch.attempt))
+            self._hosted.add(launch.key)
         self._launched.put(launch)
 
-    def end(self, run_id: int, attempt: int) -> None:
+    def end(self, key: Key) -> None:
         """Nothing is ever ended here: it ends by itself."""
 
     def close(self) -> None:
@@ -81,15 +80,15 @@ class IdleDrivers(threading.Thread):
         assert self.host is not None
         self._say(RunHeartbeat(**_told(launch)) for launch in launches)
         with self._engine.connect() as conn:
-            over = set(store.to_be_ended(conn, [(launch.run_id, launch.attempt) for launch in launches]))
+            over = set(store.to_be_ended(conn, [launch.key for launch in launches]))
         for launch in launches:
-            if (launch.run_id, launch.attempt) not in over:
+            if launch.key not in over:
                 self._say_all(launch)
         assert self._producer.flush(30) == 0
         with self._lock:
-            self._hosted -= {(launch.run_id, launch.attempt) for launch in launches}
+            self._hosted -= {launch.key for launch in launches}
         for launch in launches:
-            self.host.driver_ended(launch, reported=(launch.run_id, launch.attempt) not in over, reason="ended")
+            self.host.driver_ended(launch, reported=launch.key not in over, reason="ended")
 
     def _say(self, reports: Iterable[Report]) -> None:
         """Publish, and wait until all of it is acknowledged."""
@@ -121,12 +120,7 @@ def make(context: Context) -> StarterHandler:
     """The real handler around idle drivers."""
     drivers = IdleDrivers(context.settings, context.engine)
     handler = StarterHandler(context, drivers)
-    drivers.host = DriverHost(
-        context.engine,
-        producer(context.settings, f"{context.instance}-idle"),
-        context.settings.topic_prefix,
-        freed=lambda: context.notified("driver_free", ""),
-    )
+    drivers.host = handler.host
     drivers.start()
     return handler
 

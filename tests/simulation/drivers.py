@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from retrofill.bus.envelope import headers_of, wire_headers
 from retrofill.bus.topics import Topic
-from retrofill.messages.runs import ErrorInfo, Report, RunHeartbeat, RunReported, TaskReported
-from run_starter.executors import Host, Launch
+from retrofill.messages.runs import ErrorInfo, Report, RunHeartbeat, RunReported, RunStaged, TaskReported
+from run_starter.executors import Host, Key, Launch
 from tests.simulation.scheduler import Process
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
-
-Pair = tuple[int, int]
 
 
 @dataclass
@@ -25,25 +23,25 @@ class SimulatedExecutor:
     process: Process
     slots: int
     host: Host | None = None
-    drivers: dict[Pair, Driver] = field(default_factory=dict)
+    drivers: dict[Key, Driver] = field(default_factory=dict)
 
     def free(self) -> int:
         """Slots without a driver."""
         return self.slots - len(self.drivers)
 
-    def hosted(self) -> set[Pair]:
+    def hosted(self) -> set[Key]:
         """Drivers that are here."""
         return set(self.drivers)
 
     def launch(self, launch: Launch) -> None:
         """Begin."""
         driver = Driver(self, launch)
-        self.drivers[launch.run_id, launch.attempt] = driver
+        self.drivers[launch.key] = driver
         driver.start()
 
-    def end(self, run_id: int, attempt: int) -> None:
+    def end(self, key: Key) -> None:
         """Kill the driver."""
-        driver = self.drivers.get((run_id, attempt))
+        driver = self.drivers.get(key)
         if driver is not None:
             driver.die("ended by its host")
 
@@ -60,7 +58,12 @@ class Driver:
         self.executor = executor
         self.launch = launch
         self.world = executor.world
-        self.told = {"backfill_id": launch.backfill_id, "run_id": launch.run_id, "attempt": launch.attempt}
+        self.told: dict[str, Any] = {
+            "backfill_id": launch.backfill_id,
+            "run_id": launch.run_id,
+            "attempt": launch.attempt,
+            "publication": launch.publication,
+        }
         self.process = self.world.scheduler.process(f"driver-{launch.run_id}-{launch.attempt}")
         self.world.drivers.append(self)
         # By its own clock it stops working then, unless another heartbeat was acknowledged.
@@ -84,9 +87,8 @@ class Driver:
             self.world.scheduler.spawn(host, "driver ended", seen)
 
     def _left(self, *, reported: bool, reason: str) -> None:
-        pair = (self.launch.run_id, self.launch.attempt)
-        if self.executor.drivers.get(pair) is self:
-            del self.executor.drivers[pair]
+        if self.executor.drivers.get(self.launch.key) is self:
+            del self.executor.drivers[self.launch.key]
             assert self.executor.host is not None
             self.executor.host.driver_ended(self.launch, reported=reported, reason=reason)
 
@@ -94,16 +96,16 @@ class Driver:
         scheduler = self.world.scheduler
         reported = False
         self.alive_until = self._clock() + self.world.settings.lease_seconds
-        if self._say(RunHeartbeat(**self.told)) and self._may_begin() and self.works():
-            reported = self._work()
+        if self._say(RunHeartbeat(**self.told)) and self._asked("may_begin") and self.works():
+            reported = self._publish() if self.launch.publication else self._work()
         host = self.executor.process
         if host.alive:
             scheduler.spawn(
                 host, "driver ended", lambda: self._left(reported=reported, reason="it did not come to its end")
             )
 
-    def _may_begin(self) -> bool:
-        """Asked of the host, in its process."""
+    def _asked(self, what: str) -> bool:
+        """What the host says to a question, asked in its process."""
         host = self.executor.process
         answer: list[bool] = []
         if not host.alive:
@@ -111,10 +113,10 @@ class Driver:
 
         def ask() -> None:
             assert self.executor.host is not None
-            answer.append(self.executor.host.may_begin(self.launch.run_id, self.launch.attempt))
+            answer.append(getattr(self.executor.host, what)(self.launch))
             self.world.scheduler.wake(answer)
 
-        self.world.scheduler.spawn(host, "may begin", ask)
+        self.world.scheduler.spawn(host, what, ask)
         until = self._clock() + 10.0
         while not answer and self._clock() < until and host.alive:
             self.world.scheduler.wait(answer, 1.0)
@@ -142,9 +144,22 @@ class Driver:
                         return False
                 state = "failed" if failed else "succeeded"
                 self._say(TaskReported(**self.told, task=task.name, state=state, error=error))
-            return self._say(RunReported(**self.told, state="failed" if failed else "succeeded", error=error))
+            if failed or not world.stages(self.launch):
+                return self._say(RunReported(**self.told, state="failed" if failed else "succeeded", error=error))
         finally:
             world.worked(self)
+        outputs = (f"/table/{self.launch.interval_start.isoformat()}",)
+        return self._say(RunStaged(**self.told, outputs=outputs)) and self._asked("may_publish") and self._publish()
+
+    def _publish(self) -> bool:
+        """Publish; whether it came to its end and said so. It takes a while, in which anything may happen to it."""
+        for _ in range(self.world.scheduler.random.randint(0, 2)):
+            self.world.scheduler.wait(
+                object(), self.world.scheduler.random.random() * self.world.settings.lease_seconds / 2
+            )
+            if not self._beat():
+                return False
+        return self._say(RunReported(**self.told, state="succeeded"))
 
     def _beat(self) -> bool:
         sent = self._clock()

@@ -139,7 +139,7 @@ def leases_by_the_clock(patch: Patch) -> None:
 
 def begins_without_asking(patch: Patch) -> None:
     """A driver begins without reading again whether its attempt is the live one."""
-    patch(DriverHost, "may_begin", lambda self, run_id, attempt: True)
+    patch(DriverHost, "may_begin", lambda self, launch: True)
 
 
 def claims_beyond_limits(patch: Patch) -> None:

@@ -21,9 +21,7 @@ from retrofill.bus.takeover import TopicIds
 from retrofill.bus.topics import CALLBACK_RUNNER, PLANNER, RUN_STARTER, WATCHER, Service
 from retrofill.store import callbacks
 from run_starter.handler import CHANNELS, StarterHandler
-from run_starter.hosting import DriverHost
 from tests.simulation.bus.connections import Connections
-from tests.simulation.bus.producer import FakeProducer
 from tests.simulation.callbacks import SimulatedKinds
 from tests.simulation.drivers import SimulatedExecutor
 from tests.simulation.memory.engine import MemoryEngine
@@ -110,13 +108,7 @@ class Instance:
             return CallbackHandler(context)
         self.executor = SimulatedExecutor(self.world, self.process, context.settings.driver_slots)
         handler = StarterHandler(context, self.executor)
-        reports: Any = FakeProducer(self.process.connections, {})  # type: ignore[attr-defined]
-        self.executor.host = DriverHost(
-            context.engine,
-            reports,
-            context.settings.topic_prefix,
-            freed=lambda: context.notified("driver_free", ""),
-        )
+        self.executor.host = handler.host
         return handler
 
     def _listen(self, channels: set[str], heard: Callable[[str, str], None]) -> None:

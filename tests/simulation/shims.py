@@ -104,7 +104,30 @@ class Thread:
         self._over.wait(timeout)
 
 
+class Condition:
+    """A condition whose waiters take turns. Nobody else runs between two steps, so there is nothing to lock."""
+
+    def __enter__(self) -> Condition:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def notify_all(self) -> None:
+        """Wake those who wait."""
+        scheduler().wake(self)
+
+    def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Until it holds, or the time is over."""
+        running = scheduler()
+        running.step("condition")
+        if not predicate():
+            running.wait(self, timeout)
+        return predicate()
+
+
 class _Threading:
+    Condition = Condition
     Event = Event
     Thread = Thread
     Lock = real_threading.Lock

@@ -126,6 +126,10 @@ class World:
         """Whether the user's code fails for this interval."""
         return (launch.pipeline.name, launch.interval_start) in self.failing
 
+    def stages(self, launch: Launch) -> bool:
+        """Whether the user's code stages its output: every second run does."""
+        return launch.run_id % 2 == 0
+
     def working(self, driver: Driver) -> None:
         """User code begins; that of no other attempt of the run goes on."""
         self.oracle.began(driver, self.at_work)
