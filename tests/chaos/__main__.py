@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import random
 import sys
 import tempfile
@@ -17,6 +18,8 @@ from tests.chaos.servers import OwnServers
 def main() -> int:
     """Play, print, and say by the exit status whether every promise was kept."""
     asked = _arguments()
+    # That servers go away is what this is about.
+    logging.getLogger("librdkafka").setLevel(logging.CRITICAL)
     seed = asked.seed if asked.seed is not None else random.SystemRandom().randrange(1_000_000)
     names = asked.only.split(",") if asked.only else [*LONG, SPARK]
     if unknown := set(names) - {*PLAYS, SPARK}:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
 from retrofill.settings import Settings
@@ -26,13 +26,6 @@ def common_config(settings: Settings, client_id: str) -> dict[str, Any]:
     }
 
 
-def _on_error(error: KafkaError) -> None:
-    """Hear of errors. Without a listener the binding raises a fatal one (fenced, say) inside ``flush`` and ``poll``, where
-    a log line that comes next makes a ``SystemError`` of it; with one, whoever waits for the messages is told in order.
-    """
-    _librdkafka.log(logging.WARNING if error.fatal() else logging.DEBUG, "%s", error.str())
-
-
 def producer(settings: Settings, client_id: str, **more: Any) -> Producer:
     """An idempotent producer: ``acks=all``, and a key lands where Java's clients put it."""
     return Producer(
@@ -45,7 +38,6 @@ def producer(settings: Settings, client_id: str, **more: Any) -> Producer:
             "retry.backoff.ms": 10,
             "message.max.bytes": 2_000_000,
             "compression.type": "lz4",
-            "error_cb": _on_error,
             **more,
         }
     )

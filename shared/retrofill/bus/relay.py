@@ -137,6 +137,8 @@ class Relay(threading.Thread):
             try:
                 self._publish_until_lost()
             except Exception as e:  # noqa: BLE001 - a relay that died would hold the cursor's partition and publish nothing
+                # The binding raises a fatal error of a producer inside ``flush``, listener or not; where a log line comes
+                # next, a ``SystemError`` comes out of it.
                 # After an unclear outcome everything is taken over anew: the cursor says what was published.
                 metrics.RETRIES.labels("relay", "fenced" if isinstance(e, Fenced) else "wait").inc()
                 if isinstance(e, Fenced):
