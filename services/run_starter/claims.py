@@ -106,16 +106,16 @@ class Claims:
 
     def _adopt(self, tx: Transaction, backfills_by_id: Mapping[str, RowMapping]) -> int:
         """Publish what accepted attempts staged whose publisher was lost; how many were given to our drivers."""
-        waiting = store.with_orphans(tx.conn, list(backfills_by_id))
+        waiting = store.orphans(tx.conn, list(backfills_by_id))
         if not waiting:
             return 0
         # They have their slots already: it takes nothing but a driver.
         free = self.executor.free()
         now = database_now(tx.conn)
         until = now + timedelta(seconds=self.lease_seconds)
-        rows = store.adopt(tx.conn, waiting, free, self.instance, until) if free > 0 else []
-        if len(rows) >= free:
-            self.starving.update(waiting)
+        rows = store.adopt(tx.conn, list(waiting)[:free], self.instance, until) if free > 0 else []
+        if len(rows) < len(waiting):
+            self.starving.update(waiting.values())
         launches = []
         for row in rows:
             outputs = tuple(row["outputs"]["folders"])

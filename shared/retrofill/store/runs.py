@@ -96,31 +96,22 @@ def orphan(conn: Connection, lost: Sequence[tuple[int, int, int]]) -> int:
     ).rowcount
 
 
-def with_orphans(conn: Connection, backfill_ids: Sequence[str]) -> list[str]:
-    """Those of the backfills that have a run which waits for somebody to publish it."""
-    return list(
-        conn.execute(
-            select(run.c.backfill_id)
-            .distinct()
-            .where(run.c.backfill_id == func.any(list(backfill_ids)), run.c.slot.is_not(None), _ORPHANED)
-        ).scalars()
-    )
-
-
-def adopt(
-    conn: Connection, backfill_ids: Sequence[str], limit: int, host: str, lease_until: datetime
-) -> Sequence[RowMapping]:
-    """Make ``host`` the publisher of up to ``limit`` runs that have none; the rows, with their new publication."""
-    chosen = (
-        select(run.c.id)
+def orphans(conn: Connection, backfill_ids: Sequence[str]) -> dict[int, str]:
+    """Runs of these backfills that wait for somebody to publish them, with their backfill."""
+    rows = conn.execute(
+        select(run.c.id, run.c.backfill_id)
         .where(run.c.backfill_id == func.any(list(backfill_ids)), run.c.slot.is_not(None), _ORPHANED)
         .order_by(run.c.id)
-        .limit(limit)
-    )
+    ).all()
+    return {row.id: row.backfill_id for row in rows}
+
+
+def adopt(conn: Connection, ids: Sequence[int], host: str, lease_until: datetime) -> Sequence[RowMapping]:
+    """Make ``host`` the publisher of those of the runs that have none; the rows, with their new publication."""
     return (
         conn.execute(
             update(run)
-            .where(run.c.id.in_(chosen), _ORPHANED)
+            .where(run.c.id == func.any(list(ids)), _ORPHANED)
             .values(host=host, lease_until=lease_until, publication=run.c.publication + 1)
             .returning(run)
         )
