@@ -41,7 +41,6 @@ def gap(made: Installation, repeat: int) -> float:
 def key_on_shard(shard: int, name: str) -> str:
     """What makes an id with this beginning belong to the shard."""
 
-
     return next(str(n) for n in range(1000) if partition_of(f"{name}-{n}", PARTITIONS) == shard)
 
 
