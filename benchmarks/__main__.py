@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from importlib import import_module
 
@@ -17,6 +18,8 @@ def main(names: list[str]) -> int:
     if unknown:
         sys.stderr.write(f"there is no benchmark {unknown[0]!r}; there are: {', '.join(NAMES)}\n")
         return 2
+    # Ended from outside, too, it takes its servers with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     for name in names or NAMES:
         benchmark: Benchmark = import_module(f"benchmarks.{name}").BENCHMARK
         _say(f"{name}: {benchmark.what}")

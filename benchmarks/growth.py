@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from tests.support.history import finished
-from tests.support.installation import Installation, Servers, daily, until
+from tests.support.installation import Installation, daily
 
 from benchmarks.accept import planned
 from benchmarks.core import Benchmark, Figure, figure, ratios
@@ -35,8 +35,8 @@ def first_start(made: Installation, name: str) -> float:
 class Side:
     """One of the two installations."""
 
-    def __init__(self, on: Servers, made: Installation, history: bool) -> None:
-        self.on, self.made = on, made
+    def __init__(self, made: Installation, *, history: bool) -> None:
+        self.made = made
         if history:
             finished(made, PIPELINES, DAYS)
         made.start("backfill-planner")
@@ -53,7 +53,6 @@ class Side:
         first_start(self.made, f"warm-{repeat}")
         seconds = sorted(first_start(self.made, f"start-{repeat}-{n}") for n in range(STARTS))
         self.made.replicas.pop().stop()
-        until(lambda: True, "")
         return seconds[STARTS // 2]
 
     def orchestrate(self, repeat: int) -> float:
@@ -64,7 +63,7 @@ class Side:
 def run() -> Sequence[Figure]:
     """Repeat by repeat, one side after the other."""
     with servers() as on, installed(on) as empty_made, installed(on) as old_made:
-        empty, old = Side(on, empty_made, history=False), Side(on, old_made, history=True)
+        empty, old = Side(empty_made, history=False), Side(old_made, history=True)
         pairs: dict[str, tuple[list[float], list[float]]] = {
             name: ([], []) for name in ("accept 1,096 runs", "start", "orchestrate 3,000 runs")
         }
