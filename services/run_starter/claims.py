@@ -36,10 +36,12 @@ CANCEL_CHUNK = 500
 
 @dataclass(frozen=True)
 class Wanted:
-    """Runs of a backfill to be started, one in each pair of (slot, pipeline slot)."""
+    """A run to be started, in a slot of its backfill and one of its pipeline."""
 
     backfill: RowMapping
-    slots: tuple[tuple[int, int], ...]
+    run: RowMapping
+    slot: int
+    pipeline_slot: int
 
 
 @dataclass
@@ -141,6 +143,9 @@ class Claims:
                 metrics.CLAIMS_PUT_OFF.labels("pipeline_locked").inc()
                 tx.look_at(f"b:{row['id']}", AGAIN_SECONDS)
         rows = [row for row in rows if row["pipeline_no"] in limits]
+        queued = store.next_queued(tx.conn, {row["id"]: min(free, row["max_active_runs"]) for row in rows})
+        # One without a run to start must not be given a driver that another one waits for.
+        rows = [row for row in rows if row["id"] in queued]
         rooms = store.rooms(tx.conn, {row["id"]: row["pipeline_no"] for row in rows}, limits)
         wanted: list[Wanted] = []
         for n, row in enumerate(rows):
@@ -148,9 +153,9 @@ class Claims:
                 self._wait_for_driver(rows[n:])
                 break
             slots = self._decide(tx, row, rooms[row["id"]], free)
-            free -= len(slots)
-            if slots:
-                wanted.append(Wanted(row, slots))
+            given = [Wanted(row, next_run, *pair) for next_run, pair in zip(queued[row["id"]], slots, strict=False)]
+            free -= len(given)
+            wanted += given
         self._claim(tx, wanted)
 
     def _wait_for_driver(self, rows: Sequence[RowMapping]) -> None:
@@ -190,14 +195,17 @@ class Claims:
         return decision.slots
 
     def _claim(self, tx: Transaction, wanted: Sequence[Wanted]) -> None:
-        queued = store.next_queued(tx.conn, {each.backfill["id"]: len(each.slots) for each in wanted}) if wanted else {}
-        if not queued:
+        if not wanted:
             return
         now = database_now(tx.conn)
         given = [
-            {"id": row["id"], "attempt": row["attempt"], "slot": slot, "pipeline_slot": pipeline_slot}
+            {
+                "id": each.run["id"],
+                "attempt": each.run["attempt"],
+                "slot": each.slot,
+                "pipeline_slot": each.pipeline_slot,
+            }
             for each in wanted
-            for row, (slot, pipeline_slot) in zip(queued.get(each.backfill["id"], ()), each.slots, strict=False)
         ]
         values = {
             "attempt": run.c.attempt + 1,
@@ -207,11 +215,7 @@ class Claims:
         if store.move(tx.conn, RunState.STARTING, given, values, frm=[RunState.QUEUED]) != len(given):
             raise Conflict("a queued run was taken by somebody else")
         crash_point("claim:written")
-        launches = [
-            self._launch_of(tx, each.backfill, row, attempt=row["attempt"] + 1)
-            for each in wanted
-            for row in queued.get(each.backfill["id"], ())
-        ]
+        launches = [self._launch_of(tx, each.backfill, each.run, attempt=each.run["attempt"] + 1) for each in wanted]
         store.insert_task_runs(
             tx.conn, [(each.run_id, each.attempt, task.name) for each in launches for task in each.pipeline.tasks]
         )
