@@ -22,7 +22,7 @@ from retrofill.store import backfills, deadlines
 from retrofill.store.engine import make_engine
 from run_starter.claims import Claims
 from run_starter.definitions import Definitions
-from run_starter.executors import Launch
+from run_starter.executors import Key, Launch
 from run_starter.reports import handle_reports
 
 YEARS_OF_DAYS = 3650
@@ -30,21 +30,22 @@ PIPELINES = 100
 
 
 class Launched:
-    """An executor with room for all, that remembers what it was given."""
+    """An executor with room for all, unless told otherwise, that remembers what it was given."""
 
     def __init__(self) -> None:
         self.launches: list[Launch] = []
+        self.room = 100_000
 
     def free(self) -> int:
-        return 100_000
+        return self.room
 
     def launch(self, launch: Launch) -> None:
         self.launches.append(launch)
 
-    def hosted(self) -> set[tuple[int, int]]:
+    def hosted(self) -> set[Key]:
         return set()
 
-    def end(self, run_id: int, attempt: int) -> None:
+    def end(self, key: Key) -> None:
         raise AssertionError("nothing is ended here")
 
     def close(self) -> None:
@@ -156,6 +157,16 @@ def test_one_claim_sends_as_much_as_a_hundred(empty: Hot) -> None:
     # Definitions, which never change, are read once for each backfill.
     assert _without_definitions(many) == _without_definitions(one)
     assert len(_without_definitions(one)) <= 11
+
+
+def test_who_has_no_run_left_to_start_takes_no_driver_from_who_has(empty: Hot) -> None:
+    busy = waiting(empty.made, 1, 1, prefix="busy-")
+    empty.claimed(busy)
+    waits = waiting(empty.made, 1, 3, prefix="waits-")
+    empty.take_launches()
+    empty.launched.room = 1
+    empty.claimed([*busy, *waits])
+    assert [launch.backfill_id for launch in empty.take_launches()] == waits
 
 
 def test_one_report_sends_as_much_as_those_of_a_hundred_runs(empty: Hot) -> None:
