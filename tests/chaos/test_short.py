@@ -39,7 +39,10 @@ def check(result: Result) -> None:
     assert not result.violations, result.explain()
 
 
-@pytest.mark.parametrize("name", ["short-crash-points", "short-night", "short-requests"])
+@pytest.mark.parametrize(
+    "name",
+    ["short-crash-points", *(pytest.param(name, marks=pytest.mark.long) for name in ("short-night", "short-requests"))],
+)
 def test_every_promise_is_kept(installation: Installation, name: str) -> None:
     check(run(name, SHORT[name], installation, SEEDS[name]))
 
