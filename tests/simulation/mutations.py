@@ -144,12 +144,12 @@ def begins_without_asking(patch: Patch) -> None:
 
 def claims_beyond_limits(patch: Patch) -> None:
     """A claim does not count what the other backfills of the pipeline have."""
-    room = store.room
+    rooms = store.rooms
 
-    def lonely(conn: Any, backfill_id: str, pipeline_no: int, limit: int) -> Any:
-        return room(conn, backfill_id, pipeline_no, limit + 1)
+    def lonely(conn: Any, pipeline_of: Any, limits: Any) -> Any:
+        return rooms(conn, pipeline_of, {no: limit + 1 for no, limit in limits.items()})
 
-    patch(store, "room", lonely)
+    patch(store, "rooms", lonely)
 
 
 def callbacks_without_leases(patch: Patch) -> None:
