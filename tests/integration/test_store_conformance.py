@@ -140,17 +140,18 @@ def test_pipelines(both: Both) -> None:
 
 
 def test_a_backfill_from_plan_to_end(both: Both) -> None:
-    row = ("a", lambda conn: backfills.lock(conn, "b1", wait=False))
     both.play(
         *BASE,
         ("a", lambda conn: planning.history(conn, 1, START, START + 2 * DAY)),
         ("a", lambda conn: planning.run_starts(conn, "b1")),
-        row,
-        ("a", lambda conn: runs.lock_pipeline(conn, 1)),
-        ("a", lambda conn: runs.room(conn, "b1", 1, 4)),
-        ("a", lambda conn: runs.next_queued(conn, "b1", 2)),
+        ("a", lambda conn: backfills.lock_free(conn, ["b1", "b2"])),
+        ("a", lambda conn: backfills.failed_since_resume(conn, ["b1", "b2"])),
+        ("a", lambda conn: runs.lock_pipelines(conn, [1, 9])),
+        ("a", lambda conn: runs.rooms(conn, {"b1": 1}, {1: 4})),
+        ("a", lambda conn: runs.next_queued(conn, {"b2": 1, "b1": 2})),
         ("a", lambda conn: (start(conn, 1, 1), start(conn, 1, 1), start(conn, 2, 2))),
-        ("a", lambda conn: runs.insert_task_runs(conn, [(1, 1), (2, 1)], ["x", "y"])),
+        ("a", lambda conn: runs.rooms(conn, {"b1": 1, "b2": 1}, {1: 4})),
+        ("a", lambda conn: runs.insert_task_runs(conn, [(1, 1, "x"), (1, 1, "y"), (2, 1, "x"), (2, 1, "y")])),
         ("a", lambda conn: runs.task_runs(conn, [(1, 1), (2, 7)])),
         (
             "a",
@@ -160,19 +161,43 @@ def test_a_backfill_from_plan_to_end(both: Both) -> None:
         ("a", lambda conn: (end(conn, 1), end(conn, 1), end(conn, 2, attempt=9))),
         ("a", lambda conn: runs.cancel_open_tasks(conn, [(1, 1)], NOW)),
         ("a", lambda conn: runs.mark_cancel_requested(conn, "b1")),
-        ("a", lambda conn: runs.to_be_ended(conn, [(1, 1), (2, 1), (3, 1)])),
-        ("a", lambda conn: (runs.may_begin(conn, 1, 1), runs.may_begin(conn, 2, 1))),
+        ("a", lambda conn: runs.to_be_ended(conn, [(1, 1, 0), (2, 1, 0), (2, 1, 1), (3, 1, 0)])),
+        ("a", lambda conn: (runs.may_begin(conn, 1, 1, 0), runs.may_begin(conn, 2, 1, 0))),
         ("a", lambda conn: backfills.progress(conn, backfills.lock(conn, "b1", wait=False) or pytest.fail("gone"))),
         ("a", lambda conn: (backfills.run_counts(conn, "b1"), runs.count_unfinished(conn))),
         ("a", lambda conn: deadlines.backfill_facts(conn, ["b1", "b2"])),
         ("a", lambda conn: end(conn, 2, state=RunState.FAILED)),
+        ("a", lambda conn: backfills.failed_since_resume(conn, ["b1", "b2"])),
         ("a", lambda conn: planning.history(conn, 1, START, START + 9 * DAY)),
         ("a", lambda conn: arming.last_runtimes(conn, 1, 5)),
         ("a", lambda conn: backfills.move(conn, "b1", BackfillState.CANCELLING, "running", {"cancel_cause": "user"})),
-        ("a", lambda conn: (backfills.still_active(conn, "b1"), backfills.active_of_shard(conn, 0))),
+        ("a", lambda conn: (backfills.still_active(conn, ["b1", "b2"]), backfills.active_of_shard(conn, 0))),
         ("a", commit),
     )
     both.same_tables(t.backfill, t.backfill_interval, t.run, t.task_run)
+
+
+def test_a_staged_run_is_published_by_another(both: Both) -> None:
+    both.play(
+        *BASE,
+        ("a", lambda conn: (start(conn, 1, 1), start(conn, 2, 2))),
+        ("a", lambda conn: runs.accepted(conn, 1, 1)),
+        ("a", lambda conn: runs.accepted(conn, 2, 9)),
+        ("a", lambda conn: runs.move(conn, RunState.RUNNING, [{"id": 1, "attempt": 1}], {"host": "h"})),
+        ("a", lambda conn: runs.move(conn, RunState.PUBLISHING, [{"id": 1, "attempt": 1}], {"outputs": {"a": ["x"]}})),
+        ("a", lambda conn: (runs.accepted(conn, 1, 1), runs.orphans(conn, ["b1", "b2"]))),
+        ("a", lambda conn: (runs.orphan(conn, [(1, 7, 1), (2, 0, 1)]), runs.orphan(conn, [(1, 0, 1)]))),
+        ("a", lambda conn: (runs.accepted(conn, 1, 1), runs.orphans(conn, ["b1", "b2"]))),
+        ("a", lambda conn: (runs.earliest_lease(conn, 0), runs.expired(conn, 0, NOW + DAY))),
+        ("a", commit),
+        ("a", lambda conn: runs.adopt(conn, [1, 2], "other", NOW + DAY)),
+        ("b", lambda conn: runs.adopt(conn, [1, 2], "third", NOW + DAY)),
+        ("a", commit),
+        ("b", lambda conn: (runs.orphans(conn, ["b1"]), runs.may_begin(conn, 1, 1, 0), runs.may_begin(conn, 1, 1, 1))),
+        ("b", lambda conn: runs.to_be_ended(conn, [(1, 1, 0), (1, 1, 1), (1, 2, 1)])),
+        ("b", commit),
+    )
+    both.same_tables(t.run)
 
 
 def test_deadlines_digests_and_callbacks(both: Both) -> None:
@@ -306,7 +331,7 @@ def test_a_locked_row_is_skipped(both: Both) -> None:
         *BASE,
         ("a", lambda conn: backfills.lock(conn, "b1", wait=False)),
         ("b", lambda conn: backfills.lock(conn, "b1", wait=False)),
-        ("b", lambda conn: backfills.still_active(conn, "b1")),
+        ("b", lambda conn: backfills.still_active(conn, ["b1", "b2"])),
         ("a", rollback),
         ("b", lambda conn: backfills.lock(conn, "b1", wait=False)),
     )
@@ -470,11 +495,13 @@ def test_random_scripts(both: Both, seed: int) -> None:
                     lambda conn: start(conn, id, slot),
                     lambda conn: end(conn, id),
                     lambda conn: runs.lock(conn, [id]).keys(),
-                    lambda conn: runs.room(conn, "b1", 1, slot),
+                    lambda conn: runs.rooms(conn, {"b1": 1}, {1: slot}),
+                    lambda conn: runs.lock_pipelines(conn, [1]),
+                    lambda conn: list(backfills.lock_free(conn, ["b1"])),
                     lambda conn: backfills.lock(conn, "b1", wait=False) is None,
                     lambda conn: backfills.run_counts(conn, "b1"),
                     lambda conn: sorted(runs.mark_cancel_requested(conn, "b1")),
-                    lambda conn: [row["id"] for row in runs.next_queued(conn, "b1", slot)],
+                    lambda conn: runs.next_queued(conn, {"b1": slot}),
                     lambda conn: pipelines.put(conn, daily(max_active_runs=slot)),
                     lambda conn: runs.extend_leases(conn, [(id, 1)], NOW + slot * DAY),
                 ]

@@ -112,6 +112,7 @@ class _RealSession:
         self.done = threading.Event()
         self._asked: queue.SimpleQueue[Action | None] = queue.SimpleQueue()
         self._answer: Any = None
+        self._failure: Exception | None = None
         self._conn = engine.connect()
         self.pid: int = self._conn.execute(text("SELECT pg_backend_pid()")).scalar_one()
         self._conn.rollback()
@@ -124,6 +125,8 @@ class _RealSession:
 
     def answer(self) -> Any:
         assert self.done.wait(30), "a step neither ended nor waits for a lock"
+        if self._failure:
+            raise self._failure
         return self._answer
 
     def end(self) -> None:
@@ -132,7 +135,10 @@ class _RealSession:
 
     def _serve(self) -> None:
         while (action := self._asked.get()) is not None:
-            self._answer = _take(action, self._conn)
+            try:
+                self._answer = _take(action, self._conn)
+            except Exception as e:  # noqa: BLE001 - the script's own mistake, raised where the script is played
+                self._failure = e
             self.done.set()
         self._conn.rollback()
         self._conn.close()
