@@ -8,6 +8,8 @@ ONLY ?=
 SEED ?=
 ROUNDS ?= 1
 MARKDOWN ?=
+# Each has servers of its own, and waits for most of the time.
+WORKERS ?= 2
 export RETROFILL_HOME ?= $(CURDIR)/.retrofill
 
 .DEFAULT_GOAL := help
@@ -30,8 +32,8 @@ setup: $(VENV)/.made ## make the virtual environment
 demo: setup ## the year 2013 of the flights as a backfill (DAYS=30: a short one; KEEP=1: leave the stack up)
 	$(BIN)/python examples/flights/demo.py --days $(DAYS) $(if $(KEEP),--keep)
 
-test: setup lint types schemas ## all checks and tests
-	$(BIN)/python -m pytest
+test: setup lint types schemas ## all checks and tests (WORKERS=1: one after the other)
+	$(BIN)/python -m pytest $(if $(filter-out 1,$(WORKERS)),-n $(WORKERS) --dist loadfile --no-loadscope-reorder)
 
 chaos: setup ## faults over a running workload, every promise checked (SEED=1 ROUNDS=2 ONLY=kills,rolling MARKDOWN=file)
 	$(BIN)/python -m tests.chaos --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) $(if $(MARKDOWN),--markdown $(MARKDOWN))
