@@ -1,6 +1,7 @@
 # Retrofill. The two commands: `make demo` and `make test`; every target sets up what it needs.
 PYTHON ?= python3
 VENV := .venv
+PEERS := .venv-peers
 BIN := $(VENV)/bin
 DAYS ?= 365
 KEEP ?=
@@ -13,10 +14,10 @@ WORKERS ?= 2
 export RETROFILL_HOME ?= $(CURDIR)/.retrofill
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test chaos bench lint types schemas lock clean
+.PHONY: help setup demo test chaos bench bench-peers lint types schemas lock clean
 
 help: ## show this
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 $(VENV)/.made: requirements.lock requirements-build.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -41,6 +42,10 @@ chaos: setup ## faults over a running workload, every promise checked (SEED=1 RO
 bench: setup ## measure it beside bare peers and limits, into benchmarks/RESULTS.md (ONLY=accept: one of them)
 	$(BIN)/python -m benchmarks $(ONLY)
 
+bench-peers: setup ## the same beside Apache Airflow, which gets an environment of its own, into benchmarks/peers/RESULTS.md
+	[ -x $(PEERS)/bin/airflow ] || { $(PYTHON) -m venv $(PEERS) && $(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r benchmarks/peers/requirements.lock; }
+	$(BIN)/python -m benchmarks.peers $(PEERS)
+
 lint: setup
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -55,7 +60,8 @@ schemas: setup
 lock: ## pin what is installed anew (needs uv)
 	uv pip compile requirements-build.in --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --allow-unsafe -o requirements-build.lock
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --allow-unsafe -o requirements.lock
+	cd benchmarks/peers && uv pip compile requirements.in --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header -o requirements.lock
 
 clean: ## remove the environment and the embedded stack's folder
 	[ ! -x $(BIN)/retrofill ] || $(BIN)/retrofill down
-	rm -rf $(VENV) .retrofill
+	rm -rf $(VENV) $(PEERS) .retrofill

@@ -7,7 +7,7 @@ import sys
 from importlib import import_module
 
 from benchmarks.core import Benchmark, Figure
-from benchmarks.report import TABLE, record
+from benchmarks.report import OWN
 
 NAMES = ("accept", "start", "orchestrate", "spark", "deadline", "bus", "idle", "growth", "recover")
 
@@ -26,8 +26,8 @@ def main(names: list[str]) -> int:
         figures = benchmark.run()
         for each in figures:
             _say(_line(each))
-        record(benchmark, figures)
-    _say(f"written to {TABLE}")
+        OWN.record(benchmark, figures)
+    _say(f"written to {OWN.table}")
     return 0
 
 

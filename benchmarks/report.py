@@ -1,4 +1,4 @@
-"""``results.json`` and ``RESULTS.md`` beside it, with a plot of how far each figure is from its aim."""
+"""``results.json`` and ``RESULTS.md`` of a folder, with a plot of how far each figure is from its aim."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -19,22 +19,46 @@ from benchmarks.plot import bars
 from retrofill.stack import kafka
 
 FOLDER = Path(__file__).parent
-JSON, TABLE, PLOT = FOLDER / "results.json", FOLDER / "RESULTS.md", FOLDER / "results.svg"
 
 
-def record(benchmark: Benchmark, figures: Sequence[Figure]) -> None:
-    """Put the result of one benchmark in the place of its last, and write the pages anew."""
-    known: dict[str, Any] = json.loads(JSON.read_text()) if JSON.exists() else {}
-    known[benchmark.name] = {
-        "what": benchmark.what,
-        "against": benchmark.against,
-        "aim": benchmark.aim,
-        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": machine(),
-        "figures": [asdict(each) for each in figures],
-    }
-    JSON.write_text(json.dumps(known, indent=1) + "\n")
-    write_pages(known)
+@dataclass(frozen=True)
+class Pages:
+    """Where results are kept and shown. ``command``: what makes them."""
+
+    folder: Path
+    command: str
+
+    @property
+    def table(self) -> Path:
+        """The page that people read."""
+        return self.folder / "RESULTS.md"
+
+    @property
+    def plot(self) -> Path:
+        """The picture in it."""
+        return self.folder / "results.svg"
+
+    @property
+    def values(self) -> Path:
+        """The same for programs."""
+        return self.folder / "results.json"
+
+    def record(self, benchmark: Benchmark, figures: Sequence[Figure]) -> None:
+        """Put the result of one benchmark in the place of its last, and write the pages anew."""
+        known: dict[str, Any] = json.loads(self.values.read_text()) if self.values.exists() else {}
+        known[benchmark.name] = {
+            "what": benchmark.what,
+            "against": benchmark.against,
+            "aim": benchmark.aim,
+            "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "machine": machine(),
+            "figures": [asdict(each) for each in figures],
+        }
+        self.values.write_text(json.dumps(known, indent=1) + "\n")
+        write_pages(self, known)
+
+
+OWN = Pages(FOLDER, "`make bench` (`make bench ONLY=accept`: one of them)")
 
 
 def machine() -> dict[str, str]:
@@ -58,12 +82,12 @@ def _installed(name: str) -> bool:
     return True
 
 
-def write_pages(known: Mapping[str, Any]) -> None:
+def write_pages(pages: Pages, known: Mapping[str, Any]) -> None:
     """The table and the plot of what is known."""
     lines = [
         "# Results",
         "",
-        "Made by `make bench` (`make bench ONLY=accept`: one of them). Median of the repeats, and their range; the load",
+        f"Made by {pages.command}. Median of the repeats, and their range; the load",
         "average is the machine's when the figure was taken: it is shared, so what is measured beside a peer in the same",
         "run says more than a time alone.",
         "",
@@ -84,8 +108,8 @@ def write_pages(known: Mapping[str, Any]) -> None:
             "",
             f"Measured {result['measured_at']} on " + ", ".join(f"{k} {v}" for k, v in result["machine"].items()) + ".",
         ]
-    TABLE.write_text("\n".join(lines) + "\n")
-    PLOT.write_text(bars(plotted))
+    pages.table.write_text("\n".join(lines) + "\n")
+    pages.plot.write_text(bars(plotted))
 
 
 def _row(each: Figure) -> str:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import date, timedelta
@@ -66,10 +66,11 @@ class User:
 
 
 @contextmanager
-def user_with_spark(*, flights: bool) -> Iterator[User]:
-    """A user whose stack is up; with the flights prepared and their pipeline applied."""
+def user_with_spark(*, flights: bool, more: Mapping[str, str] | None = None) -> Iterator[User]:
+    """A user whose stack is up, with ``more`` in its environment; with the flights prepared and their pipeline applied."""
     with tempfile.TemporaryDirectory(prefix="retrofill-bench-") as folder:
         user = User(Path(folder) / "home")
+        user.environment |= more or {}
         user.home.mkdir()
         try:
             user.run("up")

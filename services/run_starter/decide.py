@@ -69,6 +69,7 @@ class RunRow:
     cancel_requested: bool
     started_before: bool
     publication: int = 0
+    orphaned: bool = False  # it is to be published, and nobody does
 
 
 @dataclass
@@ -127,7 +128,7 @@ def fold(
             outcome.ignored.append((report, f"publication {row.publication} is the newest"))
         elif row.state not in LIVE or sofar.ends is not None:
             outcome.ignored.append((report, f"the run is {sofar.ends or row.state}"))
-        elif sofar.orphaned:
+        elif row.orphaned or sofar.orphaned:
             outcome.ignored.append((report, "its publisher was lost"))
         else:
             outcome.runs[report.run_id] = sofar

@@ -87,6 +87,7 @@ def run_row(row: RowMapping) -> RunRow:
         cancel_requested=row["cancel_requested"],
         started_before=row["started_at"] is not None,
         publication=row["publication"],
+        orphaned=row["state"] == RunState.PUBLISHING and row["host"] is None,
     )
 
 

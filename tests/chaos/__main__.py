@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import random
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -57,11 +58,24 @@ def _play(name: str, seed: int) -> Result:
             servers.start()
             made = servers.installation()
             try:
-                return run(name, PLAYS[name], made, seed, servers=servers)
+                result = run(name, PLAYS[name], made, seed, servers=servers)
+                if result.violations:
+                    _say(f"what its processes said, and what Kafka has, is kept in {_kept(Path(home))}")
+                return result
             finally:
                 made.close()
         finally:
             servers.stop()
+
+
+def _kept(home: Path) -> Path:
+    """A copy of all logs and of Kafka's data, to find out why."""
+    folder = Path(tempfile.mkdtemp(prefix="retrofill-chaos-kept-"))
+    for path in (*home.rglob("*.log"), *home.rglob("*.json")):
+        copy = folder / path.relative_to(home)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, copy)
+    return folder
 
 
 def _arguments() -> argparse.Namespace:

@@ -16,7 +16,7 @@ from tests.chaos.servers import (
     through_kafka_line,
     through_postgres_line,
 )
-from tests.chaos.stage import Stage
+from tests.chaos.stage import PROBE, Stage
 from tests.support.installation import until
 from tests.support.proxy import Proxy
 
@@ -113,22 +113,27 @@ def _back(stage: Stage, name: str) -> None:
 
 
 def open_transaction(stage: Stage, seconds: float = 120.0) -> None:
-    """Somebody's transaction holds the rows of a backfill, a pipeline and a shard's cursor for minutes."""
-    with _held(stage):
+    """Somebody's transaction holds a backfill, its runs and a pipeline for minutes: what is in other shards goes on."""
+    with _held(stage) as shard:
         stage.fault("a write transaction left open")
-        ended = stage.runs_ended()
+        others = [each for each in range(stage.made.settings.partitions) if each != shard]
+        stage.recovered("beside a transaction left open", others)
         stage.wait(seconds)
-        # Which ones it holds is chance: it may take a moment until one of the others is at its end.
-        until(lambda: stage.runs_ended() > ended, "others go on beside it")
-        stage.facts["runs that ended beside an open transaction"] = stage.runs_ended() - ended
+        stage.recovered("beside a transaction left open", others)
     stage.recovered("a transaction left open in Postgres")
 
 
 @contextmanager
-def _held(stage: Stage) -> Iterator[None]:
-    until(lambda: bool(stage.made.query("SELECT 1 FROM backfill WHERE ended_at IS NULL")), "a backfill is active")
+def _held(stage: Stage) -> Iterator[int]:
+    """The shard of what is held."""
+    active = "SELECT id FROM backfill WHERE ended_at IS NULL AND pipeline <> %s ORDER BY id LIMIT 1"
+    until(lambda: bool(stage.made.query(active, PROBE)), "a backfill is active")
     with stage.made.session() as conn:
-        conn.execute("SELECT 1 FROM backfill WHERE ended_at IS NULL ORDER BY id LIMIT 1 FOR UPDATE")
+        found = conn.execute(
+            "SELECT id, shard FROM backfill WHERE ended_at IS NULL AND pipeline <> %s ORDER BY id LIMIT 1 FOR UPDATE",
+            [PROBE],
+        ).fetchone()
+        assert found is not None
         conn.execute("UPDATE pipeline SET lock_only = 1 WHERE name = 'p0'")
-        conn.execute("SELECT 1 FROM run WHERE finished_at IS NULL ORDER BY id LIMIT 2 FOR UPDATE")
-        yield
+        conn.execute("SELECT 1 FROM run WHERE backfill_id = %s AND finished_at IS NULL FOR UPDATE", [found[0]])
+        yield int(found[1])

@@ -7,7 +7,7 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date, timedelta
@@ -71,11 +71,11 @@ class Stage:
         """How many runs have ended so far."""
         return int(self.made.value("SELECT count(*) FROM run WHERE finished_at IS NOT NULL"))
 
-    def recovered(self, kind: str) -> float:
+    def recovered(self, kind: str, shards: Sequence[int] | None = None) -> float:
         """After a heal: the seconds until a request to each shard went all its way, to the callback of its deadline."""
         began = time.monotonic()
         wishes = []
-        for shard in range(self.made.settings.partitions):
+        for shard in range(self.made.settings.partitions) if shards is None else shards:
             day = date(2001, 1, 1) + timedelta(days=self._probes)
             self._probes += 1
             wish = Wish(probe_id(shard), PROBE, day, day, limit=4, seconds=0.01)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
 
@@ -28,10 +27,12 @@ MOMENTS = {Topic.RUN_EVENTS: "at"}
 def every_event_once(history: History) -> Iterator[str]:
     """No ``ce_id`` twice, read committed."""
     for topic in PUBLISHED:
-        ids = Counter(event.headers.get("ce_id") for event in history.of(topic))
-        for id, count in ids.items():
-            if id is None or count > 1:
-                yield f"{topic}: {count} events with ce_id {id}"
+        places: dict[str | None, list[str]] = {}
+        for event in history.of(topic):
+            places.setdefault(event.headers.get("ce_id"), []).append(f"{event.partition}@{event.offset}")
+        for id, found in places.items():
+            if id is None or len(found) > 1:
+                yield f"{topic}: {len(found)} events with ce_id {id}, at {', '.join(found)}"
 
 
 def events_are_in_order(history: History) -> Iterator[str]:

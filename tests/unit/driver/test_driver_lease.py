@@ -124,7 +124,7 @@ def test_threads_the_first_acknowledgement_is_awaited_and_the_end_is_called_once
 
 def test_threads_a_stopped_lease_does_not_end_the_process() -> None:
     ended = threading.Event()
-    lease = Lease(lambda _: None, 0.1, expired=ended.set, alarm=lambda _: None)
+    lease = Lease(lambda _: None, 2.0, expired=ended.set, alarm=lambda _: None)
     lease.start()
     lease.stop()
-    assert not ended.wait(0.3)
+    assert not ended.wait(2.5)

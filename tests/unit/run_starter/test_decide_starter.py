@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from retrofill.domain.run import LIVE
@@ -336,6 +336,7 @@ def test_as_many_attempts_as_allowed():
 
 report_of = st.one_of(
     st.builds(beat, attempt=st.integers(1, 3)),
+    st.builds(staged, attempt=st.integers(1, 3)),
     st.builds(task, st.sampled_from(T), st.sampled_from(["a", "b", "c"]), attempt=st.sampled_from([1, 2, 2, 2])),
     st.builds(
         ended, st.sampled_from(["succeeded", "failed", "cancelled", "lost", "released"]), st.sampled_from([1, 2, 2])
@@ -369,17 +370,25 @@ def test_no_batch_ever_leaves_the_tables_of_edges(of, reports, tasks):
     assert changed + len(made.ignored) <= len(reports)
 
 
-@settings(deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(of=row_of, reports=st.lists(report_of, max_size=8), at=st.integers(0, 8))
+@example(of=row("publishing"), reports=[ended("lost"), beat(), ended("lost")], at=1)
+@example(of=row("publishing"), reports=[ended("cancelled"), task("queued", "a")], at=1)
 def test_a_batch_cut_in_two_changes_the_same(of, reports, at):
     """How reports fall into batches must not matter: the second half is folded over what the first one wrote."""
     states = {(7, 2, "a"): T.NONE, (7, 2, "b"): T.QUEUED}
     whole = fold(reports, {7: of}, states, MOST_LOST)
     first = fold(reports[:at], {7: of}, states, MOST_LOST)
     one = first.runs.get(7, RunOutcome())
-    now = one.ends or (R.RUNNING if one.starts else of.state)
+    now = one.ends or (R.PUBLISHING if one.stages else R.RUNNING if one.starts else of.state)
     between = RunRow(
-        7, now, of.attempt, of.lost_attempts + one.counted, of.cancel_requested, of.started_before or one.starts
+        7,
+        now,
+        of.attempt,
+        of.lost_attempts + one.counted,
+        of.cancel_requested,
+        of.started_before or one.starts,
+        orphaned=of.orphaned or one.orphaned,
     )
     after = {**states, **{(step.run_id, step.attempt, step.task): step.to for step in first.tasks}}
     second = fold(reports[at:], {7: between}, after, MOST_LOST)

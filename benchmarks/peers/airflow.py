@@ -1,0 +1,185 @@
+"""Apache Airflow beside Retrofill: its own environment, its own database on the same Postgres, LocalExecutor."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.rows import dict_row
+from tests.support.installation import until
+
+FOLDER = Path(__file__).parent
+PARTS = (
+    ("api-server", "--workers", "1"),
+    ("scheduler",),
+    ("dag-processor",),
+    ("triggerer",),
+)
+DEADLINE_SECONDS = 10.0
+START_SECONDS = 180.0
+
+
+class Refused(Exception):
+    """The API said no. ``code``: of HTTP."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Airflow:
+    """A running Airflow. ``parallelism``: how many tasks at once, as many as Retrofill has drivers."""
+
+    def __init__(self, binaries: Path, home: Path, owner_dsn: str, parallelism: int) -> None:
+        self.notes = home / "notes"
+        self._home, self._binaries = home, binaries
+        self._dsn = make_conninfo(owner_dsn, dbname="airflow")
+        with psycopg.connect(make_conninfo(owner_dsn, dbname="postgres"), autocommit=True) as conn:
+            conn.execute("CREATE DATABASE airflow")
+        self._port = _free_port()
+        self._environment = self._settings(parallelism)
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._token = ""
+
+    def _settings(self, parallelism: int) -> dict[str, str]:
+        known = conninfo_to_dict(self._dsn)
+        where = f"{known['user']}:{known.get('password', '')}@{known['host']}:{known['port']}/airflow"
+        here = f"http://127.0.0.1:{self._port}"
+        return {
+            **{name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")},
+            "AIRFLOW_HOME": str(self._home),
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"postgresql+psycopg2://{where}",
+            "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+            "AIRFLOW__CORE__PARALLELISM": str(parallelism),
+            "AIRFLOW__CORE__MAX_ACTIVE_TASKS_PER_DAG": "64",
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__DAGS_FOLDER": str(FOLDER / "dags"),
+            "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{here}/execution/",
+            "AIRFLOW__API__HOST": "127.0.0.1",
+            "AIRFLOW__API__PORT": str(self._port),
+            "AIRFLOW__API__BASE_URL": here,
+            "AIRFLOW__API__SECRET_KEY": secrets.token_hex(16),
+            "AIRFLOW__API_AUTH__JWT_SECRET": secrets.token_hex(32),
+            # No port that somebody else may have.
+            "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(_free_port()),
+            "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(_free_port()),
+            "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+            "PYTHONPATH": str(FOLDER / "dags"),
+            "PEER_NOTES": str(self.notes),
+            "PEER_DEADLINE_SECONDS": str(DEADLINE_SECONDS),
+        }
+
+    def start(self) -> None:
+        """Its tables, its four processes; back when the DAGs are known and the API answers."""
+        self._home.mkdir(parents=True, exist_ok=True)
+        command = str(self._binaries / "airflow")
+        done = subprocess.run(
+            [command, "db", "migrate"], env=self._environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        for part in PARTS:
+            with (self._home / f"{part[0]}.log").open("wb") as log:
+                self._processes.append(
+                    subprocess.Popen(
+                        [command, *part], env=self._environment, stdout=log, stderr=log, start_new_session=True
+                    )
+                )
+        until(self._answers, "Airflow's API", seconds=START_SECONDS)
+        until(lambda: self._knows("nothing") and self._knows("late"), "Airflow's DAGs", seconds=START_SECONDS)
+
+    def stop(self) -> None:
+        """End its processes."""
+        for process in self._processes:
+            process.terminate()
+        for process in self._processes:
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def get(self, path: str) -> dict[str, Any]:
+        """Ask the API."""
+        return self._ask("GET", path)
+
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Have the API make something."""
+        return self._ask("POST", path, body)
+
+    def put(self, path: str) -> dict[str, Any]:
+        """Have the API change something."""
+        return self._ask("PUT", path)
+
+    def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self._port}{path}",
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json", "Authorization": f"Bearer {self._token}"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=900) as answer:
+                made: dict[str, Any] = json.loads(answer.read())
+                return made
+        except urllib.error.HTTPError as e:
+            raise Refused(e.code, f"{method} {path}: {e.code} {e.read().decode()[:500]}") from e
+
+    def query(self, sql: str, *values: object) -> list[dict[str, Any]]:
+        """Rows of its database."""
+        with psycopg.connect(self._dsn, row_factory=dict_row) as conn:
+            return conn.execute(sql.encode(), values).fetchall()
+
+    def _answers(self) -> bool:
+        assert all(process.poll() is None for process in self._processes), f"a part ended: see {self._home}"
+        try:
+            self._token = self.get("/auth/token")["access_token"]
+        except (urllib.error.URLError, ConnectionError):
+            return False
+        return True
+
+    def _knows(self, dag: str) -> bool:
+        try:
+            return not self.get(f"/api/v2/dags/{dag}")["is_paused"]
+        except Refused as e:
+            assert e.code == 404, e
+            return False
+
+
+@contextmanager
+def running(binaries: Path, home: Path, owner_dsn: str, parallelism: int) -> Iterator[Airflow]:
+    """An Airflow that ends with the block."""
+    made = Airflow(binaries, home, owner_dsn, parallelism)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+def backfill(airflow: Airflow, first: str, last: str, limit: int) -> tuple[int, float]:
+    """Ask for a backfill of ``nothing``; its id, and the seconds until the API has answered."""
+    body = {"dag_id": "nothing", "from_date": first, "to_date": last, "max_active_runs": limit}
+    began = time.monotonic()
+    made = airflow.post("/api/v2/backfills", body)
+    return made["id"], time.monotonic() - began

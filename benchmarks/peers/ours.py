@@ -1,0 +1,113 @@
+"""Retrofill's side of the comparison, on the whole embedded stack with its real drivers."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from datetime import date, timedelta
+from pathlib import Path
+
+import psycopg
+from confluent_kafka import TopicPartition
+from tests.support.installation import until
+
+from benchmarks.start import started
+from benchmarks.support.flights import User
+from retrofill.bus.clients import producer, reader
+from retrofill.bus.envelope import headers_of, wire_headers
+from retrofill.bus.partitioning import partition_of
+from retrofill.bus.topics import Topic
+from retrofill.messages.backfills import BackfillRequested
+
+PIPELINES = Path(__file__).parent / "pipelines.py"
+FIRST = date(2001, 1, 1)
+SECONDS = 600.0
+
+
+class Retrofill:
+    """A user's stack with the pipelines applied."""
+
+    def __init__(self, user: User) -> None:
+        self.user = user
+        self.settings = user.settings()
+        self.notes = Path(user.environment["PEER_NOTES"])
+        self._sender = producer(self.settings, "bench")
+        self._day = 0
+        user.run("pipelines", "apply", str(PIPELINES))
+
+    def accept(self, runs: int, repeat: int) -> float:
+        """Seconds from a request until its ``BackfillPlanned`` is read: from then on all of its runs are there."""
+        id = f"accept-{repeat}"
+        topic = f"{self.settings.topic_prefix}{Topic.BACKFILL_EVENTS}"
+        partition = TopicPartition(topic, partition_of(id, self.settings.partitions))
+        subscriber = reader(self.settings, f"bench-{uuid.uuid4().hex[:6]}", **{"fetch.wait.max.ms": 5})
+        _, end = subscriber.get_watermark_offsets(partition)
+        subscriber.assign([TopicPartition(topic, partition.partition, end)])
+        subscriber.poll(5)
+        began = time.monotonic()
+        self._request("nothing", runs, id)
+        while (message := subscriber.poll(60)) is not None:
+            if message.error() is None and message.key() == id.encode():
+                seconds = time.monotonic() - began
+                answer = json.loads(message.value() or b"{}")
+                assert (answer["type"], answer["runs"]) == ("BackfillPlanned", runs), answer
+                subscriber.close()
+                # Its runs are not what is measured.
+                self.user.run("backfill", "cancel", id)
+                self._ended(id)
+                return seconds
+        raise AssertionError("there was no answer")
+
+    def first_run(self) -> float:
+        """Seconds from a request for one day until its run is told as running."""
+        self._day += 1
+        return started(self.settings, self._sender, self._day)
+
+    def runs_a_second(self, runs: int, repeat: int) -> float:
+        """From the first start to the last end, by the database's clock."""
+        id = f"trivial-{repeat}"
+        self._request("nothing", runs, id, max_active_runs=64, reprocess_behavior="completed")
+        self._ended(id)
+        with psycopg.connect(self.settings.dsn_of("owner")) as conn:
+            row = conn.execute(
+                "SELECT count(*) FILTER (WHERE state = 'succeeded'), max(finished_at) - min(started_at) "
+                "FROM retrofill.run WHERE backfill_id = %s",
+                [id],
+            ).fetchone()
+        assert row is not None and row[0] == runs, row
+        return float(runs / row[1].total_seconds())
+
+    def deadlines(self, count: int, repeat: int) -> list[float]:
+        """Seconds from each missed deadline's moment until its callback was called."""
+        self.notes.write_text("")
+        id = f"late-{repeat}"
+        self._request("late", count, id, reprocess_behavior="completed")
+        until(lambda: len(_times(self.notes)) == count, "callbacks", seconds=SECONDS)
+        with psycopg.connect(self.settings.dsn_of("owner")) as conn:
+            rows = conn.execute("SELECT due_at FROM retrofill.deadline WHERE backfill_id = %s ORDER BY due_at", [id])
+            due = [row[0].timestamp() for row in rows]
+        self.user.run("backfill", "cancel", id)
+        self._ended(id)
+        return [noted - moment for noted, moment in zip(_times(self.notes), due, strict=True)]
+
+    def _request(self, pipeline: str, runs: int, id: str, **more: object) -> None:
+        # A range of its own for each, so that every run is a new one.
+        self._day += 1
+        first = FIRST if pipeline == "nothing" else FIRST + timedelta(days=self._day * runs)
+        last = first + timedelta(days=runs - 1)
+        body = BackfillRequested.model_validate(
+            {"pipeline": pipeline, "from": str(first), "to": str(last), "reprocess_behavior": "completed", **more}
+        )
+        topic = f"{self.settings.topic_prefix}{Topic.BACKFILL_REQUESTS}"
+        self._sender.produce(topic, key=id, value=body.encode(), headers=wire_headers(headers_of(body, "bench")))
+        self._sender.flush()
+
+    def _ended(self, id: str) -> None:
+        with psycopg.connect(self.settings.dsn_of("owner"), autocommit=True) as conn:
+            ended = "SELECT ended_at IS NOT NULL FROM retrofill.backfill WHERE id = %s"
+            until(lambda: conn.execute(ended, [id]).fetchone() == (True,), f"the end of {id}", seconds=SECONDS)
+
+
+def _times(notes: Path) -> list[float]:
+    return sorted(float(line) for line in notes.read_text().split()) if notes.exists() else []
