@@ -1,7 +1,7 @@
 """Run schedules: ``python -m tests.simulation --seed N`` repeats one, ``--seconds 60`` or ``--schedules 500`` runs many.
 
 Prints schedules a minute, faults by kind, events checked and violations; the exit status is 1 where there was one. Each
-violation comes with the command that repeats it.
+violation comes with the command that repeats it. ``--jobs`` processes share the seeds.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ import argparse
 import os
 import sys
 import time
-import traceback
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 
-from tests.simulation import shims
-from tests.simulation.mutations import MUTATIONS, applied
-from tests.simulation.schedule import Result, run_schedule
+from tests.simulation.jobs import Done, Share, find, run_all, stay_on_one_processor
+from tests.simulation.mutations import MUTATIONS
+
+# Each mutation is found within these.
+MUTATED_SCHEDULES = 300
 
 
 def main() -> int:
@@ -28,22 +30,16 @@ def main() -> int:
             [sys.executable, "-m", "tests.simulation", *sys.argv[1:]],
             {**os.environ, "PYTHONHASHSEED": "0"},
         )
-    _stay_on_one_processor()
-    if given.seed is not None:
-        given.first, given.schedules = given.seed, 1
     if given.mutation is not None:
         names = list(MUTATIONS) if given.mutation == "all" else [given.mutation]
-        found = [_find(name, given.first, given.schedules or 200) for name in names]
-        return 0 if all(found) else 1
-    with shims.exchanged():
-        return _many(given.first, given.schedules, given.seconds)
-
-
-def _stay_on_one_processor() -> None:
-    """One thread runs at a time: to pass the turn to one on another processor costs more."""
-    if hasattr(os, "sched_setaffinity"):
-        usable = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {usable[os.getpid() % len(usable)]})
+        return (
+            0 if _find_all(names, Share(given.first, schedules=given.schedules or MUTATED_SCHEDULES), given.jobs) else 1
+        )
+    if given.seed is not None:
+        return _many(given.seed, 1, None, 1)
+    if given.schedules is None and given.seconds is None:
+        given.seconds = 60.0
+    return _many(given.first, given.schedules, given.seconds, given.jobs)
 
 
 def _arguments() -> argparse.Namespace:
@@ -52,60 +48,40 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=0, help="the first seed (default 0)")
     parser.add_argument("--schedules", type=int, help="so many schedules")
     parser.add_argument("--seconds", type=float, help="for so long")
+    cores = os.cpu_count() or 1
+    parser.add_argument("--jobs", type=int, default=cores, help=f"so many processes at a time (default {cores})")
     parser.add_argument(
         "--mutation", choices=["all", *MUTATIONS], help="break the services' code so, and see which seed finds it"
     )
     return parser.parse_args()
 
 
-def _find(name: str, first: int, schedules: int) -> bool:
-    """Whether the simulation finds the mutation, and how fast; the exit status is 0 where it does."""
+def _find_all(names: list[str], share: Share, jobs: int) -> bool:
+    """Say of each mutation which seed finds it; whether all were found."""
+    with ProcessPoolExecutor(min(jobs, len(names))) as pool:
+        asked = {name: pool.submit(find, name, share) for name in names}
+        for name, answer in asked.items():
+            sys.stdout.write(f"{name}: {answer.result() or f'not found in {share.schedules} schedules'}\n")
+            sys.stdout.flush()
+    return all(answer.result() is not None for answer in asked.values())
+
+
+def _many(first: int, schedules: int | None, seconds: float | None, jobs: int) -> int:
+    if jobs == 1:
+        stay_on_one_processor(os.getpid())
     began = time.perf_counter()
-    with shims.exchanged(), applied(name):
-        for seed in range(first, first + schedules):
-            try:
-                run_schedule(seed)
-            except Exception as e:  # noqa: BLE001 - whatever it breaks is what is looked for
-                what = f"{type(e).__name__}: {e}"[:150]
-                seconds = time.perf_counter() - began
-                sys.stdout.write(f"{name}: found by seed {seed} after {seconds:.1f} s: {what}\n")
-                return True
-    sys.stdout.write(f"{name}: not found in {schedules} schedules\n")
-    return False
+    done = run_all([Share(first, number, jobs, schedules, seconds) for number in range(jobs)])
+    _summary(done, time.perf_counter() - began)
+    return 1 if any(each.failed for each in done) else 0
 
 
-def _many(first: int, schedules: int | None, seconds: float | None) -> int:
-    if schedules is None and seconds is None:
-        seconds = 60.0
-    results: list[Result] = []
-    failed: list[int] = []
-    began, used = time.perf_counter(), time.process_time()
-    seed = first
-    while (schedules is None or seed - first < schedules) and (
-        seconds is None or time.perf_counter() - began < seconds
-    ):
-        try:
-            results.append(run_schedule(seed))
-        except Exception as e:  # noqa: BLE001 - told below, with how to repeat it
-            failed.append(seed)
-            _tell(seed, e)
-        seed += 1
-    _summary(results, failed, time.perf_counter() - began, time.process_time() - used)
-    return 1 if failed else 0
-
-
-def _tell(seed: int, error: Exception) -> None:
-    sys.stdout.write(f"seed {seed}: {type(error).__name__}: {error}\n")
-    if not isinstance(error, AssertionError):
-        sys.stdout.write("".join(traceback.format_exception(error)[-6:]))
-    sys.stdout.write(f"    repeat it: python -m tests.simulation --seed {seed}\n")
-
-
-def _summary(results: list[Result], failed: list[int], seconds: float, used: float) -> None:
-    count = len(results) + len(failed)
+def _summary(done: list[Done], seconds: float) -> None:
+    results = [result for each in done for result in each.results]
+    failed = sorted(seed for each in done for seed in each.failed)
+    count, used = len(results) + len(failed), sum(each.used for each in done)
     injected: Counter[str] = sum((r.injected for r in results), Counter())
     lines = [
-        f"{count} schedules in {seconds:.1f} s: {60 * count / seconds:,.0f} a minute, "
+        f"{count} schedules in {seconds:.1f} s by {len(done)} processes: {60 * count / seconds:,.0f} a minute, "
         f"{60 * count / used:,.0f} a minute of processor time",
         f"{sum(r.steps for r in results):,} steps, {sum(r.statements for r in results):,} statements, "
         f"{sum(r.commits for r in results):,} commits and {sum(r.events for r in results):,} events checked",

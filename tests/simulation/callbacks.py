@@ -27,6 +27,14 @@ class SimulatedTry:
         world.scheduler.spawn(process, "call", self._call)
 
     def _call(self) -> None:
+        calling = self._world.calling
+        calling.append(self._process)
+        try:
+            self._do()
+        finally:
+            calling.remove(self._process)
+
+    def _do(self) -> None:
         world, scheduler = self._world, self._world.scheduler
         scheduler.step("call")
         if self._killed or scheduler.now + self._process.offset >= self._alive_until():

@@ -95,6 +95,9 @@ class Driver:
     def _run(self) -> None:
         scheduler = self.world.scheduler
         reported = False
+        if scheduler.random.random() < self.world.slow:
+            # Its session takes its time, maybe until the attempt's first lease is over: its own lease begins after it.
+            scheduler.wait(object(), scheduler.random.random() * 3 * self.world.settings.lease_seconds)
         self.alive_until = self._clock() + self.world.settings.lease_seconds
         if self._say(RunHeartbeat(**self.told)) and self._asked("may_begin") and self.works():
             reported = self._publish() if self.launch.publication else self._work()
@@ -113,7 +116,9 @@ class Driver:
 
         def ask() -> None:
             assert self.executor.host is not None
+            over = self.world.oracle.is_over(self.launch)
             answer.append(getattr(self.executor.host, what)(self.launch))
+            self.world.oracle.told(self.launch, what, over=over, answer=answer[0])
             self.world.scheduler.wake(answer)
 
         self.world.scheduler.spawn(host, what, ask)

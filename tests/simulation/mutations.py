@@ -23,6 +23,7 @@ from retrofill.store.tables import SERVICE_TABLES, callback
 from run_starter import decide
 from run_starter.hosting import DriverHost
 from run_starter.leases import Leases
+from tests.simulation import shims
 
 Patch = Callable[[Any, str, Any], None]
 
@@ -104,21 +105,27 @@ def unknown_batch_is_resent(patch: Patch) -> None:
 
 def ends_by_counting(patch: Patch) -> None:
     """A backfill is complete when as many ends of runs were read as it has runs."""
-    ended: Counter[str] = Counter()
+
+    def ended() -> Counter[str]:
+        process: Any = shims.scheduler().me().process
+        found: Counter[str] = process.__dict__.setdefault("ended", Counter())
+        return found
+
     remember = planner._remember
 
     def count(tx: Any, one: Any) -> None:
         if type(one.message).__name__ in ("RunSucceeded", "RunFailed", "RunCancelled"):
-            ended[one.key] += 1
+            ended()[one.key] += 1
         remember(tx, one)
 
     progress = backfills.progress
 
     def by_count(conn: Any, row: Any) -> Any:
-        return replace(progress(conn, row), any_unfinished=ended[row["id"]] < row["runs"])
+        return replace(progress(conn, row), any_unfinished=ended()[row["id"]] < row["runs"])
 
     patch(planner, "_remember", count)
     patch(backfills, "progress", by_count)
+    patch(backfills, "to_be_decided", backfills.still_active)
 
 
 def no_looks_at_takeover(patch: Patch) -> None:

@@ -16,6 +16,7 @@ from retrofill.domain import deadline as deadline_domain
 from retrofill.domain import run as run_domain
 from retrofill.domain import task_run as task_run_domain
 from retrofill.domain.run import LIVE, UNFINISHED
+from run_starter.executors import Launch
 from tests.simulation.memory.rows import Tx
 
 if TYPE_CHECKING:
@@ -137,10 +138,13 @@ class Oracle:
 
     def _limits(self, tx: Tx) -> None:
         runs = self._database.rows("run")
-        claimed = [new for name, old, new in tx.changes if name == "run" and new and new["state"] == "starting"]
+        # A limit that was lowered counts for later claims, not for what else happens to runs that are starting.
+        claimed = [
+            new
+            for name, old, new in tx.changes
+            if name == "run" and old and new and old["state"] == "queued" and new["state"] == "starting"
+        ]
         for run in claimed:
-            if run["state"] != "starting":
-                continue
             limit = next(b["max_active_runs"] for b in self._database.rows("backfill") if b["id"] == run["backfill_id"])
             live = [r for r in runs if r["backfill_id"] == run["backfill_id"] and r["state"] in LIVE]
             self._require(len(live) <= limit, f"{len(live)} live runs of backfill {run['backfill_id']}, limit {limit}")
@@ -184,6 +188,15 @@ class Oracle:
                 self.beats[body["run_id"], body["attempt"]] += 1
                 offset = self._world.broker.topics[topic][partition].high_watermark - 1
                 self.came[body["run_id"], body["attempt"]].append((partition, offset, self._database.now()))
+
+    def is_over(self, launch: Launch) -> bool:
+        """Whether the attempt has ended, or a newer one was claimed: it never lives again."""
+        row = next(r for r in self._database.rows("run") if r["id"] == launch.run_id)
+        return bool(row["attempt"] != launch.attempt or row["state"] not in LIVE)
+
+    def told(self, launch: Launch, what: str, *, over: bool, answer: bool) -> None:
+        """A host answered its driver. ``over``: whether the attempt was over when it was asked."""
+        self._require(not (over and answer), f"{what} of {launch.key} was answered with yes though it was over")
 
     def began(self, driver: Driver, at_work: list[Driver]) -> None:
         """A driver begins with the user's code. Where clocks jump, a lease may end before its driver knows."""

@@ -107,6 +107,10 @@ class Scheduler:
         for task in list(process.tasks):
             if task is not self.current:
                 self._unwind(task)
+            else:
+                # It is what ends it, or is about to wait: it finds out with its next turn.
+                task.waits_for = task.until = None
+        process.frozen = False
 
     def _unwind(self, task: Task) -> None:
         if task.ended:
@@ -223,20 +227,28 @@ class Scheduler:
             self._due_events()
             if self.until is not None and self.until():
                 return None
-            ready = [t for t in self.tasks if self._is_ready(t)]
+            ready = self._ready()
             if ready:
                 return ready[0] if len(ready) == 1 else ready[int(self.random.random() * len(ready))]
             if not self._advance():
                 self.failure = Stuck("every task waits for ever")
                 return None
 
-    def _is_ready(self, task: Task) -> bool:
-        if task.process.frozen:
-            return False
-        if task.until is not None and task.until <= self.now:
-            task.waits_for = task.until = None
-            task.timed_out = True
-        return task.waits_for is None and task.until is None
+    def _ready(self) -> list[Task]:
+        """Tasks that can go on. It is the simulation's innermost loop."""
+        ready, now = [], self.now
+        for task in self.tasks:
+            if task.process.frozen:
+                continue
+            if task.until is not None:
+                if task.until > now:
+                    continue
+                task.waits_for = task.until = None
+                task.timed_out = True
+            elif task.waits_for is not None:
+                continue
+            ready.append(task)
+        return ready
 
     def _due_events(self) -> None:
         while self._events and self._events[0][0] <= self.now:

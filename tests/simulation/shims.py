@@ -25,6 +25,7 @@ from tests.simulation.bus.admin import FakeAdmin
 from tests.simulation.bus.connections import Connections
 from tests.simulation.bus.consumer import FakeConsumer
 from tests.simulation.bus.producer import FakeProducer
+from tests.simulation.interned import interned
 from tests.simulation.scheduler import Scheduler
 
 _scheduler: Scheduler | None = None
@@ -243,6 +244,7 @@ def _no_join(self: Any, timeout: float | None = None) -> None:
     """Instead of ``join``: whoever stops a process in the simulation looks at its tasks."""
 
 
+_PACKAGES = ("retrofill", "backfill_planner", "run_starter", "deadline_watcher", "callback_runner")
 # module → the names in it that are exchanged
 _EXCHANGED: dict[str, dict[str, Any]] = {
     "retrofill.bus.loop": {"time": _Time, "shard_transaction": _noted_transaction},
@@ -299,7 +301,8 @@ def exchanged() -> Iterator[None]:
             before.append((owner, last, owner.__dict__.get(last, _MISSING)))
             setattr(owner, last, instead)
     try:
-        yield
+        with interned(_PACKAGES):
+            yield
     finally:
         for owner, name, value in reversed(before):
             if value is _MISSING:

@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from tests.simulation.schedule import DRAIN_SECONDS, Faults, Scenario, run_until_drained
+from tests.simulation.faults import Faults
+from tests.simulation.schedule import DRAIN_SECONDS, Scenario, run_until_drained
 from tests.simulation.shims import exchanged
 from tests.simulation.world import World
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from tests.simulation.scheduler import Scheduler
 from tests.simulation.shims import exchanged
 
 ROOT = Path(__file__).parents[2]
-SCHEDULES = 40
+SCHEDULES = 500
 
 
 def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -42,10 +43,26 @@ def test_a_seed_repeats_its_schedule() -> None:
     assert first == again
 
 
+def test_a_seed_is_the_same_schedule_in_every_process_and_after_any_other() -> None:
+    """Alone, after others in one process, and shared out to several: the printed steps are those of the same schedules."""
+    seeds = range(5, 9)
+    alone = [counted(simulate("--seed", str(seed))) for seed in seeds]
+    together = counted(simulate("--first", "5", "--schedules", "4", "--jobs", "1"))
+    shared = counted(simulate("--first", "5", "--schedules", "4", "--jobs", "3"))
+    assert together == shared == [sum(each) for each in zip(*alone, strict=True)]
+
+
+def counted(said: subprocess.CompletedProcess[str]) -> list[int]:
+    """Steps, statements, commits and events."""
+    assert said.returncode == 0, said.stdout + said.stderr
+    line = next(line for line in said.stdout.splitlines() if "statements" in line)
+    return [int(number.replace(",", "")) for number in re.findall(r"[\d,]*\d", line)]
+
+
 def test_a_violation_is_found_and_told_with_its_seed() -> None:
     """Each mutation is well-meant, small, and breaks something (CONTRIBUTING.md tells how to look for the rest)."""
     for name in ("unknown_batch_is_resent", "claims_beyond_limits", "no_attempt_guard"):
-        said = simulate("--mutation", name, "--schedules", "40")
+        said = simulate("--mutation", name, "--schedules", "100")
         assert said.returncode == 0, said.stdout + said.stderr
         assert f"{name}: found by seed" in said.stdout
     assert len(MUTATIONS) > 3

@@ -15,13 +15,13 @@ from retrofill.messages.base import Message
 from retrofill.settings import Settings
 from retrofill.store.tables import SERVICE_TABLES
 from run_starter.executors import Launch
-from tests.simulation import shims
+from tests.simulation import shims, sizes
 from tests.simulation.bus.broker import Broker
 from tests.simulation.bus.groups import Group
 from tests.simulation.drivers import Driver
 from tests.simulation.memory.engine import IDLE_SECONDS, Database
 from tests.simulation.oracle import Oracle
-from tests.simulation.scheduler import Scheduler
+from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.services import Instance
 
 SESSION_SECONDS = 6.0
@@ -49,17 +49,18 @@ class World:
         random.seed(seed)
         shims.running(self.scheduler)
         self.random = self.scheduler.random
-        self.partitions = self.random.choice([1, 2, 2, 3])
+        self.size = sizes.choose(self.random)
+        self.partitions = self.random.choice(self.size.partitions)
         self.settings = _settings().model_copy(
             update={
                 "partitions": self.partitions,
-                "lease_seconds": self.random.choice([4.0, 8.0, 15.0]),
+                "lease_seconds": self.random.choice(self.size.lease_seconds),
                 "batch_messages": self.random.choice([1, 3, 20]),
             }
         )
-        # Half of the schedules are without deadlines, and shorter for it.
-        self.services = self.random.choice([ALL, ALL[:2]])
-        self.duplicates = self.lost_notifications = self.lost_answers = self.failing_calls = self.late = 0.0
+        # Many schedules are without deadlines, and shorter for it.
+        self.services = ALL if self.random.random() < self.size.with_deadlines else ALL[:2]
+        self.duplicates = self.lost_notifications = self.lost_answers = self.failing_calls = self.late = self.slow = 0.0
         self.database = Database(self.scheduler)
         marker_seconds = self.random.choice([0.001, 0.05, 0.5])
         self.broker = Broker(self.scheduler, lambda: self.random.random() * marker_seconds)
@@ -69,6 +70,7 @@ class World:
         self.instances: list[Instance] = []
         self.drivers: list[Driver] = []
         self.at_work: list[Driver] = []
+        self.calling: list[Process] = []  # runners of callbacks, once for each call that is under way
         self.failing: set[tuple[str, Any]] = set()  # pipeline and start of intervals whose user code fails
         self.injected: Counter[str] = Counter()
         self.published: dict[str, int] = {}  # ce_id → how often it was published
@@ -110,6 +112,11 @@ class World:
     def alive(self, service: Service | None = None) -> list[Instance]:
         """Replicas that live."""
         return [i for i in self.instances if i.process.alive and (service is None or i.service is service)]
+
+    def is_disturbed(self) -> bool:
+        """Whether a process stands still or is cut off, and is to go on."""
+        processes = [each.process for each in (*self.alive(), *self.drivers)]
+        return any(process.alive and (process.frozen or process.cut) for process in processes)
 
     def publish(self, topic: Topic, key: str, message: Message, *, partition: int | None = None, times: int = 1) -> str:
         """A client's message; its ``ce_id``."""
@@ -198,14 +205,16 @@ class World:
                 group.leave(member)
         self.broker.woken()
 
-    def rebalance(self) -> None:
-        """The coordinator moves partitions."""
-        self.random.choice(list(self.broker.groups.values())).rebalance()
+    def rebalance(self, service: Service | None = None) -> None:
+        """The coordinator moves partitions of a service, or its relay."""
+        service = service or self.random.choice(self.services)
+        group = service.group("")
+        self.broker.groups[self.random.choice([group, f"{group}-relay"])].rebalance()
         self.broker.woken()
 
     def heal(self) -> None:
         """All faults stop; there is one replica of each service at least."""
-        self.duplicates = self.lost_notifications = self.lost_answers = self.failing_calls = self.late = 0.0
+        self.duplicates = self.lost_notifications = self.lost_answers = self.failing_calls = self.late = self.slow = 0.0
         for instance in self.alive():
             instance.process.frozen = instance.process.cut = False
             instance.process.lost_answers = 0.0  # type: ignore[attr-defined]

@@ -315,6 +315,7 @@ class Loop:
         for key in keys:
             shard.looks.pop(key, None)
             crash_point(f"look:before-begin:{key}")
+        tx: Transaction | None = None
         try:
             with self._transaction(shard) as tx:
                 crash_point("look:begun")
@@ -322,6 +323,10 @@ class Loop:
                 crash_point("look:before-commit")
             crash_point("look:committed")
         except Exception as e:  # noqa: BLE001 - classified by the caller; a look is never lost
+            if tx is not None and classify(e) is Fault.WAIT:
+                # It may have committed, and only the answer was lost: then nobody else looks where it asked to. A batch
+                # finds that out by its offsets.
+                self._add_looks(shard, tx.looks)
             return e
         metrics.LOOK_SECONDS.observe(time.monotonic() - began)
         shard.failures = 0

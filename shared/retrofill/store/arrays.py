@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from sqlalchemy import ARRAY, bindparam, column, func
@@ -18,8 +19,17 @@ def rows_of(
 ) -> TableValuedAlias:
     """``unnest`` of one array a column, called ``name``; ``number`` names a column that counts the rows from 1."""
     more = {"with_ordinality": number} if number else {}
+    types = {c: _types(kind) for c, (kind, _) in columns.items()}  # type: ignore[arg-type]  # hashed by identity
+    arrays = (bindparam(f"{name}_{c}", list(values), types[c][1]) for c, (_, values) in columns.items())
     return (
-        func.unnest(*(bindparam(f"{name}_{c}", list(values), ARRAY(kind)) for c, (kind, values) in columns.items()))
-        .table_valued(*(column(c, kind) for c, (kind, _) in columns.items()), name=name, **more)
+        func.unnest(*arrays)
+        .table_valued(*(column(c, one) for c, (one, _) in types.items()), name=name, **more)
         .render_derived()
     )
+
+
+@cache
+def _types(kind: TypeEngine[Any] | type[TypeEngine[Any]]) -> tuple[TypeEngine[Any], ARRAY[Any]]:
+    """A type and its array, the same ones each time: SQLAlchemy computes the cache key of each instance once."""
+    one = kind() if isinstance(kind, type) else kind
+    return one, ARRAY(one)

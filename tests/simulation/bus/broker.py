@@ -46,6 +46,8 @@ class Partition:
     def __init__(self, place: tuple[str, int]) -> None:
         self.place = place
         self.entries: list[Entry] = []
+        # Up to here everything was found to be decided: it stays so.
+        self._stable = 0
 
     @property
     def high_watermark(self) -> int:
@@ -54,10 +56,13 @@ class Partition:
 
     def last_stable(self) -> int:
         """Up to here everything is decided."""
-        for offset, entry in enumerate(self.entries):
-            if entry.transaction is not None and self.place not in entry.transaction.marked:
-                return offset
-        return len(self.entries)
+        entries, end = self.entries, len(self.entries)
+        while self._stable < end:
+            transaction = entries[self._stable].transaction
+            if transaction is not None and self.place not in transaction.marked:
+                break
+            self._stable += 1
+        return self._stable
 
     def next(self, position: int, *, committed: bool) -> int | None:
         """The offset of the next message from ``position`` that may be read, or ``None``."""
@@ -88,7 +93,9 @@ class TransactionalId:
 
 
 class Reader(Protocol):
-    """A consumer that waits in a poll."""
+    """A consumer. ``waits``: in a poll."""
+
+    waits: bool
 
     def has_news(self) -> bool:
         """Whether a poll would give something."""
@@ -116,7 +123,7 @@ class Broker:
     def woken(self) -> None:
         """Something changed: those for whom there is something now go on."""
         for reader in self.readers:
-            if reader.has_news():
+            if reader.waits and reader.has_news():
                 self.turns.wake(reader)
 
     def append(

@@ -76,6 +76,7 @@ class FakeConsumer:
         self._on_assign: Callable[..., None] | None = None
         self._on_revoke: Callable[..., None] | None = None
         self._wakes = object()
+        self.waits = False
         connections.process.on_death.append(self._die)
         connections.add(self)
 
@@ -162,15 +163,20 @@ class FakeConsumer:
         self._c.scheduler.step("poll")
         self._broker.expire()
         if self._c.process.cut:
-            self._c.scheduler.wait(self, timeout)
+            self._wait(timeout)
             return None
         if self._member is not None:
             self._reconcile()
         found = self._next()
         if found is None:
             # Longer than asked for: whatever there is to do wakes it.
-            self._c.scheduler.wait(self, 3.0)
+            self._wait(3.0)
         return found
+
+    def _wait(self, seconds: float) -> None:
+        self.waits = True
+        self._c.scheduler.wait(self, seconds)
+        self.waits = False
 
     def consume(self, count: int, timeout: float) -> list[FakeMessage]:
         """Some of what is there now."""
@@ -192,6 +198,8 @@ class FakeConsumer:
         if place in self._paused:
             return False
         log = self._broker.topics[place[0]][place[1]]
+        if position >= log.high_watermark and self._told_end.get(place) == position:
+            return False
         if log.next(position, committed=self._committed) is not None:
             return True
         return self._told_end.get(place) != max(position, log.end(committed=self._committed))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any, Protocol
 
 from sqlalchemy import TextClause
@@ -173,8 +174,13 @@ class MemoryResult(IteratorResult[Any]):
     rowcount: int
 
 
+@cache
+def _metadata(names: tuple[str, ...]) -> SimpleResultMetaData:
+    return SimpleResultMetaData(names)
+
+
 def _result(outcome: Outcome) -> MemoryResult:
-    result = MemoryResult(SimpleResultMetaData(outcome.names), iter(outcome.rows))
+    result = MemoryResult(_metadata(tuple(outcome.names)), iter(outcome.rows))
     result.rowcount = outcome.rowcount
     return result
 

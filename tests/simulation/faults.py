@@ -1,0 +1,221 @@
+"""What goes wrong in a schedule: at random steps, or where it hurts most, to anybody or to whoever is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.simulation.memory import errors
+from tests.simulation.scheduler import Process, Task
+from tests.simulation.world import SESSION_SECONDS, World
+
+# Between a decision and what follows it. There are fewer such steps: each is chosen so much more often.
+COMMITS = frozenset({"commit", "committed"})
+MORE_OFTEN = 8
+
+
+class Faults:
+    """Happen at random steps, until told to stop."""
+
+    def __init__(self, world: World, chance: float) -> None:
+        self._world = world
+        self._chance = chance
+        self.on = True
+        deaths = [self.crash, self.lose_machine, self.start, self.kill_driver, self.disconnect]
+        stalls = [self.freeze, self.cut, self.freeze_caller, self.freeze_machine, self.stall_driver, self.rebalance]
+        moves = [self.rebalance, self.rebalance, self.start, self.freeze, self.cut]
+        clocks = [self.jump, self.jump_database]
+        every = [*deaths, self.crash, *stalls, *clocks]
+        # Each schedule has its own favourites.
+        self._kinds: list[Any] = world.random.choice([deaths, stalls, moves, every, every])
+        if self._kinds is every:
+            self._kinds = world.random.sample(every, world.random.randint(1, len(every)))
+        self._only_commits = world.random.random() < 0.4
+        # How likely it is that it happens to the process that is at the step.
+        self._here = world.random.choice([0.0, 0.5, 1.0])
+        self._at: Task | None = None
+
+    def step(self, task: Task, what: str) -> None:
+        """Maybe now."""
+        random = self._world.random
+        if not self.on or random.random() >= self._chance_at(what):
+            return
+        fault = random.choice(self._kinds)
+        if fault == self.disconnect:
+            self.disconnect(task, what)
+            return
+        self._at = task
+        self._inject(fault)
+        self._at = None
+
+    def plan(self, seconds: float) -> None:
+        """Some more at random moments within ``seconds``: while everybody waits there are hardly any steps."""
+        scheduler, random = self._world.scheduler, self._world.random
+        for _ in range(random.choice([0, 0, 1, 2])):
+            scheduler.at(scheduler.now + random.random() * seconds, self._strike)
+
+    def _strike(self) -> None:
+        kinds = [kind for kind in self._kinds if kind != self.disconnect]
+        if self.on and kinds:
+            self._inject(self._world.random.choice(kinds))
+
+    def _inject(self, fault: Callable[[], bool]) -> None:
+        if fault():
+            self._world.injected[fault.__name__] += 1
+
+    def _chance_at(self, what: str) -> float:
+        if not self._only_commits:
+            return self._chance
+        return self._chance * MORE_OFTEN if what in COMMITS else 0.0
+
+    def _victim(self) -> Any:
+        alive, random = self._world.alive(), self._world.random
+        if self._at is not None and random.random() < self._here:
+            alive = [each for each in alive if each.process is self._at.process] or alive
+        return random.choice(alive) if alive else None
+
+    def _just_expelled(self) -> float:
+        """Seconds after which a silent process is given up, and a little: it wakes up while its successor takes over."""
+        return SESSION_SECONDS + self._world.random.random() * 0.4
+
+    def crash(self) -> bool:
+        """kill -9."""
+        victim = self._victim()
+        if victim is None:
+            return False
+        self._world.crash(victim, machine=False)
+        self._start_later(victim.service)
+        return True
+
+    def lose_machine(self) -> bool:
+        """A machine is gone with all its connections."""
+        victim = self._victim()
+        if victim is None:
+            return False
+        self._world.crash(victim, machine=True)
+        self._start_later(victim.service)
+        return True
+
+    def _start_later(self, service: Any) -> None:
+        world = self._world
+
+        def again() -> None:
+            if sum(not (i.process.frozen or i.process.cut) for i in world.alive(service)) < 2:
+                world.start(service)
+
+        world.scheduler.at(world.scheduler.now + world.random.random() * 3.0, again)
+
+    def start(self) -> bool:
+        """One more replica."""
+        service = self._world.random.choice(self._world.services)
+        if len(self._world.alive(service)) >= 3:
+            return False
+        self._world.start(service)
+        return True
+
+    def rebalance(self) -> bool:
+        """Partitions move, or a relay."""
+        victim = self._victim()
+        self._world.rebalance(None if victim is None else victim.service)
+        return True
+
+    def freeze(self) -> bool:
+        """A process stands still, maybe for so long that it is a zombie when it goes on."""
+        victim = self._victim()
+        if victim is None or victim.process.frozen:
+            return False
+        about_now = self._just_expelled()
+        self._world.freeze(victim, self._world.random.choice([0.5, 4.0, about_now, about_now, 12.0, 25.0]))
+        self._start_later(victim.service)
+        return True
+
+    def freeze_caller(self) -> bool:
+        """A runner stands still in the middle of a call until its lease is over, and then goes on."""
+        callers = [each for each in self._world.alive() if each.process in self._world.calling]
+        if not callers:
+            return False
+        victim = self._world.random.choice(callers)
+        if victim.process.frozen:
+            return False
+        self._world.freeze(victim, self._world.random.choice([9.0, 11.0, 13.0, 16.0]))
+        self._start_later(victim.service)
+        return True
+
+    def freeze_machine(self) -> bool:
+        """A run-starter stands still with the drivers that it hosts, until their leases are over, and goes on with them."""
+        world = self._world
+        hosts = [each for each in world.alive() if each.executor is not None and each.executor.drivers]
+        if not hosts:
+            return False
+        victim = world.random.choice(hosts)
+        if victim.process.frozen:
+            return False
+        seconds = world.settings.lease_seconds + world.random.choice([3.0, 4.0, 6.0, 9.0])
+        world.freeze(victim, seconds)
+        for driver in victim.executor.drivers.values():
+            self._stall(driver.process, seconds)
+        self._start_later(victim.service)
+        return True
+
+    def cut(self) -> bool:
+        """A process loses Kafka only."""
+        victim = self._victim()
+        if victim is None or victim.process.cut:
+            return False
+        about_now = self._just_expelled()
+        self._world.cut(victim, self._world.random.choice([1.0, about_now, about_now, 20.0]))
+        self._start_later(victim.service)
+        return True
+
+    def jump(self) -> bool:
+        """A process's clock goes ahead."""
+        victim = self._victim()
+        if victim is None:
+            return False
+        self._world.scheduler.jump(victim.process, self._world.random.choice([0.1, 5.0, 60.0]))
+        return True
+
+    def jump_database(self) -> bool:
+        """The database's clock goes ahead."""
+        self._world.database.offset += self._world.random.choice([0.05, 1.0, 10.0])
+        return True
+
+    def _driver(self) -> Any:
+        alive = [d for d in self._world.drivers if d.process.alive and d.process.tasks]
+        return self._world.random.choice(alive) if alive else None
+
+    def kill_driver(self) -> bool:
+        """A driver's process ends."""
+        driver = self._driver()
+        if driver is None:
+            return False
+        driver.die("killed")
+        return True
+
+    def stall_driver(self) -> bool:
+        """A driver stands still and goes on when it may have been given up."""
+        driver = self._driver()
+        if driver is None or driver.process.frozen:
+            return False
+        self._stall(driver.process, self._world.random.choice([2.0, 10.0, 40.0]))
+        return True
+
+    def _stall(self, process: Process, seconds: float) -> None:
+        process.frozen = True
+
+        def thaw() -> None:
+            process.frozen = False
+
+        self._world.scheduler.at(self._world.scheduler.now + seconds, thaw)
+
+    def disconnect(self, task: Task, what: str) -> None:
+        """A connection to Postgres breaks; of a commit nobody may know whether it landed."""
+        mine = [tx for tx in self._world.database.open if tx.who == task.process.name]
+        if what not in ("statement", "commit", "committed"):
+            return
+        self._world.injected[f"disconnect at {what}"] += 1
+        if what != "committed":
+            for tx in mine:
+                if not tx.waits_for:
+                    self._world.database.terminate(tx)
+        raise errors.disconnected("server closed the connection unexpectedly")

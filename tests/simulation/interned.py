@@ -1,0 +1,187 @@
+"""Statements that were built before are not built again: what SQLAlchemy makes of the same arguments is kept.
+
+Its expressions are immutable, so that one object can stand in any number of statements. To build them took half of a
+schedule's time. The services' own code runs all the same: only SQLAlchemy's part of it is looked up.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from enum import Enum
+from functools import wraps
+from typing import Any
+
+import sqlalchemy
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.sql.cache_key import HasCacheKey
+from sqlalchemy.sql.elements import ColumnElement
+from sqlalchemy.sql.functions import Function, FunctionElement, _FunctionGenerator
+from sqlalchemy.sql.selectable import HasCTE, Select, SelectBase, TableValuedAlias
+from sqlalchemy.types import TypeEngine
+
+_MOST = 20_000
+_FUNCTIONS: list[Any] = [
+    *(sqlalchemy.select, sqlalchemy.update, sqlalchemy.insert, sqlalchemy.delete, sqlalchemy.exists),
+    *(sqlalchemy.bindparam, sqlalchemy.column, sqlalchemy.literal, sqlalchemy.cast, sqlalchemy.and_, sqlalchemy.or_),
+    postgresql.insert,
+]
+_METHODS: list[tuple[type, list[str]]] = [
+    (ColumnElement, ["operate", "label"]),
+    (Select, ["where", "join", "join_from", "select_from", "group_by", "order_by", "limit", "with_for_update"]),
+    (SelectBase, ["scalar_subquery", "lateral", "exists"]),
+    (HasCTE, ["cte"]),
+    (sqlalchemy.Update, ["where", "values", "returning"]),
+    (sqlalchemy.Delete, ["where", "returning"]),
+    (sqlalchemy.Insert, ["values", "from_select", "returning"]),
+    (sqlalchemy.Exists, ["where"]),
+    (Function, ["filter"]),
+    (FunctionElement, ["table_valued"]),
+    (TableValuedAlias, ["render_derived"]),
+]
+_IDENTITIES = (HasCacheKey, TypeEngine, type)
+_PLAIN = (str, int, float, bytes, datetime, timedelta, Enum, type(None))
+_Made = tuple[Any, Any, Any]
+
+
+class _Kept:
+    """What was made, by what it was made of; what was not asked for in a long while is forgotten."""
+
+    def __init__(self) -> None:
+        self._young: dict[Any, _Made] = {}
+        self._old: dict[Any, _Made] = {}
+
+    def get(self, key: Any) -> Any:
+        found = self._young.get(key)
+        if found is None:
+            found = self._old.get(key)
+            if found is None:
+                return None
+            self._young[key] = found
+        return found[0]
+
+    def put(self, key: Any, made: Any, args: Any, more: Any) -> None:
+        # The arguments are kept with it: an id in a key is theirs as long as the key is there.
+        self._young[key] = (made, args, more)
+        if len(self._young) > _MOST:
+            self._young, self._old = {}, self._young
+
+
+_kept = _Kept()
+
+
+class _Unknown(Exception):
+    """A value that may change, or whose equality says little."""
+
+
+def _key(value: Any) -> Any:
+    kind = type(value)
+    how = _HOW.get(kind)
+    if how is None:
+        how = _HOW[kind] = _how(kind)
+    return how(value)
+
+
+def _how(kind: type) -> Callable[[Any], Any]:
+    if issubclass(kind, _IDENTITIES):
+        return id
+    if issubclass(kind, _PLAIN):
+        # 1, 1.0 and True are the same key of a dictionary.
+        return lambda value: (kind, value)
+    return _unknown
+
+
+def _unknown(value: Any) -> Any:
+    raise _Unknown
+
+
+_HOW: dict[type, Callable[[Any], Any]] = {
+    str: lambda value: value,
+    frozenset: id,
+    list: lambda value: (list, tuple([_key(each) for each in value])),
+    tuple: lambda value: (tuple, tuple([_key(each) for each in value])),
+    dict: lambda value: (dict, tuple([(_key(name), _key(each)) for name, each in value.items()])),
+}
+
+
+def _interned(name: str, make: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(make)
+    def call(*args: Any, **more: Any) -> Any:
+        try:
+            key = (name, tuple([_key(each) for each in args]), _key(more) if more else None)
+        except _Unknown:
+            return make(*args, **more)
+        made = _kept.get(key)
+        if made is None:
+            made = make(*args, **more)
+            _kept.put(key, made, args, more)
+        return made
+
+    return call
+
+
+def _operate(make: Callable[..., Any]) -> Callable[..., Any]:
+    """As ``_interned``; the operator is a function, of which there is one."""
+
+    @wraps(make)
+    def call(self: Any, op: Any, *other: Any, **more: Any) -> Any:
+        try:
+            key = (id(op), id(self), tuple([_key(each) for each in other]), _key(more) if more else None)
+        except _Unknown:
+            return make(self, op, *other, **more)
+        made = _kept.get(key)
+        if made is None:
+            made = make(self, op, *other, **more)
+            _kept.put(key, made, (self, op, other), more)
+        return made
+
+    return call
+
+
+def _called(make: Callable[..., Any]) -> Callable[..., Any]:
+    """As ``_interned``, for ``func.name(…)``."""
+
+    @wraps(make)
+    def call(self: Any, *args: Any, **more: Any) -> Any:
+        names = tuple(self._FunctionGenerator__names)
+        try:
+            key = ("func", names, tuple([_key(each) for each in args]), _key(more) if more else None)
+        except _Unknown:
+            return make(self, *args, **more)
+        made = _kept.get(key)
+        if made is None:
+            made = make(self, *args, **more)
+            _kept.put(key, made, args, more)
+        return made
+
+    return call
+
+
+@contextmanager
+def interned(packages: tuple[str, ...]) -> Iterator[None]:
+    """What the modules of ``packages`` ask SQLAlchemy for is made once, meanwhile."""
+    before: list[tuple[Any, str, Any]] = []
+
+    def exchange(owner: Any, name: str, instead: Any) -> None:
+        before.append((owner, name, owner.__dict__[name]))
+        setattr(owner, name, instead)
+
+    instead = {id(each): _interned(f"{each.__module__}.{each.__name__}", each) for each in _FUNCTIONS}
+    for module_name, module in sorted(sys.modules.items()):
+        if module_name.split(".")[0] in packages:
+            for name, value in list(vars(module).items()):
+                if id(value) in instead:
+                    exchange(module, name, instead[id(value)])
+    for kind, names in _METHODS:
+        for name in names:
+            owner = next(each for each in kind.__mro__ if name in each.__dict__)
+            make = owner.__dict__[name]
+            exchange(owner, name, _operate(make) if name == "operate" else _interned(f"{owner.__name__}.{name}", make))
+    exchange(_FunctionGenerator, "__call__", _called(_FunctionGenerator.__call__))
+    try:
+        yield
+    finally:
+        for owner, name, value in reversed(before):
+            setattr(owner, name, value)

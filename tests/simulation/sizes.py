@@ -1,0 +1,86 @@
+"""How large a schedule is: most are small, because a small one ends soon and most mistakes need no more; some are large."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Size:
+    """What a schedule chooses from: each field has the values that are equally likely."""
+
+    partitions: tuple[int, ...]
+    busy_seconds: tuple[float, ...]
+    # Whether there are deadlines, with which probability, and how many a run has.
+    with_deadlines: float
+    alerts: int
+    tasks: tuple[int, ...]
+    lease_seconds: tuple[float, ...]
+    replicas: tuple[int, ...]
+    pipelines: tuple[int, ...]
+    # With which probability a pipeline is applied once more.
+    applied_again: float
+    backfills: tuple[int, ...]
+    # Of a backfill's range.
+    days: tuple[int, ...]
+    # Within so many seconds its request comes.
+    within_seconds: tuple[float, ...]
+    commands: tuple[int, ...]
+    # Of a fault, at each step.
+    chances: tuple[float, ...]
+
+
+SMALL = Size(
+    partitions=(1, 1, 1, 2),
+    busy_seconds=(5.0, 15.0, 30.0),
+    with_deadlines=0.3,
+    alerts=1,
+    tasks=(1, 1, 1, 1, 2),
+    lease_seconds=(4.0, 4.0, 8.0),
+    replicas=(1, 1, 2),
+    pipelines=(1,),
+    applied_again=0.05,
+    backfills=(1, 1, 1, 1, 2),
+    days=(1, 1, 1, 2),
+    within_seconds=(0.2, 2.0),
+    commands=(0, 0, 0, 1),
+    chances=(0.002, 0.005, 0.01, 0.01, 0.02),
+)
+MIDDLE = Size(
+    partitions=(1, 2, 3),
+    busy_seconds=(10.0, 30.0),
+    with_deadlines=0.5,
+    alerts=2,
+    tasks=(1, 2),
+    lease_seconds=(4.0, 8.0, 15.0),
+    replicas=(1, 1, 2),
+    pipelines=(1, 1, 2),
+    applied_again=0.2,
+    backfills=(1, 2),
+    days=(1, 2, 3),
+    within_seconds=(1.0, 6.0),
+    commands=(0, 0, 1, 2),
+    chances=(0.0, 0.003, 0.01),
+)
+LARGE = Size(
+    partitions=(1, 2, 2, 3),
+    busy_seconds=(20.0, 40.0),
+    with_deadlines=0.5,
+    alerts=2,
+    tasks=(1, 2),
+    lease_seconds=(4.0, 8.0, 15.0),
+    replicas=(1, 1, 2),
+    pipelines=(1, 1, 2),
+    applied_again=0.3,
+    backfills=(1, 2, 3),
+    days=(1, 2, 3),
+    within_seconds=(1.0, 12.0),
+    commands=(0, 0, 1, 3),
+    chances=(0.0, 0.002, 0.005, 0.01),
+)
+
+
+def choose(chance: random.Random) -> Size:
+    """Small most of the time."""
+    return chance.choices((SMALL, MIDDLE, LARGE), weights=(90, 8, 2))[0]
