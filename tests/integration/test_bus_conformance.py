@@ -17,7 +17,7 @@ from tests.simulation.scheduler import Scheduler
 from tests.support.installation import Installation, Servers
 
 from retrofill.bus.clients import admin, producer, reader
-from retrofill.bus.relay import _last_value
+from retrofill.bus.relay import CURSOR_KEY, TAKEN_KEY, _last_cursor
 
 PARTITIONS = 3
 END = KafkaError._PARTITION_EOF
@@ -186,19 +186,30 @@ def a_transaction_over_partitions(clients: Clients) -> list[Any]:
 
 
 def the_relays_cursor(clients: Clients) -> list[Any]:
-    """The last committed value, wherever one begins to read."""
+    """The last committed value before the own mark, wherever one begins to read; what comes after the mark is not read."""
     transactional = clients.producer("x")
     transactional.init_transactions(10)
-    for value in (b"1", b"2"):
+    for key, value in (
+        (CURSOR_KEY, b"1"),
+        (TAKEN_KEY, b"7"),
+        (CURSOR_KEY, b"2"),
+        (CURSOR_KEY, None),
+        (TAKEN_KEY, b"8"),
+        (CURSOR_KEY, b"4"),
+    ):
         transactional.begin_transaction()
-        send(transactional, clients, value)
-        transactional.commit_transaction(10)
+        transactional.produce(clients.topic, key=key, value=value or b"3", partition=0)
+        if value is None:
+            transactional.abort_transaction(10)
+        else:
+            transactional.commit_transaction(10)
         settle(clients)
-    transactional.begin_transaction()
-    send(transactional, clients, b"3")
-    transactional.abort_transaction(10)
-    settle(clients)
-    return [_last_value(clients.reader("read_committed"), TopicPartition(clients.topic, 0, n)) for n in range(6)]
+    read = [
+        _last_cursor(clients.reader("read_committed"), TopicPartition(clients.topic, 0, start), mark)
+        for start, mark in ((0, b"7"), (0, b"8"), (1, b"8"), (4, b"8"), (8, b"8"))
+    ]
+    assert read == [b"1", b"2", b"2", b"2", None]
+    return read
 
 
 def where_keys_land(clients: Clients) -> list[Any]:

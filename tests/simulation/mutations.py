@@ -76,22 +76,6 @@ def batches_without_epoch(patch: Patch) -> None:
     patch(Relay, "_number", number)
 
 
-def cursor_before_fencing(patch: Patch) -> None:
-    """The relay reads the cursor before it fences its predecessor in Kafka."""
-    take_over = Relay._take_over
-    read = Relay._read_cursor
-
-    def early(self: Any) -> Any:
-        cursor = read(self)
-        self._read_cursor = lambda: cursor
-        try:
-            return take_over(self)
-        finally:
-            del self._read_cursor
-
-    patch(Relay, "_take_over", early)
-
-
 def unknown_batch_is_dropped(patch: Patch) -> None:
     """The relay takes a batch that was numbered for one that was published."""
     recover = Relay._recover
@@ -205,7 +189,6 @@ MUTATIONS: dict[str, Callable[[Patch], None]] = {
         no_offset_comparison,
         no_attempt_guard,
         batches_without_epoch,
-        cursor_before_fencing,
         unknown_batch_is_dropped,
         unknown_batch_is_resent,
         ends_by_counting,

@@ -33,6 +33,8 @@ POLL_SECONDS = 0.5
 RETRY_SECONDS = 0.5
 KAFKA_SECONDS = 10.0
 CURSOR_KEY = b"cursor"
+# Beside the cursor: the epoch of whoever took over last.
+TAKEN_KEY = b"taken"
 
 
 @dataclass(frozen=True)
@@ -187,6 +189,7 @@ class Relay(threading.Thread):
         )
         client.init_transactions(KAFKA_SECONDS)
         crash_point("relay:fenced")
+        self._mark(client)
         cursor = self._read_cursor()
         batch = self._recover(cursor)
         metrics.TAKEOVERS.labels("relay").inc()
@@ -286,14 +289,25 @@ class Relay(threading.Thread):
         with _reading(self._settings, f"{self._instance}-cursor") as consumer:
             return consumer.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=KAFKA_SECONDS)[1]
 
+    def _mark(self, client: Producer) -> None:
+        """Commit the epoch to the cursor's topic: whoever reads it there has read the outcome of all that came before.
+
+        Without it the answer to a read of the cursor would have to be taken for the newest: a broker that is just coming up
+        again may still know of less (``docs/decisions/relay-reads-its-own-mark.md``).
+        """
+        client.begin_transaction()
+        self._produce(client, self._topic, TAKEN_KEY, str(self._epoch).encode(), [])
+        client.flush(KAFKA_SECONDS)
+        client.commit_transaction(KAFKA_SECONDS)
+
     def _read_cursor(self) -> int:
-        """The number of the last published batch, read committed to the end; 0 where nothing was."""
+        """The number of the last published batch, read committed up to the own mark; 0 where nothing was published."""
         with _reading(self._settings, f"{self._instance}-cursor") as consumer:
             low, high = consumer.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=KAFKA_SECONDS)
             back = 100
             while True:
                 start = max(low, high - back)
-                found = _last_value(consumer, TopicPartition(self._topic, 0, start))
+                found = _last_cursor(consumer, TopicPartition(self._topic, 0, start), str(self._epoch).encode())
                 if found is not None or start == low:
                     return int(found or 0)
                 back *= 10
@@ -312,22 +326,21 @@ class _reading:
         self._consumer.close()
 
 
-def _last_value(consumer: Consumer, start: TopicPartition) -> bytes | None:
-    """The last value from ``start`` to the end of the partition. Raises ``KafkaException``."""
+def _last_cursor(consumer: Consumer, start: TopicPartition, mark: bytes) -> bytes | None:
+    """The last cursor from ``start`` to ``mark``. Raises ``KafkaException``, also where the mark does not come."""
     consumer.assign([start])
     last: bytes | None = None
-    while True:
-        message = consumer.poll(KAFKA_SECONDS)
-        if message is None:
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+    until = time.monotonic() + KAFKA_SECONDS
+    while (message := consumer.poll(max(0.0, until - time.monotonic()))) is not None:
         error = message.error()
         if error is None:
-            value = message.value()
-            last = value.encode() if isinstance(value, str) else value
-        elif error.code() == KafkaError._PARTITION_EOF:
-            return last
-        else:
+            if message.key() == CURSOR_KEY:
+                last = message.value()
+            elif message.value() == mark:
+                return last
+        elif error.code() != KafkaError._PARTITION_EOF:
             raise KafkaException(error)
+    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
 
 def _short(error: BaseException) -> str:
