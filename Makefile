@@ -14,10 +14,10 @@ WORKERS ?= 2
 export RETROFILL_HOME ?= $(CURDIR)/.retrofill
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test chaos bench bench-peers lint types schemas lock clean
+.PHONY: help setup demo compose-demo test chaos bench bench-peers lint types schemas lock clean
 
 help: ## show this
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 $(VENV)/.made: requirements.lock requirements-build.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -32,6 +32,9 @@ setup: $(VENV)/.made ## make the virtual environment
 
 demo: setup ## the year 2013 of the flights as a backfill (DAYS=30: a short one; KEEP=1: leave the stack up)
 	$(BIN)/python examples/flights/demo.py --days $(DAYS) $(if $(KEEP),--keep)
+
+compose-demo: setup ## thirty days on containers, two replicas a service, some killed (needs Docker; DAYS=, KEEP=1)
+	$(BIN)/python examples/flights/compose_demo.py --days $(if $(filter-out 365,$(DAYS)),$(DAYS),30) $(if $(KEEP),--keep)
 
 test: setup lint types schemas ## all checks and tests (WORKERS=1: one after the other)
 	$(BIN)/python -m pytest $(if $(filter-out 1,$(WORKERS)),-n $(WORKERS) --dist loadfile --no-loadscope-reorder)

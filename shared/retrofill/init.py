@@ -1,8 +1,9 @@
-"""Everything that must exist before a service starts: schema, roles, topics."""
+"""Everything that must exist before a service starts: schema, roles, topics, and the users and ACLs of Kafka."""
 
 from __future__ import annotations
 
 from retrofill.bus.create_topics import create_topics
+from retrofill.bus.create_users import create_users
 from retrofill.settings import Settings
 from retrofill.store.init import prepare_database
 
@@ -11,3 +12,5 @@ def initialise(settings: Settings) -> None:
     """Prepare Postgres and Kafka. Idempotent; raises one of the errors of the two where they contradict the settings."""
     prepare_database(settings)
     create_topics(settings)
+    if settings.kafka_acls:
+        create_users(settings)

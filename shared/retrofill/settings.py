@@ -1,14 +1,17 @@
 """Settings: every one is an environment variable ``RETROFILL_<NAME>``; nothing is read at import.
 
 Endpoints that are not set are taken from the endpoints file that ``retrofill up`` writes into ``RETROFILL_HOME``, so that
-every command works in the folder of an embedded stack without any setting at all.
+every command works in the folder of an embedded stack without any setting at all. ``RETROFILL_<NAME>_FILE`` names a file that
+holds the value: that is how secrets come in without being in an environment.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import os
 import re
+from collections.abc import Mapping
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, Literal
@@ -16,9 +19,11 @@ from typing import Any, Literal
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import (
     BaseSettings,
+    EnvSettingsSource,
     JsonConfigSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
 )
 
 ENDPOINTS_FILE = "endpoints.json"
@@ -39,8 +44,31 @@ class Settings(BaseSettings):
 
     # where things are
     kafka_bootstrap_servers: str | None = Field(None, description="host:port of Kafka brokers, comma separated")
-    kafka_config: dict[str, str] = Field(
-        default_factory=dict, description="More librdkafka properties for every client, as JSON (security.protocol, …)"
+    kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
+        "PLAINTEXT", description="How clients talk to Kafka"
+    )
+    kafka_sasl_mechanism: Literal["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN"] = Field(
+        "SCRAM-SHA-512", description="How they log in, where the protocol has SASL"
+    )
+    kafka_username: str | None = Field(
+        None, description="Name to log in with; default: the topic prefix and who it is, as in retrofill.run-starter"
+    )
+    kafka_password: SecretStr | None = Field(None, description="Password to log in with")
+    kafka_passwords: dict[str, SecretStr] = Field(
+        default_factory=dict,
+        description="Password by name of service, driver, operator, requester, as JSON; who is not named uses kafka_password",
+    )
+    kafka_users: dict[str, str] = Field(
+        default_factory=dict,
+        description="Kafka's name for each of these, as JSON, where it is not the default of kafka_username",
+    )
+    kafka_acls: bool = Field(False, description="Whether init also makes Kafka users (SCRAM) and their ACLs")
+    kafka_ssl_ca: Path | None = Field(None, description="PEM file of the authorities that Kafka's certificate is from")
+    kafka_ssl_certificate: Path | None = Field(None, description="PEM file of the client's certificate, for mutual TLS")
+    kafka_ssl_key: Path | None = Field(None, description="PEM file of its key")
+    kafka_ssl_key_password: SecretStr | None = Field(None, description="Password of that key")
+    kafka_config: dict[str, SecretStr] = Field(
+        default_factory=dict, description="More librdkafka properties for every client, as JSON; they win"
     )
     postgres_dsn: SecretStr | None = Field(None, description="DSN of the database's owner: migrations and the CLI")
     postgres_service_dsns: dict[str, SecretStr] = Field(
@@ -73,6 +101,10 @@ class Settings(BaseSettings):
         default_factory=dict,
         description="Signing secrets of webhooks by name, as JSON: name = [whsec_…, …], the newest first",
     )
+    callback_topics: list[str] = Field(
+        default_factory=list,
+        description="Topics that callbacks may write, as JSON: init lets the callback-runner do so",
+    )
     webhook_timeout_seconds: float = Field(15.0, gt=0, description="Time limit of one call of a webhook")
     webhook_allow: list[str] = Field(
         default_factory=list,
@@ -83,6 +115,7 @@ class Settings(BaseSettings):
     )
 
     # the embedded stack
+    embedded_kafka_auth: bool = Field(False, description="Whether the embedded Kafka asks for passwords and has ACLs")
     kafka_port: int = Field(19092, description="Preferred port of the embedded Kafka; the next free one otherwise")
     postgres_port: int = Field(15432, description="Preferred port of the embedded Postgres")
     spark_port: int = Field(15002, description="Preferred port of the embedded Spark Connect server")
@@ -128,12 +161,14 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the signature is the library's
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - likewise
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Arguments first, then the environment, then the endpoints file of the stack in ``home``."""
-        known: dict[str, Any] = {**env_settings(), **init_settings()}
+        """Arguments first, then the environment, files that it names, and the endpoints file of the stack in ``home``."""
+        file_settings = FromFiles(settings_cls)
+        known: dict[str, Any] = {**file_settings(), **env_settings(), **init_settings()}
         home = Path(known.get("home", cls.model_fields["home"].default))
         return (
             init_settings,
             env_settings,
+            file_settings,
             JsonConfigSettingsSource(settings_cls, json_file=home / ENDPOINTS_FILE),
         )
 
@@ -144,11 +179,38 @@ class Settings(BaseSettings):
             raise NotConfigured("RETROFILL_POSTGRES_DSN")
         return secret.get_secret_value()
 
+    def kafka_user(self, who: str) -> str:
+        """Kafka's name for a service, or for another of those in ``retrofill.bus.access``."""
+        return self.kafka_users.get(who, f"{self.topic_prefix}{who}")
+
+    def acting_as(self, who: str) -> Settings:
+        """The settings with the Kafka login of ``who``, where there is one of its own."""
+        own = self.kafka_passwords.get(who)
+        if own is not None:
+            return self.model_copy(update={"kafka_username": self.kafka_user(who), "kafka_password": own})
+        return self if self.kafka_username else self.model_copy(update={"kafka_username": self.kafka_user(who)})
+
     def bootstrap_servers(self) -> str:
         """Kafka's address. Raises ``NotConfigured`` where none is known."""
         if self.kafka_bootstrap_servers is None:
             raise NotConfigured("RETROFILL_KAFKA_BOOTSTRAP_SERVERS")
         return self.kafka_bootstrap_servers
+
+
+class FromFiles(EnvSettingsSource):
+    """Values from the files that variables named ``RETROFILL_<NAME>_FILE`` name, without the line's end."""
+
+    def _load_env_vars(self) -> Mapping[str, str | None]:
+        ours = {f"{self.env_prefix}{name}_file".lower(): name for name in self.settings_cls.model_fields}
+        named = {ours[key.lower()]: path for key, path in os.environ.items() if path and key.lower() in ours}
+        return {f"{self.env_prefix}{name}".lower(): _content(name, path) for name, path in named.items()}
+
+
+def _content(name: str, path: str) -> str:
+    try:
+        return Path(path).read_text("utf-8").rstrip("\r\n")
+    except OSError as e:
+        raise SettingsError(f"RETROFILL_{name.upper()}_FILE cannot be read: {e.strerror}: {path}") from e
 
 
 def _is_webhook_secret(text: str) -> bool:

@@ -162,29 +162,6 @@ def test_another_number_of_partitions_is_refused(installation: Installation) -> 
     assert "7 were fixed at init" in refused.said()
 
 
-def test_a_service_may_only_write_what_is_its_own(installation: Installation) -> None:
-    import psycopg
-
-    from retrofill.store.roles import WRITES
-
-    for name, writes in WRITES.items():
-        dsn = installation.settings.postgres_service_dsns[name].get_secret_value()
-        with psycopg.connect(dsn, autocommit=True) as conn:
-            for table in ("pipeline", "backfill", "backfill_request", "run", "task_run", "deadline", "callback"):
-                allowed = conn.execute(
-                    "SELECT has_table_privilege(%s, 'INSERT'), has_table_privilege(%s, 'UPDATE'), "
-                    "has_table_privilege(%s, 'DELETE')",
-                    [f"retrofill.{table}"] * 3,
-                ).fetchone()
-                rights = writes.get(table, ())
-                assert allowed == ("INSERT" in rights, "UPDATE" in rights, "DELETE" in rights), (name, table)
-            for other in WRITES:
-                mine = conn.execute(
-                    "SELECT has_table_privilege(%s, 'UPDATE')", [f"retrofill.{other.replace('-', '_')}_shard"]
-                ).fetchone()
-                assert mine == (other == name,)
-
-
 def test_the_schema_is_what_the_migrations_make(installation: Installation) -> None:
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext

@@ -20,8 +20,8 @@ from confluent_kafka import Consumer, TopicPartition
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import dict_row
 
+from retrofill.bus.access import CLI_GROUP, OPERATOR
 from retrofill.bus.clients import producer, reader
-from retrofill.bus.create_topics import create_topics
 from retrofill.bus.envelope import headers_of, wire_headers
 from retrofill.bus.partitioning import partition_of
 from retrofill.bus.topics import SERVICES, Topic
@@ -32,7 +32,8 @@ from retrofill.messages.backfills import BackfillRequested
 from retrofill.messages.base import Message
 from retrofill.messages.pipelines import PipelineApplied
 from retrofill.settings import Settings
-from retrofill.stack.layout import KAFKA, POSTGRES
+from retrofill.stack import kafka_auth
+from retrofill.stack.layout import KAFKA, POSTGRES, Layout
 from retrofill.stack.stack import Stack
 
 ROOT = Path(__file__).parents[2]
@@ -49,9 +50,10 @@ READY_AS = {"instant-starter": "run-starter", "light-starter": "run-starter"}
 class Servers:
     """The embedded Kafka and Postgres in a folder, without services and Spark."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *, auth: bool = False) -> None:
         self.home = home
-        self._stack = Stack(Settings(home=home, partitions=PARTITIONS, replication_factor=1), (POSTGRES, KAFKA), ())
+        settings = Settings(home=home, partitions=PARTITIONS, replication_factor=1, embedded_kafka_auth=auth)
+        self._stack = Stack(settings, (POSTGRES, KAFKA), ())
         self.settings = Settings(home=home)
 
     def start(self) -> None:
@@ -63,8 +65,8 @@ class Servers:
         """Stop both."""
         self._stack.down()
 
-    def installation(self) -> Installation:
-        """A new one."""
+    def installation(self, **more: Any) -> Installation:
+        """A new one, with ``more`` settings for its init."""
         name = f"t{uuid.uuid4().hex[:10]}"
         dsn = self.settings.dsn_of("owner")
         with psycopg.connect(make_conninfo(dsn, dbname="postgres"), autocommit=True) as conn:
@@ -78,14 +80,21 @@ class Servers:
                     role: _moved(secret.get_secret_value(), name)
                     for role, secret in self.settings.postgres_service_dsns.items()
                 },
+                **more,
             }
         )
         (self.home / name).mkdir()
         with psycopg.connect(make_conninfo(dsn, dbname=name)) as conn:
             conn.execute("UPDATE retrofill.installation SET topic_prefix = %s", [f"{name}."])
-        initialise(settings)
-        create_topics(settings)
+        initialise(self.as_admin(settings))
         return Installation(settings)
+
+    def as_admin(self, settings: Settings) -> Settings:
+        """The settings of who may do all on Kafka."""
+        identity = Layout(self.home).identity()
+        assert identity is not None
+        open_to_all = settings.kafka_security_protocol == "PLAINTEXT"
+        return settings if open_to_all else kafka_auth.as_admin(settings, identity.passwords)
 
 
 def _moved(dsn: str, database: str) -> Any:
@@ -152,6 +161,17 @@ class Installation:
             "RETROFILL_TOPIC_PREFIX": s.topic_prefix,
             "RETROFILL_PARTITIONS": str(s.partitions),
             "RETROFILL_REPLICATION_FACTOR": "1",
+            **self._logins(),
+        }
+
+    def _logins(self) -> dict[str, str]:
+        s = self.settings
+        if s.kafka_security_protocol == "PLAINTEXT":
+            return {}
+        passwords = {who: password.get_secret_value() for who, password in s.kafka_passwords.items()}
+        return {
+            "RETROFILL_KAFKA_SECURITY_PROTOCOL": s.kafka_security_protocol,
+            "RETROFILL_KAFKA_PASSWORDS": json.dumps(passwords),
         }
 
     def start(self, name: str, wait: bool = True, clock_off: float = 0.0, **environment: str) -> Replica:
@@ -213,6 +233,9 @@ class Installation:
 
     # Kafka
 
+    def _operator(self) -> Settings:
+        return self.settings.acting_as(OPERATOR)
+
     def publish(
         self,
         topic: Topic,
@@ -223,7 +246,7 @@ class Installation:
         headers: dict[str, str] | None = None,
     ) -> str | None:
         """Publish a message; its ``ce_id``, or ``None`` for plain bytes, which go without headers unless given."""
-        sender = producer(self.settings, "test")
+        sender = producer(self._operator(), "test")
         if isinstance(value, Message):
             headers = headers_of(value, "test") | (headers or {})
             value = value.encode()
@@ -245,7 +268,7 @@ class Installation:
 
     def events(self, topic: Topic, *, isolation: str = "read_committed") -> list[Event]:
         """All events of a topic up to its end now, in the order of each partition."""
-        consumer = reader(self.settings, f"test-{uuid.uuid4().hex[:6]}", **{"isolation.level": isolation})
+        consumer = reader(self._operator(), f"{CLI_GROUP}-{uuid.uuid4().hex[:6]}", **{"isolation.level": isolation})
         try:
             return list(_read(consumer, f"{self.settings.topic_prefix}{topic}", self.settings.partitions))
         finally:

@@ -14,7 +14,10 @@ from retrofill.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "deploy/README.md")),
+    *sorted(DOCS.rglob("*.md")),
+]
 MACHINES = [module.MACHINE for module in (backfill, run, task_run, deadline, callback)]
 OUTSIDE = "[*]"
 
@@ -55,6 +58,7 @@ def test_settings_that_the_docs_name_exist() -> None:
     known = {f"RETROFILL_{name.upper()}" for name in Settings.model_fields} | {"RETROFILL_ANSWER_SECONDS"}
     for page in PAGES:
         named = set(re.findall(r"RETROFILL_[A-Z_]+", page.read_text()))
+        named = {name.removesuffix("_FILE") for name in named}
         assert named <= known, f"{page.relative_to(ROOT)}: {named - known}"
 
 

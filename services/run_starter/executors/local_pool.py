@@ -139,8 +139,9 @@ class LocalPool:
         threading.Event().wait()
 
     def _spawn(self) -> None:
+        login = processes.login(self._settings)
         try:
-            worker = Worker(processes.start(self._command, self._settings.home, {}, pipes=True))
+            worker = Worker(processes.start(self._command, self._settings.home, login, pipes=True))
         except OSError as e:
             # No memory, no file left, a full disk: it passes, and without this thread no driver ever starts again.
             log.error("driver_not_started", error=str(e))

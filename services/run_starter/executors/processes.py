@@ -11,7 +11,14 @@ from typing import IO
 
 import psutil
 
+from retrofill.bus.access import DRIVER
+from retrofill.settings import Settings
+
 GRACE_SECONDS = 2.0
+_SECRETS = (
+    "postgres_dsn", "postgres_service_dsns", "kafka_username", "kafka_password", "kafka_passwords", "webhook_secrets"
+)  # fmt: skip
+_NOT_THE_DRIVERS = {f"RETROFILL_{name}{how}".upper() for name in _SECRETS for how in ("", "_FILE")}
 MAX_LOG_BYTES = 50_000_000
 
 
@@ -25,6 +32,24 @@ def driver_log(home: Path) -> IO[bytes]:
     return path.open("ab")
 
 
+def inherited(environment: Mapping[str, str]) -> dict[str, str]:
+    """What a driver gets of our environment: all but the secrets that are not its own."""
+    return {name: value for name, value in environment.items() if name.upper() not in _NOT_THE_DRIVERS}
+
+
+def login(settings: Settings) -> dict[str, str]:
+    """The driver's own login at Kafka. Where there is none, all share one, and the driver has it, too."""
+    own = settings.kafka_passwords.get(DRIVER)
+    if own is None:
+        own = settings.kafka_password
+        user = settings.kafka_username
+    else:
+        user = settings.kafka_user(DRIVER)
+    if own is None or user is None:
+        return {}
+    return {"RETROFILL_KAFKA_USERNAME": user, "RETROFILL_KAFKA_PASSWORD": own.get_secret_value()}
+
+
 def start(command: Sequence[str], home: Path, environment: Mapping[str, str], *, pipes: bool) -> subprocess.Popen[str]:
     """Start a driver in a session of its own, so that a terminal's Ctrl-C reaches it only through us."""
     with driver_log(home) as log:
@@ -33,7 +58,7 @@ def start(command: Sequence[str], home: Path, environment: Mapping[str, str], *,
             stdin=subprocess.PIPE if pipes else subprocess.DEVNULL,
             stdout=subprocess.PIPE if pipes else log,
             stderr=log,
-            env={**os.environ, **environment, "PYTHONUNBUFFERED": "1"},
+            env={**inherited(os.environ), **environment, "PYTHONUNBUFFERED": "1"},
             start_new_session=True,
             text=True,
             bufsize=1,

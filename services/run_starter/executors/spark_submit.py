@@ -169,6 +169,7 @@ class SparkSubmit:
             str(ENTRY),
         ]
         environment = {
+            **processes.login(self._settings),
             "RETROFILL_DRIVER_SOCKET": f"127.0.0.1:{server.getsockname()[1]}",
             "RETROFILL_DRIVER_TOKEN": token,
             "PYSPARK_PYTHON": sys.executable,

@@ -7,6 +7,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
+from pydantic import SecretStr
 
 from retrofill.settings import Settings
 
@@ -14,7 +15,7 @@ _librdkafka = logging.getLogger("librdkafka")
 
 
 def common_config(settings: Settings, client_id: str) -> dict[str, Any]:
-    """What every client has; ``RETROFILL_KAFKA_CONFIG`` (security and the like) wins."""
+    """What every client has; ``RETROFILL_KAFKA_CONFIG`` wins."""
     return {
         "bootstrap.servers": settings.bootstrap_servers(),
         "client.id": client_id,
@@ -22,8 +23,33 @@ def common_config(settings: Settings, client_id: str) -> dict[str, Any]:
         "logger": _librdkafka,
         "allow.auto.create.topics": False,
         "reconnect.backoff.max.ms": 2000,
-        **settings.kafka_config,
+        **security(settings),
+        **{name: value.get_secret_value() for name, value in settings.kafka_config.items()},
     }
+
+
+def security(settings: Settings) -> dict[str, Any]:
+    """How the client proves who it is, and has the broker do so."""
+    protocol = settings.kafka_security_protocol
+    config: dict[str, Any] = {"security.protocol": protocol}
+    if protocol.startswith("SASL_"):
+        config |= {
+            "sasl.mechanism": settings.kafka_sasl_mechanism,
+            "sasl.username": settings.kafka_username,
+            "sasl.password": _secret(settings.kafka_password),
+        }
+    if protocol.endswith("SSL"):
+        config |= {
+            "ssl.ca.location": settings.kafka_ssl_ca,
+            "ssl.certificate.location": settings.kafka_ssl_certificate,
+            "ssl.key.location": settings.kafka_ssl_key,
+            "ssl.key.password": _secret(settings.kafka_ssl_key_password),
+        }
+    return {name: str(value) for name, value in config.items() if value is not None}
+
+
+def _secret(value: SecretStr | None) -> str | None:
+    return None if value is None else value.get_secret_value()
 
 
 def producer(settings: Settings, client_id: str, **more: Any) -> Producer:

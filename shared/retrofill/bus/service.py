@@ -64,7 +64,7 @@ MakeHandler = Callable[[Context], Handler]
 
 def run_service(service: Service, make_handler: MakeHandler, channels: Sequence[str] = ()) -> int:
     """Run ``service`` until a signal ends it; returns the exit status."""
-    settings = Settings()
+    settings = Settings().acting_as(service.name)
     configure_logging(settings.log_level)
     configure_tracing(service.name)
     arm(settings.crash_point)

@@ -25,6 +25,8 @@ class Topic(StrEnum):
 
 
 COMPACTED = frozenset({Topic.PIPELINES, Topic.BACKFILL_STATES, Topic.INTERVAL_STATES})
+# What others than services write too, with whatever partitioner: on a wrong partition it is published again by its reader.
+PUBLISHED_AGAIN = frozenset({Topic.PIPELINES, Topic.BACKFILL_REQUESTS, Topic.RUN_REPORTS, Topic.CALLBACK_REQUESTS})
 
 
 @dataclass(frozen=True)

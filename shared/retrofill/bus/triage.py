@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from retrofill.bus.envelope import BAD_NAME, ID_NAMESPACE, MAX_HEADER_BYTES, Record, header_bytes
 from retrofill.bus.handler import Received
 from retrofill.bus.partitioning import partition_of
-from retrofill.bus.topics import COMPACTED, Topic
+from retrofill.bus.topics import COMPACTED, PUBLISHED_AGAIN, Topic
 from retrofill.messages.base import Undecodable, decode, decode_object
 
 MAX_KEY = 200
@@ -50,6 +50,9 @@ def triage(record: Record, partitions: int, topic_id: str) -> Verdict:
         if key is None:
             return Misplaced(record, _fresh_id(record, derived), derived)
         elsewhere = partition_of(key, partitions) != record.partition
+        if elsewhere and record.topic not in PUBLISHED_AGAIN:
+            # Its reader may not write there, and its writers put nothing on a wrong partition.
+            raise Undecodable("the message is on another partition than its key's: no service of Retrofill wrote it")
         if elsewhere and record.topic not in COMPACTED:
             return Misplaced(record, key, derived)
         if record.value is None and record.topic in COMPACTED:

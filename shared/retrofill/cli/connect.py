@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from pydantic_settings import SettingsError
 from sqlalchemy import Connection, Engine
 
+from retrofill.bus.access import OPERATOR
 from retrofill.cli.errors import UserError
 from retrofill.settings import ENDPOINTS_FILE, Settings
 from retrofill.store.engine import make_engine
@@ -19,7 +20,7 @@ CLIENT = "retrofill-cli"
 def load_settings() -> Settings:
     """The settings of the environment and of the stack in this folder. Raises ``UserError`` where one is wrong."""
     try:
-        return Settings()
+        return Settings().acting_as(OPERATOR)
     except ValidationError as e:
         first = e.errors(include_url=False)[0]
         name = "_".join(str(step) for step in first["loc"][:1]).upper()

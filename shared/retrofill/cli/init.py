@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from retrofill.bus.create_topics import TopicsDiffer
+from retrofill.bus.create_users import NoAuthorizer
 from retrofill.cli.errors import UserError
 from retrofill.init import initialise
 from retrofill.settings import Settings
@@ -17,14 +18,16 @@ def register(app: typer.Typer) -> None:
 
 
 def init() -> None:
-    """Prepare Postgres and Kafka: schema, roles and topics. What is there already stays."""
+    """Prepare Postgres and Kafka: schema, roles, topics, and users with their rights. What is there already stays."""
     settings = Settings()
     # Both addresses are needed: found out before anything is changed.
     settings.dsn_of("owner")
     settings.bootstrap_servers()
     try:
         initialise(settings)
-    except (InstallationDiffers, TopicsDiffer) as e:
+    except (InstallationDiffers, TopicsDiffer, NoAuthorizer) as e:
         raise UserError(str(e)) from e
     typer.echo("Postgres  schema and roles are there")
     typer.echo(f"Kafka     topics {settings.topic_prefix}* of {settings.partitions} partitions are there")
+    if settings.kafka_acls:
+        typer.echo(f"Kafka     users {settings.kafka_user('*')} have their rights")

@@ -25,6 +25,7 @@ import os
 import sys
 from typing import IO
 
+from retrofill.bus.access import DRIVER
 from retrofill.bus.crash import arm
 from retrofill.driver.conversation import Conversation
 from retrofill.driver.process import Ending, end_with_host
@@ -39,7 +40,7 @@ from retrofill.tracing import configure_tracing
 def main() -> None:
     """Serve until the host ends it."""
     heard, said = take_pipes()
-    settings = Settings()
+    settings = Settings().acting_as(DRIVER)
     configure_logging(settings.log_level)
     configure_tracing(SOURCE)
     arm(settings.crash_point)

@@ -18,6 +18,7 @@ sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != Pa
 import json  # noqa: E402
 import socket  # noqa: E402
 
+from retrofill.bus.access import DRIVER  # noqa: E402
 from retrofill.bus.crash import arm  # noqa: E402
 from retrofill.driver.conversation import Conversation  # noqa: E402
 from retrofill.driver.process import Ending, end_with_host  # noqa: E402
@@ -31,7 +32,7 @@ from retrofill.tracing import configure_tracing, flush  # noqa: E402
 
 def main() -> None:
     """Serve one run."""
-    settings = Settings()
+    settings = Settings().acting_as(DRIVER)
     configure_logging(settings.log_level)
     configure_tracing(SOURCE)
     arm(settings.crash_point)

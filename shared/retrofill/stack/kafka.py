@@ -11,6 +11,7 @@ from pathlib import Path
 import platformdirs
 
 from retrofill.settings import Settings
+from retrofill.stack import kafka_auth
 from retrofill.stack.java import spark_jars, trust_options
 from retrofill.stack.layout import KAFKA, Identity, Layout
 
@@ -120,6 +121,7 @@ def prepare(
         "log.cleaner.dedupe.buffer.size": 16_777_216,
         "num.network.threads": 2,
         "num.io.threads": 4,
+        **(kafka_auth.broker_settings(identity.passwords) if settings.embedded_kafka_auth else {}),
     }
     if not (data / "meta.properties").exists():
         # Formatted beside its place and moved there: a kill leaves a whole storage or none.
@@ -144,4 +146,5 @@ def prepare(
 
 
 def _write(properties: Path, values: dict[str, object]) -> None:
+    properties.touch(mode=0o600)
     properties.write_text("".join(f"{name}={value}\n" for name, value in values.items()))

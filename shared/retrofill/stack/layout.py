@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from retrofill.bus.topics import SERVICES
+from retrofill.stack import kafka_auth
 
 KAFKA, POSTGRES, SPARK = "kafka", "postgres", "spark-connect"
 SERVERS = (POSTGRES, KAFKA, SPARK)
@@ -18,7 +19,17 @@ PARTS = (*SERVERS, *SERVICES)
 SUPERVISOR = "supervisor"
 # The settings that say where servers are. A stack has its own, whatever the shell of whoever starts it names: it must
 # not prepare a database that it does not run.
-ADDRESSES = ("kafka_bootstrap_servers", "postgres_dsn", "postgres_service_dsns", "spark_remote")
+ADDRESSES = (
+    "kafka_bootstrap_servers",
+    "kafka_security_protocol",
+    "kafka_sasl_mechanism",
+    "kafka_passwords",
+    "kafka_acls",
+    "postgres_dsn",
+    "postgres_service_dsns",
+    "spark_remote",
+)
+SECRETS = ("owner", *SERVICES, "reader", kafka_auth.ADMIN, *map(kafka_auth.secret_name, kafka_auth.USERS))
 # A unix socket's path has 108 bytes at most, and supervisord adds to it while it makes it.
 MAX_SOCKET_PATH = 80
 
@@ -80,18 +91,19 @@ class Layout:
         elif not _is_ours(Path(found.socket).parent):
             # The folder for temporary files was cleared.
             found = replace(found, socket=self._socket())
-        else:
+        elif set(SECRETS) <= set(found.passwords):
             return found
+        # Those that an older version did not know.
+        found = replace(found, passwords={name: secrets.token_hex(16) for name in SECRETS} | found.passwords)
         self._write_identity(found)
         return found
 
     def _new_identity(self) -> Identity:
-        roles = ("owner", *SERVICES, "reader")
         return Identity(
             id=str(uuid.uuid4()),
             # Kafka wants 16 bytes as URL-safe base64, and no dash in front, which its tool takes for an option.
             cluster_id="R" + secrets.token_urlsafe(15)[:19] + "Aw",
-            passwords={role: secrets.token_hex(16) for role in roles},
+            passwords={name: secrets.token_hex(16) for name in SECRETS},
             socket=self._socket(),
             home=str(self.home),
         )

@@ -23,7 +23,7 @@ KILL_SECONDS = 5.0
 
 def environment(layout: Layout, stack_id: str) -> dict[str, str]:
     """What every process of a stack is started with; addresses come from the endpoints file."""
-    foreign = {f"RETROFILL_{name}".upper() for name in ADDRESSES}
+    foreign = {f"RETROFILL_{name}{how}".upper() for name in ADDRESSES for how in ("", "_FILE")}
     return {
         **{name: value for name, value in os.environ.items() if name.upper() not in foreign},
         MARKER: stack_id,

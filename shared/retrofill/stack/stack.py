@@ -21,7 +21,7 @@ from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 from retrofill.bus.topics import SERVICES
 from retrofill.init import initialise
 from retrofill.settings import ENDPOINTS_FILE, Settings, write_endpoints
-from retrofill.stack import java, kafka, ports, postgres, processes, spark
+from retrofill.stack import java, kafka, kafka_auth, ports, postgres, processes, spark
 from retrofill.stack.layout import ADDRESSES, KAFKA, PARTS, POSTGRES, SERVERS, SPARK, SUPERVISOR, Identity, Layout
 from retrofill.stack.supervision import PartStatus, Supervisor, Unreachable
 from retrofill.store.init import InstallationDiffers
@@ -123,7 +123,8 @@ class Stack:
         say(POSTGRES, time.monotonic() - began)
         self._await(supervisor, KAFKA, lambda: ports.answers(chosen["kafka"]))
         say(KAFKA, time.monotonic() - began)
-        self._initialise(settings)
+        auth = settings.kafka_security_protocol != "PLAINTEXT"
+        self._initialise(kafka_auth.as_admin(settings, identity.passwords) if auth else settings)
         for name in self._services:
             supervisor.start_part(name)
         for name in self._services:
@@ -193,6 +194,7 @@ class Stack:
             self._layout.home,
             {
                 "kafka_bootstrap_servers": f"127.0.0.1:{chosen['kafka']}",
+                **kafka_auth.endpoints(identity.passwords if self._settings.embedded_kafka_auth else None),
                 "postgres_dsn": owner,
                 "postgres_service_dsns": services,
                 "spark_remote": f"sc://127.0.0.1:{chosen['spark']}",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from psycopg import sql
 from sqlalchemy import Connection, text
 
-from retrofill.bus.topics import CALLBACK_RUNNER, PLANNER, RUN_STARTER, SERVICES, WATCHER
+from retrofill.bus.topics import CALLBACK_RUNNER, PLANNER, RUN_STARTER, SERVICES, WATCHER, Service
 from retrofill.store.tables import SCHEMA, SERVICE_TABLES
 
 READER = "retrofill_reader"
@@ -48,6 +48,17 @@ WRITES: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 
+def bus_rights(service: Service) -> dict[str, tuple[str, ...]]:
+    """What a service may do to its own shards, offsets, outbox and relay; init makes the rows of shards and relay."""
+    own = SERVICE_TABLES[service.package]
+    return {
+        own.shard.name: ("UPDATE",),
+        own.offset.name: ("INSERT", "UPDATE"),
+        own.outbox.name: ("INSERT", "DELETE"),
+        own.relay.name: ("UPDATE",),
+    }
+
+
 def grant(conn: Connection, passwords: Mapping[str, str]) -> None:
     """Make the roles (with ``passwords`` by role where given) and grant each what is its own. Idempotent.
 
@@ -64,9 +75,9 @@ def grant(conn: Connection, passwords: Mapping[str, str]) -> None:
         for table, rights in tables.items():
             for right in rights:
                 _grant_right(conn, service.role, table, right)
-        own = SERVICE_TABLES[service.package]
-        for bus_table in (own.shard, own.offset, own.outbox, own.relay):
-            _run(conn, "GRANT SELECT, INSERT, UPDATE, DELETE ON {} TO {}", (SCHEMA, bus_table.name), service.role)
+        for table, rights in bus_rights(service).items():
+            for right in rights:
+                _grant_right(conn, service.role, table, right)
         _run(conn, "GRANT USAGE ON ALL SEQUENCES IN SCHEMA {} TO {}", SCHEMA, service.role)
 
 

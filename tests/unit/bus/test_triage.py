@@ -141,6 +141,14 @@ def test_a_misplaced_message_is_sent_on_whatever_it_holds():
     assert isinstance(verdict(record(b"{", partition=elsewhere("b-1"))), Misplaced)
 
 
+@pytest.mark.parametrize("topic", [Topic.BACKFILL_EVENTS, Topic.RUN_EVENTS, Topic.DEADLINES])
+def test_what_only_services_write_is_dead_on_a_wrong_partition(topic):
+    """They put nothing there, and whoever reads it may not write it."""
+    made = verdict(record(topic=topic, partition=elsewhere("b-1")))
+    assert isinstance(made, Dead)
+    assert "another partition than its key's" in made.reason
+
+
 def test_a_compacted_topic_is_applied_where_it_arrives_too():
     given = record(PIPELINE, key="p", topic=Topic.PIPELINES, partition=elsewhere("p"))
     moved, received = verdict(given)

@@ -1,0 +1,200 @@
+"""The demo on containers: two replicas of each service, thirty days of the flights, and containers killed in the middle.
+
+Run by ``make compose-demo`` (``DAYS=90``: more; ``KEEP=1``: leave all of it up) on a machine with a Docker engine and Compose.
+The project is ``retrofill-demo``; its passwords are made anew and kept beside its data in ``RETROFILL_HOME``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from demo import FIRST, compare, console, say
+from prepare import prepare, read_flights
+from rich.table import Table
+
+ROOT = Path(__file__).parents[2]
+PROJECT = "retrofill-demo"
+SERVICES = ("backfill-planner", "run-starter", "deadline-watcher", "callback-runner")
+REPLICAS = 2
+# Without what it depends on: all of that is up, and init would run again each time.
+RUN = ("run", "--rm", "--no-TTY", "--no-deps")
+WAIT_SECONDS = 900.0
+LOOK_SECONDS = 2.0
+
+
+class Compose:
+    """``docker compose`` with the demo's project and passwords."""
+
+    def __init__(self, home: Path) -> None:
+        self._env = home / "compose.env"
+        if not self._env.exists():
+            names = [line.split("=")[0] for line in (ROOT / ".env.example").read_text().splitlines() if line[:1] != "#"]
+            self._env.touch(mode=0o600)
+            # The usual ports may be those of an embedded stack.
+            ports = {name: free_port() for name in ("POSTGRES_PORT", "KAFKA_PORT")}
+            callbacks = {"RETROFILL_CALLBACKS": f"'{json.dumps({'page_oncall': 'flights.callbacks:page_oncall'})}'"}
+            values = {name: secrets.token_hex(16) for name in names} | ports | callbacks
+            self._env.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
+
+    def command(self, *args: str) -> list[str]:
+        """The whole command line."""
+        return ["docker", "compose", "--project-name", PROJECT, "--env-file", str(self._env), *args]
+
+    def __call__(self, *args: str, stdin: Any = None) -> None:
+        subprocess.run(self.command(*args), cwd=ROOT, check=True, stdin=stdin)
+
+    def read(self, *args: str) -> str:
+        """What it prints."""
+        return subprocess.run(self.command(*args), cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+    def retrofill(self, *args: str) -> Any:
+        """The command line's JSON document, from a container of its own."""
+        return json.loads(self.read(*RUN, "cli", *args, "--json"))
+
+    def sql(self, query: str) -> str:
+        """What Postgres says."""
+        return self.read("exec", "--no-TTY", "postgres", "psql", "-U", "retrofill", "-Atc", query).strip()
+
+    def containers(self, service: str) -> list[str]:
+        """Ids of those that run."""
+        return self.read("ps", "--quiet", service).split()
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on now."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def copy_in(compose: Compose, folder: Path, to: str) -> None:
+    """A folder's content into the volume that drivers and Spark see."""
+    command = f"mkdir -p {to} && tar -x -C {to}"
+    with subprocess.Popen(["tar", "-c", "-C", str(folder), "."], stdout=subprocess.PIPE) as packed:
+        compose(*RUN, "--entrypoint", "sh", "cli", "-c", command, stdin=packed.stdout)
+
+
+def copy_out(compose: Compose, folder: str, to: Path) -> None:
+    """A folder of that volume to here."""
+    to.mkdir(parents=True, exist_ok=True)
+    command = compose.command(*RUN, "--entrypoint", "tar", "cli", "-c", "-C", folder, ".")
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as packed:
+        subprocess.run(["tar", "-x", "-C", str(to)], stdin=packed.stdout, check=True)
+
+
+def await_runs(show: Callable[[], dict[str, Any]], enough: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """Ask how the backfill stands until that is ``enough``."""
+    until = time.monotonic() + WAIT_SECONDS
+    while not enough(found := show()):
+        if time.monotonic() > until:
+            raise SystemExit(f"the backfill takes too long: {found['by_state']}")
+        time.sleep(LOOK_SECONDS)
+    return found
+
+
+def kill_busy_ones(compose: Compose) -> list[str]:
+    """As a machine that fails, no goodbye: the run-starter that hosts a run, and a planner."""
+    hosts = compose.sql("SELECT host FROM retrofill.run WHERE state = 'running' ORDER BY started_at DESC LIMIT 1")
+    # An instance is called after its service, its host (here a container) and its process.
+    busy = [id for id in compose.containers("run-starter") if f"-{id[:12]}-" in hosts]
+    victims = [(busy or compose.containers("run-starter"))[0], compose.containers("backfill-planner")[0]]
+    subprocess.run(["docker", "kill", *victims], check=True, capture_output=True)
+    return victims
+
+
+def main() -> int:
+    """The whole demo; exit status 1 where anything is not as it must be."""
+    options = argparse.ArgumentParser()
+    options.add_argument("--days", type=int, default=30)
+    options.add_argument("--keep", action="store_true")
+    args = options.parse_args()
+    home = Path(os.environ.get("RETROFILL_HOME", ".retrofill")).absolute()
+    home.mkdir(exist_ok=True)
+    days = [(FIRST + timedelta(days=n)).isoformat() for n in range(max(6, min(args.days, 365)))]
+    say("The flights of 2013 as Parquet")
+    prepare(home / "flights")
+    compose = Compose(home)
+    try:
+        return run(compose, home, days)
+    except subprocess.CalledProcessError as e:
+        raise SystemExit(f"{' '.join(map(str, e.cmd))}: status {e.returncode} {e.stderr or ''}") from e
+    finally:
+        if not args.keep:
+            say("Removing the containers and their data")
+            compose("down", "--volumes", "--timeout", "15")
+
+
+def run(compose: Compose, home: Path, days: list[str]) -> int:
+    """Everything between preparing and removing."""
+    say("The images")
+    began = time.monotonic()
+    compose("build", "--quiet")
+    compose("--profile", "cli", "build", "--quiet", "cli")
+    built = time.monotonic() - began
+    say(f"The containers, {REPLICAS} of each service")
+    began = time.monotonic()
+    compose("up", "--detach", "--wait", *(part for name in SERVICES for part in ("--scale", f"{name}={REPLICAS}")))
+    up = time.monotonic() - began
+    copy_in(compose, home / "flights", "/data/flights")
+    compose(*RUN, "cli", "pipelines", "apply", "/pipelines/flights/pipeline.py")
+    say(f"The backfill: {len(days)} days")
+    id = f"flights-{int(time.time())}"
+    compose.retrofill(
+        "backfill", "create", "flights_daily", "--from", days[0], "--to", days[-1], "--id", id,
+        "--conf", json.dumps({"data": "/data/flights"}),
+    )  # fmt: skip
+
+    def show() -> dict[str, Any]:
+        return dict(compose.retrofill("backfill", "show", id))
+
+    at_kill = await_runs(show, lambda found: found["by_state"].get("succeeded", 0) >= len(days) // 5)
+    victims = kill_busy_ones(compose)
+    console.print(f"killed {', '.join(id[:12] for id in victims)} at {at_kill['by_state']}")
+    shown = await_runs(show, lambda found: found["ended_at"] is not None)
+    return report(compose, home, days, shown, at_kill, {"built": built, "up": up})
+
+
+def report(
+    compose: Compose,
+    home: Path,
+    days: list[str],
+    shown: dict[str, Any],
+    at_kill: dict[str, Any],
+    took: dict[str, float],
+) -> int:
+    """Compare the output with pandas, and print the figures."""
+    out = home / "compose" / str(shown["id"])
+    copy_out(compose, "/data/flights/delays", out / "delays")
+    flights = compare(out, days)
+    expected = int(read_flights()["day"].isin(days).sum())
+    wall = (datetime.fromisoformat(shown["ended_at"]) - datetime.fromisoformat(shown["requested_at"])).total_seconds()
+    again = compose.sql("SELECT count(*) FROM retrofill.run WHERE attempt > 1")
+    say("Summary")
+    table = Table(show_header=False, box=None)
+    for name, value in (
+        ("images", f"built in {took['built']:.0f} s"),
+        ("containers", f"all healthy after {took['up']:.0f} s"),
+        ("runs", ", ".join(f"{n} {state}" for state, n in shown["by_state"].items())),
+        ("backfill", f"{wall:.1f} s"),
+        ("killed", f"a run-starter and a planner at {at_kill['by_state']}; runs that were tried again: {again}"),
+        ("flights", f"{flights:,} in the output, {expected:,} in the source; every day equal to pandas"),
+    ):
+        table.add_row(name, value)
+    console.print(table)
+    good = shown["by_state"] == {"succeeded": len(days)} and flights == expected
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

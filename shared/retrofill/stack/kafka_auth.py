@@ -1,0 +1,62 @@
+"""The embedded Kafka with passwords and rights: its settings, and what its clients' endpoints file has to name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import SecretStr
+
+from retrofill.bus.access import DRIVER, OPERATOR, REQUESTER
+from retrofill.bus.topics import SERVICES
+from retrofill.settings import Settings
+
+ADMIN = "kafka-admin"
+USERS = (*SERVICES, DRIVER, OPERATOR, REQUESTER)
+LISTENER = "PLAINTEXT"
+
+
+def secret_name(who: str) -> str:
+    """What the password is called among those of the stack; the services' other ones are for Postgres."""
+    return who if who == ADMIN else f"kafka-{who}"
+
+
+def broker_settings(passwords: Mapping[str, str]) -> dict[str, object]:
+    """Clients log in by SCRAM with users that are made later; the broker itself and ``init`` by one password in here.
+
+    The controller's listener asks, too: whoever can reach it could change everything.
+    """
+    password = passwords[ADMIN]
+    login = f'org.apache.kafka.common.security.plain.PlainLoginModule required username="{ADMIN}" password="{password}"'
+    return {
+        "listener.security.protocol.map": f"{LISTENER}:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT",
+        "inter.broker.listener.name": LISTENER,
+        "sasl.enabled.mechanisms": "SCRAM-SHA-512,PLAIN",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "sasl.mechanism.controller.protocol": "PLAIN",
+        f"listener.name.{LISTENER.lower()}.plain.sasl.jaas.config": f'{login} user_{ADMIN}="{password}";',
+        f"listener.name.{LISTENER.lower()}.scram-sha-512.sasl.jaas.config": (
+            "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+        ),
+        "listener.name.controller.sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.controller.plain.sasl.jaas.config": f'{login} user_{ADMIN}="{password}";',
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": f"User:{ADMIN}",
+        "allow.everyone.if.no.acl.found": "false",
+    }
+
+
+def endpoints(passwords: Mapping[str, str] | None) -> dict[str, Any]:
+    """What the endpoints file says of it; ``None``: the broker asks for nothing."""
+    return {
+        "kafka_security_protocol": "PLAINTEXT" if passwords is None else "SASL_PLAINTEXT",
+        "kafka_sasl_mechanism": "SCRAM-SHA-512",
+        "kafka_acls": passwords is not None,
+        "kafka_passwords": {} if passwords is None else {who: passwords[secret_name(who)] for who in USERS},
+    }
+
+
+def as_admin(settings: Settings, passwords: Mapping[str, str]) -> Settings:
+    """The settings of who makes the users."""
+    login = {"kafka_username": ADMIN, "kafka_password": SecretStr(passwords[ADMIN]), "kafka_sasl_mechanism": "PLAIN"}
+    return settings.model_copy(update=login)

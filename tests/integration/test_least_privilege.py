@@ -1,0 +1,243 @@
+"""A Kafka that asks for passwords and checks rights: all works with them, and what is not one's own is refused."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.cimpl import NewTopic
+from pydantic import SecretStr
+from tests.support.installation import Installation, Servers, alert, daily, until
+
+from retrofill.bus import access
+from retrofill.bus.access import DRIVER, OPERATOR, REQUESTER
+from retrofill.bus.clients import admin, producer, reader
+from retrofill.bus.create_users import create_users
+from retrofill.bus.topics import SERVICES, WATCHER, Topic
+from retrofill.settings import Settings
+
+SECONDS = 20.0
+THEIRS = "their.callbacks"
+WHO = (*SERVICES, DRIVER, OPERATOR, REQUESTER)
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Servers]:
+    """Servers of their own: Kafka with an authorizer."""
+    with tempfile.TemporaryDirectory(prefix="retrofill-tests-") as home:
+        servers = Servers(Path(home), auth=True)
+        try:
+            servers.start()
+            yield servers
+        finally:
+            servers.stop()
+
+
+@pytest.fixture(scope="module")
+def house(guarded: Servers) -> Iterator[Installation]:
+    """An installation with users and rights, whose topics are full of nonsense before long."""
+    made = guarded.installation()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def clean(guarded: Servers) -> Iterator[Installation]:
+    """One in which services run."""
+    made = guarded.installation(callback_topics=[THEIRS])
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+# What each may do by section 6 of the design, written down by hand: read, write; "." is its own cursor.
+MAY = {
+    "backfill-planner": (
+        "pipelines backfill-requests run-events .",
+        "pipeline-events backfill-events backfill-states deadlines dead-letters . pipelines backfill-requests",
+    ),
+    "run-starter": (
+        "backfill-events run-reports .",
+        "run-events interval-states deadlines dead-letters . run-reports",
+    ),
+    "deadline-watcher": ("deadlines .", "deadline-missed callback-requests dead-letters ."),
+    "callback-runner": ("callback-requests .", "callback-events dead-letters . callback-requests"),
+    DRIVER: ("", "run-reports"),
+    OPERATOR: (
+        " ".join(Topic),
+        "pipelines backfill-requests run-events backfill-events run-reports deadlines callback-requests",
+    ),
+    REQUESTER: (
+        "pipeline-events backfill-events run-events backfill-states interval-states deadline-missed callback-events"
+        " dead-letters",
+        "backfill-requests",
+    ),
+}
+
+
+def names(settings: Settings) -> dict[str, str]:
+    """Every topic there is, by a short name."""
+    prefix = settings.topic_prefix
+    cursors = {f"cursors.{name}": service.cursor_topic(prefix) for name, service in SERVICES.items()}
+    return {str(topic): f"{prefix}{topic}" for topic in Topic} | cursors
+
+
+def expected(who: str, which: int) -> set[str]:
+    return {f"cursors.{who}" if name == "." else name for name in MAY[who][which].split()}
+
+
+def refused(do: Callable[[], object]) -> bool:
+    """Whether Kafka said no; any other trouble is the test's."""
+    try:
+        do()
+    except KafkaException as e:
+        return _is_refusal(e.args[0])
+    return False
+
+
+def _is_refusal(error: KafkaError) -> bool:
+    assert error.code() in (
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    ), error
+    return True
+
+
+def writable(settings: Settings, topics: Collection[str]) -> set[str]:
+    """Those topics that a message could be published on; for all others Kafka said no."""
+    answers: dict[str, KafkaError | None] = {}
+    client = producer(settings, "test")
+
+    def delivered(error: KafkaError | None, message: Message) -> None:
+        answers[message.topic() or ""] = error
+
+    for topic in topics:
+        client.produce(topic, key=b"-", value=b"x", partition=0, on_delivery=delivered)
+    assert client.flush(SECONDS) == 0
+    assert answers.keys() == set(topics)
+    return {topic for topic, error in answers.items() if error is None or not _is_refusal(error)}
+
+
+def readable(settings: Settings, topics: Collection[str]) -> set[str]:
+    """Those topics that could be read to an end; for all others Kafka said no, or did not even say that they exist."""
+    groups = access.table(settings)[_who(settings)].groups or ("nobody's",)
+    consumer = reader(settings, f"{groups[0].removeprefix(settings.topic_prefix)}-test")
+    open_ends = consumer.list_topics(timeout=SECONDS).topics.keys() & set(topics)
+    consumer.assign([TopicPartition(topic, 0, 0) for topic in open_ends])
+    found = set()
+    while open_ends:
+        message = consumer.poll(SECONDS)
+        assert message is not None, f"no answer for {open_ends}"
+        error = message.error()
+        if error is None or error.retriable():
+            continue
+        if error.code() == KafkaError._PARTITION_EOF:
+            found.add(message.topic())
+        else:
+            assert _is_refusal(error)
+            if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                # Who has no group at all is told so first.
+                continue
+        open_ends -= {message.topic()}
+    consumer.close()
+    return found
+
+
+def _who(settings: Settings) -> str:
+    return (settings.kafka_username or "").removeprefix(settings.topic_prefix)
+
+
+def look_at(settings: Settings, group: str) -> None:
+    """Ask for what a group has committed. Raises ``KafkaException``."""
+    asked = [ConsumerGroupTopicPartitions(group)]
+    client = admin(settings, "test")  # it has to outlive what it was asked for
+    client.list_consumer_group_offsets(asked, request_timeout=SECONDS)[group].result()
+
+
+def begin(settings: Settings, transactional_id: str) -> None:
+    """Take a transactional id, which fences whoever has it. Raises ``KafkaException``."""
+    producer(settings, "test", **{"transactional.id": transactional_id}).init_transactions(SECONDS)
+
+
+@pytest.mark.parametrize("who", WHO)
+def test_each_reads_and_writes_its_own_topics_and_no_other(house: Installation, who: str) -> None:
+    settings = house.settings.acting_as(who)
+    topics = names(settings)
+    assert writable(settings, topics.values()) == {topics[name] for name in expected(who, 1)}
+    assert readable(settings, topics.values()) == {topics[name] for name in expected(who, 0)}
+
+
+@pytest.mark.parametrize("who", WHO)
+def test_each_has_its_own_groups_and_transactional_ids_and_no_other(house: Installation, who: str) -> None:
+    settings = house.settings.acting_as(who)
+    groups = {name: service.group(settings.topic_prefix) for name, service in SERVICES.items()}
+    relays = {name: f"{group}-relay" for name, group in groups.items()}
+    own = {who} & set(SERVICES)
+    assert {name for name, group in groups.items() if not refused(partial(look_at, settings, group))} == own
+    assert {name for name, group in relays.items() if not refused(partial(look_at, settings, group))} == own
+    assert {name for name, id in relays.items() if not refused(partial(begin, settings, id))} == own
+    assert refused(partial(begin, settings, f"{settings.topic_prefix}made-up"))
+
+
+@pytest.mark.parametrize("who", WHO)
+def test_nobody_but_the_administrator_makes_topics_users_or_rights(house: Installation, who: str) -> None:
+    settings = house.settings.acting_as(who)
+    client = admin(settings, "test")
+    made = client.create_topics([NewTopic(f"{settings.topic_prefix}more", 1, 1)], request_timeout=SECONDS)
+    assert all(refused(future.result) for future in made.values())
+    granted = client.create_acls(list(access.acls(access.table(settings)[OPERATOR], "x")), request_timeout=SECONDS)
+    assert all(refused(future.result) for future in granted.values())
+    assert refused(partial(create_users, settings))
+
+
+def test_a_wrong_password_is_no_login(house: Installation) -> None:
+    settings = house.settings.acting_as(DRIVER).model_copy(update={"kafka_password": SecretStr("wrong")})
+    errors: list[KafkaError] = []
+    client = producer(settings, "test", error_cb=errors.append)
+    until(lambda: client.poll(0.1) is not None and bool(errors), "an error")
+    assert errors[0].code() == KafkaError._AUTHENTICATION
+
+
+def test_the_whole_path_works_with_each_as_itself(guarded: Servers, clean: Installation) -> None:
+    """From the request to the callback of a missed deadline, all four with their own logins; and no secret is told."""
+    client = admin(guarded.as_admin(clean.settings), "test")
+    client.create_topics([NewTopic(THEIRS, 1, 1)], request_timeout=SECONDS)[THEIRS].result()
+    for name in ("backfill-planner", "instant-starter", "deadline-watcher", "callback-runner"):
+        clean.start(name)
+    to_their_topic = {"kind": "topic", "topic": THEIRS}
+    clean.apply(daily(deadlines=[alert("late", "BACKFILL_REQUESTED_AT", 0.1, callback=to_their_topic)]))
+    id = clean.request("p", "2020-01-01", "2020-01-10")
+    assert clean.wait_state(id, "succeeded", "failed") == "succeeded"
+    assert len([e for e in clean.events(Topic.RUN_EVENTS) if e.body.get("type") == "RunSucceeded"]) == 10
+    clean.wait_event(Topic.CALLBACK_EVENTS, lambda e: e.body.get("type") == "CallbackSucceeded", "the callback")
+    settings = clean.settings
+    secrets = [*settings.kafka_passwords.values(), *settings.postgres_service_dsns.values()]
+    said = "".join(replica.said() for replica in clean.replicas)
+    assert said.count('"started"') == 4
+    assert [secret for secret in secrets if secret.get_secret_value().split("password=")[-1].split()[0] in said] == []
+
+
+def test_init_again_takes_back_what_is_in_no_row(guarded: Servers, house: Installation) -> None:
+    settings = guarded.as_admin(house.settings)
+    watcher = house.settings.acting_as(WATCHER.name)
+    secret = f"{settings.topic_prefix}{Topic.PIPELINES}"
+    more = replace(access.table(settings)[WATCHER.name], writes=frozenset({secret, "theirs"}))
+    client = admin(settings, "test")
+    user = settings.kafka_user(WATCHER.name)
+    client.create_topics([NewTopic("theirs", 1, 1)], request_timeout=SECONDS)["theirs"].result()
+    for future in client.create_acls(list(access.acls(more, user)), request_timeout=SECONDS).values():
+        future.result()
+    until(lambda: secret in writable(watcher, [secret]), "it may write")
+    for _ in range(2):
+        create_users(settings)
+    until(lambda: not writable(watcher, [secret]), "it may not any more")
+    # What somebody granted on topics of their own stays.
+    assert writable(watcher, ["theirs"]) == {"theirs"}

@@ -1,0 +1,110 @@
+"""Each service's Postgres role does what is its own and is refused everything else, tried table by table."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+from psycopg import sql
+from tests.support.installation import Installation
+
+from retrofill.bus.topics import SERVICES
+
+# Section 6 of the design, by hand: I(nsert), U(pdate), D(elete), L(ock a row, by its column lock_only). "own" stands for
+# the service's own bus tables.
+MAY = """
+table              planner  starter  watcher  runner   reader
+pipeline           IU       L        -        -        -
+pipeline_copy      ID       -        -        -        -
+backfill           IU       L        L        -        -
+backfill_request   I        -        -        -        -
+backfill_command   I        -        -        -        -
+backfill_interval  I        -        -        -        -
+run                IL       U        L        -        -
+task_run           -        IU       -        -        -
+deadline           I        I        U        -        -
+deadline_digest    -        -        IU       -        -
+callback           -        -        I        U        -
+webhook_off        -        -        -        ID       -
+installation       -        -        -        -        -
+alembic_version    -        -        -        -        -
+own_shard          U        U        U        U        -
+own_shard_offset   IU       IU       IU       IU       -
+own_outbox         ID       ID       ID       ID       -
+own_relay          U        U        U        U        -
+"""
+COLUMNS = dict(zip(("planner", "starter", "watcher", "runner"), SERVICES, strict=True)) | {"reader": "reader"}
+REFUSED = psycopg.errors.InsufficientPrivilege
+
+
+def may(who: str) -> dict[str, str]:
+    """What the table says of one of them: rights by name of a table."""
+    head, *lines = [line.split() for line in MAY.strip().splitlines()]
+    column = head.index(next(short for short, name in COLUMNS.items() if name == who))
+    own = who.replace("-", "_")
+    return {line[0].replace("own_", f"{own}_"): line[column].replace("-", "") for line in lines}
+
+
+def tables(installation: Installation) -> dict[str, list[str]]:
+    """Every table there is, with its columns."""
+    rows = installation.query(
+        "SELECT table_name, array_agg(column_name::text ORDER BY ordinal_position) AS columns"
+        " FROM information_schema.columns WHERE table_schema = 'retrofill' GROUP BY table_name"
+    )
+    return {row["table_name"]: row["columns"] for row in rows}
+
+
+def works(conn: psycopg.Connection, statement: str, *names: str) -> bool:
+    """Whether the statement is refused for want of a right, or not; what else is wrong with it does not matter here."""
+    try:
+        conn.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))
+    except REFUSED:
+        return False
+    except psycopg.IntegrityError:
+        return True
+    finally:
+        conn.rollback()
+    return True
+
+
+def rights(conn: psycopg.Connection, table: str, columns: list[str]) -> str:
+    """What could be done to a table."""
+    plain = next(column for column in columns if column != "lock_only")
+    tried = {
+        "I": works(conn, "INSERT INTO {} DEFAULT VALUES", table),
+        "U": works(conn, "UPDATE {} SET {} = NULL", table, plain),
+        "D": works(conn, "DELETE FROM {}", table),
+        "T": works(conn, "TRUNCATE {}", table),
+        "A": works(conn, "ALTER TABLE {} ADD COLUMN more int", table),
+    }
+    if not tried["U"] and "lock_only" in columns:
+        tried["L"] = works(conn, "SELECT 1 FROM {} FOR NO KEY UPDATE", table)
+    return "".join(right for right, can in tried.items() if can)
+
+
+@pytest.mark.parametrize("who", [*SERVICES, "reader"])
+def test_a_role_changes_what_is_its_own_and_nothing_else(installation: Installation, who: str) -> None:
+    known = tables(installation)
+    expected = dict.fromkeys(known, "") | {name: given for name, given in may(who).items() if name in known}
+    assert may(who).keys() - known.keys() <= {f"reader_{name}" for name in ("shard", "shard_offset", "outbox", "relay")}
+    with psycopg.connect(installation.settings.dsn_of(who)) as conn:
+        conn.execute("SET search_path = retrofill")
+        conn.commit()
+        found = {table: rights(conn, table, columns) for table, columns in known.items()}
+        assert {table: given for table, given in found.items() if given != expected[table]} == {}
+        for table in known:
+            assert works(conn, "SELECT * FROM {}", table)
+
+
+@pytest.mark.parametrize("who", [*SERVICES, "reader"])
+def test_a_role_makes_nothing_and_becomes_nobody_else(installation: Installation, who: str) -> None:
+    with psycopg.connect(installation.settings.dsn_of(who)) as conn:
+        for statement in (
+            "CREATE TABLE retrofill.mine (x int)",
+            "CREATE TABLE public.mine (x int)",
+            "CREATE SCHEMA mine",
+            "CREATE ROLE mine",
+            "SET ROLE retrofill",
+            "GRANT retrofill_run_starter TO retrofill_reader",
+            "COPY retrofill.run TO PROGRAM 'cat'",
+        ):
+            assert not works(conn, statement), statement

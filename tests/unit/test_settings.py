@@ -1,0 +1,103 @@
+"""Secrets in the settings: where they may come from, who gets which, and that nobody is shown one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pydantic_settings import SettingsError
+
+from retrofill.bus.clients import security
+from retrofill.cli.config import shown
+from retrofill.settings import Settings
+from run_starter.executors import processes
+
+SECRET = "hunter2-hunter2"
+
+
+def test_a_value_may_be_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, many = tmp_path / "one", tmp_path / "many"
+    one.write_text(f"{SECRET}\n")
+    many.write_text(json.dumps({"driver": SECRET}))
+    monkeypatch.setenv("RETROFILL_KAFKA_PASSWORD_FILE", str(one))
+    monkeypatch.setenv("RETROFILL_KAFKA_PASSWORDS_FILE", str(many))
+    settings = Settings()
+    assert settings.kafka_password is not None
+    assert settings.kafka_password.get_secret_value() == SECRET
+    assert settings.kafka_passwords["driver"].get_secret_value() == SECRET
+    monkeypatch.setenv("RETROFILL_KAFKA_PASSWORD", "nearer")
+    assert Settings().kafka_password.get_secret_value() == "nearer"  # type: ignore[union-attr]
+
+
+def test_a_file_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RETROFILL_KAFKA_PASSWORD_FILE", "/nowhere")
+    with pytest.raises(SettingsError, match="RETROFILL_KAFKA_PASSWORD_FILE cannot be read"):
+        Settings()
+
+
+def test_no_secret_is_shown() -> None:
+    settings = Settings.model_validate(
+        {
+            "postgres_dsn": f"postgresql://u:{SECRET}@h/d",
+            "postgres_service_dsns": {"reader": f"postgresql://u:{SECRET}@h/d"},
+            "kafka_password": SECRET,
+            "kafka_passwords": {"driver": SECRET},
+            "kafka_ssl_key_password": SECRET,
+            "kafka_config": {"sasl.password": SECRET},
+            "webhook_secrets": {"default": ["whsec_aHVudGVyMi1odW50ZXIyLWh1bnRlcjItaHVudGVyMg=="]},
+        }
+    )
+    for text in (json.dumps(shown(settings)), repr(settings), str(settings)):
+        assert SECRET not in text
+        assert "aHVudGVy" not in text
+    assert shown(settings)["RETROFILL_KAFKA_CONFIG"] == {"sasl.password": "**********"}
+
+
+def test_each_logs_in_as_itself() -> None:
+    settings = Settings.model_validate(
+        {
+            "kafka_security_protocol": "SASL_SSL",
+            "kafka_ssl_ca": "/ca.pem",
+            "kafka_passwords": {"driver": "d", "run-starter": "s"},
+            "kafka_users": {"driver": "CN=driver"},
+            "kafka_password": "all",
+        }
+    )
+    assert security(settings.acting_as("run-starter")) == {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "retrofill.run-starter",
+        "sasl.password": "s",
+        "ssl.ca.location": "/ca.pem",
+    }
+    assert security(settings.acting_as("driver"))["sasl.username"] == "CN=driver"
+    planner = security(settings.acting_as("backfill-planner"))
+    assert (planner["sasl.username"], planner["sasl.password"]) == ("retrofill.backfill-planner", "all")
+
+
+def test_mutual_tls_needs_no_password() -> None:
+    given = {"kafka_security_protocol": "SSL", "kafka_ssl_certificate": "/c.pem", "kafka_ssl_key": "/k.pem"}
+    assert security(Settings.model_validate(given)) == {
+        "security.protocol": "SSL",
+        "ssl.certificate.location": "/c.pem",
+        "ssl.key.location": "/k.pem",
+    }
+
+
+def test_a_driver_gets_no_secret_but_its_own_login() -> None:
+    theirs = {
+        "RETROFILL_POSTGRES_DSN": SECRET,
+        "RETROFILL_KAFKA_PASSWORD": SECRET,
+        "RETROFILL_KAFKA_PASSWORDS": SECRET,
+        "RETROFILL_KAFKA_PASSWORDS_FILE": SECRET,
+        "RETROFILL_WEBHOOK_SECRETS": SECRET,
+    }
+    assert processes.inherited({"PATH": "/bin", "RETROFILL_TOPIC_PREFIX": "t.", **theirs}) == {
+        "PATH": "/bin",
+        "RETROFILL_TOPIC_PREFIX": "t.",
+    }
+    settings = Settings.model_validate({"kafka_passwords": {"driver": "d", "run-starter": SECRET}})
+    login = {"RETROFILL_KAFKA_USERNAME": "retrofill.driver", "RETROFILL_KAFKA_PASSWORD": "d"}
+    assert processes.login(settings.acting_as("run-starter")) == login
+    assert processes.login(Settings()) == {}
