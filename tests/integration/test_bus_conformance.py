@@ -199,6 +199,7 @@ def the_relays_cursor(clients: Clients) -> list[Any]:
     ):
         transactional.begin_transaction()
         transactional.produce(clients.topic, key=key, value=value or b"3", partition=0)
+        assert transactional.flush(10) == 0
         if value is None:
             transactional.abort_transaction(10)
         else:
