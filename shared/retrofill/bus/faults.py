@@ -58,7 +58,10 @@ def classify(error: BaseException) -> Fault:
 
 
 def _classify_state(state: str | None, *, disconnected: bool) -> Fault:
-    if state in (LOCK_TIMEOUT, STATEMENT_TIMEOUT, TRANSACTION_TIMEOUT):
+    if state == LOCK_TIMEOUT:
+        # Somebody else's transaction is in the way: that says nothing against the message, however long it lasts.
+        return Fault.WAIT
+    if state in (STATEMENT_TIMEOUT, TRANSACTION_TIMEOUT):
         # The last of them ends the connection too, and still is about this work.
         return Fault.TIMEOUT
     if state is None or disconnected:

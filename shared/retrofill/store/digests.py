@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, RowMapping, and_, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
+from retrofill.store.clock import database_now
 from retrofill.store.tables import deadline_digest as digest
 
 _c = digest.c
@@ -32,13 +33,15 @@ def join(conn: Connection, kind: Kind, lead: int, shard: int, now: datetime) -> 
     """
     same = {"pipeline": kind.pipeline, "alert": kind.alert, "target": kind.target}
     mine = and_(*(_c[name] == value for name, value in same.items()), _c.closed_at.is_(None))
-    opened = {**same, "id": lead, "shard": shard, "opened_at": now, "closes_at": now + timedelta(seconds=kind.seconds)}
     while True:
         found = conn.execute(select(_c.id).where(mine).with_for_update(read=True)).scalar()
         if found is None:
+            # Read after the wait for whoever closed the last one: no window opens before that.
+            opens = max(now, database_now(conn))
+            times = {"opened_at": opens, "closes_at": opens + timedelta(seconds=kind.seconds)}
             found = conn.execute(
                 insert(digest)
-                .values(opened)
+                .values({**same, **times, "id": lead, "shard": shard})
                 .on_conflict_do_nothing(
                     index_elements=[_c.pipeline, _c.alert, _c.target], index_where=_c.closed_at.is_(None)
                 )

@@ -14,6 +14,7 @@ READER = "retrofill_reader"
 # Longer than the largest allowed plan takes, and an end for whoever stops inside a transaction.
 IDLE_IN_TRANSACTION_SECONDS = 5
 TRANSACTION_SECONDS = 120
+LOCK_SECONDS = 1
 
 # service → table → what it may do beside reading. "lock" is the right to lock a row of somebody else's table.
 WRITES: dict[str, dict[str, tuple[str, ...]]] = {
@@ -98,6 +99,8 @@ def _make_role(conn: Connection, role: str, password: str | None) -> None:
     for setting, seconds in (
         ("idle_in_transaction_session_timeout", IDLE_IN_TRANSACTION_SECONDS),
         ("transaction_timeout", TRANSACTION_SECONDS),
+        # One thread works on all shards of an instance: what somebody else holds in one of them must not stop the others.
+        ("lock_timeout", LOCK_SECONDS),
     ):
         _run(conn, f"ALTER ROLE {{}} SET {setting} = {{}}", role, sql.Literal(f"{seconds}s"))
 

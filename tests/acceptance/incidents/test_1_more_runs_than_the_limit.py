@@ -159,7 +159,10 @@ def test_two_starters_with_the_same_stale_count_fill_the_pipeline_once(stack: In
         stack.apply(daily(name, max_active_runs=LIMIT))
     first = starter(stack, NEVER, "claim:written:stop")
     second = starter(stack, NEVER)
-    until(lambda: bool(owned_by(stack, first)) and bool(owned_by(stack, second)), "each owns shards")
+    half = PARTITIONS // 2
+    until(
+        lambda: [len(owned_by(stack, each)) for each in (first, second)] == [half, half], "each owns half of the shards"
+    )
     theirs, others = (min(owned_by(stack, replica)) for replica in (first, second))
     ids = [id_on(theirs, "a"), id_on(others, "b")]
     stack.request("p", "2021-01-01", "2021-01-05", id=ids[0], max_active_runs=LIMIT)

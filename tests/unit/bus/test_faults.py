@@ -23,7 +23,7 @@ def of_state(state, *, disconnected=False):
         ("23P01", Fault.CONFLICT),  # exclusion
         ("40P01", Fault.CONFLICT),  # deadlock
         ("40001", Fault.CONFLICT),  # serialization
-        ("55P03", Fault.TIMEOUT),  # lock
+        ("55P03", Fault.WAIT),  # lock
         ("57014", Fault.TIMEOUT),  # statement
         ("25P04", Fault.TIMEOUT),  # transaction
         ("22001", Fault.POISON),  # too long
