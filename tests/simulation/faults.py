@@ -80,19 +80,17 @@ class Faults:
 
     def crash(self) -> bool:
         """kill -9."""
-        victim = self._victim()
-        if victim is None:
-            return False
-        self._world.crash(victim, machine=False)
-        self._start_later(victim.service)
-        return True
+        return self._end_one(machine=False)
 
     def lose_machine(self) -> bool:
         """A machine is gone with all its connections."""
+        return self._end_one(machine=True)
+
+    def _end_one(self, *, machine: bool) -> bool:
         victim = self._victim()
         if victim is None:
             return False
-        self._world.crash(victim, machine=True)
+        self._world.crash(victim, machine=machine)
         self._start_later(victim.service)
         return True
 

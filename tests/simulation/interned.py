@@ -106,11 +106,13 @@ _HOW: dict[type, Callable[[Any], Any]] = {
 }
 
 
-def _interned(name: str, make: Callable[..., Any]) -> Callable[..., Any]:
+def _interned(make: Callable[..., Any], key_of: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> Callable[..., Any]:
+    """``make``, called once for arguments of the same ``key_of``."""
+
     @wraps(make)
     def call(*args: Any, **more: Any) -> Any:
         try:
-            key = (name, tuple([_key(each) for each in args]), _key(more) if more else None)
+            key = (*key_of(args), _key(more) if more else None)
         except _Unknown:
             return make(*args, **more)
         made = _kept.get(key)
@@ -122,41 +124,20 @@ def _interned(name: str, make: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _operate(make: Callable[..., Any]) -> Callable[..., Any]:
-    """As ``_interned``; the operator is a function, of which there is one."""
-
-    @wraps(make)
-    def call(self: Any, op: Any, *other: Any, **more: Any) -> Any:
-        try:
-            key = (id(op), id(self), tuple([_key(each) for each in other]), _key(more) if more else None)
-        except _Unknown:
-            return make(self, op, *other, **more)
-        made = _kept.get(key)
-        if made is None:
-            made = make(self, op, *other, **more)
-            _kept.put(key, made, (self, op, other), more)
-        return made
-
-    return call
+def _named(name: str) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+    return lambda args: (name, tuple([_key(each) for each in args]))
 
 
-def _called(make: Callable[..., Any]) -> Callable[..., Any]:
-    """As ``_interned``, for ``func.name(…)``."""
+def _operated(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Of ``operate``: the operator is a function, of which there is one."""
+    operand, operator, *other = args
+    return id(operator), id(operand), tuple([_key(each) for each in other])
 
-    @wraps(make)
-    def call(self: Any, *args: Any, **more: Any) -> Any:
-        names = tuple(self._FunctionGenerator__names)
-        try:
-            key = ("func", names, tuple([_key(each) for each in args]), _key(more) if more else None)
-        except _Unknown:
-            return make(self, *args, **more)
-        made = _kept.get(key)
-        if made is None:
-            made = make(self, *args, **more)
-            _kept.put(key, made, args, more)
-        return made
 
-    return call
+def _called(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Of ``func.name(…)``: what is called is made anew each time."""
+    generator, *given = args
+    return "func", tuple(generator._FunctionGenerator__names), tuple([_key(each) for each in given])
 
 
 @contextmanager
@@ -168,7 +149,7 @@ def interned(packages: tuple[str, ...]) -> Iterator[None]:
         before.append((owner, name, owner.__dict__[name]))
         setattr(owner, name, instead)
 
-    instead = {id(each): _interned(f"{each.__module__}.{each.__name__}", each) for each in _FUNCTIONS}
+    instead = {id(each): _interned(each, _named(f"{each.__module__}.{each.__name__}")) for each in _FUNCTIONS}
     for module_name, module in sorted(sys.modules.items()):
         if module_name.split(".")[0] in packages:
             for name, value in list(vars(module).items()):
@@ -178,8 +159,10 @@ def interned(packages: tuple[str, ...]) -> Iterator[None]:
         for name in names:
             owner = next(each for each in kind.__mro__ if name in each.__dict__)
             make = owner.__dict__[name]
-            exchange(owner, name, _operate(make) if name == "operate" else _interned(f"{owner.__name__}.{name}", make))
-    exchange(_FunctionGenerator, "__call__", _called(_FunctionGenerator.__call__))
+            exchange(
+                owner, name, _interned(make, _operated if name == "operate" else _named(f"{owner.__name__}.{name}"))
+            )
+    exchange(_FunctionGenerator, "__call__", _interned(_FunctionGenerator.__call__, _called))
     try:
         yield
     finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -63,18 +63,12 @@ MIDDLE = Size(
     commands=(0, 0, 1, 2),
     chances=(0.0, 0.003, 0.01),
 )
-LARGE = Size(
+LARGE = replace(
+    MIDDLE,
     partitions=(1, 2, 2, 3),
     busy_seconds=(20.0, 40.0),
-    with_deadlines=0.5,
-    alerts=2,
-    tasks=(1, 2),
-    lease_seconds=(4.0, 8.0, 15.0),
-    replicas=(1, 1, 2),
-    pipelines=(1, 1, 2),
     applied_again=0.3,
     backfills=(1, 2, 3),
-    days=(1, 2, 3),
     within_seconds=(1.0, 12.0),
     commands=(0, 0, 1, 3),
     chances=(0.0, 0.002, 0.005, 0.01),
