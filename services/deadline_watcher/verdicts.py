@@ -71,7 +71,7 @@ def task_ends(tx: Transaction, rows: Sequence[Row]) -> TaskEnds:
 
 
 def _miss(tx: Transaction, verdicts: Verdicts, tasks: TaskEnds, now: datetime) -> None:
-    digest_of = _join_digests(tx, verdicts.missed, now)
+    digest_of = _join_digests(tx, verdicts.missed)
     ending = [{"id": row["id"], "digest_id": digest_of.get(row["id"])} for row in verdicts.missed]
     landed = deadlines.end(tx.conn, DeadlineState.MISSED, ending, now)
     deadlines.recover(tx.conn, {id: at for id, at in verdicts.recovered.items() if id in landed})
@@ -109,7 +109,7 @@ def _emit(tx: Transaction, id: int, name: str, kwargs: dict[str, object]) -> Non
         tx.emit(Topic.CALLBACK_REQUESTS, id, CallbackRequested(deadline_id=id, callback=name))
 
 
-def _join_digests(tx: Transaction, missed: Sequence[Row], now: datetime) -> dict[int, int]:
+def _join_digests(tx: Transaction, missed: Sequence[Row]) -> dict[int, int]:
     """The digest of each missed deadline whose alert collects; always in the same order of kinds."""
     by_kind: dict[Kind, list[int]] = {}
     for row in missed:
@@ -117,7 +117,7 @@ def _join_digests(tx: Transaction, missed: Sequence[Row], now: datetime) -> dict
             by_kind.setdefault(kind_of(row), []).append(row["id"])
     joined: dict[int, int] = {}
     for kind, ids in sorted(by_kind.items(), key=lambda item: astuple(item[0])):
-        into = digests.join(tx.conn, kind, ids[0], tx.partition, now)
+        into = digests.join(tx.conn, kind, ids[0], tx.partition)
         joined.update(dict.fromkeys(ids, into))
     return joined
 

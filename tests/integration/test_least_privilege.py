@@ -15,10 +15,9 @@ from pydantic import SecretStr
 from tests.support.installation import Installation, Servers, alert, daily, until
 
 from retrofill.bus import access
-from retrofill.bus.access import DRIVER, OPERATOR, REQUESTER
 from retrofill.bus.clients import admin, producer, reader
 from retrofill.bus.create_users import create_users
-from retrofill.bus.topics import SERVICES, WATCHER, Topic
+from retrofill.bus.topics import DRIVER, OPERATOR, REQUESTER, SERVICES, WATCHER, Topic
 from retrofill.settings import Settings
 
 SECONDS = 20.0

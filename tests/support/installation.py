@@ -20,11 +20,10 @@ from confluent_kafka import Consumer, TopicPartition
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import dict_row
 
-from retrofill.bus.access import CLI_GROUP, OPERATOR
 from retrofill.bus.clients import producer, reader
 from retrofill.bus.envelope import headers_of, wire_headers
 from retrofill.bus.partitioning import partition_of
-from retrofill.bus.topics import SERVICES, Topic
+from retrofill.bus.topics import CLI_CLIENT, OPERATOR, SERVICES, Topic
 from retrofill.domain.alert import DeadlineAlert
 from retrofill.domain.pipeline import CodeLocation, PipelineDefinition, TaskDefinition
 from retrofill.init import initialise
@@ -268,7 +267,7 @@ class Installation:
 
     def events(self, topic: Topic, *, isolation: str = "read_committed") -> list[Event]:
         """All events of a topic up to its end now, in the order of each partition."""
-        consumer = reader(self._operator(), f"{CLI_GROUP}-{uuid.uuid4().hex[:6]}", **{"isolation.level": isolation})
+        consumer = reader(self._operator(), f"{CLI_CLIENT}-{uuid.uuid4().hex[:6]}", **{"isolation.level": isolation})
         try:
             return list(_read(consumer, f"{self.settings.topic_prefix}{topic}", self.settings.partitions))
         finally:

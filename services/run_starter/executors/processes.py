@@ -11,7 +11,7 @@ from typing import IO
 
 import psutil
 
-from retrofill.bus.access import DRIVER
+from retrofill.bus.topics import DRIVER
 from retrofill.settings import Settings
 
 GRACE_SECONDS = 2.0
@@ -39,15 +39,13 @@ def inherited(environment: Mapping[str, str]) -> dict[str, str]:
 
 def login(settings: Settings) -> dict[str, str]:
     """The driver's own login at Kafka. Where there is none, all share one, and the driver has it, too."""
-    own = settings.kafka_passwords.get(DRIVER)
-    if own is None:
-        own = settings.kafka_password
-        user = settings.kafka_username
-    else:
-        user = settings.kafka_user(DRIVER)
-    if own is None or user is None:
+    own = settings.acting_as(DRIVER)
+    if own.kafka_username is None or own.kafka_password is None:
         return {}
-    return {"RETROFILL_KAFKA_USERNAME": user, "RETROFILL_KAFKA_PASSWORD": own.get_secret_value()}
+    return {
+        "RETROFILL_KAFKA_USERNAME": own.kafka_username,
+        "RETROFILL_KAFKA_PASSWORD": own.kafka_password.get_secret_value(),
+    }
 
 
 def start(command: Sequence[str], home: Path, environment: Mapping[str, str], *, pipes: bool) -> subprocess.Popen[str]:

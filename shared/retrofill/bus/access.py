@@ -12,13 +12,19 @@ from dataclasses import dataclass
 from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
-from retrofill.bus.topics import CALLBACK_RUNNER, PUBLISHED_AGAIN, SERVICES, Service, Topic
+from retrofill.bus.topics import (
+    CALLBACK_RUNNER,
+    CLI_CLIENT,
+    DRIVER,
+    OPERATOR,
+    PUBLISHED_AGAIN,
+    REQUESTER,
+    SERVICES,
+    Service,
+    Topic,
+)
 from retrofill.messages.topics_of import TRAFFIC
 from retrofill.settings import Settings
-
-DRIVER, OPERATOR, REQUESTER = "driver", "operator", "requester"
-# The client names that the command line's consumers have as their group; they commit nothing.
-CLI_GROUP = "retrofill-cli"
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,7 @@ def _of_operator(settings: Settings) -> Access:
         _named(prefix, Topic),
         _named(prefix, read),
         deletes=_named(prefix, {Topic.DEAD_LETTERS}),
-        groups=(f"{prefix}{CLI_GROUP}",),
+        groups=(f"{prefix}{CLI_CLIENT}",),
     )
 
 
@@ -83,7 +89,7 @@ def _of_requester(settings: Settings) -> Access:
         REQUESTER,
         _named(prefix, told),
         _named(prefix, {Topic.BACKFILL_REQUESTS}),
-        groups=(f"{prefix}{CLI_GROUP}", f"{prefix}subscriber"),
+        groups=(f"{prefix}{CLI_CLIENT}", f"{prefix}subscriber"),
     )
 
 

@@ -66,3 +66,7 @@ RUN_STARTER = Service("run-starter", (Topic.BACKFILL_EVENTS, Topic.RUN_REPORTS))
 WATCHER = Service("deadline-watcher", (Topic.DEADLINES,))
 CALLBACK_RUNNER = Service("callback-runner", (Topic.CALLBACK_REQUESTS,))
 SERVICES = {service.name: service for service in (PLANNER, RUN_STARTER, WATCHER, CALLBACK_RUNNER)}
+# Who else logs in to Kafka: drivers, the command line, and whoever asks for backfills (``access.py`` has their rights).
+DRIVER, OPERATOR, REQUESTER = "driver", "operator", "requester"
+# The client name of the command line, which its consumers have as their group; they commit nothing.
+CLI_CLIENT = "retrofill-cli"

@@ -11,8 +11,7 @@ from confluent_kafka import Message as KafkaMessage
 from retrofill.bus.dead_letters import PREFIX
 from retrofill.bus.envelope import headers_of, read_headers, wire_headers
 from retrofill.bus.partitioning import partition_of
-from retrofill.bus.topics import SERVICES, Topic
-from retrofill.cli.connect import CLIENT
+from retrofill.bus.topics import CLI_CLIENT, SERVICES, Topic
 from retrofill.cli.errors import UserError, wrong_usage
 from retrofill.cli.kafka import RawHeaders, content, ends_of, partitions_of, produce, reading_topics
 from retrofill.messages.base import Message, Undecodable, decode
@@ -41,7 +40,7 @@ class Event:
 
 def ask(settings: Settings, topic: Topic, key: str, message: Message, seconds: float) -> Message:
     """Publish ``message`` under ``key`` and return its answer."""
-    headers = headers_of(message, CLIENT)
+    headers = headers_of(message, CLI_CLIENT)
     try:
         body, key_bytes = message.encode(), key.encode()
     except ValueError as e:  # half a character

@@ -9,12 +9,10 @@ from pydantic import ValidationError
 from pydantic_settings import SettingsError
 from sqlalchemy import Connection, Engine
 
-from retrofill.bus.access import OPERATOR
+from retrofill.bus.topics import CLI_CLIENT, OPERATOR
 from retrofill.cli.errors import UserError
 from retrofill.settings import ENDPOINTS_FILE, Settings
 from retrofill.store.engine import make_engine
-
-CLIENT = "retrofill-cli"
 
 
 def load_settings() -> Settings:
@@ -34,7 +32,7 @@ def load_settings() -> Settings:
 @contextmanager
 def reading_engine(settings: Settings) -> Iterator[Engine]:
     """An engine of one connection as the reader, closed at the end."""
-    engine = make_engine(settings.dsn_of("reader"), CLIENT, pool_size=1)
+    engine = make_engine(settings.dsn_of("reader"), CLI_CLIENT, pool_size=1)
     try:
         yield engine
     finally:

@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaMessage
 
 from retrofill.bus.clients import admin, producer, reader
-from retrofill.cli.connect import CLIENT
+from retrofill.bus.topics import CLI_CLIENT
 from retrofill.cli.errors import UserError
 from retrofill.settings import Settings
 
@@ -25,7 +25,7 @@ RawHeaders = Sequence[tuple[str, str | bytes | None]]
 @contextmanager
 def reading_topics(settings: Settings) -> Iterator[Consumer]:
     """A consumer that only looks, closed at the end."""
-    consumer = reader(settings, CLIENT, logger=_silent)
+    consumer = reader(settings, CLI_CLIENT, logger=_silent)
     try:
         yield consumer
     finally:
@@ -70,7 +70,7 @@ def produce(
         if error is not None:
             failures.append(error)
 
-    client = producer(settings, CLIENT, logger=_silent, **{"message.timeout.ms": max(1, int(seconds * 1000))})
+    client = producer(settings, CLI_CLIENT, logger=_silent, **{"message.timeout.ms": max(1, int(seconds * 1000))})
     client.produce(topic, value=value, key=key, headers=list(headers), on_delivery=delivered)
     left = client.flush(seconds + 1)
     if failures or left:
@@ -81,7 +81,7 @@ def produce(
 def delete_before(settings: Settings, topic: str, ends: Mapping[int, int]) -> None:
     """Delete the records before an offset, by partition. Raises ``KafkaException`` where the broker refuses."""
     places = [TopicPartition(topic, partition, end) for partition, end in ends.items()]
-    client = admin(settings, CLIENT)  # it has to outlive what it was asked for
+    client = admin(settings, CLI_CLIENT)  # it has to outlive what it was asked for
     for future in client.delete_records(places, request_timeout=CONNECT_SECONDS).values():
         future.result(2 * CONNECT_SECONDS)
 

@@ -25,8 +25,8 @@ import os
 import sys
 from typing import IO
 
-from retrofill.bus.access import DRIVER
 from retrofill.bus.crash import arm
+from retrofill.bus.topics import DRIVER
 from retrofill.driver.conversation import Conversation
 from retrofill.driver.process import Ending, end_with_host
 from retrofill.driver.report import SOURCE, Wire

@@ -18,8 +18,8 @@ sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != Pa
 import json  # noqa: E402
 import socket  # noqa: E402
 
-from retrofill.bus.access import DRIVER  # noqa: E402
 from retrofill.bus.crash import arm  # noqa: E402
+from retrofill.bus.topics import DRIVER  # noqa: E402
 from retrofill.driver.conversation import Conversation  # noqa: E402
 from retrofill.driver.process import Ending, end_with_host  # noqa: E402
 from retrofill.driver.report import SOURCE, Wire  # noqa: E402

@@ -7,8 +7,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from retrofill.bus.access import DRIVER, OPERATOR, REQUESTER
-from retrofill.bus.topics import SERVICES
+from retrofill.bus.topics import DRIVER, OPERATOR, REQUESTER, SERVICES
 from retrofill.settings import Settings
 
 ADMIN = "kafka-admin"

@@ -25,7 +25,7 @@ class Kind:
     seconds: float
 
 
-def join(conn: Connection, kind: Kind, lead: int, shard: int, now: datetime) -> int:
+def join(conn: Connection, kind: Kind, lead: int, shard: int) -> int:
     """The open digest of a kind, locked against its closing until this transaction ends; its id.
 
     Where none is open, ``lead`` (a deadline of ``shard``) opens one. Whoever closes it waits for those who joined, and
@@ -37,7 +37,7 @@ def join(conn: Connection, kind: Kind, lead: int, shard: int, now: datetime) -> 
         found = conn.execute(select(_c.id).where(mine).with_for_update(read=True)).scalar()
         if found is None:
             # Read after the wait for whoever closed the last one: no window opens before that.
-            opens = max(now, database_now(conn))
+            opens = database_now(conn)
             times = {"opened_at": opens, "closes_at": opens + timedelta(seconds=kind.seconds)}
             found = conn.execute(
                 insert(digest)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from retrofill.bus.access import DRIVER, REQUESTER, table
-from retrofill.bus.topics import PUBLISHED_AGAIN, SERVICES, Topic
+from retrofill.bus.access import table
+from retrofill.bus.topics import DRIVER, PUBLISHED_AGAIN, REQUESTER, SERVICES, Topic
 from retrofill.messages.topics_of import TRAFFIC
 from retrofill.settings import Settings
 
