@@ -13,10 +13,9 @@ from confluent_kafka import Producer
 from tests.support.installation import Installation, daily
 
 from benchmarks.core import Benchmark, Figure, figure, ratios
-from benchmarks.support.kafka import BareTopic, at_end
+from benchmarks.support.kafka import BareTopic, ask, at_end
 from benchmarks.support.servers import installed, servers
 from retrofill.bus.clients import producer
-from retrofill.bus.envelope import headers_of, wire_headers
 from retrofill.bus.topics import Topic
 from retrofill.messages.backfills import BackfillRequested
 
@@ -29,7 +28,7 @@ def planned(made: Installation, sender: Producer, size: int) -> tuple[str, float
     """The pipeline of a new request for ``size`` runs, and the seconds from publishing it to reading the answer."""
     pipeline, id = f"hourly-{uuid.uuid4().hex[:8]}", f"bench-{uuid.uuid4().hex[:8]}"
     made.apply(daily(pipeline, schedule="@hourly"))
-    subscriber = at_end(made, Topic.BACKFILL_EVENTS)
+    subscriber = at_end(made.settings, Topic.BACKFILL_EVENTS, range(made.settings.partitions))
     body = BackfillRequested.model_validate(
         {"pipeline": pipeline, "from": FIRST.isoformat(), "to": (FIRST + timedelta(hours=size - 1)).isoformat()}
     )
@@ -37,9 +36,7 @@ def planned(made: Installation, sender: Producer, size: int) -> tuple[str, float
     for _ in range(made.settings.partitions):
         subscriber.poll(5)
     began = time.monotonic()
-    topic = f"{made.settings.topic_prefix}{Topic.BACKFILL_REQUESTS}"
-    sender.produce(topic, key=id, value=body.encode(), headers=wire_headers(headers_of(body, "bench")))
-    sender.flush()
+    ask(made.settings, sender, id, body)
     while True:
         message = subscriber.poll(300)
         assert message is not None, "there was no answer"

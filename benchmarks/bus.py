@@ -83,7 +83,7 @@ def run() -> Sequence[Figure]:
     with servers() as on, installed(on) as made:
         made.start(WATCHER.name)
         bare = BareTopic(made)
-        subscriber = at_end(made, Topic.DEADLINE_MISSED)
+        subscriber = at_end(made.settings, Topic.DEADLINE_MISSED, range(made.settings.partitions))
         through_the_outbox(made, subscriber, values[:BATCH])  # the relay has taken over
         ours, transactional, idempotent = [], [], []
         for _ in range(REPEATS):

@@ -56,7 +56,7 @@ class Deadlines:
 
     def misses(self, moments: Sequence[datetime]) -> list[float]:
         """Arm deadlines at ``moments``; seconds from each moment to the reading of its miss."""
-        subscriber = at_end(self.made, Topic.DEADLINE_MISSED)
+        subscriber = at_end(self.made.settings, Topic.DEADLINE_MISSED, range(PARTITIONS))
         ids = self.arm(moments)
         self._hint(ids, moments)
         delays = _read(subscriber, len(ids))

@@ -7,12 +7,12 @@ import time
 import uuid
 from collections.abc import Sequence
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer
 
 from benchmarks.core import Benchmark, Figure, figure
 from benchmarks.support.flights import User, user_with_spark
-from retrofill.bus.clients import producer, reader
-from retrofill.bus.envelope import headers_of, wire_headers
+from benchmarks.support.kafka import ask, at_end
+from retrofill.bus.clients import producer
 from retrofill.bus.partitioning import partition_of
 from retrofill.bus.topics import Topic
 from retrofill.messages.backfills import BackfillRequested
@@ -35,28 +35,18 @@ def only(run):
 def started(settings: Settings, sender: Producer, n: int) -> float:
     """Seconds from publishing a request for one day to the reading of its ``RunStarted``."""
     id = f"bench-{uuid.uuid4().hex[:8]}"
-    subscriber = _at_end(settings, partition_of(id, PARTITIONS))
+    subscriber = at_end(settings, Topic.RUN_EVENTS, [partition_of(id, PARTITIONS)])
+    subscriber.poll(5)  # the end of the partition: from now on it is fetched from
     day = f"2014-{1 + n // 28:02}-{1 + n % 28:02}"
     body = BackfillRequested.model_validate({"pipeline": "nothing", "from": day, "to": day})
-    topic = f"{settings.topic_prefix}{Topic.BACKFILL_REQUESTS}"
     began = time.monotonic()
-    sender.produce(topic, key=id, value=body.encode(), headers=wire_headers(headers_of(body, "bench")))
-    sender.flush()
+    ask(settings, sender, id, body)
     _wait_for(subscriber, id, "RunStarted")
     seconds = time.monotonic() - began
     # The driver is free again before the next one asks for it.
     _wait_for(subscriber, id, "RunSucceeded")
     subscriber.close()
     return seconds
-
-
-def _at_end(settings: Settings, partition: int) -> Consumer:
-    topic = f"{settings.topic_prefix}{Topic.RUN_EVENTS}"
-    subscriber = reader(settings, f"bench-{uuid.uuid4().hex[:6]}", **{"fetch.wait.max.ms": 5})
-    _, end = subscriber.get_watermark_offsets(TopicPartition(topic, partition))
-    subscriber.assign([TopicPartition(topic, partition, end)])
-    subscriber.poll(5)  # the end of the partition: from now on it is fetched from
-    return subscriber
 
 
 def _wait_for(subscriber: Consumer, id: str, type: str) -> None:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import time
-import uuid
 from datetime import date, timedelta
 from pathlib import Path
 
 import psycopg
-from confluent_kafka import TopicPartition
 from tests.support.installation import until
 
 from benchmarks.start import started
 from benchmarks.support.flights import User
-from retrofill.bus.clients import producer, reader
-from retrofill.bus.envelope import headers_of, wire_headers
+from benchmarks.support.kafka import ask, at_end
+from retrofill.bus.clients import producer
 from retrofill.bus.partitioning import partition_of
 from retrofill.bus.topics import Topic
 from retrofill.messages.backfills import BackfillRequested
@@ -39,11 +37,8 @@ class Retrofill:
     def accept(self, runs: int, repeat: int) -> float:
         """Seconds from a request until its ``BackfillPlanned`` is read: from then on all of its runs are there."""
         id = f"accept-{repeat}"
-        topic = f"{self.settings.topic_prefix}{Topic.BACKFILL_EVENTS}"
-        partition = TopicPartition(topic, partition_of(id, self.settings.partitions))
-        subscriber = reader(self.settings, f"bench-{uuid.uuid4().hex[:6]}", **{"fetch.wait.max.ms": 5})
-        _, end = subscriber.get_watermark_offsets(partition)
-        subscriber.assign([TopicPartition(topic, partition.partition, end)])
+        partition = partition_of(id, self.settings.partitions)
+        subscriber = at_end(self.settings, Topic.BACKFILL_EVENTS, [partition])
         subscriber.poll(5)
         began = time.monotonic()
         self._request("nothing", runs, id)
@@ -92,16 +87,14 @@ class Retrofill:
         return [noted - moment for noted, moment in zip(_times(self.notes), due, strict=True)]
 
     def _request(self, pipeline: str, runs: int, id: str, **more: object) -> None:
-        # A range of its own for each, so that every run is a new one.
+        # What has run is run again, as often as it is asked for; what is watched has days of its own each time.
         self._day += 1
         first = FIRST if pipeline == "nothing" else FIRST + timedelta(days=self._day * runs)
         last = first + timedelta(days=runs - 1)
         body = BackfillRequested.model_validate(
             {"pipeline": pipeline, "from": str(first), "to": str(last), "reprocess_behavior": "completed", **more}
         )
-        topic = f"{self.settings.topic_prefix}{Topic.BACKFILL_REQUESTS}"
-        self._sender.produce(topic, key=id, value=body.encode(), headers=wire_headers(headers_of(body, "bench")))
-        self._sender.flush()
+        ask(self.settings, self._sender, id, body)
 
     def _ended(self, id: str) -> None:
         with psycopg.connect(self.settings.dsn_of("owner"), autocommit=True) as conn:

@@ -10,7 +10,7 @@ from typing import Any
 
 from retrofill import Deadline, Pipeline, Reference
 
-SECONDS = float(os.environ.get("PEER_DEADLINE_SECONDS", "10"))
+SECONDS = float(os.environ["PEER_DEADLINE_SECONDS"])
 
 nothing = Pipeline("nothing", schedule="@daily", start="2000-01-01", max_active_runs=64)
 late = Pipeline(

@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime, timedelta
 
 from tests.support.installation import until
 
-from benchmarks.peers.airflow import Airflow, backfill
+from benchmarks.peers.airflow import Airflow
 
 FIRST = date(2000, 1, 1)
 SECONDS = 900.0
@@ -18,7 +18,7 @@ def accept(airflow: Airflow, runs: int, repeat: int) -> float:
     first = FIRST + timedelta(days=1200 * (repeat + 1))
     last = first + timedelta(days=runs - 1)
     began = time.monotonic()
-    id, _ = backfill(airflow, f"{first}T00:00:00Z", f"{last}T00:00:00Z", 4)
+    id = airflow.backfill(first, last, 4)
     there = "SELECT count(*) AS n FROM backfill_dag_run WHERE backfill_id = %s"
     until(lambda: airflow.query(there, id)[0]["n"] == runs, "Airflow's runs", seconds=SECONDS)
     seconds = time.monotonic() - began
@@ -31,7 +31,7 @@ def first_run(airflow: Airflow, repeat: int) -> float:
     """Seconds from asking for a backfill of one day until its task began."""
     day = FIRST - timedelta(days=30 + repeat)
     asked = datetime.now(UTC)
-    id, _ = backfill(airflow, f"{day}T00:00:00Z", f"{day}T00:00:00Z", 4)
+    id = airflow.backfill(day, day, 4)
     _ended(airflow, id)
     (row,) = airflow.query(_TASKS, id)
     assert row["succeeded"] == 1, row
@@ -41,7 +41,7 @@ def first_run(airflow: Airflow, repeat: int) -> float:
 def runs_a_second(airflow: Airflow, runs: int, repeat: int) -> float:
     """From the first start of a task to the last end."""
     first = FIRST - timedelta(days=3000 + 1000 * repeat)
-    id, _ = backfill(airflow, f"{first}T00:00:00Z", f"{first + timedelta(days=runs - 1)}T00:00:00Z", 64)
+    id = airflow.backfill(first, first + timedelta(days=runs - 1), 64)
     _ended(airflow, id)
     (row,) = airflow.query(_TASKS, id)
     assert row["succeeded"] == runs, row

@@ -11,6 +11,10 @@ from confluent_kafka.admin import NewTopic
 from tests.support.installation import Installation
 
 from retrofill.bus.clients import admin, producer, reader
+from retrofill.bus.envelope import headers_of, wire_headers
+from retrofill.bus.topics import Topic
+from retrofill.messages.backfills import BackfillRequested
+from retrofill.settings import Settings
 
 SECONDS = 60.0
 
@@ -79,11 +83,17 @@ def read(subscriber: Consumer, count: int) -> list[bytes]:
     return values
 
 
-def at_end(made: Installation, topic: str) -> Consumer:
-    """A ``read_committed`` subscriber that stands at the end of a topic of the installation."""
-    name = f"{made.settings.topic_prefix}{topic}"
-    consumer = reader(made.settings, f"bench-{uuid.uuid4().hex[:6]}", **{"fetch.wait.max.ms": 5})
-    partitions = range(made.settings.partitions)
+def at_end(settings: Settings, topic: Topic, partitions: Sequence[int]) -> Consumer:
+    """A ``read_committed`` subscriber that stands at the end of these partitions of a topic."""
+    name = f"{settings.topic_prefix}{topic}"
+    consumer = reader(settings, f"bench-{uuid.uuid4().hex[:6]}", **{"fetch.wait.max.ms": 5})
     ends = [consumer.get_watermark_offsets(TopicPartition(name, p))[1] for p in partitions]
     consumer.assign([TopicPartition(name, p, end) for p, end in zip(partitions, ends, strict=True)])
     return consumer
+
+
+def ask(settings: Settings, sender: Producer, id: str, body: BackfillRequested) -> None:
+    """Publish a request for a backfill; back when Kafka has it."""
+    topic = f"{settings.topic_prefix}{Topic.BACKFILL_REQUESTS}"
+    sender.produce(topic, key=id, value=body.encode(), headers=wire_headers(headers_of(body, "bench")))
+    sender.flush()

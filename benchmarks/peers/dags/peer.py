@@ -9,6 +9,8 @@ from datetime import datetime, timedelta
 from airflow.sdk import DAG, AsyncCallback, DeadlineAlert, DeadlineReference, task
 from noted import note_the_time
 
+SECONDS = float(os.environ["PEER_DEADLINE_SECONDS"])
+
 with DAG("nothing", schedule="@daily", start_date=datetime(1980, 1, 1), catchup=False, max_active_runs=64):
 
     @task
@@ -22,7 +24,7 @@ with DAG(
     schedule=None,
     deadline=DeadlineAlert(
         reference=DeadlineReference.DAGRUN_QUEUED_AT,
-        interval=timedelta(seconds=float(os.environ.get("PEER_DEADLINE_SECONDS", "10"))),
+        interval=timedelta(seconds=SECONDS),
         callback=AsyncCallback(note_the_time),
     ),
 ):
@@ -30,6 +32,6 @@ with DAG(
     @task
     def outlasts_its_deadline() -> None:
         """Runs until the deadline is past: a measurement needs it to be missed."""
-        time.sleep(float(os.environ.get("PEER_DEADLINE_SECONDS", "10")) * 2)
+        time.sleep(SECONDS * 2)
 
     outlasts_its_deadline()
