@@ -5,6 +5,7 @@ from __future__ import annotations
 import calendar
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta
+from itertools import takewhile
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
@@ -23,6 +24,9 @@ PRESETS = {
 CHANGES_A_YEAR = 4
 SKIPPED_HOURS = 2
 SKIPPED_DAYS = 2
+
+ONE_DAY = timedelta(days=1)
+NEAR = timedelta(days=3)
 
 
 class BadSchedule(ValueError):
@@ -65,18 +69,60 @@ def ticks(schedule: str, timezone: str, start: datetime) -> Iterator[datetime]:
     Across DST as Debian's cron does it (the library's rule): a tick in the hour that is skipped fires right after it, one in
     the hour that comes twice fires once, and wildcard hours follow real time.
     """
-    local = start.astimezone(ZoneInfo(timezone))
-    # The iterator starts strictly after its argument, which it cuts to the minute.
-    before = local.astimezone(UTC) - timedelta(minutes=1)
     last = None
     try:
-        for tick in CronSim(cron_of(schedule), before.astimezone(ZoneInfo(timezone))):
-            moment = tick.astimezone(UTC)
+        cron, zone = cron_of(schedule), ZoneInfo(timezone)
+        # Of every month and every day of it: else there are too many days without a tick.
+        found = _by_days if cron.split()[2:4] == ["*", "*"] else _one_by_one
+        for moment in found(cron, zone, start):
             if moment >= start and moment != last:
                 yield moment
                 last = moment
     except OverflowError:
         return
+
+
+def _by_days(cron: str, zone: ZoneInfo, start: datetime) -> Iterator[datetime]:
+    """All ticks from the day of ``start`` on, in UTC.
+
+    Days far from any change of the clock have the same hours and minutes, if they match at all: the library is asked
+    which days do, and for every tick of the others. That is much faster where there are many ticks a day.
+    """
+    sim = CronSim(cron, start.astimezone(zone))
+    times = [timedelta(hours=hour, minutes=minute) for hour in sorted(sim.hours) for minute in sorted(sim.minutes)]
+    day = first = start.astimezone(zone).date()
+    while date.min + NEAR < day < date.max - NEAR:
+        offset = _steady_offset(zone, day)
+        if offset is None:
+            end = _midnight(zone, day + ONE_DAY)
+            yield from takewhile(lambda tick: tick < end, _one_by_one(cron, zone, _midnight(zone, day)))  # noqa: B023
+        elif sim.match_day(day):
+            midnight = datetime(day.year, day.month, day.day, tzinfo=UTC) - offset
+            for since in times:
+                yield midnight + since
+        day += ONE_DAY
+    # Near the edges of the calendar there is no day before, or none after.
+    yield from _one_by_one(cron, zone, start if day == first else _midnight(zone, day))
+
+
+def _one_by_one(cron: str, zone: ZoneInfo, start: datetime) -> Iterator[datetime]:
+    """Ticks from ``start`` on, in UTC, as the library finds them."""
+    # It starts strictly after its argument, which it cuts to the minute.
+    before = start.astimezone(UTC) - timedelta(minutes=1)
+    return (tick.astimezone(UTC) for tick in CronSim(cron, before.astimezone(zone)))
+
+
+def _midnight(zone: ZoneInfo, day: date) -> datetime:
+    return datetime(day.year, day.month, day.day, tzinfo=zone).astimezone(UTC)
+
+
+def _steady_offset(zone: ZoneInfo, day: date) -> timedelta | None:
+    """The offset from UTC from the day before to the end of the day after; ``None`` where it changes, or is no whole minutes."""
+    first, second, third, fourth = (
+        datetime(each.year, each.month, each.day, tzinfo=zone).utcoffset()
+        for each in (day - ONE_DAY, day, day + ONE_DAY, day + 2 * ONE_DAY)
+    )
+    return first if first == second == third == fourth and first is not None and not first.seconds % 60 else None
 
 
 def boundaries(schedule: str, timezone: str, first: datetime, last: datetime, limit: int) -> list[datetime]:

@@ -2,9 +2,10 @@
 
 from datetime import UTC, date, datetime, timedelta, timezone
 from itertools import islice, pairwise, takewhile
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 import pytest
+from cronsim import CronSim
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -300,6 +301,36 @@ def test_boundaries_are_exactly_the_minutes_that_match(minute, hour, start, leng
     inside = [moment for moment in matching if moment <= last]
     expected = [*inside, matching[len(inside)]] if inside else []
     assert boundaries(f"{minute} {hour} * * *", "UTC", start, last, 10_000) == expected
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    zone=st.sampled_from(sorted(available_timezones())) | st.sampled_from([zone for zone, _ in CHANGES]),
+    minute=FIELD,
+    hour=HOUR,
+    every=st.sampled_from(["* *"] * 6 + ["1,15 *", "L 3,10-12", "*/7 2", "* 3,10,11"]),
+    weekday=st.sampled_from(["*", "0", "0L", "MON#1", "1-5"]),
+    start=st.datetimes(datetime(1850, 1, 1), datetime(2040, 1, 1), timezones=st.just(UTC))
+    | st.datetimes(datetime(9998, 11, 1), datetime(9999, 12, 1), timezones=st.just(UTC))
+    | st.datetimes(datetime(1, 1, 3), datetime(1, 1, 20), timezones=st.just(UTC))
+    | st.sampled_from([moment for _, moment in CHANGES]),
+)
+def test_the_ticks_are_those_of_the_library(zone, minute, hour, every, weekday, start):
+    """Whole days at a time, or one tick after the other: the same."""
+    schedule = f"{minute} {hour} {every} {weekday}"
+    assert list(islice(ticks(schedule, zone, start), 300)) == list(islice(plain_ticks(schedule, zone, start), 300))
+
+
+def plain_ticks(schedule, zone, start):
+    last = None
+    try:
+        for tick in CronSim(schedule, (start - timedelta(minutes=1)).astimezone(ZoneInfo(zone))):
+            moment = tick.astimezone(UTC)
+            if moment >= start and moment != last:
+                yield moment
+                last = moment
+    except OverflowError:
+        return
 
 
 @pytest.mark.parametrize("zone", ["UTC", NEW_YORK, "Africa/Casablanca"])
