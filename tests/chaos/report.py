@@ -33,7 +33,8 @@ class Result:
         return f"seed {self.seed}, again with: {self.repeat}\n{told(self.violations)}"
 
 
-AIMS = {"Kafka": 30.0, "Postgres": 30.0}
+# Servers, which start anew before anything can move; all else is a service.
+AIMS = {"Kafka": 30.0, "Postgres": 30.0, "Spark Connect": 30.0}
 SERVICE_AIM = 15.0
 
 

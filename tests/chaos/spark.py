@@ -28,7 +28,15 @@ from tests.support.installation import ROOT, until
 
 FIRST, LAST, DAYS = "2013-05-01", "2013-05-30", 30
 ID = "spark-chaos"
-PARTS = ("driver", "spark-connect", "run-starter", "postgres", "kafka", "supervisor")
+# The parts that are killed, and what the table calls them.
+PARTS = {
+    "driver": "a driver",
+    "spark-connect": "Spark Connect",
+    "run-starter": "run-starter",
+    "postgres": "Postgres",
+    "kafka": "Kafka",
+    "supervisor": "supervisord",
+}
 
 
 def spark_stack(seed: int, name: str) -> Result:
@@ -47,15 +55,15 @@ def spark_stack(seed: int, name: str) -> Result:
             user.run("up")
             user.run("pipelines", "apply", str(ROOT / "examples/flights/pipeline.py"))
             backfill(user, ID, FIRST, LAST)
-            for n, part in enumerate(chance.sample(PARTS, len(PARTS))):
+            for n, part in enumerate(chance.sample(sorted(PARTS), len(PARTS))):
                 _wait_succeeded(user, 3 * (n + 1))
                 _kill(user, part)
-                faults[f"kill -9 of {part} (with Spark)"] += 1
+                faults[f"kill -9 of {PARTS[part]} (with Spark)"] += 1
                 if part == "supervisor":
                     user.run("up")
                 healed = time.monotonic()
                 _wait_succeeded(user, _succeeded(user) + 1)
-                recoveries.setdefault(f"{part} killed (with Spark)", []).append(time.monotonic() - healed)
+                recoveries.setdefault(f"{PARTS[part]} killed (with Spark)", []).append(time.monotonic() - healed)
             user.run("backfill", "watch", ID)
             violations = list(_wrong(user))
         except AssertionError as e:

@@ -1,16 +1,16 @@
 """The seeded scheduler: tasks take turns at named steps, so that a seed alone decides every interleaving.
 
-A task is an operating-system thread that runs only while it holds the turn; there is never more than one that does.
-Simulated processes own tasks, and a clock of their own that may jump.
+A task is a greenlet: its own stack, and it runs only while it has the turn. To pass the turn between threads took longer
+than most of what is done in a turn. Simulated processes own tasks, and a clock of their own that may jump.
 """
 
 from __future__ import annotations
 
 import heapq
 import random
-import threading
 from collections.abc import Callable
-from queue import SimpleQueue
+
+from greenlet import getcurrent, greenlet
 
 
 class Killed(BaseException):
@@ -42,11 +42,9 @@ class Task:
         self.process = process
         self.name = name
         self.target = target
-        self.turn = threading.Lock()
-        self.turn.acquire()
+        self.stack: greenlet | None = None
         self.ended = False
         self.killed = False
-        self.started = False
         self.waits_for: object | None = None
         self.until: float | None = None  # true time
         self.timed_out = False
@@ -68,8 +66,7 @@ class Scheduler:
         self.failure: BaseException | None = None
         self.until: Callable[[], bool] | None = None
         self.switch_chance = 0.5
-        self._main = threading.Lock()
-        self._main.acquire()
+        self._main: greenlet = getcurrent()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._event_no = 0
         self._unwinding = False
@@ -116,14 +113,13 @@ class Scheduler:
         if task.ended:
             return
         task.killed = True
-        if not task.started:
+        if task.stack is None:
             self._end(task)
             return
         before, self.current = self.current, task
-        back = before.turn if before is not None else self._main
-        task.back = back  # type: ignore[attr-defined]  # where the turn goes once it has unwound
-        task.turn.release()
-        back.acquire()
+        # Where the turn goes once it has unwound.
+        task.stack.parent = getcurrent()
+        task.stack.switch()
         self.current = before
 
     def _end(self, task: Task) -> None:
@@ -187,19 +183,17 @@ class Scheduler:
         mine = self.me()
         nxt = self._choose()
         if nxt is not mine:
-            self._pass(nxt)
-            mine.turn.acquire()
+            self._turn_of(nxt).switch()
         self._check(mine)
 
-    def _pass(self, nxt: Task | None) -> None:
+    def _turn_of(self, nxt: Task | None) -> greenlet:
+        """Where to go on: ``nxt``, or outside where the simulation is over."""
         self.current = nxt
         if nxt is None:
-            self._main.release()
-        elif not nxt.started:
-            nxt.started = True
-            _pool.run(lambda: self._body(nxt))
-        else:
-            nxt.turn.release()
+            return self._main
+        if nxt.stack is None:
+            nxt.stack = greenlet(lambda *_: self._body(nxt), parent=self._main)
+        return nxt.stack
 
     def _body(self, task: Task) -> None:
         try:
@@ -211,10 +205,9 @@ class Scheduler:
             if self.failure is None and not task.killed:
                 self.failure = e
         self._end(task)
-        if task.killed and hasattr(task, "back"):
-            task.back.release()
-            return
-        self._pass(self._choose())
+        if not task.killed:
+            # A greenlet that ends passes the turn to its parent.
+            getcurrent().parent = self._turn_of(self._choose())
 
     def _choose(self) -> Task | None:
         """The next task, or ``None`` where the simulation is over."""
@@ -271,10 +264,10 @@ class Scheduler:
     def run(self, until: Callable[[], bool]) -> None:
         """Let the tasks run until ``until()``, looked at between turns. Raises what a task or a check raised."""
         self.until = until
+        self._main = getcurrent()
         nxt = self._choose()
         if nxt is not None:
-            self._pass(nxt)
-            self._main.acquire()
+            self._turn_of(nxt).switch()
         self.current = None
         if self.failure is not None:
             raise self.failure
@@ -285,27 +278,3 @@ class Scheduler:
         self.on_step = None
         for process in self.processes:
             self.kill(process)
-
-
-class _Pool:
-    """Threads that are used again: a schedule needs dozens."""
-
-    def __init__(self) -> None:
-        self._idle: list[SimpleQueue[Callable[[], None]]] = []
-
-    def run(self, body: Callable[[], None]) -> None:
-        work = self._idle.pop() if self._idle else self._new()
-        work.put(body)
-
-    def _new(self) -> SimpleQueue[Callable[[], None]]:
-        work: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        threading.Thread(target=self._serve, args=(work,), daemon=True).start()
-        return work
-
-    def _serve(self, work: SimpleQueue[Callable[[], None]]) -> None:
-        while True:
-            work.get()()
-            self._idle.append(work)
-
-
-_pool = _Pool()
