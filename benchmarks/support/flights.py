@@ -15,23 +15,13 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
+from benchmarks.support.plain_day import FLIGHTS, plain_day
 from retrofill.settings import Settings
 from retrofill.stack.java import find, spark_submit_command
 
 ROOT = Path(__file__).parents[2]
-FLIGHTS = ROOT / "examples" / "flights"
 FIRST = date(2013, 1, 1)
 WARM_DAYS = 4
-_SUBMITTED = """
-import sys
-sys.path.insert(0, {flights!r})
-from pipeline import check_day, delays_of_day, publish_day
-from pyspark.sql import SparkSession
-spark = SparkSession.builder.getOrCreate()
-for step in (delays_of_day, check_day, publish_day):
-    step(spark, *sys.argv[1:])
-spark.stop()
-"""
 
 
 class User:
@@ -91,17 +81,13 @@ def bare_loop(user: User, chosen: Sequence[str], parallel: int) -> float:
     """Seconds of the same transformation in a plain loop of one session, ``parallel`` days at a time."""
     from pyspark.sql import SparkSession
 
-    sys.path.insert(0, str(FLIGHTS))
-    from pipeline import check_day, delays_of_day, publish_day  # type: ignore[import-not-found]  # a file of the example
-
     scratch = _scratch(user)
     remote = user.settings().spark_remote
     assert remote is not None
     spark = SparkSession.builder.remote(remote).create()
 
     def one(day: str) -> None:
-        for step in (delays_of_day, check_day, publish_day):
-            step(spark, str(scratch), day)
+        plain_day(spark, str(scratch), day)
 
     with ThreadPoolExecutor(parallel) as threads:
         list(threads.map(one, chosen[:WARM_DAYS]))
@@ -114,8 +100,7 @@ def bare_loop(user: User, chosen: Sequence[str], parallel: int) -> float:
 
 def submitted(user: User, day: str) -> float:
     """Seconds of one day by a ``spark-submit`` of its own."""
-    script = user.home / "submitted.py"
-    script.write_text(_SUBMITTED.format(flights=str(FLIGHTS)))
+    script = ROOT / "benchmarks" / "support" / "plain_day.py"
     java = find(user.settings())
     command = [*spark_submit_command(java), "--master", "local[2]", str(script), str(_scratch(user)), day]
     environment = {**user.environment, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
