@@ -168,9 +168,11 @@ class Installation:
         if s.kafka_security_protocol == "PLAINTEXT":
             return {}
         passwords = {who: password.get_secret_value() for who, password in s.kafka_passwords.items()}
+        authority = {} if s.kafka_ssl_ca is None else {"RETROFILL_KAFKA_SSL_CA": str(s.kafka_ssl_ca)}
         return {
             "RETROFILL_KAFKA_SECURITY_PROTOCOL": s.kafka_security_protocol,
             "RETROFILL_KAFKA_PASSWORDS": json.dumps(passwords),
+            **authority,
         }
 
     def start(self, name: str, wait: bool = True, clock_off: float = 0.0, **environment: str) -> Replica:

@@ -15,7 +15,10 @@ from retrofill.settings import Settings
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "deploy/README.md")),
+    *(
+        ROOT / name
+        for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "deploy/README.md", "deploy/helm/README.md")
+    ),
     *sorted(DOCS.rglob("*.md")),
 ]
 MACHINES = [module.MACHINE for module in (backfill, run, task_run, deadline, callback)]
@@ -55,7 +58,10 @@ def test_the_table_of_settings_is_made_from_the_settings() -> None:
 
 
 def test_settings_that_the_docs_name_exist() -> None:
-    known = {f"RETROFILL_{name.upper()}" for name in Settings.model_fields} | {"RETROFILL_ANSWER_SECONDS"}
+    known = {f"RETROFILL_{name.upper()}" for name in Settings.model_fields} | {
+        "RETROFILL_ANSWER_SECONDS",
+        "RETROFILL_HELM",
+    }
     for page in PAGES:
         named = set(re.findall(r"RETROFILL_[A-Z_]+", page.read_text()))
         named = {name.removesuffix("_FILE") for name in named}

@@ -22,7 +22,7 @@ class TopicsDiffer(Exception):
 def create_topics(settings: Settings) -> None:
     """Make what is missing and check the rest. Idempotent. Raises ``TopicsDiffer`` or ``KafkaException``."""
     client = admin(settings, "retrofill-init")
-    wanted = {topic.topic: topic for topic in _wanted(settings)}
+    wanted = {topic.topic: topic for topic in wanted_topics(settings)}
     for future in client.create_topics(list(wanted.values()), request_timeout=REQUEST_SECONDS).values():
         try:
             future.result()
@@ -51,7 +51,8 @@ def _partition_counts(client: AdminClient, names: list[str]) -> dict[str, int]:
     raise AssertionError("unreachable: the last try raises")
 
 
-def _wanted(settings: Settings) -> list[NewTopic]:
+def wanted_topics(settings: Settings) -> list[NewTopic]:
+    """The topics of the contract as they are made: names with the prefix, partitions, replicas, configuration."""
     prefix, factor = settings.topic_prefix, settings.replication_factor
     topics = [
         NewTopic(

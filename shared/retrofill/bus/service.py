@@ -20,6 +20,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exp
 
 from retrofill.bus import outbox
 from retrofill.bus.crash import arm
+from retrofill.bus.diagnosis import why
 from retrofill.bus.exposition import Exposition
 from retrofill.bus.gauges import measure
 from retrofill.bus.handler import Handler
@@ -85,8 +86,8 @@ def _run(settings: Settings, service: Service, make_handler: MakeHandler, channe
         signal.signal(number, lambda *_: stopping.set())
     dsn = settings.dsn_of(service.name)
     engine = make_engine(dsn, instance)
-    topic_ids = TopicIds(settings, service, instance)
-    installation, partitions = _wait_until_initialised(engine, topic_ids, stopping)
+    topic_ids = _topic_ids(settings, service, instance)
+    installation, partitions = _wait_until_initialised(settings, engine, topic_ids, stopping)
     inbox = Inbox()
     context = Context(
         settings,
@@ -155,14 +156,25 @@ def _wait(stopping: threading.Event, seconds: float) -> None:
     stopping.wait(seconds)
 
 
-def _wait_until_initialised(engine: Engine, topic_ids: TopicIds, stopping: threading.Event) -> tuple[str, int]:
+def _topic_ids(settings: Settings, service: Service, instance: str) -> TopicIds:
+    """The first client of Kafka. Raises ``NotInitialised`` where the settings make none, whatever the brokers say."""
+    try:
+        return TopicIds(settings, service, instance)
+    except KafkaException as e:
+        raise NotInitialised(f"no client of Kafka can be made: {why(settings, e)}") from e
+
+
+def _wait_until_initialised(
+    settings: Settings, engine: Engine, topic_ids: TopicIds, stopping: threading.Event
+) -> tuple[str, int]:
     """The installation's id and its number of partitions, once both servers answer. Raises ``NotInitialised``."""
 
     def say(state: RetryCallState) -> None:
         if stopping.is_set():
             raise SystemExit(0)
         error = state.outcome.exception() if state.outcome else None
-        log.warning("waiting_for_servers", error=str(error).splitlines()[0] if error else "")
+        said = why(settings, error) if isinstance(error, KafkaException) else str(error)
+        log.warning("waiting_for_servers", error=said.split("\n")[0])
 
     for attempt in Retrying(
         retry=retry_if_exception_type((SQLAlchemyError, KafkaException, OSError)),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import typer
+from confluent_kafka import KafkaException
 
 from retrofill.bus.create_topics import TopicsDiffer
 from retrofill.bus.create_users import NoAuthorizer
+from retrofill.bus.diagnosis import why
 from retrofill.cli.errors import UserError
 from retrofill.init import initialise
 from retrofill.settings import Settings
@@ -27,6 +29,8 @@ def init() -> None:
         initialise(settings)
     except (InstallationDiffers, TopicsDiffer, NoAuthorizer) as e:
         raise UserError(str(e)) from e
+    except KafkaException as e:
+        raise UserError(f"Kafka cannot be used: {why(settings, e)}") from e
     typer.echo("Postgres  schema and roles are there")
     typer.echo(f"Kafka     topics {settings.topic_prefix}* of {settings.partitions} partitions are there")
     if settings.kafka_acls:

@@ -8,10 +8,12 @@ from typing import Annotated
 
 import psycopg
 import typer
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaException
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from retrofill.bus.diagnosis import why
 from retrofill.cli import backfills, callbacks, config, dead_letters, deadlines, init, pipelines, stack
+from retrofill.cli.connect import load_settings
 from retrofill.cli.errors import REFUSED, UserError
 from retrofill.settings import NotConfigured
 
@@ -72,9 +74,7 @@ def explain_postgres(error: Exception) -> str:
 
 def explain_kafka(error: KafkaException) -> str:
     """One line about a failed read or write, with what to check."""
-    cause = error.args[0] if error.args else None
-    line = cause.str() if isinstance(cause, KafkaError) else str(error)
-    return f"Kafka cannot be used: {line}; check 'retrofill status' or RETROFILL_KAFKA_BOOTSTRAP_SERVERS"
+    return f"Kafka cannot be used: {why(load_settings(), error)}"
 
 
 def _fail(line: str, status: int = REFUSED) -> None:

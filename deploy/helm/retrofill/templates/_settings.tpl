@@ -1,0 +1,35 @@
+{{/* Settings as environment variables: a value as text. Numbers are not written as 1e+06. */}}
+{{- define "retrofill.text" -}}
+{{- if kindIs "float64" . }}{{ if eq . (floor .) }}{{ int64 . }}{{ else }}{{ . }}{{ end }}
+{{- else if or (kindIs "map" .) (kindIs "slice" .) }}{{ toJson . }}
+{{- else }}{{ . }}{{ end }}
+{{- end }}
+
+{{/* What all have, as YAML: variable → text. */}}
+{{- define "retrofill.settings" -}}
+RETROFILL_TOPIC_PREFIX: {{ .Values.topicPrefix | quote }}
+RETROFILL_PARTITIONS: {{ .Values.partitions | quote }}
+RETROFILL_KAFKA_BOOTSTRAP_SERVERS: {{ required "kafka.bootstrapServers is needed: host:port of Kafka's brokers" .Values.kafka.bootstrapServers | quote }}
+RETROFILL_KAFKA_SECURITY_PROTOCOL: {{ .Values.kafka.securityProtocol }}
+{{- if include "retrofill.login" . }}
+RETROFILL_KAFKA_SASL_MECHANISM: {{ .Values.kafka.saslMechanism }}
+{{- end }}
+{{- if include "retrofill.ownCa" . }}
+RETROFILL_KAFKA_SSL_CA: /etc/retrofill/kafka-ca.crt
+{{- end }}
+{{- range $name, $value := .Values.settings }}
+RETROFILL_{{ $name }}: {{ include "retrofill.text" $value | quote }}
+{{- end }}
+{{- end }}
+
+{{/* The sources of the volume /etc/retrofill: (dict "root" $ "files" (list (dict "secret" … "key" … "path" …))). */}}
+{{- define "retrofill.mounted" -}}
+{{- range .files }}
+- secret: {name: {{ .secret | quote }}, items: [{key: {{ .key | quote }}, path: {{ .path }}}]}
+{{- end }}
+{{- if include "retrofill.ownCa" .root }}
+{{- with .root.Values.kafka.ca }}
+- {{ ternary "secret" "configMap" (ne .secret "") }}: {name: {{ default .configMap .secret | quote }}, items: [{key: {{ .key | quote }}, path: kafka-ca.crt}]}
+{{- end }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,93 @@
+"""The real helm: that of ``RETROFILL_HELM`` or of the PATH, else built once with Go, of a fixed version."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from retrofill.settings import Settings
+from retrofill.stack.kafka import cache_folder
+
+VERSION = "v4.3.1"
+MODULE = f"helm.sh/helm/v4/cmd/helm@{VERSION}"
+CHART = Path(__file__).parents[2] / "deploy" / "helm" / "retrofill"
+BUILD_SECONDS = 1100
+# Read at once: a session's tests begin without any variable of Retrofill's.
+NAMED = os.environ.get("RETROFILL_HELM")
+RELEASE, NAMESPACE = "r", "backfills"
+
+
+@cache
+def helm() -> str:
+    """The command. Skips the test where there is none and it cannot be built."""
+    found = NAMED or shutil.which("helm")
+    if found is not None:
+        return found
+    folder = cache_folder(Settings()) / f"helm-{VERSION}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / "helm.lock").open("w") as lock:
+        # Two that need it build it once.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            _build(folder)
+    return str(folder / "helm")
+
+
+def _build(folder: Path) -> None:
+    go = shutil.which("go")
+    if go is None:
+        pytest.skip("no helm: put one on the PATH, name it in RETROFILL_HELM, or install Go to build one")
+    draft = folder.with_name(f"{folder.name}.part")
+    done = subprocess.run(
+        [go, "install", MODULE],
+        env={**os.environ, "GOBIN": str(draft)},
+        capture_output=True,
+        text=True,
+        timeout=BUILD_SECONDS,
+        check=False,
+    )
+    if done.returncode != 0:
+        pytest.skip(f"no helm, and {MODULE} could not be built: {done.stderr.strip().splitlines()[-1]}")
+    draft.rename(folder)
+
+
+def run(command: str, values: dict[str, Any], *more: str) -> subprocess.CompletedProcess[str]:
+    """``helm COMMAND`` of the chart with these values over its own."""
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        json.dump(values, file)
+        file.flush()
+        name = [] if command == "lint" else [RELEASE]
+        return subprocess.run(
+            [helm(), command, *name, str(CHART), "--namespace", NAMESPACE, "--values", file.name, *more],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+
+def render(values: dict[str, Any]) -> list[dict[str, Any]]:
+    """The manifests that would be applied."""
+    done = run("template", values)
+    assert done.returncode == 0, done.stderr
+    return [manifest for manifest in yaml.safe_load_all(done.stdout) if manifest]
+
+
+def refusal(values: dict[str, Any]) -> str:
+    """What helm says of values that the chart does not take, without what it says of every error."""
+    done = run("template", values)
+    assert done.returncode != 0, "the chart takes these values"
+    assert "goroutine" not in done.stderr
+    frame = ("Error: values don't meet", "retrofill:", "Use --debug flag")
+    lines = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith(frame)]
+    (line,) = lines
+    return line
