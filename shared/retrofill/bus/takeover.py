@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
-from confluent_kafka import IsolationLevel, TopicCollection, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from sqlalchemy import Connection, Engine, func, select, update
@@ -61,6 +62,16 @@ class TopicIds:
 
     def refresh(self) -> dict[str, int]:
         """Ask the broker; returns the partition count of each topic. Raises ``KafkaException`` where one is missing."""
+        try:
+            return self._describe()
+        except KafkaException:
+            # The question goes to the controller. A client was seen that waited for it for minutes, while Kafka answered all
+            # others, and took no shard over: any broker is asked anew who the controller is.
+            with suppress(KafkaException):
+                self.admin.list_topics(timeout=REQUEST_SECONDS)
+            raise
+
+    def _describe(self) -> dict[str, int]:
         counts = {}
         names = TopicCollection([self._prefix + topic for topic in self._topics])
         for name, future in self.admin.describe_topics(names, request_timeout=REQUEST_SECONDS).items():
