@@ -1,4 +1,4 @@
-"""The demo on containers: two replicas of each service, thirty days of the flights, and containers killed in the middle.
+"""The demo on containers: two replicas of each service, a Spark cluster, thirty days of flights, and some killed in the middle.
 
 Run by ``make compose-demo`` (``DAYS=90``: more; ``KEEP=1``: leave all of it up) on a machine with a Docker engine and Compose.
 The project is ``retrofill-demo``; its passwords are made anew and kept beside its data in ``RETROFILL_HOME``.
@@ -26,6 +26,7 @@ from rich.table import Table
 ROOT = Path(__file__).parents[2]
 PROJECT = "retrofill-demo"
 SERVICES = ("backfill-planner", "run-starter", "deadline-watcher", "callback-runner")
+WORKER = "spark-worker"
 REPLICAS = 2
 # Without what it depends on: all of that is up, and init would run again each time.
 RUN = ("run", "--rm", "--no-TTY", "--no-deps")
@@ -104,11 +105,12 @@ def await_runs(show: Callable[[], dict[str, Any]], enough: Callable[[dict[str, A
 
 
 def kill_busy_ones(compose: Compose) -> list[str]:
-    """As a machine that fails, no goodbye: the run-starter that hosts a run, and a planner."""
+    """As a machine that fails, no goodbye: the run-starter that hosts a run, a planner, and a worker of Spark."""
     hosts = compose.sql("SELECT host FROM retrofill.run WHERE state = 'running' ORDER BY started_at DESC LIMIT 1")
     # An instance is called after its service, its host (here a container) and its process.
     busy = [id for id in compose.containers("run-starter") if f"-{id[:12]}-" in hosts]
-    victims = [(busy or compose.containers("run-starter"))[0], compose.containers("backfill-planner")[0]]
+    others = [compose.containers(name)[0] for name in ("backfill-planner", WORKER)]
+    victims = [(busy or compose.containers("run-starter"))[0], *others]
     subprocess.run(["docker", "kill", *victims], check=True, capture_output=True)
     return victims
 
@@ -142,9 +144,10 @@ def run(compose: Compose, home: Path, days: list[str]) -> int:
     compose("build", "--quiet")
     compose("--profile", "cli", "build", "--quiet", "cli")
     built = time.monotonic() - began
-    say(f"The containers, {REPLICAS} of each service")
+    say(f"The containers, {REPLICAS} of each service and of Spark's workers")
     began = time.monotonic()
-    compose("up", "--detach", "--wait", *(part for name in SERVICES for part in ("--scale", f"{name}={REPLICAS}")))
+    scales = [part for name in (*SERVICES, WORKER) for part in ("--scale", f"{name}={REPLICAS}")]
+    compose("up", "--detach", "--wait", *scales)
     up = time.monotonic() - began
     copy_in(compose, home / "flights", "/data/flights")
     compose(*RUN, "cli", "pipelines", "apply", "/pipelines/flights/pipeline.py")
@@ -187,7 +190,10 @@ def report(
         ("containers", f"all healthy after {took['up']:.0f} s"),
         ("runs", ", ".join(f"{n} {state}" for state, n in shown["by_state"].items())),
         ("backfill", f"{wall:.1f} s"),
-        ("killed", f"a run-starter and a planner at {at_kill['by_state']}; runs that were tried again: {again}"),
+        (
+            "killed",
+            f"a run-starter, a planner and a worker of Spark at {at_kill['by_state']}; runs that were tried again: {again}",
+        ),
         ("flights", f"{flights:,} in the output, {expected:,} in the source; every day equal to pandas"),
     ):
         table.add_row(name, value)

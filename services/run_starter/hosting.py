@@ -68,13 +68,18 @@ class DriverHost:
             self._changes += 1
             self._changed.notify_all()
 
-    def driver_ended(self, launch: Launch, *, reported: bool, reason: str) -> None:
+    def driver_ended(self, launch: Launch, *, reported: bool, reason: str, gone: bool = True) -> None:
         """Report the end of a driver that could not do so itself: its process is gone, so its lease is over."""
         if not reported:
             log.warning(
-                "driver_gone", backfill=launch.backfill_id, run=launch.run_id, attempt=launch.attempt, reason=reason
+                "driver_gone" if gone else "driver_out_of_sight",
+                backfill=launch.backfill_id,
+                run=launch.run_id,
+                attempt=launch.attempt,
+                reason=reason,
             )
-            self._report(launch, reason)
+            if gone:
+                self._report(launch, reason)
         self._freed()
 
     def _report(self, launch: Launch, reason: str) -> None:

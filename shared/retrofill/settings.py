@@ -14,9 +14,9 @@ import re
 from collections.abc import Mapping
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -28,6 +28,7 @@ from pydantic_settings import (
 
 ENDPOINTS_FILE = "endpoints.json"
 MIN_SECRET_BYTES = 24
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _HOST = re.compile(r"[A-Za-z0-9_.-]+")
 
 
@@ -76,6 +77,15 @@ class Settings(BaseSettings):
     )
     spark_remote: str | None = Field(None, description="Spark Connect address, sc://host:port")
     spark_submit_master: str = Field("local[1]", description="--master of the spark-submit executor and submit tasks")
+    spark_submit_deploy_mode: Literal["client", "cluster"] = Field(
+        "client", description="Where the spark-submit executor's drivers run: beside the run-starter, or in the cluster"
+    )
+    spark_submit_conf: dict[str, str] = Field(
+        default_factory=dict, description="Spark's settings for every spark-submit, as JSON; a pipeline's own win"
+    )
+    driver_host: str = Field(
+        "127.0.0.1", description="Name or address of the run-starter's host for drivers that run in the cluster"
+    )
 
     # the contract
     topic_prefix: str = Field("retrofill.", description="Prefix of every topic")
@@ -120,7 +130,13 @@ class Settings(BaseSettings):
     postgres_port: int = Field(15432, description="Preferred port of the embedded Postgres")
     spark_port: int = Field(15002, description="Preferred port of the embedded Spark Connect server")
     java_home: Path | None = Field(None, description="JDK 17 or 21 to use instead of the one found")
+    spark_master: str | None = Field(
+        None, description="Master of the embedded Spark Connect server, as spark://host:7077; default: local mode"
+    )
     spark_cores: int | None = Field(None, description="Cores of the embedded Spark (local[n]); default: all")
+    spark_conf: dict[str, str] = Field(
+        default_factory=dict, description="Spark's settings for the embedded Spark Connect server, as JSON; they win"
+    )
     spark_driver_memory: str = Field("1g", description="Heap of the embedded Spark Connect server")
 
     openlineage_topic: str | None = Field(None, description="Kafka topic for OpenLineage run events of the drivers")
@@ -151,6 +167,21 @@ class Settings(BaseSettings):
             if not _HOST.fullmatch(entry):
                 ip_network(entry)  # raises ValueError, and says why
         return value
+
+    @model_validator(mode="after")
+    def _drivers_can_run_there(self) -> Self:
+        if self.spark_submit_deploy_mode == "cluster":
+            if self.spark_submit_master.startswith(("spark://", "local")):
+                raise ValueError(
+                    f"RETROFILL_SPARK_SUBMIT_DEPLOY_MODE=cluster: Spark runs no Python driver inside {self.spark_submit_master}, "
+                    "only on YARN and Kubernetes; use client"
+                )
+            if self.driver_host in LOOPBACK:
+                raise ValueError(
+                    "RETROFILL_SPARK_SUBMIT_DEPLOY_MODE=cluster: RETROFILL_DRIVER_HOST must be an address of this machine "
+                    "that drivers in the cluster reach"
+                )
+        return self
 
     @classmethod
     def settings_customise_sources(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from retrofill.bus.topics import SERVICES
 from retrofill.settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -23,9 +24,17 @@ KNOWS = {
     "callback-runner": {"CALLBACK_RUNNER", "KAFKA_CALLBACK_RUNNER"},
     "cli": {"READER", "KAFKA_OPERATOR"},
     "spark": set(),
+    "spark-master": set(),
+    "spark-worker": set(),
+    "prometheus": set(),
+    "grafana": {"GRAFANA"},
+    "kafka-ui": {"KAFKA_UI", "KAFKA_OPERATOR"},
     "postgres": {"POSTGRES"},
     "kafka": {"KAFKA_ADMIN"},
 }
+# Those that are asked of people, by what they look with.
+FOR_PEOPLE = {"GRAFANA", "KAFKA_UI"}
+OBSERVE = ("prometheus", "grafana", "kafka-ui")
 
 
 def passwords(part: dict[str, Any]) -> set[str]:
@@ -41,7 +50,7 @@ def test_a_container_knows_its_own_passwords_only(name: str) -> None:
 def test_every_password_is_in_the_example_and_is_used() -> None:
     example = set(re.findall(r"^(\w+)_PASSWORD=$", (ROOT / ".env.example").read_text(), re.MULTILINE))
     assert example == set().union(*map(passwords, PARTS.values()))
-    assert passwords(PARTS["init"]) == example
+    assert passwords(PARTS["init"]) == example - FOR_PEOPLE
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -57,12 +66,41 @@ def test_its_image_is_a_target_and_its_settings_exist(name: str) -> None:
     dockerfile = (ROOT / "deploy" / "Dockerfile").read_text()
     assert OWN[name]["build"]["target"] in re.findall(r"^FROM \S+ AS (\S+)$", dockerfile, re.MULTILINE)
     known = {f"RETROFILL_{setting.upper()}" for setting in Settings.model_fields}
-    assert {each for each in OWN[name]["environment"] if each.startswith("RETROFILL_")} <= known
+    assert {each for each in OWN[name].get("environment", {}) if each.startswith("RETROFILL_")} <= known
+
+
+@pytest.mark.parametrize("name", ["spark", "spark-worker"])
+def test_what_runs_work_of_spark_sees_the_data(name: str) -> None:
+    assert "data:/data" in PARTS[name]["volumes"]
+    assert PARTS[name]["environment"]["RETROFILL_SPARK_MASTER"] == f"spark://{PARTS['spark-master']['hostname']}:7077"
+
+
+def test_what_observes_starts_only_when_asked_for() -> None:
+    assert {name for name, part in PARTS.items() if part.get("profiles") == ["observe"]} == set(OBSERVE)
+    for name in OBSERVE:
+        assert PARTS[name]["cap_drop"] == ["ALL"]
+
+
+def test_prometheus_asks_every_replica_of_each_service() -> None:
+    config = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text())
+    asked = {job["job_name"]: job["dns_sd_configs"] for job in config["scrape_configs"]}
+    assert set(asked) == set(SERVICES)
+    for name, ((dns),) in asked.items():
+        port = PARTS[name]["environment"]["RETROFILL_HTTP_PORT"]
+        assert (dns["names"], dns["type"], dns["port"]) == ([name], "A", port)
+        assert PARTS[name]["environment"]["RETROFILL_HTTP_HOST"] == "0.0.0.0"
+
+
+def test_what_is_mounted_into_what_observes_exists() -> None:
+    mounts = [volume.split(":")[0] for name in OBSERVE for volume in PARTS[name].get("volumes", [])]
+    files = [mount for mount in mounts if mount.startswith("./")]
+    assert len(files) == 3
+    assert all((ROOT / file).exists() for file in files)
 
 
 def test_nothing_but_loopback_is_published() -> None:
     ports = [port for part in PARTS.values() for port in part.get("ports", [])]
-    assert len(ports) == 2
+    assert len(ports) == 2 + len(OBSERVE)
     assert all(port.startswith("127.0.0.1:") for port in ports)
 
 

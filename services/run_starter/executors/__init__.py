@@ -60,8 +60,11 @@ class Host(Protocol):
     def may_publish(self, launch: Launch) -> bool:
         """Whether what the attempt staged was accepted and is its own to publish. Waits until that is decided."""
 
-    def driver_ended(self, launch: Launch, *, reported: bool, reason: str) -> None:
-        """A driver is gone or free again. ``reported``: it had delivered its own RunReported; otherwise it was lost."""
+    def driver_ended(self, launch: Launch, *, reported: bool, reason: str, gone: bool = True) -> None:
+        """A driver is gone or free again. ``reported``: it had delivered its own RunReported; otherwise it was lost.
+
+        ``gone`` is false where nobody here can tell whether it still runs: then only its lease ends the attempt.
+        """
 
 
 class Executor(Protocol):

@@ -1,6 +1,8 @@
-"""Whole runs by spark-submit: a driver of its own for each, on whatever ``--master`` the settings name (client mode).
+"""Whole runs by spark-submit: a driver of its own for each, on whatever ``--master`` the settings name.
 
-The driver talks to its host as a warm one does, but over a loopback socket: spark-submit keeps the pipes for itself.
+The driver talks to its host as a warm one does, but over a socket: spark-submit keeps the pipes for itself. In client mode
+that is one of loopback, and the driver is a child. In cluster mode it is somewhere else: it is heard through
+the socket only, whose end makes it leave, and once nobody hears it only its lease tells whether it still runs.
 """
 
 from __future__ import annotations
@@ -11,19 +13,21 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import structlog
 
-import retrofill.driver
-from retrofill.settings import Settings
-from run_starter.executors import Host, Key, Launch, processes
+from retrofill.settings import LOOPBACK, Settings
+from run_starter.executors import Host, Key, Launch, processes, submission
 
 log = structlog.get_logger(__name__)
-ENTRY = Path(retrofill.driver.__file__).with_name("once.py")
 CONNECT_SECONDS = 300.0
+# Who connects says at once who it is; others may knock where the port is not of loopback.
+GREETING_SECONDS = 5.0
+MAX_GREETING = 1000
 
 
 @dataclass
@@ -34,6 +38,7 @@ class Submitted:
     process: subprocess.Popen[str]
     server: socket.socket
     token: str
+    properties: Path
     lines: Any = None
     ending: bool = False
     _writing: threading.Lock = field(default_factory=threading.Lock)
@@ -123,7 +128,7 @@ class SparkSubmit:
 
     def _run(self, launch: Launch) -> None:
         key = launch.key
-        reported, reason = False, "spark-submit could not be started"
+        reported, reason, submitted = False, "spark-submit could not be started", None
         try:
             submitted = self._submit(launch)
             with self._lock:
@@ -136,7 +141,10 @@ class SparkSubmit:
         finally:
             with self._lock:
                 self._running.pop(key, None)
-            self._host.driver_ended(launch, reported=reported, reason=reason)
+            # One in the cluster that we never talked with cannot begin any more: nobody listens.
+            heard = submitted is not None and submitted.lines is not None
+            gone = self._settings.spark_submit_deploy_mode == "client" or not heard
+            self._host.driver_ended(launch, reported=reported, reason=reason, gone=gone)
 
     def _serve(self, submitted: Submitted) -> tuple[bool, str]:
         """Serve one driver to the end of its process: only then may its run be told as lost and begin anew."""
@@ -148,50 +156,64 @@ class SparkSubmit:
             processes.end(submitted.process)
         reason = processes.how_it_ended(submitted.process)
         submitted.server.close()
+        submission.remove(submitted.properties)
         return reported, reason
 
     def _submit(self, launch: Launch) -> Submitted:
         # Only who has a Spark needs its parts: imported here.
         from retrofill.stack.java import find, spark_submit_command
 
-        server = socket.create_server(("127.0.0.1", 0))
+        settings = self._settings
+        local = settings.driver_host in LOOPBACK
+        server = socket.create_server(("127.0.0.1" if local else "", 0))
         token = secrets.token_hex(16)
-        conf = {
-            "spark.app.name": f"retrofill {launch.pipeline.name} {launch.interval_start.isoformat()}",
-            "spark.ui.enabled": "false",
-            **launch.pipeline.spark_conf,
-        }
-        command = [
-            *spark_submit_command(find(self._settings)),
-            "--master",
-            self._settings.spark_submit_master,
-            *(part for name, value in conf.items() for part in ("--conf", f"{name}={value}")),
-            str(ENTRY),
-        ]
         environment = {
-            **processes.login(self._settings),
-            "RETROFILL_DRIVER_SOCKET": f"127.0.0.1:{server.getsockname()[1]}",
+            **processes.login(settings),
+            "RETROFILL_DRIVER_SOCKET": f"{settings.driver_host}:{server.getsockname()[1]}",
             "RETROFILL_DRIVER_TOKEN": token,
-            "PYSPARK_PYTHON": sys.executable,
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
         }
-        return Submitted(launch, processes.start(command, self._settings.home, environment, pipes=False), server, token)
+        conf = submission.driver_conf(settings, launch)
+        here = settings.spark_submit_deploy_mode == "client"
+        file = submission.properties_file()
+        command = [
+            *spark_submit_command(find(settings), conf=conf if here else {}),
+            *submission.arguments(settings, conf if here else submission.in_cluster(settings, conf, environment), file),
+        ]
+        python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+        try:
+            process = processes.start(command, settings.home, environment | python, pipes=False)
+        except OSError:
+            submission.remove(file)
+            server.close()
+            raise
+        return Submitted(launch, process, server, token, file)
 
     def _talk(self, submitted: Submitted) -> bool:
         """Serve one driver; whether it had delivered its own report."""
         # A submit that ends before its driver connected must not be waited for: the process's end closes the server.
         threading.Thread(target=_close_when_gone, args=(submitted,), name="submit-watch", daemon=True).start()
-        submitted.server.settimeout(CONNECT_SECONDS)
-        try:
-            connection, _ = submitted.server.accept()
-        except OSError:
+        connected = self._greeted(submitted)
+        if connected is None:
             processes.end(submitted.process)
             return False
-        with connection, connection.makefile("rw", encoding="utf-8") as lines:
-            if json.loads(lines.readline() or "{}").get("token") != submitted.token:
-                processes.end(submitted.process)
-                return False
+        connection, lines = connected
+        with connection, lines:
             return submitted.connect(lines) and self._converse(submitted, lines)
+
+    def _greeted(self, submitted: Submitted) -> tuple[socket.socket, Any] | None:
+        """The connection of who knows the token; ``None`` where nobody came in time. Others are sent away."""
+        until = time.monotonic() + CONNECT_SECONDS
+        while (left := until - time.monotonic()) > 0:
+            submitted.server.settimeout(left)
+            try:
+                connection, _ = submitted.server.accept()
+            except OSError:
+                return None
+            lines = _greeting(connection, submitted.token)
+            if lines is not None:
+                return connection, lines
+            connection.close()
+        return None
 
     def _converse(self, submitted: Submitted, lines: Any) -> bool:
         launch = submitted.launch
@@ -211,6 +233,19 @@ class SparkSubmit:
                 "driver_hung_up", backfill=launch.backfill_id, run=launch.run_id, attempt=launch.attempt, error=str(e)
             )
         return False
+
+
+def _greeting(connection: socket.socket, token: str) -> Any:
+    """The lines of a connection that begins with the token."""
+    lines = connection.makefile("rw", encoding="utf-8")
+    try:
+        connection.settimeout(GREETING_SECONDS)
+        told = json.loads(lines.readline(MAX_GREETING) or "{}").get("token")
+        connection.settimeout(None)
+    except (OSError, ValueError, AttributeError):
+        told = None
+    known = isinstance(told, str) and secrets.compare_digest(told.encode(), token.encode())
+    return lines if known else None
 
 
 def _close_when_gone(submitted: Submitted) -> None:

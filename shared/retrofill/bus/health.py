@@ -24,7 +24,7 @@ class Health:
     """The checks of one service. ``busy_for``: seconds since its worker last waited for something to do."""
 
     engine: Engine
-    admin: AdminClient
+    admin: Callable[[], AdminClient]
     threads: Sequence[threading.Thread]
     busy_for: Callable[[], float]
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -57,7 +57,7 @@ class Health:
 
     def _kafka(self) -> str | None:
         try:
-            self.admin.list_topics(timeout=ANSWER_SECONDS)
+            self.admin().list_topics(timeout=ANSWER_SECONDS)
         except KafkaException as e:
             return str(e.args[0].str() if e.args else e)
         return None

@@ -6,10 +6,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 
+import structlog
 from prometheus_client import REGISTRY, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+log = structlog.get_logger(__name__)
 # From a millisecond to minutes: a healthy watcher is in the first few, one that was down is in the last.
 DELAY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
 CALL_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60)
@@ -59,7 +61,10 @@ CALLBACK_SECONDS = Histogram(
 
 
 class Polled(Collector):
-    """A gauge whose values are read when somebody scrapes, at most every ``seconds``."""
+    """A gauge whose values are read when somebody scrapes, at most every ``seconds``.
+
+    Where they cannot be read, it has none: all other metrics are shown, above all while Kafka or Postgres is away.
+    """
 
     def __init__(
         self, name: str, text: str, label: str, read: Callable[[], Mapping[str, float]], seconds: float = 15.0
@@ -75,11 +80,18 @@ class Polled(Collector):
         """The values by label."""
         with self._lock:
             if time.monotonic() - self._read_at >= self._seconds:
-                self._known, self._read_at = self._read(), time.monotonic()
+                self._known, self._read_at = self._try_to_read(), time.monotonic()
             family = GaugeMetricFamily(self._name, self._text, labels=[self._label])
             for label, value in self._known.items():
                 family.add_metric([label], value)
             return [family]
+
+    def _try_to_read(self) -> Mapping[str, float]:
+        try:
+            return self._read()
+        except Exception as e:  # noqa: BLE001 - whatever a server or its client says
+            log.warning("gauge_not_read", gauge=self._name, error=str(e).splitlines()[:1])
+            return {}
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
         """Registering it reads nothing."""

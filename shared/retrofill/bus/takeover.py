@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
-from confluent_kafka import IsolationLevel, TopicCollection, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from sqlalchemy import Connection, Engine, func, select, update
@@ -26,7 +27,7 @@ REQUEST_SECONDS = 5.0
 class Ends:
     """Where the ends of partitions are now, asked of the broker."""
 
-    def __init__(self, client: AdminClient, prefix: str) -> None:
+    def __init__(self, client: Callable[[], AdminClient], prefix: str) -> None:
         self._client = client
         self._prefix = prefix
 
@@ -43,7 +44,7 @@ class Ends:
 
     def _ask(self, partitions: Mapping[str, list[int]], spec: OffsetSpec) -> dict[tuple[str, int], int]:
         asked = {TopicPartition(self._prefix + t, p): spec for t, ps in partitions.items() for p in ps}
-        futures = self._client.list_offsets(
+        futures = self._client().list_offsets(
             asked, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=REQUEST_SECONDS
         )
         return {(tp.topic.removeprefix(self._prefix), tp.partition): f.result().offset for tp, f in futures.items()}
@@ -53,14 +54,24 @@ class TopicIds:
     """Kafka's ids of the topics that a service reads: a topic made anew has another."""
 
     def __init__(self, settings: Settings, service: Service, instance: str) -> None:
-        self.admin = admin(settings, f"{instance}-admin")
+        self._make = partial(admin, settings, f"{instance}-admin")
+        self.admin = self._make()
         self._prefix = settings.topic_prefix
         self._topics = [str(topic) for topic in service.reads]
         self._ids: dict[str, str] = {}
-        self.ends = Ends(self.admin, self._prefix)
+        self.ends = Ends(lambda: self.admin, self._prefix)
 
     def refresh(self) -> dict[str, int]:
         """Ask the broker; returns the partition count of each topic. Raises ``KafkaException`` where one is missing."""
+        try:
+            return self._describe()
+        except KafkaException:
+            # The question goes to the controller. A client was seen that waited for it for minutes, while Kafka answered all
+            # others, and took no shard over: a new one asks every broker anew who it is.
+            self.admin = self._make()
+            raise
+
+    def _describe(self) -> dict[str, int]:
         counts = {}
         names = TopicCollection([self._prefix + topic for topic in self._topics])
         for name, future in self.admin.describe_topics(names, request_timeout=REQUEST_SECONDS).items():

@@ -79,9 +79,14 @@ class Submits:
         from retrofill.stack.java import find, spark_submit_command
 
         launch = self._launch
-        conf = {"spark.app.name": f"{launch.pipeline.name} {launch.tag}", **launch.pipeline.spark_conf, **submit.conf}
+        conf = {
+            "spark.app.name": f"{launch.pipeline.name} {launch.tag}",
+            **self._settings.spark_submit_conf,
+            **launch.pipeline.spark_conf,
+            **submit.conf,
+        }
         return [
-            *spark_submit_command(find(self._settings)),
+            *spark_submit_command(find(self._settings), conf=conf),
             "--master",
             self._settings.spark_submit_master,
             *(part for key, value in conf.items() for part in ("--conf", f"{key}={value}")),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from retrofill.settings import Settings
@@ -79,8 +80,8 @@ def spark_jars() -> Path:
     return Path(pyspark.__file__).parent / "jars"
 
 
-def spark_submit_command(java: Path, jvm_options: Sequence[str] = ()) -> list[str]:
-    """``spark-submit`` as a direct call of Java; what follows are its arguments."""
+def spark_command(java: Path, main: str, jvm_options: Sequence[str] = (), classpath: Sequence[str] = ()) -> list[str]:
+    """One of Spark's programs as a direct call of Java; what follows are its arguments."""
     return [
         str(java),
         *(f"--add-opens={name}=ALL-UNNAMED" for name in _OPENED),
@@ -88,6 +89,27 @@ def spark_submit_command(java: Path, jvm_options: Sequence[str] = ()) -> list[st
         "-Dio.netty.tryReflectionSetAccessible=true",
         *jvm_options,
         "-cp",
-        f"{spark_jars()}/*",
-        "org.apache.spark.deploy.SparkSubmit",
+        ":".join([*classpath, *_configuration(os.environ), f"{spark_jars()}/*"]),
+        main,
     ]
+
+
+def spark_submit_command(
+    java: Path, jvm_options: Sequence[str] = (), conf: Mapping[str, str] | None = None
+) -> list[str]:
+    """``spark-submit``; ``conf`` is what the driver is to have, of which some is its JVM's, which is this very process."""
+    conf = conf or {}
+    memory = conf.get("spark.driver.memory")
+    options = [
+        *jvm_options,
+        *([f"-Xmx{memory}"] if memory else []),
+        *shlex.split(conf.get("spark.driver.extraJavaOptions", "")),
+    ]
+    more = conf.get("spark.driver.extraClassPath")
+    return spark_command(java, "org.apache.spark.deploy.SparkSubmit", options, [more] if more else [])
+
+
+def _configuration(environment: Mapping[str, str]) -> list[str]:
+    """The folders in which Spark's launcher looks for the configuration of Spark, HDFS and YARN."""
+    names = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
+    return [environment[name] for name in names if environment.get(name)]

@@ -1,4 +1,4 @@
-"""A Spark Connect server in local mode."""
+"""A Spark Connect server: in local mode, or on a cluster's master."""
 
 from __future__ import annotations
 
@@ -12,32 +12,36 @@ from retrofill.stack.layout import SPARK, Layout
 
 
 def prepare(layout: Layout, settings: Settings, java: Path, port: int) -> list[str]:
-    """The command that runs the server."""
+    """The command that runs the embedded server."""
     data = layout.data(SPARK)
     # What a killed server left there is of no use to the next.
     shutil.rmtree(data / "local", ignore_errors=True)
     (data / "local").mkdir(parents=True, exist_ok=True)
+    return connect_command(settings, java, data, "127.0.0.1", port)
+
+
+def connect_command(settings: Settings, java: Path, data: Path, address: str, port: int) -> list[str]:
+    """A server that listens on ``address`` and keeps its files in the folder ``data``."""
     conf = {
-        "spark.connect.grpc.binding.address": "127.0.0.1",
-        "spark.connect.grpc.binding.port": port,
+        "spark.connect.grpc.binding.address": address,
+        "spark.connect.grpc.binding.port": str(port),
         "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.bindAddress": address,
         "spark.ui.enabled": "false",
-        "spark.local.dir": data / "local",
-        "spark.sql.warehouse.dir": data / "warehouse",
+        "spark.local.dir": str(data / "local"),
+        "spark.sql.warehouse.dir": str(data / "warehouse"),
         # Many small jobs at once, each of a few files: shared fairly, without 200 shuffle partitions each.
         "spark.scheduler.mode": "FAIR",
-        "spark.sql.shuffle.partitions": 4,
+        "spark.sql.shuffle.partitions": "4",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.driver.memory": settings.spark_driver_memory,
+        **settings.spark_conf,
     }
     return [
-        *spark_submit_command(
-            java, [f"-Xmx{settings.spark_driver_memory}", "-XX:+UseSerialGC", f"-Dderby.system.home={data}"]
-        ),
+        *spark_submit_command(java, ["-XX:+UseSerialGC", f"-Dderby.system.home={data}"], conf),
         "--class", "org.apache.spark.sql.connect.service.SparkConnectServer",
-        "--master", f"local[{settings.spark_cores or os.cpu_count() or 2}]",
+        "--master", settings.spark_master or f"local[{settings.spark_cores or os.cpu_count() or 2}]",
         "--name", "retrofill-connect",
         *(part for name, value in conf.items() for part in ("--conf", f"{name}={value}")),
         "spark-internal",

@@ -84,7 +84,7 @@ class Recorder:
     def may_publish(self, launch: Launch) -> bool:
         return self.accepts
 
-    def driver_ended(self, launch: Launch, *, reported: bool, reason: str) -> None:
+    def driver_ended(self, launch: Launch, *, reported: bool, reason: str, gone: bool = True) -> None:
         self._ended.put((launch.run_id, launch.attempt, reported, reason))
 
     def ended(self, seconds: float = 90) -> tuple[int, int, bool, str]:

@@ -57,7 +57,7 @@ class Recorder:
     def may_publish(self, launch: Launch) -> bool:
         raise AssertionError("nothing is staged here")
 
-    def driver_ended(self, launch: Launch, *, reported: bool, reason: str) -> None:
+    def driver_ended(self, launch: Launch, *, reported: bool, reason: str, gone: bool = True) -> None:
         self._ended.put((launch.run_id, reported, reason))
 
     def ended(self) -> tuple[int, bool, str]:

@@ -1,0 +1,57 @@
+"""Replaces itself by a part of Spark for docker-compose.yml: ``spark.py connect``, ``master`` or ``worker``.
+
+``connect`` runs on the master that RETROFILL_SPARK_MASTER names, in local mode where that is not set. ``worker`` needs it.
+None of them asks anybody for a password, so their ports belong to a private network only.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from retrofill.settings import Settings
+from retrofill.stack import spark, spark_cluster
+from retrofill.stack.java import find
+
+CONNECT_PORT, MASTER_PORT, WEB_PORT = 15002, 7077, 8080
+EVERYWHERE = "0.0.0.0"
+
+
+def connect(settings: Settings, java: Path) -> list[str]:
+    """A Spark Connect server; executors find it by the container's address."""
+    here = {"spark.driver.host": socket.gethostbyname(socket.gethostname())}
+    settings = settings.model_copy(update={"spark_conf": here | settings.spark_conf})
+    return spark.connect_command(settings, java, settings.home, EVERYWHERE, CONNECT_PORT)
+
+
+def master(_: Settings, java: Path) -> list[str]:
+    """A master under the container's name, which is how workers must address it."""
+    return spark_cluster.master_command(java, socket.gethostname(), MASTER_PORT, WEB_PORT)
+
+
+def worker(settings: Settings, java: Path) -> list[str]:
+    """A worker of that master."""
+    os.environ.update(spark_cluster.environment(java, settings.home))
+    if settings.spark_master is None:
+        raise SystemExit("RETROFILL_SPARK_MASTER is not set")
+    host = socket.gethostbyname(socket.gethostname())
+    cores, memory = settings.spark_cores or os.cpu_count() or 1, os.environ.get("SPARK_WORKER_MEMORY", "1g")
+    work = settings.home / "work"
+    return spark_cluster.worker_command(java, settings.spark_master, host, work, cores, memory, WEB_PORT)
+
+
+PARTS: dict[str, Callable[[Settings, Path], list[str]]] = {"connect": connect, "master": master, "worker": worker}
+
+
+def main() -> None:
+    """Run the part in place of this process."""
+    settings = Settings()
+    command = PARTS[sys.argv[1]](settings, find(settings))
+    os.execv(command[0], command)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""What spark-submit is told for one driver: its settings, and, for one in the cluster, the environment it is to have there."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import retrofill.driver
+from retrofill.settings import Settings
+from run_starter.executors import Launch, processes
+
+ENTRY = Path(retrofill.driver.__file__).with_name("once.py")
+KUBERNETES = "k8s://"
+# How each kind of cluster takes a variable for a driver. Spark masks those in its own UI whose names say that they are secret.
+DRIVER_ENV = {"yarn": "spark.yarn.appMasterEnv.", KUBERNETES: "spark.kubernetes.driverEnv."}
+SECRET_REF = "spark.kubernetes.driver.secretKeyRef."
+# Folders of this machine mean nothing in the cluster, and where the code is comes with its settings.
+_NOT_THERE = ("RETROFILL_HOME", "RETROFILL_CACHE", "RETROFILL_JAVA_HOME")
+
+
+def driver_conf(settings: Settings, launch: Launch) -> dict[str, str]:
+    """Spark's settings of one driver, the pipeline's last."""
+    return {
+        "spark.app.name": f"retrofill {launch.pipeline.name} {launch.interval_start.isoformat()}",
+        "spark.ui.enabled": "false",
+        **settings.spark_submit_conf,
+        **launch.pipeline.spark_conf,
+    }
+
+
+def in_cluster(settings: Settings, conf: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+    """The settings of a driver that runs in the cluster: ``conf``, and our own variables as that cluster takes them.
+
+    Those that a Kubernetes secret is to give there are not sent.
+    """
+    kind = KUBERNETES if settings.spark_submit_master.startswith(KUBERNETES) else "yarn"
+    ours = {name: value for name, value in processes.inherited(os.environ).items() if name.startswith("RETROFILL_")}
+    sent = {
+        f"{DRIVER_ENV[kind]}{name}": value
+        for name, value in (ours | dict(environment)).items()
+        if name not in _NOT_THERE and not name.endswith("_FILE") and f"{SECRET_REF}{name}" not in conf
+    }
+    return sent | dict(conf)
+
+
+def entry(settings: Settings) -> str:
+    """Where the driver's program is: YARN gets it from here, and an image for Kubernetes has it at the same place."""
+    remote = settings.spark_submit_deploy_mode == "cluster" and settings.spark_submit_master.startswith(KUBERNETES)
+    return f"local://{ENTRY}" if remote else str(ENTRY)
+
+
+def arguments(settings: Settings, conf: Mapping[str, str], file: Path) -> Sequence[str]:
+    """The arguments of spark-submit; the settings go into ``file``, which nobody else may read, not into the process list."""
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as out:
+        out.writelines(f"{_escaped(name)}={_escaped(value)}\n" for name, value in conf.items())
+    mode = settings.spark_submit_deploy_mode
+    return [
+        *("--master", settings.spark_submit_master, "--deploy-mode", mode),
+        *("--properties-file", str(file), "--load-spark-defaults"),
+        entry(settings),
+    ]
+
+
+def properties_file() -> Path:
+    """A name for it in a folder of its own."""
+    return Path(tempfile.mkdtemp(prefix="retrofill-submit-")) / "spark.properties"
+
+
+def remove(file: Path) -> None:
+    """Remove it and its folder."""
+    with suppress(FileNotFoundError):
+        file.unlink()
+        file.parent.rmdir()
+
+
+def _escaped(text: str) -> str:
+    """As Java's property files have it."""
+    plain = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
+    escaped = "".join(plain.get(c, c) if c.isprintable() or c in plain else f"\\u{ord(c):04x}" for c in text)
+    return "".join(f"\\{c}" if c in "=:#! " else c for c in escaped)

