@@ -7,13 +7,14 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
 import psycopg
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from retrofill.bus.clients import producer
 from retrofill.bus.envelope import headers_of, wire_headers
@@ -193,15 +194,22 @@ class Player(threading.Thread):
         """Publish many at once; a message that is there twice has one ``ce_id``."""
         headers = {id(message): wire_headers(headers_of(message, "chaos")) for _, message in messages}
         for key, message in messages:
-            self._producer.produce(
-                f"{self._made.settings.topic_prefix}{topic}",
-                key=key,
-                value=message.encode(),
-                headers=headers[id(message)],
-            )
+            self._produce(f"{self._made.settings.topic_prefix}{topic}", key, message.encode(), headers[id(message)])
         while self._producer.flush(5) > 0 and not self._stopping.is_set():
             continue
         assert self._producer.flush(60) == 0, "the broker is away"
+
+    def _produce(self, topic: str, key: str, value: bytes, headers: list[tuple[str, str | bytes | None]]) -> None:
+        while True:
+            try:
+                self._producer.produce(topic, key=key, value=value, headers=headers)
+                return
+            except KafkaException as e:
+                # So says a broker of every topic while it starts, and the client believes it until it asks again.
+                if e.args[0].code() != KafkaError._UNKNOWN_TOPIC:
+                    raise
+                with suppress(KafkaException):
+                    self._producer.list_topics(topic, timeout=5)
 
     def _publish(self, step: Step) -> None:
         copies = self._chance.choice([1, 1, 2, 3])

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 import structlog
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import Message as Delivered
 
 from retrofill.bus.clients import producer
@@ -22,6 +22,7 @@ from retrofill.tracing import HEADER
 log = structlog.get_logger(__name__)
 SOURCE = "spark-driver"
 POLL_SECONDS = 1.0
+AGAIN_SECONDS = 0.2
 Acknowledged = Callable[[], object]
 
 
@@ -65,13 +66,30 @@ class Wire:
             # Who has something to tell while the process is being ended waits for that end.
             self._changed.wait_for(lambda: not self._silent)
             self._open += 1
-            self._producer.produce(
-                self._topic,
-                key=report.backfill_id.encode(),
-                value=report.encode(),
-                headers=wire_headers(headers_of(report, SOURCE) | ({} if trace is None else {HEADER: trace})),
-                on_delivery=delivered,
-            )
+            self._produce(report, trace, delivered)
+
+    def _produce(
+        self, report: Report, trace: str | None, delivered: Callable[[KafkaError | None, Delivered], None]
+    ) -> None:
+        headers = wire_headers(headers_of(report, SOURCE) | ({} if trace is None else {HEADER: trace}))
+        while True:
+            try:
+                self._producer.produce(
+                    self._topic,
+                    key=report.backfill_id.encode(),
+                    value=report.encode(),
+                    headers=headers,
+                    on_delivery=delivered,
+                )
+                return
+            except KafkaException as e:
+                if e.args[0].code() != KafkaError._UNKNOWN_TOPIC:
+                    raise
+                # So says a broker of every topic while it starts, and the client believes it until it asks again. If that
+                # takes too long, the lease ends the process.
+                log.warning("topic_unknown", topic=self._topic)
+                self.connect()
+                self._changed.wait(AGAIN_SECONDS)
 
     def silence(self) -> None:
         """Tell nothing more, for the rest of the process."""
