@@ -33,6 +33,10 @@ from retrofill.store.clock import database_now
 from retrofill.store.pipelines import StoredPipeline
 from retrofill.tracing import parent_of, span
 
+# Fields of a request that came later. Where they are not given they do not count: the hash of the same request stays what an
+# older release recorded.
+_CAME_LATER = {"latest_code": False}
+
 
 @dataclass(frozen=True)
 class Request:
@@ -45,8 +49,9 @@ class Request:
     @property
     def hash(self) -> str:
         """Tells whether another request under the same id is the same."""
-        canonical = json.dumps(self.body.model_dump(mode="json", exclude={"id", "in_reply_to"}), sort_keys=True)
-        return hashlib.sha256(canonical.encode()).hexdigest()
+        told = self.body.model_dump(mode="json", exclude={"id", "in_reply_to"})
+        told = {name: value for name, value in told.items() if name not in _CAME_LATER or value != _CAME_LATER[name]}
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
 class Intervals:
@@ -176,6 +181,7 @@ def _write(
             "conf": body.conf,
             "triggered_by": body.triggered_by,
             "definition": definition.as_json(),
+            "code_follows": body.latest_code,
             "requested_at": now,
             "traceparent": trace,
         },

@@ -16,9 +16,10 @@ from retrofill.bus.faults import Conflict
 from retrofill.bus.topics import Topic
 from retrofill.bus.transaction import Transaction
 from retrofill.domain.backfill import BackfillState, OnRunFailure
+from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.domain.run import RunState
 from retrofill.messages.runs import RunCancelled
-from retrofill.store import backfills
+from retrofill.store import backfills, pipelines
 from retrofill.store import runs as store
 from retrofill.store.clock import database_now
 from retrofill.store.tables import run
@@ -198,12 +199,14 @@ class Claims:
         if not wanted:
             return
         now = database_now(tx.conn)
+        definitions = self._definitions_now(tx, [each.backfill for each in wanted])
         given = [
             {
                 "id": each.run["id"],
                 "attempt": each.run["attempt"],
                 "slot": each.slot,
                 "pipeline_slot": each.pipeline_slot,
+                "code_sha256": definitions[each.backfill["id"]].code.sha256,
             }
             for each in wanted
         ]
@@ -215,12 +218,35 @@ class Claims:
         if store.move(tx.conn, RunState.STARTING, given, values, frm=[RunState.QUEUED]) != len(given):
             raise Conflict("a queued run was taken by somebody else")
         crash_point("claim:written")
-        launches = [self._launch_of(tx, each.backfill, each.run, attempt=each.run["attempt"] + 1) for each in wanted]
+        launches = [
+            self._launch_of(
+                tx,
+                each.backfill,
+                each.run,
+                attempt=each.run["attempt"] + 1,
+                pipeline=definitions[each.backfill["id"]],
+            )
+            for each in wanted
+        ]
         store.insert_task_runs(
             tx.conn, [(each.run_id, each.attempt, task.name) for each in launches for task in each.pipeline.tasks]
         )
         tx.after_commit.append(lambda: self._launch(launches))
         tx.look_at(LOOK, self.lease_seconds)
+
+    def _definitions_now(self, tx: Transaction, rows: Sequence[RowMapping]) -> dict[str, PipelineDefinition]:
+        """What runs of these backfills that start now are made of: as planned, but with the latest code where they follow it.
+
+        Their pipelines are locked by the caller, so that nothing is applied meanwhile.
+        """
+        planned = {row["id"]: self.definitions.of(tx.conn, row["id"]) for row in rows}
+        following = {row["id"]: row["pipeline_no"] for row in rows if row["code_follows"]}
+        if not following:
+            return planned
+        latest = pipelines.codes(tx.conn, set(following.values()))
+        return planned | {
+            id: planned[id].model_copy(update={"code": latest[no]}) for id, no in following.items() if no in latest
+        }
 
     def _launch_of(self, tx: Transaction, backfill: RowMapping, row: RowMapping, **more: Any) -> Launch:
         return Launch(

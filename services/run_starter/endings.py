@@ -67,7 +67,7 @@ def write_starts(
     )
     for row in starting:
         told = facts(row, pipelines[row["backfill_id"]], now)
-        tx.emit(Topic.RUN_EVENTS, row["backfill_id"], RunStarted(**told))
+        tx.emit(Topic.RUN_EVENTS, row["backfill_id"], RunStarted(**told, code_sha256=row["code_sha256"]))
         _tell_state(tx, told, S.RUNNING)
 
 

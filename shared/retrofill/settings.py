@@ -87,6 +87,17 @@ class Settings(BaseSettings):
         "127.0.0.1", description="Name or address of the run-starter's host for drivers that run in the cluster"
     )
 
+    # the user's code
+    code_store: Path | None = Field(
+        None,
+        description="Folder, shared by whoever applies pipelines and all drivers, of archives of their code; where none is "
+        "set, code is imported from where it lies. The embedded stack has one",
+    )
+    code_cache: Path | None = Field(
+        None, description="Folder in which drivers unpack these archives; default: code-cache in RETROFILL_HOME"
+    )
+    code_max_bytes: int = Field(10_000_000, ge=1, description="Largest code of a pipeline, all files together")
+
     # the contract
     topic_prefix: str = Field("retrofill.", description="Prefix of every topic")
     partitions: int = Field(12, ge=1, le=1000, description="Partitions of every topic (fixed once at init)")

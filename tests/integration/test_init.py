@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import uuid
@@ -12,7 +13,7 @@ from tests.support.installation import Installation
 def init(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", "from retrofill.cli.main import run; run()", "init"],
-        env=environment,
+        env={**os.environ, **environment},
         capture_output=True,
         text=True,
         check=False,

@@ -175,18 +175,20 @@ class Installation:
             **authority,
         }
 
-    def start(self, name: str, wait: bool = True, clock_off: float = 0.0, **environment: str) -> Replica:
+    def start(
+        self, name: str, wait: bool = True, clock_off: float = 0.0, tree: Path = ROOT, **environment: str
+    ) -> Replica:
         """Start one replica of a service (or ``instant-starter``) and wait until it is ready.
 
-        ``clock_off``: so many seconds its machine's clock is off.
+        ``clock_off``: so many seconds its machine's clock is off. ``tree``: where its code is, for that of another release.
         """
         wrong = ["tests.support.wrong_clock", str(clock_off)] if clock_off else []
         log = self.settings.home / f"{name}-{len(self.replicas)}.log"
         with log.open("wb") as out:
             process = subprocess.Popen(
                 [sys.executable, "-m", *wrong, MODULES[name]],
-                cwd=ROOT,
-                env={**os.environ, **self.environment(), **environment},
+                cwd=tree,
+                env={**os.environ, **self.environment(), **path_of(tree), **environment},
                 stdout=out,
                 stderr=out,
                 start_new_session=True,
@@ -363,6 +365,13 @@ def _read(consumer: Consumer, topic: str, partitions: int) -> Iterator[Event]:
             body = {}
         key = (message.key() or b"").decode("utf-8", "replace")
         yield Event(message.partition(), message.offset(), key, body if isinstance(body, dict) else {}, headers, value)
+
+
+def path_of(tree: Path) -> dict[str, str]:
+    """The environment in which the code of another tree than this is imported."""
+    return (
+        {} if tree == ROOT else {"PYTHONPATH": os.pathsep.join(str(tree / part) for part in ("shared", "services", ""))}
+    )
 
 
 def until(

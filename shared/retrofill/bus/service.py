@@ -35,7 +35,7 @@ from retrofill.bus.topics import Service
 from retrofill.logs import configure_logging
 from retrofill.settings import NotConfigured, Settings
 from retrofill.store.engine import make_engine
-from retrofill.store.init import read_installation
+from retrofill.store.init import SchemaTooOld, check_schema, read_installation
 from retrofill.tracing import configure_tracing
 
 log = structlog.get_logger(__name__)
@@ -167,17 +167,21 @@ def _topic_ids(settings: Settings, service: Service, instance: str) -> TopicIds:
 def _wait_until_initialised(
     settings: Settings, engine: Engine, topic_ids: TopicIds, stopping: threading.Event
 ) -> tuple[str, int]:
-    """The installation's id and its number of partitions, once both servers answer. Raises ``NotInitialised``."""
+    """The installation's id and its number of partitions, once both servers answer and the schema is one to work with.
+
+    Raises ``NotInitialised``.
+    """
 
     def say(state: RetryCallState) -> None:
         if stopping.is_set():
             raise SystemExit(0)
         error = state.outcome.exception() if state.outcome else None
+        waiting_for = "waiting_for_init" if isinstance(error, SchemaTooOld) else "waiting_for_servers"
         said = why(settings, error) if isinstance(error, KafkaException) else str(error)
-        log.warning("waiting_for_servers", error=said.split("\n")[0])
+        log.warning(waiting_for, error=said.split("\n")[0])
 
     for attempt in Retrying(
-        retry=retry_if_exception_type((SQLAlchemyError, KafkaException, OSError)),
+        retry=retry_if_exception_type((SQLAlchemyError, KafkaException, OSError, SchemaTooOld)),
         wait=wait_exponential(0.1, max=3),
         before_sleep=say,
         sleep=lambda seconds: _wait(stopping, seconds),
@@ -185,6 +189,8 @@ def _wait_until_initialised(
         with attempt:
             with engine.connect() as conn:
                 installation = read_installation(conn)
+                if installation is not None:
+                    check_schema(conn)
             if installation is None:
                 raise NotInitialised("the database is not initialised: run 'retrofill init' or 'retrofill up'")
             for topic, count in topic_ids.refresh().items():

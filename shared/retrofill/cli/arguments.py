@@ -35,6 +35,9 @@ FinishBy = Annotated[
     str | None,
     typer.Option(metavar="MOMENT", help="A deadline for the whole backfill, like 2026-01-31T18:00:00+01:00."),
 ]
+LatestCode = Annotated[
+    bool, typer.Option("--latest-code", help="Each run uses the code that was applied last when it starts.")
+]
 Id = Annotated[str | None, typer.Option("--id", help="The backfill's id. Default: a fresh one.")]
 
 
@@ -52,6 +55,7 @@ class Wish:
     conf: str | None
     id: str | None
     finish_by: str | None = None
+    latest_code: bool = False
 
     def request(self) -> BackfillRequested:
         """The request. Raises ``UserError``."""
@@ -67,6 +71,7 @@ class Wish:
             "conf": read_conf(self.conf),
             "triggered_by": _user(),
             "finish_by": self.finish_by,
+            "latest_code": self.latest_code,
         }
         if self.id is not None and not self.id.strip():
             raise wrong_usage("--id is empty")

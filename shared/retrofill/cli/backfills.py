@@ -61,13 +61,16 @@ def create(
     on_run_failure: arguments.OnFailure = OnRunFailure.CONTINUE,
     conf: arguments.Conf = None,
     finish_by: arguments.FinishBy = None,
+    latest_code: arguments.LatestCode = False,
     id: arguments.Id = None,
     watch: Watch = False,
     timeout: TimeLimit = ANSWER_SECONDS,
     as_json: AsJson = False,
 ) -> None:
     """Ask for a backfill and wait for the answer."""
-    wish = Wish(pipeline, from_, to, max_active_runs, reprocess, backwards, on_run_failure, conf, id, finish_by)
+    wish = Wish(
+        pipeline, from_, to, max_active_runs, reprocess, backwards, on_run_failure, conf, id, finish_by, latest_code
+    )
     request, settings = wish.request(), load_settings()
     key = id or str(uuid.uuid4())
     answer = ask(settings, Topic.BACKFILL_REQUESTS, key, request, timeout)
@@ -85,11 +88,14 @@ def dry_run(
     on_run_failure: arguments.OnFailure = OnRunFailure.CONTINUE,
     conf: arguments.Conf = None,
     finish_by: arguments.FinishBy = None,
+    latest_code: arguments.LatestCode = False,
     id: arguments.Id = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what a request would become now; nothing is published or written."""
-    wish = Wish(pipeline, from_, to, max_active_runs, reprocess, backwards, on_run_failure, conf, id, finish_by)
+    wish = Wish(
+        pipeline, from_, to, max_active_runs, reprocess, backwards, on_run_failure, conf, id, finish_by, latest_code
+    )
     request, settings = wish.request(), load_settings()
     with reading(settings) as conn:
         stored = find_pipeline(conn, request.pipeline)

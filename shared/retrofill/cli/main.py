@@ -67,6 +67,8 @@ def explain_postgres(error: Exception) -> str:
     line = " ".join(str(cause).split("\n")[0].split())
     if isinstance(cause, psycopg.errors.UndefinedTable | psycopg.errors.InvalidSchemaName):
         return f"the database is not set up for Retrofill ({line}): is RETROFILL_POSTGRES_DSN right?"
+    if isinstance(cause, psycopg.errors.UndefinedColumn):
+        return f"the schema is older than this command ({line}): run 'retrofill init' of this release"
     if isinstance(cause, psycopg.OperationalError | psycopg.InterfaceError):
         return f"Postgres cannot be reached: {line}; check 'retrofill status' or RETROFILL_POSTGRES_DSN"
     return f"Postgres refused: {line}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,9 +14,10 @@ from retrofill.bus.topics import Topic
 from retrofill.cli import reads
 from retrofill.cli.answers import ask
 from retrofill.cli.connect import load_settings, reading
-from retrofill.cli.errors import UserError
+from retrofill.cli.errors import UserError, wrong_usage
 from retrofill.cli.options import ANSWER_SECONDS, AsJson, TimeLimit
 from retrofill.cli.output import cell, print_facts, print_json, print_table, print_text
+from retrofill.cli.shipping import ship
 from retrofill.cli.targets import check_targets
 from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.domain.planning import unknown_pipeline
@@ -36,6 +38,12 @@ def register(app: typer.Typer) -> None:
 def apply(
     source: Annotated[str, typer.Argument(metavar="FILE_OR_MODULE", help="Python file, or module, with pipelines.")],
     name: Annotated[str | None, typer.Option("--name", help="Only the pipeline with this name.")] = None,
+    include: Annotated[
+        list[Path] | None, typer.Option(metavar="PATH", help="Ship this file or folder with the code; may be repeated.")
+    ] = None,
+    in_place: Annotated[
+        bool, typer.Option("--in-place", help="Ship nothing: drivers import the code from where it lies.")
+    ] = False,
     timeout: TimeLimit = ANSWER_SECONDS,
     as_json: AsJson = False,
 ) -> None:
@@ -45,16 +53,21 @@ def apply(
     definitions = chosen(read_definitions(source), name, source)
     for definition in definitions:
         check_targets(definition, settings)
+    if not in_place:
+        definitions = ship(settings, definitions, include or [])
+    elif include:
+        raise wrong_usage("--include ships code and --in-place does not: give one of the two")
     for definition in definitions:
         message = PipelineApplied(pipeline=definition)
         answer = ask(settings, Topic.PIPELINES, definition.name, message, timeout)
-        results.append(_result(definition.name, answer))
+        results.append({**_result(definition.name, answer), "code_sha256": definition.code.sha256})
     if as_json:
         print_json({"pipelines": results})
     refused = [result for result in results if not result["accepted"]]
     for result in results:
         if result["accepted"] and not as_json:
-            print_text(f"{result['name']}: {'applied' if result['changed'] else 'nothing changed'}")
+            code = f" (code {result['code_sha256'][:12]})" if result["code_sha256"] else ""
+            print_text(f"{result['name']}: {'applied' if result['changed'] else 'nothing changed'}{code}")
     if refused:
         raise UserError("; ".join(f"{result['name']}: {result['message']}" for result in refused))
 
@@ -156,6 +169,7 @@ def _print_pipeline(definition: PipelineDefinition, applied_at: Any) -> None:
             "max active runs": definition.max_active_runs,
             "executor": definition.executor,
             "code": f"{code.file or code.module}:{code.attribute}",
+            "archive": code.sha256,
             "applied": applied_at,
             "spark conf": ", ".join(f"{key}={value}" for key, value in definition.spark_conf.items()) or None,
         }

@@ -86,6 +86,16 @@ def run_times(conn: Connection, id: str) -> RowMapping:
     )
 
 
+def runs_by_code(conn: Connection, id: str) -> dict[str, int]:
+    """How many runs that started used which archive of code in their latest attempt; "" where it lies."""
+    rows = conn.execute(
+        select(run.c.code_sha256, func.count().label("number"))
+        .where(run.c.backfill_id == id, run.c.attempt > 0)
+        .group_by(run.c.code_sha256)
+    )
+    return {row.code_sha256 or "": row.number for row in rows}
+
+
 def left_out(conn: Connection, id: str) -> dict[str, int]:
     """Intervals without a run, by reason."""
     t = backfill_interval
@@ -99,7 +109,8 @@ def left_out(conn: Connection, id: str) -> dict[str, int]:
 
 def failed_runs(conn: Connection, id: str, limit: int) -> Rows:
     """Runs that failed for good, in logical-date order."""
-    columns = (run.c.id, run.c.interval_start, run.c.interval_end, run.c.attempt, run.c.finished_at, run.c.error)
+    times = (run.c.interval_start, run.c.interval_end, run.c.finished_at)
+    columns = (run.c.id, *times, run.c.attempt, run.c.code_sha256, run.c.error)
     return _all(
         conn,
         select(*columns)

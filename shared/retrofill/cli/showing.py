@@ -33,6 +33,9 @@ def describe(conn: Connection, row: RowMapping, failures: int) -> dict[str, Any]
         "range_start": row["covers"].lower,
         "range_end": row["covers"].upper,
         **{name: row[name] for name in SETTINGS},
+        "code_sha256": row["definition"]["code"].get("sha256"),
+        "latest_code": row["code_follows"],
+        "runs_by_code": reads.runs_by_code(conn, id),
         "requested_at": row["requested_at"],
         **times,
         "ended_at": row["ended_at"],
@@ -76,6 +79,7 @@ def print_backfill(facts: Mapping[str, Any]) -> None:
             "reprocess": facts["reprocess_behavior"],
             "on run failure": facts["on_run_failure"],
             "conf": json.dumps(facts["conf"], ensure_ascii=False) if facts["conf"] else None,
+            "code": _code(facts),
             "triggered by": facts["triggered_by"],
             "requested (UTC)": facts["requested_at"],
             "first start (UTC)": facts["first_started_at"],
@@ -85,6 +89,14 @@ def print_backfill(facts: Mapping[str, Any]) -> None:
         }
     )
     _print_failures(facts)
+
+
+def _code(facts: Mapping[str, Any]) -> str | None:
+    """The archives that its runs used, by the first digits of their hashes, or the planned one before the first start."""
+    used = {(sha256 or "in place")[:12]: number for sha256, number in facts["runs_by_code"].items()}
+    if facts["latest_code"]:
+        return f"the latest at each start{f': {counts(used)}' if used else ''}"
+    return counts(used) if len(used) > 1 else (facts["code_sha256"] or "")[:12] or None
 
 
 def _took(facts: Mapping[str, Any]) -> str | None:

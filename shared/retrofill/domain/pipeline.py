@@ -65,16 +65,25 @@ class TaskDefinition(Data):
 
 
 class CodeLocation(Data):
-    """Where the user's code is: ``file`` (absolute path) or ``module``, and the attribute that is the Pipeline."""
+    """Where the user's code is: ``file`` (absolute path) or ``module``, and the attribute that is the Pipeline.
+
+    With ``sha256`` it is in the archive of that name in the code store; without, drivers import it from where it lies.
+    """
 
     file: str | None = Field(None, description="Absolute path of a Python file")
     module: str | None = Field(None, description="Name of a module that can be imported where drivers run")
     attribute: str = Field(description="Name of the Pipeline in it")
+    sha256: str | None = Field(
+        None, pattern="^[0-9a-f]{64}$", description="Hash of the archive in the code store that has the code"
+    )
+    root: str | None = Field(None, description="With sha256: the folder that is in the archive, where it was applied")
 
     @model_validator(mode="after")
     def _file_or_module(self) -> CodeLocation:
         if (self.file is None) == (self.module is None):
             raise ValueError("code is in a file or in a module: name one of the two")
+        if (self.sha256 is None) != (self.root is None):
+            raise ValueError("code in an archive has both sha256 and root")
         return self
 
 

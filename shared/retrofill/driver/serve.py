@@ -7,6 +7,7 @@ from collections.abc import Callable
 import structlog
 from structlog.contextvars import bound_contextvars
 
+from retrofill.code.unpacked import unpacked
 from retrofill.domain.pipeline import TaskDefinition
 from retrofill.driver.code import Code, CodeMoved
 from retrofill.driver.context import run_of
@@ -44,7 +45,7 @@ class Server:
         self._ending = ending
         self._host = host
         self._sessions_of = sessions_of
-        self._code = Code()
+        self._code = Code(lambda sha256: unpacked(settings, sha256))
         self._lineage = lineage_of(settings)
         self._wire = wire
         ending.silence = wire.silence
@@ -178,13 +179,19 @@ class Attempt:
 
     def _body(self, pipeline: Pipeline | None, task: TaskDefinition, trace: str | None) -> object:
         if pipeline is None or task.submit is not None:
-            self._submits.run(task)
+            self._submits.run(self._with_shipped_script(task))
             return None
         try:
             return pipeline.functions[task.name](run_of(self._launch, self._sessions, self._staging, task.name, trace))
         except FAILURES as e:
             self._leave_where_lost(e)
             raise
+
+    def _with_shipped_script(self, task: TaskDefinition) -> TaskDefinition:
+        """The task with its script where it is in the code's archive, if it is in there."""
+        assert task.submit is not None
+        script = self._code.script(self._launch.pipeline.code, task.submit.script)
+        return task.model_copy(update={"submit": task.submit.model_copy(update={"script": script})})
 
     def _leave_where_lost(self, error: BaseException) -> None:
         """Without its session the attempt cannot succeed, however often its tasks are tried: it is lost, not failed.

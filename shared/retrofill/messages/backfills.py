@@ -33,6 +33,9 @@ class BackfillRequested(Message):
         OnRunFailure.CONTINUE, description="What becomes of the backfill when a run failed for good"
     )
     conf: dict[str, JsonValue] = Field(default_factory=dict, description="Handed to the tasks")
+    latest_code: bool = Field(
+        False, description="Whether each run uses the code that was applied last when it starts, not that of the plan"
+    )
     triggered_by: str | None = Field(None, max_length=200, description="Who or what asked, for people only")
     finish_by: Moment | None = Field(
         None, description="A deadline for this backfill: DeadlineMissed if it is not done by then"

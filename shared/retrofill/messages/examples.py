@@ -7,6 +7,7 @@ from typing import Any
 Example = dict[str, Any]
 
 ASKED = "0b6f9a52-6a7c-4f0e-9a55-0d3c5b0f6a11"
+CODE = "7d865e959b2466918c9863afca942d0fb89d7c9ac0c99bafc3749504ded97730"
 BACKFILL: Example = {"backfill_id": "flights-2013-01", "pipeline": "flights_daily"}
 RANGE: Example = {"range_start": "2013-01-01T05:00:00Z", "range_end": "2013-02-01T05:00:00Z"}
 INTERVAL: Example = {"interval_start": "2013-01-03T05:00:00Z", "interval_end": "2013-01-04T05:00:00Z"}
@@ -105,7 +106,7 @@ DEFINITION: Example = {
             "callback": {"kind": "topic", "topic": "reporting.late"},
         },
     ],
-    "code": {"file": "/pipelines/flights.py", "attribute": "flights"},
+    "code": {"file": "/pipelines/flights.py", "attribute": "flights", "sha256": CODE, "root": "/pipelines"},
     "spark_conf": {"spark.sql.session.timeZone": "UTC"},
 }
 
@@ -127,6 +128,7 @@ BODIES: dict[str, Example] = {
         "run_backwards": True,
         "on_run_failure": "pause",
         "conf": {"source": "archive", "columns": ["origin", "dest"]},
+        "latest_code": True,
         "triggered_by": "ada",
         "finish_by": "2026-03-02T18:00:00Z",
         "finish_by_callback": "page_oncall",
@@ -163,7 +165,7 @@ BODIES: dict[str, Example] = {
     "TaskReported": {**REPORT, "task": "delays", "state": "retrying", "try_number": 1, "error": ERROR},
     "RunStaged": {**REPORT, "outputs": ["/data/delays/day=2013-01-03"]},
     "RunReported": {**REPORT, "state": "failed", "error": ERROR},
-    "RunStarted": {**RUN, "at": "2026-03-02T08:00:05Z"},
+    "RunStarted": {**RUN, "at": "2026-03-02T08:00:05Z", "code_sha256": CODE},
     "RunPublishing": {
         **RUN,
         "at": "2026-03-02T08:12:38Z",

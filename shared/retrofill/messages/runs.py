@@ -97,6 +97,9 @@ class RunStarted(RunEvent):
     """The driver of this attempt is alive and runs the user's code."""
 
     type: Literal["RunStarted"] = "RunStarted"
+    code_sha256: str | None = Field(
+        None, description="Hash of the archive with the attempt's code; none where it is imported from where it lies"
+    )
 
 
 class RunPublishing(RunEvent):

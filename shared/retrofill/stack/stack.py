@@ -198,6 +198,7 @@ class Stack:
                 "postgres_dsn": owner,
                 "postgres_service_dsns": services,
                 "spark_remote": f"sc://127.0.0.1:{chosen['spark']}",
+                "code_store": str(self._layout.home / "code"),
                 "topic_prefix": self._settings.topic_prefix,
                 "partitions": before.get("partitions", partitions),
                 "replication_factor": 1,

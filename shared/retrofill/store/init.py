@@ -6,7 +6,9 @@ import uuid
 from dataclasses import dataclass
 
 import psycopg
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, Engine, insert, select, text
+from sqlalchemy.exc import OperationalError
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
 from retrofill.bus.topics import SERVICES
 from retrofill.settings import Settings
@@ -14,6 +16,15 @@ from retrofill.store import tables as t
 from retrofill.store.engine import make_engine
 from retrofill.store.migrations import upgrade
 from retrofill.store.roles import READER, grant
+
+LOCK_SECONDS = 1
+TRIES = 60
+# A lock was not to be had in time; a deadlock.
+_IN_THE_WAY = ("55P03", "40P01")
+
+
+class SchemaTooOld(Exception):
+    """The schema is that of an older release: this one works once ``init`` has run."""
 
 
 class InstallationDiffers(Exception):
@@ -29,22 +40,62 @@ class Installation:
     partitions: int
 
 
-def prepare_database(settings: Settings) -> Installation:
-    """Migrate, make roles, and fix or check the installation. Idempotent. Raises ``InstallationDiffers``."""
+def prepare_database(settings: Settings, revision: str = "head") -> Installation:
+    """Migrate, make roles, and fix or check the installation. Idempotent. Raises ``InstallationDiffers``.
+
+    Services may be at work meanwhile: what they lock is waited for a moment at a time, so that they are not held up.
+    """
     engine = make_engine(settings.dsn_of("owner"), "retrofill-init")
+    patience = Retrying(
+        retry=retry_if_exception(_is_in_the_way),
+        stop=stop_after_attempt(TRIES),
+        wait=wait_exponential(0.1, max=2),
+        reraise=True,
+    )
     try:
-        with engine.begin() as conn:
-            upgrade(conn)
-            grant(conn, _passwords(settings))
-            return _fix_installation(conn, settings)
+        return patience(_prepare, engine, settings, revision)
     finally:
         engine.dispose()
+
+
+def _prepare(engine: Engine, settings: Settings, revision: str) -> Installation:
+    with engine.begin() as conn:
+        # Whoever waits for a whole table holds up all who come after.
+        conn.execute(text(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'"))
+        # One that an older release's init meets is left to the newer one, with its rights: the two are at work together, or
+        # somebody goes back to the older one.
+        if (schema_version(conn) or "") <= t.REVISION:
+            upgrade(conn, revision)
+            grant(conn, _passwords(settings))
+        return _fix_installation(conn, settings)
+
+
+def _is_in_the_way(error: BaseException) -> bool:
+    """Whether it failed only for the work of others at this moment."""
+    return isinstance(error, OperationalError) and getattr(error.orig, "sqlstate", None) in _IN_THE_WAY
 
 
 def read_installation(conn: Connection) -> Installation | None:
     """What was fixed at init, or ``None`` before it."""
     row = conn.execute(select(t.installation)).mappings().first()
     return None if row is None else Installation(row["id"], row["topic_prefix"], row["partitions"])
+
+
+def schema_version(conn: Connection) -> str | None:
+    """The version of the schema; versions are texts of the same length, in their order. ``None`` before the first init."""
+    table = f"{t.SCHEMA}.alembic_version"
+    if conn.execute(text("SELECT to_regclass(:table)"), {"table": table}).scalar() is None:
+        return None
+    return conn.execute(text(f"SELECT max(version_num) FROM {table}")).scalar()
+
+
+def check_schema(conn: Connection) -> None:
+    """Raises ``SchemaTooOld``. A newer schema is fine: what a release needs is only taken away two releases later."""
+    found = schema_version(conn)
+    if found is None or found < t.REVISION:
+        raise SchemaTooOld(
+            f"the schema is of version {found}, this release needs {t.REVISION}: run 'retrofill init' of this release"
+        )
 
 
 def _fix_installation(conn: Connection, settings: Settings) -> Installation:

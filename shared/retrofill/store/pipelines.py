@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
-from retrofill.domain.pipeline import PipelineDefinition
+from retrofill.domain.pipeline import CodeLocation, PipelineDefinition
 from retrofill.store.tables import pipeline, pipeline_copy
 
 
@@ -41,6 +41,14 @@ def find(conn: Connection, names: Collection[str]) -> dict[str, StoredPipeline]:
         )
         for row in rows
     }
+
+
+def codes(conn: Connection, numbers: Collection[int]) -> dict[int, CodeLocation]:
+    """Where the code of pipelines is that was applied last, by their number; of removed ones too."""
+    rows = conn.execute(
+        select(pipeline.c.no, pipeline.c.definition).where(pipeline.c.no == func.any(sorted(numbers)))
+    ).mappings()
+    return {row["no"]: CodeLocation.model_validate(row["definition"]["code"]) for row in rows}
 
 
 def all_names(conn: Connection) -> list[str]:

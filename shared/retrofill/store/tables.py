@@ -35,6 +35,8 @@ from retrofill.domain import task_run as task_run_domain
 from retrofill.domain.machine import Machine
 
 SCHEMA = "retrofill"
+# The newest migration: what these tables are made by, and the oldest schema that this release works with.
+REVISION = "0004"
 metadata = MetaData(
     schema=SCHEMA,
     naming_convention={
@@ -112,6 +114,8 @@ backfill = Table(
     Column("triggered_by", Text),
     # The pipeline as it was when this was planned: later edits change later backfills only.
     Column("definition", JSONB, nullable=False),
+    # Its runs use the code that was applied last when they start, not that of the definition.
+    Column("code_follows", Boolean, nullable=False, server_default=text("false")),
     Column("requested_at", Moment, nullable=False, server_default=func.clock_timestamp()),
     Column("resumed_at", Moment),
     # The trace context of its plan, for the spans of its runs.
@@ -188,6 +192,8 @@ run = Table(
     # What the accepted attempt staged ({"folders": [path, …]}); and the fencing token of those who publish it.
     Column("outputs", JSONB),
     Column("publication", Integer, nullable=False, server_default=text("0")),
+    # The archive with the code of its attempt; none where that is imported from where it lies.
+    Column("code_sha256", Text),
     _lock_only(),
     _known_state(run_domain.MACHINE),
     _ended_exactly_when_terminal(run_domain.MACHINE, "finished_at"),

@@ -1,13 +1,20 @@
-"""The user's code in a warm process: imported once, and afresh when a file of it changed."""
+"""The user's code in a warm process: imported once, and afresh when a file of it changed or it is of another archive."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from retrofill.code.archive import build
+from retrofill.code.store import CodeStore
+from retrofill.code.unpacked import unpacked
 from retrofill.domain.pipeline import CodeLocation
 from retrofill.driver.code import Code, CodeMoved
+from retrofill.settings import Settings
 
 TEXT = "from retrofill import Pipeline\nimport {helper}\nflights = Pipeline({helper}.NAME, schedule='@daily')\n"
 
@@ -21,18 +28,23 @@ def place(tmp_path: Path, request: pytest.FixtureRequest) -> CodeLocation:
     return CodeLocation(file=str(file), attribute="flights")
 
 
+def made() -> Code:
+    """Without a store: what lies somewhere needs none."""
+    return Code(lambda sha256: unpacked(Settings(), sha256))
+
+
 def helper(place: CodeLocation) -> Path:
     assert place.file is not None
     return Path(place.file.replace("main_", "helper_"))
 
 
 def test_unchanged_code_is_imported_once(place: CodeLocation) -> None:
-    code = Code()
+    code = made()
     assert code.pipeline(place) is code.pipeline(place)
 
 
 def test_a_changed_helper_is_seen_even_within_the_same_second(place: CodeLocation) -> None:
-    code = Code()
+    code = made()
     assert code.pipeline(place).name == "one"
     for name in ("two", "six"):
         helper(place).write_text(f"NAME = '{name}'\n")
@@ -40,7 +52,7 @@ def test_a_changed_helper_is_seen_even_within_the_same_second(place: CodeLocatio
 
 
 def test_a_broken_edit_is_the_users_own_error_and_its_repair_is_seen(place: CodeLocation) -> None:
-    code = Code()
+    code = made()
     code.pipeline(place)
     helper(place).write_text("NAME = nonesuch\n")
     for _ in range(2):
@@ -52,12 +64,124 @@ def test_a_broken_edit_is_the_users_own_error_and_its_repair_is_seen(place: Code
 
 def test_a_pipeline_that_is_no_longer_there(place: CodeLocation) -> None:
     with pytest.raises(CodeMoved, match="no pipeline 'gone'"):
-        Code().pipeline(place.model_copy(update={"attribute": "gone"}))
+        made().pipeline(place.model_copy(update={"attribute": "gone"}))
 
 
 def test_functions_of_the_users_module_travel_by_value(place: CodeLocation) -> None:
     from pyspark import cloudpickle
 
-    code = Code()
+    code = made()
     code.pipeline(place)
     assert Path(place.file or "").stem in cloudpickle.list_registry_pickle_by_value()
+
+
+# archives
+
+FLOW = """
+from retrofill import Pipeline
+from {top}.inner import NAME
+import {beside}
+flow = Pipeline(NAME + {beside}.NAME, schedule="@daily")
+
+def lazily():
+    import {top}.later, {loose}.part
+    return {top}.later.NAME + {loose}.part.NAME
+"""
+Shipped = Callable[[str], CodeLocation]
+
+
+@pytest.fixture
+def shipped(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Shipped]:
+    """Applies the flow of a folder with a text in all of its files, as an archive; what was imported is gone after the test."""
+    names = {name: f"{name}_{request.node.name}" for name in ("top", "beside", "loose")}
+    store = CodeStore(tmp_path / "store")
+    before, path = set(sys.modules), list(sys.path)
+
+    def ship(text: str) -> CodeLocation:
+        folder = tmp_path / "flows"
+        files = {f"{names['top']}/__init__.py": "", "flow.py": FLOW.format(**names)}
+        for each in ("top/inner", "top/later", "beside", "loose/part"):
+            name, _, rest = each.partition("/")
+            files[f"{names[name]}{'/' if rest else ''}{rest}.py"] = f"NAME = {text!r}\n"
+        for name, content in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(content)
+        archive = build({name: folder / name for name in files}, 10_000)
+        store.put(archive)
+        file = str(folder / "flow.py")
+        return CodeLocation(file=file, attribute="flow", sha256=archive.sha256, root=str(folder))
+
+    yield ship
+    for name in set(sys.modules) - before:
+        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+    sys.path[:] = path
+
+
+def from_store(tmp_path: Path) -> Code:
+    settings = Settings(home=tmp_path / "home", code_store=tmp_path / "store")
+    return Code(lambda sha256: unpacked(settings, sha256))
+
+
+def lazily(code: Code, location: CodeLocation) -> Any:
+    """What a function of the flow says that imports when it is called, as a task may."""
+    return code._modules[location.file or location.module or ""].lazily()
+
+
+def test_two_archives_with_modules_of_the_same_names_do_not_mix(shipped: Shipped, tmp_path: Path) -> None:
+    one, two = shipped("one"), shipped("two")
+    code = from_store(tmp_path)
+    for _ in range(2):
+        for location, text in ((one, "one"), (two, "two")):
+            assert code.pipeline(location).name == text * 2
+            assert lazily(code, location) == text * 2
+
+
+def test_an_archive_is_imported_once(shipped: Shipped, tmp_path: Path) -> None:
+    one = shipped("one")
+    code = from_store(tmp_path)
+    assert code.pipeline(one) is code.pipeline(one)
+
+
+def test_an_archive_does_not_see_what_lies_where_it_was_applied(shipped: Shipped, tmp_path: Path) -> None:
+    one = shipped("one")
+    shipped("two")
+    code = from_store(tmp_path)
+    in_place = one.model_copy(update={"sha256": None, "root": None})
+    for location, text in ((in_place, "two"), (one, "one"), (in_place, "two")):
+        assert code.pipeline(location).name == text * 2
+        assert lazily(code, location) == text * 2
+
+
+def test_a_module_of_an_archive(shipped: Shipped, tmp_path: Path) -> None:
+    one, two = (shipped(text).model_copy(update={"file": None, "module": "flow"}) for text in ("one", "two"))
+    code = from_store(tmp_path)
+    assert [code.pipeline(location).name for location in (one, two, one)] == ["oneone", "twotwo", "oneone"]
+
+
+def test_what_is_not_in_the_archive_is_not_looked_for_elsewhere(shipped: Shipped, tmp_path: Path) -> None:
+    one = shipped("one")
+    (tmp_path / "beside_all.py").write_text("flow = 1")
+    with pytest.raises(CodeMoved, match=r"beside_all\.py is not in .*flows: apply it again"):
+        from_store(tmp_path).pipeline(one.model_copy(update={"file": str(tmp_path / "beside_all.py")}))
+
+
+def test_installed_modules_stay_when_the_code_changes(shipped: Shipped, tmp_path: Path) -> None:
+    """Imported again, many that are written in C would break."""
+    one, two = shipped("one"), shipped("two")
+    sys.modules.pop("wave", None)
+    code = from_store(tmp_path)
+    code.pipeline(one)
+    import wave
+
+    code.pipeline(two)
+    assert sys.modules["wave"] is wave
+
+
+def test_scripts_are_taken_from_the_archive_where_they_are_in_it(shipped: Shipped, tmp_path: Path) -> None:
+    one = shipped("one")
+    code, script = from_store(tmp_path), str(tmp_path / "flows" / "flow.py")
+    assert code.script(one, script) == str(tmp_path / "home" / "code-cache" / str(one.sha256) / "flow.py")
+    for elsewhere in (str(tmp_path / "flows" / "not_there.py"), "s3://bucket/job.py", "/jobs/job.py"):
+        assert code.script(one, elsewhere) == elsewhere
+    assert code.script(one.model_copy(update={"sha256": None, "root": None}), script) == script

@@ -1,4 +1,4 @@
-"""Reports while the broker starts anew: it says of every topic that there is none, and the client believes it until it asks again."""
+"""Reports while the broker starts: it says of every topic that there is none, and the client believes it until it asks again."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from sqlalchemy import Connection, text
 from retrofill.store.tables import SCHEMA
 
 
-def upgrade(conn: Connection) -> None:
-    """Bring the schema to the newest version, in the caller's transaction. Idempotent."""
+def upgrade(conn: Connection, revision: str = "head") -> None:
+    """Bring the schema to the newest version, or to ``revision``, in the caller's transaction. Idempotent."""
     # One at a time: two who migrate at once would both find the old version.
     conn.execute(text("SELECT pg_advisory_xact_lock(hashtext('retrofill.migrations'))"))
     conn.execute(text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"))
@@ -20,4 +20,4 @@ def upgrade(conn: Connection) -> None:
     config.set_main_option("script_location", str(Path(__file__).parent))
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = conn
-    command.upgrade(config, "head")
+    command.upgrade(config, revision)

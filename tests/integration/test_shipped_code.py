@@ -1,0 +1,215 @@
+"""Code by content hash: a backfill stays on the code that it was planned with, and a driver never runs other code than that.
+
+Everything is real but Spark: the command line, the planner, the run-starter and its warm drivers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.installation import Installation, until
+
+from retrofill.bus.topics import Topic
+
+# Each run writes the text of a module that it imports only when it runs; the first one of a backfill waits to be let on.
+FLOW = """
+import os
+from pathlib import Path
+
+from retrofill import Pipeline
+
+flow = Pipeline("flow", schedule="@daily", start="2013-01-01", max_active_runs=3)
+
+@flow.task
+def write(run):
+    gate = Path(run.conf["out"], f"{run.backfill_id}.gate")
+    if gate.exists():
+        gate.open().close()
+        gate.unlink()
+    import words
+    Path(run.conf["out"], f"{run.backfill_id}-{run.interval.start:%d}").write_text(words.TEXT)
+"""
+
+
+@dataclass(frozen=True)
+class User:
+    """Who writes a pipeline and applies it, in a folder of their own."""
+
+    made: Installation
+    folder: Path
+    environment: dict[str, str]
+
+    @property
+    def store(self) -> Path:
+        return Path(self.environment["RETROFILL_CODE_STORE"])
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", "from retrofill.cli.main import run; run()", *arguments],
+            env={**os.environ, **self.made.environment(), **self.environment},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+    def ask(self, *arguments: str) -> Any:
+        done = self.run(*arguments, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def apply(self, text: str) -> str:
+        """Apply the flow with a text; the hash of its archive."""
+        (self.folder / "flow.py").write_text(FLOW)
+        (self.folder / "words.py").write_text(f"TEXT = {text!r}\n")
+        (result,) = self.ask("pipelines", "apply", str(self.folder / "flow.py"))["pipelines"]
+        assert result["accepted"] and result["changed"]
+        assert (self.store / f"{result['code_sha256']}.zip").is_file()
+        return str(result["code_sha256"])
+
+    def create(self, id: str, month: int, *more: str, gate: bool = False) -> None:
+        """Ask for a backfill of the first three days of a month, one at a time."""
+        if gate:
+            os.mkfifo(self.folder / f"{id}.gate")
+        days = ["--from", f"2013-{month:02}-01", "--to", f"2013-{month:02}-03", "--max-active-runs", "1"]
+        conf = json.dumps({"out": str(self.folder)})
+        self.ask("backfill", "create", "flow", *days, "--id", id, "--conf", conf, *more)
+
+    def open_gate(self, id: str) -> None:
+        """Let the first run on, once it is there."""
+        until(lambda: _opened(self.folder / f"{id}.gate"), f"the first run of {id} waits at its gate")
+
+    def wrote(self, id: str) -> list[str]:
+        return [(self.folder / f"{id}-{day:02}").read_text() for day in (1, 2, 3)]
+
+    def used(self, id: str) -> list[str | None]:
+        """Which code the runs used, as their rows say, in the order of their dates."""
+        rows = self.made.query("SELECT code_sha256 FROM run WHERE backfill_id = %s ORDER BY position", id)
+        return [row["code_sha256"] for row in rows]
+
+
+def _opened(gate: Path) -> bool:
+    """Whether somebody waits there for a writer, who is let on thereby."""
+    try:
+        os.close(os.open(gate, os.O_WRONLY | os.O_NONBLOCK))
+    except OSError:
+        return False
+    return True
+
+
+@pytest.fixture
+def user(installation: Installation, tmp_path: Path) -> Iterator[User]:
+    environment = {"RETROFILL_CODE_STORE": str(tmp_path / "store"), "RETROFILL_DRIVER_SLOTS": "3"}
+    (tmp_path / "flows").mkdir()
+    installation.start("backfill-planner", **environment)
+    installation.start("light-starter", **environment)
+    return User(installation, tmp_path / "flows", environment)
+
+
+def test_a_backfill_stays_on_the_code_that_it_was_planned_with(user: User) -> None:
+    one = user.apply("one")
+    user.create("stays", 1, gate=True)
+    user.create("follows", 2, "--latest-code", gate=True)
+    until(lambda: user.used("stays")[0] == user.used("follows")[0] == one, "both have begun")
+    two = user.apply("two")
+    assert two != one
+    user.create("new", 3)
+    user.made.wait_state("new", "succeeded")
+    user.open_gate("stays")
+    user.open_gate("follows")
+    for id in ("stays", "follows"):
+        user.made.wait_state(id, "succeeded")
+
+    assert (user.used("stays"), user.wrote("stays")) == ([one] * 3, ["one"] * 3)
+    assert (user.used("follows"), user.wrote("follows")) == ([one, two, two], ["one", "two", "two"])
+    assert (user.used("new"), user.wrote("new")) == ([two] * 3, ["two"] * 3)
+
+    started = [event.body for event in user.made.events(Topic.RUN_EVENTS) if event.body["type"] == "RunStarted"]
+    assert [body["code_sha256"] for body in started if body["backfill_id"] == "follows"] == [one, two, two]
+    shown = user.ask("backfill", "show", "follows")
+    assert (shown["code_sha256"], shown["latest_code"], shown["runs_by_code"]) == (one, True, {one: 1, two: 2})
+    shown = user.ask("backfill", "show", "stays")
+    assert (shown["code_sha256"], shown["latest_code"], shown["runs_by_code"]) == (one, False, {one: 3})
+    assert ["code", one[:12]] in [line.split() for line in user.run("backfill", "show", "stays").stdout.splitlines()]
+
+
+def test_an_edit_without_apply_changes_nothing(user: User) -> None:
+    one = user.apply("one")
+    (user.folder / "words.py").write_text("TEXT = 'edited'\n")
+    user.create("made", 1)
+    user.made.wait_state("made", "succeeded")
+    assert (user.used("made"), user.wrote("made")) == ([one] * 3, ["one"] * 3)
+
+
+def test_in_place_is_as_it_lies(user: User) -> None:
+    user.apply("one")
+    (result,) = user.ask("pipelines", "apply", str(user.folder / "flow.py"), "--in-place")["pipelines"]
+    assert (result["changed"], result["code_sha256"]) == (True, None)
+    (user.folder / "words.py").write_text("TEXT = 'edited'\n")
+    user.create("made", 1)
+    user.made.wait_state("made", "succeeded")
+    assert (user.used("made"), user.wrote("made")) == ([None] * 3, ["edited"] * 3)
+
+
+def damage(store: Path, sha256: str) -> str:
+    (store / f"{sha256}.zip").write_bytes(b"PK")
+    return f"{store / sha256}.zip has the hash "
+
+
+def remove(store: Path, sha256: str) -> str:
+    shutil.rmtree(store)
+    return f"{store / sha256}.zip cannot be read: No such file or directory: "
+
+
+@pytest.mark.parametrize("spoil", [damage, remove])
+def test_runs_fail_with_one_line_where_their_code_is_not_there(user: User, spoil: Any) -> None:
+    one = user.apply("one")
+    told = spoil(user.store, one)
+    user.create("spoilt", 1)
+    user.made.wait_state("spoilt", "failed")
+    shown = user.ask("backfill", "show", "spoilt")
+    assert shown["runs_by_code"] == {one: 3}
+    for failed in shown["failed_runs"]:
+        assert (failed["error"]["type"], failed["attempt"], failed["code_sha256"]) == ("CodeUnavailable", 1, one)
+        assert failed["error"]["message"].startswith(told)
+        assert "\n" not in failed["error"]["message"]
+    assert not list(user.folder.glob("spoilt-*"))
+
+    # What the line says helps: the same code, applied again, has the same name.
+    (result,) = user.ask("pipelines", "apply", str(user.folder / "flow.py"))["pipelines"]
+    assert (result["changed"], result["code_sha256"]) == (False, one)
+    user.create("again", 1, "--reprocess", "failed")
+    user.made.wait_state("again", "succeeded")
+    assert user.wrote("again") == ["one"] * 3
+
+
+def test_a_store_that_cannot_be_written_is_told_before_anything_is_published(user: User, tmp_path: Path) -> None:
+    (tmp_path / "store").write_text("a file")
+    (user.folder / "flow.py").write_text(FLOW)
+    done = user.run("pipelines", "apply", str(user.folder / "flow.py"))
+    assert done.returncode == 1
+    assert done.stderr.startswith(
+        f"retrofill: the code store {tmp_path / 'store'} cannot be written: File exists: set "
+    )
+    assert done.stderr.count("\n") == 1
+    assert user.made.query("SELECT name FROM pipeline") == []
+
+
+def test_too_much_code_is_told_before_anything_is_published(user: User) -> None:
+    (user.folder / "flow.py").write_text(FLOW)
+    (user.folder / "table.bin").write_bytes(b"0" * 5000)
+    user.environment["RETROFILL_CODE_MAX_BYTES"] = "5000"
+    done = user.run("pipelines", "apply", str(user.folder / "flow.py"), "--include", str(user.folder / "table.bin"))
+    assert done.returncode == 1
+    assert "more than RETROFILL_CODE_MAX_BYTES (5,000); the largest file is table.bin (5,000)" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert user.made.query("SELECT name FROM pipeline") == []

@@ -1,0 +1,51 @@
+"""What of a migration the release before would not survive while it is still at work."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import retrofill.store.migrations.versions
+
+VERSIONS = Path(retrofill.store.migrations.versions.__file__).parent
+_NEW_TABLE = re.compile(r"CREATE TABLE (?:IF NOT EXISTS )?(\S+)", re.IGNORECASE)
+_ADDED_COLUMN = re.compile(r"ADD COLUMN (?:IF NOT EXISTS )?(\S+) ([^,]*(?:\([^)]*\)[^,]*)*)", re.IGNORECASE)
+# What is in a statement about a table that was there → what it does to those who know the table as it was.
+_HARM = {
+    r"\bDROP TABLE\b": "drops a table",
+    r"\bDROP COLUMN\b": "drops a column",
+    r"\bRENAME\b": "renames",
+    r"\bSET NOT NULL\b": "has a column not be null any more",
+    r"\bALTER COLUMN \S+ (?:SET DATA )?TYPE\b": "changes a column's type",
+    r"\bALTER COLUMN \S+ DROP DEFAULT\b": "drops a default",
+    r"\bTRUNCATE\b|\bDELETE FROM\b": "deletes rows",
+    r"\bDROP (?:SCHEMA|TYPE|FUNCTION|VIEW|SEQUENCE)\b": "drops what may be in use",
+}
+
+
+def harm(sql: str) -> list[str]:
+    """What of the statements breaks the release before, a line each; empty where all of them only add."""
+    statements = [" ".join(each.split()) for each in sql.split(";\n") if each.strip()]
+    new = {match.group(1) for each in statements if (match := _NEW_TABLE.match(each))}
+    return [told for each in statements if not _is_about(each, new) for told in _harm_of(each)]
+
+
+def _is_about(statement: str, tables: set[str]) -> bool:
+    """Whether a statement changes a table that the same migration made."""
+    altered = re.match(r"(?:ALTER|DROP) TABLE (?:ONLY |IF EXISTS )*(\S+)", statement, re.IGNORECASE)
+    return altered is not None and altered.group(1) in tables
+
+
+def _harm_of(statement: str) -> Iterator[str]:
+    for pattern, told in _HARM.items():
+        if re.search(pattern, statement, re.IGNORECASE):
+            yield f"{told}: {statement}"
+    for name, kind in _ADDED_COLUMN.findall(statement):
+        if re.search(r"\bNOT NULL\b", kind, re.IGNORECASE) and not re.search(r"\bDEFAULT\b", kind, re.IGNORECASE):
+            yield f"adds {name}, which is not null and has no default: {statement}"
+
+
+def is_contract(module: str) -> bool:
+    """Whether a migration says of itself, by ``contract = True``, that it takes away what no release in use needs."""
+    return re.search(r"^contract = True$", module, re.MULTILINE) is not None

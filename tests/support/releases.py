@@ -1,0 +1,67 @@
+"""Schemas and code of the release before, for the tests in which two releases are at work on one database."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from retrofill.store.engine import make_engine
+from retrofill.store.init import prepare_database
+from tests.support.installation import ROOT, Installation, path_of
+
+# The release before the newest migration, and the schema that it made.
+BEFORE = "9fe1653b83b0cf3bb552f591afbe7824f1ac0dd3"
+REVISION_BEFORE = "0003"
+
+
+def tree_before(folder: Path) -> Path:
+    """The code of the release before, in ``folder``. Skips where it is not in git's history here."""
+    packed = subprocess.run(
+        ["git", "archive", BEFORE, "shared", "services", "tests"], cwd=ROOT, capture_output=True, check=False
+    )
+    if packed.returncode != 0:
+        pytest.skip(f"git's history is not here: {packed.stderr.decode().splitlines()[:1]}")
+    subprocess.run(["tar", "-x"], cwd=folder, input=packed.stdout, check=True)
+    return folder
+
+
+def at_schema_before(made: Installation) -> None:
+    """The installation anew, with the schema of the release before."""
+    dropped(made)
+    prepare_database(made.settings, REVISION_BEFORE)
+    assert schema_of(made) == REVISION_BEFORE
+
+
+def dropped(made: Installation) -> None:
+    """The installation before its first ``init``, but for its topics."""
+    engine = make_engine(made.settings.dsn_of("owner"), "test")
+    with engine.begin() as conn:
+        conn.exec_driver_sql("DROP SCHEMA retrofill CASCADE")
+    engine.dispose()
+
+
+def schema_of(made: Installation) -> str:
+    """The version of the installation's schema."""
+    return str(made.value("SELECT version_num FROM alembic_version"))
+
+
+def command(made: Installation, *arguments: str, tree: Path = ROOT, **environment: str) -> subprocess.Popen[str]:
+    """Start a command line of the release in ``tree``."""
+    return subprocess.Popen(
+        [sys.executable, "-c", "from retrofill.cli.main import run; run()", *arguments],
+        cwd=tree,
+        env={**os.environ, **made.environment(), **path_of(tree), **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """How a command ended: its status, and what it said on standard error."""
+    _, err = process.communicate(timeout=120)
+    return process.returncode, err

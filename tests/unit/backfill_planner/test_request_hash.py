@@ -1,0 +1,28 @@
+"""The hash that tells whether another request under an id is the same: it outlives the release that recorded it."""
+
+from __future__ import annotations
+
+import pytest
+
+from backfill_planner.requests import Request
+from retrofill.bus.envelope import Record
+from retrofill.messages.backfills import BackfillRequested
+
+BODY = {"pipeline": "flights", "from": "2013-01-01", "to": "2013-01-31"}
+# As recorded before a request could ask for the latest code.
+RECORDED = "0c612745aab914569481714b4959f900be1159b0ef9e42ca1c3a908f1904c4f8"
+
+
+def hash_of(**more: object) -> str:
+    record = Record("backfill-requests", 0, 0, b"x", b"", {}, (), 0)
+    return Request("x", BackfillRequested.model_validate({**BODY, **more}), record).hash
+
+
+@pytest.mark.parametrize("more", [{}, {"latest_code": False}, {"id": "x"}])
+def test_a_repeat_is_known_again_by_a_later_release(more: dict[str, object]) -> None:
+    assert hash_of(**more) == RECORDED
+
+
+@pytest.mark.parametrize("more", [{"latest_code": True}, {"run_backwards": True}])
+def test_another_wish_is_another_request(more: dict[str, object]) -> None:
+    assert hash_of(**more) != RECORDED
