@@ -11,7 +11,7 @@ import typer
 from confluent_kafka import KafkaError, KafkaException
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from retrofill.cli import backfills, callbacks, config, dead_letters, deadlines, init, pipelines, stack
+from retrofill.cli import backfills, callbacks, config, dead_letters, deadlines, init, pipelines, purge, stack
 from retrofill.cli.errors import REFUSED, UserError
 from retrofill.settings import NotConfigured
 
@@ -24,7 +24,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for group in (stack, init, config, pipelines, backfills, deadlines, callbacks, dead_letters):
+for group in (stack, init, purge, config, pipelines, backfills, deadlines, callbacks, dead_letters):
     group.register(app)
 
 
