@@ -12,9 +12,16 @@ import pytest
 
 from tests.support.installation import Installation, Servers
 
+# ``embedded``: Kafka and Postgres as Retrofill starts them; ``containers``: as the official images have them. Read before
+# the tests' own settings are cleared.
+STACK = os.environ.get("RETROFILL_TEST_STACK") or "embedded"
+ON_CONTAINERS = STACK == "containers"
+
 
 def pytest_configure() -> None:
     """Ctrl-C ends what the tests start, though the tests themselves were started in the background, where it is ignored."""
+    if STACK not in ("embedded", "containers"):
+        raise pytest.UsageError(f"RETROFILL_TEST_STACK is {STACK!r}: it is embedded or containers")
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -24,7 +31,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the long ones out unless they were asked for."""
+    """Leave the long ones out unless they were asked for, and on containers what is about the embedded servers."""
+    if ON_CONTAINERS:
+        for item in items:
+            if item.get_closest_marker("embedded") or item.get_closest_marker("spark"):
+                item.add_marker(pytest.mark.skip("it starts, kills or reads the folder of embedded servers"))
     if not config.getoption("--long"):
         left_out = [item for item in items if item.get_closest_marker("long")]
         config.hook.pytest_deselected(items=left_out)
@@ -42,12 +53,21 @@ def _no_settings_from_outside() -> None:
 def servers() -> Iterator[Servers]:
     """One Kafka and one Postgres for the session, with a template database."""
     with tempfile.TemporaryDirectory(prefix="retrofill-tests-") as home:
-        servers = Servers(Path(home))
+        servers = _made_in(Path(home))
         try:
             servers.start()
             yield servers
         finally:
             servers.stop()
+
+
+def _made_in(home: Path) -> Servers:
+    if not ON_CONTAINERS:
+        return Servers(home)
+    # Imported late: who runs on the embedded servers needs no engine of containers.
+    from tests.support.containers import ContainerServers
+
+    return ContainerServers(home)
 
 
 @pytest.fixture

@@ -47,6 +47,7 @@ def test_every_promise_is_kept(installation: Installation, name: str) -> None:
     check(run(name, SHORT[name], installation, SEEDS[name]))
 
 
+@pytest.mark.embedded
 def test_every_promise_is_kept_on_servers_that_die(own: tuple[OwnServers, Installation]) -> None:
     servers, made = own
     name = "short-servers"

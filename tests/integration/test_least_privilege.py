@@ -20,6 +20,7 @@ from retrofill.bus.create_users import create_users
 from retrofill.bus.topics import DRIVER, OPERATOR, REQUESTER, SERVICES, WATCHER, Topic
 from retrofill.settings import Settings
 
+pytestmark = pytest.mark.embedded
 SECONDS = 20.0
 THEIRS = "their.callbacks"
 WHO = (*SERVICES, DRIVER, OPERATOR, REQUESTER)

@@ -57,10 +57,16 @@ def test_the_table_of_settings_is_made_from_the_settings() -> None:
     assert (DOCS / "configuration.md").read_text() == made
 
 
+def test_the_tables_of_sizing_are_made_from_the_results() -> None:
+    made = runpy.run_path(str(DOCS / "make_sizing.py"))["page"]()
+    assert (DOCS / "sizing.md").read_text() == made
+
+
 def test_settings_that_the_docs_name_exist() -> None:
     known = {f"RETROFILL_{name.upper()}" for name in Settings.model_fields} | {
         "RETROFILL_ANSWER_SECONDS",
         "RETROFILL_HELM",
+        "RETROFILL_TEST_STACK",
     }
     for page in PAGES:
         named = set(re.findall(r"RETROFILL_[A-Z_]+", page.read_text()))

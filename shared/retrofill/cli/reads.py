@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, Select, func, select
+from sqlalchemy import Connection, RowMapping, Select, case, exists, func, select
 
 from retrofill.domain.callback import CallbackState
 from retrofill.domain.deadline import DeadlineState
@@ -55,9 +55,11 @@ def backfills(conn: Connection, of_pipeline: str | None, states: Sequence[str], 
     if states:
         newest = newest.where(backfill.c.state.in_(states))
     chosen = newest.subquery()
-    ended = (
+    counted = (
         select(func.count()).where(run.c.backfill_id == chosen.c.id, run.c.finished_at.is_not(None)).scalar_subquery()
     )
+    # One that ended has seen all its runs end, also those that were purged since.
+    ended = case((chosen.c.ended_at.is_not(None), chosen.c.runs), else_=counted)
     return _all(conn, select(chosen, ended.label("ended_runs")).order_by(chosen.c.requested_at.desc(), chosen.c.id))
 
 
@@ -69,6 +71,12 @@ def one_backfill(conn: Connection, id: str) -> RowMapping | None:
 def recorded_answer(conn: Connection, id: str) -> dict[str, Any] | None:
     """What was answered to the request with this id."""
     return conn.execute(select(backfill_request.c.answer).where(backfill_request.c.id == id)).scalar()
+
+
+def purged(conn: Connection, row: RowMapping) -> bool:
+    """Whether a purge took what it could of this backfill: each one has intervals until then."""
+    mine = exists().where(backfill_interval.c.backfill_id == row["id"])
+    return row["ended_at"] is not None and not conn.execute(select(mine)).scalar_one()
 
 
 def run_times(conn: Connection, id: str) -> RowMapping:

@@ -16,6 +16,7 @@ from retrofill.store.backfills import run_counts
 from retrofill.store.clock import database_now
 
 TRACEBACK_LINES = 4
+PURGED = "details and older runs were purged; of its runs only those are left that later backfills depend on"
 SETTINGS = ("max_active_runs", "reprocess_behavior", "run_backwards", "on_run_failure", "conf", "triggered_by")
 
 
@@ -28,6 +29,7 @@ def describe(conn: Connection, row: RowMapping, failures: int) -> dict[str, Any]
     return {
         **{name: row[name] for name in ("id", "pipeline", "state", "cancel_cause", "runs")},
         "by_state": by_state,
+        "purged": reads.purged(conn, row),
         "left_out": reads.left_out(conn, id),
         "timezone": row["definition"]["timezone"],
         "range_start": row["covers"].lower,
@@ -72,6 +74,7 @@ def print_backfill(facts: Mapping[str, Any]) -> None:
             "cancelled by": facts["cancel_cause"],
             "range": f"{moment(facts['range_start'], zone)} – {moment(facts['range_end'], zone)} ({zone})",
             "runs": f"{facts['runs']:,}: {counts(facts['by_state'])}",
+            "purged": PURGED if facts["purged"] else None,
             "left out": counts(facts["left_out"]) if facts["left_out"] else None,
             "started again": facts["runs_started_again"] or None,
             "at once": facts["max_active_runs"],

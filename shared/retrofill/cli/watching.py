@@ -93,9 +93,10 @@ def take_look(engine: Engine, id: str) -> Look:
 
 
 def missing(answer: dict[str, object] | None, id: str) -> str:
-    """Why there is no such backfill: it was rejected, or nobody asked for it."""
-    if answer is not None and "message" in answer:
-        return f"backfill {id} was rejected: {answer['message']}"
+    """Why there is no such backfill: it was rejected, it ended and was purged, or nobody asked for it."""
+    if answer is not None:
+        rejected = answer.get("message")
+        return f"backfill {id} was rejected: {rejected}" if rejected else f"backfill {id} ended long ago and was purged"
     return f"there is no backfill {id!r}: retrofill backfill list"
 
 

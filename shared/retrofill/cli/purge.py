@@ -1,0 +1,116 @@
+"""``purge``: what ended long ago leaves Postgres. An administrator's tool, as ``init`` is: it connects as the owner."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from retrofill.bus.crash import arm
+from retrofill.bus.topics import CLI_CLIENT
+from retrofill.cli.connect import load_settings
+from retrofill.cli.errors import UserError, wrong_usage
+from retrofill.cli.options import AsJson
+from retrofill.cli.output import console, counts, moment, print_json, print_table, print_text
+from retrofill.domain.duration import seconds_of
+from retrofill.export import CannotExport
+from retrofill.purge import CannotPurge, Purge, Purged
+from retrofill.store.engine import make_engine
+
+# Messages about what ended within this time may be unread still.
+LEAST = timedelta(days=1)
+MOST = timedelta(days=36_500)
+LINE_SECONDS = 5.0
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(purge)
+
+
+def purge(
+    older_than: Annotated[
+        str, typer.Option(metavar="TIME", help="Only backfills that ended so long ago, like 90d; at least 1d.")
+    ],
+    export: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write what is deleted to Parquet files in this folder first.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would be deleted.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete backfills that ended long ago, but for the runs that later backfills depend on."""
+    age = read_age(older_than)
+    settings = load_settings()
+    arm(settings.crash_point)
+    engine = make_engine(settings.dsn_of("owner"), f"{CLI_CLIENT}-purge", pool_size=2)
+    try:
+        with _progress(quiet=as_json) as told:
+            done = Purge(engine, age, export, dry_run, told).run()
+    except (CannotPurge, CannotExport) as e:
+        raise UserError(str(e)) from e
+    finally:
+        engine.dispose()
+    if as_json:
+        return print_json({**_document(done), "dry_run": dry_run})
+    return _print(done, export, dry_run=dry_run)
+
+
+def read_age(text: str) -> timedelta:
+    """The age of ``--older-than``. Raises ``UserError``."""
+    try:
+        seconds = seconds_of(text)
+    except ValueError as e:
+        raise wrong_usage(f"--older-than: {e}") from e
+    if not LEAST.total_seconds() <= seconds <= MOST.total_seconds():
+        raise wrong_usage(f"--older-than {text[:20]}: it must be from 1d to {MOST.days}d")
+    return timedelta(seconds=seconds)
+
+
+def _document(done: Purged) -> dict[str, Any]:
+    return {
+        "cutoff": done.cutoff,
+        "backfills": done.backfills,
+        "rows": dict(done.rows),
+        "held_back": dict(done.held),
+        "files": done.files,
+    }
+
+
+def _print(done: Purged, export: Path | None, *, dry_run: bool) -> None:
+    verb = "would be deleted" if dry_run else "deleted"
+    rows = [(name, number) for name, number in done.rows.items() if number]
+    print_table(["table", f"rows {verb}"], rows, empty=f"nothing ended before {moment(done.cutoff)} (UTC) that can go")
+    if export is not None and done.files:
+        print_text(f"exported to {done.files:,} files in {export}")
+    if done.held:
+        print_text(f"backfills that have to wait: {counts(done.held)}")
+
+
+@contextmanager
+def _progress(*, quiet: bool) -> Iterator[Callable[[Purged], None]]:
+    """How far it is, on standard error: a line that changes on a terminal, otherwise one every few seconds."""
+    out = console(stderr=True)
+    if quiet:
+        yield lambda _: None
+    elif out.is_terminal:
+        with out.status("looking") as spinner:
+            yield lambda done: spinner.update(_said(done))
+    else:
+        said_at = time.monotonic()
+
+        def say(done: Purged) -> None:
+            nonlocal said_at
+            if time.monotonic() - said_at >= LINE_SECONDS:
+                said_at = time.monotonic()
+                out.print(_said(done), markup=False, soft_wrap=True)
+
+        yield say
+
+
+def _said(done: Purged) -> str:
+    return f"{done.backfills:,} backfills looked at, {done.rows.total():,} rows"

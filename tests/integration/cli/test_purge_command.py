@@ -1,0 +1,350 @@
+"""``retrofill purge``: what ended long ago goes, what later decisions read stays, and nothing is lost on the way."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow.parquet as pq
+import pytest
+from tests.support.history import finished
+from tests.support.installation import Installation, Servers, alert, daily, until
+
+from retrofill.bus.topics import Topic
+from retrofill.export import Export
+from retrofill.messages.backfills import BackfillRequested
+from retrofill.purge import Purge
+from retrofill.store.engine import make_engine
+from retrofill.store.purge import KINDS, ONE_AT_A_TIME
+
+TABLES = [kind.table.name for kind in KINDS]
+COMMAND = [sys.executable, "-c", "from retrofill.cli.main import run; run()", "purge", "--older-than", "90d"]
+# A second backfill of every pipeline of ``finished``: its days' runs are the latest ones.
+AGAIN = (
+    "INSERT INTO backfill (id, pipeline_no, pipeline, shard, state, covers, runs, max_active_runs, reprocess_behavior,"
+    " run_backwards, on_run_failure, conf, definition, ended_at) SELECT 'again-' || id, pipeline_no, pipeline, shard,"
+    " state, covers, 4, max_active_runs, 'completed', false, 'continue', conf, definition, ended_at FROM backfill",
+    "INSERT INTO run (backfill_id, pipeline_no, interval_start, interval_end, position, state, attempt, started_at,"
+    " finished_at) SELECT 'again-' || backfill_id, pipeline_no, interval_start, interval_end, position, state, 1,"
+    " started_at, finished_at FROM run WHERE position < 4 ORDER BY id",
+    "INSERT INTO backfill_interval (backfill_id, interval_start, interval_end, run_id)"
+    " SELECT backfill_id, interval_start, interval_end, id FROM run WHERE backfill_id LIKE 'again-%'",
+)
+
+
+def execute(made: Installation, *statements: str) -> None:
+    with made.session() as conn:
+        for statement in statements:
+            conn.execute(statement.encode())
+        conn.commit()
+
+
+def age(made: Installation, *ids: str) -> None:
+    """As if these backfills had ended a hundred days ago."""
+    named = ", ".join(f"'{id}'" for id in ids) or "SELECT id FROM backfill"
+    execute(made, f"UPDATE backfill SET ended_at = ended_at - interval '100 days' WHERE id IN ({named})")
+
+
+def rows(made: Installation) -> dict[str, set[tuple[Any, ...]]]:
+    """What Postgres has, as an export shows it."""
+    found = {}
+    for kind in KINDS:
+        shown = ", ".join(f"{c.name}::text" if str(c.type) in ("JSONB", "TSTZRANGE") else c.name for c in kind.columns)
+        found[kind.table.name] = {tuple(row.values()) for row in made.query(f"SELECT {shown} FROM {kind.table.name}")}
+    return found
+
+
+def exported(folder: Path) -> dict[str, list[tuple[Any, ...]]]:
+    """What the files have."""
+    found = {}
+    for table in TABLES:
+        files = sorted((folder / table).glob("*.parquet"))
+        read = [pq.read_table(file, partitioning=None).to_pylist() for file in files]
+        found[table] = [tuple(row.values()) for each in read for row in each]
+    return found
+
+
+@pytest.fixture
+def here(installation: Installation, monkeypatch: pytest.MonkeyPatch) -> Installation:
+    """Commands find the installation."""
+    for variable, value in installation.environment().items():
+        monkeypatch.setenv(variable, value)
+    return installation
+
+
+@pytest.fixture
+def old(here: Installation) -> Installation:
+    """Three pipelines with two backfills each that ended long ago: ten days, and the first four of them once more."""
+    finished(here, 3, 10)
+    execute(here, *AGAIN)
+    age(here)
+    return here
+
+
+def purge(cli: Any, *more: str) -> dict[str, Any]:
+    result = cli("purge", "--older-than", "90d", "--json", *more)
+    assert result.status == 0, result.err
+    document: dict[str, Any] = result.document
+    return document
+
+
+def test_a_later_request_is_answered_as_if_nothing_had_been_purged(cli: Any, here: Installation) -> None:
+    here.start("backfill-planner")
+    here.start("instant-starter", INSTANT_FAIL="2020-01-07")
+    here.apply(daily())
+    first = here.request("p", "2020-01-01", "2020-01-10", id="first")
+    assert here.wait_state(first, "succeeded", "failed") == "failed"
+    second = here.request("p", "2020-01-01", "2020-01-04", id="second", reprocess_behavior="completed")
+    assert here.wait_state(second, "succeeded", "failed") == "succeeded"
+    third = here.request("p", "2020-01-01", "2020-01-04", id="third", reprocess_behavior="completed")
+    assert here.wait_state(third, "succeeded", "failed") == "succeeded"
+    # What ended just now is not touched.
+    assert purge(cli)["rows"] == {}
+    age(here)
+    foreseen = purge(cli, "--dry-run")["rows"]
+    done = purge(cli)["rows"]
+    assert done == {name: number for name, number in foreseen.items() if number}
+    # Of the first backfill the days that ran once only, nothing of the second, all of the third.
+    assert here.query("SELECT backfill_id AS id, count(*) AS n FROM run GROUP BY 1 ORDER BY 1") == [
+        {"id": "first", "n": 6},
+        {"id": "third", "n": 4},
+    ]
+    assert [row["id"] for row in here.query("SELECT id FROM backfill ORDER BY id")] == ["first", "third"]
+    nothing = here.outcome(here.request("p", "2020-01-01", "2020-01-10")).body
+    assert (nothing["type"], nothing["reason"]) == ("BackfillRejected", "nothing_to_run")
+    failed = here.outcome(here.request("p", "2020-01-01", "2020-01-10", reprocess_behavior="failed")).body
+    assert (failed["runs"], failed["left_out"]) == (1, {"already exists": 9})
+
+
+def test_a_repeated_request_gets_its_recorded_answer_and_people_are_told(cli: Any, here: Installation) -> None:
+    here.start("backfill-planner")
+    here.start("instant-starter")
+    here.apply(daily())
+    body = BackfillRequested.model_validate({"pipeline": "p", "from": "2020-01-01", "to": "2020-01-03"})
+    here.publish(Topic.BACKFILL_REQUESTS, "gone", body)
+    assert here.wait_state("gone", "succeeded") == "succeeded"
+    here.request("p", "2020-01-01", "2020-01-02", id="later", reprocess_behavior="completed")
+    assert here.wait_state("later", "succeeded") == "succeeded"
+    age(here)
+    purge(cli)
+    shown = cli("backfill", "show", "gone", "--json").document
+    assert (shown["purged"], shown["runs"], shown["by_state"]) == (True, 3, {"succeeded": 1})
+    assert "were purged" in " ".join(cli("backfill", "show", "gone").out.split())
+    assert [each["ended_runs"] for each in cli("backfill", "list", "--json").document] == [2, 3]
+    here.request("p", "2020-01-03", "2020-01-03", id="last", reprocess_behavior="completed")
+    assert here.wait_state("last", "succeeded") == "succeeded"
+    assert purge(cli)["rows"] == {"run": 1, "backfill": 1}
+    assert "ended long ago and was purged" in cli("backfill", "show", "gone").err
+    again = here.publish(Topic.BACKFILL_REQUESTS, "gone", body)
+    answer = here.wait_answer(again).body
+    assert (answer["type"], answer["runs"]) == ("BackfillPlanned", 3)
+    assert here.query("SELECT id FROM backfill WHERE id = 'gone'") == []
+
+
+def test_each_row_is_in_postgres_or_in_one_file(cli: Any, old: Installation, tmp_path: Path) -> None:
+    before = rows(old)
+    done = purge(cli, "--export", str(tmp_path / "history"))
+    assert done["rows"] == {"deadline": 30, "task_run": 30, "backfill_interval": 42, "run": 12}
+    left, files = rows(old), exported(tmp_path / "history")
+    for table in TABLES:
+        assert len(files[table]) == done["rows"].get(table, 0)
+        assert not left[table] & set(files[table])
+        assert left[table] | set(files[table]) == before[table]
+    assert purge(cli, "--export", str(tmp_path / "history"))["rows"] == {}
+    assert exported(tmp_path / "history") == files
+
+
+@pytest.mark.parametrize("point", ["purge:deleted", "purge:exported", "purge:committed"])
+def test_a_purge_that_is_killed_loses_nothing_and_the_next_one_goes_on(
+    cli: Any, old: Installation, tmp_path: Path, point: str
+) -> None:
+    before = rows(old)
+    environment = {**os.environ, **old.environment(), "RETROFILL_CRASH_POINT": f"{point}@3"}
+    killed = subprocess.run([*COMMAND, "--export", str(tmp_path)], env=environment, timeout=120, check=False)
+    assert killed.returncode == -9
+    between = rows(old)
+    assert between != before
+    # Its server process may live a moment longer, and its lock with it.
+    until(lambda: cli("purge", "--older-than", "90d", "--export", str(tmp_path)).status == 0, "the next purge")
+    left, files = rows(old), exported(tmp_path)
+    for table in TABLES:
+        assert left[table] | set(files[table]) == before[table]
+        assert not left[table] & set(files[table])
+        # Only what was about to be deleted when the purge was killed is there twice.
+        assert len(files[table]) == len(set(files[table])) or point == "purge:exported"
+    assert {table: len(left[table]) for table in ("run", "backfill_interval", "task_run", "deadline")} == {
+        "run": 30,
+        "backfill_interval": 0,
+        "task_run": 0,
+        "deadline": 0,
+    }
+
+
+HELD = {
+    "deadlines armed": "UPDATE deadline SET state = 'armed', decided_at = NULL WHERE id = (SELECT min(id) FROM deadline)",
+    "callbacks not called yet": "INSERT INTO callback (deadline_id, shard, name, kwargs, state)"
+    " SELECT min(id), 0, 'page', '{}', 'pending' FROM deadline",
+    "digests open": "INSERT INTO deadline_digest (id, shard, pipeline, alert, target, opened_at, closes_at)"
+    " SELECT min(id), 0, 'p', 'late', '', now(), now() FROM deadline",
+    "events not published yet": "INSERT INTO callback_runner_outbox (topic, key, headers)"
+    " SELECT 'callback-events', convert_to(min(id)::text, 'UTF8'), '{}' FROM deadline",
+}
+
+
+@pytest.mark.parametrize("reason", list(HELD))
+def test_what_has_something_to_be_done_or_told_waits(cli: Any, old: Installation, reason: str) -> None:
+    execute(old, HELD[reason])
+    id = old.value("SELECT backfill_id FROM deadline ORDER BY id LIMIT 1")
+    before = {
+        table: old.value(f"SELECT count(*) FROM {table} WHERE backfill_id = %s", id)
+        for table in ("run", "deadline", "backfill_interval")
+    }
+    done = purge(cli)
+    assert done["held_back"] == {reason: 1}
+    assert done["backfills"] == 5
+    for table, number in before.items():
+        assert old.value(f"SELECT count(*) FROM {table} WHERE backfill_id = %s", id) == number
+
+
+def test_active_and_recent_backfills_are_left_alone(cli: Any, old: Installation) -> None:
+    execute(
+        old,
+        "UPDATE backfill SET ended_at = clock_timestamp() - interval '89 days' WHERE id = 'old-1'",
+        "UPDATE backfill SET state = 'paused', ended_at = NULL WHERE id = 'old-2'",
+    )
+    before = rows(old)
+    purge(cli)
+    for table in ("run", "backfill_interval", "backfill"):
+        mine = {row for row in before[table] if "old-1" in row or "old-2" in row}
+        assert mine
+        assert mine <= rows(old)[table]
+
+
+def test_runs_that_an_average_is_taken_of_stay(cli: Any, old: Installation) -> None:
+    definition = daily("old-1", deadlines=[alert("slow", "AVERAGE_RUNTIME", 60, last_n=7, min_runs=1)])
+    with old.session() as conn:
+        conn.execute("UPDATE pipeline SET definition = %s WHERE name = 'old-1'", [definition.model_dump_json()])
+        # The superseded runs are the ones that succeeded last.
+        conn.execute(
+            "UPDATE run SET finished_at = finished_at + interval '1 minute' * id WHERE backfill_id = 'old-1' AND position < 4"
+        )
+        conn.commit()
+    purge(cli)
+    by_pipeline = old.query(
+        "SELECT p.name, count(*) AS n FROM run JOIN pipeline AS p ON p.no = pipeline_no GROUP BY 1 ORDER BY 1"
+    )
+    assert [each["n"] for each in by_pipeline] == [14, 10, 10]
+
+
+def test_a_row_that_changes_while_it_is_exported_is_exported_again(old: Installation, tmp_path: Path) -> None:
+    """A failed callback that is called again, just after it was written to the file."""
+    execute(
+        old,
+        "INSERT INTO callback (deadline_id, shard, name, kwargs, state, last_error, finished_at)"
+        " SELECT min(id), 0, 'page', '{}', 'failed', 'first', now() FROM deadline",
+    )
+    original: Any = Export.write
+    changed: list[str] = []
+
+    def write(self: Any, table: str, *given: Any) -> Any:
+        draft = original(self, table, *given)
+        if not changed:
+            execute(old, "UPDATE callback SET last_error = 'second'")
+            changed.append(table)
+        return draft
+
+    engine = make_engine(old.settings.dsn_of("owner"), "test")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Export, "write", write)
+        Purge(engine, timedelta(days=90), tmp_path).run()
+    engine.dispose()
+    assert changed == ["callback"]
+    (row,) = exported(tmp_path)["callback"]
+    assert "second" in row
+    assert not list(tmp_path.rglob(".*"))
+
+
+def test_services_go_on_beside_a_purge(cli: Any, old: Installation) -> None:
+    """The planner plans, and the starter runs, the very days of the very pipelines that are purged meanwhile."""
+    old.start("backfill-planner")
+    old.start("instant-starter")
+    engine = make_engine(old.settings.dsn_of("owner"), "test")
+
+    def purge_all() -> int:
+        return sum(
+            Purge(engine, timedelta(days=90), page_backfills=1, batch_rows=2).run().rows.total() for _ in range(3)
+        )
+
+    with ThreadPoolExecutor(1) as threads:
+        purging = threads.submit(purge_all)
+        ids = [old.request(f"old-{n}", "2000-01-01", "2000-01-10", reprocess_behavior="completed") for n in (1, 2, 3)]
+        for id in ids:
+            assert old.wait_state(id, "succeeded", "failed") == "succeeded"
+        assert purging.result(60) > 0
+    engine.dispose()
+    assert old.events(Topic.DEAD_LETTERS) == []
+    # All days have later runs now.
+    purge(cli)
+    assert sorted(row["id"] for row in old.query("SELECT id FROM backfill")) == sorted(ids)
+    assert old.value("SELECT count(*) FROM run") == 30
+    assert {tuple(each.values()) for each in old.query("SELECT DISTINCT state, attempt FROM run")} == {("succeeded", 1)}
+
+
+@pytest.mark.usefixtures("old")
+class TestRefusals:
+    """Each is one line, and nothing is deleted."""
+
+    @pytest.fixture(autouse=True)
+    def unchanged(self, old: Installation) -> Iterator[None]:
+        before = rows(old)
+        yield
+        assert rows(old) == before
+
+    @pytest.mark.parametrize("given", ["90", "soon", "-1d", "1h", "99999999999d", ""])
+    def test_an_age_that_cannot_be_meant(self, cli: Any, given: str) -> None:
+        result = cli("purge", f"--older-than={given}")
+        assert (result.status, result.err.count("\n")) == (2, 1)
+        assert result.err.startswith("retrofill: --older-than")
+
+    def test_a_folder_that_takes_no_files(self, cli: Any, tmp_path: Path) -> None:
+        (tmp_path / "file").touch()
+        result = cli("purge", "--older-than", "90d", "--export", str(tmp_path / "file"))
+        assert (result.status, result.err.count("\n")) == (1, 1)
+        assert "cannot be written" in result.err
+
+    def test_an_export_without_what_writes_it(self, cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "pyarrow", None)
+        result = cli("purge", "--older-than", "90d", "--export", str(tmp_path))
+        assert (result.status, result.err.count("\n")) == (1, 1)
+        assert "retrofill[spark]" in result.err
+
+    def test_a_role_that_is_not_the_owner(self, cli: Any, old: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
+        for role in ("reader", "backfill-planner", "run-starter", "deadline-watcher", "callback-runner"):
+            monkeypatch.setenv("RETROFILL_POSTGRES_DSN", old.settings.dsn_of(role))
+            result = cli("purge", "--older-than", "90d")
+            assert (result.status, result.err.count("\n")) == (1, 1)
+            assert "must be the owner's" in result.err
+
+    def test_a_purge_beside_another(self, cli: Any, old: Installation) -> None:
+        with psycopg.connect(old.settings.dsn_of("owner")) as conn:
+            conn.execute("SELECT pg_advisory_lock(%s)", [ONE_AT_A_TIME])
+            result = cli("purge", "--older-than", "90d")
+        assert (result.status, result.err.count("\n")) == (1, 1)
+        assert "another purge is at work" in result.err
+
+
+def test_a_dry_run_and_a_full_one_say_what_they_do(cli: Any, old: Installation, servers: Servers) -> None:
+    before = rows(old)
+    foreseen = cli("purge", "--older-than", "90d", "--dry-run")
+    assert rows(old) == before
+    assert "rows would be deleted" in foreseen.out
+    told = cli("purge", "--older-than", "90d")
+    assert ["run", "12"] in [line.split() for line in told.out.splitlines()]
+    assert "nothing ended before" in cli("purge", "--older-than", "90d").out
