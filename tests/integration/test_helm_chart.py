@@ -64,6 +64,7 @@ ALL: dict[str, Any] = {
         "OPENLINEAGE_TOPIC": "lineage",
     },
     "pipelines": {"claim": "pipelines"},
+    "codeStore": {"claim": "code"},
     "services": {
         "run-starter": {"replicas": 3, "volumes": [{"name": "data", "emptyDir": {}}], "keda": {"maxReplicas": 6}},
         "callback-runner": {
@@ -182,7 +183,8 @@ def test_it_can_write_where_it_has_to_and_nowhere_else(case: str) -> None:
         volumes = {volume["name"]: volume for volume in pod.spec["volumes"]}
         assert len(volumes) == len(pod.spec["volumes"])
         writable = {m["mountPath"] for m in container["volumeMounts"] if not m.get("readOnly")}
-        assert writable == {"/tmp", "/var/lib/retrofill"}
+        store = {"/code"} if pod.component == "cli" and case == "all" else set()
+        assert writable == {"/tmp", "/var/lib/retrofill"} | store
         assert {m["name"] for m in container["volumeMounts"]} <= set(volumes)
 
 
@@ -625,3 +627,15 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 def test_wrong_values_are_refused_in_one_line(what: str) -> None:
     values, said = WRONG[what]
     assert said in helm.refusal(values)
+
+
+def test_the_code_store_is_written_by_the_command_line_and_read_by_the_drivers():
+    rights = {}
+    for pod in every_pod("all"):
+        for container in pod.containers:
+            stores = [mount for mount in container["volumeMounts"] if mount["name"] == "code-store"]
+            named = [one["value"] for one in container.get("env", []) if one["name"] == "RETROFILL_CODE_STORE"]
+            assert [mount["mountPath"] for mount in stores] == named
+            if stores:
+                rights[pod.component] = "reads" if stores[0].get("readOnly") else "writes"
+    assert rights == {"run-starter": "reads", "cli": "writes"}

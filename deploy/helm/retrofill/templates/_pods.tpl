@@ -47,6 +47,25 @@ securityContext:
 {{- end }}
 {{- end }}
 
+{{/* The store of the pipelines' archives: (list $ readOnly). */}}
+{{- define "retrofill.codeStoreMount" -}}
+{{- with (index . 0).Values.codeStore }}{{ if .claim }}
+- {name: code-store, mountPath: {{ .mountPath | quote }}, readOnly: {{ index $ 1 }}}
+{{- end }}{{ end }}
+{{- end }}
+
+{{- define "retrofill.codeStoreVolume" -}}
+{{- with .Values.codeStore }}{{ if .claim }}
+- {name: code-store, persistentVolumeClaim: {claimName: {{ .claim | quote }}}}
+{{- end }}{{ end }}
+{{- end }}
+
+{{- define "retrofill.codeStoreSetting" -}}
+{{- with .Values.codeStore }}{{ if .claim }}
+- {name: RETROFILL_CODE_STORE, value: {{ .mountPath | quote }}}
+{{- end }}{{ end }}
+{{- end }}
+
 {{/* (dict "root" $ "files" … "scratch" "1Gi") */}}
 {{- define "retrofill.volumes" -}}
 - {name: home, emptyDir: {sizeLimit: {{ .scratch }}}}
