@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from tests.support.installation import Installation, Servers
 # the tests' own settings are cleared.
 STACK = os.environ.get("RETROFILL_TEST_STACK") or "embedded"
 ON_CONTAINERS = STACK == "containers"
+# The files of a session are a tenth of that.
+MEMORY_BYTES = 8_000_000_000
 
 
 def pytest_configure() -> None:
@@ -52,13 +55,20 @@ def _no_settings_from_outside() -> None:
 @pytest.fixture(scope="session")
 def servers() -> Iterator[Servers]:
     """One Kafka and one Postgres for the session, with a template database."""
-    with tempfile.TemporaryDirectory(prefix="retrofill-tests-") as home:
+    with tempfile.TemporaryDirectory(prefix="retrofill-tests-", dir=_in_memory()) as home:
         servers = _made_in(Path(home))
         try:
             servers.start()
             yield servers
         finally:
             servers.stop()
+
+
+def _in_memory() -> Path | None:
+    """Where there is much room in memory, the servers' files are there: no test here cuts the power, so all that waiting for
+    the disk shows is how slow it is. Chaos stays on the disk."""
+    memory = Path("/dev/shm")
+    return memory if memory.is_dir() and shutil.disk_usage(memory).free > MEMORY_BYTES else None
 
 
 def _made_in(home: Path) -> Servers:

@@ -76,6 +76,7 @@ class Code:
         path = list(sys.path)
         before = set(sys.modules)
         file: Path | None = None if location.file is None else Path(location.file)
+        folder: str | None = None
         try:
             if location.sha256 is not None:
                 folder = str(self._unpacked(location.sha256))
@@ -83,7 +84,7 @@ class Code:
                 if folder not in sys.path:
                     sys.path.insert(0, folder)
                 file = None if file is None else self._inside(location, str(file))
-            return _import(location, file)
+            return _import(location, file, folder)
         except PipelineFileError as e:
             # The run's report tells the error itself, with its traceback.
             raise e.__cause__ or e from None
@@ -115,7 +116,8 @@ class Code:
         return any(place.startswith(f"{folder}/") for folder in self._folders)
 
 
-def _import(location: CodeLocation, file: Path | None) -> ModuleType:
+def _import(location: CodeLocation, file: Path | None, folder: str | None) -> ModuleType:
+    """The module, from ``folder`` where its code is an archive."""
     importlib.invalidate_caches()
     if file is not None:
         return import_file(file)
@@ -123,7 +125,11 @@ def _import(location: CodeLocation, file: Path | None) -> ModuleType:
         raise CodeMoved(f"{location.file} is not in {location.root}: apply it again")
     if location.sha256 is None and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
-    return importlib.import_module(location.module)
+    module = importlib.import_module(location.module)
+    places = [module.__file__] if module.__file__ else [str(place) for place in module.__path__]
+    if folder is not None and not any(place.startswith(f"{folder}/") for place in places):
+        raise CodeMoved(f"the driver has a module {location.module} of its own, in {places[0]}: rename the pipeline's")
+    return module
 
 
 def _files(names: set[str]) -> Files:

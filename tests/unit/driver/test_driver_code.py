@@ -95,6 +95,7 @@ def shipped(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Shipped]
     """Applies the flow of a folder with a text in all of its files, as an archive; what was imported is gone after the test."""
     names = {name: f"{name}_{request.node.name}" for name in ("top", "beside", "loose")}
     store = CodeStore(tmp_path / "store")
+    sys.modules.pop("flow", None)  # somebody else's
     before, path = set(sys.modules), list(sys.path)
 
     def ship(text: str) -> CodeLocation:
@@ -157,6 +158,14 @@ def test_a_module_of_an_archive(shipped: Shipped, tmp_path: Path) -> None:
     one, two = (shipped(text).model_copy(update={"file": None, "module": "flow"}) for text in ("one", "two"))
     code = from_store(tmp_path)
     assert [code.pipeline(location).name for location in (one, two, one)] == ["oneone", "twotwo", "oneone"]
+
+
+def test_a_module_that_the_driver_has_already_is_not_taken_for_the_archives(shipped: Shipped, tmp_path: Path) -> None:
+    one = shipped("one").model_copy(update={"file": None, "module": "flow"})
+    sys.modules["flow"] = sys.modules[__name__]
+    with pytest.raises(CodeMoved, match=r"has a module flow of its own, in .*test_driver_code\.py: rename"):
+        from_store(tmp_path).pipeline(one)
+    del sys.modules["flow"]
 
 
 def test_what_is_not_in_the_archive_is_not_looked_for_elsewhere(shipped: Shipped, tmp_path: Path) -> None:
