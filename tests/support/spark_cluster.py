@@ -57,8 +57,8 @@ class Cluster:
     def _answers(self) -> bool:
         try:
             return bool(self.state())
-        except OSError:
-            # It does not listen yet, or does not have the page yet.
+        except (OSError, ValueError):
+            # It does not listen yet, or does not have the page yet and shows another one.
             return False
 
     def alive(self) -> list[dict[str, Any]]:

@@ -17,10 +17,13 @@ def prepare(layout: Layout, settings: Settings, java: Path, port: int) -> list[s
     # What a killed server left there is of no use to the next.
     shutil.rmtree(data / "local", ignore_errors=True)
     (data / "local").mkdir(parents=True, exist_ok=True)
-    return connect_command(settings, java, data, "127.0.0.1", port)
+    # Where a killed server leaves its sessions' folders, too.
+    return connect_command(settings, java, data, "127.0.0.1", port, f"-Djava.io.tmpdir={data / 'local'}")
 
 
-def connect_command(settings: Settings, java: Path, data: Path, address: str, port: int) -> list[str]:
+def connect_command(
+    settings: Settings, java: Path, data: Path, address: str, port: int, *java_options: str
+) -> list[str]:
     """A server that listens on ``address`` and keeps its files in the folder ``data``."""
     conf = {
         "spark.connect.grpc.binding.address": address,
@@ -39,7 +42,7 @@ def connect_command(settings: Settings, java: Path, data: Path, address: str, po
         **settings.spark_conf,
     }
     return [
-        *spark_submit_command(java, ["-XX:+UseSerialGC", f"-Dderby.system.home={data}"], conf),
+        *spark_submit_command(java, ["-XX:+UseSerialGC", f"-Dderby.system.home={data}", *java_options], conf),
         "--class", "org.apache.spark.sql.connect.service.SparkConnectServer",
         "--master", settings.spark_master or f"local[{settings.spark_cores or os.cpu_count() or 2}]",
         "--name", "retrofill-connect",
