@@ -106,7 +106,8 @@ def submitted(user: User, day: str) -> float:
     environment = {**user.environment, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     began = time.monotonic()
     done = subprocess.run(command, env=environment, cwd=user.home, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+    # What Python raises is told on the output.
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return time.monotonic() - began
 
 
