@@ -9,6 +9,8 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Boolean, Column, DateTime, Double, Integer
 
+from retrofill.durable import sync
+
 
 class CannotExport(Exception):
     """There is nothing that writes Parquet, or the folder does not take files."""
@@ -25,7 +27,7 @@ class Draft:
         """Give it its name, for good. Raises ``CannotExport``."""
         try:
             self._hidden.rename(self.path)
-            _flush(self.path.parent)
+            sync(self.path.parent)
         except OSError as e:
             raise CannotExport(f"{self.path} cannot be written: {e.strerror}") from e
 
@@ -63,7 +65,7 @@ class Export:
         try:
             if not path.parent.exists():
                 path.parent.mkdir()
-                _flush(self._folder)
+                sync(self._folder)
             _write(hidden, columns, rows)
         except OSError as e:
             raise CannotExport(f"{path} cannot be written: {e.strerror or e}") from e
@@ -97,12 +99,3 @@ def _type(column: Column[Any]) -> Any:
         (DateTime, pa.timestamp("us", tz="UTC")),
     )
     return next((made for kind, made in kinds if isinstance(column.type, kind)), pa.string())
-
-
-def _flush(folder: Path) -> None:
-    """A new name is in its folder for good only after this."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -84,7 +84,8 @@ def length(make: Publication) -> int:
 @pytest.fixture
 def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An output that an earlier run has published. Nothing here cuts the power, so nothing is flushed to the disk."""
-    monkeypatch.setattr(publication_module, "_sync", lambda _: None)
+    for name in ("sync", "sync_tree"):
+        monkeypatch.setattr(publication_module, name, lambda _: None)
     target = tmp_path / "table" / "day=2013-01-01"
     publish(staged(target, 1))
     return target

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from retrofill.code.archive import Archive
+from retrofill.durable import sync
 
 
 class CodeStoreFails(Exception):
@@ -75,12 +76,3 @@ def _write(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-
-
-def sync(path: Path) -> None:
-    """What was written or renamed there survives a power cut."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

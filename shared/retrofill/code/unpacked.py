@@ -10,7 +10,8 @@ import uuid
 import zipfile
 from pathlib import Path
 
-from retrofill.code.store import CodeStore, CodeUnavailable, sync
+from retrofill.code.store import CodeStore, CodeUnavailable
+from retrofill.durable import sync, sync_tree
 from retrofill.settings import Settings
 
 # What a driver that was killed left behind is removed once nobody can be at it any more.
@@ -51,9 +52,7 @@ def _unpack(content: bytes, cache: Path, target: Path) -> None:
                 path = Path(zipped.extract(entry, draft))
                 # A task that writes there by mistake must not change the code of others.
                 path.chmod(0o444)
-                sync(path)
-        for folder in (draft, *(path for path in draft.rglob("*") if path.is_dir())):
-            sync(folder)
+        sync_tree(draft)
         draft.rename(target)
         sync(cache)
     except OSError as e:

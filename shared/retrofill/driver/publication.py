@@ -18,20 +18,18 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import shutil
 import uuid
 from collections.abc import Generator, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from retrofill.bus.crash import crash_point
+from retrofill.durable import sync, sync_tree
 
 AREA = "_retrofill"
 MARKER = "_retrofill.json"
-SYNCS = 8
 _TRASH = ".trash-"
 # What rename says where the target is a folder with something in it, or a file.
 _OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
@@ -65,9 +63,9 @@ def seal(written: Path, target: Path, run_id: int, attempt: int, about: dict[str
     """Make ``written/new`` durable and whole under the name that publishers look for. Raises ``OSError``."""
     new = written / "new"
     (new / MARKER).write_text(json.dumps(about), encoding="utf-8")
-    _sync_tree(new)
+    sync_tree(new)
     written.rename(sealed_folder(target, run_id, attempt))
-    _sync(own_folder(target, run_id))
+    sync(own_folder(target, run_id))
 
 
 def publish(publication: Publication) -> None:
@@ -162,7 +160,7 @@ def _replace(folder: Path, target: Path) -> Generator[str, None, bool]:
                 raise
             # Somebody who does not stage wrote there in between.
             continue
-        _sync(target.parent)
+        sync(target.parent)
         return True
 
 
@@ -184,19 +182,3 @@ def sweep(area: Path) -> None:
     """Delete what was thrown away. What somebody else is deleting, or is still writing to, is left to the next one."""
     for thrown_away in area.glob(f"{_TRASH}*"):
         shutil.rmtree(thrown_away, ignore_errors=True)
-
-
-def _sync_tree(top: Path) -> None:
-    # All at once: the file system writes its journal once for many.
-    with ThreadPoolExecutor(SYNCS) as threads:
-        for _ in threads.map(_sync, [top, *top.rglob("*")]):
-            continue
-
-
-def _sync(path: Path) -> None:
-    """What was written or renamed there survives a power cut."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
