@@ -21,6 +21,7 @@ from retrofill.bus import metrics
 from retrofill.bus.crash import crash_point
 from retrofill.bus.topics import CALLBACK_RUNNER
 from retrofill.bus.transaction import token_transaction
+from retrofill.errors import first_line
 from retrofill.settings import Settings
 from retrofill.store import callbacks
 
@@ -128,7 +129,7 @@ class Call:
             if not callbacks.renew(self._engine, self.claim.deadline_id, self.claim.token, LEASE_SECONDS):
                 return Superseded()
         except SQLAlchemyError as e:
-            log.warning("lease_not_renewed", deadline=self.claim.deadline_id, error=str(e).splitlines()[0])
+            log.warning("lease_not_renewed", deadline=self.claim.deadline_id, error=first_line(e))
             if time.monotonic() >= self._alive_until:
                 return Raised("the lease ended during the call: the database did not answer", at_once=True)
             return None

@@ -12,6 +12,7 @@ from deadline_watcher.decide import Row
 from deadline_watcher.verdicts import apply_verdicts
 from retrofill.bus.faults import Fault, classify
 from retrofill.bus.transaction import Transaction
+from retrofill.errors import first_line
 
 log = structlog.get_logger(__name__)
 ASIDE_SECONDS = 60.0
@@ -37,9 +38,7 @@ class SetAside:
             error = _judged(tx, [row])
             if error is not None:
                 self.until[row["id"]] = time.monotonic() + ASIDE_SECONDS
-                log.error(
-                    "deadline_set_aside", deadline=row["id"], alert=row["alert"], error=str(error).splitlines()[0]
-                )
+                log.error("deadline_set_aside", deadline=row["id"], alert=row["alert"], error=first_line(error))
 
 
 def _judged(tx: Transaction, rows: Sequence[Row]) -> Exception | None:

@@ -12,6 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from retrofill.bus.envelope import headers_of, wire_headers
 from retrofill.bus.topics import RUN_STARTER, Topic
+from retrofill.errors import first_line
 from retrofill.messages.runs import ErrorInfo, RunReported
 from retrofill.store import runs as store
 from run_starter.executors import Executor, Launch
@@ -39,7 +40,7 @@ class DriverHost:
             with self._engine.connect() as conn:
                 return store.may_begin(conn, *launch.key)
         except SQLAlchemyError as e:
-            log.warning("may_not_begin", run=launch.run_id, attempt=launch.attempt, error=str(e).splitlines()[0])
+            log.warning("may_not_begin", run=launch.run_id, attempt=launch.attempt, error=first_line(e))
             return False
 
     def may_publish(self, launch: Launch) -> bool:
@@ -51,7 +52,7 @@ class DriverHost:
                 with self._engine.connect() as conn:
                     accepted = store.accepted(conn, launch.run_id, launch.attempt)
             except SQLAlchemyError as e:
-                log.warning("acceptance_unknown", run=launch.run_id, error=str(e).splitlines()[0])
+                log.warning("acceptance_unknown", run=launch.run_id, error=first_line(e))
                 accepted = None
             if accepted is not None:
                 return accepted
@@ -151,7 +152,7 @@ class Watch(threading.Thread):
                     over = store.to_be_ended(conn, hosted)
             except SQLAlchemyError as e:
                 # The drivers' own leases end them where Postgres stays away.
-                log.warning("watch_waits", error=str(e).splitlines()[0])
+                log.warning("watch_waits", error=first_line(e))
                 continue
             for key in over:
                 log.info("ending_driver", run=key[0], attempt=key[1], publication=key[2])

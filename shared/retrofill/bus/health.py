@@ -12,6 +12,8 @@ from confluent_kafka.admin import AdminClient
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
+from retrofill.errors import first_line
+
 # Longer than the longest transaction that Postgres lets a service have.
 STUCK_SECONDS = 150.0
 ANSWER_SECONDS = 3.0
@@ -52,7 +54,7 @@ class Health:
                 conn.execute(text(f"SET LOCAL statement_timeout = {int(ANSWER_SECONDS * 1000)}"))
                 conn.execute(text("SELECT 1"))
         except SQLAlchemyError as e:
-            return str(getattr(e, "orig", None) or e).strip().splitlines()[0]
+            return first_line(e)
         return None
 
     def _kafka(self) -> str | None:

@@ -9,6 +9,8 @@ import psycopg
 import structlog
 from psycopg import sql
 
+from retrofill.errors import first_line
+
 log = structlog.get_logger(__name__)
 NOTIFY_WAIT_SECONDS = 5.0
 RECONNECT_SECONDS = 1.0
@@ -40,7 +42,7 @@ class Listener(threading.Thread):
                 ) as conn:
                     self._listen(conn)
             except psycopg.Error as e:
-                log.warning("listener_waits", error=str(e).strip().splitlines()[0] if str(e).strip() else repr(e))
+                log.warning("listener_waits", error=first_line(e))
                 self._stopping.wait(RECONNECT_SECONDS)
 
     def _listen(self, conn: psycopg.Connection) -> None:

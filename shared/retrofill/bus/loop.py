@@ -25,6 +25,7 @@ from retrofill.bus.takeover import TopicIds, take_over
 from retrofill.bus.topics import Service
 from retrofill.bus.transaction import Move, Transaction, move_offsets, shard_transaction
 from retrofill.bus.triage import Dead, Misplaced, triage
+from retrofill.errors import first_line, kind_and_line
 from retrofill.settings import Settings
 
 log = structlog.get_logger(__name__)
@@ -464,7 +465,5 @@ def _progress(shard: Shard, items: Sequence[Record | End]) -> tuple[dict[str, Mo
 
 
 def _short(error: BaseException) -> str:
-    """The first line of an exception, with its type where that says more."""
-    cause = getattr(error, "orig", None) or error
-    first = str(cause).strip().splitlines()[0] if str(cause).strip() else type(cause).__name__
-    return first if isinstance(error, Poison) else f"{type(cause).__name__}: {first}"
+    """One line of an exception; a poison's own words need no type."""
+    return first_line(error) if isinstance(error, Poison) else kind_and_line(error)

@@ -23,6 +23,7 @@ from retrofill.bus.crash import crash_point
 from retrofill.bus.faults import Fenced
 from retrofill.bus.poller import raise_refusals
 from retrofill.bus.topics import Service
+from retrofill.errors import kind_and_line
 from retrofill.settings import Settings
 from retrofill.store.tables import SERVICE_TABLES, ServiceTables
 
@@ -145,7 +146,7 @@ class Relay(threading.Thread):
                 metrics.RETRIES.labels("relay", "fenced" if isinstance(e, Fenced) else "wait").inc()
                 if isinstance(e, Fenced):
                     metrics.FENCES.labels("relay").inc()
-                log.warning("relay_again", error=_short(e))
+                log.warning("relay_again", error=kind_and_line(e))
                 self._stopping.wait(RETRY_SECONDS)
 
     def _wait(self, seconds: float | None) -> None:
@@ -341,8 +342,3 @@ def _last_cursor(consumer: Consumer, start: TopicPartition, mark: bytes) -> byte
         elif error.code() != KafkaError._PARTITION_EOF:
             raise KafkaException(error)
     raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-
-
-def _short(error: BaseException) -> str:
-    cause = getattr(error, "orig", None) or error
-    return f"{type(cause).__name__}: {str(cause).strip().splitlines()[0] if str(cause).strip() else ''}"

@@ -23,6 +23,7 @@ from retrofill.driver.report import Reporter, Wire
 from retrofill.driver.session import Sessions
 from retrofill.driver.staging import Staging
 from retrofill.driver.submit import Submits
+from retrofill.errors import first_line
 from retrofill.pipeline import Pipeline
 from retrofill.settings import Settings
 from retrofill.tracing import fail_span, span
@@ -199,9 +200,7 @@ class Attempt:
         The process leaves, its host says so, and the run gets a new attempt with a session of its own.
         """
         if self._sessions.lost(error):
-            self._lost(
-                f"Spark lost the session: {str(error).strip().splitlines()[0] if str(error).strip() else error!r}"
-            )
+            self._lost(f"Spark lost the session: {first_line(error)}")
 
 
 class LeftToPublish:

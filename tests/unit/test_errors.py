@@ -1,0 +1,23 @@
+"""One line of an exception, also of one that has no text."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from retrofill.errors import first_line, kind_and_line
+
+
+@pytest.mark.parametrize(
+    ("error", "line", "with_kind"),
+    [
+        (ValueError("one\ntwo"), "one", "ValueError: one"),
+        (ValueError(), "ValueError", "ValueError"),
+        (ValueError(" \n\n "), "ValueError", "ValueError"),
+        (OperationalError("SELECT 1", {}, ConnectionError("gone\nhint")), "gone", "ConnectionError: gone"),
+        (OperationalError("SELECT 1", {}, ConnectionError()), "ConnectionError", "ConnectionError"),
+    ],
+)
+def test_an_exception_is_one_line(error: BaseException, line: str, with_kind: str) -> None:
+    assert first_line(error) == line
+    assert kind_and_line(error) == with_kind
