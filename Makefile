@@ -11,10 +11,11 @@ ROUNDS ?= 1
 MARKDOWN ?=
 # Each has servers of its own, and waits for most of the time.
 WORKERS ?= 2
+PARALLEL = $(if $(filter-out 1,$(WORKERS)),-n $(WORKERS) --dist loadfile --no-loadscope-reorder)
 export RETROFILL_HOME ?= $(CURDIR)/.retrofill
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo compose-demo test chaos bench bench-peers lint types schemas lock clean
+.PHONY: help setup demo compose-demo check test verify chaos bench bench-peers lint types schemas lock clean
 
 help: ## show this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -36,8 +37,15 @@ demo: setup ## the year 2013 of the flights as a backfill (DAYS=30: a short one;
 compose-demo: setup ## thirty days on containers, two replicas a service, some killed (needs Docker; DAYS=, KEEP=1)
 	$(BIN)/python examples/flights/compose_demo.py --days $(if $(filter-out 365,$(DAYS)),$(DAYS),30) $(if $(KEEP),--keep)
 
-test: setup lint types schemas ## all checks and tests (WORKERS=1: one after the other)
-	$(BIN)/python -m pytest $(if $(filter-out 1,$(WORKERS)),-n $(WORKERS) --dist loadfile --no-loadscope-reorder)
+check: setup lint types schemas ## the fast tier: lint, types, schemas, every test without servers, 100 simulated schedules
+	$(BIN)/python -m pytest --quiet --no-servers $(PARALLEL) tests/unit tests/property tests/simulation
+	$(BIN)/python -m tests.simulation --schedules 100
+
+test: setup lint types schemas ## what CI runs: all checks and tests (WORKERS=1: one after the other)
+	$(BIN)/python -m pytest $(PARALLEL)
+
+verify: setup lint types schemas ## the long tier: everything, nothing skipped; writes the results pages (SEED=: of the day)
+	$(BIN)/python -m tests.verify $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
 
 chaos: setup ## faults over a running workload, every promise checked (SEED=1 ROUNDS=2 ONLY=kills,rolling MARKDOWN=file)
 	$(BIN)/python -m tests.chaos --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) $(if $(MARKDOWN),--markdown $(MARKDOWN))

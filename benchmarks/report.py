@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -51,6 +52,7 @@ class Pages:
             "against": benchmark.against,
             "aim": benchmark.aim,
             "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "commit": commit(),
             "machine": machine(),
             "figures": [asdict(each) for each in figures],
         }
@@ -72,6 +74,17 @@ def machine() -> dict[str, str]:
         "Kafka": kafka.VERSION,
         "Spark": version("pyspark-client") if _installed("pyspark-client") else version("pyspark"),
     }
+
+
+def commit() -> str:
+    """The commit that is measured, with a ``+`` where code differs from it."""
+    changed = _git("status", "--porcelain", "--", "*.py", "*.sql", "requirements.lock")
+    return _git("rev-parse", "--short=10", "HEAD") + ("+" if changed else "")
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=FOLDER.parent, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
 
 
 def _installed(name: str) -> bool:
@@ -106,16 +119,22 @@ def write_pages(pages: Pages, known: Mapping[str, Any]) -> None:
             "|---|---|---|---|---|---|",
             *(_row(each) for each in figures),
             "",
-            f"Measured {result['measured_at']} on " + ", ".join(f"{k} {v}" for k, v in result["machine"].items()) + ".",
+            f"Measured {result['measured_at']}{_of_commit(result)} on "
+            + ", ".join(f"{k} {v}" for k, v in result["machine"].items())
+            + ".",
         ]
     pages.table.write_text("\n".join(lines) + "\n")
     pages.plot.write_text(bars(plotted))
 
 
+def _of_commit(result: Mapping[str, Any]) -> str:
+    return f" at {result['commit']}" if result.get("commit") else ""
+
+
 def _row(each: Figure) -> str:
     sign = "≥" if each.at_least else "≤"
     aim = "" if each.limit is None else f"{sign} {_number(each.limit)} {each.unit}"
-    met = {True: "yes", False: "**no**", None: ""}[each.met]
+    met = {True: "yes", False: "**missed**", None: ""}[each.met]
     spread = f"{_number(min(each.values))} – {_number(max(each.values))} ({len(each.values)})"
     return f"| {each.name} | {aim} | {_number(each.median)} {each.unit} | {spread} | {each.load:.1f} | {met} |"
 

@@ -12,7 +12,7 @@ from benchmarks.support.flights import User, bare_loop, days, submitted, user_wi
 
 DAYS = int(os.environ.get("BENCH_DAYS", "60"))
 REPEATS = 3
-SUBMITTED = 3
+SUBMITTED_EACH = 2
 
 
 def backfilled(user: User, chosen: Sequence[str], id: str) -> float:
@@ -37,13 +37,13 @@ def run() -> Sequence[Figure]:
         for repeat in range(REPEATS):
             ours.append(backfilled(user, chosen, f"bench-{repeat}") / DAYS)
             loop.append(bare_loop(user, chosen, parallel) / DAYS)
-        submits = [submitted(user, day) for day in days(SUBMITTED)]
+        submits = [submitted(user, days(parallel, n * parallel)) / parallel for n in range(SUBMITTED_EACH)]
     middle = sorted(ours)[REPEATS // 2]
     return [
         figure(f"a day of {DAYS}", "s", ours),
         figure(f"a day of {DAYS} in a plain loop, {parallel} at a time", "s", loop),
         figure("beside the plain loop", "x", ratios(ours, loop), at_most=1.15),
-        figure(f"a day by spark-submit, {SUBMITTED} days one after the other", "s", submits),
+        figure(f"a day by spark-submit, {parallel} at a time", "s", submits),
         figure("faster than a spark-submit a day", "x", [each / middle for each in submits], at_least=10),
     ]
 
@@ -51,8 +51,8 @@ def run() -> Sequence[Figure]:
 BENCHMARK = Benchmark(
     "spark",
     f"{DAYS} days of the demo's pipeline (BENCH_DAYS sets how many), from the request to the backfill's end",
-    "the same transformation in a plain loop of one Spark session with as many at a time; a spark-submit for a day, of "
-    f"which {SUBMITTED} days are measured and stand for all",
+    "the same transformation in a plain loop of one Spark session with as many at a time; a spark-submit for a day, as "
+    "many at a time too, of which a few days are measured and stand for all",
     "at most 1.15 x the loop; at least 10 x faster than a spark-submit a day",
     run,
 )

@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -29,20 +29,38 @@ def pytest_configure() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--long``: also what takes long and is told of by a shorter test beside it."""
-    parser.addoption("--long", action="store_true", help="run the tests marked long too (make chaos does)")
+    """The tiers: ``make check`` passes ``--no-servers``, ``make verify`` passes ``--long --no-skips``."""
+    parser.addoption("--long", action="store_true", help="run the tests marked long too (make verify does)")
+    parser.addoption("--no-servers", action="store_true", help="run only what needs no Kafka, Postgres or Spark")
+    parser.addoption("--no-skips", action="store_true", help="a test that would be skipped fails, with the reason")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the long ones out unless they were asked for, and on containers what is about the embedded servers."""
-    if ON_CONTAINERS:
-        for item in items:
-            if item.get_closest_marker("embedded") or item.get_closest_marker("spark"):
-                item.add_marker(pytest.mark.skip("it starts, kills or reads the folder of embedded servers"))
-    if not config.getoption("--long"):
-        left_out = [item for item in items if item.get_closest_marker("long")]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
+    """Deselect what the tier leaves out, and on containers what starts, kills or reads the folder of embedded servers."""
+    excluded = [
+        item
+        for item in items
+        if (item.get_closest_marker("long") and not config.getoption("--long"))
+        or (_needs_servers(item) and config.getoption("--no-servers"))
+        or (ON_CONTAINERS and (item.get_closest_marker("embedded") or item.get_closest_marker("spark")))
+    ]
+    config.hook.pytest_deselected(items=excluded)
+    items[:] = [item for item in items if item not in excluded]
+
+
+def _needs_servers(item: pytest.Item) -> bool:
+    starts_its_own = any(item.get_closest_marker(name) for name in ("embedded", "spark", "servers"))
+    return starts_its_own or "servers" in getattr(item, "fixturenames", ())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """With ``--no-skips`` a skip is a failure: what was not run was not verified."""
+    report = yield
+    if report.skipped and item.config.getoption("--no-skips"):
+        report.outcome = "failed"
+        report.longrepr = f"{item.nodeid} was skipped, and --no-skips is set: {report.longrepr}"
+    return report
 
 
 @pytest.fixture(scope="session", autouse=True)

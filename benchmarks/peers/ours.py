@@ -55,9 +55,9 @@ class Retrofill:
         raise AssertionError("there was no answer")
 
     def first_run(self) -> float:
-        """Seconds from a request for one day until its run is told as running."""
+        """Seconds from a request for one day until the first line of its task."""
         self._day += 1
-        return started(self.settings, self._sender, self._day)
+        return started(self.settings, self._sender, self.notes, self._day)
 
     def runs_a_second(self, runs: int, repeat: int) -> float:
         """From the first start to the last end, by the database's clock."""

@@ -1,4 +1,4 @@
-"""What Retrofill is measured with beside its peers: the same two pipelines, and the same callback."""
+"""What Retrofill is measured with beside its peers: the same three pipelines, and the same callback."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from retrofill import Deadline, Pipeline, Reference
 SECONDS = float(os.environ["PEER_DEADLINE_SECONDS"])
 
 nothing = Pipeline("nothing", schedule="@daily", start="2000-01-01", max_active_runs=64)
+first = Pipeline("first", schedule="@daily", start="2000-01-01")
 late = Pipeline(
     "late",
     schedule="@daily",
@@ -24,6 +25,12 @@ late = Pipeline(
 @nothing.task
 def only(run: Any) -> None:
     """Nothing."""
+
+
+@first.task
+def notes_its_first_line(run: Any) -> None:  # noqa: ARG001 - what tasks are given
+    """Says when the user's code began."""
+    Path(os.environ["PEER_NOTES"]).write_text(repr(time.time()))
 
 
 @late.task

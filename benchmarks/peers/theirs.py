@@ -28,14 +28,14 @@ def accept(airflow: Airflow, runs: int, repeat: int) -> float:
 
 
 def first_run(airflow: Airflow, repeat: int) -> float:
-    """Seconds from asking for a backfill of one day until its task began."""
+    """Seconds from asking for a backfill of one day until the first line of its task."""
     day = FIRST - timedelta(days=30 + repeat)
-    asked = datetime.now(UTC)
-    id = airflow.backfill(day, day, 4)
+    asked = time.time()
+    id = airflow.backfill(day, day, 4, dag="first")
     _ended(airflow, id)
     (row,) = airflow.query(_TASKS, id)
     assert row["succeeded"] == 1, row
-    return float((row["began"] - asked).total_seconds())
+    return float(airflow.notes.read_text()) - asked
 
 
 def runs_a_second(airflow: Airflow, runs: int, repeat: int) -> float:

@@ -20,27 +20,29 @@ SECONDS = 60.0
 
 
 class BareTopic:
-    """A topic of one partition, a transactional producer, and a ``read_committed`` subscriber at its end."""
+    """A topic, a transactional producer, and a ``read_committed`` subscriber at the end of each partition."""
 
-    def __init__(self, made: Installation) -> None:
+    def __init__(self, made: Installation, partitions: int = 1) -> None:
         self._made = made
+        self._partitions = range(partitions)
         self.topic = f"{made.settings.topic_prefix}bare-{uuid.uuid4().hex[:6]}"
         client = admin(made.settings, "bare")
-        for answer in client.create_topics([NewTopic(self.topic, 1, 1)]).values():
+        for answer in client.create_topics([NewTopic(self.topic, partitions, 1)]).values():
             answer.result(SECONDS)
         self.subscriber: Consumer = reader(made.settings, "bare", **{"fetch.wait.max.ms": 5})
-        self.subscriber.assign([TopicPartition(self.topic, 0, 0)])
+        self.subscriber.assign([TopicPartition(self.topic, p, 0) for p in self._partitions])
         self._sender: Producer = producer(made.settings, "bare", **{"transactional.id": self.topic, "linger.ms": 1})
         self._sender.init_transactions(SECONDS)
         self.round_trip()
 
     def round_trip(self) -> float:
-        """Seconds from beginning a transaction of one message to its reading."""
+        """Seconds from beginning a transaction of one message for each partition to their reading."""
         began = time.monotonic()
         self._sender.begin_transaction()
-        self._sender.produce(self.topic, key=b"k", value=b"v")
+        for partition in self._partitions:
+            self._sender.produce(self.topic, key=b"k", value=b"v", partition=partition)
         self._sender.commit_transaction(SECONDS)
-        read(self.subscriber, 1)
+        read(self.subscriber, len(self._partitions))
         return time.monotonic() - began
 
     def transactional(self, values: Sequence[bytes], batch: int) -> float:

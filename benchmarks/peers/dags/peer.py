@@ -1,10 +1,11 @@
-"""What Airflow is measured with: a daily DAG of one task that does nothing, and one whose deadline is missed while it runs."""
+"""Airflow's three DAGs: a task that does nothing, one that notes its first line, and one that misses its deadline."""
 
 from __future__ import annotations
 
 import os
 import time
 from datetime import datetime, timedelta
+from pathlib import Path
 
 from airflow.sdk import DAG, AsyncCallback, DeadlineAlert, DeadlineReference, task
 from noted import note_the_time
@@ -18,6 +19,15 @@ with DAG("nothing", schedule="@daily", start_date=datetime(1980, 1, 1), catchup=
         """Nothing."""
 
     only()
+
+with DAG("first", schedule="@daily", start_date=datetime(1980, 1, 1), catchup=False):
+
+    @task
+    def notes_its_first_line() -> None:
+        """Says when the user's code began."""
+        Path(os.environ["PEER_NOTES"]).write_text(repr(time.time()))
+
+    notes_its_first_line()
 
 with DAG(
     "late",

@@ -1,0 +1,105 @@
+"""``make verify``: everything that can be checked here, one stage after the other, and the pages of results.
+
+A stage that fails does not stop the next ones; the exit status is 1 where one failed. Nothing is skipped: a stage that
+lacks a tool (Docker, helm, strace, npm, kcat) fails and names it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+# On the official images: how the services talk to Kafka and Postgres, and TLS. What is about Spark or about the embedded
+# servers themselves is the same there.
+ON_CONTAINERS = (
+    "test_bus.py",
+    "test_bus_conformance.py",
+    "test_store_conformance.py",
+    "test_planner.py",
+    "test_starter.py",
+)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A command and what it shows."""
+
+    name: str
+    shows: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def run(self) -> tuple[bool, float]:
+        """Whether it passed, and how many seconds it took."""
+        began = time.monotonic()
+        done = subprocess.run(self.command, cwd=ROOT, env={**os.environ, **self.environment}, check=False)
+        return done.returncode == 0, time.monotonic() - began
+
+
+def stages(seed: int) -> list[Stage]:
+    """All of them. The figures come last, when nothing else has left work behind."""
+    python = sys.executable
+    parallel = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+    on_containers = (f"tests/integration/{name}" for name in ON_CONTAINERS)
+    return [
+        Stage("tests", "every test, the long ones too", (python, "-m", "pytest", "--long", "--no-skips", *parallel)),
+        Stage(
+            "containers",
+            "the services on the official images",
+            (python, "-m", "pytest", "--no-skips", *on_containers),
+            {"RETROFILL_TEST_STACK": "containers"},
+        ),
+        Stage("compose", "the demo in containers", (python, "examples/flights/compose_demo.py", "--days", "30")),
+        Stage(
+            "mutations", "each invariant, broken on purpose", (python, "-m", "tests.simulation", "--mutation", "all")
+        ),
+        Stage("simulation", "five minutes of schedules", (python, "-m", "tests.simulation", "--seconds", "300")),
+        Stage(
+            "chaos",
+            "faults on the real servers, into docs/reliability.md",
+            (python, "-m", "tests.chaos", "--profile", "verify", "--seed", str(seed), "--page"),
+        ),
+        Stage("bench", "figures beside their peers, into benchmarks/RESULTS.md", (python, "-m", "benchmarks")),
+    ]
+
+
+def main() -> int:
+    """Run the stages; print a table of them."""
+    asked = _arguments()
+    known = stages(asked.seed)
+    names = asked.only.split(",") if asked.only else [stage.name for stage in known]
+    if unknown := set(names) - {stage.name for stage in known}:
+        _say(f"no stage is called {', '.join(sorted(unknown))}; there are {', '.join(stage.name for stage in known)}")
+        return 2
+    outcomes = []
+    for stage in (stage for stage in known if stage.name in names):
+        _say(f"verify: {stage.name}: {stage.shows} (seed {asked.seed})")
+        passed, seconds = stage.run()
+        outcomes.append(passed)
+        _say(f"verify: {stage.name}: {'passed' if passed else 'FAILED'} after {seconds / 60:.1f} minutes")
+    _say(f"{sum(outcomes)} passed, {outcomes.count(False)} failed")
+    return 0 if all(outcomes) else 1
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)  # noqa: T201 - for whoever waits
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.verify", description=__doc__)
+    today = int(datetime.now(UTC).strftime("%Y%m%d"))
+    parser.add_argument("--seed", type=int, default=today, help="of chaos; the default is the date, as a number")
+    parser.add_argument("--only", default="", help="stages, comma separated")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
