@@ -12,6 +12,8 @@ from tests.support.installation import Installation, Servers, daily, until
 
 from benchmarks.core import Benchmark, Figure, figure
 from benchmarks.support.servers import IDLE_STARTER, installed, servers
+from retrofill.bus.topics import Topic
+from retrofill.messages.pipelines import PipelineApplied
 
 DRIVERS = 256
 RUNS = 10_000
@@ -41,13 +43,15 @@ def orchestrated(made: Installation, runs: int, backfills: int, name: str) -> fl
     each = runs // backfills
     last = (FIRST + timedelta(hours=each - 1)).isoformat()
     for n in range(backfills):
-        made.apply(daily(f"{name}-{n}", schedule="@hourly", max_active_runs=DRIVERS))
+        definition = daily(f"{name}-{n}", schedule="@hourly", max_active_runs=DRIVERS)
+        made.publish(Topic.PIPELINES, definition.name, PipelineApplied(pipeline=definition))
+    # A request waits for its pipeline to be read, so none of the answers has to be awaited before the next message.
     ids = [
         made.request(f"{name}-{n}", FIRST.isoformat(), last, max_active_runs=max(8, DRIVERS // backfills))
         for n in range(backfills)
     ]
-    for id in ids:
-        made.outcome(id)
+    there = "SELECT count(*) FROM backfill WHERE id = ANY(%s)"
+    until(lambda: made.value(there, ids) == backfills, f"{backfills} backfills", seconds=SECONDS)
     made.start(IDLE_STARTER, RETROFILL_DRIVER_SLOTS=str(DRIVERS))
     going = "SELECT count(*) FROM backfill WHERE id = ANY(%s) AND state <> 'succeeded'"
     until(lambda: made.value(going, ids) == 0, f"{runs} runs", seconds=SECONDS)

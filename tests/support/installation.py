@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import dict_row
 
@@ -146,6 +146,7 @@ class Installation:
 
     settings: Settings
     replicas: list[Replica] = field(default_factory=list)
+    _senders: dict[tuple[str, str | None], Producer] = field(default_factory=dict)
 
     def environment(self) -> dict[str, str]:
         """The settings as environment variables."""
@@ -249,7 +250,7 @@ class Installation:
         headers: dict[str, str] | None = None,
     ) -> str | None:
         """Publish a message; its ``ce_id``, or ``None`` for plain bytes, which go without headers unless given."""
-        sender = producer(self._operator(), "test")
+        sender = self._sender()
         if isinstance(value, Message):
             headers = headers_of(value, "test") | (headers or {})
             value = value.encode()
@@ -259,6 +260,14 @@ class Installation:
         )
         assert sender.flush(20) == 0
         return (headers or {}).get("ce_id")
+
+    def _sender(self) -> Producer:
+        """One producer for all that a test publishes: connecting takes longer than sending."""
+        settings = self._operator()
+        place = (settings.bootstrap_servers(), settings.kafka_username)
+        if place not in self._senders:
+            self._senders[place] = producer(settings, "test")
+        return self._senders[place]
 
     def publish_aborted(self, topic: Topic, key: str, value: bytes) -> None:
         """Publish in a transaction that is aborted, as a relay that died does."""
