@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import socket
 import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,8 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import dict_row
 from tests.support.installation import until
+
+from retrofill.stack.ports import held_port
 
 FOLDER = Path(__file__).parent
 PARTS = (
@@ -48,7 +49,9 @@ class Airflow:
         self._dsn = make_conninfo(owner_dsn, dbname="airflow")
         with psycopg.connect(make_conninfo(owner_dsn, dbname="postgres"), autocommit=True) as conn:
             conn.execute("CREATE DATABASE airflow")
-        self._port = _free_port()
+        # Held until its processes end: they bind what they are told.
+        self._held = ExitStack()
+        self._port, *self._log_ports = (self._held.enter_context(held_port()) for _ in range(3))
         self._environment = self._settings(parallelism)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._token = ""
@@ -80,8 +83,8 @@ class Airflow:
             "AIRFLOW__API__SECRET_KEY": secrets.token_hex(16),
             "AIRFLOW__API_AUTH__JWT_SECRET": secrets.token_hex(32),
             # No port that somebody else may have.
-            "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(_free_port()),
-            "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(_free_port()),
+            "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(self._log_ports[0]),
+            "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(self._log_ports[1]),
             "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
             "PYTHONPATH": str(FOLDER / "dags"),
             "PEER_NOTES": str(self.notes),
@@ -108,6 +111,7 @@ class Airflow:
 
     def stop(self) -> None:
         """End its processes."""
+        self._held.close()
         for process in self._processes:
             process.terminate()
         for process in self._processes:
@@ -179,10 +183,3 @@ def running(binaries: Path, home: Path, owner_dsn: str, parallelism: int) -> Ite
         yield made
     finally:
         made.stop()
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port

@@ -10,11 +10,11 @@ import argparse
 import json
 import os
 import secrets
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from typing import Any
 from demo import FIRST, compare, console, say
 from prepare import prepare, read_flights
 from rich.table import Table
+
+from retrofill.stack.ports import held_port
 
 ROOT = Path(__file__).parents[2]
 PROJECT = "retrofill-demo"
@@ -39,11 +41,13 @@ class Compose:
 
     def __init__(self, home: Path) -> None:
         self._env = home / "compose.env"
+        # As long as the demo runs: Docker binds them as soon as it is told them, and somebody else does not.
+        self._held = ExitStack()
         if not self._env.exists():
             names = [line.split("=")[0] for line in (ROOT / ".env.example").read_text().splitlines() if line[:1] != "#"]
             self._env.touch(mode=0o600)
             # The usual ports may be those of an embedded stack.
-            ports = {name: free_port() for name in ("POSTGRES_PORT", "KAFKA_PORT")}
+            ports = {name: self._held.enter_context(held_port()) for name in ("POSTGRES_PORT", "KAFKA_PORT")}
             callbacks = {"RETROFILL_CALLBACKS": f"'{json.dumps({'page_oncall': 'flights.callbacks:page_oncall'})}'"}
             values = {name: secrets.token_hex(16) for name in names} | ports | callbacks
             self._env.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
@@ -70,13 +74,6 @@ class Compose:
     def containers(self, service: str) -> list[str]:
         """Ids of those that run."""
         return self.read("ps", "--quiet", service).split()
-
-
-def free_port() -> int:
-    """A port of loopback that nobody listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def copy_in(compose: Compose, folder: Path, to: str) -> None:

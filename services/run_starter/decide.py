@@ -9,6 +9,7 @@ from retrofill.domain.run import LIVE, RunState, after_loss
 from retrofill.domain.task_run import MACHINE as TASK_MACHINE
 from retrofill.domain.task_run import TaskState
 from retrofill.messages.runs import ErrorInfo, Report, RunHeartbeat, RunReported, RunStaged, TaskReported
+from run_starter.losses import UNKNOWN, Losses, and_one_more, failure
 
 # Up to so long a slot of the pipeline is left to another backfill with fewer live runs.
 YIELD_SECONDS = 5.0
@@ -70,6 +71,7 @@ class RunRow:
     started_before: bool
     publication: int = 0
     orphaned: bool = False  # it is to be published, and nobody does
+    losses: Losses = ()  # those that counted, the last few of them
 
 
 @dataclass
@@ -84,6 +86,8 @@ class RunOutcome:
     ends: RunState | None = None
     lost: bool = False  # it ends, or goes back to the queue, because its driver was lost
     counted: bool = False  # the loss counts against the run
+    loss: ErrorInfo | None = None  # how it was lost
+    losses: Losses = ()  # the run's, with this one where it counts
     error: ErrorInfo | None = None
 
 
@@ -171,12 +175,11 @@ def _start(row: RunRow, sofar: RunOutcome) -> None:
         sofar.first_start = not row.started_before
 
 
-def lose(
-    row: RunRow, sofar: RunOutcome, max_lost_attempts: int, *, counted: bool, error: ErrorInfo | None = None
-) -> None:
+def lose(row: RunRow, sofar: RunOutcome, max_lost_attempts: int, *, counted: bool, error: ErrorInfo | None) -> None:
     """The driver of the attempt is gone. A loss that does not count never ends the run, however many there were."""
     lost = row.lost_attempts + counted
-    sofar.lost, sofar.counted = True, counted
+    sofar.lost, sofar.counted, sofar.loss = True, counted, error or UNKNOWN
+    sofar.losses = and_one_more(row.losses, row.attempt, sofar.loss) if counted else row.losses
     if row.state == RunState.PUBLISHING or sofar.stages:
         # Its attempt was accepted and is not run again, nor cancelled: somebody else publishes what it staged.
         sofar.ends = RunState.FAILED if counted and lost >= max_lost_attempts else None
@@ -188,8 +191,7 @@ def lose(
             max_lost_attempts=max_lost_attempts,
         )
     if sofar.ends == RunState.FAILED:
-        said = f": {error.message}" if error else ""
-        sofar.error = ErrorInfo(type="DriverLost", message=f"the driver was lost {lost} times{said}")
+        sofar.error = failure(sofar.losses, lost)
 
 
 def _fold_task(report: TaskReported, states: dict[TaskKey, TaskState], outcome: Outcome) -> None:

@@ -32,6 +32,7 @@ from retrofill.store import deadlines
 from retrofill.store import runs as store
 from retrofill.store.tables import run, task_run
 from run_starter.decide import RunOutcome, TaskStep
+from run_starter.losses import stored
 
 S = RunState
 _EVENTS: dict[RunState, type[RunEvent]] = {S.SUCCEEDED: RunSucceeded, S.FAILED: RunFailed, S.CANCELLED: RunCancelled}
@@ -90,7 +91,11 @@ def write_stages(
         tell_publishing(tx, told, outcome.stages, row["publication"])
     store.notify(tx.conn, store.RUN_CHANNEL, [row["id"] for row, _ in staging])
     orphans = [rows[id] for id, outcome in outcomes.items() if outcome.orphaned]
-    lost = [(row["id"], row["publication"], row["lost_attempts"] + outcomes[row["id"]].counted) for row in orphans]
+    lost = [
+        store.LostPublisher(row["id"], row["publication"], row["lost_attempts"] + o.counted, stored(o.losses))
+        for row in orphans
+        for o in [outcomes[row["id"]]]
+    ]
     if store.orphan(tx.conn, lost) != len(orphans):
         raise Conflict("a publishing run was changed by somebody else")
     for row in orphans:
@@ -203,6 +208,7 @@ def _write_end(tx: Transaction, to: RunState, ending: Sequence[tuple[RowMapping,
             "attempt": row["attempt"],
             "lost_attempts": row["lost_attempts"] + outcome.counted,
             "error": None if outcome.error is None else outcome.error.model_dump(exclude_none=True),
+            "losses": stored(outcome.losses) if outcome.lost else row["losses"],
         }
         for row, outcome in ending
     ]
@@ -215,7 +221,7 @@ def _event(row: RowMapping, outcome: RunOutcome, pipeline: str, now: datetime) -
     assert outcome.ends is not None
     told = facts(row, pipeline, now)
     if outcome.ends == S.QUEUED:
-        return RunAttemptLost(**told, state=outcome.ends)
+        return RunAttemptLost(**told, state=outcome.ends, error=outcome.loss)
     if outcome.ends == S.FAILED:
         return RunFailed(**told, error=outcome.error)
     return _EVENTS[outcome.ends](**told)

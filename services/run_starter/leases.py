@@ -22,6 +22,7 @@ from retrofill.store.clock import database_now
 from run_starter.decide import RunOutcome, lose
 from run_starter.definitions import Definitions
 from run_starter.endings import write_ends, write_stages
+from run_starter.losses import SILENT
 from run_starter.reports import run_row
 
 log = structlog.get_logger(__name__)
@@ -98,7 +99,7 @@ class Leases:
         outcomes = {}
         for id, row in rows.items():
             outcomes[id] = RunOutcome()
-            lose(run_row(row), outcomes[id], self.max_lost_attempts, counted=True)
+            lose(run_row(row), outcomes[id], self.max_lost_attempts, counted=True, error=SILENT)
             log.warning("lease_ended", run=id, attempt=row["attempt"], backfill=row["backfill_id"])
         pipelines = {row["backfill_id"]: self.definitions.of(tx.conn, row["backfill_id"]).name for row in rows.values()}
         now = database_now(tx.conn)

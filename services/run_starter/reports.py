@@ -22,6 +22,7 @@ from run_starter.arming import Starts
 from run_starter.decide import RunRow, fold
 from run_starter.definitions import Definitions
 from run_starter.endings import write_ends, write_stages, write_starts, write_tasks
+from run_starter.losses import losses_of
 
 log = structlog.get_logger(__name__)
 
@@ -88,6 +89,7 @@ def run_row(row: RowMapping) -> RunRow:
         started_before=row["started_at"] is not None,
         publication=row["publication"],
         orphaned=row["state"] == RunState.PUBLISHING and row["host"] is None,
+        losses=losses_of(row["losses"]),
     )
 
 

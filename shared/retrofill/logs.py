@@ -8,8 +8,8 @@ import sys
 import structlog
 
 
-def configure_logging(level: str) -> None:
-    """Send structlog's and the standard library's records to standard error as JSON."""
+def configure_logging(level: str, *last: structlog.typing.Processor) -> None:
+    """Send structlog's and the standard library's records to standard error as JSON, each after the ``last`` processors."""
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -29,6 +29,7 @@ def configure_logging(level: str) -> None:
             foreign_pre_chain=shared,
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                *last,
                 structlog.processors.JSONRenderer(),
             ],
         )

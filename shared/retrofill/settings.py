@@ -14,13 +14,14 @@ import re
 from collections.abc import Mapping
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
     JsonConfigSettingsSource,
+    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     SettingsError,
@@ -155,10 +156,38 @@ class Settings(BaseSettings):
     http_host: str = Field("127.0.0.1", description="Address that a service shows /metrics, /healthz and /readyz on")
     http_port: int = Field(0, ge=0, le=65_535, description="Its port; 0: any free one, named in the ready file")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="Least severe log level")
+    redact: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="Regular expressions, one a line or as JSON list, of what drivers mask in errors and in their log, in "
+        "addition to passwords and tokens in URLs, name=value pairs and JSON; of one with groups, what these match",
+    )
     crash_point: str | None = Field(
         None,
         description="Test aid: the process kills itself at this named point (NAME@3: the third time), or stops (NAME:stop)",
     )
+
+    @field_validator("redact", mode="before")
+    @classmethod
+    def _patterns(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        return (
+            json.loads(value)
+            if value.lstrip().startswith('["')
+            else [line for line in value.splitlines() if line.strip()]
+        )
+
+    @field_validator("redact")
+    @classmethod
+    def _compile(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for pattern in value:
+            try:
+                matches_nothing = re.compile(pattern).match("") is not None
+            except re.error as e:
+                raise ValueError(f"{pattern!r} is no regular expression: {e}") from e
+            if matches_nothing:
+                raise ValueError(f"{pattern!r} matches the empty text: it would mask everywhere")
+        return value
 
     @field_validator("webhook_secrets")
     @classmethod

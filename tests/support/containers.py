@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import socket
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from testcontainers.core.wait_strategies import ExecWaitStrategy, LogMessageWait
 
 from retrofill.bus.topics import SERVICES
 from retrofill.settings import Settings
+from retrofill.stack.ports import held_port
 from retrofill.store.init import prepare_database
 from retrofill.store.roles import READER
 from tests.support.installation import PARTITIONS, Servers
@@ -60,9 +60,10 @@ class ContainerServers(Servers):
 
     def start(self) -> None:
         """Start both, and prepare the database that becomes the template."""
-        password, port = secrets.token_urlsafe(12), free_port()
+        password = secrets.token_urlsafe(12)
         postgres = self._running.enter_context(postgres_container(password))
-        self._running.enter_context(kafka_container(port, self.settings))
+        with held_port() as port:
+            self._running.enter_context(kafka_container(port, self.settings))
         place = {"host": "127.0.0.1", "port": postgres.get_exposed_port(5432), "dbname": DATABASE}
         roles = {name: service.role for name, service in SERVICES.items()} | {"reader": READER}
         dsns = {name: _dsn(place, role, secrets.token_urlsafe(12)) for name, role in roles.items()}
@@ -112,14 +113,6 @@ def kafka_container(port: int, settings: Settings) -> DockerContainer:
         made = made.with_env(name, str(value))
     started = LogMessageWaitStrategy("Kafka Server started")
     return made.waiting_for(started.with_startup_timeout(START_SECONDS))
-
-
-def free_port() -> int:
-    """A port of this machine that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _dsn(place: dict[str, Any], role: str, password: str) -> SecretStr:

@@ -5,21 +5,23 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from retrofill.settings import Settings
 from retrofill.stack import spark, spark_cluster
 from retrofill.stack.layout import SPARK, Layout
+from retrofill.stack.ports import answers, held_port
 from tests.support.installation import until
 
 HERE = "127.0.0.1"
+# What Spark's web pages listen on: they have no setting of their own for that.
+LOOPBACK_ONLY = {"SPARK_LOCAL_IP": HERE}
 START_SECONDS = 120.0
 WORKER_MEMORY, EXECUTOR = "1g", {"spark.executor.memory": "512m"}
 
@@ -30,18 +32,26 @@ class Cluster:
     def __init__(self, home: Path, java: Path) -> None:
         self._home = home
         self._java = java
-        self._port, self._web_port = free_port(), free_port()
-        self._environment = spark_cluster.environment(java, home)
+        self._held = ExitStack()
+        self._port, self._web_port = (self._held.enter_context(held_port()) for _ in range(2))
+        self._environment = {**spark_cluster.environment(java, home), **LOOPBACK_ONLY}
         self.processes: list[subprocess.Popen[bytes]] = []
         self.address = f"spark://{HERE}:{self._port}"
 
     def start(self, workers: int) -> None:
         """Start the master and its workers, and wait until it knows them."""
         self._start("master", spark_cluster.master_command(self._java, HERE, self._port, self._web_port))
-        until(self._answers, "the master answers", self.log, START_SECONDS)
+        until(
+            lambda: self._answers() or self.processes[0].poll() is not None,
+            "the master answers",
+            self.log,
+            START_SECONDS,
+        )
+        assert self.processes[0].poll() is None, self.log()
+        self._held.close()
         for n in range(workers):
             work = self._home / f"worker-{n}"
-            command = spark_cluster.worker_command(self._java, self.address, HERE, work, 1, WORKER_MEMORY, free_port())
+            command = spark_cluster.worker_command(self._java, self.address, HERE, work, 1, WORKER_MEMORY, 0)
             self._start(f"worker-{n}", command)
         until(lambda: len(self.alive()) == workers, "the master knows its workers", self.log, START_SECONDS)
 
@@ -81,6 +91,7 @@ class Cluster:
 
     def stop(self) -> None:
         """End all of it."""
+        self._held.close()
         for process in reversed(self.processes):
             _kill(process)
 
@@ -92,28 +103,32 @@ class Cluster:
 def connect_server(home: Path, java: Path, master: str, conf: Mapping[str, str]) -> Iterator[str]:
     """The address of a Spark Connect server on the ``master``, which ends with the block."""
     settings = Settings(home=home, spark_master=master, spark_conf=dict(conf))
-    layout, port = Layout(home), free_port()
+    with connect_process(settings, java) as (remote, _):
+        yield remote
+
+
+@contextmanager
+def connect_process(
+    settings: Settings, java: Path, port: int | None = None
+) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A Spark Connect server that ends with the block, with its Python workers: its address and its process."""
+    layout = Layout(settings.home)
     layout.make()
-    server = _start(spark.prepare(layout, settings, java, port), layout.log(SPARK), {})
-    try:
-        until(lambda: listens(port) or server.poll() is not None, "Spark Connect listens", seconds=START_SECONDS)
-        assert server.poll() is None, layout.log(SPARK).read_text()[-2000:]
-        yield f"sc://{HERE}:{port}"
-    finally:
-        _kill(server)
-
-
-def free_port() -> int:
-    """A port of loopback that nobody listens on now."""
-    with socket.create_server((HERE, 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def listens(port: int) -> bool:
-    """Whether somebody listens on it."""
-    with socket.socket() as probe:
-        return probe.connect_ex((HERE, port)) == 0
+    with ExitStack() as held:
+        port = port or held.enter_context(held_port())
+        server = _start(spark.prepare(layout, settings, java, port), layout.log(SPARK), LOOPBACK_ONLY)
+        try:
+            until(
+                lambda: answers(port) or server.poll() is not None,
+                "Spark Connect listens",
+                lambda: layout.log(SPARK).read_text()[-2000:],
+                START_SECONDS,
+            )
+            assert server.poll() is None, layout.log(SPARK).read_text()[-2000:]
+            held.close()
+            yield f"sc://{HERE}:{port}", server
+        finally:
+            _kill(server)
 
 
 def _start(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,12 +79,12 @@ def broker(home: Path, identity: Identity, authority: Authority, names: str) -> 
     environment = processes.environment(layout, identity.id)
     runtime = java.find(settings)
     jars = kafka.fetch(settings, runtime, lambda _: None, environment)
-    with ports.Reservations() as reserved:
-        chosen = {name: reserved.choose(first, None) for name, first in (("kafka", 21092), ("kafka_controller", 21093))}
-        command = kafka.prepare(layout, identity, settings, runtime, jars, chosen, environment)
-        _talk_tls(layout.run / "kafka.properties", authority, names)
-        with layout.log("kafka").open("wb") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
+    reserved = ExitStack()
+    chosen = _choose(reserved.enter_context(ports.Reservations()))
+    command = kafka.prepare(layout, identity, settings, runtime, jars, chosen, environment)
+    _talk_tls(layout.run / "kafka.properties", authority, names)
+    with layout.log("kafka").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
     try:
         clients = Settings(
             home=home,
@@ -96,10 +96,16 @@ def broker(home: Path, identity: Identity, authority: Authority, names: str) -> 
             },
         )
         _wait(process, kafka_auth.as_admin(clients, identity.passwords), layout)
+        reserved.close()
         yield clients
     finally:
+        reserved.close()
         process.terminate()
         process.wait(60)
+
+
+def _choose(reserved: ports.Reservations) -> dict[str, int]:
+    return {name: reserved.choose(first, None) for name, first in (("kafka", 21092), ("kafka_controller", 21093))}
 
 
 def _talk_tls(properties: Path, authority: Authority, names: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import structlog
 
+from retrofill.groups import lines_until_exit
 from retrofill.settings import Settings
 from run_starter.executors import Host, Key, Launch, processes
 
@@ -34,6 +35,7 @@ class Worker:
         self.launch: Launch | None = None
         self.runs = 0
         self.reader: threading.Thread | None = None
+        self.why_lost: str | None = None
         self._writing = threading.Lock()
 
     def say(self, message: dict[str, Any]) -> bool:
@@ -164,9 +166,10 @@ class LocalPool:
             "may_begin": lambda _: self._on_may_begin(worker),
             "may_publish": lambda _: self._on_may_publish(worker),
             "done": lambda told: self._on_done(worker, told),
+            "lost": lambda why: setattr(worker, "why_lost", str(why)),
         }
         assert worker.process.stdout is not None
-        for line in worker.process.stdout:
+        for line in lines_until_exit(worker.process, worker.process.stdout):
             try:
                 ((kind, told),) = json.loads(line).items()
                 answers[kind](told)
@@ -205,7 +208,7 @@ class LocalPool:
         self._assign()
 
     def _on_exit(self, worker: Worker) -> None:
-        reason = processes.how_it_ended(worker.process)
+        reason = processes.how_it_ended(worker.process, worker.why_lost)
         with self._lock:
             launch, worker.launch = worker.launch, None
             known = worker in self._workers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,8 @@ from typing import IO
 import psutil
 
 from retrofill.bus.topics import DRIVER
+from retrofill.driver.process import LEASE_OVER
+from retrofill.groups import await_exit
 from retrofill.settings import Settings
 
 GRACE_SECONDS = 2.0
@@ -100,9 +103,14 @@ def _kill(process: subprocess.Popen[str], family: Sequence[psutil.Process]) -> N
             continue
 
 
-def how_it_ended(process: subprocess.Popen[str]) -> str:
-    """Exit status or signal, for people."""
+def how_it_ended(process: subprocess.Popen[str], why: str | None) -> str:
+    """Wait for the process, end its group, and tell for people why it ended: what it said itself, or its status or signal."""
+    await_exit(process.pid)
     code = process.wait()
+    if why is not None:
+        return why
+    if code in (LEASE_OVER, -signal.SIGALRM):
+        return "the driver ended itself because its lease was over: no heartbeat was acknowledged in time"
     return (
         f"the driver process was ended by signal {-code}"
         if code < 0

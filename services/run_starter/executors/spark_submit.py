@@ -8,6 +8,7 @@ the socket only, whose end makes it leave, and once nobody hears it only its lea
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import socket
 import subprocess
@@ -20,6 +21,7 @@ from typing import Any
 
 import structlog
 
+from retrofill.groups import await_exit
 from retrofill.settings import LOOPBACK, Settings
 from run_starter.executors import Host, Key, Launch, processes, submission
 
@@ -41,6 +43,7 @@ class Submitted:
     properties: Path
     lines: Any = None
     ending: bool = False
+    why_lost: str | None = None
     _writing: threading.Lock = field(default_factory=threading.Lock)
 
     def connect(self, lines: Any) -> bool:
@@ -154,14 +157,14 @@ class SparkSubmit:
         except Exception as e:  # noqa: BLE001 - what cannot be understood must not go on unobserved
             log.error("driver_said_nonsense", run=submitted.launch.run_id, error=str(e))
             processes.end(submitted.process)
-        reason = processes.how_it_ended(submitted.process)
+        reason = processes.how_it_ended(submitted.process, submitted.why_lost)
         submitted.server.close()
         submission.remove(submitted.properties)
         return reported, reason
 
     def _submit(self, launch: Launch) -> Submitted:
         # Only who has a Spark needs its parts: imported here.
-        from retrofill.stack.java import find, spark_submit_command
+        from retrofill.stack.java import find, loopback_only, spark_submit_command
 
         settings = self._settings
         local = settings.driver_host in LOOPBACK
@@ -180,6 +183,7 @@ class SparkSubmit:
             *submission.arguments(settings, conf if here else submission.in_cluster(settings, conf, environment), file),
         ]
         python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+        python |= loopback_only(settings.spark_submit_master, os.environ)
         try:
             process = processes.start(command, settings.home, environment | python, pipes=False)
         except OSError:
@@ -226,6 +230,8 @@ class SparkSubmit:
                     submitted.say({"begin": self._host.may_begin(launch)})
                 elif "may_publish" in told:
                     submitted.say({"publish": self._host.may_publish(launch)})
+                elif "lost" in told:
+                    submitted.why_lost = str(told["lost"])
                 elif "done" in told:
                     return bool(told["done"].get("reported"))
         except OSError as e:
@@ -249,7 +255,7 @@ def _greeting(connection: socket.socket, token: str) -> Any:
 
 
 def _close_when_gone(submitted: Submitted) -> None:
-    submitted.process.wait()
+    await_exit(submitted.process.pid)
     try:
         # Closing alone does not wake a thread that waits in accept.
         submitted.server.shutdown(socket.SHUT_RDWR)

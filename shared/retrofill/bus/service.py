@@ -33,6 +33,7 @@ from retrofill.bus.relay import Relay
 from retrofill.bus.takeover import TopicIds
 from retrofill.bus.topics import Service
 from retrofill.logs import configure_logging
+from retrofill.reading_settings import WrongSetting, read_settings
 from retrofill.settings import NotConfigured, Settings
 from retrofill.store.engine import make_engine
 from retrofill.store.init import SchemaTooOld, check_schema, read_installation
@@ -65,7 +66,11 @@ MakeHandler = Callable[[Context], Handler]
 
 def run_service(service: Service, make_handler: MakeHandler, channels: Sequence[str] = ()) -> int:
     """Run ``service`` until a signal ends it; returns the exit status."""
-    settings = Settings().acting_as(service.name)
+    try:
+        settings = read_settings().acting_as(service.name)
+    except WrongSetting as e:
+        print(f"{service.name}: {e}", file=sys.stderr)  # noqa: T201 - there is no log yet
+        return 1
     configure_logging(settings.log_level)
     configure_tracing(service.name)
     arm(settings.crash_point)

@@ -5,28 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pydantic import ValidationError
-from pydantic_settings import SettingsError
 from sqlalchemy import Connection, Engine
 
 from retrofill.bus.topics import CLI_CLIENT, OPERATOR
 from retrofill.cli.errors import UserError
-from retrofill.settings import ENDPOINTS_FILE, Settings
+from retrofill.reading_settings import WrongSetting, read_settings
+from retrofill.settings import Settings
 from retrofill.store.engine import make_engine
 
 
 def load_settings() -> Settings:
     """The settings of the environment and of the stack in this folder. Raises ``UserError`` where one is wrong."""
+    return checked_settings().acting_as(OPERATOR)
+
+
+def checked_settings() -> Settings:
+    """The same, as nobody in particular."""
     try:
-        return Settings().acting_as(OPERATOR)
-    except ValidationError as e:
-        first = e.errors(include_url=False)[0]
-        name = "_".join(str(step) for step in first["loc"][:1]).upper()
-        raise UserError(f"the setting RETROFILL_{name} is wrong: {first['msg']}") from e
-    except SettingsError as e:
-        raise UserError(f"a setting is wrong (those with braces are JSON): {e}") from e
-    except (ValueError, OSError) as e:
-        raise UserError(f"{ENDPOINTS_FILE} of the stack in this folder cannot be read: {e}") from e
+        return read_settings()
+    except WrongSetting as e:
+        raise UserError(str(e)) from e
 
 
 @contextmanager

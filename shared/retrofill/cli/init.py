@@ -8,9 +8,9 @@ from confluent_kafka import KafkaException
 from retrofill.bus.create_topics import TopicsDiffer
 from retrofill.bus.create_users import NoAuthorizer
 from retrofill.bus.diagnosis import why
+from retrofill.cli.connect import checked_settings
 from retrofill.cli.errors import UserError
 from retrofill.init import initialise
-from retrofill.settings import Settings
 from retrofill.store.init import InstallationDiffers
 
 
@@ -21,7 +21,7 @@ def register(app: typer.Typer) -> None:
 
 def init() -> None:
     """Prepare Postgres and Kafka: schema, roles, topics, and users with their rights. What is there already stays."""
-    settings = Settings()
+    settings = checked_settings()
     # Both addresses are needed: found out before anything is changed.
     settings.dsn_of("owner")
     settings.bootstrap_servers()

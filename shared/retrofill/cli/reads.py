@@ -118,7 +118,7 @@ def left_out(conn: Connection, id: str) -> dict[str, int]:
 def failed_runs(conn: Connection, id: str, limit: int) -> Rows:
     """Runs that failed for good, in logical-date order."""
     times = (run.c.interval_start, run.c.interval_end, run.c.finished_at)
-    columns = (run.c.id, *times, run.c.attempt, run.c.code_sha256, run.c.error)
+    columns = (run.c.id, *times, run.c.attempt, run.c.code_sha256, run.c.error, run.c.losses)
     return _all(
         conn,
         select(*columns)

@@ -113,6 +113,8 @@ def _print_failures(facts: Mapping[str, Any]) -> None:
     for run in facts["failed_runs"]:
         print_text("")
         print_text(f"run {run['id']} of {moment(run['interval_start'], zone)} failed, attempt {run['attempt']}")
+        for loss in run["losses"]:
+            print_text(f"  attempt {loss['attempt']} was lost: {loss['reason']}")
         for task in run["failed_tasks"]:
             _print_error(f"task {task['task']}, try {task['try_number']}: ", task["error"])
         if not run["failed_tasks"]:

@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.table import Table
 
 from retrofill.bus.topics import SERVICES
+from retrofill.cli.connect import checked_settings
 from retrofill.cli.errors import UserError
 from retrofill.cli.output import print_json
-from retrofill.settings import Settings
 
 if TYPE_CHECKING:
     from retrofill.stack.stack import Stack
@@ -38,7 +38,7 @@ def _stack() -> Stack:
         from retrofill.stack.stack import Stack
     except ImportError as e:
         raise UserError(f"the embedded stack is not installed ({e.name}): install retrofill[embedded]") from e
-    return Stack(Settings())
+    return Stack(checked_settings())
 
 
 def up(as_json: Json = False) -> None:
@@ -100,7 +100,7 @@ def status(as_json: Json = False) -> None:
 
 
 def _home() -> Path:
-    return Settings().home.absolute()
+    return checked_settings().home.absolute()
 
 
 def _document(stack: Stack) -> dict[str, object]:

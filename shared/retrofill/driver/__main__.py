@@ -14,6 +14,8 @@ code prints goes to standard error, and so do the logs. The order is always this
 6. the driver, after its reports are acknowledged and the session is released: ``{"done": {"reported": true}}``;
    after ``false``, without having reported an end: ``{"done": {"reported": false}}``; then 2 again.
 
+When the driver gives up by itself, the last thing that it says is ``{"lost": "why"}``.
+
 At any moment ``{"end": true}``, the end of the input (the host is gone, by kill -9 too) and SIGTERM end the driver: it
 interrupts its work in Spark, as far as that takes a moment only, and leaves. It also leaves when its lease is over or a
 report cannot be delivered. A driver that exits without a ``done`` is lost.
@@ -33,6 +35,7 @@ from retrofill.driver.report import SOURCE, Wire
 from retrofill.driver.serve import Server
 from retrofill.driver.session import ConnectSessions, choose_connect
 from retrofill.logs import configure_logging
+from retrofill.redaction import configure_redaction, redact_event
 from retrofill.settings import Settings
 from retrofill.tracing import configure_tracing
 
@@ -41,7 +44,8 @@ def main() -> None:
     """Serve until the host ends it."""
     heard, said = take_pipes()
     settings = Settings().acting_as(DRIVER)
-    configure_logging(settings.log_level)
+    configure_redaction(settings.redact)
+    configure_logging(settings.log_level, redact_event)
     configure_tracing(SOURCE)
     arm(settings.crash_point)
     ending = Ending()

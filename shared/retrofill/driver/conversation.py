@@ -8,6 +8,9 @@ from queue import SimpleQueue
 from typing import IO, Any
 
 from retrofill.driver.process import Ending
+from retrofill.redaction import redacted
+
+MAX_REASON = 1000
 
 
 class Conversation:
@@ -18,6 +21,7 @@ class Conversation:
         self._said = said
         self._ending = ending
         self._messages: SimpleQueue[dict[str, Any]] = SimpleQueue()
+        ending.tell = lambda why: self.say("lost", redacted(why)[:MAX_REASON])
         threading.Thread(target=self._read, name="host", daemon=True).start()
 
     def say(self, kind: str, told: object) -> None:

@@ -11,9 +11,13 @@ from types import TracebackType
 import tenacity
 
 from retrofill.messages.runs import ErrorInfo
+from retrofill.redaction import redacted
 
-MESSAGE_CHARS = 4000
-TRACEBACK_CHARS = 8000
+# In UTF-8, which is no less than its characters: those are what the messages' schemas limit.
+MESSAGE_BYTES = 4000
+TRACEBACK_BYTES = 8000
+# So much of a text is searched for what must not leave.
+MAX_SEARCHED = 262_144
 _JVM_FRAMES = re.compile(r"\s*JVM stacktrace:\n[^\n]*(?:\n\s*at [^\n]*|\n\s*\.\.\. \d+ more|\nCaused by:[^\n]*)*")
 # Frames above the user's first one say nothing to the user.
 _OURS = tuple(str(Path(file).parent) for file in (__file__, tenacity.__file__, concurrent.futures.__file__))
@@ -27,8 +31,8 @@ def error_info(error: BaseException) -> ErrorInfo:
         message = f"(its text cannot be told: {type(e).__name__})"
     return ErrorInfo(
         type=clean(type(error).__qualname__)[:200],
-        message=clean(without_jvm(message))[:MESSAGE_CHARS],
-        traceback=clean(_traceback(error))[:TRACEBACK_CHARS].rstrip() or None,
+        message=_cut(clean(_safe(message)), MESSAGE_BYTES),
+        traceback=_cut(clean(_traceback(error)), TRACEBACK_BYTES).rstrip() or None,
     )
 
 
@@ -46,13 +50,23 @@ def _traceback(error: BaseException) -> str:
     """The whole chain of errors where it fits, otherwise the last frames of the last one and what it says."""
     try:
         users = _users(error.__traceback__)
-        whole = without_jvm("".join(traceback.format_exception(type(error), error, users)))
-        if len(whole) <= TRACEBACK_CHARS:
+        whole = _safe("".join(traceback.format_exception(type(error), error, users)))
+        if len(whole.encode("utf-8", "replace")) <= TRACEBACK_BYTES:
             return whole
-        says = without_jvm("".join(traceback.format_exception_only(error)))
-        return _tail("".join(traceback.format_tb(users)), TRACEBACK_CHARS // 2) + "\n" + says
+        says = _safe("".join(traceback.format_exception_only(error)))
+        return _tail(redacted("".join(traceback.format_tb(users))), TRACEBACK_BYTES // 2) + "\n" + says
     except Exception:  # noqa: BLE001 - the same as above
         return ""
+
+
+def _safe(text: str) -> str:
+    """Without what is of Spark's inside, and what must not leave the driver: before it is cut, or half of it would leave."""
+    return redacted(without_jvm(text[:MAX_SEARCHED]))
+
+
+def _cut(text: str, limit: int) -> str:
+    """So much of the text as has this many bytes."""
+    return text.encode()[:limit].decode(errors="ignore")
 
 
 def _users(first: TracebackType | None) -> TracebackType | None:

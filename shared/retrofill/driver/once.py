@@ -26,6 +26,7 @@ from retrofill.driver.report import SOURCE, Wire  # noqa: E402
 from retrofill.driver.serve import Server  # noqa: E402
 from retrofill.driver.session import ClassicSession  # noqa: E402
 from retrofill.logs import configure_logging  # noqa: E402
+from retrofill.redaction import configure_redaction, redact_event  # noqa: E402
 from retrofill.settings import Settings  # noqa: E402
 from retrofill.tracing import configure_tracing, flush  # noqa: E402
 
@@ -33,7 +34,8 @@ from retrofill.tracing import configure_tracing, flush  # noqa: E402
 def main() -> None:
     """Serve one run."""
     settings = Settings().acting_as(DRIVER)
-    configure_logging(settings.log_level)
+    configure_redaction(settings.redact)
+    configure_logging(settings.log_level, redact_event)
     configure_tracing(SOURCE)
     arm(settings.crash_point)
     ending = Ending()

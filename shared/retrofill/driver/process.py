@@ -16,6 +16,8 @@ from retrofill.tracing import flush
 log = structlog.get_logger(__name__)
 INTERRUPT_SECONDS = 1.5
 PR_SET_PDEATHSIG = 1
+# The exit status of a driver that ended because its lease did.
+LEASE_OVER = 75
 
 
 class Ending:
@@ -25,6 +27,7 @@ class Ending:
         self._leave = leave
         self._once = threading.Lock()
         self.silence: Callable[[], object] | None = None
+        self.tell: Callable[[str], object] | None = None
         self.work: Callable[[], object] | None = None
 
     def end(self, why: str, status: int = 1) -> None:
@@ -35,6 +38,8 @@ class Ending:
         if self.silence is not None:
             # Tasks fail when their work is ended, and that must not be told as the run's failure.
             self.silence()
+        if self.tell is not None and status:
+            self.tell(why)
         last = [each for each in (self.work, flush) if each is not None]
         stopper = threading.Thread(target=_quietly, args=last, daemon=True)
         stopper.start()
@@ -44,7 +49,7 @@ class Ending:
     def end_now(self, why: str) -> None:
         """End the process without a try of anything: the lease is over."""
         log.error("driver_ends_now", why=why)
-        self._leave(1)
+        self._leave(LEASE_OVER)
 
 
 def end_with_host(ending: Ending) -> None:

@@ -17,13 +17,13 @@ from retrofill.driver.execute import FAILURES, Execution, Result
 from retrofill.driver.launch import Launch
 from retrofill.driver.lease import Lease
 from retrofill.driver.lineage import lineage_of
+from retrofill.driver.loss import line_of
 from retrofill.driver.process import Ending
 from retrofill.driver.publishing import publish_all, publish_staged
 from retrofill.driver.report import Reporter, Wire
 from retrofill.driver.session import Sessions
 from retrofill.driver.staging import Staging
 from retrofill.driver.submit import Submits
-from retrofill.errors import first_line
 from retrofill.pipeline import Pipeline
 from retrofill.settings import Settings
 from retrofill.tracing import fail_span, span
@@ -199,8 +199,8 @@ class Attempt:
 
         The process leaves, its host says so, and the run gets a new attempt with a session of its own.
         """
-        if self._sessions.lost(error):
-            self._lost(f"Spark lost the session: {first_line(error)}")
+        if (loss := self._sessions.lost(error)) is not None:
+            self._lost(f"Spark lost the session: {line_of(loss)}")
 
 
 class LeftToPublish:

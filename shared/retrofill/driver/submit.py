@@ -16,6 +16,7 @@ from typing import Any
 from retrofill.domain.pipeline import SubmitScript, TaskDefinition
 from retrofill.driver.context import interval_of
 from retrofill.driver.launch import Launch
+from retrofill.groups import lines_until_exit
 from retrofill.settings import Settings
 
 LAST_LINES = 20
@@ -95,8 +96,11 @@ class Submits:
         ]
 
     def _start(self, command: Sequence[str]) -> subprocess.Popen[str]:
+        from retrofill.stack.java import loopback_only
+
         environment = {key: value for key, value in os.environ.items() if key not in _NOT_THE_SCRIPTS}
         environment |= {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+        environment |= loopback_only(self._settings.spark_submit_master, environment)
         with self._lock:
             if self._ending:
                 raise SubmitFailed("the run is being ended")
@@ -127,10 +131,10 @@ def _tell_lease(process: subprocess.Popen[str], lease_end: float) -> None:
 
 
 def _pass_on(process: subprocess.Popen[str]) -> deque[str]:
-    """Copy the script's errors to ours and keep the last lines."""
+    """Copy the script's errors to ours until it exits, and keep the last lines. What it left in the background ends with it."""
     last: deque[str] = deque(maxlen=LAST_LINES)
     assert process.stderr is not None
-    for line in process.stderr:
+    for line in lines_until_exit(process, process.stderr):
         last.append(line.rstrip()[:500])
         sys.stderr.write(line)
     return last

@@ -130,6 +130,7 @@ class RunAttemptLost(RunEvent):
 
     type: Literal["RunAttemptLost"] = "RunAttemptLost"
     state: RunState = Field(description="What the run is now: queued, or the state in which it ended")
+    error: ErrorInfo | None = Field(None, description="How the driver was lost, where it is known")
 
 
 class RunCancelled(RunEvent):

@@ -109,6 +109,11 @@ def spark_submit_command(
     return spark_command(java, "org.apache.spark.deploy.SparkSubmit", options, [more] if more else [])
 
 
+def loopback_only(master: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """What a driver's environment needs so that all it opens, its web page too, is of this machine, where its master is."""
+    return {"SPARK_LOCAL_IP": "127.0.0.1"} if master.startswith("local") and "SPARK_LOCAL_IP" not in environment else {}
+
+
 def _configuration(environment: Mapping[str, str]) -> list[str]:
     """The folders in which Spark's launcher looks for the configuration of Spark, HDFS and YARN."""
     names = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")

@@ -1,37 +1,68 @@
-"""Ports on loopback: the preferred one, the one this home had, or the next that is free."""
+"""Ports on loopback for servers that are told theirs: held from when they are chosen until the server listens there.
+
+A port that was merely looked for may be somebody else's before its server binds it. On Linux a socket that is bound, with
+SO_REUSEADDR, and does not listen keeps a port: the kernel gives it to nobody who asks for any port, nor for a connection's own
+end, but lets the one bind it that asks for this very port with the same option, as Java, Postgres and Python's servers do.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import socket
+import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+# Elsewhere a bound socket keeps the server off, too.
+_CAN_HOLD = sys.platform == "linux"
+
 
 def is_free(port: int) -> bool:
     """Whether a server could listen on the port now."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+    try:
+        _bound(port).close()
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def held_port() -> Iterator[int]:
+    """Any port, which is the server's that is told it; leave the block when that listens."""
+    with _bound(0) as holder:
+        port: int = holder.getsockname()[1]
+        if not _CAN_HOLD:
+            holder.close()
+        yield port
+
+
+def _bound(port: int) -> socket.socket:
+    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
         # As servers do: a port whose last connections are only being forgotten is free.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-        return True
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(("127.0.0.1", port))
+    except OSError:
+        made.close()
+        raise
+    return made
 
 
 class Reservations:
     """Ports held for servers that do not listen yet: stacks that start at once choose different ones.
 
-    Each is a locked file, so that what a killed process held is free again.
+    Each is a bound socket, and a locked file for those who bind it as the server will: what a killed process held is free again.
     """
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.gettempdir()) / f"retrofill-ports-{os.getuid()}"
         self._held: dict[int, int] = {}
+        self._sockets: list[socket.socket] = []
 
     def __enter__(self) -> Self:
         self._folder.mkdir(mode=0o700, exist_ok=True)
@@ -40,7 +71,10 @@ class Reservations:
     def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, at: TracebackType | None) -> None:
         for lock in self._held.values():
             os.close(lock)
+        for holder in self._sockets:
+            holder.close()
         self._held.clear()
+        self._sockets.clear()
 
     def choose(self, preferred: int, before: int | None) -> int:
         """The port this home had where it is free, ``preferred``, or the next free one above that."""
@@ -50,10 +84,21 @@ class Reservations:
         ]
         for port in candidates:
             if port not in self._held and self._hold(port):
-                if is_free(port):
+                if self._bind(port):
                     return port
                 os.close(self._held.pop(port))
         raise OSError(f"no free port from {preferred} on")
+
+    def _bind(self, port: int) -> bool:
+        try:
+            holder = _bound(port)
+        except OSError:
+            return False
+        if _CAN_HOLD:
+            self._sockets.append(holder)
+        else:
+            holder.close()
+        return True
 
     def _hold(self, port: int) -> bool:
         lock = os.open(self._folder / f"{port}.lock", os.O_RDWR | os.O_CREAT, 0o600)

@@ -10,7 +10,8 @@ from retrofill.stack.java import spark_command, spark_jars
 
 SCALA = "2.13"
 VECTOR = "jdk.incubator.vector"
-DAEMON_OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC")
+# A port that is taken ends it: where it would go on with the next one, nobody would find it.
+DAEMON_OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-Dspark.port.maxRetries=0")
 # Spark asks every executor's Java for this module, for MLlib only; a Java that has none does not start with that option.
 WITHOUT_VECTOR = f"""#!/bin/sh
 n=$#
@@ -33,7 +34,10 @@ def master_command(java: Path, host: str, port: int, web_port: int) -> list[str]
 
 
 def worker_command(java: Path, master: str, host: str, work: Path, cores: int, memory: str, web_port: int) -> list[str]:
-    """A worker of the ``master`` (spark://host:port), which gives its executors ``cores`` and ``memory`` (as 1g) in all."""
+    """A worker of the ``master`` (spark://host:port), which gives its executors ``cores`` and ``memory`` (as 1g) in all.
+
+    ``web_port`` 0 is any.
+    """
     main = "org.apache.spark.deploy.worker.Worker"
     offer = ["--cores", str(cores), "--memory", memory, "--work-dir", str(work)]
     return [*spark_command(java, main, DAEMON_OPTIONS), "--host", host, "--webui-port", str(web_port), *offer, master]

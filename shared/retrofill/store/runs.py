@@ -77,22 +77,33 @@ def extend_leases(conn: Connection, attempts: Collection[tuple[int, int]], until
 # publishing
 
 
-def orphan(conn: Connection, lost: Sequence[tuple[int, int, int]]) -> int:
-    """Nobody publishes these (id, publication, losses counted so far) any more; how many landed."""
+@dataclass(frozen=True)
+class LostPublisher:
+    """A run whose publisher was lost, with all of its losses so far: their number, and those that are kept."""
+
+    id: int
+    publication: int
+    lost_attempts: int
+    losses: list[dict[str, Any]]
+
+
+def orphan(conn: Connection, lost: Sequence[LostPublisher]) -> int:
+    """Nobody publishes these any more; how many landed."""
     if not lost:
         return 0
     given = rows_of(
         "given",
         {
-            "id": (BigInteger, [id for id, _, _ in lost]),
-            "publication": (Integer, [publication for _, publication, _ in lost]),
-            "lost_attempts": (Integer, [losses for _, _, losses in lost]),
+            "id": (BigInteger, [one.id for one in lost]),
+            "publication": (Integer, [one.publication for one in lost]),
+            "lost_attempts": (Integer, [one.lost_attempts for one in lost]),
+            "losses": (run.c.losses.type, [one.losses for one in lost]),
         },
     )
     return conn.execute(
         update(run)
         .where(run.c.id == given.c.id, run.c.publication == given.c.publication, run.c.state == RunState.PUBLISHING)
-        .values(host=None, lost_attempts=given.c.lost_attempts)
+        .values(host=None, lost_attempts=given.c.lost_attempts, losses=given.c.losses)
     ).rowcount
 
 

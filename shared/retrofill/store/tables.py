@@ -36,7 +36,7 @@ from retrofill.domain.machine import Machine
 
 SCHEMA = "retrofill"
 # The newest migration: what these tables are made by, and the oldest schema that this release works with.
-REVISION = "0004"
+REVISION = "0005"
 metadata = MetaData(
     schema=SCHEMA,
     naming_convention={
@@ -180,6 +180,8 @@ run = Table(
     Column("state", Text, nullable=False),
     Column("attempt", Integer, nullable=False, server_default=text("0")),
     Column("lost_attempts", Integer, nullable=False, server_default=text("0")),
+    # The last of them: [{"attempt": 1, "reason": "…"}, …].
+    Column("losses", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
     Column("slot", Integer),
     Column("pipeline_slot", Integer),
     Column("lease_until", Moment),

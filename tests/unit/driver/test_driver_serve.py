@@ -64,6 +64,10 @@ class Broker:
         return [" ".join(filter(None, (b["type"], b.get("task"), b.get("state")))) for b in self.bodies]
 
 
+class SessionGone(Exception):
+    """Stands for what Spark says of a session that it lost."""
+
+
 class NoSpark:
     """Stands for the session."""
 
@@ -79,8 +83,8 @@ class NoSpark:
     def use(self) -> list[str]:
         return self.calls
 
-    def lost(self, error: BaseException) -> bool:
-        return "SESSION_NOT_FOUND" in str(error)
+    def lost(self, error: BaseException) -> BaseException | None:
+        return error if isinstance(error, SessionGone) else None
 
     def interrupt(self) -> None:
         self.calls.append("interrupt")
@@ -123,6 +127,7 @@ class World:
         trace: str | None = None,
         publication: int = 0,
         outputs: Sequence[str] = (),
+        first: object = None,
         **conf: Any,
     ) -> None:
         given = {
@@ -146,7 +151,7 @@ class World:
         Launch.model_validate(given)
         self.serve()
         self.say({"launch": given})
-        assert self.hear() == {"may_begin": True}
+        assert self.hear() == (first or {"may_begin": True})
 
 
 @pytest.fixture
@@ -274,9 +279,9 @@ def test_a_session_that_cannot_be_opened_fails_the_run(world: World) -> None:
     assert world.broker.told() == ["RunHeartbeat", "RunReported failed"]
 
 
-@pytest.mark.parametrize("world", [RuntimeError("[INVALID_HANDLE.SESSION_NOT_FOUND] gone")], indirect=True)
-def test_a_session_that_spark_lost_loses_the_attempt_and_does_not_fail_the_run(world: World) -> None:
-    world.launch()
+@pytest.mark.parametrize("world", [SessionGone("gone, token=abc")], indirect=True)
+def test_a_session_that_spark_lost_loses_the_attempt_and_the_host_hears_why(world: World) -> None:
+    world.launch(first={"lost": "Spark lost the session: gone, token=***"})
     assert world.left.get(timeout=10) == 1
     assert "RunReported failed" not in world.broker.told()
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import queue
+import signal
 import subprocess
 import sys
+import threading
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -129,3 +133,27 @@ def test_the_whole_group_ends_with_the_lease_unless_it_is_renewed(tmp_path: Path
     assert group.wait(10) == -9
     assert time.monotonic() - started >= 0.8
     wait_until(lambda: gone(pid))
+
+
+@pytest.mark.parametrize("escapes", [False, True], ids=["in its group", "in a session of its own"])
+def test_a_script_ends_with_its_own_exit_though_it_left_a_process_that_holds_its_output(
+    tmp_path: Path, escapes: bool
+) -> None:
+    pid = tmp_path / "pid"
+    left = f"left = subprocess.Popen(['sleep', '600'], start_new_session={escapes})"
+    text = f"import subprocess, sys; {left}; open({str(pid)!r}, 'w').write(str(left.pid)); sys.exit('the reason')"
+    told: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def task() -> None:
+        with pytest.raises(Failed) as failed:
+            run(tmp_path, text)
+        told.put(str(failed.value))
+
+    threading.Thread(target=task, daemon=True).start()
+    try:
+        assert told.get(timeout=20).endswith("ended with status 1:\nthe reason")
+        if not escapes:
+            wait_until(lambda: gone(int(pid.read_text())))
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(pid.read_text()), signal.SIGKILL)

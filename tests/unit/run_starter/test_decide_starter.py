@@ -1,6 +1,8 @@
 """Claims never exceed a limit; reports change runs and tasks along their tables of edges and in no other way."""
 
 import itertools
+import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given, settings
@@ -13,6 +15,7 @@ from retrofill.domain.task_run import MACHINE as TASK
 from retrofill.domain.task_run import TaskState as T
 from retrofill.messages.runs import ErrorInfo, RunHeartbeat, RunReported, RunStaged, TaskReported
 from run_starter.decide import YIELD_SECONDS, Claim, Demand, RunOutcome, RunRow, claim, fold, free_slots, lose
+from run_starter.losses import Loss, and_one_more, failure, losses_of, stored
 
 # claiming
 
@@ -301,7 +304,7 @@ def test_a_task_that_the_run_does_not_have_is_left_out():
 @pytest.mark.parametrize("lost", range(7))
 def test_what_a_loss_leads_to(lost, cancel, counted):
     outcome = RunOutcome()
-    lose(row(lost=lost, cancel=cancel), outcome, MOST_LOST, counted=counted)
+    lose(row(lost=lost, cancel=cancel), outcome, MOST_LOST, counted=counted, error=ERROR)
     if cancel:
         expected = R.CANCELLED
     elif counted and lost + 1 >= MOST_LOST:
@@ -312,9 +315,28 @@ def test_what_a_loss_leads_to(lost, cancel, counted):
     assert (outcome.error is not None) == (expected == R.FAILED)
 
 
-def test_the_last_loss_says_how_often_and_what_was_said():
-    outcome = fold_all([ended("lost", error=ERROR)], row(lost=4)).runs[7]
-    assert outcome.error == ErrorInfo(type="DriverLost", message="the driver was lost 5 times: no disk")
+def test_the_last_loss_tells_how_each_attempt_was_lost():
+    reasons = ["ended by signal 9", "no disk", "no disk", "its lease ended"]
+    before = tuple(Loss(attempt, reason) for attempt, reason in enumerate(reasons, 1))
+    of = replace(row(attempt=5, lost=4), losses=before)
+    outcome = fold_all([ended("lost", 5, error=ERROR)], of).runs[7]
+    told = "attempt 1: ended by signal 9; attempts 2 to 3: no disk; attempt 4: its lease ended; attempt 5: no disk"
+    assert outcome.error == ErrorInfo(type="DriverLost", message=f"the driver was lost 5 times: {told}")
+    assert outcome.losses == (*before, Loss(5, "no disk"))
+
+
+def test_what_is_kept_of_losses_is_bounded_and_one_that_does_not_count_is_not_kept():
+    long = ErrorInfo(type="DriverLost", message="x" * 4000)
+    losses = ()
+    for attempt in range(1, 100):
+        losses = and_one_more(losses, attempt, long)
+    assert [loss.attempt for loss in losses] == list(range(90, 100))
+    assert len(json.dumps(stored(losses))) < 5000
+    assert len(failure(losses, 99).message) <= 4000
+    assert losses_of(stored(losses)) == losses
+    of = replace(row(), losses=losses)
+    released = fold_all([ended("released", error=ERROR)], of).runs[7]
+    assert (released.losses, released.loss) == (losses, ERROR)
 
 
 def test_as_many_attempts_as_allowed():

@@ -1,0 +1,51 @@
+"""Keeping a Spark Connect session alive while its attempt lives: a server closes one that asks for nothing for an hour.
+
+A task may do something else for longer than that between two uses of Spark.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from typing import Any
+
+import structlog
+
+from retrofill.driver.loss import condition
+from retrofill.errors import kind_and_line
+
+log = structlog.get_logger(__name__)
+TIMEOUT = "spark.connect.session.manager.defaultSessionTimeout"
+SHARE = 4
+UNKNOWN_SECONDS = 3600.0
+_UNITS = {"us": 1e-6, "ms": 1e-3, "": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+class KeepAlive:
+    """Asks the server something small, four times as often as the session needs it."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+        self._stopped = threading.Event()
+        threading.Thread(target=self._keep, name="keep-alive", daemon=True).start()
+
+    def stop(self) -> None:
+        """The attempt needs its session no more."""
+        self._stopped.set()
+
+    def _keep(self) -> None:
+        pause = 0.0
+        while not self._stopped.wait(pause) and not self._session.client.is_closed:
+            try:
+                pause = seconds(self._session.conf.get(TIMEOUT)) / SHARE
+            except Exception as e:  # noqa: BLE001 - whoever uses the session finds out, and it decides about the attempt
+                if not self._stopped.is_set():
+                    log.warning("session_not_kept_alive", error=kind_and_line(e), condition=condition(e))
+                pause = pause or UNKNOWN_SECONDS / SHARE
+
+
+def seconds(text: str | None) -> float:
+    """A duration as Spark writes it (``60m``; without a unit: milliseconds); its default where it is none, or no limit."""
+    found = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", text or "", re.IGNORECASE)
+    unit = _UNITS.get(found[2].lower()) if found else None
+    return (float(found[1]) * unit if found and unit else 0.0) or UNKNOWN_SECONDS

@@ -1,0 +1,58 @@
+"""Masking what must not leave a driver: passwords in the texts of users' errors, in reports and in the driver's log."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import MutableMapping, Sequence
+from typing import Any
+
+MASK = "***"
+# In addition to those of the setting. What a group matches is masked, or all of it where there is no group.
+_NAMES = r"(?:password|passwd|pwd|secret(?:[_-]?access)?(?:[_-]?key)?|token|api[_-]?key|access[_-]?key)"
+BUILT_IN = (
+    # The password of a URL or DSN.
+    r"://[^\s/:@]*:([^\s/@]+)@",
+    # password=…, db_token = "…".
+    rf"(?i){_NAMES}\s*=(?!=)\s*(?:\"([^\"]+)\"|'([^']+)'|([^\s\"',;&)]+))",
+    # "password": "…" of JSON and of Python's dicts.
+    rf"(?i)[\"'][\w.-]*{_NAMES}[\"']\s*:\s*(?:\"([^\"]+)\"|'([^']+)')",
+)
+_patterns = tuple(re.compile(pattern) for pattern in BUILT_IN)
+
+
+def configure_redaction(patterns: Sequence[str]) -> None:
+    """Have this process mask what these patterns match, too. Raises ``re.error``."""
+    global _patterns
+    _patterns = tuple(re.compile(pattern) for pattern in (*BUILT_IN, *patterns))
+
+
+def redacted(text: str) -> str:
+    """The text with everything masked that is to be."""
+    for pattern in _patterns:
+        text = pattern.sub(_masked, text)
+    return text
+
+
+def redact_event(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """The same for a line of the log, in all of its values."""
+    return {name: _in_value(value) for name, value in event.items()}
+
+
+def _in_value(value: Any) -> Any:
+    if isinstance(value, str):
+        return redacted(value)
+    if isinstance(value, dict):
+        return {name: _in_value(each) for name, each in value.items()}
+    return [_in_value(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _masked(found: re.Match[str]) -> str:
+    spans = sorted({found.span(n) for n in range(1, (found.re.groups or 0) + 1) if found[n]})
+    if found.re.groups == 0:
+        return MASK
+    text, at = "", found.start()
+    for start, end in spans:
+        if start >= at:
+            text += found.string[at:start] + MASK
+            at = end
+    return text + found.string[at : found.end()]

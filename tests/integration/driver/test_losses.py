@@ -1,0 +1,107 @@
+"""What a driver tells of an error: a failure of the user's own, or that Spark lost the attempt's session; on real Spark."""
+
+from __future__ import annotations
+
+import pytest
+from tests.integration.driver.conftest import SESSION_SECONDS
+from tests.integration.driver.test_drivers import World, world
+
+from retrofill.bus.topics import Topic
+
+__all__ = ["world"]
+pytestmark = pytest.mark.spark
+OWN = """
+import grpc
+from retrofill import Pipeline
+p = Pipeline("p", schedule="@daily")
+
+@p.task(retries=1)
+def calls(run):
+    assert run.spark.range(3).count() == 3
+    grpc.insecure_channel("127.0.0.1:9").unary_unary("/a/b")(b"", timeout=30)
+
+@p.task(after=calls, trigger_rule="all_done", retries=1)
+def says(run):
+    run.spark.range(1).count()
+    raise RuntimeError("503 SERVICE UNAVAILABLE postgresql://me:geheim@db/x")
+
+@p.task(after=says, trigger_rule="all_done")
+def stops(run):
+    run.spark.stop()
+    run.spark.range(1).count()
+"""
+IDLE = f"""
+import time
+from pyspark.sql import SparkSession
+from retrofill import Pipeline
+p = Pipeline("p", schedule="@daily")
+
+@p.task
+def work(run):
+    run.spark.range(1).createOrReplaceTempView("mine")
+    time.sleep({2 * SESSION_SECONDS})
+    assert run.spark.table("mine").count() == 1
+    if run.conf.get("lose"):
+        address = f"{{run.conf['remote']}}/;user_id=retrofill;session_id={{run.spark.session_id}}"
+        SparkSession.builder.remote(address).create().stop()
+        try:
+            run.spark.table("mine").count()
+        except Exception:
+            raise ValueError("my own words") from None
+"""
+CLASSIC = """
+from retrofill import Pipeline
+p = Pipeline("p", schedule="@daily", executor="spark-submit")
+
+@p.task
+def work(run):
+    if run.conf["who"] == "user":
+        run.spark.stop()
+    else:
+        run.spark.sparkContext._jsc.sc().stop()
+    run.spark.range(5).count()
+"""
+
+
+def test_errors_of_the_users_own_that_sound_like_a_lost_session_fail_their_task(world: World) -> None:
+    launch = world.launch(OWN)
+    world.executor().launch(launch)
+    assert world.host.ended()[:3] == (launch.run_id, 1, True)
+    assert world.told(launch.run_id) == [
+        "RunHeartbeat",
+        *(f"TaskReported calls {state}" for state in ("running", "retrying", "running", "failed")),
+        *(f"TaskReported says {state}" for state in ("running", "retrying", "running", "failed")),
+        *(f"TaskReported stops {state}" for state in ("running", "failed")),
+        "RunReported failed",
+    ]
+    reports = [e.body for e in world.installation.events(Topic.RUN_REPORTS) if e.body["run_id"] == launch.run_id]
+    errors = {b["task"]: b["error"] for b in reports if b.get("state") == "failed" and "task" in b}
+    assert errors["calls"]["type"] == "_InactiveRpcError"
+    assert errors["says"]["message"] == "503 SERVICE UNAVAILABLE postgresql://me:***@db/x"
+    assert "geheim" not in str(reports)
+    assert "NO_ACTIVE_SESSION" in errors["stops"]["message"]
+
+
+def test_an_idle_session_is_kept_alive_and_one_that_spark_closed_loses_the_attempt(world: World) -> None:
+    pool = world.executor()
+    launch = world.launch(IDLE)
+    pool.launch(launch)
+    assert world.host.ended()[:3] == (launch.run_id, 1, True)
+    assert world.told(launch.run_id)[-1] == "RunReported succeeded"
+    lost = world.launch(IDLE, lose=True, remote=world.settings.spark_remote)
+    pool.launch(lost)
+    run_id, _, reported, reason = world.host.ended()
+    assert (run_id, reported) == (lost.run_id, False)
+    assert reason.startswith("Spark lost the session: [INVALID_HANDLE.SESSION_CLOSED]")
+    assert world.told(lost.run_id) == ["RunHeartbeat", "TaskReported work running"]
+
+
+def test_a_classic_context_that_spark_stopped_is_lost_and_one_that_the_user_stopped_is_not(world: World) -> None:
+    executor = world.executor()
+    for who, failed in (("user", True), ("spark", False)):
+        launch = world.launch(CLASSIC, who=who)
+        executor.launch(launch)
+        run_id, _, reported, reason = world.host.ended(240)
+        assert (run_id, reported) == (launch.run_id, failed)
+        assert ("RunReported failed" in world.told(run_id)) == failed
+        assert failed or reason.startswith("Spark lost the session: ")

@@ -1,0 +1,93 @@
+"""Whose error it is: of the attempt's own Spark session, or of anything else that fails in the same words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+from pyspark.errors.exceptions.connect import SparkConnectException
+from tests.unit.driver.test_driver_submit import launch
+
+from retrofill.driver import session as sessions
+from retrofill.driver.keepalive import UNKNOWN_SECONDS, seconds
+from retrofill.driver.loss import line_of
+from retrofill.driver.session import ConnectSessions
+from retrofill.settings import Settings
+from retrofill.stack.ports import held_port
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[ConnectSessions]:
+    """A session of a server that is not there."""
+    monkeypatch.setattr(sessions, "RETRIES", {"max_retries": 1, "initial_backoff": 1})
+    with held_port() as port:
+        made = ConnectSessions(
+            Settings(spark_remote=f"sc://127.0.0.1:{port}"), launch().model_copy(update={"attempt": 1})
+        )
+        made.open()
+        yield made
+        made.release()
+
+
+def raised(call: Any) -> BaseException:
+    with pytest.raises(Exception) as caught:
+        call()
+    return caught.value
+
+
+def wrapped(call: Any) -> Any:
+    def user() -> None:
+        try:
+            call()
+        except Exception:  # noqa: BLE001 - as users do
+            raise ValueError("my own words") from None
+
+    return user
+
+
+def test_a_server_that_never_answers_the_own_session_loses_it_whatever_the_user_makes_of_it(
+    own: ConnectSessions,
+) -> None:
+    ask = own.use().range(1).count
+    for call in (ask, wrapped(ask)):
+        loss = own.lost(raised(call))
+        assert loss is not None
+        assert line_of(loss).startswith("its server does not answer: ")
+
+
+def test_the_same_words_and_the_same_class_from_elsewhere_are_the_users(own: ConnectSessions) -> None:
+    other = ConnectSessions(Settings(spark_remote=own._remote), launch().model_copy(update={"run_id": 8, "attempt": 1}))
+    other.open()
+    channel = grpc.insecure_channel("127.0.0.1:9").unary_unary("/a/b")
+    errors = [
+        RuntimeError("503 SERVICE UNAVAILABLE [INVALID_HANDLE.SESSION_CLOSED] RETRIES_EXCEEDED"),
+        SparkConnectException(errorClass="NO_ACTIVE_SESSION", messageParameters={}),
+        raised(lambda: channel(b"", timeout=30)),
+        raised(other.use().range(1).count),
+    ]
+    assert [own.lost(error) for error in errors] == [None] * len(errors)
+    other.release()
+
+
+def test_what_follows_the_users_own_stop_is_the_users(own: ConnectSessions) -> None:
+    session = own.use()
+    session.stop()
+    assert own.lost(raised(session.range(1).count)) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("60m", 3600),
+        ("3600000ms", 3600),
+        ("5000", 5),
+        ("8s", 8),
+        ("1h", 3600),
+        ("-1", UNKNOWN_SECONDS),
+        (None, UNKNOWN_SECONDS),
+    ],
+)
+def test_a_sessions_time_as_spark_writes_it(text: str | None, told: float) -> None:
+    assert seconds(text) == told

@@ -1,0 +1,88 @@
+"""What must not leave a driver is masked before anything is cut; what is cut is cut to bytes."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from retrofill.driver.errors import MESSAGE_BYTES, TRACEBACK_BYTES, error_info
+from retrofill.logs import configure_logging
+from retrofill.reading_settings import WrongSetting, read_settings
+from retrofill.redaction import configure_redaction, redact_event, redacted
+
+
+@pytest.fixture(autouse=True)
+def _only_built_in() -> Iterator[None]:
+    yield
+    configure_redaction(())
+
+
+@pytest.mark.parametrize(
+    ("text", "safe"),
+    [
+        ("connect postgresql://me:geheim@db:5432/x", "connect postgresql://me:***@db:5432/x"),
+        ("s3://:geheim@bucket and jdbc:oracle://u:p%40w@h", "s3://:***@bucket and jdbc:oracle://u:***@h"),
+        ("http://host:8080/path?at=a@b", "http://host:8080/path?at=a@b"),
+        ("password=geheim, user=me", "password=***, user=me"),
+        ("url?db_token=abc&x=1", "url?db_token=***&x=1"),
+        ('AWS_SECRET_ACCESS_KEY = "a b" end', 'AWS_SECRET_ACCESS_KEY = "***" end'),
+        ("{'password': 'geheim', \"api-key\": \"k\"}", "{'password': '***', \"api-key\": \"***\"}"),
+        (
+            "if password == other: pass; tokens = 5; tokenizer=bert",
+            "if password == other: pass; tokens = 5; tokenizer=bert",
+        ),
+        ("unexpected token: ';'", "unexpected token: ';'"),
+    ],
+)
+def test_what_is_masked_without_any_setting(text: str, safe: str) -> None:
+    assert redacted(text) == safe
+
+
+def test_patterns_of_the_setting_mask_their_groups_or_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    for given in (r'["card (\\d+)", "Mr\\. \\w+"]', "card (\\d+)\n\nMr\\. \\w+\n"):
+        monkeypatch.setenv("RETROFILL_REDACT", given)
+        configure_redaction(read_settings().redact)
+        assert redacted("Mr. Smith, card 4711, password=x") == "***, card ***, password=***"
+
+
+@pytest.mark.parametrize(("given", "why"), [("a(b", "no regular expression"), ('["ok", "x*"]', "empty text")])
+def test_a_pattern_that_cannot_be_used_is_refused_on_one_line(
+    given: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RETROFILL_REDACT", given)
+    with pytest.raises(WrongSetting, match=why) as refused:
+        read_settings()
+    assert str(refused.value).startswith("the setting RETROFILL_REDACT is wrong: ")
+    assert "\n" not in str(refused.value)
+
+
+def test_a_secret_at_the_cut_does_not_leave_in_part_and_the_size_is_in_bytes() -> None:
+    dsn = "postgresql://me:geheim@db"
+    for long in ("ü" * (MESSAGE_BYTES // 2 - 10) + dsn, "x" * (MESSAGE_BYTES - 20) + dsn, dsn + "\n" + "ü" * 10**6):
+        try:
+            raise ValueError(long)
+        except ValueError as e:
+            told = error_info(e)
+        assert told.traceback is not None
+        for text, limit in ((told.message, MESSAGE_BYTES), (told.traceback, TRACEBACK_BYTES)):
+            assert "gehe" not in text
+            assert limit // 2 < len(text.encode()) <= limit
+
+
+def test_the_drivers_own_log_is_masked(capsys: pytest.CaptureFixture[str]) -> None:
+    before, root = structlog.get_config(), logging.getLogger()
+    handlers, level = root.handlers, root.level
+    try:
+        configure_logging("INFO", redact_event)
+        structlog.get_logger("a").info("password=one", nested={"x": ["token=two"]}, n=3)
+        logging.getLogger("b").warning("at %s", "amqp://u:three@h")
+    finally:
+        structlog.configure(**before)
+        root.handlers, root.level = handlers, level
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [line["event"] for line in lines] == ["password=***", "at amqp://u:***@h"]
+    assert (lines[0]["nested"], lines[0]["n"]) == ({"x": ["token=***"]}, 3)

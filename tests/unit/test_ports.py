@@ -1,0 +1,48 @@
+"""A held port is nobody else's, whoever asks for one, until the server that is told it listens."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+
+import psutil
+import pytest
+from tests.support.listening import listening
+
+from retrofill.stack.ports import Reservations, held_port
+
+# Linux: from which ports the kernel chooses for one socket.
+IP_LOCAL_PORT_RANGE = 51
+
+
+@pytest.fixture(params=["held_port", "Reservations"])
+def held(request: pytest.FixtureRequest) -> Iterator[int]:
+    if request.param == "held_port":
+        with held_port() as port:
+            yield port
+    else:
+        with Reservations() as reserved:
+            yield reserved.choose(45_000, None)
+
+
+def only(port: int) -> socket.socket:
+    """A socket for which the kernel has no other choice."""
+    made = socket.socket()
+    made.setsockopt(socket.IPPROTO_IP, IP_LOCAL_PORT_RANGE, struct.pack("I", port << 16 | port))
+    return made
+
+
+def test_a_held_port_is_given_to_nobody_but_who_names_it(held: int) -> None:
+    for reuse in (0, 1):
+        with only(held) as another, pytest.raises(OSError, match="in use"):
+            another.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)
+            another.bind(("127.0.0.1", 0))
+    with socket.create_server(("127.0.0.1", 0)) as server, only(held) as client, pytest.raises(OSError, match="assign"):
+        client.connect(server.getsockname())
+    with socket.socket() as careless, pytest.raises(OSError, match="in use"):
+        careless.bind(("127.0.0.1", held))
+    # As Java and Postgres listen, over IPv6 too.
+    with socket.create_server(("127.0.0.1", held)) as server, socket.create_connection(server.getsockname()) as client:
+        assert client.getpeername()[1] == held
+        assert [port for _, _, port in listening([psutil.Process()]) if port == held] == [held]
