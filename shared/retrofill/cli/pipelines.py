@@ -21,7 +21,7 @@ from retrofill.cli.shipping import ship
 from retrofill.cli.targets import check_targets
 from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.domain.planning import unknown_pipeline
-from retrofill.messages.base import explain
+from retrofill.messages.explain import explain
 from retrofill.messages.pipelines import PipelineAccepted, PipelineApplied, PipelineRejected
 from retrofill.store import pipelines as stored_pipelines
 from retrofill.store.pipelines import StoredPipeline
