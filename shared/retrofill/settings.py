@@ -83,6 +83,16 @@ class Settings(BaseSettings):
     spark_submit_conf: dict[str, str] = Field(
         default_factory=dict, description="Spark's settings for every spark-submit, as JSON; a pipeline's own win"
     )
+    spark_conf_allow: list[str] = Field(
+        ["default"],
+        description="Spark settings that a pipeline's definition may have, as JSON: names, patterns with *, and default: those "
+        "that load no code",
+    )
+    script_allow: list[str] = Field(
+        default_factory=list,
+        description="Scripts that submit tasks may run though they were not shipped with the pipeline's code, as JSON: paths and "
+        "addresses, or patterns with *",
+    )
     driver_host: str = Field(
         "127.0.0.1", description="Name or address of the run-starter's host for drivers that run in the cluster"
     )

@@ -183,6 +183,20 @@ CASES = {
     "unbounded_daily": Case(request(**{"from": "0001-01-02", "to": "9999-12-30"}), rejected("too_many_runs")),
     "never": Case(applied("never", schedule="0 0 30 2 *"), Dead("'0 0 30 2 *'"), topic=Topic.PIPELINES),
     "no_zone": Case(applied("no_zone", timezone="Mars/Olympus"), Dead("no time zone"), topic=Topic.PIPELINES),
+    # what would bring code along
+    "jars": Case(
+        applied("jars", spark_conf={"spark.jars": "https://evil.example/x.jar"}),
+        Answer("PipelineRejected", {"pipeline": "jars"}),
+        topic=Topic.PIPELINES,
+    ),
+    "script_from_elsewhere": Case(
+        applied(
+            "script_from_elsewhere",
+            tasks=[{"name": "a", "kind": "submit", "submit": {"script": "https://evil.example/x.py"}}],
+        ),
+        Answer("PipelineRejected", {"pipeline": "script_from_elsewhere"}),
+        topic=Topic.PIPELINES,
+    ),
     # size
     "huge": Case(with_conf('"' + "x" * HUGE + '"'), rejected("conf_too_large")),
     "huge_without_key": Case(with_conf('"' + "x" * HUGE + '"'), Dead("more than 900,000", cut=True), key=None),
