@@ -6,6 +6,7 @@ from retrofill.domain.allowed import refusal
 from retrofill.settings import Settings
 from run_starter.executors import Executor, Host, Key, Launch
 from run_starter.executors.local_pool import LocalPool
+from run_starter.executors.login import login
 from run_starter.executors.spark_submit import SparkSubmit
 
 
@@ -54,5 +55,6 @@ class Dispatch:
 
 
 def build_executor(settings: Settings, host: Host) -> Executor:
-    """The executors that the settings ask for."""
+    """The executors that the settings ask for. Raises ``NotConfigured`` where drivers would log in as the run-starter."""
+    login(settings)
     return Dispatch(settings, host)
