@@ -21,6 +21,7 @@ from retrofill.cli.shipping import ship
 from retrofill.cli.targets import check_targets
 from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.domain.planning import unknown_pipeline
+from retrofill.masking import masked_conf
 from retrofill.messages.explain import explain
 from retrofill.messages.pipelines import PipelineAccepted, PipelineApplied, PipelineRejected
 from retrofill.store import pipelines as stored_pipelines
@@ -171,7 +172,8 @@ def _print_pipeline(definition: PipelineDefinition, applied_at: Any) -> None:
             "code": f"{code.file or code.module}:{code.attribute}",
             "archive": code.sha256,
             "applied": applied_at,
-            "spark conf": ", ".join(f"{key}={value}" for key, value in definition.spark_conf.items()) or None,
+            "spark conf": ", ".join(f"{key}={value}" for key, value in masked_conf(definition.spark_conf).items())
+            or None,
         }
     )
     print_text("")

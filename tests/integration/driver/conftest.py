@@ -30,9 +30,9 @@ def spark_remote() -> Iterator[str]:
 
 
 @contextmanager
-def connect_server(home: Path, port: int | None = None) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """A server that ends with the block: its address and its process."""
-    settings = Settings(home=home, spark_cores=2)
+def connect_server(home: Path, port: int | None = None, **conf: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A server with settings of Spark that ends with the block: its address and its process."""
+    settings = Settings(home=home, spark_cores=2, spark_conf=conf)
     layout = Layout(home)
     layout.make()
     port = port or _free_port()
