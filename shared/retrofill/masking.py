@@ -18,10 +18,11 @@ _SHOWN = ("user_id", "user_agent", "use_ssl", "session_id")
 
 def masked_conf(conf: Mapping[str, str]) -> dict[str, str]:
     """Spark's settings with asterisks for values that are secrets by their name, or look as if one is in them."""
-    return {name: MASK if _hides(name) or _hides(value) else value for name, value in conf.items()}
+    return {name: MASK if hides(name) or hides(value) else value for name, value in conf.items()}
 
 
-def _hides(text: str) -> bool:
+def hides(text: str) -> bool:
+    """Whether a setting with this name is a secret, or a value like this has one in it."""
     return _SECRET.search(text) is not None or _LOGIN.search(text) is not None
 
 

@@ -147,8 +147,16 @@ def show(name: Annotated[str, typer.Argument(metavar="NAME")], as_json: AsJson =
         definition = find_pipeline(conn, name).definition
         applied_at = reads.applied_at(conn, name)
     if as_json:
-        return print_json({**definition.as_json(), "applied_at": applied_at})
+        return print_json({**_masked(definition.as_json()), "applied_at": applied_at})
     return _print_pipeline(definition, applied_at)
+
+
+def _masked(data: dict[str, Any]) -> dict[str, Any]:
+    """A definition as JSON without secrets of Spark's settings."""
+    for task in data["tasks"]:
+        if task["submit"] is not None:
+            task["submit"]["conf"] = masked_conf(task["submit"]["conf"])
+    return data | {"spark_conf": masked_conf(data["spark_conf"])}
 
 
 def find_pipeline(conn: Connection, name: str) -> StoredPipeline:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from retrofill.domain.pipeline import CodeLocation, PipelineDefinition
+from retrofill.masking import hides
 
 # Stands for the two lists below in RETROFILL_SPARK_CONF_ALLOW.
 DEFAULT = "default"
@@ -97,8 +98,8 @@ def _of_settings(where: str, names: Iterable[str], allowed: Sequence[str]) -> It
     for name in names:
         if not setting_allowed(name, allowed):
             yield (
-                f"{where}: a definition may not set {name[:200]!r}, which may load code or reach what is not its own: set it "
-                "where Spark runs (RETROFILL_SPARK_SUBMIT_CONF, or the Spark Connect server), or add it to "
+                f"{where}: a definition may not set {name[:200]!r}, which may load code, reach what is not its own or be a "
+                "secret: set it where Spark runs (RETROFILL_SPARK_SUBMIT_CONF, or the Spark Connect server), or add it to "
                 "RETROFILL_SPARK_CONF_ALLOW of the planner and the run-starter"
             )
 
@@ -111,7 +112,8 @@ def setting_allowed(name: str, allowed: Iterable[str]) -> bool:
 
 
 def _by_default(name: str) -> bool:
-    return _any(name, _SETTINGS) and not _any(name, _BUT)
+    # A definition is on a topic and in a table, for many to read: secrets are set where Spark runs.
+    return _any(name, _SETTINGS) and not _any(name, _BUT) and not hides(name)
 
 
 def _any(text: str, patterns: Iterable[str]) -> bool:

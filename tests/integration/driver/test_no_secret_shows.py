@@ -27,7 +27,7 @@ SPARK = {
     "spark.driver.extraJavaOptions": f"-Dx.keyStorePassword={CANARY} '-Dx.note=a b'",
 }
 CODE = """
-import pathlib
+import pathlib, time
 from retrofill import Pipeline
 p = Pipeline("p", schedule="@daily")
 s = Pipeline("s", schedule="@daily", executor="spark-submit")
@@ -36,21 +36,23 @@ s = Pipeline("s", schedule="@daily", executor="spark-submit")
 def connected(run):
     assert run.spark.range(5).count() == 5
 
+p.submit("script", "job.py", args=["{conf.out}"], after=connected)
+
 @s.task
 def submitted(run):
     conf = run.spark.sparkContext.getConf()
     assert conf.get("spark.hadoop.fs.s3a.secret.key").startswith("hunter2")
     assert run.spark.sparkContext._jvm.java.lang.System.getProperty("x.note") == "a b"
-
-s.submit("script", "job.py", args=["{conf.out}"], after=submitted)
+    out = pathlib.Path(run.conf["out"])
+    (out / "submitted").touch()
+    while not (out / "go").exists() and out.exists():
+        time.sleep(0.05)
 """
+# It needs no Spark: it is started by one.
 SCRIPT = """
 import pathlib, sys, time
-from pyspark.sql import SparkSession
-spark = SparkSession.builder.getOrCreate()
-assert spark.sparkContext.getConf().get("spark.hadoop.fs.s3a.secret.key").startswith("hunter2")
 out = pathlib.Path(sys.argv[1])
-(out / "at-work").touch()
+(out / "script").touch()
 while not (out / "go").exists() and out.exists():
     time.sleep(0.05)
 """
@@ -72,7 +74,7 @@ def secrets(remote: str, out: Path) -> dict[str, str]:
         "RETROFILL_SPARK_CONF": json.dumps(SPARK),
         "RETROFILL_SPARK_SUBMIT_CONF": json.dumps(SPARK),
         # A spark-submit may take long to begin where the machine is busy.
-        "RETROFILL_LEASE_SECONDS": "300",
+        "RETROFILL_LEASE_SECONDS": "600",
         "RETROFILL_SCRIPT_ALLOW": json.dumps([str(out / "job.py")]),
         "RETROFILL_KAFKA_PASSWORD": CANARY,
         "RETROFILL_KAFKA_PASSWORDS": json.dumps({"driver": CANARY, "operator": CANARY}),
@@ -99,7 +101,8 @@ def test_no_secret_shows(
     for pipeline, location in load_pipelines(tmp_path / "pipeline.py"):
         installation.apply(pipeline.to_definition(location))
     ids = [installation.request(name, "2020-01-01", "2020-01-01", conf={"out": str(tmp_path)}) for name in "ps"]
-    until((tmp_path / "at-work").exists, "the script is at work", starter.said, 240)
+    for name in ("script", "submitted"):
+        until((tmp_path / name).exists, f"{name} is at work", starter.said, 300)
     commands = {each.pid: each.cmdline() for each in families([*processes, psutil.Process(starter.process.pid)])}
     (tmp_path / "go").touch()
     assert [installation.wait_state(id, "succeeded", "failed") for id in ids] == ["succeeded", "succeeded"]

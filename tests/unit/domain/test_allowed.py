@@ -53,7 +53,13 @@ LOADS_CODE = [
     *("spark.kubernetes.driver.podTemplateFile", "spark.kubernetes.container.image", "spark.executorEnv.PYTHONPATH"),
     *("spark.kubernetes.driverEnv.X", "spark.yarn.appMasterEnv.X", "spark.yarn.dist.files", "spark.redaction.regex"),
     *("spark.executor.resource.gpu.discoveryScript", "spark.master", "spark.remote", "spark.submit.deployMode"),
-    *("spark.sql.artifact.copyFromLocalToFs.allowDestLocal", "spark.shuffle.manager", "spark.sql.x\nspark.jars", ""),
+    *(
+        "spark.sql.artifact.copyFromLocalToFs.allowDestLocal",
+        "spark.shuffle.manager",
+        "spark.sql.x.password",
+        "spark.sql.x\nspark.jars",
+        "",
+    ),
 ]
 HARMLESS = [
     *("spark.sql.shuffle.partitions", "spark.sql.session.timeZone", "spark.sql.sources.partitionOverwriteMode"),
