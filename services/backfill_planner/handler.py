@@ -14,6 +14,7 @@ from retrofill.bus.handler import Hold, QuietHandler, Received
 from retrofill.bus.service import Context
 from retrofill.bus.topics import Topic
 from retrofill.bus.transaction import Transaction
+from retrofill.domain.allowed import refusal
 from retrofill.messages.backfills import (
     BackfillCancelRequested,
     BackfillPauseRequested,
@@ -22,6 +23,7 @@ from retrofill.messages.backfills import (
 )
 from retrofill.messages.pipelines import PipelineAccepted, PipelineApplied, PipelineRejected, PipelineRemoved
 from retrofill.messages.runs import RunEvent, RunPublishing, RunStarted, TaskStateChanged
+from retrofill.settings import Settings
 from retrofill.store import backfills, pipelines, planning
 
 WAIT_SECONDS = 0.1
@@ -55,7 +57,7 @@ class PlannerHandler(QuietHandler):
         """Apply pipelines first, then plan and command, then remember what to look at."""
         for one in received:
             if one.record.topic == Topic.PIPELINES:
-                _apply_pipeline(tx, one)
+                _apply_pipeline(tx, one, self._context.settings)
         self._answer(tx, [one for one in received if one.record.topic == Topic.BACKFILL_REQUESTS])
         for one in received:
             if one.record.topic == Topic.RUN_EVENTS:
@@ -105,7 +107,7 @@ class PlannerHandler(QuietHandler):
         self._read_to_end.forget(partition)
 
 
-def _apply_pipeline(tx: Transaction, one: Received) -> None:
+def _apply_pipeline(tx: Transaction, one: Received, settings: Settings) -> None:
     """Put a definition in force, or take one out."""
     if one.misplaced:
         pipelines.expect_copy(tx.conn, one.ce_id, one.record.value)
@@ -119,6 +121,11 @@ def _apply_pipeline(tx: Transaction, one: Received) -> None:
             answer = PipelineRejected(
                 pipeline=one.key, message=f"the key {one.key!r} differs from the pipeline's name {definition.name!r}"
             )
+            tx.emit(Topic.PIPELINE_EVENTS, one.key, answer, reply_to=one.record)
+        case PipelineApplied(pipeline=definition) if (
+            message := refusal(definition, settings.spark_conf_allow, settings.script_allow)
+        ) is not None:
+            answer = PipelineRejected(pipeline=one.key, message=message)
             tx.emit(Topic.PIPELINE_EVENTS, one.key, answer, reply_to=one.record)
         case PipelineApplied(pipeline=definition):
             changed = pipelines.put(tx.conn, definition)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Literal
 
 import structlog
 from confluent_kafka import KafkaException, Producer
@@ -80,17 +81,26 @@ class DriverHost:
                 reason=reason,
             )
             if gone:
-                self._report(launch, reason)
+                error = ErrorInfo(type="DriverLost", message=reason[:4000])
+                self._report(launch, "released" if self._closing else "lost", error)
         self._freed()
 
-    def _report(self, launch: Launch, reason: str) -> None:
+    def refused(self, launch: Launch, reason: str) -> None:
+        """Report a run that may not be executed as failed; no driver had it."""
+        log.warning(
+            "run_refused", backfill=launch.backfill_id, run=launch.run_id, attempt=launch.attempt, reason=reason
+        )
+        self._report(launch, "failed", ErrorInfo(type="NotAllowed", message=reason[:4000]))
+        self._freed()
+
+    def _report(self, launch: Launch, state: Literal["failed", "lost", "released"], error: ErrorInfo) -> None:
         report = RunReported(
             backfill_id=launch.backfill_id,
             run_id=launch.run_id,
             attempt=launch.attempt,
             publication=launch.publication,
-            state="released" if self._closing else "lost",
-            error=ErrorInfo(type="DriverLost", message=reason[:4000]),
+            state=state,
+            error=error,
         )
         try:
             self._reports.produce(

@@ -12,7 +12,7 @@ from types import ModuleType
 from pydantic import ValidationError
 
 from retrofill.domain.pipeline import CodeLocation
-from retrofill.messages.base import explain
+from retrofill.messages.explain import explain
 from retrofill.pipeline import Pipeline
 
 

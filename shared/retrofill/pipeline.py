@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from pathlib import Path
@@ -216,7 +217,8 @@ def _with_script_path(task: TaskDefinition, folder: Path | None) -> TaskDefiniti
 
 def _script_path(script: str, folder: Path | None) -> str:
     """A script's path made absolute, beside the pipeline's file first; addresses of other file systems stay."""
-    if "://" in script or Path(script).is_absolute():
+    if "://" in script:
         return script
     beside = folder / script if folder else None
-    return str(beside if beside is not None and beside.exists() else Path(script).absolute())
+    # Without "..", which would hide where it is.
+    return os.path.normpath(beside if beside is not None and beside.exists() else Path(script).absolute())

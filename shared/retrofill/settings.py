@@ -31,6 +31,7 @@ ENDPOINTS_FILE = "endpoints.json"
 MIN_SECRET_BYTES = 24
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _HOST = re.compile(r"[A-Za-z0-9_.-]+")
+_CONNECT = re.compile(r"sc://[^/;\s]+/?(;[^=;\s]+=[^;]*)*;?")
 
 
 class Settings(BaseSettings):
@@ -72,17 +73,37 @@ class Settings(BaseSettings):
     kafka_config: dict[str, SecretStr] = Field(
         default_factory=dict, description="More librdkafka properties for every client, as JSON; they win"
     )
+    kafka_driver_ssl_certificate: Path | None = Field(
+        None, description="PEM file of the drivers' own certificate, for mutual TLS: they never get the run-starter's"
+    )
+    kafka_driver_ssl_key: Path | None = Field(None, description="PEM file of its key")
+    kafka_driver_ssl_key_password: SecretStr | None = Field(None, description="Password of that key")
+    kafka_driver_config: dict[str, SecretStr] = Field(
+        default_factory=dict, description="kafka_config of drivers, as JSON; needed where that has a login in it"
+    )
     postgres_dsn: SecretStr | None = Field(None, description="DSN of the database's owner: migrations and the CLI")
     postgres_service_dsns: dict[str, SecretStr] = Field(
         default_factory=dict, description="DSN by service name, as JSON; a service not named uses postgres_dsn"
     )
-    spark_remote: str | None = Field(None, description="Spark Connect address, sc://host:port")
+    spark_remote: str | None = Field(None, repr=False, description="Spark Connect address, sc://host:port")
     spark_submit_master: str = Field("local[1]", description="--master of the spark-submit executor and submit tasks")
     spark_submit_deploy_mode: Literal["client", "cluster"] = Field(
         "client", description="Where the spark-submit executor's drivers run: beside the run-starter, or in the cluster"
     )
     spark_submit_conf: dict[str, str] = Field(
-        default_factory=dict, description="Spark's settings for every spark-submit, as JSON; a pipeline's own win"
+        default_factory=dict,
+        repr=False,
+        description="Spark's settings for every spark-submit, as JSON; a pipeline's own win",
+    )
+    spark_conf_allow: list[str] = Field(
+        ["default"],
+        description="Spark settings that a pipeline's definition may have, as JSON: names, patterns with *, and default: those "
+        "that load no code",
+    )
+    script_allow: list[str] = Field(
+        default_factory=list,
+        description="Scripts that submit tasks may run though they were not shipped with the pipeline's code, as JSON: paths and "
+        "addresses, or patterns with *",
     )
     driver_host: str = Field(
         "127.0.0.1", description="Name or address of the run-starter's host for drivers that run in the cluster"
@@ -147,7 +168,9 @@ class Settings(BaseSettings):
     )
     spark_cores: int | None = Field(None, description="Cores of the embedded Spark (local[n]); default: all")
     spark_conf: dict[str, str] = Field(
-        default_factory=dict, description="Spark's settings for the embedded Spark Connect server, as JSON; they win"
+        default_factory=dict,
+        repr=False,
+        description="Spark's settings for the embedded Spark Connect server, as JSON; they win",
     )
     spark_driver_memory: str = Field("1g", description="Heap of the embedded Spark Connect server")
 
@@ -198,6 +221,14 @@ class Settings(BaseSettings):
                     f"the secrets under {name!r} must be a list of 'whsec_' and base64 of at least 24 bytes; "
                     'make one with: echo "whsec_$(openssl rand -base64 32)"'
                 )
+        return value
+
+    @field_validator("spark_remote")
+    @classmethod
+    def _is_a_connect_address(cls, value: str | None) -> str | None:
+        # Spark's own error quotes the whole address, with its token.
+        if value is not None and not _CONNECT.fullmatch(value):
+            raise ValueError("a Spark Connect address is like sc://host:15002, or sc://host:15002/;token=…;user_id=…")
         return value
 
     @field_validator("webhook_allow")
@@ -294,11 +325,11 @@ def _is_webhook_secret(text: str) -> bool:
 
 
 class NotConfigured(Exception):
-    """An endpoint is neither set nor known from a running embedded stack."""
+    """An endpoint is neither set nor known from a running embedded stack; or, with ``why``, something else is missing."""
 
-    def __init__(self, variable: str) -> None:
+    def __init__(self, variable: str, why: str | None = None) -> None:
         super().__init__(
-            f"no stack is running in this folder (start one with 'retrofill up') and {variable} is not set"
+            why or f"no stack is running in this folder (start one with 'retrofill up') and {variable} is not set"
         )
 
 

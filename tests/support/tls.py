@@ -47,18 +47,23 @@ class Authority:
 
     def issue(self, names: str) -> Path:
         """Key and certificate of a server, in one PEM file; ``names`` as in ``IP:127.0.0.1,DNS:localhost``."""
-        key, request, certificate = (self.folder / f"server.{end}" for end in ("key", "csr", "crt"))
-        extensions = self.folder / "server.ext"
-        extensions.write_text(f"subjectAltName={names}\n")
-        _openssl("req", "-new", *_new_key(key), "-subj", "/CN=broker", "-out", str(request))
-        _openssl(
-            "x509", "-req", "-in", str(request), "-CA", str(self.certificate), "-CAkey", str(self.folder / "ca.key"),
-            "-CAcreateserial", "-days", "2", "-extfile", str(extensions), "-out", str(certificate),
-        )  # fmt: skip
+        certificate, key = self.issue_to("broker", f"subjectAltName={names}")
         both = self.folder / "server.pem"
         both.touch(mode=0o600)
         both.write_text(key.read_text() + certificate.read_text())
         return both
+
+    def issue_to(self, name: str, extension: str = "basicConstraints=CA:FALSE") -> tuple[Path, Path]:
+        """Certificate and key of somebody: Kafka calls them ``CN=name``."""
+        key, request, certificate = (self.folder / f"{name}.{end}" for end in ("key", "csr", "crt"))
+        extensions = self.folder / f"{name}.ext"
+        extensions.write_text(f"{extension}\n")
+        _openssl("req", "-new", *_new_key(key), "-subj", f"/CN={name}", "-out", str(request))
+        _openssl(
+            "x509", "-req", "-in", str(request), "-CA", str(self.certificate), "-CAkey", str(self.folder / "ca.key"),
+            "-CAcreateserial", "-days", "2", "-extfile", str(extensions), "-out", str(certificate),
+        )  # fmt: skip
+        return certificate, key
 
 
 def _new_key(path: Path) -> list[str]:
@@ -71,8 +76,13 @@ def _openssl(*arguments: str) -> None:
 
 
 @contextmanager
-def broker(home: Path, identity: Identity, authority: Authority, names: str) -> Iterator[Settings]:
-    """A broker with users, rights and TLS, as the embedded one is but for that; the settings of its clients."""
+def broker(
+    home: Path, identity: Identity, authority: Authority, names: str, *, mutual: bool = False
+) -> Iterator[Settings]:
+    """A broker with users, rights and TLS, as the embedded one is but for that; the settings of its clients.
+
+    ``mutual``: clients prove who they are by certificates of the same authority, and the settings are the administrator's.
+    """
     settings = Settings(home=home, embedded_kafka_auth=True)
     layout = Layout(home)
     layout.make()
@@ -82,7 +92,7 @@ def broker(home: Path, identity: Identity, authority: Authority, names: str) -> 
     reserved = ExitStack()
     chosen = _choose(reserved.enter_context(ports.Reservations()))
     command = kafka.prepare(layout, identity, settings, runtime, jars, chosen, environment)
-    _talk_tls(layout.run / "kafka.properties", authority, names)
+    _talk_tls(layout.run / "kafka.properties", authority, names, mutual=mutual)
     with layout.log("kafka").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
     try:
@@ -93,9 +103,10 @@ def broker(home: Path, identity: Identity, authority: Authority, names: str) -> 
                 **kafka_auth.endpoints(identity.passwords),
                 "kafka_security_protocol": "SASL_SSL",
                 "kafka_ssl_ca": authority.certificate,
+                **(by_certificate(authority, kafka_auth.ADMIN) if mutual else {}),
             },
         )
-        _wait(process, kafka_auth.as_admin(clients, identity.passwords), layout)
+        _wait(process, clients if mutual else kafka_auth.as_admin(clients, identity.passwords), layout)
         reserved.close()
         yield clients
     finally:
@@ -108,7 +119,14 @@ def _choose(reserved: ports.Reservations) -> dict[str, int]:
     return {name: reserved.choose(first, None) for name, first in (("kafka", 21092), ("kafka_controller", 21093))}
 
 
-def _talk_tls(properties: Path, authority: Authority, names: str) -> None:
+def by_certificate(authority: Authority, name: str) -> dict[str, object]:
+    """The settings of somebody who logs in by a certificate, and has no password."""
+    certificate, key = authority.issue_to(name)
+    login = {"kafka_ssl_certificate": certificate, "kafka_ssl_key": key, "kafka_passwords": {}}
+    return {"kafka_security_protocol": "SSL", **login}
+
+
+def _talk_tls(properties: Path, authority: Authority, names: str, *, mutual: bool) -> None:
     """The listener of the clients talks TLS."""
     lines = dict(line.split("=", 1) for line in properties.read_text().splitlines())
     lines |= {
@@ -118,6 +136,12 @@ def _talk_tls(properties: Path, authority: Authority, names: str) -> None:
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": str(authority.certificate),
     }
+    if mutual:
+        lines |= {
+            "listener.security.protocol.map": f"{kafka_auth.LISTENER}:SSL,CONTROLLER:SASL_PLAINTEXT",
+            "ssl.client.auth": "required",
+            "super.users": f"User:{kafka_auth.ADMIN};User:CN={kafka_auth.ADMIN};User:CN=broker",
+        }
     properties.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
 
 

@@ -6,14 +6,26 @@ import json
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
 from retrofill.bus.clients import security
 from retrofill.cli.config import shown
-from retrofill.settings import Settings
+from retrofill.settings import NotConfigured, Settings
 from run_starter.executors import processes
+from run_starter.executors.login import login
 
 SECRET = "hunter2-hunter2"
+SECRET_IN_SPARK = [
+    *("spark.hadoop.fs.s3a.secret.key", "spark.hadoop.fs.s3a.access.key", "spark.hadoop.fs.s3a.session.token"),
+    *("spark.hadoop.fs.azure.account.key.a.dfs.core.windows.net", "spark.ssl.keyPassword", "spark.authenticate.secret"),
+    *(
+        "spark.connect.authenticate.token",
+        "spark.hadoop.fs.azure.sas.c.a",
+        "spark.x.passwd",
+        "spark.kafka.sasl.jaas.config",
+    ),
+]
 
 
 def test_a_value_may_be_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,12 +58,31 @@ def test_no_secret_is_shown() -> None:
             "kafka_ssl_key_password": SECRET,
             "kafka_config": {"sasl.password": SECRET},
             "webhook_secrets": {"default": ["whsec_aHVudGVyMi1odW50ZXIyLWh1bnRlcjItaHVudGVyMg=="]},
+            "spark_remote": f"sc://host:15002/;use_ssl=true;token={SECRET};x-api={SECRET};user_id=me",
+            "spark_conf": dict.fromkeys(SECRET_IN_SPARK, SECRET),
+            "spark_submit_conf": {
+                **dict.fromkeys(SECRET_IN_SPARK, SECRET),
+                "spark.driver.extraJavaOptions": f"-Djavax.net.ssl.keyStorePassword={SECRET}",
+                "spark.sql.catalog.c.url": f"jdbc:postgresql://u:{SECRET}@h/d",
+                "spark.executor.memory": "2g",
+            },
         }
     )
     for text in (json.dumps(shown(settings)), repr(settings), str(settings)):
         assert SECRET not in text
         assert "aHVudGVy" not in text
     assert shown(settings)["RETROFILL_KAFKA_CONFIG"] == {"sasl.password": "**********"}
+    assert shown(settings)["RETROFILL_SPARK_SUBMIT_CONF"]["spark.executor.memory"] == "2g"
+    remote = "sc://host:15002/;use_ssl=true;token=**********;x-api=**********;user_id=me"
+    assert shown(settings)["RETROFILL_SPARK_REMOTE"] == remote
+
+
+@pytest.mark.parametrize("address", ["host:15002", "sc://host:15002/?token=hunter2", "sc://host:15002/;hunter2"])
+def test_what_is_no_connect_address_is_refused_and_not_quoted(address: str) -> None:
+    """Spark's own error would quote it, in the middle of a run."""
+    with pytest.raises(ValidationError, match="like sc://host:15002") as refused:
+        Settings.model_validate({"spark_remote": address})
+    assert "hunter2" not in str(refused.value)
 
 
 def test_each_logs_in_as_itself() -> None:
@@ -92,12 +123,29 @@ def test_a_driver_gets_no_secret_but_its_own_login() -> None:
         "RETROFILL_KAFKA_PASSWORDS": SECRET,
         "RETROFILL_KAFKA_PASSWORDS_FILE": SECRET,
         "RETROFILL_WEBHOOK_SECRETS": SECRET,
+        "RETROFILL_KAFKA_CONFIG": SECRET,
+        "RETROFILL_KAFKA_SSL_KEY": SECRET,
+        "RETROFILL_KAFKA_SSL_KEY_FILE": SECRET,
+        "RETROFILL_KAFKA_SSL_KEY_PASSWORD": SECRET,
     }
     assert processes.inherited({"PATH": "/bin", "RETROFILL_TOPIC_PREFIX": "t.", **theirs}) == {
         "PATH": "/bin",
         "RETROFILL_TOPIC_PREFIX": "t.",
     }
     settings = Settings.model_validate({"kafka_passwords": {"driver": "d", "run-starter": SECRET}})
-    login = {"RETROFILL_KAFKA_USERNAME": "retrofill.driver", "RETROFILL_KAFKA_PASSWORD": "d"}
-    assert processes.login(settings.acting_as("run-starter")) == login
-    assert processes.login(Settings()) == {}
+    given = {"RETROFILL_KAFKA_USERNAME": "retrofill.driver", "RETROFILL_KAFKA_PASSWORD": "d"}
+    assert login(settings.acting_as("run-starter")) == given
+    assert login(Settings()) == {}
+
+
+def test_what_drivers_get_of_librdkafkas_properties_has_no_login_of_the_run_starter() -> None:
+    plain = Settings.model_validate({"kafka_config": {"socket.nagle.disable": "true"}})
+    assert login(plain) == {"RETROFILL_KAFKA_CONFIG": '{"socket.nagle.disable": "true"}'}
+    both = {"kafka_config": {"ssl.key.pem": SECRET, "sasl.oauthbearer.client.secret": SECRET}}
+    with pytest.raises(
+        NotConfigured, match=r"sasl\.oauthbearer\.client\.secret, ssl\.key\.pem.*KAFKA_DRIVER_CONFIG"
+    ) as caught:
+        login(Settings.model_validate(both))
+    assert SECRET not in str(caught.value)
+    own = Settings.model_validate({**both, "kafka_driver_config": {"ssl.key.pem": "theirs"}})
+    assert login(own) == {"RETROFILL_KAFKA_CONFIG": '{"ssl.key.pem": "theirs"}'}

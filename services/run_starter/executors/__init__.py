@@ -66,6 +66,9 @@ class Host(Protocol):
         ``gone`` is false where nobody here can tell whether it still runs: then only its lease ends the attempt.
         """
 
+    def refused(self, launch: Launch, reason: str) -> None:
+        """The attempt is not to be executed at all: its run fails, for that ``reason``."""
+
 
 class Executor(Protocol):
     """Hosts drivers. No method blocks for longer than a few milliseconds."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from retrofill.domain.allowed import refusal
 from retrofill.settings import Settings
 from run_starter.executors import Executor, Host, Key, Launch
 from run_starter.executors.local_pool import LocalPool
+from run_starter.executors.login import login
 from run_starter.executors.spark_submit import SparkSubmit
 
 
@@ -12,6 +14,8 @@ class Dispatch:
     """The pool of warm drivers and spark-submit, within ``driver_slots`` together."""
 
     def __init__(self, settings: Settings, host: Host) -> None:
+        self._settings = settings
+        self._host = host
         self._limit = settings.driver_slots
         self._executors: dict[str, Executor] = {
             "pool": LocalPool(settings, host),
@@ -23,7 +27,15 @@ class Dispatch:
         return self._limit - len(self.hosted())
 
     def launch(self, launch: Launch) -> None:
-        """Hand the attempt to the executor that its pipeline names."""
+        """Hand the attempt to the executor that its pipeline names, unless it may not run at all."""
+        settings = self._settings
+        # What is only published was accepted before, and runs neither code nor Spark.
+        if not launch.publication:
+            # Its definition was accepted by the planner, but that may have been under other settings.
+            reason = refusal(launch.pipeline, settings.spark_conf_allow, settings.script_allow)
+            if reason is not None:
+                self._host.refused(launch, reason)
+                return
         # Publishing needs no Spark, and a warm process has none to wait for.
         self._executors["pool" if launch.publication else launch.pipeline.executor].launch(launch)
 
@@ -43,5 +55,6 @@ class Dispatch:
 
 
 def build_executor(settings: Settings, host: Host) -> Executor:
-    """The executors that the settings ask for."""
+    """The executors that the settings ask for. Raises ``NotConfigured`` where drivers would log in as the run-starter."""
+    login(settings)
     return Dispatch(settings, host)

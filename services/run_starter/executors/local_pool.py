@@ -16,6 +16,7 @@ import structlog
 from retrofill.groups import lines_until_exit
 from retrofill.settings import Settings
 from run_starter.executors import Host, Key, Launch, processes
+from run_starter.executors.login import login
 
 log = structlog.get_logger(__name__)
 COMMAND = (sys.executable, "-m", "retrofill.driver")
@@ -141,9 +142,9 @@ class LocalPool:
         threading.Event().wait()
 
     def _spawn(self) -> None:
-        login = processes.login(self._settings)
+        environment = login(self._settings)
         try:
-            worker = Worker(processes.start(self._command, self._settings.home, login, pipes=True))
+            worker = Worker(processes.start(self._command, self._settings.home, environment, pipes=True))
         except OSError as e:
             # No memory, no file left, a full disk: it passes, and without this thread no driver ever starts again.
             log.error("driver_not_started", error=str(e))

@@ -12,14 +12,14 @@ from typing import IO
 
 import psutil
 
-from retrofill.bus.topics import DRIVER
 from retrofill.driver.process import LEASE_OVER
 from retrofill.groups import await_exit
-from retrofill.settings import Settings
 
 GRACE_SECONDS = 2.0
 _SECRETS = (
-    "postgres_dsn", "postgres_service_dsns", "kafka_username", "kafka_password", "kafka_passwords", "webhook_secrets"
+    "postgres_dsn", "postgres_service_dsns", "webhook_secrets",
+    "kafka_username", "kafka_password", "kafka_passwords", "kafka_config", "kafka_driver_config",
+    "kafka_ssl_certificate", "kafka_ssl_key", "kafka_ssl_key_password", "kafka_driver_ssl_key_password",
 )  # fmt: skip
 _NOT_THE_DRIVERS = {f"RETROFILL_{name}{how}".upper() for name in _SECRETS for how in ("", "_FILE")}
 MAX_LOG_BYTES = 50_000_000
@@ -38,17 +38,6 @@ def driver_log(home: Path) -> IO[bytes]:
 def inherited(environment: Mapping[str, str]) -> dict[str, str]:
     """What a driver gets of our environment: all but the secrets that are not its own."""
     return {name: value for name, value in environment.items() if name.upper() not in _NOT_THE_DRIVERS}
-
-
-def login(settings: Settings) -> dict[str, str]:
-    """The driver's own login at Kafka. Where there is none, all share one, and the driver has it, too."""
-    own = settings.acting_as(DRIVER)
-    if own.kafka_username is None or own.kafka_password is None:
-        return {}
-    return {
-        "RETROFILL_KAFKA_USERNAME": own.kafka_username,
-        "RETROFILL_KAFKA_PASSWORD": own.kafka_password.get_secret_value(),
-    }
 
 
 def start(command: Sequence[str], home: Path, environment: Mapping[str, str], *, pipes: bool) -> subprocess.Popen[str]:

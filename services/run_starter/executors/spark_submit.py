@@ -24,6 +24,7 @@ import structlog
 from retrofill.groups import await_exit
 from retrofill.settings import LOOPBACK, Settings
 from run_starter.executors import Host, Key, Launch, processes, submission
+from run_starter.executors.login import login
 
 log = structlog.get_logger(__name__)
 CONNECT_SECONDS = 300.0
@@ -171,7 +172,7 @@ class SparkSubmit:
         server = socket.create_server(("127.0.0.1" if local else "", 0))
         token = secrets.token_hex(16)
         environment = {
-            **processes.login(settings),
+            **login(settings),
             "RETROFILL_DRIVER_SOCKET": f"{settings.driver_host}:{server.getsockname()[1]}",
             "RETROFILL_DRIVER_TOKEN": token,
         }
@@ -179,7 +180,7 @@ class SparkSubmit:
         here = settings.spark_submit_deploy_mode == "client"
         file = submission.properties_file()
         command = [
-            *spark_submit_command(find(settings), conf=conf if here else {}),
+            *spark_submit_command(find(settings), file.with_name("jvm.options"), conf=conf if here else {}),
             *submission.arguments(settings, conf if here else submission.in_cluster(settings, conf, environment), file),
         ]
         python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import retrofill.driver
 from retrofill.settings import Settings
+from retrofill.stack.private import write_properties
 from run_starter.executors import Launch, processes
 
 ENTRY = Path(retrofill.driver.__file__).with_name("once.py")
@@ -54,12 +55,10 @@ def entry(settings: Settings) -> str:
 
 def arguments(settings: Settings, conf: Mapping[str, str], file: Path) -> Sequence[str]:
     """The arguments of spark-submit; the settings go into ``file``, which nobody else may read, not into the process list."""
-    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as out:
-        out.writelines(f"{_escaped(name)}={_escaped(value)}\n" for name, value in conf.items())
     mode = settings.spark_submit_deploy_mode
     return [
         *("--master", settings.spark_submit_master, "--deploy-mode", mode),
-        *("--properties-file", str(file), "--load-spark-defaults"),
+        *write_properties(file, conf),
         entry(settings),
     ]
 
@@ -70,14 +69,5 @@ def properties_file() -> Path:
 
 
 def remove(file: Path) -> None:
-    """Remove it and its folder."""
-    with suppress(FileNotFoundError):
-        file.unlink()
-        file.parent.rmdir()
-
-
-def _escaped(text: str) -> str:
-    """As Java's property files have it."""
-    plain = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
-    escaped = "".join(plain.get(c, c) if c.isprintable() or c in plain else f"\\u{ord(c):04x}" for c in text)
-    return "".join(f"\\{c}" if c in "=:#! " else c for c in escaped)
+    """Remove its folder."""
+    shutil.rmtree(file.parent, ignore_errors=True)

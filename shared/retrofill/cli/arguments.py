@@ -15,7 +15,8 @@ from retrofill.cli.errors import wrong_usage
 from retrofill.domain.backfill import OnRunFailure, ReprocessBehavior
 from retrofill.domain.bounds import parse_bound
 from retrofill.messages.backfills import BackfillRequested
-from retrofill.messages.base import Undecodable, decode_object, explain
+from retrofill.messages.base import Undecodable, decode_object
+from retrofill.messages.explain import explain
 
 PipelineName = Annotated[str, typer.Argument(metavar="PIPELINE", help="Name of an applied pipeline.")]
 From = Annotated[

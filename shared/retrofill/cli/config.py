@@ -10,6 +10,7 @@ import typer
 from retrofill.cli.connect import load_settings
 from retrofill.cli.options import AsJson
 from retrofill.cli.output import print_json, print_text
+from retrofill.masking import masked_conf, masked_remote
 from retrofill.settings import Settings
 
 
@@ -32,4 +33,8 @@ def config(as_json: AsJson = False) -> None:
 def shown(settings: Settings) -> dict[str, Any]:
     """Value by variable, as JSON has it: secrets are asterisks, whatever is in them."""
     # The library masks them in JSON, also where they are inside of a list or a mapping.
-    return {f"RETROFILL_{name.upper()}": value for name, value in settings.model_dump(mode="json").items()}
+    values = settings.model_dump(mode="json")
+    # Spark's are plain texts to everybody else, and most of them are no secrets.
+    values |= {name: masked_conf(values[name]) for name in ("spark_conf", "spark_submit_conf")}
+    values["spark_remote"] = masked_remote(settings.spark_remote)
+    return {f"RETROFILL_{name.upper()}": value for name, value in values.items()}

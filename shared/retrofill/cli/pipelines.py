@@ -21,7 +21,8 @@ from retrofill.cli.shipping import ship
 from retrofill.cli.targets import check_targets
 from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.domain.planning import unknown_pipeline
-from retrofill.messages.base import explain
+from retrofill.masking import masked_conf
+from retrofill.messages.explain import explain
 from retrofill.messages.pipelines import PipelineAccepted, PipelineApplied, PipelineRejected
 from retrofill.store import pipelines as stored_pipelines
 from retrofill.store.pipelines import StoredPipeline
@@ -146,8 +147,16 @@ def show(name: Annotated[str, typer.Argument(metavar="NAME")], as_json: AsJson =
         definition = find_pipeline(conn, name).definition
         applied_at = reads.applied_at(conn, name)
     if as_json:
-        return print_json({**definition.as_json(), "applied_at": applied_at})
+        return print_json({**_masked(definition.as_json()), "applied_at": applied_at})
     return _print_pipeline(definition, applied_at)
+
+
+def _masked(data: dict[str, Any]) -> dict[str, Any]:
+    """A definition as JSON without secrets of Spark's settings."""
+    for task in data["tasks"]:
+        if task["submit"] is not None:
+            task["submit"]["conf"] = masked_conf(task["submit"]["conf"])
+    return data | {"spark_conf": masked_conf(data["spark_conf"])}
 
 
 def find_pipeline(conn: Connection, name: str) -> StoredPipeline:
@@ -171,7 +180,8 @@ def _print_pipeline(definition: PipelineDefinition, applied_at: Any) -> None:
             "code": f"{code.file or code.module}:{code.attribute}",
             "archive": code.sha256,
             "applied": applied_at,
-            "spark conf": ", ".join(f"{key}={value}" for key, value in definition.spark_conf.items()) or None,
+            "spark conf": ", ".join(f"{key}={value}" for key, value in masked_conf(definition.spark_conf).items())
+            or None,
         }
     )
     print_text("")

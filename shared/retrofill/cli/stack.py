@@ -16,6 +16,7 @@ from retrofill.bus.topics import SERVICES
 from retrofill.cli.connect import checked_settings
 from retrofill.cli.errors import UserError
 from retrofill.cli.output import print_json
+from retrofill.masking import masked_remote
 
 if TYPE_CHECKING:
     from retrofill.stack.stack import Stack
@@ -95,7 +96,7 @@ def status(as_json: Json = False) -> None:
     console.print(table)
     if any(part.state != "stopped" for part in found.parts):
         console.print(
-            f"Kafka {found.endpoints.get('kafka_bootstrap_servers')}, Spark {found.endpoints.get('spark_remote')}"
+            f"Kafka {found.endpoints.get('kafka_bootstrap_servers')}, Spark {masked_remote(found.endpoints.get('spark_remote'))}"
         )
 
 
@@ -112,7 +113,8 @@ def _document(stack: Stack) -> dict[str, object]:
         "home": str(_home()),
         "kafka": {"bootstrap_servers": found.endpoints.get("kafka_bootstrap_servers")},
         "postgres": {"dsn": found.endpoints.get("postgres_dsn")},
-        "spark": {"remote": found.endpoints.get("spark_remote")},
+        # The embedded server has no token; one that somebody put there is theirs, and in RETROFILL_SPARK_REMOTE.
+        "spark": {"remote": masked_remote(found.endpoints.get("spark_remote"))},
         "topic_prefix": found.endpoints.get("topic_prefix"),
         "services": [part for part in parts if part["name"] in SERVICES],
         "parts": parts,

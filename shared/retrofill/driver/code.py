@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 from retrofill.code.places import is_users
+from retrofill.domain.allowed import is_inside
 from retrofill.domain.pipeline import CodeLocation
 from retrofill.loading import PipelineFileError, import_file
 from retrofill.pipeline import Pipeline
@@ -51,16 +52,22 @@ class Code:
         return found
 
     def script(self, location: CodeLocation, script: str) -> str:
-        """Where a script of a task is: in the code's archive, or else where it lies. Raises ``CodeUnavailable``."""
-        if location.sha256 is None:
+        """Where a script of a task is: in the code's archive, or for one that is not of the archived folder where it lies.
+
+        Raises ``CodeUnavailable``, or ``CodeMoved`` for one of that folder that is not in the archive.
+        """
+        inside = None if location.sha256 is None else self._inside(location, script)
+        if inside is None:
             return script
-        inside = self._inside(location, script)
-        return str(inside) if inside is not None and inside.is_file() else script
+        if not inside.is_file():
+            # What lies at the place instead was not shipped: it may be anybody's.
+            raise CodeMoved(f"{script} is not in the archive of the pipeline's code: apply it again")
+        return str(inside)
 
     def _inside(self, location: CodeLocation, file: str) -> Path | None:
         """The file in the unpacked archive; ``None`` where it is not of the archived folder."""
         assert location.sha256 is not None and location.root is not None
-        if not Path(file).is_relative_to(location.root):
+        if not is_inside(file, location.root):
             return None
         return self._unpacked(location.sha256) / Path(file).relative_to(location.root)
 

@@ -7,6 +7,7 @@ import signal
 import string
 import subprocess
 import sys
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -58,13 +59,14 @@ class Submits:
     def run(self, task: TaskDefinition) -> None:
         """Run a task's script to its end. Raises ``SubmitFailed`` or ``BadArgument``."""
         assert task.submit is not None
-        process = self._start(self.command(task.submit))
-        try:
-            last = _pass_on(process)
-            status = process.wait()
-        finally:
-            with self._lock:
-                self._running.discard(process)
+        with tempfile.TemporaryDirectory(prefix="retrofill-script-") as folder:
+            process = self._start(self.command(task.submit, Path(folder)))
+            try:
+                last = _pass_on(process)
+                status = process.wait()
+            finally:
+                with self._lock:
+                    self._running.discard(process)
         if status != 0:
             raise SubmitFailed(f"{task.submit.script} ended with status {status}:\n" + "\n".join(last))
 
@@ -75,9 +77,10 @@ class Submits:
             for process in self._running:
                 _kill_group(process)
 
-    def command(self, submit: SubmitScript) -> list[str]:
-        """The whole command line."""
+    def command(self, submit: SubmitScript, folder: Path) -> list[str]:
+        """The whole command line; Spark's settings, of which some may be secrets, are in files in ``folder``."""
         from retrofill.stack.java import find, spark_submit_command
+        from retrofill.stack.private import write_properties
 
         launch = self._launch
         conf = {
@@ -87,10 +90,10 @@ class Submits:
             **submit.conf,
         }
         return [
-            *spark_submit_command(find(self._settings), conf=conf),
+            *spark_submit_command(find(self._settings), folder / "jvm.options", conf=conf),
             "--master",
             self._settings.spark_submit_master,
-            *(part for key, value in conf.items() for part in ("--conf", f"{key}={value}")),
+            *write_properties(folder / "spark.properties", conf),
             submit.script,
             *format_args(submit.args, launch),
         ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, JsonValue
 
@@ -19,6 +19,7 @@ CAUSE = "Who asked: a user, or on_run_failure after a run failed for good"
 class BackfillRequested(Message):
     """A wish: run ``pipeline`` for every logical date in the closed range from ``from`` to ``to``."""
 
+    of_users: ClassVar[bool] = True
     type: Literal["BackfillRequested"] = "BackfillRequested"
     id: str | None = Field(None, description="Optional; equal to the key")
     pipeline: str = Field(min_length=1, max_length=200, description="Name of the pipeline")
@@ -46,18 +47,21 @@ class BackfillRequested(Message):
 class BackfillPauseRequested(Message):
     """A wish: start no new run; live ones end."""
 
+    of_users: ClassVar[bool] = True
     type: Literal["BackfillPauseRequested"] = "BackfillPauseRequested"
 
 
 class BackfillResumeRequested(Message):
     """A wish: go on."""
 
+    of_users: ClassVar[bool] = True
     type: Literal["BackfillResumeRequested"] = "BackfillResumeRequested"
 
 
 class BackfillCancelRequested(Message):
     """A wish: cancel what has not ended."""
 
+    of_users: ClassVar[bool] = True
     type: Literal["BackfillCancelRequested"] = "BackfillCancelRequested"
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 from math import isfinite
-from typing import Any, NoReturn, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from retrofill.messages.explain import explain
 
 MAX_INT = 2**63 - 1
 # What validates, stores and prints a message may recurse over it.
@@ -46,6 +48,9 @@ class Facts(BaseModel):
 
 class Message(Facts):
     """One fact or wish on a topic. ``in_reply_to`` is the ``ce_id`` that it answers."""
+
+    # Whether people write it by hand: then an unknown field is a mistake, and is refused.
+    of_users: ClassVar[bool] = False
 
     type: str = Field("", description="Name of the message type")
     version: int = Field(VERSION, ge=1, le=VERSION, description="Major version of the message's format")
@@ -101,18 +106,9 @@ def decode(value: bytes | None, header_type: str | None = None) -> Message:
         raise Undecodable(f"unknown message type {named!r}")
     _refuse_newer(named, body.get("version"))
     try:
-        return model.model_validate({**body, "type": named})
+        return model.model_validate({**body, "type": named}, extra="forbid" if model.of_users else "ignore")
     except ValidationError as e:
-        raise Undecodable(f"{named}: {explain(e)}") from e
-
-
-def explain(error: ValidationError) -> str:
-    """The first few complaints of pydantic in one line: where and what."""
-    parts = []
-    for complaint in error.errors(include_url=False)[:3]:
-        where = ".".join(str(step) for step in complaint["loc"]) or "body"
-        parts.append(f"{where}: {complaint['msg'].removeprefix('Value error, ')}")
-    return "; ".join(parts)
+        raise Undecodable(f"{named}: {explain(e, model)}") from e
 
 
 def _refuse_registry_prefix(value: bytes) -> None:

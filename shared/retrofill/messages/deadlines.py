@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, JsonValue
 
@@ -108,6 +108,7 @@ class CallbackRequested(Message):  # type: ignore[no-redef]  # the plugin takes 
 class CallbackReplayRequested(Message):
     """A wish: call a callback that failed for good once more, from its first try."""
 
+    of_users: ClassVar[bool] = True
     type: Literal["CallbackReplayRequested"] = "CallbackReplayRequested"
     deadline_id: DeadlineId
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -14,6 +14,7 @@ from retrofill.messages.fields import Explanation, PipelineName
 class PipelineApplied(Message):
     """The whole definition of a pipeline; later ones replace it for later backfills."""
 
+    of_users: ClassVar[bool] = True
     type: Literal["PipelineApplied"] = "PipelineApplied"
     pipeline: PipelineDefinition = Field(description="The definition; its name is the key")
 

@@ -22,8 +22,10 @@ All topics and all messages on them. The same as files for programs: [JSON Schem
 [AsyncAPI](../schemas/asyncapi.yaml). Topics are named with the default prefix, the setting `RETROFILL_TOPIC_PREFIX`.
 
 - A value is UTF-8 JSON, one object. `type` says which message it is, or else the header `ce_type`.
-- Unknown fields are ignored. Later releases may add fields and message types, and values to what events say. What is there
-  stays, and what you may send stays good. A change that breaks readers has another `version`.
+- In what you write by hand (requests, commands, definitions, replays) an unknown field is refused, with the nearest known
+  name. In all other messages unknown fields are ignored: be as tolerant when you read them.
+- Later releases may add fields and message types, and values to what events say. What is there stays, and what you may send
+  stays good. A change that breaks readers has another `version`.
 - A service puts a message whose version is newer than it knows, or whose type it does not know, into the
   [dead letters](bad-input.md), which say so.
 - Moments have a UTC offset (RFC 3339). Every message may have `version` (default 1) and `in_reply_to`, the `ce_id` of the

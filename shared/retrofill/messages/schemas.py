@@ -38,6 +38,10 @@ def schema_of(model: type[Message]) -> Document:
     if "JsonValue" in schema.get("$defs", {}):
         schema["$defs"]["JsonValue"] = {"description": "Any JSON value."}
     _leave_out(schema, "discriminator")
+    if model.of_users:
+        for each in (schema, *schema.get("$defs", {}).values()):
+            if "properties" in each:
+                each["additionalProperties"] = False
     return {"$schema": DIALECT, **schema, "examples": [example_of(model.__name__)]}
 
 

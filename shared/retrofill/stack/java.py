@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from retrofill.settings import Settings
+from retrofill.stack.private import write_options
 
 SUPPORTED = (17, 21)
 SYSTEM_TRUST_STORE = Path("/etc/ssl/certs/java/cacerts")
@@ -95,15 +96,19 @@ def spark_command(java: Path, main: str, jvm_options: Sequence[str] = (), classp
 
 
 def spark_submit_command(
-    java: Path, jvm_options: Sequence[str] = (), conf: Mapping[str, str] | None = None
+    java: Path, private: Path, jvm_options: Sequence[str] = (), conf: Mapping[str, str] | None = None
 ) -> list[str]:
-    """``spark-submit``; ``conf`` is what the driver is to have, of which some is its JVM's, which is this very process."""
+    """``spark-submit``; ``conf`` is what the driver is to have, of which some is its JVM's, which is this very process.
+
+    Options that somebody set, as ``-Djavax.net.ssl.keyStorePassword=…``, go into the file ``private``.
+    """
     conf = conf or {}
     memory = conf.get("spark.driver.memory")
+    extra = shlex.split(conf.get("spark.driver.extraJavaOptions", ""))
     options = [
         *jvm_options,
         *([f"-Xmx{memory}"] if memory else []),
-        *shlex.split(conf.get("spark.driver.extraJavaOptions", "")),
+        *(write_options(private, extra) if extra else []),
     ]
     more = conf.get("spark.driver.extraClassPath")
     return spark_command(java, "org.apache.spark.deploy.SparkSubmit", options, [more] if more else [])

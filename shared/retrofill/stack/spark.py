@@ -9,6 +9,7 @@ from pathlib import Path
 from retrofill.settings import Settings
 from retrofill.stack.java import spark_submit_command
 from retrofill.stack.layout import SPARK, Layout
+from retrofill.stack.private import write_properties
 
 
 def prepare(layout: Layout, settings: Settings, java: Path, port: int) -> list[str]:
@@ -41,11 +42,13 @@ def connect_command(
         "spark.driver.memory": settings.spark_driver_memory,
         **settings.spark_conf,
     }
+    options = ["-XX:+UseSerialGC", f"-Dderby.system.home={data}", *java_options]
+    data.mkdir(parents=True, exist_ok=True)
     return [
-        *spark_submit_command(java, ["-XX:+UseSerialGC", f"-Dderby.system.home={data}", *java_options], conf),
+        *spark_submit_command(java, data / "jvm.options", options, conf),
         "--class", "org.apache.spark.sql.connect.service.SparkConnectServer",
         "--master", settings.spark_master or f"local[{settings.spark_cores or os.cpu_count() or 2}]",
         "--name", "retrofill-connect",
-        *(part for name, value in conf.items() for part in ("--conf", f"{name}={value}")),
+        *write_properties(data / "spark.properties", conf),
         "spark-internal",
     ]  # fmt: skip

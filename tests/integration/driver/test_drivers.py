@@ -292,7 +292,7 @@ def test_a_driver_whose_broker_is_silent_ends_with_its_lease(world: World, monke
 def test_a_whole_run_by_spark_submit_with_a_script(world: World) -> None:
     (world.out / "job.py").write_text(SCRIPT)
     launch = world.launch(SUBMITTED, tests=str(Path(__file__).parents[3]))
-    executor = world.executor()
+    executor = world.executor(script_allow=[str(world.out / "job.py")])
     executor.launch(launch)
     assert executor.hosted() == {(launch.run_id, 1, 0)}
     assert world.host.ended(240)[:3] == (launch.run_id, 1, True)

@@ -191,6 +191,14 @@ def test_scripts_are_taken_from_the_archive_where_they_are_in_it(shipped: Shippe
     one = shipped("one")
     code, script = from_store(tmp_path), str(tmp_path / "flows" / "flow.py")
     assert code.script(one, script) == str(tmp_path / "home" / "code-cache" / str(one.sha256) / "flow.py")
-    for elsewhere in (str(tmp_path / "flows" / "not_there.py"), "s3://bucket/job.py", "/jobs/job.py"):
+    for elsewhere in ("s3://bucket/job.py", "/jobs/job.py"):
         assert code.script(one, elsewhere) == elsewhere
+    (tmp_path / "flows" / "came_later.py").write_text("")
+    with pytest.raises(CodeMoved, match=r"came_later\.py is not in the archive"):
+        code.script(one, str(tmp_path / "flows" / "came_later.py"))
+    # Out of the folder again: nothing of the archive, and nothing that the archive may name.
+    out = f"{tmp_path}/flows/../came_later.py"
+    assert code.script(one, out) == out
+    with pytest.raises(CodeMoved):
+        code.pipeline(one.model_copy(update={"file": out}))
     assert code.script(one.model_copy(update={"sha256": None, "root": None}), script) == script

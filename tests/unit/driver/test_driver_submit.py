@@ -46,7 +46,7 @@ def launch(script: str = "x.py", args: tuple[str, ...] = ()) -> Launch:
 class Plain(Submits):
     """Without Spark around the script."""
 
-    def command(self, submit: Any) -> list[str]:
+    def command(self, submit: Any, folder: Path) -> list[str]:
         return [sys.executable, submit.script]
 
 

@@ -12,6 +12,7 @@ import pytest
 from tests.support import freeze
 from tests.support.compatible import breaks
 
+from retrofill.bus.topics import Topic
 from retrofill.messages import Undecodable, decode
 from retrofill.messages.base import REGISTRY, VERSION
 from retrofill.messages.schemas import schema_of
@@ -52,10 +53,20 @@ def test_a_released_message_is_read_with_all_that_it_says(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
-def test_fields_that_are_not_known_are_passed_over(path: Path) -> None:
+def test_fields_that_are_not_known_are_passed_over_but_in_what_users_write(path: Path) -> None:
     sample = read(path)
-    newer = {"later": {"a": [1]}, **with_more(sample)}
-    assert decode(json.dumps(newer).encode()) == decode(json.dumps(sample).encode())
+    newer = json.dumps({**with_more(sample), "later": {"a": [1]}}).encode()
+    if REGISTRY[path.name.partition(".")[0]].of_users:
+        with pytest.raises(Undecodable, match="unknown field 'later'"):
+            decode(newer)
+    else:
+        assert decode(newer) == decode(json.dumps(sample).encode())
+
+
+def test_what_users_write_is_what_others_send_but_for_reports() -> None:
+    """Drivers of two releases report to one run-starter, so what they send is read like what services send."""
+    of_drivers = {model.__name__ for model in TRAFFIC[Topic.RUN_REPORTS].of_others}
+    assert {name for name, model in REGISTRY.items() if model.of_users} == OF_OTHERS - of_drivers
 
 
 def with_more(body: Any) -> Any:

@@ -49,15 +49,18 @@ def test_a_pipelines_settings_win_over_those_of_all_submits() -> None:
     assert conf["spark.app.name"] == "retrofill p 2020-01-01T00:00:00+00:00"
 
 
-def test_what_is_of_the_jvm_in_client_mode_reaches_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_of_the_jvm_in_client_mode_reaches_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
     conf = {
         "spark.driver.memory": "3g",
         "spark.driver.extraJavaOptions": "-Da=b '-Dc=d e'",
         "spark.driver.extraClassPath": "/more.jar",
     }
-    command = spark_submit_command(JAVA, conf=conf)
-    assert {"-Xmx3g", "-Da=b", "-Dc=d e"} <= set(command)
+    options = tmp_path / "jvm.options"
+    command = spark_submit_command(JAVA, options, conf=conf)
+    assert {"-Xmx3g", f"@{options}"} <= set(command)
+    assert options.read_text().splitlines() == ['"-Da=b"', '"-Dc=d e"']
+    assert options.stat().st_mode & 0o077 == 0
     assert command[command.index("-cp") + 1].split(":")[:2] == ["/more.jar", "/etc/hadoop"]
     assert command[-1] == "org.apache.spark.deploy.SparkSubmit"
 

@@ -1,0 +1,75 @@
+"""How drivers log in to Kafka: as themselves, never with what the run-starter logs in with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from retrofill.bus.clients import security
+from retrofill.bus.topics import DRIVER
+from retrofill.settings import NotConfigured, Settings
+
+# Properties of librdkafka that say or prove who somebody is.
+_IDENTITY = (
+    "ssl.key", "ssl.certificate", "ssl.keystore", "ssl.engine", "ssl_key", "ssl_certificate",
+    "sasl.username", "sasl.password", "sasl.oauthbearer", "sasl.kerberos",
+)  # fmt: skip
+
+
+def login(settings: Settings) -> dict[str, str]:
+    """The variables with a driver's login. Raises ``NotConfigured`` where that would be the run-starter's.
+
+    A password that all share is the driver's, too, where none has one of its own.
+    """
+    own = settings.acting_as(DRIVER)
+    told: dict[str, str] = {}
+    if own.kafka_username is not None and own.kafka_password is not None:
+        told["RETROFILL_KAFKA_USERNAME"] = own.kafka_username
+        told["RETROFILL_KAFKA_PASSWORD"] = own.kafka_password.get_secret_value()
+    config = {name: value.get_secret_value() for name, value in _config(settings).items()}
+    if config:
+        told["RETROFILL_KAFKA_CONFIG"] = json.dumps(config)
+    return told | _certificate(settings)
+
+
+def _config(settings: Settings) -> dict[str, SecretStr]:
+    if settings.kafka_driver_config:
+        return settings.kafka_driver_config
+    if found := sorted(name for name in settings.kafka_config if name.startswith(_IDENTITY)):
+        raise NotConfigured(
+            "RETROFILL_KAFKA_DRIVER_CONFIG",
+            f"RETROFILL_KAFKA_CONFIG has the run-starter's own login ({', '.join(found)}), which its drivers must not have: "
+            "set RETROFILL_KAFKA_DRIVER_CONFIG to what they are to have instead",
+        )
+    return settings.kafka_config
+
+
+def _certificate(settings: Settings) -> dict[str, str]:
+    """Of mutual TLS, the driver's certificate and key."""
+    certificate, key = settings.kafka_driver_ssl_certificate, settings.kafka_driver_ssl_key
+    if "ssl.key.location" not in security(settings):
+        return {}
+    if certificate is None or key is None:
+        raise NotConfigured(
+            "RETROFILL_KAFKA_DRIVER_SSL_KEY",
+            "Kafka is reached by mutual TLS and drivers have no key of their own: set RETROFILL_KAFKA_DRIVER_SSL_CERTIFICATE and "
+            "RETROFILL_KAFKA_DRIVER_SSL_KEY to files with a certificate and key of the driver, which are not the run-starter's",
+        )
+    if settings.kafka_ssl_key is not None and _same(key, settings.kafka_ssl_key):
+        raise NotConfigured(
+            "RETROFILL_KAFKA_DRIVER_SSL_KEY",
+            f"RETROFILL_KAFKA_DRIVER_SSL_KEY ({key}) is the run-starter's own key: give drivers one of their own",
+        )
+    told = {"RETROFILL_KAFKA_SSL_CERTIFICATE": str(certificate), "RETROFILL_KAFKA_SSL_KEY": str(key)}
+    password = settings.kafka_driver_ssl_key_password
+    return told if password is None else {**told, "RETROFILL_KAFKA_SSL_KEY_PASSWORD": password.get_secret_value()}
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return one.resolve() == other.resolve() or one.read_bytes() == other.read_bytes()
+    except OSError:
+        # The driver's may be only where drivers run, in a cluster.
+        return False

@@ -1,0 +1,135 @@
+"""What a definition may ask of Spark: settings that load no code, and scripts that were shipped with it. Pure.
+
+A definition arrives as a message, so the right to publish one must not bring code along
+(docs/decisions/what-definitions-may-load.md).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
+
+from retrofill.domain.pipeline import CodeLocation, PipelineDefinition
+from retrofill.masking import hides
+
+# Stands for the two lists below in RETROFILL_SPARK_CONF_ALLOW.
+DEFAULT = "default"
+# How much of what Spark has, and how it plans and writes: nothing here names a class, a program, a file or an address.
+_SETTINGS = (
+    "spark.app.name",
+    "spark.cores.max",
+    "spark.default.parallelism",
+    "spark.driver.cores",
+    "spark.driver.maxResultSize",
+    "spark.driver.memory",
+    "spark.driver.memoryOverhead",
+    "spark.driver.memoryOverheadFactor",
+    "spark.dynamicAllocation.*",
+    "spark.executor.cores",
+    "spark.executor.heartbeatInterval",
+    "spark.executor.instances",
+    "spark.executor.memory",
+    "spark.executor.memoryOverhead",
+    "spark.executor.memoryOverheadFactor",
+    "spark.executor.pyspark.memory",
+    "spark.locality.wait*",
+    "spark.memory.fraction",
+    "spark.memory.offHeap.enabled",
+    "spark.memory.offHeap.size",
+    "spark.memory.storageFraction",
+    "spark.network.timeout",
+    "spark.rdd.compress",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime",
+    "spark.scheduler.minRegisteredResourcesRatio",
+    "spark.scheduler.mode",
+    "spark.scheduler.pool",
+    "spark.shuffle.compress",
+    "spark.shuffle.file.buffer",
+    "spark.shuffle.spill.compress",
+    "spark.speculation*",
+    "spark.sql.*",
+    "spark.task.cpus",
+    "spark.task.maxFailures",
+)
+# What of these loads classes, starts a program, or lets somebody reach files or secrets of the server.
+_BUT = (
+    "spark.sql.*[cC]lass",
+    "spark.sql.*Classes",
+    "spark.sql.*Listeners",
+    "spark.sql.*Providers",
+    "spark.sql.artifact.*",
+    "spark.sql.cache.serializer",
+    "spark.sql.catalog.*",
+    "spark.sql.catalogImplementation",
+    "spark.sql.columnar.*",
+    "spark.sql.execution.pyspark.python",
+    "spark.sql.extensions*",
+    "spark.sql.hive.*",
+    "spark.sql.legacy.hive.*",
+    "spark.sql.legacy.setCommandRejectsSparkCoreConfs",
+    "spark.sql.redaction.*",
+)
+_PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
+
+
+def refusal(
+    definition: PipelineDefinition, settings_allowed: Iterable[str], scripts_allowed: Iterable[str]
+) -> str | None:
+    """Why the definition may not run, in one line; ``None`` where it may."""
+    return next(_refusals(definition, tuple(settings_allowed), tuple(scripts_allowed)), None)
+
+
+def _refusals(definition: PipelineDefinition, settings: Sequence[str], scripts: Sequence[str]) -> Iterator[str]:
+    yield from _of_settings("spark_conf", definition.spark_conf, settings)
+    for task in definition.tasks:
+        if task.submit is None:
+            continue
+        yield from _of_settings(f"conf of task {task.name!r}", task.submit.conf, settings)
+        if not (_is_shipped(task.submit.script, definition.code) or _is_listed(task.submit.script, scripts)):
+            yield (
+                f"task {task.name!r} may not run the script {task.submit.script!r}, which is not shipped with the pipeline's "
+                "code: put it beside the pipeline's file and apply that with a code store, or add its address to "
+                "RETROFILL_SCRIPT_ALLOW of the planner and the run-starter"
+            )
+
+
+def _of_settings(where: str, names: Iterable[str], allowed: Sequence[str]) -> Iterator[str]:
+    for name in names:
+        if not setting_allowed(name, allowed):
+            yield (
+                f"{where}: a definition may not set {name[:200]!r}, which may load code, reach what is not its own or be a "
+                "secret: set it where Spark runs (RETROFILL_SPARK_SUBMIT_CONF, or the Spark Connect server), or add it to "
+                "RETROFILL_SPARK_CONF_ALLOW of the planner and the run-starter"
+            )
+
+
+def setting_allowed(name: str, allowed: Iterable[str]) -> bool:
+    """Whether a definition may have this setting of Spark."""
+    return _PLAIN.fullmatch(name) is not None and any(
+        _by_default(name) if pattern == DEFAULT else fnmatchcase(name, pattern) for pattern in allowed
+    )
+
+
+def _by_default(name: str) -> bool:
+    # A definition is on a topic and in a table, for many to read: secrets are set where Spark runs.
+    return _any(name, _SETTINGS) and not _any(name, _BUT) and not hides(name)
+
+
+def _any(text: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(text, pattern) for pattern in patterns)
+
+
+def _is_shipped(script: str, code: CodeLocation) -> bool:
+    return code.sha256 is not None and code.root is not None and is_inside(script, code.root)
+
+
+def is_inside(path: str, root: str) -> bool:
+    """Whether ``path`` is in the folder ``root``, by its text alone: one that leads out of it again is not."""
+    return path.startswith(f"{root.rstrip('/')}/") and ".." not in path.split("/")
+
+
+def _is_listed(script: str, allowed: Iterable[str]) -> bool:
+    # Spark decodes addresses, where %2e%2e leads out as well; and what begins like an option is no script to it.
+    leads_out = ".." in script.split("/") or "%" in script
+    return not leads_out and not script.startswith("-") and _any(script, allowed)

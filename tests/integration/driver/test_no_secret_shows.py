@@ -1,0 +1,141 @@
+"""A secret in every setting that may hold one, and real runs with them: none shows where people or programs look."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.support.installation import ROOT, Installation, until
+from tests.support.spark_cluster import connect_process
+
+from retrofill.bus.topics import Topic
+from retrofill.loading import load_pipelines
+from retrofill.settings import Settings
+from retrofill.stack import java
+
+pytestmark = pytest.mark.spark
+CANARY = "hunter2-canary"
+# Without what they are for, these change nothing here.
+SPARK = {
+    "spark.hadoop.fs.s3a.secret.key": CANARY,
+    "spark.hadoop.fs.azure.account.key.x": CANARY,
+    "spark.driver.extraJavaOptions": f"-Dx.keyStorePassword={CANARY} '-Dx.note=a b'",
+}
+CODE = """
+import pathlib, time
+from retrofill import Pipeline
+p = Pipeline("p", schedule="@daily")
+s = Pipeline("s", schedule="@daily", executor="spark-submit")
+
+@p.task
+def connected(run):
+    assert run.spark.range(5).count() == 5
+
+p.submit("script", "job.py", args=["{conf.out}"], after=connected)
+
+@s.task
+def submitted(run):
+    conf = run.spark.sparkContext.getConf()
+    assert conf.get("spark.hadoop.fs.s3a.secret.key").startswith("hunter2")
+    assert run.spark.sparkContext._jvm.java.lang.System.getProperty("x.note") == "a b"
+    out = pathlib.Path(run.conf["out"])
+    (out / "submitted").touch()
+    while not (out / "go").exists() and out.exists():
+        time.sleep(0.05)
+"""
+# It needs no Spark: it is started by one.
+SCRIPT = """
+import pathlib, sys, time
+out = pathlib.Path(sys.argv[1])
+(out / "script").touch()
+while not (out / "go").exists() and out.exists():
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path, list[psutil.Process]]]:
+    """A Connect server that asks for a token: its address with that, its folder, its processes."""
+    home = tmp_path_factory.mktemp("connect")
+    settings = Settings(home=home, spark_cores=2, spark_conf={**SPARK, "spark.connect.authenticate.token": CANARY})
+    with connect_process(settings, java.find(settings)) as (remote, process):
+        address = remote.replace("127.0.0.1", "localhost")
+        yield f"{address}/;token={CANARY};user_id=somebody", home, [psutil.Process(process.pid)]
+
+
+def secrets(remote: str, out: Path) -> dict[str, str]:
+    """The settings of a run-starter with a secret wherever there may be one."""
+    return {
+        "RETROFILL_SPARK_REMOTE": remote,
+        "RETROFILL_SPARK_CONF": json.dumps(SPARK),
+        "RETROFILL_SPARK_SUBMIT_CONF": json.dumps(SPARK),
+        # A spark-submit may take long to begin where the machine is busy.
+        "RETROFILL_LEASE_SECONDS": "600",
+        "RETROFILL_SCRIPT_ALLOW": json.dumps([str(out / "job.py")]),
+        "RETROFILL_KAFKA_PASSWORD": CANARY,
+        "RETROFILL_KAFKA_PASSWORDS": json.dumps({"driver": CANARY, "operator": CANARY}),
+        "RETROFILL_KAFKA_SSL_KEY_PASSWORD": CANARY,
+        "RETROFILL_KAFKA_DRIVER_SSL_KEY_PASSWORD": CANARY,
+        "RETROFILL_KAFKA_DRIVER_CONFIG": json.dumps({"sasl.oauthbearer.client.secret": CANARY}),
+        "RETROFILL_WEBHOOK_SECRETS": json.dumps({"default": ["whsec_aHVudGVyMi1jYW5hcnktaHVudGVyMi1jYW5hcnk="]}),
+    }
+
+
+def families(roots: list[psutil.Process]) -> list[psutil.Process]:
+    return [each for root in roots for each in (root, *root.children(recursive=True))]
+
+
+def test_no_secret_shows(
+    installation: Installation, server: tuple[str, Path, list[psutil.Process]], tmp_path: Path
+) -> None:
+    remote, spark_home, processes = server
+    given = secrets(remote, tmp_path)
+    (tmp_path / "pipeline.py").write_text(CODE)
+    (tmp_path / "job.py").write_text(SCRIPT)
+    installation.start("backfill-planner", **given)
+    starter = installation.start("run-starter", RETROFILL_DRIVER_SLOTS="2", **given)
+    for pipeline, location in load_pipelines(tmp_path / "pipeline.py"):
+        installation.apply(pipeline.to_definition(location))
+    ids = [installation.request(name, "2020-01-01", "2020-01-01", conf={"out": str(tmp_path)}) for name in "ps"]
+    for name in ("script", "submitted"):
+        until((tmp_path / name).exists, f"{name} is at work", starter.said, 300)
+    commands = {each.pid: each.cmdline() for each in families([*processes, psutil.Process(starter.process.pid)])}
+    (tmp_path / "go").touch()
+    assert [installation.wait_state(id, "succeeded", "failed") for id in ids] == ["succeeded", "succeeded"]
+    # The server, the starter, warm drivers, a submitted driver with its Python, a script with its own, and their guards.
+    assert len(commands) >= 8
+    assert [command for command in commands.values() if CANARY in " ".join(command)] == []
+    shown = {"a setting": repr(Settings.model_validate({"spark_remote": remote, "spark_conf": SPARK}))}
+    for command in (["config"], ["config", "--json"], ["status"], ["status", "--json"], ["pipelines", "show", "s"]):
+        shown[" ".join(command)] = output(installation, given, command)
+    assert "user_id=somebody" in shown["config"]
+    for home in (installation.settings.home, spark_home):
+        shown |= {str(log): log.read_text(errors="replace") for log in home.rglob("*.log*")}
+    assert str(installation.settings.home / "logs" / "drivers.log") in shown
+    for topic in Topic:
+        shown[topic] = "".join(f"{e.key} {e.value!r} {e.headers}" for e in installation.events(topic))
+    tables = installation.query("SELECT tablename AS name FROM pg_tables WHERE schemaname = 'retrofill'")
+    for table in (row["name"] for row in tables):
+        shown[table] = str(installation.query(f"SELECT t::text AS row FROM {table} AS t"))  # type: ignore[arg-type]
+    assert [place for place, text in shown.items() if CANARY in text or "aHVudGVy" in text] == []
+
+
+def output(installation: Installation, given: dict[str, str], command: list[str]) -> str:
+    """What a command prints, on both."""
+    done = subprocess.run(
+        [sys.executable, "-c", "from retrofill.cli.main import run; run()", *command],
+        cwd=ROOT,
+        env={**os.environ, **installation.environment(), **given},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr

@@ -1,0 +1,143 @@
+"""What a definition may ask of Spark: nothing that brings code along, unless the operator says so."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from typing import Any
+
+import pytest
+
+from retrofill.domain.allowed import DEFAULT, refusal, setting_allowed
+from retrofill.domain.pipeline import PipelineDefinition
+from retrofill.stack.java import spark_jars
+
+SHIPPED = {"file": "/flows/p.py", "attribute": "p", "sha256": "0" * 64, "root": "/flows"}
+IN_PLACE = {"file": "/flows/p.py", "attribute": "p"}
+
+
+def definition(script: str | None = None, code: dict[str, str] | None = None, **more: Any) -> PipelineDefinition:
+    task = {"name": "a"} if script is None else {"name": "a", "kind": "submit", "submit": {"script": script}}
+    given = {"name": "p", "schedule": "@daily", "tasks": [task], "code": code or SHIPPED, **more}
+    return PipelineDefinition.model_validate(given)
+
+
+LOADS_CODE = [
+    *("spark.jars", "spark.jars.packages", "spark.jars.repositories", "spark.plugins", "spark.files", "spark.archives"),
+    *("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions", "spark.executor.defaultJavaOptions"),
+    *("spark.driver.extraClassPath", "spark.executor.extraClassPath", "spark.executor.extraLibraryPath"),
+    *(
+        "spark.submit.pyFiles",
+        "spark.extraListeners",
+        "spark.sql.extensions",
+        "spark.sql.catalog.c",
+        "spark.sql.catalog.c.uri",
+    ),
+    *(
+        "spark.sql.queryExecutionListeners",
+        "spark.sql.streaming.streamingQueryListeners",
+        "spark.sql.extendedExplainProviders",
+    ),
+    *(
+        "spark.sql.hive.metastore.jars",
+        "spark.sql.sources.commitProtocolClass",
+        "spark.sql.parquet.output.committer.class",
+    ),
+    *("spark.sql.cache.serializer", "spark.sql.execution.pyspark.python", "spark.pyspark.python", "spark.serializer"),
+    *(
+        "spark.kryo.registrator",
+        "spark.kryo.classesToRegister",
+        "spark.hadoop.fs.x.impl",
+        "spark.hadoop.fs.s3a.secret.key",
+    ),
+    *("spark.kubernetes.driver.podTemplateFile", "spark.kubernetes.container.image", "spark.executorEnv.PYTHONPATH"),
+    *("spark.kubernetes.driverEnv.X", "spark.yarn.appMasterEnv.X", "spark.yarn.dist.files", "spark.redaction.regex"),
+    *("spark.executor.resource.gpu.discoveryScript", "spark.master", "spark.remote", "spark.submit.deployMode"),
+    *(
+        "spark.sql.artifact.copyFromLocalToFs.allowDestLocal",
+        "spark.shuffle.manager",
+        "spark.sql.x.password",
+        "spark.sql.x\nspark.jars",
+        "",
+    ),
+]
+HARMLESS = [
+    *("spark.sql.shuffle.partitions", "spark.sql.session.timeZone", "spark.sql.sources.partitionOverwriteMode"),
+    *("spark.executor.memory", "spark.executor.cores", "spark.executor.instances", "spark.driver.memory"),
+    *("spark.dynamicAllocation.maxExecutors", "spark.default.parallelism", "spark.sql.ansi.enabled"),
+]
+
+
+@pytest.mark.parametrize("name", LOADS_CODE)
+def test_what_may_load_code_is_refused_unless_it_is_allowed_by_name(name: str) -> None:
+    message = refusal(definition(spark_conf={name: "x"}), [DEFAULT], [])
+    assert message is not None and repr(name) in message and "RETROFILL_SPARK_CONF_ALLOW" in message
+    assert "\n" not in message
+    task = {"name": "a", "kind": "submit", "submit": {"script": "/flows/a.py", "conf": {name: "x"}}}
+    assert (refusal(definition(tasks=[task]), [DEFAULT], []) or "").startswith("conf of task 'a': ")
+    if re.fullmatch(r"[\w.]+", name):
+        assert refusal(definition(spark_conf={name: "x"}), [DEFAULT, name], []) is None
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_what_loads_none_is_allowed_unless_the_operator_is_stricter(name: str) -> None:
+    assert refusal(definition(spark_conf={name: "x"}), [DEFAULT], []) is None
+    assert refusal(definition(spark_conf={name: "x"}), ["spark.sql.none.*"], []) is not None
+
+
+# Looked at one by one: numbers, switches and names of formats.
+LOOKED_AT = {
+    "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype", "spark.sql.legacy.useV1Command", "spark.sql.orc.impl",
+    "spark.sql.classic.shuffleDependency.fileCleanup.enabled",
+    "spark.sql.codegen.useIdInClassName", "spark.sql.legacy.raiseErrorWithoutErrorClass",
+    "spark.sql.optimizer.serializer.nestedSchemaPruning.enabled", "spark.sql.function.protobufExtensions.enabled",
+    "spark.sql.sources.disabledJdbcConnProviderList", "spark.sql.legacy.blockCreateTempTableUsingProvider",
+    "spark.sql.defaultColumn.allowedProviders", "spark.sql.execution.pythonUDF",
+    "spark.sql.execution.columnar.ArrowCachedBatchSerializer", "spark.sql.execution.columnar.DefaultCachedBatchSerializer",
+    "spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
+}  # fmt: skip
+
+
+def test_no_setting_of_this_spark_that_sounds_like_code_is_allowed_unseen() -> None:
+    """A new release of Spark may bring settings that load classes: whoever upgrades looks at those that this finds."""
+    (jar,) = spark_jars().glob("spark-catalyst_*.jar")
+    with zipfile.ZipFile(jar) as classes:
+        texts = b"".join(classes.read(name) for name in classes.namelist() if "internal/" in name and "SQLConf" in name)
+    names = {found.decode().rstrip(".") for found in re.findall(rb"spark\.sql\.[A-Za-z0-9_.]+", texts)}
+    assert len(names) > 500
+    suspicious = re.compile(
+        r"class|provider|listener|plugin|extension|jar|serializer|python$|command$|impl$", re.IGNORECASE
+    )
+    assert {name for name in names if suspicious.search(name) and setting_allowed(name, [DEFAULT])} <= LOOKED_AT
+
+
+@pytest.mark.parametrize("script", ["/flows/job.py", "/flows/jobs/report.py"])
+def test_a_script_that_was_shipped_may_run(script: str) -> None:
+    assert refusal(definition(script), [DEFAULT], []) is None
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [
+        ("/tmp/evil.py", SHIPPED),
+        ("/flows/../tmp/evil.py", SHIPPED),
+        ("https://evil.example/x.py", SHIPPED),
+        ("s3a://bucket/x.py", SHIPPED),
+        ("job.py", SHIPPED),
+        ("--jars=https://evil.example/x.jar", SHIPPED),
+        ("/flows/job.py", IN_PLACE),
+    ],
+)
+def test_a_script_from_elsewhere_may_not(script: str, code: dict[str, str]) -> None:
+    message = refusal(definition(script, code), [DEFAULT], ["/opt/jobs/*", "s3a://jobs/*"])
+    assert message is not None and repr(script) in message and "RETROFILL_SCRIPT_ALLOW" in message
+    assert "\n" not in message
+
+
+def test_a_script_may_be_where_the_operator_allows_it() -> None:
+    allowed = ["/opt/jobs/*", "s3a://jobs/*.py"]
+    for script in ("/opt/jobs/a.py", "s3a://jobs/x/b.py"):
+        assert refusal(definition(script, IN_PLACE), [DEFAULT], allowed) is None
+    for script in ("/opt/jobs/../../tmp/evil.py", "s3a://jobs/%2e%2e/evil.py", "/opt/jobs2/a.py"):
+        assert refusal(definition(script, IN_PLACE), [DEFAULT], allowed) is not None
+    assert refusal(definition("--jars=/x.jar"), [DEFAULT], ["*"]) is not None
