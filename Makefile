@@ -9,6 +9,7 @@ ONLY ?=
 SEED ?=
 ROUNDS ?= 1
 MARKDOWN ?=
+PROFILE ?=
 # Each has servers of its own, and waits for most of the time.
 WORKERS ?= 2
 PARALLEL = $(if $(filter-out 1,$(WORKERS)),-n $(WORKERS) --dist loadfile --no-loadscope-reorder)
@@ -47,8 +48,8 @@ test: setup lint types schemas ## what CI runs: all checks and tests (WORKERS=1:
 verify: setup lint types schemas ## the long tier: everything, nothing skipped; writes the results pages (SEED=: of the day)
 	$(BIN)/python -m tests.verify $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
 
-chaos: setup ## faults over a running workload, every promise checked (SEED=1 ROUNDS=2 ONLY=kills,rolling MARKDOWN=file)
-	$(BIN)/python -m tests.chaos --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) $(if $(MARKDOWN),--markdown $(MARKDOWN))
+chaos: setup ## faults over a running workload, every promise checked (SEED=1 ROUNDS=2 ONLY=kills,rolling PROFILE=verify MARKDOWN=file)
+	$(BIN)/python -m tests.chaos --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) $(if $(PROFILE),--profile $(PROFILE)) $(if $(MARKDOWN),--markdown $(MARKDOWN))
 
 bench: setup ## measure it beside bare peers and limits, into benchmarks/RESULTS.md (ONLY=accept: one of them)
 	$(BIN)/python -m benchmarks $(ONLY)

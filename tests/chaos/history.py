@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
 from retrofill.bus.topics import SERVICES, Topic
 from retrofill.store.tables import SERVICE_TABLES
+from tests.chaos import audit
 from tests.chaos.work import PART, label
 from tests.support.installation import Event, Installation
 
 Row = dict[str, Any]
+# The keys of messages that the workload spoiled begin so.
+POISON = "poison-"
+LETTERS = (str(Topic.DEAD_LETTERS),)
 TABLES = ("pipeline", "backfill", "backfill_request", "backfill_interval", "run", "task_run", "deadline", "callback")
 # Sessions of services that hold a transaction open, and locks that wait: after a heal there is neither for long.
 HELD = """
@@ -45,11 +49,16 @@ class Wish:
     step: timedelta = timedelta(days=1)
 
     @property
+    def starts(self) -> list[datetime]:
+        """The logical dates asked for; ``last`` is a whole day."""
+        start = datetime.combine(self.first, time(), UTC)
+        end = datetime.combine(self.last, time(), UTC) + timedelta(days=1)
+        return [start + n * self.step for n in range((end - start) // self.step)]
+
+    @property
     def days(self) -> list[str]:
-        """The labels of the logical dates asked for; ``last`` is a whole day."""
-        start = datetime.combine(self.first, time())
-        end = datetime.combine(self.last, time()) + timedelta(days=1)
-        return [label(start + n * self.step) for n in range((end - start) // self.step)]
+        """Their labels."""
+        return [label(start) for start in self.starts]
 
 
 @dataclass
@@ -66,7 +75,21 @@ class History:
     notes: list[Row] = field(default_factory=list)
     outputs: dict[tuple[str, str], str] = field(default_factory=dict)
     calls: list[Row] = field(default_factory=list)
-    """Calls of functions and webhooks: ``deadline`` and ``key``."""
+    """Calls of functions and webhooks: ``deadline``, ``key`` and ``at``, by the database's clock."""
+    alerts: dict[str, list[Row]] = field(default_factory=dict)
+    """The deadline alerts of each pipeline, as the workload wrote them."""
+    changes: list[Row] = field(default_factory=list)
+    """Every change of a state that was committed, as triggers noted it."""
+    committed: list[Row] = field(default_factory=list)
+    """Every event that was committed to an outbox, as triggers noted it."""
+    poison: dict[str, list[Event]] = field(default_factory=dict)
+    """What cannot be read, as it lies on each topic; it is left out of ``events``."""
+    poisoned: set[str] = field(default_factory=set)
+    """The keys of those of them that the broker acknowledged."""
+    clock_slack: timedelta = timedelta()
+    """How far the database's clock jumped at most."""
+    most_tries: int = 1000
+    """How often a callback may be called."""
     sampled: dict[str, int] = field(default_factory=dict)
     """The most live runs that Postgres ever showed, by backfill id, or by ``pipeline:`` and its name."""
     held: list[Row] = field(default_factory=list)
@@ -84,34 +107,56 @@ class History:
         return self.events.get(str(topic), [])
 
 
-def gather(
-    made: Installation,
-    folder: Path,
-    wishes: Mapping[str, Wish],
-    cancelled: set[str],
-    limits: Mapping[str, int],
-    hooks: Iterable[Row],
-    sampled: Mapping[str, int],
-    undrained: list[str],
-) -> History:
+@dataclass
+class Known:
+    """What the stage knows and no server says."""
+
+    folder: Path
+    wishes: Mapping[str, Wish]
+    cancelled: set[str]
+    limits: Mapping[str, int]
+    alerts: Mapping[str, list[Row]]
+    calls: Iterable[Row] = ()
+    """Of webhooks; those of functions are in a file."""
+    sampled: Mapping[str, int] = field(default_factory=dict)
+    undrained: list[str] = field(default_factory=list)
+    poisoned: set[str] = field(default_factory=set)
+    clock: Callable[[float], float] = lambda at: at
+    """What Postgres' clock said at a moment of the machine's."""
+    clock_slack: timedelta = timedelta()
+
+
+def gather(made: Installation, known: Known) -> History:
     """Read everything there is."""
     tables = [*TABLES]
     for package in SERVICE_TABLES:
         tables += [f"{package}_{kind}" for kind in ("outbox", "relay", "shard", "shard_offset")]
+    events = {str(topic): made.events(topic) for topic in Topic}
+    calls = [*_lines(known.folder / "calls.log"), *known.calls]
     return History(
-        wishes=dict(wishes),
-        limits=dict(limits),
-        cancelled=set(cancelled),
+        wishes=dict(known.wishes),
+        limits=dict(known.limits),
+        cancelled=set(known.cancelled),
         tables={name: made.query(f"SELECT * FROM {name}") for name in tables},
-        events={str(topic): made.events(topic) for topic in Topic},
-        notes=_lines(folder / "work.log"),
-        outputs=_outputs(folder / "output"),
-        calls=[*_lines(folder / "calls.log"), *hooks],
-        sampled=dict(sampled),
+        events={topic: [e for e in found if topic in LETTERS or not _spoiled(e)] for topic, found in events.items()},
+        poison={topic: [e for e in found if _spoiled(e)] for topic, found in events.items() if topic not in LETTERS},
+        poisoned=set(known.poisoned),
+        alerts=dict(known.alerts),
+        changes=audit.changes(made),
+        committed=audit.committed(made),
+        notes=_lines(known.folder / "work.log"),
+        outputs=_outputs(known.folder / "output"),
+        calls=[{**call, "at": datetime.fromtimestamp(known.clock(call["at"]), UTC)} for call in calls],
+        clock_slack=known.clock_slack,
+        sampled=dict(known.sampled),
         held=[*made.query(HELD), *made.query(WAITING)],
-        ends=_ends(made),
-        undrained=undrained,
+        ends=ends_of(made),
+        undrained=known.undrained,
     )
+
+
+def _spoiled(event: Event) -> bool:
+    return event.key.startswith(POISON)
 
 
 def _lines(path: Path) -> list[Row]:
@@ -119,7 +164,7 @@ def _lines(path: Path) -> list[Row]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def _ends(made: Installation) -> dict[tuple[str, str, int], int]:
+def ends_of(made: Installation) -> dict[tuple[str, str, int], int]:
     from confluent_kafka import TopicPartition
 
     from retrofill.bus.clients import reader

@@ -50,6 +50,7 @@ def giant(stage: Stage, days: int = 70, small: int = 100) -> None:
     stage.made.apply(
         daily("giant", schedule="* * * * *", max_active_runs=4, code={"file": work.__file__, "attribute": "work"})
     )
+    stage.limits["giant"] = 4
     wish = Wish("giant", "giant", FAR, FAR + timedelta(days=days - 1), limit=4, seconds=0, step=timedelta(minutes=1))
     with Memory(stage.crew) as memory:
         _ask(stage, [wish])

@@ -8,7 +8,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from pathlib import Path
@@ -17,13 +17,18 @@ from typing import Any
 import psycopg
 
 from retrofill.bus.topics import SERVICES, Topic
+from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.store.tables import SERVICE_TABLES
+from tests.chaos import audit
+from tests.chaos.clock import Clock
 from tests.chaos.crew import Crew
-from tests.chaos.history import History, Wish, gather
+from tests.chaos.history import History, Known, Wish, ends_of, gather
 from tests.chaos.limits_sampler import LimitsSampler
-from tests.chaos.workload import Player, Script, definitions, probe_id, request_of
+from tests.chaos.pipelines import definitions
+from tests.chaos.timed import TimedReceiver
+from tests.chaos.workload import Player, Script, probe_id, request_of
 from tests.support.installation import ROOT, Installation, Servers, alert, daily, until
-from tests.support.receiver import Answer, Receiver, receiving
+from tests.support.receiver import Answer
 
 SECRET = f"whsec_{base64.b64encode(b'c' * 24).decode()}"
 ENVIRONMENT = {
@@ -50,13 +55,17 @@ class Stage:
     folder: Path
     script: Script
     player: Player
-    receiver: Receiver
+    receiver: TimedReceiver
     servers: Servers | None = None
+    alerts: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     faults: Counter[str] = field(default_factory=Counter)
     recoveries: dict[str, list[float]] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     extra: dict[str, Wish] = field(default_factory=dict)
     """What scenarios ask for beside the script."""
+    clock: Clock = field(default_factory=Clock)
+    limits: dict[str, int] = field(default_factory=dict)
+    """Of pipelines beside the script's."""
     _probes: int = 0
 
     def fault(self, kind: str) -> None:
@@ -88,7 +97,7 @@ class Stage:
             " WHERE b.id = ANY(%s) AND b.state = 'succeeded' AND c.state = 'succeeded'"
         )
         until(
-            lambda: self._quietly(lambda: self.made.value(statement, wishes)) == len(wishes),
+            lambda: self.quietly(lambda: self.made.value(statement, wishes)) == len(wishes),
             f"everything moves again after {kind}",
             lambda: str(self.made.query("SELECT id, state FROM backfill WHERE id = ANY(%s)", wishes)),
             DRAIN_SECONDS,
@@ -98,7 +107,8 @@ class Stage:
         return seconds
 
     @staticmethod
-    def _quietly(ask: Callable[[], Any]) -> Any:
+    def quietly(ask: Callable[[], Any]) -> Any:
+        """What is asked of Postgres, or nothing while it is away."""
         try:
             return ask()
         except psycopg.Error:
@@ -107,6 +117,11 @@ class Stage:
     def wishes(self) -> dict[str, Wish]:
         """All that was asked for."""
         return {**self.script.wishes, **self.extra}
+
+
+def alerts_of(definition: PipelineDefinition) -> list[dict[str, Any]]:
+    """The alerts of a pipeline as data."""
+    return [each.model_dump(mode="json") for each in definition.deadlines]
 
 
 @contextmanager
@@ -123,8 +138,9 @@ def staged(
     folder = made.settings.home / "data"
     folder.mkdir()
     script = Script(seed)
+    audit.install(made)
     with (
-        receiving() as receiver,
+        closing(TimedReceiver()) as receiver,
         Crew(made, {**ENVIRONMENT, **(environment or {})}, replicas) as crew,
     ):
         hook = receiver.answer("/soon", Answer(503), Answer(503), Answer(204))
@@ -147,6 +163,7 @@ def staged(
             made.apply(definition)
         player = Player(made, script, folder, least)
         stage = Stage(made, crew, random.Random(seed), folder, script, player, receiver, servers)
+        stage.alerts = {each.name: alerts_of(each) for each in (*definitions(script, folder, hook), probe)}
         player.start()
         yield stage
         if player.is_alive():
@@ -160,22 +177,44 @@ def finish(stage: Stage, sampler: LimitsSampler) -> History:
     assert stage.crew.error is None, stage.crew.error
     sampler.stop()
     hooks = [
-        {"deadline": request.json["data"]["deadline_id"], "key": request.headers["webhook-id"]}
-        for request in stage.receiver.got("/soon")
+        {"deadline": request.json["data"]["deadline_id"], "key": request.headers["webhook-id"], "at": at}
+        for at, request in stage.receiver.timed("/soon")
     ]
     limits = {f"p{n}": stage.script.limit(n) for n in range(stage.script.pipelines)} | {PROBE: 4}
     return gather(
-        stage.made, stage.folder, stage.wishes(), stage.script.cancelled, limits, hooks, sampler.most, undrained
+        stage.made,
+        Known(
+            stage.folder,
+            stage.wishes(),
+            stage.script.cancelled,
+            limits | stage.limits,
+            stage.alerts,
+            hooks,
+            sampler.most,
+            undrained,
+            stage.player.spoiler.sent,
+            stage.clock.of_postgres,
+            stage.clock.slack,
+        ),
     )
 
 
 def drain(stage: Stage) -> list[str]:
     """Wait until nothing is left to do; returns what is left when the time is over."""
+
+    def left() -> list[str]:
+        stage.player.resume_paused()
+        return waiting(stage.made, stage.wishes())
+
+    return still_waiting(left)
+
+
+def still_waiting(ask: Callable[[], list[str]]) -> list[str]:
+    """What ``ask`` names when the time is over; nothing as soon as it names nothing."""
     left: list[str] = []
 
     def done() -> bool:
-        stage.player.resume_paused()
-        left[:] = waiting(stage.made, stage.wishes())
+        left[:] = ask()
         return not left
 
     try:
@@ -207,9 +246,7 @@ def waiting(made: Installation, wishes: dict[str, Wish]) -> list[str]:
 
 def unread(made: Installation) -> list[str]:
     """Topics that a service has not read to the end."""
-    from tests.chaos.history import _ends
-
-    ends = _ends(made)
+    ends = ends_of(made)
     left = []
     for service in SERVICES.values():
         for row in made.query(f"SELECT * FROM {service.package}_shard_offset"):

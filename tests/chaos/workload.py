@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from retrofill.bus.clients import producer
 from retrofill.bus.envelope import headers_of, wire_headers
 from retrofill.bus.topics import Topic
-from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.messages.backfills import (
     BackfillCancelRequested,
     BackfillPauseRequested,
@@ -28,13 +27,17 @@ from retrofill.messages.backfills import (
 )
 from retrofill.messages.base import Message
 from retrofill.messages.runs import ErrorInfo, RunReported
-from tests.chaos import work
 from tests.chaos.history import Wish
 from tests.chaos.promises.attempts import FORGED
-from tests.support.installation import Installation, alert, daily
+from tests.chaos.spoiling import Spoiler
+from tests.support.installation import Installation
 
 # While this many wishes are open, no further one is published.
 OPEN = 8
+# How many of the wishes are at the edge of the calendar, over days that were asked for before, for no pipeline at all.
+EDGES, AGAIN, UNKNOWN = 0.08, 0.2, 0.03
+# With each step of the script so many messages are published that nobody can read.
+SPOILED = 0.6
 PAUSED = "SELECT id FROM backfill WHERE state = 'paused'"
 DONE = """
 SELECT (SELECT count(*) FROM backfill WHERE ended_at IS NOT NULL AND id ~ '^s[0-9]')
@@ -63,6 +66,7 @@ class Script:
     pipelines: int = 3
     cancelled: set[str] = field(default_factory=set)
     wishes: dict[str, Wish] = field(default_factory=dict)
+    today: date = field(default_factory=lambda: datetime.now(UTC).date())
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
@@ -90,16 +94,21 @@ class Script:
         chance = self._random
         number = chance.randrange(self.pipelines)
         days = chance.randint(1, 5)
+        kind = chance.random()
         first = self._next[number]
-        if chance.random() < 0.2:
+        if kind < EDGES:
+            # Over the pipeline's first date, or over today: some of it is skipped, or all.
+            first = chance.choice([date(2000, 1, 1), self.today]) - timedelta(days=chance.randint(0, days))
+        elif kind < EDGES + AGAIN:
             # Over a range that was asked for before: refused, or what is left of it.
             first = max(date(2001, 1, 1), first - timedelta(days=chance.randint(1, 6)))
         last = first + timedelta(days=days - 1)
-        self._next[number] = max(self._next[number], last + timedelta(days=1))
+        if kind >= EDGES:
+            self._next[number] = max(self._next[number], last + timedelta(days=1))
         asked = [(first + timedelta(days=n)).isoformat() for n in range(days)]
         return Wish(
             id=f"s{self.seed}-{len(self.wishes)}",
-            pipeline=f"p{number}",
+            pipeline=f"p{number}" if chance.random() >= UNKNOWN else "nobody",
             first=first,
             last=last,
             limit=chance.randint(1, 3),
@@ -117,26 +126,6 @@ class Script:
         return [Order(wish.id, BackfillCancelRequested())] if fate < 0.25 else []
 
 
-def definitions(script: Script, folder: Path, webhook: str) -> list[PipelineDefinition]:
-    """The pipelines of a script: deadlines that are missed and such that are met, each kind of callback."""
-    function = {"callback": "note", "kwargs": {"path": str(folder / "calls.log")}}
-    alerts = [
-        alert("soon", "RUN_QUEUED_AT", 1.5, callback={"kind": "webhook", "url": webhook, "secret": "default"}),
-        alert("easy", "RUN_QUEUED_AT", 3600, callback={"kind": "webhook", "url": webhook, "secret": "default"}),
-        alert("slow", "RUN_STARTED_AT", 0.25),
-        alert("whole", "BACKFILL_REQUESTED_AT", 2, fire_on_failure=True, **function),
-    ]
-    return [
-        daily(
-            f"p{number}",
-            max_active_runs=script.limit(number),
-            deadlines=alerts,
-            code={"file": work.__file__, "attribute": "work"},
-        )
-        for number in range(script.pipelines)
-    ]
-
-
 class Player(threading.Thread):
     """Publishes a script until told to stop: each message one to three times, and the next when there is room for it."""
 
@@ -150,6 +139,7 @@ class Player(threading.Thread):
         self._producer: Producer = producer(made.settings, "player")
         self._stopping = threading.Event()
         self._forged: set[tuple[int, int]] = set()
+        self.spoiler = Spoiler(random.Random(script.seed + 2), f"s{script.seed}")
         self.error: BaseException | None = None
 
     def run(self) -> None:
@@ -157,6 +147,7 @@ class Player(threading.Thread):
         try:
             for step in self._script.steps():
                 self._publish(step)
+                self._spoil()
                 resume_at = time.monotonic() + RESUME_SECONDS
                 while not self._stopping.is_set() and self._busy():
                     self._stopping.wait(0.1)
@@ -195,6 +186,10 @@ class Player(threading.Thread):
         headers = {id(message): wire_headers(headers_of(message, "chaos")) for _, message in messages}
         for key, message in messages:
             self._produce(f"{self._made.settings.topic_prefix}{topic}", key, message.encode(), headers[id(message)])
+        self._flush()
+
+    def _flush(self) -> None:
+        """Until the broker has all, however long it is away."""
         while self._producer.flush(5) > 0 and not self._stopping.is_set():
             continue
         assert self._producer.flush(60) == 0, "the broker is away"
@@ -217,6 +212,14 @@ class Player(threading.Thread):
             self.send(Topic.BACKFILL_REQUESTS, step.backfill, step.message, copies)
         else:
             self.send(Topic.BACKFILL_REQUESTS, step.id, request_of(step, self._folder), copies)
+
+    def _spoil(self) -> None:
+        """Something between all this that nobody can read."""
+        if self._chance.random() < SPOILED:
+            topic, key, value, headers = self.spoiler.draw()
+            self._produce(f"{self._made.settings.topic_prefix}{topic}", key, value, headers)
+            self._flush()
+            self.spoiler.sent.add(key)
 
     def _busy(self) -> bool:
         try:

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 from retrofill.bus.topics import Topic
 from tests.chaos.history import History
-from tests.chaos.promises.limits import work_spans
-from tests.support.sampling import most_at_once
+from tests.chaos.promises.limits import most_at_once, work_spans
 
 ENDS = {"RunSucceeded": "succeeded", "RunFailed": "failed", "RunCancelled": "cancelled"}
 # Reports that the tests forge for attempts that are over carry this text.

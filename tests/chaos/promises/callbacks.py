@@ -1,52 +1,107 @@
-"""A callback is called until it succeeded, and never after that."""
+"""A callback is called until it succeeded, never after that, never before its moment, and under a key of its own."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from typing import Any
 
 from retrofill.bus.topics import Topic
-from tests.chaos.history import History
+from tests.chaos.history import History, Row
 
 
 def each_miss_has_its_callback(history: History) -> Iterator[str]:
-    """A row for each missed deadline that names a callback, and for no other."""
+    """A row for each missed deadline whose alert names a callback, and for no other."""
     rows = {row["deadline_id"] for row in history.rows("callback")}
-    wanted = {r["id"] for r in history.rows("deadline") if r["state"] == "missed" and r["callback"] is not None}
+    alerts = _alerts(history)
+    wanted = {
+        r["id"] for r in history.rows("deadline") if r["state"] == "missed" and alerts.get(r["id"], {}).get("callback")
+    }
     for id in sorted(wanted ^ rows):
         yield f"deadline {id} has {'no' if id in wanted else 'a'} callback"
 
 
 def each_callback_ends_once(history: History) -> Iterator[str]:
-    """All rows are ended, all succeeded (their tries are many), and one event told it."""
+    """All are ended and one event told it. All succeeded (their tries are many), but for some at most once."""
     told = Counter(
         (int(e.key), e.body["type"])
         for e in history.of(Topic.CALLBACK_EVENTS)
         if e.body["type"] in ("CallbackSucceeded", "CallbackFailed")
     )
+    alerts = _alerts(history)
     for row in history.rows("callback"):
         id = row["deadline_id"]
-        if row["state"] != "succeeded":
+        uncertain = row["state"] == "failed" and alerts.get(id, {}).get("at_most_once", False)
+        if row["state"] != "succeeded" and not uncertain:
             yield f"callback {id} is {row['state']}: {row['last_error']}"
-        if (told[id, "CallbackSucceeded"], told[id, "CallbackFailed"]) != (row["state"] == "succeeded", False):
+        if (told[id, "CallbackSucceeded"], told[id, "CallbackFailed"]) != (row["state"] == "succeeded", uncertain):
             yield f"callback {id} is {row['state']} and was told another number of times"
 
 
 def each_callback_is_called(history: History) -> Iterator[str]:
-    """Called at least once, no more often than it was claimed, always under one key."""
-    keys = defaultdict(list)
-    for call in history.calls:
-        keys[int(call["deadline"])].append(call["key"])
+    """Called at least once, no more often than it was claimed or than it may be."""
+    calls = _calls(history)
+    alerts = _alerts(history)
     for row in history.rows("callback"):
-        called = keys.pop(row["deadline_id"], [])
-        if len(set(called)) > 1:
-            yield f"callback {row['deadline_id']} was called under {len(set(called))} keys"
-        if row["state"] == "succeeded" and not called:
-            yield f"callback {row['deadline_id']} succeeded and was never called"
-        if len(called) > row["attempts"]:
-            yield f"callback {row['deadline_id']} was called {len(called)} times in {row['attempts']} attempts"
-    for id in keys:
+        id = row["deadline_id"]
+        count = len(calls.pop(id, ()))
+        most = 1 if alerts.get(id, {}).get("at_most_once") else history.most_tries
+        if row["state"] == "succeeded" and not count:
+            yield f"callback {id} succeeded and was never called"
+        if count > min(row["attempts"], most):
+            yield f"callback {id} was called {count} times in {row['attempts']} of {most} attempts"
+    for id in calls:
         yield f"deadline {id} was called and has no callback"
 
 
-PROMISES = (each_miss_has_its_callback, each_callback_ends_once, each_callback_is_called)
+def each_callback_has_one_key(history: History) -> Iterator[str]:
+    """All calls of one callback have one key, and no other callback has it."""
+    owners: dict[str, int] = {}
+    for id, calls in _calls(history).items():
+        keys = {call["key"] for call in calls}
+        if len(keys) > 1:
+            yield f"callback {id} was called under {len(keys)} keys"
+        for key in keys:
+            if owners.setdefault(key, id) != id:
+                yield f"callbacks {owners[key]} and {id} were called under one key"
+
+
+def no_call_comes_early(history: History) -> Iterator[str]:
+    """A call comes after the moment of its deadline, and after Postgres saw the miss; and none after its success."""
+    missed = {c["id"]: c["began"] for c in history.changes if c["entity"] == "deadline" and c["to"] == "missed"}
+    ended = {c["id"]: c["at"] for c in history.changes if c["entity"] == "callback" and c["to"] == "succeeded"}
+    due = {row["id"]: row["due_at"] for row in history.rows("deadline")}
+    for id, calls in _calls(history).items():
+        for call in calls:
+            first = max([due.get(id, call["at"]), missed.get(str(id), call["at"])])
+            if call["at"] < first - history.clock_slack:
+                yield f"callback {id} was called at {call['at']}, its deadline was due and missed by {first}"
+            if call["at"] > ended.get(str(id), call["at"]) + history.clock_slack:
+                yield f"callback {id} was called at {call['at']}, after it succeeded at {ended[str(id)]}"
+
+
+def _alerts(history: History) -> dict[int, Row]:
+    """The alert of each deadline, as the workload wrote it."""
+    pipelines = {row["id"]: row["pipeline"] for row in history.rows("backfill")}
+    alerts = {(name, alert["name"]): alert for name, found in history.alerts.items() for alert in found}
+    found = {
+        row["id"]: alerts.get((pipelines.get(row["backfill_id"], "?"), row["alert"]))
+        for row in history.rows("deadline")
+    }
+    return {id: alert for id, alert in found.items() if alert is not None}
+
+
+def _calls(history: History) -> dict[int, list[dict[str, Any]]]:
+    calls = defaultdict(list)
+    for call in history.calls:
+        calls[int(call["deadline"])].append(call)
+    return calls
+
+
+PROMISES = (
+    each_miss_has_its_callback,
+    each_callback_ends_once,
+    each_callback_is_called,
+    each_callback_has_one_key,
+    no_call_comes_early,
+)

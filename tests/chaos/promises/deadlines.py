@@ -1,13 +1,20 @@
-"""A deadline fires once, and only if what it is about was not done in time, by the database's clock."""
+"""A deadline fires once, and only if what it is about was not done in time, by the database's clock.
+
+Judged from the oracle's own sources: the alerts as the workload wrote them, and the moments at which Postgres noted the changes.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Any
 
 from retrofill.bus.topics import Topic
 from tests.chaos.history import History, Row
+
+PAST = "already past when it was armed"
+Key = tuple[str, str]
 
 
 def each_miss_is_told_once(history: History) -> Iterator[str]:
@@ -20,30 +27,121 @@ def each_miss_is_told_once(history: History) -> Iterator[str]:
         yield f"deadline {id} was told missed {count} times and has no row"
 
 
-def each_deadline_is_judged_right(history: History) -> Iterator[str]:
-    """The rule of ``docs/deadlines.md``, computed from the rows of runs and backfills."""
-    runs = {row["id"]: (row["state"], row["finished_at"]) for row in history.rows("run")}
-    backfills = {row["id"]: (row["state"], row["ended_at"]) for row in history.rows("backfill")}
+def moments_are_the_databases(history: History) -> Iterator[str]:
+    """What rows say of when something happened lies inside the transaction in which Postgres saw it happen."""
+    noted = _first_notes(history)
+    for entity, id, name, to, moment in _claims(history):
+        change = noted.get((entity, id, to))
+        if moment is None or change is None:
+            if (moment is None) != (change is None):
+                yield f"{entity} {id}: {name} is {moment} and Postgres saw {change}"
+            continue
+        if not change["began"] - history.clock_slack <= moment <= change["at"] + history.clock_slack:
+            yield f"{entity} {id}: {name} is {moment}, it happened between {change['began']} and {change['at']}"
+
+
+def _claims(history: History) -> Iterator[tuple[str, str, str, str, datetime | None]]:
+    """Entity, id, the column, the state that was entered at its moment, and the moment."""
+    for row in history.rows("backfill"):
+        yield "backfill", row["id"], "requested_at", "running", row["requested_at"]
+        yield "backfill", row["id"], "ended_at", row["state"], row["ended_at"]
+    for run in history.rows("run"):
+        yield "run", str(run["id"]), "started_at", "running", run["started_at"]
+        yield "run", str(run["id"]), "finished_at", run["state"], run["finished_at"]
     for row in history.rows("deadline"):
-        known = backfills.get(row["backfill_id"]) if row["run_id"] is None else runs.get(row["run_id"])
-        state, at = known or ("not there", None)
-        expected = _expected(row, state, at)
-        if row["state"] != expected:
+        yield "deadline", str(row["id"]), "decided_at", row["state"], row["decided_at"]
+
+
+def _first_notes(history: History) -> dict[tuple[str, str, str], Row]:
+    noted: dict[tuple[str, str, str], Row] = {}
+    for number, change in enumerate(history.changes):
+        noted.setdefault((change["entity"], change["id"], change["to"]), {**change, "number": number})
+    return noted
+
+
+def each_deadline_is_due_when_its_alert_says(history: History) -> Iterator[str]:
+    """The moment that its alert counts from, plus the alert's interval."""
+    for row, alert, reference in _with_alerts(history):
+        if alert is None or reference is None:
+            yield f"deadline {row['id']} ({row['alert']}) of {row['backfill_id']} belongs to no alert or has no reference"
+        elif row["due_at"] != (due := _due(alert, reference)):
+            yield f"deadline {row['id']} ({row['alert']}) is due {row['due_at']} instead of {due}"
+
+
+def each_deadline_is_judged_right(history: History) -> Iterator[str]:
+    """The rule of ``docs/deadlines.md``; and no miss is decided before its moment."""
+    ends = {("run", str(row["id"])): (row["state"], row["finished_at"]) for row in history.rows("run")}
+    ends |= {("backfill", row["id"]): (row["state"], row["ended_at"]) for row in history.rows("backfill")}
+    noted = _first_notes(history)
+    for row, alert, reference in _with_alerts(history):
+        if alert is None or reference is None:
+            continue
+        due = _due(alert, reference)
+        armed = noted.get(("deadline", str(row["id"]), "armed")) or noted.get(("deadline", str(row["id"]), "void"))
+        expected = _expected(row, alert, due, ends.get(_subject(row), ("not there", None)), armed, history.clock_slack)
+        missed = noted.get(("deadline", str(row["id"]), "missed"))
+        if (
+            history.clock_slack
+            and missed
+            and _came_before(missed, noted.get((*_subject(row), ends.get(_subject(row), ("", None))[0])))
+        ):
+            # The clock went back between the two: at its moment nothing was done yet.
+            expected.add("missed")
+        if row["state"] not in expected:
             yield (
-                f"deadline {row['id']} ({row['alert']}) due {row['due_at']} is {row['state']} instead of {expected}: "
-                f"it was about what {state} at {at}"
+                f"deadline {row['id']} ({row['alert']}) due {due} is {row['state']} ({row['reason']}) instead of "
+                f"{' or '.join(sorted(expected))}: it was about what {ends.get(_subject(row))}"
             )
+        if missed is not None and missed["at"] < due - history.clock_slack:
+            yield f"deadline {row['id']} ({row['alert']}) was missed at {missed['at']}, it was due {due}"
 
 
-def _expected(row: Row, state: str, ended_at: datetime | None) -> str:
-    if row["reason"] == "already past when it was armed":
-        return "void"
-    in_time = ended_at is not None and ended_at <= row["due_at"]
-    if not in_time:
-        return "missed"
+def _came_before(first: Row, second: Row | None) -> bool:
+    return second is None or first["number"] < second["number"]
+
+
+def _expected(
+    row: Row, alert: Row, due: datetime, end: tuple[str, datetime | None], armed: Row | None, slack: timedelta
+) -> set[str]:
+    if row["reason"] == PAST:
+        past = armed is not None and armed["from"] is None and armed["at"] >= due - slack
+        return {"void"} if past and not alert.get("fire_if_past") else {"not void"}
+    state, ended_at = end
+    if ended_at is None or ended_at > due:
+        return {"missed"}
     if state == "succeeded":
-        return "met"
-    return "missed" if row["fire_on_failure"] else "void"
+        return {"met"}
+    return {"missed"} if alert.get("fire_on_failure") else {"void"}
+
+
+def _with_alerts(history: History) -> Iterator[tuple[Row, Row | None, datetime | None]]:
+    """Each deadline with the alert that it was made from and the moment that it counts from."""
+    alerts = {(name, alert["name"]): alert for name, found in history.alerts.items() for alert in found}
+    backfills = {row["id"]: row for row in history.rows("backfill")}
+    runs = {row["id"]: row for row in history.rows("run")}
+    for row in history.rows("deadline"):
+        backfill, run = backfills.get(row["backfill_id"], {}), runs.get(row["run_id"], {})
+        alert = alerts.get((backfill.get("pipeline", "?"), row["alert"]))
+        yield row, alert, None if alert is None else _reference(alert, backfill, run)
+
+
+def _reference(alert: Row, backfill: Row, run: Row) -> datetime | None:
+    moments: dict[str, Any] = {
+        # Runs are queued when their backfill is planned.
+        "RUN_QUEUED_AT": backfill.get("requested_at"),
+        "RUN_STARTED_AT": run.get("started_at"),
+        "BACKFILL_REQUESTED_AT": backfill.get("requested_at"),
+    }
+    moment: datetime | None = moments.get(alert["reference"])
+    return moment
+
+
+def _due(alert: Row, reference: datetime) -> datetime:
+    return reference + timedelta(seconds=alert["interval_seconds"])
+
+
+def _subject(row: Row) -> Key:
+    return ("backfill", row["backfill_id"]) if row["run_id"] is None else ("run", str(row["run_id"]))
 
 
 def each_run_has_its_deadlines(history: History) -> Iterator[str]:
@@ -52,14 +150,24 @@ def each_run_has_its_deadlines(history: History) -> Iterator[str]:
     for key, count in armed.items():
         if count > 1:
             yield f"{key} has {count} deadlines"
-    definitions = {row["id"]: row["definition"] for row in history.rows("backfill")}
+    pipelines = {row["id"]: row["pipeline"] for row in history.rows("backfill")}
     for run in history.rows("run"):
-        for alert in definitions.get(run["backfill_id"], {}).get("deadlines", ()):
-            started = alert["reference"] == "RUN_QUEUED_AT" or (
+        for alert in history.alerts.get(pipelines.get(run["backfill_id"], "?"), ()):
+            counts = alert["reference"] == "RUN_QUEUED_AT" or (
                 alert["reference"] == "RUN_STARTED_AT" and run["started_at"] is not None
             )
-            if started and not armed[run["backfill_id"], run["id"], alert["name"]]:
+            if counts and not armed[run["backfill_id"], run["id"], alert["name"]]:
                 yield f"run {run['id']} has no deadline {alert['name']}"
+    for id, pipeline in pipelines.items():
+        for alert in history.alerts.get(pipeline, ()):
+            if alert["reference"] == "BACKFILL_REQUESTED_AT" and not armed[id, None, alert["name"]]:
+                yield f"backfill {id} has no deadline {alert['name']}"
 
 
-PROMISES = (each_miss_is_told_once, each_deadline_is_judged_right, each_run_has_its_deadlines)
+PROMISES = (
+    each_miss_is_told_once,
+    moments_are_the_databases,
+    each_deadline_is_due_when_its_alert_says,
+    each_deadline_is_judged_right,
+    each_run_has_its_deadlines,
+)

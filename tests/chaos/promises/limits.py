@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
+from typing import Any
 
 from retrofill.bus.topics import Topic
 from tests.chaos.history import History
-from tests.support.sampling import most_at_once, most_live
+from tests.support.sampling import most_live
 
 
 def limits_of(history: History) -> dict[str, int]:
@@ -40,7 +41,7 @@ def limits_hold_in_the_events(history: History) -> Iterator[str]:
             begun[attempt] = datetime.fromisoformat(body["at"])
         elif attempt in begun and body["type"] != "TaskStateChanged":
             spans[body["pipeline"]].append({"began": begun.pop(attempt), "ended": datetime.fromisoformat(body["at"])})
-    yield from _too_many(history, spans)
+    yield from _too_many(history, spans, touching=False)
 
 
 def limits_hold_at_work(history: History) -> Iterator[str]:
@@ -53,13 +54,31 @@ def limits_hold_at_work(history: History) -> Iterator[str]:
     for id, spans in of_backfill.items():
         if (most := most_at_once(spans)) > limits.get(str(id), most):
             yield f"{most} drivers were at work for {id}, its limit is {limits[str(id)]}"
-    yield from _too_many(history, of_pipeline)
+    yield from _too_many(history, of_pipeline, touching=True)
 
 
-def _too_many(history: History, by_pipeline: dict[str, list[dict[str, object]]]) -> Iterator[str]:
+def _too_many(history: History, by_pipeline: dict[str, list[dict[str, object]]], *, touching: bool) -> Iterator[str]:
     for name, spans in by_pipeline.items():
-        if (most := most_at_once(spans)) > history.limits.get(name, most):
+        if (most := most_at_once(spans, touching=touching)) > history.limits.get(name, most):
             yield f"{most} runs of {name} at once, its limit is {history.limits[name]}"
+
+
+def most_at_once(spans: Iterable[Mapping[str, Any]], *, touching: bool = True) -> int:
+    """How many spans hold one moment, at the most. A span of a single moment holds that moment.
+
+    ``touching``: both ends belong to a span, as of work that was noted at both; else one that ends when another begins
+    does not count with it, as of a slot that is handed on.
+    """
+    moments = []
+    for span in spans:
+        first, last = span["began"], span["ended"]
+        # At one moment: what ended before, what begins, what ends and holds its last moment.
+        moments += [(first, 1, 1), (last, 2 if touching or first == last else 0, -1)]
+    now = most = 0
+    for _, _, change in sorted(moments):
+        now += change
+        most = max(most, now)
+    return most
 
 
 def work_spans(history: History) -> Iterable[dict[str, object]]:

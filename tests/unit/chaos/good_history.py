@@ -1,0 +1,208 @@
+"""A small good history, for the tests of the oracle: two days of one backfill, a refusal, a message that nobody can read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+from psycopg.types.range import Range
+from tests.chaos.history import History, Wish
+from tests.chaos.work import content
+from tests.support.installation import Event
+
+DAYS = [datetime(2001, 1, n, tzinfo=UTC) for n in (1, 2, 3)]
+BEGAN = datetime(2024, 5, 1, 12, tzinfo=UTC)
+SECOND = ("p", "2001-01-02")
+ALERT = {"name": "soon", "reference": "RUN_QUEUED_AT", "interval_seconds": 5, "callback": {"name": "hook"}}
+
+
+def at(seconds: float) -> datetime:
+    """So long after the request."""
+    return BEGAN + timedelta(seconds=seconds)
+
+
+def event(key: str | int, type: str, **body: Any) -> Event:
+    """One event as it is read."""
+    told = {"type": type, **{k: v.isoformat() if isinstance(v, datetime) else v for k, v in body.items()}}
+    event.count += 1  # type: ignore[attr-defined]
+    return Event(0, event.count, str(key), told, {"ce_id": f"e{event.count}"}, json.dumps(told).encode())  # type: ignore[attr-defined]
+
+
+event.count = 0  # type: ignore[attr-defined]
+
+
+def run_event(type: str, run: int, attempt: int, seconds: float, **more: Any) -> Event:
+    """One of run-events."""
+    return event("b", type, pipeline="p", run_id=run, attempt=attempt, at=at(seconds), **more)
+
+
+def good() -> History:
+    """Two days of one backfill, limit 1: the first day fails, the second lost its first attempt and missed its deadline."""
+    runs = [
+        run_row(1, DAYS[0], "failed", attempt=1, started_at=at(1), finished_at=at(2)),
+        run_row(2, DAYS[1], "succeeded", attempt=2, started_at=at(3), finished_at=at(9)),
+    ]
+    deadlines = [deadline_row(1, 1, "void", due=at(5)), deadline_row(2, 2, "missed", due=at(5))]
+    history = History(
+        wishes={
+            "b": Wish("b", "p", date(2001, 1, 1), date(2001, 1, 2), limit=1, failing=frozenset({"2001-01-01"})),
+            "late": Wish("late", "p", date(2001, 1, 2), date(2001, 1, 3)),
+        },
+        limits={"p": 1},
+        tables={
+            "backfill": [backfill_row("b", "failed")],
+            "backfill_interval": [
+                {"backfill_id": "b", "interval_start": day, "run_id": n + 1, "reason": None}
+                for n, day in enumerate(DAYS[:2])
+            ],
+            "backfill_request": [{"id": "b", "decided_at": at(0)}, {"id": "late", "decided_at": at(5)}],
+            "run": runs,
+            "task_run": [task_row(1, 1, "failed"), task_row(2, 1, "cancelled"), task_row(2, 2, "succeeded")],
+            "deadline": deadlines,
+            "callback": [callback_row(2)],
+            "run_starter_outbox": [],
+            "run_starter_relay": [{"batch": 7, "batch_ids": []}],
+            "run_starter_shard_offset": [{"topic": "run-reports", "partition": 0, "next_offset": 9}],
+        },
+        events={
+            "backfill-events": [
+                event("b", "BackfillPlanned", backfill_id="b", runs=2, in_reply_to="r1"),
+                event("b", "BackfillFailed", backfill_id="b"),
+                event("b", "BackfillPlanned", backfill_id="b", runs=2, in_reply_to="r2"),
+                event("late", "BackfillRejected", backfill_id="late", reason="overlap", conflicting_backfill_id="b"),
+            ],
+            "run-events": [
+                run_event("RunStarted", 1, 1, 1),
+                run_event("RunFailed", 1, 1, 2),
+                run_event("RunStarted", 2, 1, 3),
+                run_event("RunAttemptLost", 2, 1, 4),
+                run_event("RunStarted", 2, 2, 6),
+                run_event("RunSucceeded", 2, 2, 9),
+            ],
+            "run-reports": [event("b", "RunReported", run_id=2, attempt=2, state="succeeded")],
+            "deadline-missed": [event(2, "DeadlineMissed", deadline_id=2)],
+            "callback-events": [event(2, "CallbackSucceeded", deadline_id=2)],
+            "dead-letters": [letter("run-reports", 3, "poison-1", b"{")],
+        },
+        notes=[
+            note(1, 1, "2001-01-01", 101),
+            note(1, 1, "2001-01-01", 102),
+            note(2, 1, "2001-01-02", 103),
+            note(2, 1, "2001-01-02", 104),
+            note(2, 2, "2001-01-02", 106),
+            note(2, 2, "2001-01-02", 109),
+        ],
+        outputs={("p", "2001-01-02"): content("p", "2001-01-02", "b", 2)},
+        calls=[{"deadline": 2, "key": "k", "at": at(6.5)}],
+        alerts={"p": [ALERT]},
+        changes=changes(),
+        poison={"run-reports": [Event(0, 3, "poison-1", {}, {}, b"{")]},
+        poisoned={"poison-1"},
+        sampled={"b": 1, "pipeline:p": 1},
+        ends={("run_starter", "run-reports", 0): 9},
+    )
+    history.committed = [
+        {
+            "service": "s", "topic": topic, "key": e.key, "ce_id": e.headers.get("ce_id"),
+            "digest": hashlib.md5(e.value, usedforsecurity=False).hexdigest(),
+        }
+        for topic, events in history.events.items() for e in events if topic != "run-reports"
+    ]  # fmt: skip
+    return history
+
+
+def changes() -> list[dict[str, Any]]:
+    """What Postgres saw of it."""
+    return [
+        change("backfill", "b", None, "running", 0),
+        change("deadline", 1, None, "armed", 0),
+        change("deadline", 2, None, "armed", 0),
+        *_attempt(1, 1, 0.5, 1, 2, "failed", "failed"),
+        change("deadline", 1, "armed", "void", 2),
+        *_attempt(2, 1, 2.5, 3, 4, "queued", "cancelled"),
+        *_attempt(2, 2, 5.5, 6, 9, "succeeded", "succeeded"),
+        change("deadline", 2, "armed", "missed", 6),
+        change("callback", 2, None, "pending", 6),
+        change("callback", 2, "pending", "running", 6.2, 1),
+        change("callback", 2, "running", "succeeded", 6.8, 1),
+        change("backfill", "b", "running", "failed", 10),
+    ]
+
+
+def _attempt(
+    run: int, attempt: int, claimed: float, began: float, ended: float, to: str, task: str
+) -> list[dict[str, Any]]:
+    return [
+        change("run", run, "queued", "starting", claimed, attempt),
+        change("run", run, "starting", "running", began, attempt),
+        change("task_run", run, "none", "queued", began, attempt),
+        change("task_run", run, "queued", "running", began, attempt),
+        change("run", run, "running", to, ended, attempt),
+        change("task_run", run, "running", task, ended, attempt),
+    ]
+
+
+def change(
+    entity: str, id: int | str, was: str | None, to: str, seconds: float, attempt: int | None = None
+) -> dict[str, Any]:
+    """One note of a trigger; each moment is a transaction of its own."""
+    return {
+        "entity": entity, "id": str(id), "from": was, "to": to, "attempt": attempt, "task": "only",
+        "tx": f"{entity}{seconds}", "began": at(seconds), "at": at(seconds),
+    }  # fmt: skip
+
+
+def letter(topic: str, offset: int, key: str, value: bytes) -> Event:
+    """A dead letter of a message that lay in partition 0."""
+    origin = {"topic": topic, "partition": "0", "offset": str(offset)}
+    return Event(0, 0, key, {}, {f"retrofill_origin_{name}": text for name, text in origin.items()}, value)
+
+
+def task_row(run: int, attempt: int, state: str) -> dict[str, Any]:
+    """A row."""
+    return {"run_id": run, "attempt": attempt, "task": "only", "state": state, "finished_at": at(9)}
+
+
+def backfill_row(id: str, state: str) -> dict[str, Any]:
+    """A row."""
+    return {
+        "id": id,
+        "pipeline": "p",
+        "state": state,
+        "runs": 2,
+        "max_active_runs": 1,
+        "cancel_cause": None,
+        "covers": Range(DAYS[0], DAYS[2]),
+        "requested_at": at(0),
+        "ended_at": at(10),
+    }
+
+
+def run_row(id: int, day: datetime, state: str, **more: Any) -> dict[str, Any]:
+    """A row."""
+    nothing = dict.fromkeys(["slot", "pipeline_slot", "lease_until", "error"])
+    return {
+        "id": id, "backfill_id": "b", "interval_start": day, "position": id - 1, "state": state, **nothing, **more,
+    }  # fmt: skip
+
+
+def deadline_row(id: int, run: int, state: str, due: datetime) -> dict[str, Any]:
+    """A row."""
+    return {
+        "id": id, "run_id": run, "backfill_id": "b", "alert": "soon", "state": state, "due_at": due, "reason": None,
+        "decided_at": at(2) if run == 1 else at(6),
+    }  # fmt: skip
+
+
+def callback_row(id: int) -> dict[str, Any]:
+    """A row."""
+    return {
+        "deadline_id": id, "state": "succeeded", "attempts": 1, "token": None, "lease_until": None, "last_error": None,
+    }  # fmt: skip
+
+
+def note(run: int, attempt: int, day: str, seconds: float, backfill: str = "b") -> dict[str, Any]:
+    """One line of a driver at work."""
+    return {"pipeline": "p", "backfill": backfill, "run": run, "attempt": attempt, "day": day, "at": seconds}
