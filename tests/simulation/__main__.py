@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 
 from tests.simulation.jobs import Done, Share, find, run_all, stay_on_one_processor
@@ -18,6 +19,8 @@ from tests.simulation.mutations import MUTATIONS
 
 # Each mutation is found within these.
 MUTATED_SCHEDULES = 300
+# Runs of a schedule that need not be told apart.
+MANY = 6
 
 
 def main() -> int:
@@ -85,10 +88,18 @@ def _summary(done: list[Done], seconds: float) -> None:
         f"{60 * count / used:,.0f} a minute of processor time",
         f"{sum(r.steps for r in results):,} steps, {sum(r.statements for r in results):,} statements, "
         f"{sum(r.commits for r in results):,} commits and {sum(r.events for r in results):,} events checked",
+        "runs planned: " + _distribution(r.runs for r in results),
         "faults: " + ", ".join(f"{name} {number}" for name, number in sorted(injected.items())),
         f"violations: {len(failed)}" + (f" (seeds {', '.join(map(str, failed))})" if failed else ""),
     ]
     sys.stdout.write("\n".join(lines) + "\n")
+
+
+def _distribution(counts: Iterable[int]) -> str:
+    """How many of the schedules planned how many runs."""
+    found = Counter(str(n) if n < MANY else f"{MANY} and more" for n in counts)
+    total = sum(found.values()) or 1
+    return ", ".join(f"{name}: {100 * found[name] / total:.0f}%" for name in sorted(found, key=lambda n: int(n.split()[0])))
 
 
 if __name__ == "__main__":

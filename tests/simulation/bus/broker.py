@@ -108,6 +108,8 @@ class Broker:
         self.turns = turns
         # Seconds until a partition is told of the end of a transaction.
         self.delay = delay
+        # Nobody can reach it.
+        self.down = False
         self.topics: dict[str, list[Partition]] = {}
         self.ids: dict[str, str] = {}
         self.transactional: dict[str, TransactionalId] = {}
@@ -176,6 +178,8 @@ class Broker:
 
     def expire(self) -> None:
         """Abort transactions that were left open for too long, and fence their producers."""
+        if self.down:
+            return
         for id, state in self.transactional.items():
             if state.current is not None and self.turns.now - state.current.began > TRANSACTION_SECONDS:
                 self.fence(id)
@@ -196,6 +200,9 @@ class Broker:
             self.turns.at(self.turns.now + self.delay(), lambda place=place: self._mark(transaction, place))  # type: ignore[misc]
 
     def _mark(self, transaction: Transaction, place: tuple[str, int]) -> None:
+        if self.down:
+            self.turns.at(self.turns.now + 0.2, lambda: self._mark(transaction, place))
+            return
         topic, partition = place
         transaction.marked.add(place)
         marker = Entry(None, None, [], int(self.turns.now * 1000), transaction, marker=True)
