@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 
 from tests.simulation.jobs import Done, Share, find, run_all, stay_on_one_processor
-from tests.simulation.mutations import MUTATIONS
+from tests.simulation.mutations import INVARIANT_OF, MUTATIONS
 
 # Each mutation is found within these.
 MUTATED_SCHEDULES = 300
@@ -60,11 +60,16 @@ def _arguments() -> argparse.Namespace:
 
 
 def _find_all(names: list[str], share: Share, jobs: int) -> bool:
-    """Say of each mutation which seed finds it; whether all were found."""
+    """A table of which seed finds each mutation, and by which check; whether all were found."""
+    width = max(map(len, names))
     with ProcessPoolExecutor(min(jobs, len(names))) as pool:
         asked = {name: pool.submit(find, name, share) for name in names}
         for name, answer in asked.items():
-            sys.stdout.write(f"{name}: {answer.result() or f'not found in {share.schedules} schedules'}\n")
+            found = answer.result()
+            said = f"not found in {share.schedules} schedules"
+            if found is not None:
+                said = f"found by {found.check}, seed {found.seed}, after {found.schedules} schedules: {found.what}"
+            sys.stdout.write(f"{INVARIANT_OF[name]:>2}  {name:<{width}}  {said}\n")
             sys.stdout.flush()
     return all(answer.result() is not None for answer in asked.values())
 
@@ -99,7 +104,9 @@ def _distribution(counts: Iterable[int]) -> str:
     """How many of the schedules planned how many runs."""
     found = Counter(str(n) if n < MANY else f"{MANY} and more" for n in counts)
     total = sum(found.values()) or 1
-    return ", ".join(f"{name}: {100 * found[name] / total:.0f}%" for name in sorted(found, key=lambda n: int(n.split()[0])))
+    return ", ".join(
+        f"{name}: {100 * found[name] / total:.0f}%" for name in sorted(found, key=lambda n: int(n.split()[0]))
+    )
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from retrofill.bus.envelope import headers_of, wire_headers
@@ -17,6 +16,8 @@ from tests.simulation.memory.rows import NO_KEY_UPDATE, Tx
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
+# What is left of a message that is lost.
+LOST = b"{lost"
 # What may hold rows that the services lock.
 LOCKED = ("backfill", "pipeline", "run", "backfill_planner_shard", "run_starter_shard", "deadline_watcher_shard")
 
@@ -91,7 +92,7 @@ class Servers:
         topic = random.choice(sorted({topic for service in world.services for topic in service.reads}))
         ce_id = f"poison-{len(world.poison)}"
         key, value, kind = random.choice([self._garbage, self._of_no_kind, self._without_key, self._refused])(topic)
-        headers: list[tuple[str, bytes | None]] = [("ce_id", ce_id.encode())]
+        headers: list[tuple[str, bytes | None]] = [("ce_id", ce_id.encode()), ("ce_source", ce_id.encode())]
         if kind is not None:
             headers.append(("ce_type", kind.encode()))
         world.poison[ce_id] = (key, value)
@@ -125,32 +126,17 @@ class Servers:
         return f"poison{self._world.random.randint(0, 9)}".encode()
 
     def lose_message(self) -> bool:
-        """A service's message that was not read yet becomes unreadable: it ends as a dead letter, and is lost for good."""
-        world = self._world
-        unread = [place for service in world.services for place in self._unread(service)]
-        if not unread:
-            return False
-        topic, partition, offset = world.random.choice(unread)
-        log = world.broker.topics[topic][partition]
-        entry = log.entries[offset]
-        log.entries[offset] = replace(entry, value=b"{lost")
-        ce_id = (dict(entry.headers).get("ce_id") or b"").decode()
-        world.poison[ce_id] = (entry.key, b"{lost")
+        """The next message of a service for a service becomes unreadable: it ends as a dead letter, and is lost for good."""
+        self._world.broker.spoil = self._spoil
         return True
 
-    def _unread(self, service: Any) -> list[tuple[str, int, int]]:
-        stored = {(r["topic"], r["partition"]): r["next_offset"] for r in self._world.database.rows(_offsets(service))}
-        return [
-            (str(topic), p, offset)
-            for topic in service.reads
-            for p, log in enumerate(self._world.broker.topics[str(topic)])
-            for offset in range(stored.get((str(topic), p), 0), len(log.entries))
-            if log.entries[offset].transaction is not None and not log.entries[offset].marker
-        ]
-
-
-def _offsets(service: Any) -> str:
-    return f"{service.package}_shard_offset"
+    def _spoil(self, topic: str, headers: list[tuple[str, bytes | None]], value: bytes | None) -> bytes | None:
+        world = self._world
+        if value is None or not any(topic in service.reads for service in world.services):
+            return value
+        world.broker.spoil = None
+        world.lost[(dict(headers)["ce_id"] or b"").decode()] = value
+        return LOST
 
 
 def wire(message: Message, source: str) -> list[tuple[str, bytes | None]]:

@@ -6,9 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from retrofill.bus.topics import Topic
+from retrofill.messages.backfills import BackfillCancelRequested
 from tests.simulation.memory import errors
 from tests.simulation.schedule import DRAIN_SECONDS, Scenario, run_until_drained
 from tests.simulation.scheduler import Task
+from tests.simulation.servers import LOST, body_of
 from tests.simulation.shims import exchanged
 from tests.simulation.world import World
 
@@ -45,3 +48,23 @@ def test_a_claim_whose_commit_was_not_answered_ends_with_its_lease(world: World)
     drain(world, scenario)
     assert lost == ["run-starter-1"]
     assert any(run["attempt"] == 2 for run in world.database.rows("run"))
+
+
+@pytest.mark.parametrize("kind", ["BackfillPlanned", "BackfillCancelling", "RunSucceeded", "RunCancelled"])
+def test_a_message_that_became_a_dead_letter_does_no_harm(world: World, kind: str) -> None:
+    """It only says where to look, and its reader looks there without it, though nobody takes a shard over."""
+
+    def spoil(topic: str, headers: list[tuple[str, bytes | None]], value: bytes | None) -> bytes | None:
+        if body_of(value).get("type") != kind or topic not in (Topic.BACKFILL_EVENTS, Topic.RUN_EVENTS):
+            return value
+        world.lost[(dict(headers)["ce_id"] or b"").decode()] = value or b""
+        return LOST
+
+    world.broker.spoil = spoil
+    scenario = Scenario(world)
+    scenario.apply()
+    scenario.request()
+    if "Cancel" in kind:
+        world.publish(Topic.BACKFILL_REQUESTS, scenario.ids[0], BackfillCancelRequested())
+    drain(world, scenario)
+    assert world.lost, f"there was no {kind}"

@@ -15,7 +15,7 @@ from retrofill.settings import Settings
 from retrofill.store.tables import SERVICE_TABLES
 from run_starter.executors import Launch
 from tests.simulation import shims, sizes
-from tests.simulation.bus.broker import Broker, Entry, Headers
+from tests.simulation.bus.broker import Broker, Entry, Headers, ce_id_of
 from tests.simulation.bus.groups import Group
 from tests.simulation.drivers import Driver
 from tests.simulation.memory.engine import IDLE_SECONDS, Database
@@ -71,6 +71,8 @@ class World:
         self.servers = Servers(self)
         # By ce_id: key and value of what cannot be handled.
         self.poison: dict[str, tuple[bytes | None, bytes | None]] = {}
+        # By ce_id: what services published and nobody can read.
+        self.lost: dict[str, bytes] = {}
         self.oracle = Oracle(self)
         self.instances: list[Instance] = []
         self.drivers: list[Driver] = []
@@ -152,11 +154,11 @@ class World:
 
     def is_poison(self, entry: Entry) -> bool:
         """Whether it cannot be handled."""
-        return (dict(entry.headers).get("ce_id") or b"").decode("utf-8", "replace") in self.poison
+        return ce_id_of(entry) in self.poison
 
     def body(self, entry: Entry) -> dict[str, Any]:
         """The object in a message; an empty one where it is poison."""
-        return body_of(entry.value)
+        return body_of(self.lost.get(ce_id_of(entry), entry.value))
 
     # what drivers and targets ask and say
 

@@ -40,6 +40,11 @@ class Entry:
     marker: bool = False
 
 
+def ce_id_of(entry: Entry) -> str:
+    """What tells its message apart."""
+    return (dict(entry.headers).get("ce_id") or b"").decode()
+
+
 class Partition:
     """One log."""
 
@@ -110,6 +115,8 @@ class Broker:
         self.delay = delay
         # Nobody can reach it.
         self.down = False
+        # Makes something else of what a transaction publishes.
+        self.spoil: Callable[[str, Headers, bytes | None], bytes | None] | None = None
         self.topics: dict[str, list[Partition]] = {}
         self.ids: dict[str, str] = {}
         self.transactional: dict[str, TransactionalId] = {}
@@ -144,6 +151,8 @@ class Broker:
             partition = partition_of(key or b"", len(logs))
         if transaction is not None:
             transaction.partitions.add((topic, partition))
+        if self.spoil is not None and transaction is not None:
+            value = self.spoil(topic, headers, value)
         entry = Entry(key, value, headers, int(self.turns.now * 1000), transaction)
         logs[partition].entries.append(entry)
         for hook in self.on_append:

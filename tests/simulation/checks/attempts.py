@@ -90,7 +90,9 @@ class Attempts(Check):
             self.given_up_early.add(attempt)
             return
         at_work = [d for d in self.world.at_work if (d.launch.run_id, d.launch.attempt) == attempt and d.works()]
-        self.require(not at_work, f"{old} was given up while its driver worked, until {[d.alive_until for d in at_work]}")
+        self.require(
+            not at_work, f"{old} was given up while its driver worked, until {[d.alive_until for d in at_work]}"
+        )
 
     def is_over(self, launch: Launch) -> bool:
         """Whether the attempt has ended, or a newer one was claimed: it never lives again."""

@@ -1,0 +1,82 @@
+"""Mutations of the deadline-watcher and the callback-runner."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import select, update
+
+import deadline_watcher.decide
+from retrofill.domain.callback import CallbackState
+from retrofill.domain.deadline import DeadlineState, Verdict
+from retrofill.store import callbacks, deadlines
+from retrofill.store.clock import database_now
+from retrofill.store.tables import callback, deadline
+from tests.simulation.mutations.patch import Patch
+
+
+def callbacks_without_leases(patch: Patch) -> None:
+    """Who looks at callbacks takes back those of others at once."""
+    lapsed = callbacks.lock_lapsed
+
+    def at_once(conn: Any, shard: int, but: Any) -> Any:
+        table = callback
+        running = (table.c.shard == shard) & (table.c.state == str(CallbackState.RUNNING))
+        conn.execute(update(table).where(running).values(lease_until=database_now(conn)))
+        return lapsed(conn, shard, but)
+
+    patch(callbacks, "lock_lapsed", at_once)
+
+
+def callbacks_without_tokens(patch: Patch) -> None:
+    """What a call came to is recorded whoever's claim it is by now."""
+    leave = callbacks._leave
+
+    def any_token(conn: Any, to: Any, deadline_id: int, token: str, values: Any) -> bool:
+        c = callback.c
+        now = conn.execute(select(c.token).where(c.deadline_id == deadline_id)).scalar()
+        return leave(conn, to, deadline_id, now or token, values)
+
+    patch(callbacks, "_leave", any_token)
+
+
+def late_is_met(patch: Patch) -> None:
+    """A deadline whose run has succeeded is met, whenever that was."""
+    judge = deadline_watcher.decide.judge
+
+    def lenient(watched: Any, now: Any) -> Any:
+        return Verdict(DeadlineState.MET) if watched.ended == "succeeded" else judge(watched, now)
+
+    patch(deadline_watcher.decide, "judge", lenient)
+
+
+def failures_fire(patch: Patch) -> None:
+    """A run that failed before the moment is missed, whatever its alert says."""
+    judge = deadline_watcher.decide.judge
+    patch(
+        deadline_watcher.decide,
+        "judge",
+        lambda watched, now: judge(replace(watched, fire_on_failure=True), now),
+    )
+
+
+def judged_without_locks(patch: Patch) -> None:
+    """A watcher reads what is due and does not lock it: what it decides on may be over by then, or be decided already."""
+
+    def end(conn: Any, to: Any, rows: Any, decided_at: Any) -> set[int]:
+        for row in rows:
+            own = {name: value for name, value in row.items() if name != "id"}
+            where = deadline.c.id == row["id"]
+            conn.execute(update(deadline).where(where).values(state=str(to), decided_at=decided_at, **own))
+        return {row["id"] for row in rows}
+
+    def lock(conn: Any, which: Any, limit: int) -> Any:
+        found: list[Any] = []
+        for statement in (deadlines._of_backfills(), deadlines._of_runs()):
+            rows = conn.execute(statement.where(which).order_by(deadline.c.due_at, deadline.c.id).limit(limit))
+            found += [row._asdict() for row in rows]
+        return found
+
+    patch(deadlines, "end", end)
+    patch(deadlines, "_lock", lock)
