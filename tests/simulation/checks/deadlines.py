@@ -43,11 +43,7 @@ class Deadlines(Check):
         column = ENDS[step.table]
         if new[column] is not None and (step.before is None or step.before[column] is None):
             honest = step.locked_at <= new[column] <= step.written_at
-            # A run that never started: nobody waits for its lock between the clock and the update.
-            unstarted = step.before is not None and step.before["state"] == "queued"
-            self.require(
-                honest or unstarted, f"the end of {new} was not read under its lock, had since {step.locked_at}"
-            )
+            self.require(honest, f"the end of {new} was not read under its lock, had since {step.locked_at}")
 
     def _armed(self, tx: Tx, new: Values) -> None:
         backfill = self.row("backfill", "id", new["backfill_id"])
