@@ -91,6 +91,7 @@ class Scenario:
             alert("whole", "BACKFILL_REQUESTED_AT", self._random.choice([5.0, 30.0]), callback="page"),
         ]
         alerts.append(alert("soon", "RUN_QUEUED_AT", 0.3, callback="page"))
+        alerts.append(alert("past", "LOGICAL_DATE", 60.0, fire_if_past=self._random.random() < 0.5, callback="page"))
         chosen = self._random.sample(alerts, self._world.size.alerts)
         if WATCHER not in self._world.services:
             chosen = []

@@ -14,7 +14,7 @@ from retrofill.messages.base import Message
 from retrofill.settings import Settings
 from retrofill.store.tables import SERVICE_TABLES
 from run_starter.executors import Launch
-from tests.simulation import shims, sizes
+from tests.simulation import primitives, sizes
 from tests.simulation.bus.broker import Broker, Entry, Headers, ce_id_of
 from tests.simulation.bus.groups import Group
 from tests.simulation.drivers import Driver
@@ -49,7 +49,7 @@ class World:
         self.seed = seed
         self.scheduler = Scheduler(seed)
         random.seed(seed)
-        shims.running(self.scheduler)
+        primitives.running(self.scheduler)
         self.random = self.scheduler.random
         self.size = sizes.choose(self.random)
         self.partitions = self.random.choice(self.size.partitions)
@@ -82,8 +82,7 @@ class World:
         self.injected: Counter[str] = Counter()
         self.waiting_for_kafka = 0  # messages of clients that Kafka does not have yet
         self.published: dict[str, int] = {}  # ce_id → how often it was published
-        self.calls: Counter[int] = Counter()
-        self.calls_done: Counter[int] = Counter()
+        self.calls, self.calls_done = Counter[int](), Counter[int]()
         self._numbers: Counter[str] = Counter()
 
     def _create_topics(self) -> None:
@@ -261,4 +260,4 @@ class World:
     def close(self) -> None:
         """End everything."""
         self.scheduler.close()
-        shims.running(None)
+        primitives.running(None)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from retrofill.bus.partitioning import partition_of
-from tests.simulation.memory.engine import Turns
+from tests.simulation.memory.turns import Turns
 
 Headers = list[tuple[str, bytes | None]]
 TRANSACTION_SECONDS = 60.0

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 from sqlalchemy import TextClause
 from sqlalchemy.engine.result import IteratorResult, SimpleResultMetaData
@@ -19,28 +19,11 @@ from tests.simulation.memory.rows import Row, Tx
 from tests.simulation.memory.statements import environment, plan_of
 from tests.simulation.memory.tables import MemoryTable
 from tests.simulation.memory.texts import run_text
+from tests.simulation.memory.turns import Turns
 
 EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
 IDLE_SECONDS = 5.0
 TRANSACTION_SECONDS = 120.0
-
-
-class Turns(Protocol):
-    """What the database needs of whoever lets several sessions take turns."""
-
-    now: float
-
-    def step(self, what: str) -> None:
-        """Others may go on here."""
-
-    def wait(self, what: object, seconds: float | None = None) -> bool:
-        """Until ``wake(what)``."""
-
-    def wake(self, what: object) -> None:
-        """Those who wait for ``what`` go on."""
-
-    def at(self, moment: float, action: Callable[[], None]) -> None:
-        """Do ``action`` at true time ``moment``."""
 
 
 class Database:

@@ -12,7 +12,7 @@ from backfill_planner import handler as planner
 from retrofill.domain.planning import History
 from retrofill.store import backfills, planning
 from retrofill.store.tables import backfill
-from tests.simulation import shims
+from tests.simulation import primitives
 from tests.simulation.memory import tables as memory
 from tests.simulation.mutations.patch import Patch
 
@@ -21,7 +21,7 @@ def ends_by_counting(patch: Patch) -> None:
     """A backfill is complete when as many ends of runs were read as it has runs."""
 
     def ended() -> Counter[str]:
-        process: Any = shims.scheduler().me().process
+        process: Any = primitives.scheduler().me().process
         found: Counter[str] = process.__dict__.setdefault("ended", Counter())
         return found
 
@@ -84,7 +84,7 @@ def overlaps_are_not_looked_for(patch: Patch) -> None:
 
     def blind(conn: Any, no: int, start: Any, end: Any) -> History:
         found = history(conn, no, start, end)
-        return replace(found, active=[], unfinished=frozenset())
+        return replace(found, overlapping=(), unfinished=frozenset())
 
     patch(planning, "history", blind)
     patch(memory.NoOverlap, "clash", lambda self, one, other: False)
@@ -94,7 +94,7 @@ def overlaps_are_not_looked_for(patch: Patch) -> None:
 def overlaps_are_left_to_the_constraint(patch: Patch) -> None:
     """Nobody looks for active backfills in the range: the constraint refuses them anyway."""
     history = planning.history
-    patch(planning, "history", lambda *a: replace(history(*a), active=[], unfinished=frozenset()))
+    patch(planning, "history", lambda *a: replace(history(*a), overlapping=(), unfinished=frozenset()))
 
 
 def ends_at_the_first_failure(patch: Patch) -> None:
