@@ -18,7 +18,7 @@ from tests.simulation.jobs import Done, Share, find, run_all, stay_on_one_proces
 from tests.simulation.mutations import INVARIANT_OF, MUTATIONS
 
 # Each mutation is found within these.
-MUTATED_SCHEDULES = 300
+MUTATED_SCHEDULES = 1000
 # Runs of a schedule that need not be told apart.
 MANY = 6
 
@@ -34,7 +34,7 @@ def main() -> int:
             {**os.environ, "PYTHONHASHSEED": "0"},
         )
     if given.mutation is not None:
-        names = list(MUTATIONS) if given.mutation == "all" else [given.mutation]
+        names = list(MUTATIONS) if "all" in given.mutation else given.mutation
         return (
             0 if _find_all(names, Share(given.first, schedules=given.schedules or MUTATED_SCHEDULES), given.jobs) else 1
         )
@@ -54,7 +54,10 @@ def _arguments() -> argparse.Namespace:
     cores = os.cpu_count() or 1
     parser.add_argument("--jobs", type=int, default=cores, help=f"so many processes at a time (default {cores})")
     parser.add_argument(
-        "--mutation", choices=["all", *MUTATIONS], help="break the services' code so, and see which seed finds it"
+        "--mutation",
+        nargs="+",
+        choices=["all", *MUTATIONS],
+        help="break the services' code so, and see which seed finds it",
     )
     return parser.parse_args()
 

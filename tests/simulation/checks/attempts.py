@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.simulation.drivers import Driver
     from tests.simulation.world import World
 
-# Whether a lease may end early because the database's clock went ahead by more than what was left of it.
+# Whether leases may end early because the database's clock went ahead by more than what was left of them.
 JUMPS_MAY_END_LEASES = True
 Attempt = tuple[int, int]
 
@@ -102,6 +102,16 @@ class Attempts(Check):
     def answered(self, launch: Launch, what: str, *, over: bool, answer: bool) -> None:
         """A host answered its driver. ``over``: whether the attempt was over when it was asked."""
         self.require(not (over and answer), f"{what} of {launch.key} was answered with yes though it was over")
+
+    def ended_by_host(self, driver: Driver) -> None:
+        """A host ends a driver: not one that works, has a lease and was not asked to end."""
+        if driver not in self.world.at_work or not driver.works() or self.is_over(driver.launch):
+            return
+        jumped_at = self.database.jumps[-1][0]
+        if JUMPS_MAY_END_LEASES and jumped_at > self.world.scheduler.now - self.world.settings.lease_seconds:
+            return
+        row = self.row("run", "id", driver.launch.run_id)
+        self.require(row["cancel_requested"], f"its host ended a driver that works: {row}")
 
     def began(self, driver: Driver, at_work: list[Driver]) -> None:
         """A driver begins with the user's code."""

@@ -37,7 +37,7 @@ INVARIANTS: dict[int, tuple[str, tuple[Mutation, ...]]] = {
         "published exactly once",
         (bus.batches_without_epoch, bus.unknown_batch_is_dropped, bus.unknown_batch_is_resent),
     ),
-    10: ("a deadline fires once", (watching.late_is_met, watching.failures_fire, watching.judged_without_locks)),
+    10: ("a deadline fires once", (watching.late_is_met, watching.failures_fire, watching.decided_more_than_once)),
     11: ("a callback is claimed by one runner", (watching.callbacks_without_leases, watching.callbacks_without_tokens)),
     12: ("poison stops nothing", (bus.poison_waits, bus.poison_takes_its_batch_along)),
     13: ("nothing acknowledged is lost", (bus.messages_before_commit,)),

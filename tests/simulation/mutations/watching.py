@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import and_, func, select, update
 
 import deadline_watcher.decide
 from retrofill.domain.callback import CallbackState
@@ -61,8 +61,8 @@ def failures_fire(patch: Patch) -> None:
     )
 
 
-def judged_without_locks(patch: Patch) -> None:
-    """A watcher reads what is due and does not lock it: what it decides on may be over by then, or be decided already."""
+def decided_more_than_once(patch: Patch) -> None:
+    """A deadline whose run ended is judged, whatever was decided before, and its state is set."""
 
     def end(conn: Any, to: Any, rows: Any, decided_at: Any) -> set[int]:
         for row in rows:
@@ -71,12 +71,8 @@ def judged_without_locks(patch: Patch) -> None:
             conn.execute(update(deadline).where(where).values(state=str(to), decided_at=decided_at, **own))
         return {row["id"] for row in rows}
 
-    def lock(conn: Any, which: Any, limit: int) -> Any:
-        found: list[Any] = []
-        for statement in (deadlines._of_backfills(), deadlines._of_runs()):
-            rows = conn.execute(statement.where(which).order_by(deadline.c.due_at, deadline.c.id).limit(limit))
-            found += [row._asdict() for row in rows]
-        return found
+    def lock(conn: Any, shard: int, ids: Any) -> Any:
+        return deadlines._lock(conn, and_(deadline.c.shard == shard, deadline.c.id == func.any(list(ids))), len(ids))
 
     patch(deadlines, "end", end)
-    patch(deadlines, "_lock", lock)
+    patch(deadlines, "lock_named", lock)
