@@ -65,7 +65,7 @@ def stages(seed: int) -> list[Stage]:
         Stage(
             "chaos",
             "faults on the real servers, into docs/reliability.md",
-            (python, "-m", "tests.chaos", "--profile", "verify", "--seed", str(seed), "--page"),
+            (python, "-m", "tests.chaos", "--profile", "verify", "--seed", str(seed), "--reliability"),
         ),
         Stage("bench", "figures beside their peers, into benchmarks/RESULTS.md", (python, "-m", "benchmarks")),
     ]

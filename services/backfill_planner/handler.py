@@ -27,6 +27,8 @@ from retrofill.settings import Settings
 from retrofill.store import backfills, pipelines, planning
 
 WAIT_SECONDS = 0.1
+# A message may become a dead letter: every so often the whole shard is checked. No backfill has this key.
+SWEEP, SWEEP_SECONDS = "", 60.0
 
 
 class PlannerHandler(QuietHandler):
@@ -91,7 +93,11 @@ class PlannerHandler(QuietHandler):
 
     def look_at_all(self, tx: Transaction, keys: Sequence[str]) -> None:
         """Those of them that are to be decided; the others are read past, all in one statement, and not locked."""
-        for key in backfills.to_be_decided(tx.conn, keys):
+        named = set(keys) - {SWEEP}
+        if SWEEP in keys:
+            named.update(backfills.active_of_shard(tx.conn, tx.partition))
+            tx.look_at(SWEEP, SWEEP_SECONDS)
+        for key in backfills.to_be_decided(tx.conn, sorted(named)):
             endings.look_at(tx, key)
 
     def together(self, keys: Sequence[str]) -> Sequence[Sequence[str]]:
@@ -100,7 +106,7 @@ class PlannerHandler(QuietHandler):
 
     def taken(self, conn: Connection, partition: int) -> Mapping[str, float]:
         """All active backfills of the shard."""
-        return dict.fromkeys(backfills.active_of_shard(conn, partition), 0.0)
+        return {SWEEP: SWEEP_SECONDS} | dict.fromkeys(backfills.active_of_shard(conn, partition), 0.0)
 
     def lost(self, partition: int) -> None:
         """Forget the requests that waited."""

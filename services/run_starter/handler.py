@@ -30,6 +30,8 @@ from run_starter.hosting import DriverHost, Watch
 from run_starter.leases import LOOK, Leases
 from run_starter.reports import handle_reports
 
+# A message may become a dead letter: every so often the backfills that nothing else leads to are looked at.
+SWEEP, SWEEP_SECONDS = "sweep", 60.0
 DRIVER_FREE = "driver_free"
 CHANNELS = (store.RUN_CHANNEL, store.SLOT_CHANNEL)
 _TO_LOOK_AT = (BackfillPlanned, BackfillResumed, BackfillCancelling)
@@ -110,7 +112,11 @@ class StarterHandler(QuietHandler):
         """Backfills, or the leases of the shard."""
         if LOOK in keys:
             self._leases.look(tx)
-        ids = [key.removeprefix("b:") for key in keys if key != LOOK]
+        if SWEEP in keys:
+            for id in backfills.unattended(tx.conn, tx.partition):
+                self._look_at(tx, id)
+            tx.look_at(SWEEP, SWEEP_SECONDS)
+        ids = [key.removeprefix("b:") for key in keys if key not in (LOOK, SWEEP)]
         self._shard_of |= dict.fromkeys(ids, tx.partition)
         if ids:
             self._claims.look(tx, ids)
@@ -121,14 +127,14 @@ class StarterHandler(QuietHandler):
 
     def together(self, keys: Sequence[str]) -> Sequence[Sequence[str]]:
         """The leases alone: their transaction locks runs, which come after backfills. All backfills together."""
-        ids = [key for key in keys if key != LOOK]
-        return [group for group in ([key for key in keys if key == LOOK], ids) if group]
+        ids = [key for key in keys if key not in (LOOK, SWEEP)]
+        return [group for group in ([LOOK] if LOOK in keys else [], [SWEEP] if SWEEP in keys else [], ids) if group]
 
     def taken(self, conn: Connection, partition: int) -> Mapping[str, float]:
         """All active backfills of the shard, and its leases."""
         ids = backfills.active_of_shard(conn, partition)
         self._shard_of |= dict.fromkeys(ids, partition)
-        return {LOOK: 0.0} | {f"b:{id}": 0.0 for id in ids}
+        return {LOOK: 0.0, SWEEP: SWEEP_SECONDS} | {f"b:{id}": 0.0 for id in ids}
 
     def lost(self, partition: int) -> None:
         """Forget what the next owner reads from the rows."""

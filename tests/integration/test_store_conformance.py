@@ -172,6 +172,7 @@ def test_a_backfill_from_plan_to_end(both: Both) -> None:
         ("a", lambda conn: arming.last_runtimes(conn, 1, 5)),
         ("a", lambda conn: backfills.move(conn, "b1", BackfillState.CANCELLING, "running", {"cancel_cause": "user"})),
         ("a", lambda conn: (backfills.still_active(conn, ["b1", "b2"]), backfills.active_of_shard(conn, 0))),
+        ("a", lambda conn: backfills.unattended(conn, 0)),
         ("a", commit),
     )
     both.same_tables(t.backfill, t.backfill_interval, t.run, t.task_run)

@@ -11,13 +11,16 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 
 from tests.simulation.jobs import Done, Share, find, run_all, stay_on_one_processor
-from tests.simulation.mutations import MUTATIONS
+from tests.simulation.mutations import INVARIANT_OF, MUTATIONS
 
 # Each mutation is found within these.
-MUTATED_SCHEDULES = 300
+MUTATED_SCHEDULES = 1000
+# Runs of a schedule that need not be told apart.
+MANY = 6
 
 
 def main() -> int:
@@ -31,7 +34,7 @@ def main() -> int:
             {**os.environ, "PYTHONHASHSEED": "0"},
         )
     if given.mutation is not None:
-        names = list(MUTATIONS) if given.mutation == "all" else [given.mutation]
+        names = list(MUTATIONS) if "all" in given.mutation else given.mutation
         return (
             0 if _find_all(names, Share(given.first, schedules=given.schedules or MUTATED_SCHEDULES), given.jobs) else 1
         )
@@ -51,17 +54,25 @@ def _arguments() -> argparse.Namespace:
     cores = os.cpu_count() or 1
     parser.add_argument("--jobs", type=int, default=cores, help=f"so many processes at a time (default {cores})")
     parser.add_argument(
-        "--mutation", choices=["all", *MUTATIONS], help="break the services' code so, and see which seed finds it"
+        "--mutation",
+        nargs="+",
+        choices=["all", *MUTATIONS],
+        help="break the services' code so, and see which seed finds it",
     )
     return parser.parse_args()
 
 
 def _find_all(names: list[str], share: Share, jobs: int) -> bool:
-    """Say of each mutation which seed finds it; whether all were found."""
+    """A table of which seed finds each mutation, and by which check; whether all were found."""
+    width = max(map(len, names))
     with ProcessPoolExecutor(min(jobs, len(names))) as pool:
         asked = {name: pool.submit(find, name, share) for name in names}
         for name, answer in asked.items():
-            sys.stdout.write(f"{name}: {answer.result() or f'not found in {share.schedules} schedules'}\n")
+            found = answer.result()
+            said = f"not found in {share.schedules} schedules"
+            if found is not None:
+                said = f"found by {found.check}, seed {found.seed}, after {found.schedules} schedules: {found.what}"
+            sys.stdout.write(f"{INVARIANT_OF[name]:>2}  {name:<{width}}  {said}\n")
             sys.stdout.flush()
     return all(answer.result() is not None for answer in asked.values())
 
@@ -85,10 +96,20 @@ def _summary(done: list[Done], seconds: float) -> None:
         f"{60 * count / used:,.0f} a minute of processor time",
         f"{sum(r.steps for r in results):,} steps, {sum(r.statements for r in results):,} statements, "
         f"{sum(r.commits for r in results):,} commits and {sum(r.events for r in results):,} events checked",
+        "runs planned: " + _distribution(r.runs for r in results),
         "faults: " + ", ".join(f"{name} {number}" for name, number in sorted(injected.items())),
         f"violations: {len(failed)}" + (f" (seeds {', '.join(map(str, failed))})" if failed else ""),
     ]
     sys.stdout.write("\n".join(lines) + "\n")
+
+
+def _distribution(counts: Iterable[int]) -> str:
+    """How many of the schedules planned how many runs."""
+    found = Counter(str(n) if n < MANY else f"{MANY} and more" for n in counts)
+    total = sum(found.values()) or 1
+    return ", ".join(
+        f"{name}: {100 * found[name] / total:.0f}%" for name in sorted(found, key=lambda n: int(n.split()[0]))
+    )
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from callback_runner.claims import Claim
 from callback_runner.decide import Outcome, Raised, Returned
+from tests.simulation.primitives import Event
 from tests.simulation.scheduler import Process
-from tests.simulation.shims import Event
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from retrofill.bus.envelope import headers_of, wire_headers
 from retrofill.bus.topics import Topic
 from retrofill.messages.runs import ErrorInfo, Report, RunHeartbeat, RunReported, RunStaged, TaskReported
 from run_starter.executors import Host, Key, Launch
 from tests.simulation.scheduler import Process
+from tests.simulation.servers import wire
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -43,6 +43,7 @@ class SimulatedExecutor:
         """Kill the driver."""
         driver = self.drivers.get(key)
         if driver is not None:
+            self.world.oracle.attempts.ended_by_host(driver)
             driver.die("ended by its host")
 
     def close(self) -> None:
@@ -116,9 +117,9 @@ class Driver:
 
         def ask() -> None:
             assert self.executor.host is not None
-            over = self.world.oracle.is_over(self.launch)
+            over = self.world.oracle.attempts.is_over(self.launch)
             answer.append(getattr(self.executor.host, what)(self.launch))
-            self.world.oracle.told(self.launch, what, over=over, answer=answer[0])
+            self.world.oracle.attempts.answered(self.launch, what, over=over, answer=answer[0])
             self.world.scheduler.wake(answer)
 
         self.world.scheduler.spawn(host, what, ask)
@@ -183,7 +184,12 @@ class Driver:
         if scheduler.random.random() < self.world.late:
             # On its way for long: it arrives when the attempt may have been given up.
             scheduler.wait(object(), scheduler.random.random() * 3 * self.world.settings.lease_seconds)
-        headers: Any = [(n, v.encode()) for n, v in wire_headers(headers_of(report, "driver")) if isinstance(v, str)]
+        while self.world.broker.down:
+            # Its client sends it again and again.
+            scheduler.wait(object(), 0.3)
+            if not self.works():
+                return False
+        headers = wire(report, "driver")
         self.world.broker.append(str(Topic.RUN_REPORTS), report.backfill_id.encode(), report.encode(), headers)
         if scheduler.random.random() < self.world.duplicates:
             # A producer's retry, without idempotence: the driver's own is idempotent, others' need not be.

@@ -6,12 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.simulation.memory import errors
+from tests.simulation.memory.engine import IDLE_SECONDS
 from tests.simulation.scheduler import Process, Task
 from tests.simulation.world import SESSION_SECONDS, World
 
 # Between a decision and what follows it. There are fewer such steps: each is chosen so much more often.
 COMMITS = frozenset({"commit", "committed"})
 MORE_OFTEN = 8
+# Seconds. The third time in a row makes a message a dead letter, rightly so.
+TIME_OUTS_APART = 20.0
 
 
 class Faults:
@@ -24,16 +27,19 @@ class Faults:
         deaths = [self.crash, self.lose_machine, self.start, self.kill_driver, self.disconnect]
         stalls = [self.freeze, self.cut, self.freeze_caller, self.freeze_machine, self.stall_driver, self.rebalance]
         moves = [self.rebalance, self.rebalance, self.start, self.freeze, self.cut]
-        clocks = [self.jump, self.jump_database]
-        every = [*deaths, self.crash, *stalls, *clocks]
+        clocks = [self.jump, self.jump_database, self.step_database]
+        servers = [self.stop_postgres, self.stop_kafka, self.hold_locks, self.time_out, self.freeze_in_transaction]
+        servers += [self.poison, self.lose_message]
+        every = [*deaths, self.crash, *stalls, *clocks, *servers]
         # Each schedule has its own favourites.
-        self._kinds: list[Any] = world.random.choice([deaths, stalls, moves, every, every])
+        self._kinds: list[Any] = world.random.choice([deaths, stalls, moves, servers, every, every])
         if self._kinds is every:
             self._kinds = world.random.sample(every, world.random.randint(1, len(every)))
         self._only_commits = world.random.random() < 0.4
         # How likely it is that it happens to the process that is at the step.
         self._here = world.random.choice([0.0, 0.5, 1.0])
         self._at: Task | None = None
+        self._timed_out = -TIME_OUTS_APART
 
     def step(self, task: Task, what: str) -> None:
         """Maybe now."""
@@ -41,8 +47,8 @@ class Faults:
         if not self.on or random.random() >= self._chance_at(what):
             return
         fault = random.choice(self._kinds)
-        if fault == self.disconnect:
-            self.disconnect(task, what)
+        if fault in (self.disconnect, self.time_out):
+            fault(task, what)
             return
         self._at = task
         self._inject(fault)
@@ -55,7 +61,7 @@ class Faults:
             scheduler.at(scheduler.now + random.random() * seconds, self._strike)
 
     def _strike(self) -> None:
-        kinds = [kind for kind in self._kinds if kind != self.disconnect]
+        kinds = [kind for kind in self._kinds if kind not in (self.disconnect, self.time_out)]
         if self.on and kinds:
             self._inject(self._world.random.choice(kinds))
 
@@ -175,7 +181,49 @@ class Faults:
 
     def jump_database(self) -> bool:
         """The database's clock goes ahead."""
-        self._world.database.offset += self._world.random.choice([0.05, 1.0, 10.0])
+        self._world.database.jump(self._world.random.choice([0.05, 1.0]))
+        return True
+
+    def step_database(self) -> bool:
+        """The database's clock is set ahead by more than a lease."""
+        self._world.database.jump(self._world.settings.lease_seconds * self._world.random.choice([1.1, 2.0]))
+        return True
+
+    def stop_postgres(self) -> bool:
+        """Postgres is away, for everybody."""
+        if self._world.servers.is_disturbed():
+            return False
+        self._world.servers.stop_postgres(self._world.random.choice([0.5, 3.0, 8.0]))
+        return True
+
+    def stop_kafka(self) -> bool:
+        """Kafka is away, for everybody."""
+        if self._world.servers.is_disturbed():
+            return False
+        self._world.servers.stop_kafka(self._world.random.choice([0.5, 3.0, 8.0]))
+        return True
+
+    def hold_locks(self) -> bool:
+        """Somebody else keeps rows locked, for longer than ``lock_timeout``."""
+        return self._world.servers.hold_locks(self._world.random.choice([0.5, 3.0, 6.0]))
+
+    def poison(self) -> bool:
+        """A message that nobody can handle."""
+        return self._world.servers.poison()
+
+    def lose_message(self) -> bool:
+        """A service's message that nobody can read."""
+        return self._world.servers.lose_message()
+
+    def freeze_in_transaction(self) -> bool:
+        """A process stands still in the middle of a transaction until the server ends its session."""
+        at_it = {tx.who for tx in self._world.database.open}
+        victims = [i for i in self._world.alive() if i.name in at_it and not i.process.frozen]
+        if not victims:
+            return False
+        victim = self._world.random.choice(victims)
+        self._world.freeze(victim, IDLE_SECONDS + self._world.random.choice([0.1, 1.0, 4.0]))
+        self._start_later(victim.service)
         return True
 
     def _driver(self) -> Any:
@@ -206,14 +254,26 @@ class Faults:
 
         self._world.scheduler.at(self._world.scheduler.now + seconds, thaw)
 
+    def time_out(self, task: Task, what: str) -> None:
+        """A transaction takes too long for the server. Seldom enough that it is not the same message's fault every time."""
+        scheduler, mine = self._world.scheduler, self._mine(task)
+        if what != "statement" or not mine or scheduler.now < self._timed_out + TIME_OUTS_APART:
+            return
+        self._timed_out = scheduler.now
+        self._world.injected["time_out"] += 1
+        for tx in mine:
+            self._world.database.terminate(tx)
+        raise errors.transaction_timeout()
+
+    def _mine(self, task: Task) -> list[Any]:
+        return [tx for tx in self._world.database.open if tx.who == task.process.name and not tx.waits_for]
+
     def disconnect(self, task: Task, what: str) -> None:
         """A connection to Postgres breaks; of a commit nobody may know whether it landed."""
-        mine = [tx for tx in self._world.database.open if tx.who == task.process.name]
         if what not in ("statement", "commit", "committed"):
             return
         self._world.injected[f"disconnect at {what}"] += 1
         if what != "committed":
-            for tx in mine:
-                if not tx.waits_for:
-                    self._world.database.terminate(tx)
+            for tx in self._mine(task):
+                self._world.database.terminate(tx)
         raise errors.disconnected("server closed the connection unexpectedly")

@@ -78,19 +78,27 @@ def run_all(shares: list[Share]) -> list[Done]:
         return list(pool.map(run, shares))
 
 
-def find(name: str, share: Share) -> str | None:
-    """The first seed of the share that finds the mutation ``name``, and what it found; ``None``: none does.
+@dataclass(frozen=True)
+class Found:
+    """What found a mutation: a seed, the so-and-so-many-th schedule, and the check that did not hold."""
+
+    seed: int
+    schedules: int
+    check: str
+    what: str
+
+
+def find(name: str, share: Share) -> Found | None:
+    """The first seed of the share that finds the mutation ``name``; ``None``: none does.
 
     A seed that breaks something without the mutation as well has not found it.
     """
-    began = time.perf_counter()
     with shims.exchanged(), _collected_between():
         for n, seed in enumerate(share.seeds(), 1):
             with applied(name):
                 error = _error_of(seed)
             if error is not None and _error_of(seed) is None:
-                what = f"{type(error).__name__}: {error}"[:150]
-                return f"found by seed {seed}, schedule {n}, after {time.perf_counter() - began:.1f} s: {what}"
+                return Found(seed, n, getattr(error, "check", type(error).__name__), str(error)[:150])
             _collect(n)
     return None
 

@@ -37,6 +37,7 @@ class Result:
     statements: int
     commits: int
     events: int
+    runs: int
     injected: Counter[str]
 
 
@@ -90,6 +91,7 @@ class Scenario:
             alert("whole", "BACKFILL_REQUESTED_AT", self._random.choice([5.0, 30.0]), callback="page"),
         ]
         alerts.append(alert("soon", "RUN_QUEUED_AT", 0.3, callback="page"))
+        alerts.append(alert("past", "LOGICAL_DATE", 60.0, fire_if_past=self._random.random() < 0.5, callback="page"))
         chosen = self._random.sample(alerts, self._world.size.alerts)
         if WATCHER not in self._world.services:
             chosen = []
@@ -172,13 +174,21 @@ def _run(world: World) -> Result:
     end = scheduler.now + DRAIN_SECONDS
     run_until_drained(world, scenario, end)
     world.oracle.check_end()
-    events = sum(len(ids) for ids in world.oracle.events.values())
-    return Result(world.seed, scheduler.steps, world.database.statements, world.oracle.checked, events, world.injected)
+    return Result(
+        seed=world.seed,
+        steps=scheduler.steps,
+        statements=world.database.statements,
+        commits=world.oracle.checked,
+        events=world.oracle.events,
+        runs=len(world.database.rows("run")),
+        injected=world.injected,
+    )
 
 
 def _is_over(world: World, scenario: Scenario) -> bool:
     """Whether nothing more is to come, and nobody who stands still would go on with something."""
-    return not scenario.left and not world.is_disturbed() and world.oracle.drained()
+    to_come = scenario.left or world.waiting_for_kafka or world.is_disturbed()
+    return not to_come and world.oracle.drained()
 
 
 def run_until_drained(world: World, scenario: Scenario, end: float) -> None:
@@ -192,9 +202,13 @@ def run_until_drained(world: World, scenario: Scenario, end: float) -> None:
 
 def _drain(world: World, end: float) -> None:
     scheduler = world.scheduler
-    scheduler.run(_seldom(lambda: scheduler.now >= end or world.oracle.drained()))
-    if not world.oracle.drained():
-        raise Stuck(f"it does not drain: {world.oracle.waiting()}")
+    scheduler.run(_seldom(lambda: scheduler.now >= end or _drained(world)))
+    if not _drained(world):
+        raise Stuck(f"it does not drain: {world.oracle.waiting.what()}")
+
+
+def _drained(world: World) -> bool:
+    return not world.waiting_for_kafka and world.oracle.drained()
 
 
 def _seldom(over: Callable[[], bool]) -> Callable[[], bool]:

@@ -49,6 +49,8 @@ class Instance:
         self.lingers = False
         self.loop: Loop | None = None
         self.executor: SimulatedExecutor | None = None
+        # Its connection for notifications is made anew: it is told that it may have missed some.
+        self.listens_again: Callable[[], None] = lambda: None
         world.scheduler.spawn(self.process, "worker", self._run)
 
     def _run(self) -> None:
@@ -127,6 +129,10 @@ class Instance:
             else:
                 scheduler.at(scheduler.now + scheduler.random.random() * 0.02, lambda: deliver(channel, payload))
 
+        def listens_again() -> None:
+            deliver("", "")
+
+        self.listens_again = listens_again
         database.listeners.append(notified)
         self.process.on_death.append(lambda: database.listeners.remove(notified))
         heard("", "")

@@ -6,12 +6,8 @@ The modules themselves are the real ones: their references to these libraries ar
 from __future__ import annotations
 
 import logging
-import queue as real_queue
-import threading as real_threading
 import uuid as real_uuid
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import TimeoutError as FutureTimeout
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
@@ -22,186 +18,18 @@ from tenacity import Retrying
 from retrofill.bus import transaction
 from retrofill.bus.transaction import Transaction
 from tests.simulation.bus.admin import FakeAdmin
-from tests.simulation.bus.connections import Connections
 from tests.simulation.bus.consumer import FakeConsumer
 from tests.simulation.bus.producer import FakeProducer
 from tests.simulation.interned import interned
-from tests.simulation.scheduler import Scheduler
-
-_scheduler: Scheduler | None = None
-
-
-def scheduler() -> Scheduler:
-    """Of the simulation that runs."""
-    assert _scheduler is not None
-    return _scheduler
-
-
-def _connections() -> Connections:
-    found: Connections = scheduler().me().process.connections  # type: ignore[attr-defined]
-    return found
-
-
-class _Time:
-    @staticmethod
-    def monotonic() -> float:
-        running = scheduler()
-        return running.now + (running.current.process.offset if running.current is not None else 0.0)
-
-    time = monotonic
-
-    @staticmethod
-    def sleep(seconds: float) -> None:
-        scheduler().wait(object(), seconds)
-
-
-class Event:
-    """An event whose waiters take turns."""
-
-    def __init__(self) -> None:
-        self._set = False
-
-    def set(self) -> None:
-        """Wake those who wait."""
-        self._set = True
-        scheduler().wake(self)
-
-    def clear(self) -> None:
-        """Not any more."""
-        self._set = False
-
-    def is_set(self) -> bool:
-        """Whether it is."""
-        return self._set
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Until it is set."""
-        running = scheduler()
-        running.step("event")
-        if not self._set:
-            running.wait(self, timeout)
-        return self._set
-
-
-class Thread:
-    """A thread of a simulated process."""
-
-    def __init__(self, target: Callable[..., None], name: str = "", args: tuple[Any, ...] = (), daemon: bool = True):
-        self._target, self.name, self._args = target, name, args
-        self._over = Event()
-
-    def start(self) -> None:
-        """Begin."""
-        running = scheduler()
-
-        def body() -> None:
-            self._target(*self._args)
-            self._over.set()
-
-        running.spawn(running.me().process, self.name, body)
-
-    def join(self, timeout: float | None = None) -> None:
-        """Wait for its end."""
-        self._over.wait(timeout)
-
-
-class Condition:
-    """A condition whose waiters take turns. Nobody else runs between two steps, so there is nothing to lock."""
-
-    def __enter__(self) -> Condition:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def notify_all(self) -> None:
-        """Wake those who wait."""
-        scheduler().wake(self)
-
-    def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Until it holds, or the time is over."""
-        running = scheduler()
-        running.step("condition")
-        if not predicate():
-            running.wait(self, timeout)
-        return predicate()
-
-
-class _Threading:
-    Condition = Condition
-    Event = Event
-    Thread = Thread
-    Lock = real_threading.Lock
-
-
-class SimpleQueue:
-    """A queue whose readers take turns."""
-
-    def __init__(self) -> None:
-        self._items: deque[Any] = deque()
-
-    def put(self, item: Any) -> None:
-        """Add."""
-        self._items.append(item)
-        scheduler().wake(self)
-
-    def get(self, timeout: float | None = None) -> Any:
-        """The first, or ``Empty``."""
-        running = scheduler()
-        running.step("queue")
-        if not self._items:
-            running.wait(self, timeout)
-        return self.get_nowait()
-
-    def get_nowait(self) -> Any:
-        """The first, or ``Empty``."""
-        if not self._items:
-            raise real_queue.Empty
-        return self._items.popleft()
-
-
-class CallsQueue(SimpleQueue):
-    """Calls for the thread that polls Kafka: they wake it."""
-
-    def put(self, item: Any) -> None:
-        """Add."""
-        super().put(item)
-        _connections().asked()
-
-
-class _Queue:
-    SimpleQueue = SimpleQueue
-    Empty = real_queue.Empty
-
-
-class Future:
-    """An answer that somebody of the same process gives."""
-
-    def __init__(self) -> None:
-        self._done = Event()
-        self._result: Any = None
-        self._error: BaseException | None = None
-
-    def __class_getitem__(cls, item: Any) -> type[Future]:
-        return cls
-
-    def set_result(self, result: Any) -> None:
-        """The answer."""
-        self._result = result
-        self._done.set()
-
-    def set_exception(self, error: BaseException) -> None:
-        """What was raised instead."""
-        self._error = error
-        self._done.set()
-
-    def result(self, timeout: float | None = None) -> Any:
-        """Wait for it."""
-        if not self._done.wait(timeout):
-            raise FutureTimeout
-        if self._error is not None:
-            raise self._error
-        return self._result
+from tests.simulation.primitives import (
+    CallsQueue,
+    Future,
+    Queue,
+    Threading,
+    Time,
+    connections,
+    scheduler,
+)
 
 
 class _Uuid:
@@ -214,11 +42,11 @@ class _Uuid:
 
 
 def _producer(settings: Any, client_id: str, **more: Any) -> FakeProducer:
-    return FakeProducer(_connections(), more)
+    return FakeProducer(connections(), more)
 
 
 def _reader(settings: Any, client_id: str, **more: Any) -> FakeConsumer:
-    return FakeConsumer(_connections(), {"group.id": client_id, **more})
+    return FakeConsumer(connections(), {"group.id": client_id, **more})
 
 
 @contextmanager
@@ -231,7 +59,7 @@ def _noted_transaction(engine: Any, service: Any, partition: int, epoch: int, mo
 
 
 def _retrying(**how: Any) -> Retrying:
-    return Retrying(sleep=_Time.sleep, **how)
+    return Retrying(sleep=Time.sleep, **how)
 
 
 def _start_as_task(self: Any) -> None:
@@ -247,22 +75,22 @@ def _no_join(self: Any, timeout: float | None = None) -> None:
 _PACKAGES = ("retrofill", "backfill_planner", "run_starter", "deadline_watcher", "callback_runner")
 # module → the names in it that are exchanged
 _EXCHANGED: dict[str, dict[str, Any]] = {
-    "retrofill.bus.loop": {"time": _Time, "shard_transaction": _noted_transaction},
-    "retrofill.bus.shard": {"time": _Time},
-    "retrofill.bus.inbox": {"queue": _Queue},
+    "retrofill.bus.loop": {"time": Time, "shard_transaction": _noted_transaction},
+    "retrofill.bus.shard": {"time": Time},
+    "retrofill.bus.inbox": {"queue": Queue},
     "retrofill.bus.calls": {"SimpleQueue": CallsQueue, "Future": Future},
     "retrofill.bus.envelope": {"uuid": _Uuid},
-    "retrofill.bus.takeover": {"admin": lambda settings, client_id: FakeAdmin(_connections())},
+    "retrofill.bus.takeover": {"admin": lambda settings, client_id: FakeAdmin(connections())},
     "retrofill.bus.poller": {
-        "Consumer": lambda config: FakeConsumer(_connections(), config),
-        "threading": _Threading,
+        "Consumer": lambda config: FakeConsumer(connections(), config),
+        "threading": Threading,
         "Poller.start": _start_as_task,
         "Poller.join": _no_join,
     },
     "retrofill.bus.relay": {
-        "Consumer": lambda config: FakeConsumer(_connections(), config),
-        "threading": _Threading,
-        "time": _Time,
+        "Consumer": lambda config: FakeConsumer(connections(), config),
+        "threading": Threading,
+        "time": Time,
         "producer": _producer,
         "reader": _reader,
         "Relay.start": _start_as_task,
@@ -272,13 +100,13 @@ _EXCHANGED: dict[str, dict[str, Any]] = {
     },
     "retrofill.bus.metrics": {"register": lambda collector: None},
     "run_starter.handler": {"producer": _producer},
-    "run_starter.claims": {"time": _Time},
-    "run_starter.hosting": {"threading": _Threading, "Watch.start": _start_as_task, "Watch.join": _no_join},
-    "deadline_watcher.setaside": {"time": _Time},
-    "callback_runner.call": {"threading": _Threading, "time": _Time, "Retrying": _retrying},
+    "run_starter.claims": {"time": Time},
+    "run_starter.hosting": {"threading": Threading, "Watch.start": _start_as_task, "Watch.join": _no_join},
+    "deadline_watcher.setaside": {"time": Time},
+    "callback_runner.call": {"threading": Threading, "time": Time, "Retrying": _retrying},
     "callback_runner.handler": {
-        "threading": _Threading,
-        "time": _Time,
+        "threading": Threading,
+        "time": Time,
         "make_engine": lambda dsn, name, pool_size: scheduler().me().process.make_engine(),  # type: ignore[attr-defined]
         "Kinds": lambda settings, installation, instance: scheduler().me().process.kinds,  # type: ignore[attr-defined]
     },
@@ -313,9 +141,3 @@ def exchanged() -> Iterator[None]:
 
 
 _MISSING = object()
-
-
-def running(on: Scheduler | None) -> None:
-    """Which simulation the exchanged names are about."""
-    global _scheduler
-    _scheduler = on

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 
 import pytest
 
+from retrofill.bus.topics import CALLBACK_RUNNER, RUN_STARTER, Topic
+from retrofill.messages.backfills import BackfillCancelRequested, BackfillRequested
+from retrofill.messages.pipelines import PipelineApplied
 from tests.simulation.memory import errors
+from tests.simulation.memory.rows import NO_KEY_UPDATE
 from tests.simulation.schedule import DRAIN_SECONDS, Scenario, run_until_drained
 from tests.simulation.scheduler import Task
+from tests.simulation.servers import LOST, body_of
 from tests.simulation.shims import exchanged
-from tests.simulation.world import World
+from tests.simulation.world import ALL, World
+from tests.support.installation import alert, daily
 
 
 @pytest.fixture
@@ -45,3 +52,115 @@ def test_a_claim_whose_commit_was_not_answered_ends_with_its_lease(world: World)
     drain(world, scenario)
     assert lost == ["run-starter-1"]
     assert any(run["attempt"] == 2 for run in world.database.rows("run"))
+
+
+@pytest.mark.parametrize("kind", ["BackfillPlanned", "BackfillCancelling", "RunSucceeded", "RunCancelled"])
+def test_a_message_that_became_a_dead_letter_does_no_harm(world: World, kind: str) -> None:
+    """It only says where to look, and its reader looks there without it, though nobody takes a shard over."""
+
+    def spoil(topic: str, headers: list[tuple[str, bytes | None]], value: bytes | None) -> bytes | None:
+        if body_of(value).get("type") != kind or topic not in (Topic.BACKFILL_EVENTS, Topic.RUN_EVENTS):
+            return value
+        world.lost[(dict(headers)["ce_id"] or b"").decode()] = value or b""
+        return LOST
+
+    world.broker.spoil = spoil
+    scenario = Scenario(world)
+    scenario.apply()
+    scenario.request()
+    if "Cancel" in kind:
+        world.publish(Topic.BACKFILL_REQUESTS, scenario.ids[0], BackfillCancelRequested())
+    drain(world, scenario)
+    assert world.lost, f"there was no {kind}"
+
+
+def test_heartbeats_that_nobody_has_read_yet_are_a_sign_of_life(world: World) -> None:
+    """The run-starter stands still for longer than a lease, its driver does not: what it said meanwhile counts."""
+    frozen: list[float] = []
+
+    def freeze(task: Task, what: str) -> None:
+        (starter,) = world.alive(RUN_STARTER)
+        if world.at_work and not frozen:
+            frozen.append(world.scheduler.now)
+            world.freeze(starter, world.settings.lease_seconds + 2.0)
+
+    scenario = Scenario(world)
+    scenario.apply()
+    scenario.request()
+    world.scheduler.on_step = freeze
+    drain(world, scenario)
+    assert frozen
+    first = min(world.database.rows("run"), key=lambda run: run["id"])
+    assert (first["state"], first["attempt"]) == ("succeeded", 1)
+
+
+def test_a_batch_whose_deletion_postgres_did_not_take_is_not_published_again(world: World) -> None:
+    """It was committed to Kafka when Postgres went away: the cursor says so to whoever has the relay afterwards."""
+    outages: list[str] = []
+
+    def stop(task: Task, what: str) -> None:
+        if what == "transaction committed" and task.name.endswith("relay") and len(outages) < 3:
+            outages.append(task.process.name)
+            world.servers.stop_postgres(3.0)
+
+    scenario = Scenario(world)
+    scenario.apply()
+    scenario.request()
+    world.scheduler.on_step = stop
+    drain(world, scenario)
+    assert len(outages) == 3
+
+
+def test_a_command_waits_for_as_long_as_somebody_else_has_its_backfill(world: World) -> None:
+    """``lock_timeout`` ends each try after a second. That says nothing against the message, however many there are."""
+    scenario = Scenario(world)
+    scenario.apply()
+    scenario.request()
+    world.scheduler.run(lambda: bool(world.database.rows("backfill")))
+    (row,) = [row for row in world.database.tables["backfill"].rows if row.committed]
+    other = world.database.begin("somebody else")
+    other.lock(row, NO_KEY_UPDATE)
+    world.publish(Topic.BACKFILL_REQUESTS, scenario.ids[0], BackfillCancelRequested())
+    end = world.scheduler.now + 8.0
+    world.scheduler.at(end, lambda: world.database.rollback(other))
+    world.scheduler.run(lambda: world.scheduler.now >= end)
+    assert world.database.rows("backfill")[0]["state"] == "running"
+    drain(world, scenario)
+    assert world.database.rows("backfill")[0]["state"] == "cancelled"
+
+
+def test_a_call_that_goes_on_after_its_shard_is_somebody_elses_is_recorded_once() -> None:
+    """The runner renews its lease in Postgres and records under its token; the new owner leaves the call alone."""
+    with exchanged():
+        world = next(world for seed in count() if (world := World(seed)).services == ALL)
+        try:
+            _move_the_shard_in_the_middle_of_a_call(world)
+        finally:
+            world.close()
+
+
+def _move_the_shard_in_the_middle_of_a_call(world: World) -> None:
+    moved: list[str] = []
+
+    def move(task: Task, what: str) -> None:
+        runners = world.alive(CALLBACK_RUNNER)
+        if world.calling and len(runners) == 1:
+            moved.append(world.calling[0].name)
+            world.start(CALLBACK_RUNNER)
+            group = world.broker.groups[CALLBACK_RUNNER.group("")]
+            world.cut(runners[0], 30.0)
+            world.scheduler.at(world.scheduler.now + 1.0, group.rebalance)
+
+    for service in world.services:
+        world.start(service)
+    pipeline = daily("p", deadlines=[alert("now", "RUN_QUEUED_AT", 0.01, callback="page")])
+    world.publish(Topic.PIPELINES, "p", PipelineApplied(pipeline=pipeline))
+    scenario = Scenario(world)
+    request = {"pipeline": "p", "from": "2020-01-01", "to": "2020-01-01"}
+    world.publish(Topic.BACKFILL_REQUESTS, "b", BackfillRequested.model_validate(request))
+    world.scheduler.run(lambda: bool(world.database.rows("backfill")))
+    world.scheduler.on_step = move
+    drain(world, scenario)
+    assert moved == ["callback-runner-1"]
+    assert [callback["state"] for callback in world.database.rows("callback")] == ["succeeded"]
+    assert list(world.calls.values()) == [1]

@@ -102,7 +102,7 @@ class Simulation(RuleBasedStateMachine):
 
     @rule(seconds=SHORT)
     def jump_the_databases_clock(self, seconds: float) -> None:
-        self.world.database.offset += seconds
+        self.world.database.jump(seconds)
 
     @rule()
     def kill_a_driver(self) -> None:

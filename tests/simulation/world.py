@@ -9,22 +9,24 @@ from functools import cache
 from typing import Any
 
 from callback_runner.claims import Claim
-from retrofill.bus.envelope import headers_of
 from retrofill.bus.topics import CALLBACK_RUNNER, PLANNER, RUN_STARTER, SERVICES, WATCHER, Service, Topic
 from retrofill.messages.base import Message
 from retrofill.settings import Settings
 from retrofill.store.tables import SERVICE_TABLES
 from run_starter.executors import Launch
-from tests.simulation import shims, sizes
-from tests.simulation.bus.broker import Broker
+from tests.simulation import primitives, sizes
+from tests.simulation.bus.broker import Broker, Entry, Headers, ce_id_of
 from tests.simulation.bus.groups import Group
 from tests.simulation.drivers import Driver
 from tests.simulation.memory.engine import IDLE_SECONDS, Database
 from tests.simulation.oracle import Oracle
 from tests.simulation.scheduler import Process, Scheduler
+from tests.simulation.servers import Servers, body_of, wire
 from tests.simulation.services import Instance
 
 SESSION_SECONDS = 6.0
+# ``lock_timeout`` of the services' roles.
+LOCK_SECONDS = 1.0
 ALL = (PLANNER, RUN_STARTER, WATCHER, CALLBACK_RUNNER)
 
 
@@ -47,7 +49,7 @@ class World:
         self.seed = seed
         self.scheduler = Scheduler(seed)
         random.seed(seed)
-        shims.running(self.scheduler)
+        primitives.running(self.scheduler)
         self.random = self.scheduler.random
         self.size = sizes.choose(self.random)
         self.partitions = self.random.choice(self.size.partitions)
@@ -61,11 +63,16 @@ class World:
         # Many schedules are without deadlines, and shorter for it.
         self.services = ALL if self.random.random() < self.size.with_deadlines else ALL[:2]
         self.duplicates = self.lost_notifications = self.lost_answers = self.failing_calls = self.late = self.slow = 0.0
-        self.database = Database(self.scheduler)
+        self.database = Database(self.scheduler, LOCK_SECONDS)
         marker_seconds = self.random.choice([0.001, 0.05, 0.5])
         self.broker = Broker(self.scheduler, lambda: self.random.random() * marker_seconds)
         self._create_topics()
         self._create_rows()
+        self.servers = Servers(self)
+        # By ce_id: key and value of what cannot be handled.
+        self.poison: dict[str, tuple[bytes | None, bytes | None]] = {}
+        # By ce_id: what services published and nobody can read.
+        self.lost: dict[str, bytes] = {}
         self.oracle = Oracle(self)
         self.instances: list[Instance] = []
         self.drivers: list[Driver] = []
@@ -73,9 +80,9 @@ class World:
         self.calling: list[Process] = []  # runners of callbacks, once for each call that is under way
         self.failing: set[tuple[str, Any]] = set()  # pipeline and start of intervals whose user code fails
         self.injected: Counter[str] = Counter()
+        self.waiting_for_kafka = 0  # messages of clients that Kafka does not have yet
         self.published: dict[str, int] = {}  # ce_id → how often it was published
-        self.calls: Counter[int] = Counter()
-        self.calls_done: Counter[int] = Counter()
+        self.calls, self.calls_done = Counter[int](), Counter[int]()
         self._numbers: Counter[str] = Counter()
 
     def _create_topics(self) -> None:
@@ -116,16 +123,41 @@ class World:
     def is_disturbed(self) -> bool:
         """Whether a process stands still or is cut off, and is to go on."""
         processes = [each.process for each in (*self.alive(), *self.drivers)]
-        return any(process.alive and (process.frozen or process.cut) for process in processes)
+        stands_still = any(process.alive and (process.frozen or process.cut) for process in processes)
+        return stands_still or self.servers.is_disturbed()
 
     def publish(self, topic: Topic, key: str, message: Message, *, partition: int | None = None, times: int = 1) -> str:
         """A client's message; its ``ce_id``."""
-        headers = headers_of(message, "client")
-        raw = [(name, value.encode()) for name, value in headers.items()]
+        headers = wire(message, "client")
         for _ in range(times):
-            self.broker.append(str(topic), key.encode(), message.encode(), raw, partition=partition)  # type: ignore[arg-type]  # a list of what may be
-        self.published[headers["ce_id"]] = times
-        return headers["ce_id"]
+            self.append(str(topic), key.encode(), message.encode(), headers, partition=partition)
+        ce_id = (dict(headers)["ce_id"] or b"").decode()
+        self.published[ce_id] = times
+        return ce_id
+
+    def append(
+        self, topic: str, key: bytes | None, value: bytes | None, headers: Headers, *, partition: int | None = None
+    ) -> None:
+        """A client's message, which it sends until Kafka has it."""
+        if self.broker.down:
+            later = self.scheduler.now + 0.5
+            self.waiting_for_kafka += 1
+
+            def again() -> None:
+                self.waiting_for_kafka -= 1
+                self.append(topic, key, value, headers, partition=partition)
+
+            self.scheduler.at(later, again)
+            return
+        self.broker.append(topic, key, value, headers, partition=partition)
+
+    def is_poison(self, entry: Entry) -> bool:
+        """Whether it cannot be handled."""
+        return ce_id_of(entry) in self.poison
+
+    def body(self, entry: Entry) -> dict[str, Any]:
+        """The object in a message; an empty one where it is poison."""
+        return body_of(self.lost.get(ce_id_of(entry), entry.value))
 
     # what drivers and targets ask and say
 
@@ -139,7 +171,7 @@ class World:
 
     def working(self, driver: Driver) -> None:
         """User code begins; that of no other attempt of the run goes on."""
-        self.oracle.began(driver, self.at_work)
+        self.oracle.attempts.began(driver, self.at_work)
         self.at_work.append(driver)
 
     def worked(self, driver: Driver) -> None:
@@ -149,7 +181,7 @@ class World:
     def called(self, claim: Claim) -> None:
         """A callback's target was reached."""
         self.calls[claim.deadline_id] += 1
-        self.oracle.called(claim)
+        self.oracle.callbacks.called(claim)
 
     def done(self, claim: Claim) -> None:
         """The target did it."""
@@ -220,7 +252,7 @@ class World:
             instance.process.lost_answers = 0.0  # type: ignore[attr-defined]
         for driver in self.drivers:
             driver.process.frozen = driver.process.cut = False
-        self.broker.woken()
+        self.servers.heal()
         for service in self.services:
             if not self.alive(service):
                 self.start(service)
@@ -228,4 +260,4 @@ class World:
     def close(self) -> None:
         """End everything."""
         self.scheduler.close()
-        shims.running(None)
+        primitives.running(None)

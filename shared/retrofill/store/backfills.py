@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, and_, exists, func, insert, select, true
 
-from retrofill.domain.backfill import ACTIVE, MACHINE, OnRunFailure
+from retrofill.domain.backfill import ACTIVE, MACHINE, BackfillState, OnRunFailure
 from retrofill.domain.run import RunState
 from retrofill.store.tables import backfill, backfill_command, backfill_request, run
 from retrofill.store.transition import transition
@@ -81,6 +81,14 @@ def active_of_shard(conn: Connection, shard: int) -> list[str]:
     return list(
         conn.execute(select(backfill.c.id).where(backfill.c.shard == shard, backfill.c.state.in_(ACTIVE))).scalars()
     )
+
+
+def unattended(conn: Connection, shard: int) -> list[str]:
+    """Active ones of a shard that no end of a run will lead to: running without a live run, or cancelling."""
+    live = exists().where(run.c.backfill_id == backfill.c.id, run.c.slot.is_not(None))
+    idle = and_(backfill.c.state == BackfillState.RUNNING, ~live)
+    cancelling = backfill.c.state == BackfillState.CANCELLING
+    return list(conn.execute(select(backfill.c.id).where(backfill.c.shard == shard, idle | cancelling)).scalars())
 
 
 def still_active(conn: Connection, ids: Collection[str]) -> list[str]:

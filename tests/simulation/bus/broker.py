@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from retrofill.bus.partitioning import partition_of
-from tests.simulation.memory.engine import Turns
+from tests.simulation.memory.turns import Turns
 
 Headers = list[tuple[str, bytes | None]]
 TRANSACTION_SECONDS = 60.0
@@ -38,6 +38,11 @@ class Entry:
     timestamp_ms: int
     transaction: Transaction | None
     marker: bool = False
+
+
+def ce_id_of(entry: Entry) -> str:
+    """What tells its message apart."""
+    return (dict(entry.headers).get("ce_id") or b"").decode()
 
 
 class Partition:
@@ -108,6 +113,10 @@ class Broker:
         self.turns = turns
         # Seconds until a partition is told of the end of a transaction.
         self.delay = delay
+        # Nobody can reach it.
+        self.down = False
+        # Makes something else of what a transaction publishes.
+        self.spoil: Callable[[str, Headers, bytes | None], bytes | None] | None = None
         self.topics: dict[str, list[Partition]] = {}
         self.ids: dict[str, str] = {}
         self.transactional: dict[str, TransactionalId] = {}
@@ -142,6 +151,8 @@ class Broker:
             partition = partition_of(key or b"", len(logs))
         if transaction is not None:
             transaction.partitions.add((topic, partition))
+        if self.spoil is not None and transaction is not None:
+            value = self.spoil(topic, headers, value)
         entry = Entry(key, value, headers, int(self.turns.now * 1000), transaction)
         logs[partition].entries.append(entry)
         for hook in self.on_append:
@@ -176,6 +187,8 @@ class Broker:
 
     def expire(self) -> None:
         """Abort transactions that were left open for too long, and fence their producers."""
+        if self.down:
+            return
         for id, state in self.transactional.items():
             if state.current is not None and self.turns.now - state.current.began > TRANSACTION_SECONDS:
                 self.fence(id)
@@ -196,6 +209,9 @@ class Broker:
             self.turns.at(self.turns.now + self.delay(), lambda place=place: self._mark(transaction, place))  # type: ignore[misc]
 
     def _mark(self, transaction: Transaction, place: tuple[str, int]) -> None:
+        if self.down:
+            self.turns.at(self.turns.now + 0.2, lambda: self._mark(transaction, place))
+            return
         topic, partition = place
         transaction.marked.add(place)
         marker = Entry(None, None, [], int(self.turns.now * 1000), transaction, marker=True)

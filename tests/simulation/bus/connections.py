@@ -48,11 +48,16 @@ class Connections:
         for consumer in list(self.consumers):
             self.remove(consumer)
 
+    @property
+    def cut(self) -> bool:
+        """Whether Kafka cannot be reached."""
+        return self.process.cut or self.broker.down
+
     def step(self, what: str) -> None:
         """Anything may happen before a call of the broker. Raises where it cannot be reached."""
         self.scheduler.step(what)
         self.broker.expire()
-        if self.process.cut:
+        if self.cut:
             self.scheduler.wait(object(), 0.2)
-            if self.process.cut:
+            if self.cut:
                 raise refused(KafkaError._TIMED_OUT)

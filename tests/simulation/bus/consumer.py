@@ -162,7 +162,7 @@ class FakeConsumer:
         """The next message or end, after what the coordinator says; ``None`` where there is none."""
         self._c.scheduler.step("poll")
         self._broker.expire()
-        if self._c.process.cut:
+        if self._c.cut:
             self._wait(timeout)
             return None
         if self._member is not None:
@@ -188,7 +188,7 @@ class FakeConsumer:
     def has_news(self) -> bool:
         """Whether a poll would give something."""
         member, group = self._member, self._group
-        if member is not None and group is not None and not self._c.process.cut:
+        if member is not None and group is not None and not self._c.cut:
             wanted = group.wanted(member)
             if member.expelled or member.owned - wanted or any(group.free(place) for place in wanted - member.owned):
                 return True

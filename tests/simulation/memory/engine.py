@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 from sqlalchemy import TextClause
 from sqlalchemy.engine.result import IteratorResult, SimpleResultMetaData
@@ -19,45 +19,40 @@ from tests.simulation.memory.rows import Row, Tx
 from tests.simulation.memory.statements import environment, plan_of
 from tests.simulation.memory.tables import MemoryTable
 from tests.simulation.memory.texts import run_text
+from tests.simulation.memory.turns import Turns
 
 EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
 IDLE_SECONDS = 5.0
-
-
-class Turns(Protocol):
-    """What the database needs of whoever lets several sessions take turns."""
-
-    now: float
-
-    def step(self, what: str) -> None:
-        """Others may go on here."""
-
-    def wait(self, what: object, seconds: float | None = None) -> bool:
-        """Until ``wake(what)``."""
-
-    def wake(self, what: object) -> None:
-        """Those who wait for ``what`` go on."""
-
-    def at(self, moment: float, action: Callable[[], None]) -> None:
-        """Do ``action`` at true time ``moment``."""
+TRANSACTION_SECONDS = 120.0
 
 
 class Database:
-    """The server. ``offset``: what its clock is ahead of the true time, in seconds."""
+    """The server. ``offset``: what its clock is ahead of the true time, in seconds. ``lock_seconds``: ``lock_timeout``."""
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: Turns, lock_seconds: float | None = None) -> None:
         self.turns = turns
+        self.lock_seconds = lock_seconds
         self.offset = 0.0
+        # True time of each jump and the offset since, the beginning first.
+        self.jumps = [(0.0, 0.0)]
+        # Nobody can reach it, and it keeps no session.
+        self.down = False
         self.tables = {table.name: MemoryTable(table, self) for table in metadata.sorted_tables}
         self.advisory: dict[tuple[int, int], Tx] = {}
         self.open: list[Tx] = []
         self.on_commit: list[Callable[[Tx], None]] = []
+        self.on_wait: list[Callable[[Tx, Row], None]] = []
         self.listeners: list[Callable[[str, str], None]] = []
         self.statements = 0
 
     def now(self) -> datetime:
         """``clock_timestamp()``."""
         return EPOCH + timedelta(seconds=self.turns.now + self.offset)
+
+    def jump(self, seconds: float) -> None:
+        """Its clock goes ahead."""
+        self.offset += seconds
+        self.jumps.append((self.turns.now, self.offset))
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """What is committed in a table."""
@@ -71,16 +66,23 @@ class Database:
 
     def wait_for_end(self, tx: Tx) -> None:
         """Until some transaction has ended. Raises where it was ``tx`` itself that the server ended."""
-        self.turns.wait(self)
+        left = None
+        if self.lock_seconds is not None:
+            tx.lock_until = tx.lock_until or self.turns.now + self.lock_seconds
+            left = tx.lock_until - self.turns.now
+        woken = self.turns.wait(self, left)
         if tx.over:
             raise errors.disconnected("terminating connection due to administrator command")
         tx.last_active = self.turns.now
+        if not woken and left is not None:
+            raise errors.lock_timeout()
 
     def execute(self, tx: Tx, statement: Any, parameters: dict[str, Any] | None) -> Outcome:
         """Run one statement. An error fails the transaction."""
         self.check(tx)
         self.statements += 1
         tx.last_active = self.turns.now
+        tx.lock_until = None
         try:
             if isinstance(statement, TextClause):
                 return run_text(tx, statement.text, parameters or {})
@@ -95,7 +97,10 @@ class Database:
 
     def check(self, tx: Tx) -> None:
         """Raises where ``tx`` cannot go on."""
-        if not tx.over and self.turns.now - tx.last_active > IDLE_SECONDS:
+        if not tx.over and self.turns.now - tx.began > TRANSACTION_SECONDS:
+            self.terminate(tx)
+            raise errors.transaction_timeout()
+        if not tx.over and (self.down or self.turns.now - tx.last_active > IDLE_SECONDS):
             self.terminate(tx)
         if tx.over:
             raise errors.disconnected("terminating connection due to idle-in-transaction timeout")
@@ -132,6 +137,12 @@ class Database:
         if not tx.over:
             self._undo(tx, 0)
             self._end(tx, "terminated")
+
+    def stop(self) -> None:
+        """End every session, and take no new one until ``down`` is false again."""
+        self.down = True
+        for tx in list(self.open):
+            self.terminate(tx)
 
     def undo_to(self, tx: Tx, mark: int) -> None:
         """Roll back to a savepoint."""

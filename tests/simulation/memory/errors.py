@@ -26,6 +26,18 @@ def deadlock() -> exc.OperationalError:
     return exc.OperationalError("deadlock detected", None, pg.DeadlockDetected("deadlock detected"))
 
 
+def lock_timeout() -> exc.OperationalError:
+    """SQLSTATE 55P03."""
+    text = "canceling statement due to lock timeout"
+    return exc.OperationalError(text, None, pg.LockNotAvailable(text))
+
+
+def transaction_timeout() -> exc.OperationalError:
+    """SQLSTATE 25P04: the server ended the session with the transaction."""
+    text = "terminating connection due to transaction timeout"
+    return exc.OperationalError(text, None, pg.TransactionTimeout(text), connection_invalidated=True)
+
+
 def failed_transaction() -> exc.InternalError:
     """SQLSTATE 25P02: an earlier statement of the transaction failed."""
     text = "current transaction is aborted, commands ignored until end of transaction block"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from tests.simulation.memory import errors
@@ -10,6 +12,17 @@ from tests.simulation.memory import errors
 Values = dict[str, Any]
 
 SHARE, NO_KEY_UPDATE, UPDATE = "share", "no key update", "update"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One write of one row: the version before, the version after (``None``: not there), and when by the server's clock."""
+
+    table: str
+    before: Values | None
+    after: Values | None
+    locked_at: datetime
+    written_at: datetime
 
 
 class Row:
@@ -40,16 +53,20 @@ class Tx:
     def __init__(self, database: Any, who: str, began: float) -> None:
         self.database = database
         self.who = who
-        self.last_active = began
+        self.last_active = self.began = began
+        self.began_at: datetime = database.now()
+        self.lock_until: float | None = None
         self.state = "active"  # or: failed, ended, terminated
         self.undo: list[Callable[[], None]] = []
         self.written: dict[tuple[Any, Row], None] = {}
-        self.locked: dict[Row, None] = {}
+        self.locked: dict[Row, datetime] = {}
         self.advisory: set[tuple[int, int]] = set()
         self.notifications: dict[tuple[str, str], None] = {}
         self.waits_for: list[Tx] = []
         # With the commit: table, the version before, the version after.
         self.changes: list[tuple[str, Values | None, Values | None]] = []
+        # Every write in its order: one row may take several steps.
+        self.steps: list[Step] = []
         self.notes: dict[str, Any] = {}
 
     @property
@@ -60,9 +77,12 @@ class Tx:
     def write(self, table: Any, row: Row, values: Values | None) -> None:
         """Make ``values`` the version of ``row``; its lock is held by now."""
         before = (row.writer, row.pending)
+        now = self.database.now()
+        self.steps.append(Step(table.name, row.seen_by(self), values, self.locked.get(row, now), now))
 
         def undo() -> None:
             row.writer, row.pending = before
+            self.steps.pop()
 
         self.undo.append(undo)
         self.written[table, row] = None
@@ -73,11 +93,14 @@ class Tx:
         while holders := row.holders(self, mode):
             if skip:
                 return False
+            for hook in self.database.on_wait:
+                hook(self, row)
             self.wait(holders)
+        self.lock_until = None
         held = row.locks.get(self)
         if held is None or _RANK[mode] > _RANK[held]:
             row.locks[self] = mode
-            self.locked[row] = None
+            self.locked.setdefault(row, self.database.now())
         return True
 
     def wait(self, holders: Iterable[Tx]) -> None:

@@ -1,0 +1,121 @@
+"""Fenced attempts: what a run becomes is what a driver of its attempt said, and no attempt begins beside another."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from retrofill.bus.topics import Topic
+from run_starter.executors import Launch
+from tests.simulation.checks.base import LIVE, Check, Values, changed
+from tests.simulation.checks.clock import ended_early
+from tests.simulation.memory.rows import Tx
+
+if TYPE_CHECKING:
+    from tests.simulation.bus.broker import Entry
+    from tests.simulation.drivers import Driver
+    from tests.simulation.world import World
+
+# Whether leases may end early because the database's clock went ahead by more than what was left of them.
+JUMPS_MAY_END_LEASES = True
+Attempt = tuple[int, int]
+
+
+class Attempts(Check):
+    """Invariant 7."""
+
+    name = "attempts"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.said: Counter[tuple[int, int, str]] = Counter()  # run, attempt, what a driver (or its host) reported
+        self.beats: Counter[Attempt] = Counter()
+        # Where its heartbeats are, and when they came by the database's clock.
+        self.came: dict[Attempt, list[tuple[int, int, datetime]]] = defaultdict(list)
+        # Given up because the database's clock jumped: their drivers cannot know.
+        self.given_up_early: set[Attempt] = set()
+
+    def appended(self, topic: str, partition: int, entry: Entry) -> None:
+        """A message is in Kafka."""
+        if topic != Topic.RUN_REPORTS or entry.value is None or self.world.is_poison(entry):
+            return
+        body = json.loads(entry.value)
+        if body["type"] == "RunReported":
+            self.said[body["run_id"], body["attempt"], body["state"]] += 1
+        elif body["type"] == "RunStaged":
+            self.said[body["run_id"], body["attempt"], "staged"] += 1
+        elif body["type"] == "RunHeartbeat":
+            self.beats[body["run_id"], body["attempt"]] += 1
+            offset = self.world.broker.topics[topic][partition].high_watermark - 1
+            self.came[body["run_id"], body["attempt"]].append((partition, offset, self.database.now()))
+
+    def committed(self, tx: Tx) -> None:
+        """What it made of runs."""
+        for old, new in changed(tx, "run"):
+            if old is not None and new is not None and old["state"] != new["state"]:
+                self._moved(old, new)
+
+    def _moved(self, old: Values, new: Values) -> None:
+        run, attempt, state = new["id"], new["attempt"], new["state"]
+        if state == "running":
+            reported = self.beats[run, attempt] + sum(self.said[run, attempt, s] for s in ("succeeded", "failed"))
+            self.require(reported > 0, f"run {run} is running though no driver of attempt {attempt} ever reported")
+        if state == "publishing":
+            staged = self.said[run, attempt, "staged"]
+            self.require(staged > 0, f"run {run} is publishing though attempt {attempt} staged nothing")
+        if state == "succeeded" or (state == "failed" and (new["error"] or {}).get("type") != "DriverLost"):
+            said = self.said[run, attempt, state]
+            self.require(said > 0, f"run {run} {state} though no driver of attempt {attempt} said so")
+        if old["lease_until"] is not None and state in ("queued", "cancelled"):
+            self._given_up(old)
+        if old["state"] in LIVE and state == "cancelled":
+            self.require(old["cancel_requested"], f"a live run was cancelled that nobody asked to: {old}")
+
+    def _given_up(self, old: Values) -> None:
+        """Nobody reported its end: all heartbeats that came in time had been read, and its driver has ended itself."""
+        attempt = old["id"], old["attempt"]
+        if any(self.said[*attempt, state] for state in ("lost", "released", "cancelled")):
+            return
+        stored = {
+            r["partition"]: r["next_offset"]
+            for r in self.rows("run_starter_shard_offset")
+            if r["topic"] == Topic.RUN_REPORTS
+        }
+        unread = [came for came in self.came[attempt] if came[1] >= stored[came[0]] and came[2] <= old["lease_until"]]
+        self.require(not unread, f"{old} was given up with heartbeats unread: {unread}")
+        self.require(old["lease_until"] <= self.database.now(), f"{old} was given up before its lease ended")
+        if JUMPS_MAY_END_LEASES and ended_early(self.database, old["lease_until"], self.world.settings.lease_seconds):
+            self.given_up_early.add(attempt)
+            return
+        at_work = [d for d in self.world.at_work if (d.launch.run_id, d.launch.attempt) == attempt and d.works()]
+        self.require(
+            not at_work, f"{old} was given up while its driver worked, until {[d.alive_until for d in at_work]}"
+        )
+
+    def is_over(self, launch: Launch) -> bool:
+        """Whether the attempt has ended, or a newer one was claimed: it never lives again."""
+        row = self.row("run", "id", launch.run_id)
+        return bool(row["attempt"] != launch.attempt or row["state"] not in LIVE)
+
+    def answered(self, launch: Launch, what: str, *, over: bool, answer: bool) -> None:
+        """A host answered its driver. ``over``: whether the attempt was over when it was asked."""
+        self.require(not (over and answer), f"{what} of {launch.key} was answered with yes though it was over")
+
+    def ended_by_host(self, driver: Driver) -> None:
+        """A host ends a driver: not one that works, has a lease and was not asked to end."""
+        if driver not in self.world.at_work or not driver.works() or self.is_over(driver.launch):
+            return
+        jumped_at = self.database.jumps[-1][0]
+        if JUMPS_MAY_END_LEASES and jumped_at > self.world.scheduler.now - self.world.settings.lease_seconds:
+            return
+        row = self.row("run", "id", driver.launch.run_id)
+        self.require(row["cancel_requested"], f"its host ended a driver that works: {row}")
+
+    def began(self, driver: Driver, at_work: list[Driver]) -> None:
+        """A driver begins with the user's code."""
+        run = driver.launch.run_id
+        others = [d.launch.attempt for d in at_work if d.launch.run_id == run and d.works()]
+        others = [attempt for attempt in others if (run, attempt) not in self.given_up_early]
+        self.require(not others, f"attempt {driver.launch.attempt} of run {run} began beside {others}")

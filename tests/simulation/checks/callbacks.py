@@ -1,0 +1,58 @@
+"""A callback is claimed by one runner, and not called again once it succeeded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from callback_runner.call import LEASE_SECONDS
+from callback_runner.claims import Claim
+from tests.simulation.checks.base import Check, Values, changed
+from tests.simulation.checks.clock import ended_early
+from tests.simulation.memory.rows import Tx
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+class Callbacks(Check):
+    """Invariant 11."""
+
+    name = "callbacks"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.claimed_by: dict[str, str] = {}
+        # Claims that ended because the database's clock jumped: their runners cannot know.
+        self.ended_early: set[str] = set()
+
+    def committed(self, tx: Tx) -> None:
+        """What it made of claims."""
+        for old, new in changed(tx, "callback"):
+            if new is not None and new["token"] is not None and (old is None or old["token"] != new["token"]):
+                self.claimed_by[new["token"]] = tx.who
+            if old is not None and old["token"] is not None and (new is None or new["token"] != old["token"]):
+                self._claim_ended(tx, old, new)
+
+    def _claim_ended(self, tx: Tx, old: Values, new: Values | None) -> None:
+        """By its runner's hand, or by anybody's once its lease is over."""
+        owner = self.claimed_by[old["token"]]
+        over = old["lease_until"] <= self.database.now()
+        self.require(tx.who == owner or over, f"{tx.who} ended the claim of {owner}: {old} → {new}")
+        if tx.who != owner and ended_early(self.database, old["lease_until"], LEASE_SECONDS):
+            self.ended_early.add(old["token"])
+
+    def called(self, claim: Claim) -> None:
+        """Its target was reached."""
+        done, calls = self.world.calls_done[claim.deadline_id], self.world.calls[claim.deadline_id]
+        row = self.row("callback", "deadline_id", claim.deadline_id)
+        self.require(row["state"] != "succeeded", f"called again after it was recorded as done ({done} times): {row}")
+        if claim.token not in self.ended_early:
+            self.require(row["token"] == claim.token, f"called under the token {claim.token}, the claim is {row}")
+        most = self.world.settings.callback_max_attempts
+        self.require(calls <= most, f"called {calls} times, at most {most}: {row}")
+
+    def at_the_end(self) -> None:
+        """What is recorded as done was done."""
+        for row in self.rows("callback"):
+            done = self.world.calls_done[row["deadline_id"]]
+            self.require(row["state"] != "succeeded" or done >= 1, f"not called: {row}")

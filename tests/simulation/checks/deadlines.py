@@ -1,0 +1,137 @@
+"""Deadlines, judged from what the database's clock said while their runs were locked: armed rightly, and ended rightly.
+
+The rules are those of DESIGN.md, section 8, written down here once more: nothing of the services decides here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime, timedelta
+
+from retrofill.bus.topics import WATCHER, Topic
+from tests.simulation.checks.base import ENDED, Check, Values
+from tests.simulation.memory.rows import Step, Tx
+
+# The moment from which an alert counts: the table and the column that have it.
+REFERENCES = {
+    "RUN_QUEUED_AT": ("run", "queued_at"),
+    "RUN_STARTED_AT": ("run", "started_at"),
+    "LOGICAL_DATE": ("run", "interval_start"),
+    "BACKFILL_REQUESTED_AT": ("backfill", "requested_at"),
+}
+ENDS = {"run": "finished_at", "backfill": "ended_at"}
+
+
+class Deadlines(Check):
+    """Invariant 10."""
+
+    name = "deadlines"
+
+    def committed(self, tx: Tx) -> None:
+        """Ends that it dates, deadlines that it arms, and those that it ends."""
+        for step in tx.steps:
+            if step.table in ENDS and step.after is not None:
+                self._dated(step, step.after)
+            elif step.table == "deadline" and step.after is not None:
+                if step.before is None:
+                    self._armed(tx, step.after)
+                elif step.before["state"] == "armed" and step.after["state"] != "armed":
+                    self._judged(tx, step.after)
+
+    def _dated(self, step: Step, new: Values) -> None:
+        """The moment of an end was read while its row was locked: whoever judges it has it locked too."""
+        column = ENDS[step.table]
+        if new[column] is not None and (step.before is None or step.before[column] is None):
+            honest = step.locked_at <= new[column] <= step.written_at
+            self.require(honest, f"the end of {new} was not read under its lock, had since {step.locked_at}")
+
+    def _armed(self, tx: Tx, new: Values) -> None:
+        backfill = self.row("backfill", "id", new["backfill_id"])
+        alert = next(each for each in backfill["definition"]["deadlines"] if each["name"] == new["alert"])
+        after = timedelta(seconds=alert["interval_seconds"])
+        if (counts_from := REFERENCES.get(alert["reference"])) is not None:
+            table, column = counts_from
+            about = backfill if table == "backfill" else self.row("run", "id", new["run_id"])
+            self.require(new["due_at"] == about[column] + after, f"armed for a wrong moment: {new} of {about}")
+        else:
+            within = tx.began_at + after <= new["due_at"] <= self.database.now() + after
+            self.require(within, f"armed for a wrong moment: {new}")
+        if new["due_at"] > self.database.now() or alert["fire_if_past"]:
+            self.require(new["state"] == "armed", f"not armed: {new} by {alert}")
+        elif new["due_at"] <= tx.began_at:
+            self.require(new["state"] == "void", f"armed though its moment was past: {new} by {alert}")
+
+    def _judged(self, tx: Tx, new: Values) -> None:
+        how, ended_at = self._end_of(new)
+        expected = "missed"
+        if ended_at is not None and ended_at <= new["due_at"]:
+            if how == "succeeded":
+                expected = "met"
+            elif how == "skipped" or not new["fire_on_failure"]:
+                expected = "void"
+        self.require(new["state"] == expected, f"{new['state']} instead of {expected}, {how} at {ended_at}: {new}")
+        honest = tx.began_at <= new["decided_at"] <= self.database.now()
+        self.require(honest, f"decided at a moment that was none of its transaction's: {new}")
+        if new["state"] == "missed":
+            self.require(new["decided_at"] >= new["due_at"], f"missed before its moment: {new}")
+
+    def _end_of(self, deadline: Values) -> tuple[str | None, datetime | None]:
+        """How and when what it is about ended, as its watcher has it locked."""
+        if deadline["run_id"] is None:
+            backfill = self.row("backfill", "id", deadline["backfill_id"])
+            return (backfill["state"], backfill["ended_at"]) if backfill["ended_at"] is not None else (None, None)
+        run = self.row("run", "id", deadline["run_id"])
+        if deadline["task"] is not None and (ended := self._end_of_task(run, deadline["task"])) is not None:
+            return ended
+        return (run["state"], run["finished_at"]) if run["state"] in ENDED["run"] else (None, None)
+
+    def _end_of_task(self, run: Values, task: str) -> tuple[str, datetime] | None:
+        """The first success of any attempt; other ends only of the newest one, for the next may succeed."""
+        tries = [t for t in self.rows("task_run") if t["run_id"] == run["id"] and t["task"] == task]
+        done = [t["finished_at"] for t in tries if t["state"] == "succeeded"]
+        if done:
+            return "succeeded", min(done)
+        newest = max(tries, key=lambda t: t["attempt"])
+        how = {"failed": "failed", "upstream_failed": "failed", "skipped": "skipped"}.get(newest["state"])
+        return (how, newest["finished_at"]) if how and newest["attempt"] == run["attempt"] else None
+
+    def at_the_end(self) -> None:
+        """Each is there, none is overdue, and every miss was told and called once."""
+        if WATCHER not in self.world.services:
+            return
+        self._each_is_there()
+        told = self._told()
+        callbacks = {c["deadline_id"] for c in self.rows("callback")}
+        for deadline in self.rows("deadline"):
+            id, missed = deadline["id"], deadline["state"] == "missed"
+            self.require(told[id] == missed, f"{deadline['state']} and told {told[id]} times: {deadline}")
+            calls = missed and deadline["callback"] is not None and deadline["digest_id"] in (None, id)
+            self.require((id in callbacks) == calls, f"callback {id in callbacks}: {deadline}")
+            if deadline["state"] == "armed":
+                self.require(deadline["due_at"] > self.database.now(), f"overdue: {deadline}")
+
+    def _told(self) -> Counter[int]:
+        told: Counter[int] = Counter()
+        for _, _, entry in self.world.broker.read(str(Topic.DEADLINE_MISSED)):
+            body = self.world.body(entry)
+            if body.get("type") == "DeadlineMissed":
+                told[body["deadline_id"]] += 1
+            elif body.get("type") == "DeadlinesMissed":
+                told.update(each["deadline_id"] for each in body["missed"])
+        return told
+
+    def _each_is_there(self) -> None:
+        there = {(d["backfill_id"], d["run_id"], d["alert"]) for d in self.rows("deadline")}
+        alerts = {b["id"]: b["definition"]["deadlines"] for b in self.rows("backfill")}
+        wanted = {
+            (id, None, alert["name"])
+            for id, given in alerts.items()
+            for alert in given
+            if alert["reference"] == "BACKFILL_REQUESTED_AT"
+        }
+        for run in self.rows("run"):
+            for alert in alerts[run["backfill_id"]]:
+                table, column = REFERENCES.get(alert["reference"], ("", ""))
+                if table == "run" and run[column] is not None:
+                    wanted.add((run["backfill_id"], run["id"], alert["name"]))
+        self.require(wanted <= there, f"no deadline was made for {wanted - there}")

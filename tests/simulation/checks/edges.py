@@ -1,0 +1,73 @@
+"""Guarded transitions: each write of each row follows one edge of DESIGN.md's section 5, and an end is final."""
+
+from __future__ import annotations
+
+from tests.simulation.checks.base import ENDED, Check, Values
+from tests.simulation.memory.rows import Step, Tx
+
+# In which states a row may begin.
+FIRST = {
+    "backfill": {"running"},
+    "run": {"queued"},
+    "task_run": {"none"},
+    "deadline": {"armed", "void"},
+    "callback": {"pending"},
+}
+# A callback that failed is called again only by a replay, and no client of the simulation asks for one.
+EDGES: dict[str, dict[str, set[str]]] = {
+    "backfill": {
+        "running": {"paused", "cancelling", "succeeded", "failed"},
+        "paused": {"running", "cancelling", "succeeded", "failed"},
+        "cancelling": {"cancelled", "failed"},
+    },
+    "run": {
+        "queued": {"starting", "cancelled"},
+        "starting": {"running", "succeeded", "failed", "queued", "cancelled"},
+        "running": {"succeeded", "failed", "publishing", "queued", "cancelled"},
+        "publishing": {"succeeded", "failed"},
+    },
+    "task_run": {
+        "none": {"queued", "skipped", "upstream_failed", "cancelled"},
+        "queued": {"running", "skipped", "upstream_failed", "cancelled"},
+        "running": {"succeeded", "failed", "retrying", "cancelled"},
+        "retrying": {"running", "cancelled"},
+    },
+    "deadline": {"armed": {"missed", "met", "void"}},
+    "callback": {"pending": {"running"}, "running": {"succeeded", "failed", "pending"}},
+}
+# What may be written of a row that has ended: facts about its end that came later, and secrets that are forgotten.
+AFTER_THE_END = {"recovered_at", "digest_id", "options"}
+
+
+class Edges(Check):
+    """Follows every write, also those of rows that take several steps in one transaction."""
+
+    name = "edges"
+
+    def committed(self, tx: Tx) -> None:
+        """Each step of it."""
+        for step in tx.steps:
+            if step.table in EDGES:
+                self._step(step)
+
+    def _step(self, step: Step) -> None:
+        name, old, new = step.table, step.before, step.after
+        if new is None:
+            self.violated(f"a {name} was deleted: {old}")
+        elif old is None:
+            self.require(new["state"] in FIRST[name], f"a {name} begins as {new['state']}: {new}")
+        elif old["state"] in ENDED[name]:
+            written = {c for c in old if old[c] != new[c]} - AFTER_THE_END
+            self.require(not written, f"a {name} that ended was changed: {written} of {old}")
+        elif old["state"] != new["state"]:
+            allowed = new["state"] in EDGES[name].get(old["state"], ())
+            self.require(allowed, f"{name}: {old['state']} → {new['state']} of {old}")
+            if name == "run":
+                self._attempt(old, new)
+        elif name == "run":
+            same = old["attempt"] == new["attempt"]
+            self.require(same, f"the attempt of a run changed without a claim: {old} → {new}")
+
+    def _attempt(self, old: Values, new: Values) -> None:
+        expected = old["attempt"] + (new["state"] == "starting")
+        self.require(new["attempt"] == expected, f"run {old['state']} → {new['state']}: attempt of {old} → {new}")

@@ -1,0 +1,43 @@
+"""Claims: within the limits, in their order, of backfills that may start runs."""
+
+from __future__ import annotations
+
+from tests.simulation.checks.base import LIVE, Check, Values, changed
+from tests.simulation.memory.rows import Tx
+
+
+class Limits(Check):
+    """Invariant 4. A limit that was lowered counts for later claims, not for what else happens to runs that are live."""
+
+    name = "limits"
+
+    def committed(self, tx: Tx) -> None:
+        """What it claimed."""
+        for old, new in changed(tx, "run"):
+            if old and new and old["state"] == "queued" and new["state"] == "starting":
+                self._claimed(new)
+
+    def _claimed(self, run: Values) -> None:
+        runs = self.rows("run")
+        backfill = self.row("backfill", "id", run["backfill_id"])
+        self.require(backfill["state"] == "running", f"run {run['id']} was claimed, its backfill is {backfill}")
+        self._within(runs, "backfill_id", run, backfill["max_active_runs"])
+        limit = self.row("pipeline", "no", run["pipeline_no"])["max_active_runs"]
+        self._within(runs, "pipeline_no", run, limit)
+        mine = [each for each in runs if each["backfill_id"] == backfill["id"]]
+        before = [r["position"] for r in mine if r["state"] == "queued" and r["position"] < run["position"]]
+        self.require(not before, f"run {run['id']} of position {run['position']} was claimed before those of {before}")
+        self.require(self._in_order(mine, backfill), f"the positions of {backfill['id']} are not in its order")
+        if backfill["on_run_failure"] != "continue":
+            since = backfill["resumed_at"]
+            failed = [r for r in mine if r["state"] == "failed" and (since is None or r["finished_at"] > since)]
+            self.require(not failed, f"run {run['id']} was claimed though others failed: {failed}")
+
+    def _within(self, runs: list[Values], key: str, run: Values, limit: int) -> None:
+        live = [r["id"] for r in runs if r[key] == run[key] and r["state"] in LIVE]
+        self.require(len(live) <= limit, f"{len(live)} live runs with {key} {run[key]}, limit {limit}: {live}")
+
+    def _in_order(self, runs: list[Values], backfill: Values) -> bool:
+        in_order = sorted(runs, key=lambda r: r["position"])
+        dates = [r["interval_start"] for r in in_order]
+        return dates == sorted(dates, reverse=backfill["run_backwards"])

@@ -1,0 +1,130 @@
+"""Consumed and published exactly once; every message has its answer, and only what is poison becomes a dead letter."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
+
+from retrofill.bus.topics import SERVICES, Topic
+from tests.simulation.bus.broker import ce_id_of
+from tests.simulation.checks.base import Check, changed
+from tests.simulation.memory.rows import Tx
+from tests.simulation.servers import LOST
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+Place = tuple[str, bytes | None, str | None]
+OUTBOXES = {f"{service.package}_outbox": service for service in SERVICES.values()}
+OFFSETS = {f"{service.package}_shard_offset": service for service in SERVICES.values()}
+
+
+class Consumed(Check):
+    """Invariant 8: offsets go forward, in transactions of the shard's owner."""
+
+    name = "consumed once"
+
+    def committed(self, tx: Tx) -> None:
+        """Whose transaction it was."""
+        for name in OFFSETS:
+            for old, new in changed(tx, name):
+                if old is not None and new is not None:
+                    self.require(new["next_offset"] > old["next_offset"], f"an offset went back: {old} → {new}")
+        names = {name for name, _, _ in tx.changes}
+        shard = tx.notes.get("shard")
+        if shard is None or not names & (OUTBOXES.keys() | OFFSETS.keys()):
+            return
+        table, partition, epoch = shard
+        row = self.row(table, "partition", partition)
+        self.require(row["epoch"] == epoch, f"{tx.who} committed as owner {epoch} of {table} {partition}: {row}")
+
+
+class Published(Check):
+    """Invariants 9 and 13: a subscriber sees each row of an outbox once, per key in the order of the commits."""
+
+    name = "published once"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        # By topic, key and source (two services promise no order): ce_ids as their transactions committed.
+        self.events: dict[Place, list[str]] = defaultdict(list)
+
+    def committed(self, tx: Tx) -> None:
+        """What it is to publish."""
+        rows = [new for name in OUTBOXES for old, new in changed(tx, name) if old is None and new is not None]
+        for row in sorted(rows, key=lambda row: row["id"]):
+            headers = dict(row["headers"])
+            self.events[row["topic"], row["key"], headers.get("ce_source")].append(headers.get("ce_id", ""))
+
+    def at_the_end(self) -> None:
+        """What a ``read_committed`` subscriber has seen."""
+        seen: dict[Place, list[str]] = defaultdict(list)
+        for topic in map(str, Topic):
+            for _, _, entry in self.world.broker.read(topic):
+                if entry.transaction is not None:
+                    headers = {name: (raw or b"").decode() for name, raw in entry.headers}
+                    seen[topic, entry.key, headers.get("ce_source")].append(headers.get("ce_id", ""))
+        for place in seen.keys() | self.events.keys():
+            expected, found = self.events.get(place, []), seen.get(place, [])
+            self.require(expected == found, f"{place}: committed {expected}, a subscriber sees {found}")
+
+
+class Answered(Check):
+    """Every message of a client has as many answers as it has copies."""
+
+    name = "answered"
+
+    def at_the_end(self) -> None:
+        """Count."""
+        answers: Counter[str] = Counter()
+        for topic in (Topic.BACKFILL_EVENTS, Topic.PIPELINE_EVENTS):
+            for _, _, entry in self.world.broker.read(str(topic)):
+                reply = self.world.body(entry).get("in_reply_to")
+                if reply is not None:
+                    answers[reply] += 1
+        for ce_id, times in self.world.published.items():
+            got = answers[ce_id]
+            self.require(got == times, f"message {ce_id} was published {times} times and answered {got} times")
+
+
+class Letters(Check):
+    """Invariant 12: poison, and nothing else, goes to the dead letters: once, with its bytes and its reason."""
+
+    name = "dead letters"
+
+    def committed(self, tx: Tx) -> None:
+        """No message of our own is buried."""
+        for name in OUTBOXES:
+            for old, new in changed(tx, name):
+                if old is None and new is not None and new["topic"] == Topic.DEAD_LETTERS:
+                    self._buried(tx, dict(new["headers"]), new["value"])
+
+    def _buried(self, tx: Tx, headers: dict[str, str], value: bytes) -> None:
+        known = headers.get("ce_id") in self.world.poison or headers.get("ce_id") in self.world.lost
+        # How a callback that failed for good is called again; that message was on no topic yet.
+        failed = {new["deadline_id"] for _, new in changed(tx, "callback") if new and new["state"] == "failed"}
+        replay = headers.get("ce_type") == "CallbackReplayRequested" and "retrofill_origin_offset" not in headers
+        known = known or (replay and json.loads(value)["deadline_id"] in failed)
+        self.require(known, f"a message of our own was buried: {headers} {value!r}")
+
+    def at_the_end(self) -> None:
+        """Each poison has its letter."""
+        letters: dict[str, list[tuple[bytes | None, bytes | None]]] = defaultdict(list)
+        for _, _, entry in self.world.broker.read(str(Topic.DEAD_LETTERS)):
+            headers = {name: (raw or b"").decode() for name, raw in entry.headers}
+            letters[ce_id_of(entry)].append((entry.key, entry.value))
+            self.require(bool(headers.get("retrofill_reason")), f"a dead letter without a reason: {headers}")
+        spoiled = Counter(
+            ce_id_of(entry)
+            for topic in self._read()
+            for _, _, entry in self.world.broker.read(topic)
+            if entry.value == LOST
+        )
+        for ce_id in self.world.lost:
+            self.require(len(letters[ce_id]) == spoiled[ce_id], f"what was lost has the letters {letters[ce_id]}")
+        for ce_id, original in self.world.poison.items():
+            self.require(letters[ce_id] == [original], f"poison {ce_id} {original} has the letters {letters[ce_id]}")
+
+    def _read(self) -> set[str]:
+        return {str(topic) for service in self.world.services for topic in service.reads}

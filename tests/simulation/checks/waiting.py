@@ -1,0 +1,68 @@
+"""Nothing is left to do in the end, and nobody waits for a backfill's lock who is to go on with the others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from retrofill.bus.topics import PLANNER, WATCHER, Topic
+from tests.simulation.checks.base import ENDED, LIVE, Check
+from tests.simulation.checks.messages import OFFSETS, OUTBOXES
+from tests.simulation.memory.rows import Row, Tx
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+class Waiting(Check):
+    """Invariant 14; that no wake-up is missed shows in that everything drains."""
+
+    name = "waiting"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        world.database.on_wait.append(self._waits)
+
+    def _waits(self, tx: Tx, row: Row) -> None:
+        """Only a command waits for its backfill: it has to be answered."""
+        if row in self.database.tables["backfill"].rows and not tx.who.startswith(PLANNER.name):
+            self.violated(f"{tx.who} waits for the lock of {row.committed}")
+
+    def drained(self) -> bool:
+        """Whether nothing is left to do."""
+        rows = self.rows
+        if any(b["state"] not in ENDED["backfill"] and b["state"] != "paused" for b in rows("backfill")):
+            return False
+        if any(rows(name) for name in OUTBOXES) or any(c["state"] in ("pending", "running") for c in rows("callback")):
+            return False
+        if any(r["state"] in LIVE for r in rows("run")) or any(d["closed_at"] is None for d in rows("deadline_digest")):
+            return False
+        now = self.database.now()
+        watched = WATCHER in self.world.services
+        if watched and any(d["state"] == "armed" and d["due_at"] <= now for d in rows("deadline")):
+            return False
+        # Nothing is left locked: there is a moment without any transaction.
+        if self.database.open or self.database.advisory or not self.world.broker.settled():
+            return False
+        return all(self._is_read(table, s.reads) for table, s in OFFSETS.items() if s in self.world.services)
+
+    def _is_read(self, table: str, topics: tuple[Topic, ...]) -> bool:
+        stored = {(r["topic"], r["partition"]): r["next_offset"] for r in self.rows(table)}
+        return all(
+            stored.get((str(topic), p), 0) >= log.high_watermark
+            for topic in topics
+            for p, log in enumerate(self.world.broker.topics[str(topic)])
+        )
+
+    def what(self) -> str:
+        """What is left to do, for whoever looks into a schedule that does not end."""
+        rows, now = self.rows, self.database.now()
+        left: dict[str, Any] = {
+            "backfills": [(b["id"], b["state"]) for b in rows("backfill") if b["ended_at"] is None],
+            "runs": [(r["id"], r["state"], r["attempt"], str(r["lease_until"])) for r in rows("run") if r["slot"]],
+            "outboxes": {name: len(rows(name)) for name in OUTBOXES if rows(name)},
+            "callbacks": [c["deadline_id"] for c in rows("callback") if c["state"] in ("pending", "running")],
+            "due": [d["id"] for d in rows("deadline") if d["state"] == "armed" and d["due_at"] <= now],
+            "open": [(tx.who, tx.last_active) for tx in self.database.open],
+            "unread": [t for t, s in OFFSETS.items() if s in self.world.services and not self._is_read(t, s.reads)],
+        }
+        return f"{ {name: what for name, what in left.items() if what} } at {now}"

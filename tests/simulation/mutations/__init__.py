@@ -1,0 +1,64 @@
+"""Well-meant simplifications of the services' code, each of which breaks something: the simulation has to find them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tests.simulation.mutations import bus, planning, starting, watching
+from tests.simulation.mutations.patch import Patch
+
+Mutation = Callable[[Patch], None]
+
+# By the invariant of DESIGN.md, section 4, that they break.
+INVARIANTS: dict[int, tuple[str, tuple[Mutation, ...]]] = {
+    1: (
+        "atomic intake",
+        (planning.runs_in_a_transaction_of_their_own, planning.one_run_too_few, bus.events_outside_the_transaction),
+    ),
+    2: ("one id, one outcome", (planning.requests_are_planned_again,)),
+    3: ("no overlap", (planning.overlaps_are_not_looked_for, planning.overlaps_are_left_to_the_constraint)),
+    4: (
+        "limits hold",
+        (starting.claims_beyond_limits, starting.starts_the_last_first, starting.claims_of_paused_backfills),
+    ),
+    5: (
+        "never complete too early, never stuck",
+        (planning.ends_by_counting, planning.ends_at_the_first_failure, bus.no_looks_at_takeover),
+    ),
+    6: ("guarded transitions", (planning.states_by_assignment, starting.loss_by_assignment)),
+    7: (
+        "fenced attempts",
+        (starting.no_attempt_guard, starting.leases_by_the_clock, starting.begins_without_asking),
+    ),
+    8: ("consumed exactly once", (bus.no_epoch_assertion, bus.no_offset_comparison)),
+    9: (
+        "published exactly once",
+        (bus.batches_without_epoch, bus.unknown_batch_is_dropped, bus.unknown_batch_is_resent),
+    ),
+    10: ("a deadline fires once", (watching.late_is_met, watching.failures_fire, watching.decided_more_than_once)),
+    11: ("a callback is claimed by one runner", (watching.callbacks_without_leases, watching.callbacks_without_tokens)),
+    12: ("poison stops nothing", (bus.poison_waits, bus.poison_takes_its_batch_along)),
+    13: ("nothing acknowledged is lost", (bus.messages_before_commit,)),
+    14: ("no busy wait, no missed wake-up", (bus.locked_rows_are_forgotten, bus.looks_wait_for_locks)),
+}
+MUTATIONS = {mutation.__name__: mutation for _, mutations in INVARIANTS.values() for mutation in mutations}
+INVARIANT_OF = {mutation.__name__: n for n, (_, mutations) in INVARIANTS.items() for mutation in mutations}
+
+
+@contextmanager
+def applied(name: str) -> Iterator[None]:
+    """The services' code with the mutation ``name`` meanwhile."""
+    before: list[tuple[Any, str, Any]] = []
+
+    def patch(owner: Any, attribute: str, instead: Any) -> None:
+        before.append((owner, attribute, owner.__dict__[attribute]))
+        setattr(owner, attribute, instead)
+
+    MUTATIONS[name](patch)
+    try:
+        yield
+    finally:
+        for owner, attribute, value in reversed(before):
+            setattr(owner, attribute, value)

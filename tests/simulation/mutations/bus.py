@@ -1,0 +1,146 @@
+"""Mutations of the loop, the offsets and the relay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import select, update
+
+from backfill_planner.handler import PlannerHandler
+from retrofill.bus import loop, outbox, transaction
+from retrofill.bus.faults import Fault
+from retrofill.bus.relay import Batch, Relay
+from retrofill.store import backfills
+from retrofill.store.tables import SERVICE_TABLES
+from run_starter.claims import Claims
+from tests.simulation.mutations.patch import Patch
+
+
+def no_epoch_assertion(patch: Patch) -> None:
+    """A transaction of a shard does not assert its owner's epoch."""
+    patch(transaction, "assert_epoch", lambda conn, service, partition, epoch: None)
+
+
+def no_offset_comparison(patch: Patch) -> None:
+    """Consumed offsets are set, whatever they were, and nobody asserts an epoch."""
+
+    def move(conn: Any, service: Any, partition: int, moves: Mapping[str, Any]) -> None:
+        table = SERVICE_TABLES[service.package].offset
+        for each in moves.values():
+            where = (table.c.partition == partition) & (table.c.topic == each.topic)
+            conn.execute(update(table).where(where).values(next_offset=each.new))
+
+    patch(loop, "move_offsets", move)
+    patch(transaction, "assert_epoch", lambda conn, service, partition, epoch: None)
+
+
+def messages_before_commit(patch: Patch) -> None:
+    """Offsets move in a transaction of their own, before the effect."""
+    apply = loop.Loop._apply
+
+    def early(self: Any, shard: Any, work: Any) -> None:
+        with self._transaction(shard) as tx:
+            transaction.move_offsets(tx.conn, self._service, shard.partition, work.moves)
+        moves = {topic: replace(move, old=move.new) for topic, move in work.moves.items()}
+        if work.records:
+            apply(self, shard, replace(work, moves=moves))
+
+    patch(loop.Loop, "_apply", early)
+
+
+def batches_without_epoch(patch: Patch) -> None:
+    """The relay numbers batches without asserting its epoch."""
+
+    def state(self: Any, conn: Any) -> Any:
+        relay = self._own.relay
+        return conn.execute(select(relay.c.batch, relay.c.batch_ids).with_for_update(key_share=True)).mappings().first()
+
+    def number(self: Any, conn: Any, state: Any, *, last: int) -> Batch | None:
+        table, relay = self._own.outbox, self._own.relay
+        rows = conn.execute(select(table).order_by(table.c.id).limit(1000)).mappings().all()
+        if not rows and not state["batch_ids"] and last == state["batch"]:
+            return None
+        new = last + 1 if rows else last
+        conn.execute(update(relay).values(batch=new, batch_ids=[row["id"] for row in rows]))
+        return Batch(new, rows) if rows else None
+
+    patch(Relay, "_assert_epoch", state)
+    patch(Relay, "_number", number)
+
+
+def unknown_batch_is_dropped(patch: Patch) -> None:
+    """The relay takes a batch that was numbered for one that was published."""
+    recover = Relay._recover
+    patch(Relay, "_recover", lambda self, cursor: recover(self, 1_000_000_000))
+
+
+def unknown_batch_is_resent(patch: Patch) -> None:
+    """The relay resends the last batch without asking whether it was published."""
+    patch(Relay, "_read_cursor", lambda self: 0)
+
+
+def no_looks_at_takeover(patch: Patch) -> None:
+    """Who takes a shard over looks at nothing by itself."""
+    patch(PlannerHandler, "taken", lambda self, conn, partition: {})
+
+
+def poison_waits(patch: Patch) -> None:
+    """A message that cannot be handled is tried again until it can be."""
+    classify = loop.classify
+    patch(loop, "classify", lambda e: Fault.WAIT if classify(e) is Fault.POISON else classify(e))
+
+
+def poison_takes_its_batch_along(patch: Patch) -> None:
+    """Where one message cannot be handled, its whole batch is put aside."""
+
+    def refused(self: Any, shard: Any, records: Any, error: Exception) -> None:
+        if loop.classify(error) is Fault.POISON:
+            for record in records:
+                self._bury(shard, record, "poison in the batch")
+        else:
+            before(self, shard, records, error)
+
+    before = loop.Loop._refused
+    patch(loop.Loop, "_refused", refused)
+
+
+def locked_rows_are_forgotten(patch: Patch) -> None:
+    """A backfill that somebody else has locked is not looked at again soon."""
+    patch(Claims, "_put_off", lambda self, tx, locked: None)
+
+
+def looks_wait_for_locks(patch: Patch) -> None:
+    """A look waits for a backfill that somebody else has locked."""
+    wait = backfills.lock
+
+    def lock_all(conn: Any, ids: Any) -> Any:
+        found = {id: wait(conn, id, wait=True) for id in sorted(ids)}
+        return {id: row for id, row in found.items() if row is not None}
+
+    patch(backfills, "lock_free", lock_all)
+
+
+def events_outside_the_transaction(patch: Patch) -> None:
+    """Events are put into the outbox after the facts have committed."""
+
+    def insert_later(conn: Any, own: Any, package: str, rows: Any) -> None:
+        if rows:
+            later.append((own, package, list(rows)))
+
+    later: list[Any] = []
+    insert_rows, begin = outbox.insert_rows, loop.shard_transaction
+
+    @contextmanager
+    def in_two(engine: Any, *args: Any) -> Iterator[Any]:
+        with begin(engine, *args) as tx:
+            yield tx
+        mine, later[:] = list(later), []
+        for own, package, rows in mine:
+            with engine.begin() as conn:
+                insert_rows(conn, own, package, rows)
+
+    patch(outbox, "insert_rows", insert_later)
+    patch(loop, "shard_transaction", in_two)

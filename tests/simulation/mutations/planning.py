@@ -1,0 +1,132 @@
+"""Mutations of the planner."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import select, update
+
+from backfill_planner import handler as planner
+from retrofill.domain.planning import History
+from retrofill.store import backfills, planning
+from retrofill.store.tables import backfill
+from tests.simulation import primitives
+from tests.simulation.memory import tables as memory
+from tests.simulation.mutations.patch import Patch
+
+
+def ends_by_counting(patch: Patch) -> None:
+    """A backfill is complete when as many ends of runs were read as it has runs."""
+
+    def ended() -> Counter[str]:
+        process: Any = primitives.scheduler().me().process
+        found: Counter[str] = process.__dict__.setdefault("ended", Counter())
+        return found
+
+    remember = planner._remember
+
+    def count(tx: Any, one: Any) -> None:
+        if type(one.message).__name__ in ("RunSucceeded", "RunFailed", "RunCancelled"):
+            ended()[one.key] += 1
+        remember(tx, one)
+
+    progress = backfills.progress
+
+    def by_count(conn: Any, row: Any) -> Any:
+        return replace(progress(conn, row), any_unfinished=ended()[row["id"]] < row["runs"])
+
+    patch(planner, "_remember", count)
+    patch(backfills, "progress", by_count)
+    patch(backfills, "to_be_decided", backfills.still_active)
+
+
+def runs_in_a_transaction_of_their_own(patch: Patch) -> None:
+    """The backfill is announced first, and its runs follow."""
+    insert_runs = planning.insert_runs
+    waiting: list[Any] = []
+
+    def later(conn: Any, *args: Any, **more: Any) -> None:
+        waiting.append((args, more))
+
+    def look(self: Any, tx: Any, keys: Any) -> None:
+        mine, waiting[:] = list(waiting), []
+        for args, more in mine:
+            insert_runs(tx.conn, *args, **more)
+        before(self, tx, keys)
+
+    before = planner.PlannerHandler.look_at_all
+    patch(planning, "insert_runs", later)
+    patch(planner.PlannerHandler, "look_at_all", look)
+
+
+def one_run_too_few(patch: Patch) -> None:
+    """The first interval of every plan is left out of the runs, and not out of the backfill's own count."""
+    insert_runs = planning.insert_runs
+
+    def skip_first(conn: Any, id: str, no: int, made: Any, now: Any, *, backwards: bool) -> None:
+        left_out = ["already exists", *made.left_out[1:]]
+        insert_runs(conn, id, no, replace(made, left_out=left_out), now, backwards=backwards)
+
+    patch(planning, "insert_runs", skip_first)
+
+
+def requests_are_planned_again(patch: Patch) -> None:
+    """A request whose id is known is planned again, and its answer is the newest."""
+    patch(backfills, "outcomes", lambda conn, ids: {})
+    patch(backfills, "record_outcome", lambda conn, id, outcome: None)
+
+
+def overlaps_are_not_looked_for(patch: Patch) -> None:
+    """Nobody looks for active backfills in the range, and nothing in the tables refuses them."""
+    history = planning.history
+
+    def blind(conn: Any, no: int, start: Any, end: Any) -> History:
+        found = history(conn, no, start, end)
+        return replace(found, overlapping=(), unfinished=frozenset())
+
+    patch(planning, "history", blind)
+    patch(memory.NoOverlap, "clash", lambda self, one, other: False)
+    _without(patch, "run_interval_unfinished_key")
+
+
+def overlaps_are_left_to_the_constraint(patch: Patch) -> None:
+    """Nobody looks for active backfills in the range: the constraint refuses them anyway."""
+    history = planning.history
+    patch(planning, "history", lambda *a: replace(history(*a), overlapping=(), unfinished=frozenset()))
+
+
+def ends_at_the_first_failure(patch: Patch) -> None:
+    """A backfill of which a run failed has failed."""
+    progress = backfills.progress
+
+    def hasty(conn: Any, row: Any) -> Any:
+        found = progress(conn, row)
+        return replace(found, any_unfinished=found.any_unfinished and not found.any_failed)
+
+    patch(backfills, "progress", hasty)
+    patch(backfills, "to_be_decided", backfills.still_active)
+
+
+def states_by_assignment(patch: Patch) -> None:
+    """A backfill's state is set, whatever it was."""
+
+    def assign(conn: Any, id: str, to: str, frm: str, values: Any = None) -> bool:
+        conn.execute(update(backfill).where(backfill.c.id == id).values(state=to, **(values or {})))
+        return True
+
+    def read(conn: Any, id: str, *, wait: bool) -> Any:
+        return conn.execute(select(backfill).where(backfill.c.id == id)).mappings().first()
+
+    patch(backfills, "move", assign)
+    patch(backfills, "lock", read)
+
+
+def _without(patch: Patch, constraint: str) -> None:
+    violated = memory.Unique.clash
+
+    def clash(self: Any, one: Any, other: Any) -> bool:
+        return self.name != constraint and violated(self, one, other)
+
+    patch(memory.Unique, "clash", clash)

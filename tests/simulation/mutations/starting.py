@@ -1,0 +1,90 @@
+"""Mutations of the run-starter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import update
+
+import run_starter.endings
+import run_starter.leases
+import run_starter.reports
+from retrofill.store import runs as store
+from retrofill.store.clock import database_now
+from retrofill.store.tables import run
+from run_starter import claims, decide
+from run_starter.decide import RunOutcome
+from run_starter.hosting import DriverHost
+from run_starter.leases import Leases
+from tests.simulation.mutations.patch import Patch
+
+
+def no_attempt_guard(patch: Patch) -> None:
+    """A report counts for whatever attempt is the live one."""
+    fold = decide.fold
+
+    def fold_any(reports: Sequence[Any], runs: Mapping[int, Any], tasks: Any, most: int) -> Any:
+        return fold([r.model_copy(update={"attempt": runs[r.run_id].attempt}) for r in reports], runs, tasks, most)
+
+    patch(run_starter.reports, "fold", fold_any)
+
+
+def leases_by_the_clock(patch: Patch) -> None:
+    """A lease ends by the clock alone, however many heartbeats are unread."""
+
+    def look(self: Any, tx: Any) -> None:
+        now = database_now(tx.conn)
+        self._expire(tx, store.expired(tx.conn, tx.partition, now), now)
+        tx.look_at("leases", 0.5)
+
+    patch(Leases, "look", look)
+
+
+def begins_without_asking(patch: Patch) -> None:
+    """A driver begins without reading again whether its attempt is the live one."""
+    patch(DriverHost, "may_begin", lambda self, launch: True)
+
+
+def claims_beyond_limits(patch: Patch) -> None:
+    """A claim does not count what the other backfills of the pipeline have."""
+    rooms = store.rooms
+
+    def lonely(conn: Any, pipeline_of: Any, limits: Any) -> Any:
+        return rooms(conn, pipeline_of, {no: limit + 1 for no, limit in limits.items()})
+
+    patch(store, "rooms", lonely)
+
+
+def starts_the_last_first(patch: Patch) -> None:
+    """Whichever queued runs come first are started, in no order."""
+    next_queued = store.next_queued
+
+    def any_order(conn: Any, wanted: Mapping[str, int]) -> Any:
+        found = next_queued(conn, dict.fromkeys(wanted, 1000))
+        return {id: list(reversed(rows))[: wanted[id]] for id, rows in found.items()}
+
+    patch(store, "next_queued", any_order)
+
+
+def claims_of_paused_backfills(patch: Patch) -> None:
+    """A backfill that a failed run ought to hold back goes on starting runs."""
+    patch(claims.backfills, "failed_since_resume", lambda conn, ids: set())
+
+
+def loss_by_assignment(patch: Patch) -> None:
+    """A lost run goes back to the queue from whatever state it is in."""
+
+    def lose(row: Any, sofar: RunOutcome, most: int, *, counted: bool, error: Any = None) -> None:
+        sofar.lost, sofar.counted = True, counted
+        sofar.ends = decide.RunState.QUEUED
+
+    def write_end(tx: Any, to: Any, ending: Any, now: Any) -> None:
+        values = {**store.NOT_LIVE, "state": str(to), "finished_at": None if to == "queued" else now}
+        for row, outcome in ending:
+            error = None if outcome.error is None else outcome.error.model_dump(exclude_none=True)
+            tx.conn.execute(update(run).where(run.c.id == row["id"]).values(**values, error=error))
+
+    patch(decide, "lose", lose)
+    patch(run_starter.leases, "lose", lose)
+    patch(run_starter.endings, "_write_end", write_end)

@@ -1,0 +1,153 @@
+"""What goes wrong with the servers themselves: outages, a session of somebody else's that keeps locks, bytes that are poison."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from retrofill.bus.envelope import headers_of, wire_headers
+from retrofill.bus.topics import Topic
+from retrofill.messages.backfills import BackfillRequested
+from retrofill.messages.base import Message
+from retrofill.messages.runs import RunHeartbeat
+from tests.simulation.memory.rows import NO_KEY_UPDATE, Tx
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+# What is left of a message that is lost.
+LOST = b"{lost"
+# What may hold rows that the services lock.
+LOCKED = ("backfill", "pipeline", "run", "backfill_planner_shard", "run_starter_shard", "deadline_watcher_shard")
+
+
+class Servers:
+    """Postgres and Kafka of one world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.holders: list[Tx] = []
+
+    def is_disturbed(self) -> bool:
+        """Whether something of theirs is to end yet."""
+        return self._world.database.down or self._world.broker.down or bool(self.holders)
+
+    def _after(self, seconds: float, action: Callable[[], None]) -> None:
+        self._world.scheduler.at(self._world.scheduler.now + seconds, action)
+
+    def stop_postgres(self, seconds: float) -> None:
+        """No session survives it, and what was not committed is gone."""
+        self._world.database.stop()
+        self._after(seconds, self.start_postgres)
+
+    def start_postgres(self) -> None:
+        """Those who listen connect again and are told that they may have missed something."""
+        if self._world.database.down:
+            self._world.database.down = False
+            for instance in self._world.alive():
+                self._after(self._world.random.random(), instance.listens_again)
+
+    def stop_kafka(self, seconds: float) -> None:
+        """Nobody can reach it; what was acknowledged is there when it is back, and groups and transactions go on."""
+        self._world.broker.down = True
+        self._after(seconds, self.start_kafka)
+
+    def start_kafka(self) -> None:
+        """It is back."""
+        self._world.broker.down = False
+        self._world.broker.woken()
+
+    def hold_locks(self, seconds: float) -> bool:
+        """Somebody else's transaction keeps rows locked that nobody has locked now."""
+        world, random = self._world, self._world.random
+        rows = world.database.tables[random.choice(LOCKED)].rows
+        free = [row for row in rows if row.committed is not None and not row.locks]
+        if not free or world.database.down:
+            return False
+        tx = world.database.begin("somebody else")
+        for row in random.sample(free, random.randint(1, len(free))):
+            tx.lock(row, NO_KEY_UPDATE, skip=True)
+        self.holders.append(tx)
+        self._after(seconds, lambda: self._let_go(tx))
+        return True
+
+    def _let_go(self, tx: Tx) -> None:
+        if tx in self.holders:
+            self.holders.remove(tx)
+            self._world.database.rollback(tx)
+
+    def heal(self) -> None:
+        """Everything works again."""
+        self.start_postgres()
+        self.start_kafka()
+        for tx in list(self.holders):
+            self._let_go(tx)
+
+    # messages
+
+    def poison(self) -> bool:
+        """A client publishes what cannot be handled, on any topic that a service reads."""
+        world, random = self._world, self._world.random
+        topic = random.choice(sorted({topic for service in world.services for topic in service.reads}))
+        ce_id = f"poison-{len(world.poison)}"
+        key, value, kind = random.choice([self._garbage, self._of_no_kind, self._without_key, self._refused])(topic)
+        headers: list[tuple[str, bytes | None]] = [("ce_id", ce_id.encode()), ("ce_source", ce_id.encode())]
+        if kind is not None:
+            headers.append(("ce_type", kind.encode()))
+        world.poison[ce_id] = (key, value)
+        world.append(str(topic), key, value, headers)
+        return True
+
+    def _garbage(self, topic: Topic) -> tuple[bytes, bytes, str | None]:
+        return self._key(), self._world.random.choice([b"{broken", b"\xff\xfe", b"[]", b"7"]), None
+
+    def _of_no_kind(self, topic: Topic) -> tuple[bytes, bytes, str | None]:
+        return self._key(), b'{"type": "NobodyKnows"}', "NobodyKnows"
+
+    def _without_key(self, topic: Topic) -> tuple[bytes, bytes, str | None]:
+        return b"\xff\xff", b'{"type": "RunHeartbeat"}', None
+
+    def _refused(self, topic: Topic) -> tuple[bytes, bytes, str | None]:
+        """It can be read, and no handler can do anything with it."""
+        rows = self._world.database.rows("backfill")
+        if topic == Topic.RUN_REPORTS:
+            message: Message = RunHeartbeat(backfill_id="nobody", run_id=999_999, attempt=1)
+            return b"nobody", message.encode(), message.type
+        if topic == Topic.BACKFILL_REQUESTS and rows:
+            # Another body under a known id.
+            message = BackfillRequested.model_validate(
+                {"pipeline": "another", "from": "2020-01-01", "to": "2020-01-01", "triggered_by": "poison"}
+            )
+            return rows[0]["id"].encode(), message.encode(), message.type
+        return self._garbage(topic)
+
+    def _key(self) -> bytes:
+        return f"poison{self._world.random.randint(0, 9)}".encode()
+
+    def lose_message(self) -> bool:
+        """The next message of a service for a service becomes unreadable: it ends as a dead letter, and is lost for good."""
+        self._world.broker.spoil = self._spoil
+        return True
+
+    def _spoil(self, topic: str, headers: list[tuple[str, bytes | None]], value: bytes | None) -> bytes | None:
+        world = self._world
+        if value is None or not any(topic in service.reads for service in world.services):
+            return value
+        world.broker.spoil = None
+        world.lost[(dict(headers)["ce_id"] or b"").decode()] = value
+        return LOST
+
+
+def wire(message: Message, source: str) -> list[tuple[str, bytes | None]]:
+    """The headers of a message of ``source`` as Kafka has them."""
+    return [(n, v.encode()) for n, v in wire_headers(headers_of(message, source)) if isinstance(v, str)]
+
+
+def body_of(value: bytes | None) -> dict[str, Any]:
+    """The object in a message, or none where it is poison."""
+    try:
+        found = json.loads(value or b"{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
