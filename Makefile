@@ -9,6 +9,7 @@ ONLY ?=
 SEED ?=
 ROUNDS ?= 1
 MARKDOWN ?=
+PROFILE ?=
 # Each has servers of its own, and waits for most of the time.
 WORKERS ?= 2
 export RETROFILL_HOME ?= $(CURDIR)/.retrofill
@@ -39,8 +40,8 @@ compose-demo: setup ## thirty days on containers, two replicas a service, some k
 test: setup lint types schemas ## all checks and tests (WORKERS=1: one after the other)
 	$(BIN)/python -m pytest $(if $(filter-out 1,$(WORKERS)),-n $(WORKERS) --dist loadfile --no-loadscope-reorder)
 
-chaos: setup ## faults over a running workload, every promise checked (SEED=1 ROUNDS=2 ONLY=kills,rolling MARKDOWN=file)
-	$(BIN)/python -m tests.chaos --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) $(if $(MARKDOWN),--markdown $(MARKDOWN))
+chaos: setup ## faults over a running workload, every promise checked (SEED=1 ROUNDS=2 ONLY=kills,rolling PROFILE=verify MARKDOWN=file)
+	$(BIN)/python -m tests.chaos --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) $(if $(PROFILE),--profile $(PROFILE)) $(if $(MARKDOWN),--markdown $(MARKDOWN))
 
 bench: setup ## measure it beside bare peers and limits, into benchmarks/RESULTS.md (ONLY=accept: one of them)
 	$(BIN)/python -m benchmarks $(ONLY)

@@ -8,11 +8,20 @@ import random
 import shutil
 import sys
 import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
+from tests.chaos.oracle import Violation
 from tests.chaos.plays import LONG, PLAYS, SPARK
+from tests.chaos.profiles import FULL, PROFILES
+from tests.chaos.reliability import PAGE, section, write
 from tests.chaos.report import Result, table
 from tests.chaos.running import run
+from tests.chaos.scenarios import Scenario
 from tests.chaos.servers import OwnServers
 
 
@@ -30,14 +39,17 @@ def main() -> int:
     for number in range(asked.rounds):
         for name in names:
             _say(f"{name}, seed {seed + number} ...")
-            results.append(_play(name, seed + number))
+            results.append(_play(name, seed + number, asked.profile))
             if results[-1].violations:
                 _say(results[-1].explain())
             _say(table(results[-1:]))
     text = table(results)
     print(text)  # noqa: T201
+    command = f"make chaos SEED={seed} PROFILE={asked.profile}"
     if asked.markdown is not None:
-        asked.markdown.write_text(text + "\n")
+        asked.markdown.write_text(section(results, command) + "\n")
+    if asked.reliability is not None:
+        write(asked.reliability, results, command)
     return 1 if any(result.violations for result in results) else 0
 
 
@@ -46,8 +58,20 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
-def _play(name: str, seed: int) -> Result:
-    """On servers of its own: whatever it does to them harms nobody."""
+def _play(name: str, seed: int, profile: str) -> Result:
+    """On servers of its own: whatever it does to them harms nobody. What cannot be played is a violation."""
+    began = time.monotonic()
+    try:
+        result = _played(name, seed, PROFILES[profile])
+    except Exception as e:  # noqa: BLE001 - the others are played all the same, and this one has failed
+        _say(traceback.format_exc())
+        broken = [Violation("the_scenario_itself", f"it could not be played: {type(e).__name__}: {e}")]
+        result = Result(name, seed, time.monotonic() - began, Counter(), 0, 0, broken)
+    result.profile = "" if profile == FULL else profile
+    return result
+
+
+def _played(name: str, seed: int, plays: Mapping[str, Scenario]) -> Result:
     if name == SPARK:
         from tests.chaos.spark import spark_stack
 
@@ -58,7 +82,7 @@ def _play(name: str, seed: int) -> Result:
             servers.start()
             made = servers.installation()
             try:
-                result = run(name, PLAYS[name], made, seed, servers=servers)
+                result = run(name, plays[name], made, seed, servers=servers)
                 if result.violations:
                     _say(f"what its processes said, and what Kafka has, is kept in {_kept(Path(home))}")
                 return result
@@ -80,11 +104,23 @@ def _kept(home: Path) -> Path:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("--seed", type=int, help="the first seed; default: any")
+    parser.add_argument("--seed", type=_seed, help="the first seed, or 'today' for that of the day; default: any")
     parser.add_argument("--rounds", type=int, default=1, help="how often all is played, each time under the next seed")
     parser.add_argument("--only", default="", help="scenarios, comma separated: default all long ones")
-    parser.add_argument("--markdown", type=Path, help="a file for the table")
+    parser.add_argument("--profile", choices=sorted(PROFILES), default=FULL, help="the sizes; default: full")
+    parser.add_argument("--markdown", type=Path, help="a file for the commit, the figures and the table")
+    parser.add_argument(
+        "--reliability",
+        type=Path,
+        nargs="?",
+        const=PAGE,
+        help="the page whose section between its markers is rewritten; default: docs/reliability.md",
+    )
     return parser.parse_args()
+
+
+def _seed(text: str) -> int:
+    return int(f"{datetime.now(UTC):%Y%m%d}") if text == "today" else int(text)
 
 
 if __name__ == "__main__":

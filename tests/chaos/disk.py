@@ -3,47 +3,37 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from psycopg import connect, sql
 
+from tests.chaos.small_disk import FULL_SECONDS, fill, mounted
 from tests.chaos.stage import Stage
 from tests.support.installation import until
 
 SIZE_MB = 16
-FULL_SECONDS = 10.0
 INDEXES = "SELECT indexname FROM pg_indexes WHERE schemaname = 'retrofill' AND tablename = 'run'"
 
 
 def disk_full(stage: Stage) -> None:
-    """No room for runs for a while; where nothing may be mounted, this scenario says so and does nothing."""
+    """No room for runs for a while."""
     place = stage.made.settings.home / "small"
     place.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={SIZE_MB}m", "tmpfs", str(place)], capture_output=True, text=True
-    )
-    if done.returncode != 0:
-        stage.facts["not done"] = f"a small file system cannot be mounted here: {done.stderr.strip()}"
-        return
-    try:
-        with _runs_in(stage, place):
-            filler = place / "filler"
-            _fill(filler)
-            stage.fault("full disk under Postgres")
-            logs = [replica for name in ("backfill-planner", "run-starter") for replica in stage.crew.of(name)]
-            until(
-                lambda: any("DiskFull" in replica.said() for replica in logs),
-                "a service is told that the disk is full",
-                seconds=120,
-            )
-            stage.wait(FULL_SECONDS)
-            filler.unlink()
-            stage.recovered("Postgres without room")
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
+    with mounted(place, SIZE_MB), _runs_in(stage, place):
+        filler = place / "filler"
+        fill(filler)
+        logs = [replica for name in ("backfill-planner", "run-starter") for replica in stage.crew.of(name)]
+        until(
+            lambda: any("DiskFull" in replica.said() for replica in logs),
+            "a service is told that the disk is full",
+            seconds=120,
+        )
+        stage.fault("full disk under Postgres")
+        stage.wait(FULL_SECONDS)
+        filler.unlink()
+        stage.recovered("Postgres without room")
 
 
 @contextmanager
@@ -77,12 +67,3 @@ def _execute(stage: Stage, statement: sql.Composed) -> None:
 
 def _owner_of_postgres(stage: Stage) -> int:
     return (stage.made.settings.home.parent / "postgres").stat().st_uid
-
-
-def _fill(filler: Path) -> None:
-    with filler.open("wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(b"x" * 4096)
-        except OSError:
-            return  # it is full: that is what was wanted

@@ -80,17 +80,29 @@ def wait_says(replica: Replica, text: str) -> None:
 
 def kill_drivers(stage: Stage, count: int) -> int:
     """``kill -9`` of drivers that are there, as many as ``count``; returns how many there were."""
-    drivers = [
-        child
-        for replica in stage.crew.of("run-starter")
-        for child in psutil.Process(replica.process.pid).children()
-        if "tests.chaos.light_driver" in _command(child)
-    ]
+    drivers = drivers_of(stage)
     killed = stage.chance.sample(drivers, min(count, len(drivers)))
     for driver in killed:
         driver.kill()
         stage.fault("kill -9 of a driver")
     return len(killed)
+
+
+def drivers_of(stage: Stage) -> list[psutil.Process]:
+    """The drivers of all run-starters."""
+    return [
+        child
+        for replica in stage.crew.of("run-starter")
+        for child in _children(replica.process.pid)
+        if "tests.chaos.light_driver" in _command(child)
+    ]
+
+
+def _children(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children()
+    except psutil.NoSuchProcess:
+        return []  # it ended this moment
 
 
 def _command(process: psutil.Process) -> list[str]:

@@ -5,6 +5,7 @@ Its lease, its kernel timer, its reports, its talk with the host and its import 
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from retrofill.bus.crash import arm
@@ -41,6 +42,9 @@ class NoSessions:
 def main() -> None:
     """Serve until the host ends it."""
     heard, said = take_pipes()
+    if (address := os.environ.get("CHAOS_DRIVERS_KAFKA")) is not None:
+        # A line to Kafka that is the drivers' alone.
+        os.environ["RETROFILL_KAFKA_BOOTSTRAP_SERVERS"] = address
     settings = Settings()
     configure_logging(settings.log_level)
     arm(settings.crash_point)

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from tests.chaos import disk, overload, scenarios, server_faults, short
+from tests.chaos import (
+    clock_fault,
+    disk,
+    driver_faults,
+    overload,
+    scenarios,
+    server_faults,
+    several,
+    short,
+    small_disk,
+    supervisors,
+)
 from tests.chaos.scenarios import Scenario
 
 LONG: dict[str, Scenario] = {
@@ -14,6 +25,9 @@ LONG: dict[str, Scenario] = {
     "rolling": scenarios.rolling,
     "scaling": scenarios.scaling,
     "drivers": scenarios.drivers,
+    "drivers-frozen": driver_faults.drivers_frozen,
+    "drivers-without-kafka": driver_faults.drivers_without_kafka,
+    "several": several.several,
     "kafka-killed": server_faults.kafka_killed,
     "postgres-killed": server_faults.postgres_killed,
     "commits-broken": server_faults.commits_broken,
@@ -21,15 +35,14 @@ LONG: dict[str, Scenario] = {
     "kafka-line": server_faults.kafka_line,
     "open-transaction": server_faults.open_transaction,
     "disk-full": disk.disk_full,
+    "wal-full": small_disk.wal_full,
+    "kafka-full": small_disk.kafka_full,
+    "clock-jumps": clock_fault.clock_jumps,
+    "two-supervisors": supervisors.two_supervisors,
     "requests-at-once": overload.requests_at_once,
     "giant": overload.giant,
 }
-SHORT: dict[str, Scenario] = {
-    "short-crash-points": short.some_crash_points,
-    "short-night": short.a_restless_night,
-    "short-requests": short.many_requests,
-    "short-servers": short.bad_servers,
-}
+SHORT: dict[str, Scenario] = {"short": short.short}
 PLAYS = LONG | SHORT
 # With the whole stack instead of an installation.
 SPARK = "spark-stack"

@@ -23,10 +23,13 @@ class Result:
     recoveries: dict[str, list[float]] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
 
+    profile: str = ""
+    """The sizes, where they are not the full ones."""
+
     @property
     def repeat(self) -> str:
         """The command that does this again."""
-        return f"make chaos SEED={self.seed} ONLY={self.name}"
+        return f"make chaos SEED={self.seed} ONLY={self.name}{f' PROFILE={self.profile}' if self.profile else ''}"
 
     def explain(self) -> str:
         """Of a failure: what broke, under which seed, and how to see it again."""
@@ -61,6 +64,11 @@ def table(results: list[Result]) -> str:
     return "\n".join(lines)
 
 
+def missed_aims(results: list[Result]) -> int:
+    """How many kinds of heals took longer than their aim."""
+    return sum(max(times) > aim_of(kind) for each in results for kind, times in each.recoveries.items())
+
+
 def _by_kind(faults: Counter[str]) -> Counter[str]:
     """The points of one service count together."""
     kinds: Counter[str] = Counter()
@@ -71,7 +79,7 @@ def _by_kind(faults: Counter[str]) -> Counter[str]:
 
 
 def _heal(kind: str, times: list[float]) -> str:
-    late = " (over the aim)" if max(times) > aim_of(kind) else ""
+    late = f" (**missed**: the aim is {aim_of(kind):.0f} s)" if max(times) > aim_of(kind) else ""
     return f"{kind}: {', '.join(f'{seconds:.1f}' for seconds in times)} s{late}"
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+import traceback
+from pathlib import Path
 from typing import Any
 
 from tests.chaos.history import History
@@ -19,6 +21,8 @@ def run(name: str, scenario: Scenario, made: Installation, seed: int, **more: An
     began = time.monotonic()
     with LimitsSampler(made) as sampler, staged(made, seed, **more) as stage:
         history, broken = _play(scenario, stage, sampler)
+    if not stage.faults:
+        broken.append(Violation("the_scenario_itself", "no fault was played: nothing was tried"))
     return Result(
         name=name,
         seed=seed,
@@ -36,6 +40,8 @@ def _play(scenario: Scenario, stage: Stage, sampler: LimitsSampler) -> tuple[His
     """What the scenario itself found broken is a breach like any other; the rest is still looked at."""
     try:
         scenario(stage)
-    except AssertionError as e:
-        return finish(stage, sampler), [Violation("the_scenario_itself", str(e))]
+    except Exception as e:  # noqa: BLE001 - whatever kept it from being played to its end, it was not
+        place = traceback.extract_tb(e.__traceback__)[-1]
+        what = f"{type(e).__name__}: {e} ({Path(place.filename).name}:{place.lineno})"
+        return finish(stage, sampler), [Violation("the_scenario_itself", what)]
     return finish(stage, sampler), []

@@ -64,7 +64,7 @@ def commits_broken(stage: Stage, names: tuple[str, ...] = NAMES, hits: int = 6) 
                 line.mend()
                 stage.faults[f"COMMIT reset {when.value}"] += hits
             stage.recovered(f"commits of {name} broken")
-            _back(stage, name)
+            back(stage, name)
 
 
 def postgres_line(stage: Stage, names: tuple[str, ...] = NAMES) -> None:
@@ -74,7 +74,7 @@ def postgres_line(stage: Stage, names: tuple[str, ...] = NAMES) -> None:
             stage.crew.equip(name, **through_postgres_line(stage.made, name, line))
             stage.crew.replace(name)
             _ill_treat(stage, line, f"Postgres for {name}")
-            _back(stage, name)
+            back(stage, name)
 
 
 def kafka_line(stage: Stage, names: tuple[str, ...] = NAMES) -> None:
@@ -84,7 +84,7 @@ def kafka_line(stage: Stage, names: tuple[str, ...] = NAMES) -> None:
             stage.crew.equip(name, **through_kafka_line(line))
             stage.crew.replace(name)
             _ill_treat(stage, line, f"Kafka for {name}")
-            _back(stage, name)
+            back(stage, name)
 
 
 def _ill_treat(stage: Stage, line: Proxy, what: str) -> None:
@@ -106,7 +106,7 @@ def _ill_treat(stage: Stage, line: Proxy, what: str) -> None:
     stage.recovered(f"{what} slow")
 
 
-def _back(stage: Stage, name: str) -> None:
+def back(stage: Stage, name: str) -> None:
     """Without the line again."""
     stage.crew.equip(name)
     stage.crew.replace(name)
@@ -114,7 +114,7 @@ def _back(stage: Stage, name: str) -> None:
 
 def open_transaction(stage: Stage, seconds: float = 120.0) -> None:
     """Somebody's transaction holds a backfill, its runs and a pipeline for minutes: what is in other shards goes on."""
-    with _held(stage) as shard:
+    with held(stage) as shard:
         stage.fault("a write transaction left open")
         others = [each for each in range(stage.made.settings.partitions) if each != shard]
         stage.recovered("beside a transaction left open", others)
@@ -124,7 +124,7 @@ def open_transaction(stage: Stage, seconds: float = 120.0) -> None:
 
 
 @contextmanager
-def _held(stage: Stage) -> Iterator[int]:
+def held(stage: Stage) -> Iterator[int]:
     """The shard of what is held."""
     active = "SELECT id FROM backfill WHERE ended_at IS NULL AND pipeline <> %s ORDER BY id LIMIT 1"
     until(lambda: bool(stage.made.query(active, PROBE)), "a backfill is active")

@@ -37,6 +37,40 @@ class OwnServers(Servers):
         assert pid is not None, f"{part} does not run"
         return pid
 
+    def pid_or_none(self, part: str) -> int | None:
+        """The process of a server, where it has one."""
+        return self._supervisor().status()[part].pid
+
+    def supervisor_pid(self) -> int:
+        """The process of supervisord."""
+        return self._supervisor().pid()
+
+    def up(self) -> None:
+        """As a user starts the stack again."""
+        self._stack.up(lambda *_: None, lambda _: None)
+
+    def stop_part(self, part: str) -> None:
+        """Stop a server in good order."""
+        self._supervisor().stop_parts([part])
+
+    def start_part(self, part: str) -> None:
+        """Start it again, and wait until it answers."""
+        self._supervisor().start_part(part)
+        self.wait_answers(part)
+
+    def run_with(self, part: str, environment: dict[str, str]) -> None:
+        """Start a server anew with more environment."""
+        config = self.layout.run / "supervisord.conf"
+        program = f"[program:{part}]\n"
+        more = ",".join(f'{name}="{value}"' for name, value in environment.items())
+        config.write_text(config.read_text().replace(program, f"{program}environment={more}\n"))
+        self.stop_part(part)
+        rpc = self._supervisor()._rpc()
+        rpc.reloadConfig()
+        rpc.removeProcessGroup(part)
+        rpc.addProcessGroup(part)
+        self.start_part(part)
+
     def kill(self, part: str, number: signal.Signals = signal.SIGKILL) -> None:
         """End a server without a goodbye; returns when it is gone. SIGQUIT is Postgres' immediate shutdown."""
         pid = self.pid(part)

@@ -96,7 +96,7 @@ class Stage:
             " WHERE b.id = ANY(%s) AND b.state = 'succeeded' AND c.state = 'succeeded'"
         )
         until(
-            lambda: self._quietly(lambda: self.made.value(statement, wishes)) == len(wishes),
+            lambda: self.quietly(lambda: self.made.value(statement, wishes)) == len(wishes),
             f"everything moves again after {kind}",
             lambda: str(self.made.query("SELECT id, state FROM backfill WHERE id = ANY(%s)", wishes)),
             DRAIN_SECONDS,
@@ -106,7 +106,8 @@ class Stage:
         return seconds
 
     @staticmethod
-    def _quietly(ask: Callable[[], Any]) -> Any:
+    def quietly(ask: Callable[[], Any]) -> Any:
+        """What is asked of Postgres, or nothing while it is away."""
         try:
             return ask()
         except psycopg.Error:

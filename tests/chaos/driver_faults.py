@@ -1,0 +1,84 @@
+"""Faults of drivers whose host lives: stopped for longer than their lease, or cut off from Kafka alone."""
+
+from __future__ import annotations
+
+import psutil
+
+from tests.chaos.faults import drivers_of
+from tests.chaos.server_faults import back, own
+from tests.chaos.stage import Stage
+from tests.support.installation import until
+from tests.support.proxy import Proxy
+
+LOST = "SELECT coalesce(sum(lost_attempts), 0) + count(*) FILTER (WHERE state = 'publishing' AND host IS NULL) FROM run"
+# The light driver takes it for the address of its Kafka (``light_driver.py``).
+DRIVERS_KAFKA = "CHAOS_DRIVERS_KAFKA"
+
+
+def drivers_frozen(stage: Stage, count: int = 3) -> None:
+    """SIGSTOP of all drivers of a run-starter that lives, until their runs are given to others; then they wake up."""
+    for _ in range(count):
+        stage.wait(stage.chance.uniform(0.3, 1.0))
+        before = stage.made.value(LOST)
+        frozen = _freeze(stage)
+        wait_lost(stage, before)
+        for driver in frozen:
+            _thaw(driver)
+        until(
+            lambda frozen=frozen: not any(map(_there, frozen)), "drivers that slept through their lease end", seconds=60
+        )
+        stage.recovered("drivers woken")
+
+
+def drivers_without_kafka(stage: Stage, count: int = 2) -> None:
+    """Kafka cut off from the drivers alone, or stalled for them, until their runs are given to others."""
+    with own(stage).kafka_line() as line:
+        stage.crew.equip("run-starter", **{DRIVERS_KAFKA: f"127.0.0.1:{line.port}"})
+        stage.crew.replace("run-starter")
+        stage.recovered("the line of Kafka for drivers")
+        for number in range(count):
+            _cut(stage, line, stalled=number % 2 == 1)
+        back(stage, "run-starter")
+        stage.recovered("drivers without their line of Kafka")
+
+
+def _cut(stage: Stage, line: Proxy, *, stalled: bool) -> None:
+    before = stage.made.value(LOST)
+    line.stall() if stalled else line.cut()
+    stage.fault("stalled: Kafka for drivers" if stalled else "cut off: Kafka for drivers")
+    wait_lost(stage, before)
+    line.mend()
+    stage.recovered("Kafka for drivers stalled" if stalled else "Kafka for drivers cut off")
+
+
+def wait_lost(stage: Stage, before: int) -> None:
+    """Wait until a run was taken from its driver."""
+    until(lambda: stage.made.value(LOST) > before, "an attempt is lost", seconds=60)
+
+
+def _freeze(stage: Stage) -> list[psutil.Process]:
+    found: list[psutil.Process] = []
+
+    def there() -> bool:
+        found[:] = drivers_of(stage)
+        return bool(found)
+
+    until(there, "there are drivers")
+    for driver in found:
+        driver.suspend()
+        stage.fault("SIGSTOP of a driver")
+    return found
+
+
+def _thaw(driver: psutil.Process) -> None:
+    try:
+        driver.resume()
+    except psutil.NoSuchProcess:
+        return  # its host has ended it
+
+
+def _there(driver: psutil.Process) -> bool:
+    try:
+        return driver.is_running() and driver.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,119 @@
+"""A folder of a server on a small file system of its own, filled to the last byte, then freed."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from retrofill.stack.layout import KAFKA, POSTGRES
+from tests.chaos.server_faults import own
+from tests.chaos.servers import OwnServers
+from tests.chaos.stage import Stage
+from tests.support.installation import until
+
+FULL_SECONDS = 10.0
+MB = 1_000_000
+# Beside what is in a folder when it is moved.
+ROOM_MB = 96
+NO_SPACE = "No space left on device"
+
+
+@contextmanager
+def mounted(place: Path, size_mb: int) -> Iterator[None]:
+    """A small file system; fails where nothing may be mounted: then this fault cannot be played here."""
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size_mb}m", "tmpfs", str(place)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, f"a small file system cannot be mounted here: {done.stderr.strip()}"
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def fill(filler: Path) -> None:
+    """To the last byte."""
+    with filler.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"x" * 4096)
+        except OSError:
+            return  # it is full: that is what was wanted
+
+
+def wal_full(stage: Stage) -> None:
+    """No room for Postgres' write-ahead log: it panics, and cannot start again before there is."""
+    servers = own(stage)
+    folder = servers.layout.data(POSTGRES) / "pg_wal"
+    with _on_small_disk(servers, POSTGRES, folder):
+        stage.recovered("Postgres with its log elsewhere")
+        _fill_for_a_while(stage, POSTGRES, folder, "full disk under Postgres' write-ahead log")
+
+
+def kafka_full(stage: Stage) -> None:
+    """No room for Kafka's logs: the broker stops, and cannot start again before there is."""
+    servers = own(stage)
+    folder = servers.layout.data(KAFKA)
+    with _on_small_disk(servers, KAFKA, folder):
+        stage.recovered("Kafka with its logs elsewhere")
+        _fill_for_a_while(stage, KAFKA, folder, "full disk under Kafka")
+
+
+def _fill_for_a_while(stage: Stage, part: str, folder: Path, fault: str) -> None:
+    servers = own(stage)
+    pid, log = servers.pid(part), servers.layout.log(part)
+    said = log.stat().st_size
+    filler = folder / "filler"
+    fill(filler)
+
+    def noticed() -> bool:
+        _use_room(stage, part)
+        with log.open("rb") as file:
+            file.seek(said)
+            return NO_SPACE.encode() in file.read() and servers.pid_or_none(part) != pid
+
+    until(noticed, f"{part} stops for want of room", seconds=120)
+    stage.fault(fault)
+    stage.wait(FULL_SECONDS)
+    filler.unlink()
+    servers.wait_answers(part)
+    stage.recovered(f"{'Postgres' if part == POSTGRES else 'Kafka'} without room for its log")
+
+
+def _use_room(stage: Stage, part: str) -> None:
+    """Write-ahead logs have segments in store: without this it would take minutes until another is needed."""
+    if part == POSTGRES:
+        stage.quietly(lambda: stage.made.query("SELECT pg_switch_wal() FROM pg_logical_emit_message(true, 'a', 'b')"))
+
+
+@contextmanager
+def _on_small_disk(servers: OwnServers, part: str, folder: Path) -> Iterator[None]:
+    """The folder's content there, for a while; the server is stopped to move it."""
+    aside = folder.with_name(f"{folder.name}.aside")
+    servers.stop_part(part)
+    used = sum(path.stat().st_blocks * 512 for path in folder.rglob("*")) // MB
+    owner = folder.stat()
+    folder.rename(aside)
+    folder.mkdir(mode=owner.st_mode & 0o777)
+    with mounted(folder, used + ROOM_MB):
+        shutil.chown(folder, owner.st_uid, owner.st_gid)
+        folder.chmod(owner.st_mode & 0o777)
+        _copy(aside, folder)
+        servers.start_part(part)
+        try:
+            yield
+        finally:
+            servers.stop_part(part)
+            shutil.rmtree(aside)
+            _copy(folder, aside)
+    folder.rmdir()
+    aside.rename(folder)
+    servers.start_part(part)
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.mkdir(exist_ok=True)
+    subprocess.run(["cp", "-a", "--sparse=always", f"{source}/.", str(target)], check=True)
