@@ -24,8 +24,9 @@ from tests.chaos.clock import Clock
 from tests.chaos.crew import Crew
 from tests.chaos.history import History, Known, Wish, ends_of, gather
 from tests.chaos.limits_sampler import LimitsSampler
+from tests.chaos.pipelines import definitions
 from tests.chaos.timed import TimedReceiver
-from tests.chaos.workload import Player, Script, definitions, probe_id, request_of
+from tests.chaos.workload import Player, Script, probe_id, request_of
 from tests.support.installation import ROOT, Installation, Servers, alert, daily, until
 from tests.support.receiver import Answer
 
@@ -200,11 +201,20 @@ def finish(stage: Stage, sampler: LimitsSampler) -> History:
 
 def drain(stage: Stage) -> list[str]:
     """Wait until nothing is left to do; returns what is left when the time is over."""
+
+    def left() -> list[str]:
+        stage.player.resume_paused()
+        return waiting(stage.made, stage.wishes())
+
+    return still_waiting(left)
+
+
+def still_waiting(ask: Callable[[], list[str]]) -> list[str]:
+    """What ``ask`` names when the time is over; nothing as soon as it names nothing."""
     left: list[str] = []
 
     def done() -> bool:
-        stage.player.resume_paused()
-        left[:] = waiting(stage.made, stage.wishes())
+        left[:] = ask()
         return not left
 
     try:

@@ -19,7 +19,6 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from retrofill.bus.clients import producer
 from retrofill.bus.envelope import headers_of, wire_headers
 from retrofill.bus.topics import Topic
-from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.messages.backfills import (
     BackfillCancelRequested,
     BackfillPauseRequested,
@@ -28,11 +27,10 @@ from retrofill.messages.backfills import (
 )
 from retrofill.messages.base import Message
 from retrofill.messages.runs import ErrorInfo, RunReported
-from tests.chaos import work
 from tests.chaos.history import Wish
 from tests.chaos.promises.attempts import FORGED
 from tests.chaos.spoiling import Spoiler
-from tests.support.installation import Installation, alert, daily
+from tests.support.installation import Installation
 
 # While this many wishes are open, no further one is published.
 OPEN = 8
@@ -126,27 +124,6 @@ class Script:
         if fate < 0.15:
             return [Order(wish.id, BackfillPauseRequested()), Order(wish.id, BackfillResumeRequested())]
         return [Order(wish.id, BackfillCancelRequested())] if fate < 0.25 else []
-
-
-def definitions(script: Script, folder: Path, webhook: str) -> list[PipelineDefinition]:
-    """The pipelines of a script: deadlines that are missed and such that are met, each kind of callback."""
-    function = {"callback": "note", "kwargs": {"path": str(folder / "calls.log")}}
-    alerts = [
-        alert("soon", "RUN_QUEUED_AT", 1.5, callback={"kind": "webhook", "url": webhook, "secret": "default"}),
-        alert("easy", "RUN_QUEUED_AT", 3600, callback={"kind": "webhook", "url": webhook, "secret": "default"}),
-        alert("slow", "RUN_STARTED_AT", 0.25),
-        alert("once", "RUN_QUEUED_AT", 2.5, at_most_once=True, **function),
-        alert("whole", "BACKFILL_REQUESTED_AT", 2, fire_on_failure=True, **function),
-    ]
-    return [
-        daily(
-            f"p{number}",
-            max_active_runs=script.limit(number),
-            deadlines=alerts,
-            code={"file": work.__file__, "attribute": "work"},
-        )
-        for number in range(script.pipelines)
-    ]
 
 
 class Player(threading.Thread):

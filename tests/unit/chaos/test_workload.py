@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from datetime import date
 
+import pytest
+from tests.chaos.spoiling import HEADERS, READ, VALUES
 from tests.chaos.workload import Order, Script, Step
 
+from retrofill.bus.envelope import Record, read_headers
+from retrofill.bus.partitioning import partition_of
+from retrofill.bus.topics import Topic
+from retrofill.bus.triage import Dead, triage
 from retrofill.messages.backfills import BackfillCancelRequested, BackfillPauseRequested, BackfillResumeRequested
 
 
@@ -29,8 +36,20 @@ def test_it_has_something_of_everything() -> None:
     assert {bool(wish.failing) for wish in wishes} == {wish.backwards for wish in wishes} == {True, False}
     orders = {type(step.message) for step in steps if isinstance(step, Order)}
     assert orders == {BackfillCancelRequested, BackfillPauseRequested, BackfillResumeRequested}
+    assert any(wish.pipeline == "nobody" for wish in wishes), "of a pipeline that there is not"
+    assert any(wish.first < date(2000, 1, 1) for wish in wishes), "before the pipeline's dates"
+    assert any(wish.last >= script.today for wish in wishes), "not over yet"
     pairs = itertools.combinations(wishes, 2)
     assert any(a.pipeline == b.pipeline and not {*a.days}.isdisjoint(b.days) for a, b in pairs), "some overlap"
     assert script.cancelled == {
         step.backfill for step in steps if isinstance(step, Order) and isinstance(step.message, BackfillCancelRequested)
     }
+
+
+@pytest.mark.parametrize("topic", READ)
+def test_nobody_can_read_what_is_spoiled(topic: Topic) -> None:
+    for value, headers in itertools.product(VALUES, HEADERS):
+        raw = tuple((name, text if isinstance(text, bytes) else None) for name, text in headers)
+        known, bad = read_headers(raw)
+        record = Record(str(topic), partition_of("k", 4), 0, b"k", value, known, raw, 0, bad)
+        assert isinstance(triage(record, 4, "t"), Dead), (topic, value, headers)

@@ -1,0 +1,55 @@
+"""What a run of chaos says: missed aims stand out, and the page's section is written between its markers and nowhere else."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from tests.chaos.oracle import Violation
+from tests.chaos.plays import LONG
+from tests.chaos.profiles import PROFILES, SMALLER
+from tests.chaos.reliability import BEGIN, END, PAGE, rewrite, section
+from tests.chaos.report import Result
+
+
+def result(*recoveries: float, violations: int = 0, kind: str = "a service killed") -> Result:
+    """Of one scenario."""
+    broken = [Violation("a_promise", "what")] * violations
+    return Result(
+        "kills", 3, 42.0, Counter({"kill -9 of backfill-planner": 2}), 1500, 50, broken, {kind: [*recoveries]}
+    )
+
+
+def test_a_missed_aim_is_marked() -> None:
+    assert "missed" not in section([result(14.9)], "c").replace("none missed", "")
+    told = section([result(1.0, 15.1), result(29.0, kind="Kafka killed")], "c")
+    assert "1.0, 15.1 s (**missed**: the aim is 15 s)" in told
+    assert "; 1 missed." in told
+
+
+def test_the_section_says_what_was_tried_and_what_broke() -> None:
+    told = section([result(1.0), result(1.0, violations=2)], "make chaos SEED=3")
+    assert "`make chaos SEED=3`: 100 runs and 3,000 events checked, 2 violations (in kills)." in told
+    assert "commit `" in told
+
+
+def test_the_section_goes_between_the_markers() -> None:
+    page = f"before\n{BEGIN}\nold\n{END}\nafter\n"
+    new = rewrite(page, "new")
+    assert new == f"before\n{BEGIN}\nnew\n{END}\nafter\n"
+    assert rewrite(new, "new") == new
+
+
+@pytest.mark.parametrize("page", ["", BEGIN, END, f"{END}{BEGIN}", f"{BEGIN}{BEGIN}{END}"])
+def test_a_page_without_its_markers_is_refused(page: str) -> None:
+    with pytest.raises(ValueError, match="one line"):
+        rewrite(page, "new")
+
+
+def test_the_page_has_its_markers() -> None:
+    assert "new" in rewrite(PAGE.read_text(), "new")
+
+
+def test_the_smaller_profile_plays_all_there_is() -> None:
+    assert SMALLER.keys() <= LONG.keys()
+    assert all(LONG.keys() <= plays.keys() for plays in PROFILES.values())
