@@ -27,8 +27,9 @@ REQUEST_SECONDS = 5.0
 class Ends:
     """Where the ends of partitions are now, asked of the broker."""
 
-    def __init__(self, client: Callable[[], AdminClient], prefix: str) -> None:
+    def __init__(self, client: Callable[[], AdminClient], renew: Callable[[], None], prefix: str) -> None:
         self._client = client
+        self._renew = renew
         self._prefix = prefix
 
     def high_watermarks(self, partitions: Mapping[str, list[int]]) -> dict[tuple[str, int], int]:
@@ -47,7 +48,13 @@ class Ends:
         futures = self._client().list_offsets(
             asked, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=REQUEST_SECONDS
         )
-        return {(tp.topic.removeprefix(self._prefix), tp.partition): f.result().offset for tp, f in futures.items()}
+        try:
+            return {(tp.topic.removeprefix(self._prefix), tp.partition): f.result().offset for tp, f in futures.items()}
+        except KafkaException:
+            # A client keeps what it knows of a partition's leader for minutes. After a broker was started anew it was seen to
+            # ask with the leader epoch of before, and to be refused (FENCED_LEADER_EPOCH), for as long.
+            self._renew()
+            raise
 
 
 class TopicIds:
@@ -59,7 +66,7 @@ class TopicIds:
         self._prefix = settings.topic_prefix
         self._topics = [str(topic) for topic in service.reads]
         self._ids: dict[str, str] = {}
-        self.ends = Ends(lambda: self.admin, self._prefix)
+        self.ends = Ends(lambda: self.admin, self.renew, self._prefix)
 
     def refresh(self) -> dict[str, int]:
         """Ask the broker; returns the partition count of each topic. Raises ``KafkaException`` where one is missing."""
@@ -68,8 +75,12 @@ class TopicIds:
         except KafkaException:
             # The question goes to the controller. A client was seen that waited for it for minutes, while Kafka answered all
             # others, and took no shard over: a new one asks every broker anew who it is.
-            self.admin = self._make()
+            self.renew()
             raise
+
+    def renew(self) -> None:
+        """Make a new client, which knows nothing of before."""
+        self.admin = self._make()
 
     def _describe(self) -> dict[str, int]:
         counts = {}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
 from retrofill.bus import takeover
 from retrofill.bus.takeover import TopicIds
@@ -34,3 +35,19 @@ def test_whoever_asks_for_ends_asks_the_client_that_is_there(monkeypatch: pytest
     ids.admin = Answering()  # type: ignore[assignment]  # after a failure it is another one
     assert ids.ends.high_watermarks({"run-reports": [1]}) == {}
     assert [each.partition for each in asked] == [1]
+
+
+def test_a_client_that_is_refused_is_replaced() -> None:
+    """It may ask for minutes with what it knew before a broker was started anew."""
+    ids = TopicIds(Settings(kafka_bootstrap_servers="127.0.0.1:9"), RUN_STARTER, "test")
+    refusal: Future[Any] = Future()
+    refusal.set_exception(KafkaException(KafkaError(KafkaError.FENCED_LEADER_EPOCH)))
+
+    class Stale:
+        def list_offsets(self, partitions: Any, **_: Any) -> dict[Any, Future[Any]]:
+            return dict.fromkeys(partitions, refusal)
+
+    ids.admin = stale = Stale()  # type: ignore[assignment]
+    with pytest.raises(KafkaException, match="FENCED_LEADER_EPOCH"):
+        ids.ends.high_watermarks({"run-reports": [1]})
+    assert ids.admin is not stale
