@@ -10,6 +10,7 @@ import os
 import shutil
 import struct
 import subprocess
+import time
 from pathlib import Path
 
 from retrofill.stack.layout import POSTGRES
@@ -51,15 +52,9 @@ def _set(stage: Stage, file: Path, seconds: float) -> None:
         os.close(handle)
     stage.clock.jumped(seconds)
     shown = float(stage.made.value("SELECT extract(epoch FROM clock_timestamp())"))
-    said = stage.clock.of_postgres(_now())
+    said = stage.clock.of_postgres(time.time())
     assert abs(shown - said) < STEP_SECONDS, f"Postgres' clock shows {shown}, it was set to {said}"
     stage.fault(f"Postgres' clock {'back' if seconds < 0 else 'on'}")
-
-
-def _now() -> float:
-    import time
-
-    return time.time()
 
 
 def _compiled(folder: Path) -> Path:

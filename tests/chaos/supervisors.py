@@ -49,7 +49,8 @@ def _each_runs_once(servers: OwnServers) -> None:
     home = str(servers.layout.home)
     kafkas = [p.pid for p in psutil.process_iter() if "kafka.Kafka" in (line := _line(p)) and home in line]
     assert kafkas == [servers.pid(KAFKA)], f"Kafka runs as {kafkas}"
-    assert (servers.layout.data(POSTGRES) / "postmaster.pid").read_text().split()[0], "Postgres does not run"
+    postgres = int((servers.layout.data(POSTGRES) / "postmaster.pid").read_text().split()[0])
+    assert postgres == servers.pid(POSTGRES), f"Postgres runs as {postgres}"
 
 
 def _line(process: psutil.Process) -> str:

@@ -54,8 +54,8 @@ def _claims(history: History) -> Iterator[tuple[str, str, str, str, datetime | N
 
 def _first_notes(history: History) -> dict[tuple[str, str, str], Row]:
     noted: dict[tuple[str, str, str], Row] = {}
-    for change in history.changes:
-        noted.setdefault((change["entity"], change["id"], change["to"]), change)
+    for number, change in enumerate(history.changes):
+        noted.setdefault((change["entity"], change["id"], change["to"]), {**change, "number": number})
     return noted
 
 
@@ -79,14 +79,25 @@ def each_deadline_is_judged_right(history: History) -> Iterator[str]:
         due = _due(alert, reference)
         armed = noted.get(("deadline", str(row["id"]), "armed")) or noted.get(("deadline", str(row["id"]), "void"))
         expected = _expected(row, alert, due, ends.get(_subject(row), ("not there", None)), armed, history.clock_slack)
+        missed = noted.get(("deadline", str(row["id"]), "missed"))
+        if (
+            history.clock_slack
+            and missed
+            and _came_before(missed, noted.get((*_subject(row), ends.get(_subject(row), ("", None))[0])))
+        ):
+            # The clock went back between the two: at its moment nothing was done yet.
+            expected.add("missed")
         if row["state"] not in expected:
             yield (
                 f"deadline {row['id']} ({row['alert']}) due {due} is {row['state']} ({row['reason']}) instead of "
                 f"{' or '.join(sorted(expected))}: it was about what {ends.get(_subject(row))}"
             )
-        missed = noted.get(("deadline", str(row["id"]), "missed"))
         if missed is not None and missed["at"] < due - history.clock_slack:
             yield f"deadline {row['id']} ({row['alert']}) was missed at {missed['at']}, it was due {due}"
+
+
+def _came_before(first: Row, second: Row | None) -> bool:
+    return second is None or first["number"] < second["number"]
 
 
 def _expected(
