@@ -6,6 +6,7 @@ import argparse
 import logging
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -28,6 +29,8 @@ from tests.chaos.servers import OwnServers
 def main() -> int:
     """Play, print, and say by the exit status whether every promise was kept."""
     asked = _arguments()
+    # Whoever ends this ends its servers with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     # That servers go away is what this is about.
     logging.getLogger("librdkafka").setLevel(logging.CRITICAL)
     seed = asked.seed if asked.seed is not None else random.SystemRandom().randrange(1_000_000)
