@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
@@ -26,14 +26,14 @@ class Loss:
 Losses = tuple[Loss, ...]
 
 
-def losses_of(stored: Sequence[dict[str, Any]]) -> Losses:
+def losses_of(stored: Mapping[str, Any]) -> Losses:
     """The losses as a run's row has them."""
-    return tuple(Loss(one["attempt"], one["reason"]) for one in stored)
+    return tuple(Loss(one["attempt"], one["reason"]) for one in stored.get("last", ()))
 
 
-def stored(losses: Losses) -> list[dict[str, Any]]:
-    """The losses for a run's row."""
-    return [asdict(loss) for loss in losses]
+def stored(losses: Losses) -> dict[str, Any]:
+    """The losses for a run's row: in an object, for a list in an array of rows would be one more dimension of it."""
+    return {"last": [asdict(loss) for loss in losses]} if losses else {}
 
 
 def and_one_more(losses: Losses, attempt: int, error: ErrorInfo) -> Losses:

@@ -6,10 +6,13 @@ import os
 
 import pytest
 from tests.support.installation import Installation, alert, daily, until
+from tests.support.terminal import Cli, cli
 
 from retrofill.bus.topics import Topic
 from retrofill.messages.backfills import BackfillCancelRequested, BackfillPauseRequested, BackfillResumeRequested
 from retrofill.messages.runs import RunHeartbeat, RunReported
+
+__all__ = ["cli"]
 
 
 @pytest.fixture
@@ -158,15 +161,27 @@ def test_reports_of_an_older_attempt_change_nothing(stack: Installation) -> None
     assert not [e for e in stack.events(Topic.RUN_EVENTS) if e.body["type"] == "RunSucceeded"]
 
 
-def test_a_run_whose_driver_is_lost_again_and_again_fails(stack: Installation) -> None:
+def test_a_run_whose_driver_is_lost_again_and_again_fails_and_tells_how(
+    stack: Installation, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stack.apply(daily(max_active_runs=1))
     stack.start(
         "instant-starter", INSTANT_SECONDS="3600", RETROFILL_LEASE_SECONDS="0.5", RETROFILL_MAX_LOST_ATTEMPTS="2"
     )
     id = stack.request("p", "2020-01-01", "2020-01-01")
     assert stack.wait_state(id, "failed", "succeeded") == "failed"
-    assert stack.value("SELECT error ->> 'type' FROM run") == "DriverLost"
-    assert stack.value("SELECT lost_attempts FROM run") == 2
+    silent = "its lease ended: no heartbeat arrived in time"
+    told = {"type": "DriverLost", "message": f"the driver was lost 2 times: attempts 1 to 2: {silent}"}
+    kept = {"last": [{"attempt": attempt, "reason": silent} for attempt in (1, 2)]}
+    assert stack.query("SELECT error, lost_attempts, losses FROM run") == [
+        {"error": told, "lost_attempts": 2, "losses": kept}
+    ]
+    by_type = {e.body["type"]: e.body.get("error") for e in stack.events(Topic.RUN_EVENTS)}
+    assert by_type["RunAttemptLost"]["message"] == silent
+    assert by_type["RunFailed"]["message"] == told["message"]
+    for name, value in stack.environment().items():
+        monkeypatch.setenv(name, value)
+    assert f"  attempt 1 was lost: {silent}\n  attempt 2 was lost: {silent}\n" in cli("backfill", "show", id).out
 
 
 def test_deadlines_and_callbacks_fire_once(stack: Installation) -> None:

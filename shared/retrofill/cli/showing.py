@@ -60,7 +60,7 @@ def _failures(conn: Connection, id: str, limit: int) -> list[dict[str, Any]]:
     for row in reads.failed_tasks(conn, [run["id"] for run in runs]):
         found = {name: row[name] for name in ("task", "try_number", "error")}
         tasks.setdefault(row["run_id"], []).append(found)
-    return [{**run, "failed_tasks": tasks.get(run["id"], [])} for run in runs]
+    return [{**run, "losses": run["losses"].get("last", []), "failed_tasks": tasks.get(run["id"], [])} for run in runs]
 
 
 def print_backfill(facts: Mapping[str, Any]) -> None:

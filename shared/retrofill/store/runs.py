@@ -84,7 +84,7 @@ class LostPublisher:
     id: int
     publication: int
     lost_attempts: int
-    losses: list[dict[str, Any]]
+    losses: dict[str, Any]
 
 
 def orphan(conn: Connection, lost: Sequence[LostPublisher]) -> int:

@@ -180,8 +180,8 @@ run = Table(
     Column("state", Text, nullable=False),
     Column("attempt", Integer, nullable=False, server_default=text("0")),
     Column("lost_attempts", Integer, nullable=False, server_default=text("0")),
-    # The last of them: [{"attempt": 1, "reason": "…"}, …].
-    Column("losses", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
+    # The last of them: {"last": [{"attempt": 1, "reason": "…"}, …]}.
+    Column("losses", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
     Column("slot", Integer),
     Column("pipeline_slot", Integer),
     Column("lease_until", Moment),

@@ -189,7 +189,6 @@ _DEFAULTS: dict[str, Any] = {
     "'function'": "function",
     "'{}'::jsonb": {},
     "'{}'": [],
-    "'[]'::jsonb": [],
 }
 
 

@@ -1,1 +1,1 @@
-ALTER TABLE retrofill.run ADD COLUMN losses JSONB DEFAULT '[]'::jsonb NOT NULL;
+ALTER TABLE retrofill.run ADD COLUMN losses JSONB DEFAULT '{}'::jsonb NOT NULL;
