@@ -19,7 +19,7 @@ from retrofill.settings import Settings
 from retrofill.stack import java, spark
 from retrofill.stack.layout import SPARK, Layout
 
-START_SECONDS = 120.0
+START_SECONDS = 240.0
 
 
 @pytest.fixture(scope="session")
