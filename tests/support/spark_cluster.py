@@ -22,7 +22,7 @@ from tests.support.installation import until
 HERE = "127.0.0.1"
 # What Spark's web pages listen on: they have no setting of their own for that.
 LOOPBACK_ONLY = {"SPARK_LOCAL_IP": HERE}
-START_SECONDS = 120.0
+START_SECONDS = 240.0
 WORKER_MEMORY, EXECUTOR = "1g", {"spark.executor.memory": "512m"}
 
 

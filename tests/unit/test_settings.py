@@ -138,6 +138,18 @@ def test_a_driver_gets_no_secret_but_its_own_login() -> None:
     assert login(Settings()) == {}
 
 
+def test_a_driver_never_logs_in_as_the_run_starter() -> None:
+    for given in ({"kafka_password": SECRET}, {"kafka_passwords": {"run-starter": SECRET}}):
+        settings = Settings.model_validate({"kafka_security_protocol": "SASL_SSL", **given})
+        with pytest.raises(
+            NotConfigured, match=r"log in to Kafka as retrofill\.run-starter: give RETROFILL_KAFKA_PASSWORDS"
+        ) as caught:
+            login(settings.acting_as("run-starter"))
+        assert SECRET not in str(caught.value)
+    shared = {"kafka_security_protocol": "SASL_SSL", "kafka_username": "all", "kafka_password": "x"}
+    assert login(Settings.model_validate(shared).acting_as("run-starter"))["RETROFILL_KAFKA_USERNAME"] == "all"
+
+
 def test_what_drivers_get_of_librdkafkas_properties_has_no_login_of_the_run_starter() -> None:
     plain = Settings.model_validate({"kafka_config": {"socket.nagle.disable": "true"}})
     assert login(plain) == {"RETROFILL_KAFKA_CONFIG": '{"socket.nagle.disable": "true"}'}

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from retrofill.bus.clients import security
-from retrofill.bus.topics import DRIVER
+from retrofill.bus.topics import DRIVER, RUN_STARTER
 from retrofill.settings import NotConfigured, Settings
 
 # Properties of librdkafka that say or prove who somebody is.
@@ -21,9 +21,16 @@ _IDENTITY = (
 def login(settings: Settings) -> dict[str, str]:
     """The variables with a driver's login. Raises ``NotConfigured`` where that would be the run-starter's.
 
-    A password that all share is the driver's, too, where none has one of its own.
+    A login that all share is the driver's, too.
     """
     own = settings.acting_as(DRIVER)
+    ours = settings.kafka_user(RUN_STARTER.name)
+    if settings.kafka_security_protocol.startswith("SASL_") and own.kafka_username == ours:
+        raise NotConfigured(
+            "RETROFILL_KAFKA_PASSWORDS",
+            f"drivers would log in to Kafka as {ours}: give RETROFILL_KAFKA_PASSWORDS a password for driver, beside that for "
+            f"{RUN_STARTER.name}, or set RETROFILL_KAFKA_USERNAME to a login that all share",
+        )
     told: dict[str, str] = {}
     if own.kafka_username is not None and own.kafka_password is not None:
         told["RETROFILL_KAFKA_USERNAME"] = own.kafka_username

@@ -10,8 +10,12 @@ import pytest
 from pydantic import ValidationError
 from tests.support.installation import daily
 
+from retrofill.domain.pipeline import SubmitScript
+from retrofill.driver.launch import Launch as DriverLaunch
+from retrofill.driver.submit import Submits
 from retrofill.settings import Settings
 from retrofill.stack.java import spark_submit_command
+from retrofill.stack.spark import connect_command
 from run_starter.executors import Launch, submission
 
 JAVA = Path("/java")
@@ -40,6 +44,29 @@ def written(settings: Settings, conf: dict[str, str], folder: Path) -> tuple[lis
     arguments = list(submission.arguments(settings, conf, file))
     assert file.stat().st_mode & 0o077 == 0
     return arguments, file.read_text()
+
+
+def test_secrets_are_in_files_of_the_owner_and_in_no_command_line(tmp_path: Path) -> None:
+    """A script's, the Connect server's and a submitted driver's."""
+    conf = {"spark.hadoop.fs.s3a.secret.key": SECRET, "spark.driver.extraJavaOptions": f"-Dx.password={SECRET}"}
+    settings = Settings(spark_conf=conf, spark_submit_conf=conf)
+    folders = [tmp_path / name for name in ("script", "server", "driver")]
+    for folder in folders:
+        folder.mkdir()
+    given = {**launch().as_json(), "interval_end": "2020-01-02T00:00:00Z"}
+    commands = [
+        Submits(settings, DriverLaunch.model_validate(given)).command(SubmitScript(script="/a.py"), folders[0]),
+        connect_command(settings, JAVA, folders[1], "127.0.0.1", 15002),
+        [
+            *spark_submit_command(JAVA, folders[2] / "jvm.options", conf=conf),
+            *submission.arguments(settings, conf, folders[2] / "spark.properties"),
+        ],
+    ]
+    for command, folder in zip(commands, folders, strict=True):
+        assert SECRET not in " ".join(command)
+        files = [folder / "spark.properties", folder / "jvm.options"]
+        assert all(str(file) in " ".join(command) for file in files)
+        assert all(SECRET in file.read_text() and file.stat().st_mode & 0o077 == 0 for file in files)
 
 
 def test_a_pipelines_settings_win_over_those_of_all_submits() -> None:
