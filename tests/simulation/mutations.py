@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import select, update
@@ -19,7 +20,7 @@ from retrofill.domain.callback import CallbackState
 from retrofill.store import backfills, callbacks
 from retrofill.store import runs as store
 from retrofill.store.clock import database_now
-from retrofill.store.tables import SERVICE_TABLES, callback
+from retrofill.store.tables import SERVICE_TABLES, backfill, callback
 from run_starter import decide
 from run_starter.hosting import DriverHost
 from run_starter.leases import Leases
@@ -104,8 +105,9 @@ def ends_by_counting(patch: Patch) -> None:
 
     progress = backfills.progress
 
-    def by_count(conn: Any, row: Any) -> Any:
-        return replace(progress(conn, row), any_unfinished=ended()[row["id"]] < row["runs"])
+    def by_count(conn: Any, id: str) -> Any:
+        runs = conn.execute(select(backfill.c.runs).where(backfill.c.id == id)).scalar_one()
+        return replace(progress(conn, id), any_unfinished=ended()[id] < runs)
 
     patch(planner, "_remember", count)
     patch(backfills, "progress", by_count)
@@ -122,10 +124,23 @@ def leases_by_the_clock(patch: Patch) -> None:
 
     def look(self: Any, tx: Any) -> None:
         now = database_now(tx.conn)
-        self._expire(tx, store.expired(tx.conn, tx.partition, now), now)
+        self._expire(tx, now)
         tx.look_at("leases", 0.5)
 
     patch(Leases, "look", look)
+    patch(Leases, "_remaining", lambda self, shard, run_id, seconds: 0.0)
+
+
+def leases_by_the_owners_settings(patch: Patch) -> None:
+    """A heartbeat extends an attempt's lease by the length that its owner is set to, not by the attempt's own."""
+    extend = store.extend_leases
+
+    def by_settings(conn: Any, until: Mapping[Any, Any]) -> None:
+        lease = shims.scheduler().me().process.lease_seconds  # type: ignore[attr-defined]  # a process of a service
+        extend(conn, dict.fromkeys(until, database_now(conn) + timedelta(seconds=lease)))
+
+    patch(store, "extend_leases", by_settings)
+    patch(Leases, "_remaining", lambda self, shard, run_id, seconds: 0.0)
 
 
 def begins_without_asking(patch: Patch) -> None:

@@ -45,6 +45,9 @@ class Instance:
         self.process.lost_answers = world.lost_answers  # type: ignore[attr-defined]
         self.process.make_engine = self._engine  # type: ignore[attr-defined]
         self.process.kinds = SimulatedKinds(world, self.process)  # type: ignore[attr-defined]
+        lease = world.random.choice(world.leases)
+        self.settings = world.settings.model_copy(update={"lease_seconds": lease})
+        self.process.lease_seconds = lease  # type: ignore[attr-defined]
         # Its machine may go with it: the server keeps its sessions until they time out.
         self.lingers = False
         self.loop: Loop | None = None
@@ -58,7 +61,7 @@ class Instance:
         self._wait_for_kafka(topic_ids)
         inbox = Inbox()
         context = Context(
-            world.settings,
+            self.settings,
             service,
             self.name,
             engine,

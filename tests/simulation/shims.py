@@ -273,6 +273,7 @@ _EXCHANGED: dict[str, dict[str, Any]] = {
     "retrofill.bus.metrics": {"register": lambda collector: None},
     "run_starter.handler": {"producer": _producer},
     "run_starter.claims": {"time": _Time},
+    "run_starter.leases": {"time": _Time},
     "run_starter.hosting": {"threading": _Threading, "Watch.start": _start_as_task, "Watch.join": _no_join},
     "deadline_watcher.setaside": {"time": _Time},
     "callback_runner.call": {"threading": _Threading, "time": _Time, "Retrying": _retrying},

@@ -16,7 +16,7 @@ from retrofill.settings import Settings
 from retrofill.store.tables import SERVICE_TABLES
 from run_starter.executors import Launch
 from tests.simulation import shims, sizes
-from tests.simulation.bus.broker import Broker
+from tests.simulation.bus.broker import Broker, Entry
 from tests.simulation.bus.groups import Group
 from tests.simulation.drivers import Driver
 from tests.simulation.memory.engine import IDLE_SECONDS, Database
@@ -25,6 +25,7 @@ from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.services import Instance
 
 SESSION_SECONDS = 6.0
+HINTS = (Topic.BACKFILL_EVENTS, Topic.RUN_EVENTS, Topic.RUN_REPORTS)
 ALL = (PLANNER, RUN_STARTER, WATCHER, CALLBACK_RUNNER)
 
 
@@ -61,9 +62,15 @@ class World:
         # Many schedules are without deadlines, and shorter for it.
         self.services = ALL if self.random.random() < self.size.with_deadlines else ALL[:2]
         self.duplicates = self.lost_notifications = self.lost_answers = self.failing_calls = self.late = self.slow = 0.0
+        # Of messages that only say where to look, and of last reports: never read, but put aside as dead letters.
+        self.lost_hints = 0.0
+        self.hints = HINTS
+        # Replicas may be set to different leases, as while one restarts with another setting.
+        self.leases: tuple[float, ...] = (self.settings.lease_seconds,)
         self.database = Database(self.scheduler)
         marker_seconds = self.random.choice([0.001, 0.05, 0.5])
         self.broker = Broker(self.scheduler, lambda: self.random.random() * marker_seconds)
+        self.broker.on_append.append(self._maybe_lose)
         self._create_topics()
         self._create_rows()
         self.oracle = Oracle(self)
@@ -99,6 +106,12 @@ class World:
 
     def _put(self, tx: Any, table: str, values: Mapping[str, Any]) -> None:
         self.database.tables[table].insert(tx, dict(values), skip=lambda _: False)
+
+    def _maybe_lose(self, topic: str, partition: int, entry: Entry) -> None:
+        last_word = topic != Topic.RUN_REPORTS or b'"RunReported"' in (entry.value or b"")
+        if topic in self.hints and last_word and not entry.marker and self.random.random() < self.lost_hints:
+            offset = self.broker.topics[topic][partition].high_watermark - 1
+            self.broker.unreadable.add(((topic, partition), offset))
 
     # what there is
 
@@ -215,6 +228,7 @@ class World:
     def heal(self) -> None:
         """All faults stop; there is one replica of each service at least."""
         self.duplicates = self.lost_notifications = self.lost_answers = self.failing_calls = self.late = self.slow = 0.0
+        self.lost_hints = 0.0
         for instance in self.alive():
             instance.process.frozen = instance.process.cut = False
             instance.process.lost_answers = 0.0  # type: ignore[attr-defined]

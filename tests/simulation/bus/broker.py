@@ -113,6 +113,8 @@ class Broker:
         self.transactional: dict[str, TransactionalId] = {}
         self.groups: dict[str, Any] = {}
         self.readers: list[Reader] = []
+        # What consumers cannot read there: it becomes a dead letter.
+        self.unreadable: set[tuple[tuple[str, int], int]] = set()
         self.on_append: list[Callable[[str, int, Entry], None]] = []
 
     def create(self, topic: str, partitions: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from confluent_kafka import KafkaError, TopicPartition
@@ -235,7 +235,10 @@ class FakeConsumer:
             log = self._broker.topics[place[0]][place[1]]
             offset = log.next(position, committed=self._committed)
             if offset is not None:
-                ready.append(FakeMessage(place, offset, log.entries[offset]))
+                entry = log.entries[offset]
+                if (place, offset) in self._broker.unreadable:
+                    entry = replace(entry, value=b"\xff")
+                ready.append(FakeMessage(place, offset, entry))
             else:
                 end = max(position, log.end(committed=self._committed))
                 if self._told_end.get(place) != end:
