@@ -213,8 +213,9 @@ def test_a_failure_that_was_read_before_a_resume_and_committed_after_it_counts(b
         ("b", lambda conn: backfills.to_be_decided(conn, ["b1"])),
         ("b", commit),
     )
-    assert "failed_since_resume=False" in str(said[8])
-    assert "failed_since_resume=True" in str(said[11])
+    standing = {"any_unfinished": True, "any_failed": True}
+    assert said[8] == [{**standing, "failed_since_resume": False}, ["b1"]]
+    assert said[11:13] == [[{**standing, "failed_since_resume": True}, []], ["b1"]]
 
 
 def test_a_staged_run_is_published_by_another(both: Both) -> None:
