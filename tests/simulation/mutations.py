@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import select, update
@@ -128,18 +127,6 @@ def leases_by_the_clock(patch: Patch) -> None:
         tx.look_at("leases", 0.5)
 
     patch(Leases, "look", look)
-    patch(Leases, "_remaining", lambda self, shard, run_id, seconds: 0.0)
-
-
-def leases_by_the_owners_settings(patch: Patch) -> None:
-    """A heartbeat extends an attempt's lease by the length that its owner is set to, not by the attempt's own."""
-    extend = store.extend_leases
-
-    def by_settings(conn: Any, until: Mapping[Any, Any]) -> None:
-        lease = shims.scheduler().me().process.lease_seconds  # type: ignore[attr-defined]  # a process of a service
-        extend(conn, dict.fromkeys(until, database_now(conn) + timedelta(seconds=lease)))
-
-    patch(store, "extend_leases", by_settings)
     patch(Leases, "_remaining", lambda self, shard, run_id, seconds: 0.0)
 
 

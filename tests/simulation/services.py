@@ -47,7 +47,6 @@ class Instance:
         self.process.kinds = SimulatedKinds(world, self.process)  # type: ignore[attr-defined]
         lease = world.random.choice(world.leases)
         self.settings = world.settings.model_copy(update={"lease_seconds": lease})
-        self.process.lease_seconds = lease  # type: ignore[attr-defined]
         # Its machine may go with it: the server keeps its sessions until they time out.
         self.lingers = False
         self.loop: Loop | None = None
