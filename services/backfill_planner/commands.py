@@ -25,6 +25,7 @@ from retrofill.messages.base import REGISTRY, Message
 from retrofill.store import backfills
 from retrofill.store.backfills import Outcome
 from retrofill.store.clock import database_now
+from retrofill.store.failures import count_failed
 
 S = BackfillState
 # The event that says a backfill is in a state because of a command.
@@ -62,14 +63,15 @@ def _follow_first(tx: Transaction, id: str, command: Command) -> Message:
             return _EVENTS[where](backfill_id=id, pipeline=row["pipeline"])
         case Enter(to):
             assert row is not None and state is not None
-            if not backfills.move(tx.conn, id, to, state, _values(to)):
+            if not backfills.move(tx.conn, id, to, state, _values(tx, id, to)):
                 raise Conflict(f"backfill {id} was not {state} any more")
             tell_state(tx, dict(row), to, database_now(tx.conn))
             tx.look_at(id)
             return _EVENTS[to](backfill_id=id, pipeline=row["pipeline"])
 
 
-def _values(to: BackfillState) -> dict[str, Any]:
+def _values(tx: Transaction, id: str, to: BackfillState) -> dict[str, Any]:
     if to == S.RUNNING:
-        return {"resumed_at": func.clock_timestamp()}
+        # What has failed until now is accepted by the resume. A failure that is committed later, whenever it was read, is not.
+        return {"resumed_at": func.clock_timestamp(), "failed_before": count_failed(tx.conn, id)}
     return {"cancel_cause": str(CancelCause.USER)} if to == S.CANCELLING else {}

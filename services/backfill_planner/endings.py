@@ -42,7 +42,7 @@ def look_at(tx: Transaction, id: str) -> None:
         if backfills.still_active(tx.conn, [id]):
             tx.look_at(id, AGAIN_SECONDS)
         return
-    progress = backfills.progress(tx.conn, row)
+    progress = backfills.progress(tx.conn, id)
     standing = Standing(
         state=S(row["state"]),
         cancel_cause=row["cancel_cause"],

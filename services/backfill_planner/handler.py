@@ -11,6 +11,7 @@ from backfill_planner.known import ReadToEnd
 from backfill_planner.requests import Intervals, Request, answer_request
 from retrofill.bus.faults import Poison
 from retrofill.bus.handler import Hold, QuietHandler, Received
+from retrofill.bus.rechecks import ALL_ACTIVE, EVERY_SECONDS, look_at_all_active
 from retrofill.bus.service import Context
 from retrofill.bus.topics import Topic
 from retrofill.bus.transaction import Transaction
@@ -27,8 +28,6 @@ from retrofill.settings import Settings
 from retrofill.store import backfills, pipelines, planning
 
 WAIT_SECONDS = 0.1
-# A message may become a dead letter: every so often the whole shard is checked. No backfill has this key.
-SWEEP, SWEEP_SECONDS = "", 60.0
 
 
 class PlannerHandler(QuietHandler):
@@ -89,24 +88,24 @@ class PlannerHandler(QuietHandler):
 
     def look(self, tx: Transaction, key: str) -> None:
         """Whether a backfill ended."""
-        endings.look_at(tx, key)
+        self.look_at_all(tx, [key])
 
     def look_at_all(self, tx: Transaction, keys: Sequence[str]) -> None:
         """Those of them that are to be decided; the others are read past, all in one statement, and not locked."""
-        named = set(keys) - {SWEEP}
-        if SWEEP in keys:
-            named.update(backfills.active_of_shard(tx.conn, tx.partition))
-            tx.look_at(SWEEP, SWEEP_SECONDS)
-        for key in backfills.to_be_decided(tx.conn, sorted(named)):
+        if ALL_ACTIVE in keys:
+            look_at_all_active(tx, ALL_ACTIVE, sorted(backfills.active_of_shard(tx.conn, tx.partition)))
+            return
+        for key in backfills.to_be_decided(tx.conn, keys):
             endings.look_at(tx, key)
 
     def together(self, keys: Sequence[str]) -> Sequence[Sequence[str]]:
         """All in one transaction: hardly any of them ends, and locks that somebody else has are not waited for."""
-        return [keys] if keys else []
+        ids = [key for key in keys if key != ALL_ACTIVE]
+        return [*([key] for key in keys if key == ALL_ACTIVE), *([ids] if ids else [])]
 
     def taken(self, conn: Connection, partition: int) -> Mapping[str, float]:
         """All active backfills of the shard."""
-        return {SWEEP: SWEEP_SECONDS} | dict.fromkeys(backfills.active_of_shard(conn, partition), 0.0)
+        return {ALL_ACTIVE: EVERY_SECONDS} | dict.fromkeys(backfills.active_of_shard(conn, partition), 0.0)
 
     def lost(self, partition: int) -> None:
         """Forget the requests that waited."""

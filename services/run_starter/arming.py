@@ -12,6 +12,7 @@ from retrofill.bus.arming import Armer, resolve
 from retrofill.bus.transaction import Transaction
 from retrofill.domain.alert import AT_RUN_START, DeadlineAlert, Reference
 from retrofill.domain.deadline import Arming, alerts_counting_from, arm, arm_by_average
+from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.domain.task_run import MACHINE as TASK_MACHINE
 from retrofill.domain.task_run import TaskState
 from retrofill.store import deadlines
@@ -32,8 +33,9 @@ class Starts:
 
     def of_runs(self, started: Sequence[int]) -> None:
         """Runs that started for the first time."""
-        for backfill_id, ids in self._by_backfill(started).items():
-            definition = self.definitions.of(self.tx.conn, backfill_id)
+        runs = self._by_backfill(started)
+        for backfill_id, definition in self.definitions.of(self.tx.conn, runs).items():
+            ids = runs[backfill_id]
             armer = self._armer(backfill_id, definition.name)
             for alert in alerts_counting_from(definition.deadlines, *AT_RUN_START):
                 arming = self._arm(alert, self.rows[ids[0]]["pipeline_no"])
@@ -45,22 +47,25 @@ class Starts:
         for step in steps:
             if step.to == TaskState.RUNNING:
                 started.setdefault(step.task, []).append(step.run_id)
-        for task, runs in started.items():
-            for backfill_id, ids in self._by_backfill(dict.fromkeys(runs)).items():
-                definition = self.definitions.of(self.tx.conn, backfill_id)
+        for task, run_ids in started.items():
+            runs = self._by_backfill(dict.fromkeys(run_ids))
+            for backfill_id, definition in self.definitions.of(self.tx.conn, runs).items():
+                ids = runs[backfill_id]
                 armer = self._armer(backfill_id, definition.name)
                 for alert in alerts_counting_from(definition.deadlines, Reference.TASK_STARTED_AT):
                     if alert.task == task:
                         arming = arm(alert, self.now, self.now)
                         armer.arm(alert, [Subject(id, arming) for id in ids])
         ended = {(step.run_id, step.task) for step in steps if step.to in TASK_MACHINE.terminal}
-        watched = [pair for pair in ended if self._is_watched(*pair)]
+        definitions = self.definitions.of(self.tx.conn, self._by_backfill({run_id for run_id, _ in ended}))
+        watched = [pair for pair in ended if self._is_watched(definitions, *pair)]
         if watched:
             resolve(self.tx, deadlines.open_of_tasks(self.tx.conn, watched))
 
-    def _is_watched(self, run_id: int, task: str) -> bool:
-        definition = self.definitions.of(self.tx.conn, self.rows[run_id]["backfill_id"])
-        return any(alert.task == task for alert in definition.deadlines)
+    def _is_watched(self, definitions: Mapping[str, PipelineDefinition], run_id: int, task: str) -> bool:
+        definition = definitions.get(self.rows[run_id]["backfill_id"])
+        # Where it cannot be read, what is armed of it is looked for.
+        return definition is None or any(alert.task == task for alert in definition.deadlines)
 
     def _arm(self, alert: DeadlineAlert, pipeline_no: int) -> Arming:
         if alert.reference == Reference.AVERAGE_RUNTIME:

@@ -1,38 +1,39 @@
-"""Looks at a backfill: start runs where there is room, or cancel what has not started. Decided from the rows alone."""
+"""Looks at backfills and pipelines: start runs where there is room, or cancel what has not started. Decided from the rows alone."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
 
 from sqlalchemy import RowMapping
 
 from retrofill.bus import metrics
 from retrofill.bus.crash import crash_point
 from retrofill.bus.faults import Conflict
-from retrofill.bus.topics import Topic
 from retrofill.bus.transaction import Transaction
-from retrofill.domain.backfill import BackfillState, OnRunFailure
-from retrofill.domain.pipeline import PipelineDefinition
+from retrofill.domain.backfill import BackfillState
 from retrofill.domain.run import RunState
-from retrofill.messages.runs import RunCancelled
-from retrofill.store import backfills, pipelines
-from retrofill.store import runs as store
+from retrofill.store import backfills, runs
+from retrofill.store import claims as store
 from retrofill.store.clock import database_now
 from retrofill.store.tables import run
-from run_starter.decide import YIELD_SECONDS, Demand, claim
-from run_starter.definitions import Definitions
-from run_starter.endings import facts, resolve_deadlines, tell_publishing
-from run_starter.executors import Executor, Launch
-from run_starter.leases import LOOK
+from run_starter.cancelling import cancel
+from run_starter.endings import facts, tell_publishing
+from run_starter.executors import Launch
+from run_starter.launching import Launching
+from run_starter.leases import LOOK, Leases
+from run_starter.memory import Memory, backfill_key, pipeline_key, pipelines_in
+from run_starter.sharing import YIELD_SECONDS, Candidate, Pipeline, Shares, share
 
 # A row that is locked by somebody else is looked at again this soon.
 AGAIN_SECONDS = 0.1
 POLL_SECONDS = 5.0
-CANCEL_CHUNK = 500
+# Beside those that there is room for, so many more are read: somebody may hold the first ones' rows.
+SPARE = 8
+# So many that wait for a driver are looked at when one is free.
+STARVING_AT_ONCE = 50
 
 
 @dataclass(frozen=True)
@@ -47,47 +48,61 @@ class Wanted:
 
 @dataclass
 class Claims:
-    """What an instance remembers between looks; all of it is a hint, the rows decide."""
+    """What an instance does for the backfills of its shards."""
 
-    definitions: Definitions
-    executor: Executor
+    launching: Launching
+    leases: Leases
     instance: str
-    lease_seconds: float
-    launched: Callable[[], None]
-    # Backfills that wait for a driver of this instance.
-    starving: set[str] = field(default_factory=set)
-    live: dict[str, int] = field(default_factory=dict)
-    pipeline_of: dict[str, int] = field(default_factory=dict)
-    yielding_since: dict[str, float] = field(default_factory=dict)
+    memory: dict[int, Memory] = field(default_factory=dict)
+    # By pipeline: the live runs of the backfill that has the fewest and could use a slot, when that was last looked at.
+    fewest: dict[int, int] = field(default_factory=dict)
 
-    def forget(self, backfill_id: str) -> None:
-        """The backfill ended or is somebody else's."""
-        self.starving.discard(backfill_id)
-        for remembered in (self.live, self.pipeline_of, self.yielding_since):
-            remembered.pop(backfill_id, None)
+    def of(self, partition: int) -> Memory:
+        """What is remembered of a shard."""
+        return self.memory.setdefault(partition, Memory())
 
-    def look(self, tx: Transaction, ids: Sequence[str]) -> None:
-        """Look at backfills, those that matter most first, without waiting for anybody's lock.
+    def forget(self, partition: int) -> None:
+        """The shard is somebody else's."""
+        self.memory.pop(partition, None)
 
-        As many statements for many as for one. Locks: the backfills by id, then their pipelines by number, then runs.
+    def rank(self, key: str) -> int:
+        """Live runs of the poorest backfill that a look at ``key`` is about, as far as that is known."""
+        return next((self.fewest.get(no, 0) for no in pipelines_in([key])), 0)
+
+    def starving(self, partition: int) -> list[str]:
+        """Who gets the next driver: those with the fewest live runs, of these the ones that have waited longest."""
+        return sorted(self.of(partition).starving, key=self.rank)[:STARVING_AT_ONCE]
+
+    def look(self, tx: Transaction, ids: Sequence[str], numbers: Sequence[int] = ()) -> None:
+        """Look at backfills by id, and at what waits for slots of pipelines by number, without waiting for anybody's lock.
+
+        As many statements for many as for one, and for a pipeline of which a thousand backfills wait as for one of which one
+        does.
         """
-        self.starving.difference_update(ids)
-        rows = backfills.lock_free(tx.conn, ids)
+        memory = self.of(tx.partition)
+        for key in (*map(backfill_key, ids), *map(pipeline_key, numbers)):
+            memory.starving.pop(key, None)
+        rows = backfills.lock_free(tx.conn, ids) if ids else {}
         self._put_off(tx, [id for id in ids if id not in rows])
-        adopted = self._adopt(tx, rows)
-        running = []
-        for row in (rows[id] for id in ids if id in rows):
-            self.pipeline_of[row["id"]] = row["pipeline_no"]
+        free = self.launching.executor.free() - self._adopt(tx, memory, rows)
+        running = dict.fromkeys(numbers)
+        for row in rows.values():
             match row["state"]:
                 case BackfillState.RUNNING:
-                    running.append(row)
+                    running[row["pipeline_no"]] = None
                 case BackfillState.CANCELLING:
-                    _cancel(tx, row)
-                case BackfillState.PAUSED:
-                    pass
+                    cancel(tx, row)
                 case _:
-                    self.forget(row["id"])
-        self._start(tx, self._claimable(tx, running), self.executor.free() - adopted)
+                    pass
+        memory.pipelines |= running.keys()
+        if running and free <= 0:
+            self._starve(memory, running)
+        elif running:
+            free -= self._start(tx, memory, list(running), rows, free)
+        if free > 0 and memory.starving:
+            # Whom the driver was for did not need it.
+            for key in self.starving(tx.partition):
+                tx.look_at(key)
 
     def _put_off(self, tx: Transaction, locked: Sequence[str]) -> None:
         """Somebody else has these rows; those of them that are not over are looked at again soon."""
@@ -95,111 +110,158 @@ class Claims:
             return
         metrics.CLAIMS_PUT_OFF.labels("backfill_locked").inc(len(locked))
         for id in backfills.still_active(tx.conn, locked):
-            tx.look_at(f"b:{id}", AGAIN_SECONDS)
+            tx.look_at(backfill_key(id), AGAIN_SECONDS)
 
-    def _claimable(self, tx: Transaction, rows: Sequence[RowMapping]) -> list[RowMapping]:
-        """Those that no failed run holds back; of each pipeline one, as the others need what that one leaves."""
-        stopping = [row["id"] for row in rows if row["on_run_failure"] != OnRunFailure.CONTINUE]
-        held = backfills.failed_since_resume(tx.conn, stopping) if stopping else set()
-        first: dict[int, RowMapping] = {}
-        for row in rows:
-            if row["id"] not in held and first.setdefault(row["pipeline_no"], row) is not row:
-                tx.look_at(f"b:{row['id']}")
-        return list(first.values())
+    def _starve(self, memory: Memory, numbers: Mapping[int, None] | Sequence[int]) -> None:
+        metrics.CLAIMS_PUT_OFF.labels("no_driver").inc(len(numbers))
+        memory.starve(pipeline_key(no) for no in numbers)
 
-    def _adopt(self, tx: Transaction, backfills_by_id: Mapping[str, RowMapping]) -> int:
+    def _adopt(self, tx: Transaction, memory: Memory, backfills_by_id: Mapping[str, RowMapping]) -> int:
         """Publish what accepted attempts staged whose publisher was lost; how many were given to our drivers."""
-        waiting = store.orphans(tx.conn, list(backfills_by_id))
+        waiting = runs.orphans(tx.conn, list(backfills_by_id)) if backfills_by_id else {}
         if not waiting:
             return 0
         # They have their slots already: it takes nothing but a driver.
-        free = self.executor.free()
+        definitions = self.launching.definitions.of(tx.conn, set(waiting.values()))
+        readable = [id for id, backfill in waiting.items() if backfill in definitions]
+        free = max(0, self.launching.executor.free())
+        chosen = readable[:free]
+        memory.starve(backfill_key(waiting[id]) for id in readable[free:])
         now = database_now(tx.conn)
-        until = now + timedelta(seconds=self.lease_seconds)
-        rows = store.adopt(tx.conn, list(waiting)[:free], self.instance, until) if free > 0 else []
-        if len(rows) < len(waiting):
-            self.starving.update(waiting.values())
+        lease = self.launching.lease_seconds
+        rows = runs.adopt(tx.conn, chosen, self.instance, now + timedelta(seconds=lease), lease) if chosen else []
         launches = []
         for row in rows:
             outputs = tuple(row["outputs"]["folders"])
             backfill = backfills_by_id[row["backfill_id"]]
-            launch = self._launch_of(tx, backfill, row, publication=row["publication"], outputs=outputs)
+            publication = row["publication"]
+            launch = self.launching.launch_of(
+                backfill, row, definitions[backfill["id"]], publication=publication, outputs=outputs
+            )
             tell_publishing(tx, facts(row, launch.pipeline.name, now), outputs, launch.publication)
             launches.append(launch)
         if launches:
-            tx.after_commit.append(lambda: self._hand_over(launches))
-            tx.look_at(LOOK, self.lease_seconds)
+            self.leases.renewed(tx.partition, chosen)
+            tx.after_commit.append(lambda: self.launching.hand_over(launches))
+            tx.look_at(LOOK, lease)
         return len(launches)
 
-    def _start(self, tx: Transaction, rows: Sequence[RowMapping], free: int) -> None:
-        """Start what there is room for: of each of these backfills, each of another pipeline."""
-        if not rows:
-            return
-        if free <= 0:
-            self._wait_for_driver(rows)
-            return
-        limits = store.lock_pipelines(tx.conn, [row["pipeline_no"] for row in rows])
-        for row in rows:
-            if row["pipeline_no"] not in limits:
-                metrics.CLAIMS_PUT_OFF.labels("pipeline_locked").inc()
-                tx.look_at(f"b:{row['id']}", AGAIN_SECONDS)
-        rows = [row for row in rows if row["pipeline_no"] in limits]
-        queued = store.next_queued(tx.conn, {row["id"]: min(free, row["max_active_runs"]) for row in rows})
-        # One without a run to start must not be given a driver that another one waits for.
-        rows = [row for row in rows if row["id"] in queued]
-        rooms = store.rooms(tx.conn, {row["id"]: row["pipeline_no"] for row in rows}, limits)
-        wanted: list[Wanted] = []
-        for n, row in enumerate(rows):
-            if free <= 0:
-                self._wait_for_driver(rows[n:])
-                break
-            slots = self._decide(tx, row, rooms[row["id"]], free)
-            given = [Wanted(row, next_run, *pair) for next_run, pair in zip(queued[row["id"]], slots, strict=False)]
-            free -= len(given)
-            wanted += given
-        self._claim(tx, wanted)
-
-    def _wait_for_driver(self, rows: Sequence[RowMapping]) -> None:
-        metrics.CLAIMS_PUT_OFF.labels("no_driver").inc(len(rows))
-        self.starving.update(row["id"] for row in rows)
-
-    def _decide(self, tx: Transaction, row: RowMapping, room: store.Room, free: int) -> tuple[tuple[int, int], ...]:
-        """The slots to start runs of one backfill in, and when to look at it again."""
-        id = row["id"]
+    def _start(
+        self, tx: Transaction, memory: Memory, numbers: Sequence[int], locked: Mapping[str, RowMapping], free: int
+    ) -> int:
+        """Start what there is room for in these pipelines; how many drivers that took."""
+        limits = store.lock_pipelines(tx.conn, numbers)
+        for no in set(numbers) - limits.keys():
+            metrics.CLAIMS_PUT_OFF.labels("pipeline_locked").inc()
+            tx.look_at(pipeline_key(no), AGAIN_SECONDS)
+        taken = store.taken_slots(tx.conn, limits) if limits else {}
+        room = {no: limits[no] - len(taken[no].pipeline_slots) for no in limits}
+        self._poll(tx, [no for no in room if room[no] <= 0])
+        most = {no: min(room[no], free) + SPARE for no in room if room[no] > 0}
+        if not most:
+            return 0
+        with_live_runs = {id: slots for no in most for id, slots in taken[no].of_backfills.items()}
+        found = store.claimants(tx.conn, tx.partition, most, with_live_runs)
+        rows = self._mine(tx, found, locked)
+        candidates = [
+            Candidate(id, row["pipeline_no"], row["max_active_runs"], frozenset(with_live_runs.get(id, ())))
+            for id, row in rows.items()
+        ]
+        rivals: dict[int, list[int]] = {}
+        for each in found.values():
+            live = len(with_live_runs.get(each.id, ()))
+            if each.shard != tx.partition and live < each.max_active_runs:
+                rivals.setdefault(each.pipeline_no, []).append(live)
         now = time.monotonic()
-        decision = claim(
-            Demand(
-                backfill_limit=row["max_active_runs"],
-                pipeline_limit=room.pipeline_limit,
-                backfill_slots=room.backfill_slots,
-                pipeline_slots=room.pipeline_slots,
-                rivals=room.rivals,
-                free_drivers=free,
-                yielded_for=now - self.yielding_since.get(id, now),
+        pipelines = {
+            no: Pipeline(
+                limits[no],
+                frozenset(taken[no].pipeline_slots),
+                tuple(rivals.get(no, ())),
+                now - memory.yielding_since.get(no, now),
             )
-        )
-        if not decision.slots:
-            metrics.CLAIMS_PUT_OFF.labels("left_to_others" if decision.left else "limit").inc()
-        self.live[id] = len(room.backfill_slots) + len(decision.slots)
-        if len(decision.slots) >= free:
-            # It may have wanted more: whichever driver is free next, whoever's it was, may be for it.
-            self.starving.add(id)
-        if not decision.slots and not room.backfill_slots:
-            # All slots are others'. A notification tells when one is free; this is the poll behind it.
-            tx.look_at(f"b:{id}", POLL_SECONDS)
-        if decision.left:
-            since = self.yielding_since.setdefault(id, now)
-            tx.look_at(f"b:{id}", max(AGAIN_SECONDS, since + YIELD_SECONDS - now))
-            store.notify(tx.conn, store.SLOT_CHANNEL, [row["pipeline_no"]])
-        else:
-            self.yielding_since.pop(id, None)
-        return decision.slots
+            for no in most
+        }
+        shares = share(candidates, pipelines, free)
+        self._remember(tx, memory, candidates, pipelines, shares)
+        return self._claim(tx, rows, shares)
 
-    def _claim(self, tx: Transaction, wanted: Sequence[Wanted]) -> None:
-        if not wanted:
-            return
+    def _mine(
+        self, tx: Transaction, found: Mapping[str, store.Claimant], locked: Mapping[str, RowMapping]
+    ) -> dict[str, RowMapping]:
+        """The claimants of this shard that are ours to start runs of, locked, in the order in which they were requested."""
+        mine = [each for each in found.values() if each.shard == tx.partition]
+        missing = [each.id for each in mine if each.id not in locked]
+        rows = {**locked, **(backfills.lock_free(tx.conn, missing) if missing else {})}
+        for each in mine:
+            if each.id not in rows:
+                metrics.CLAIMS_PUT_OFF.labels("backfill_locked").inc()
+                tx.look_at(pipeline_key(each.pipeline_no), AGAIN_SECONDS)
+        readable = self.launching.definitions.of(tx.conn, [each.id for each in mine if each.id in rows])
+        ordered = sorted(mine, key=lambda each: (each.requested_at, each.id))
+        # Read before it was locked: it may have been paused in between.
+        return {
+            each.id: rows[each.id]
+            for each in ordered
+            if each.id in readable and rows[each.id]["state"] == BackfillState.RUNNING
+        }
+
+    def _remember(
+        self,
+        tx: Transaction,
+        memory: Memory,
+        candidates: Sequence[Candidate],
+        pipelines: Mapping[int, Pipeline],
+        shares: Shares,
+    ) -> None:
+        """When to look again at those that did not get all that they could use."""
+        if shares.short_of_drivers:
+            self._starve(memory, sorted(shares.short_of_drivers))
+        now = time.monotonic()
+        for no in pipelines:
+            if no not in shares.left:
+                memory.yielding_since.pop(no, None)
+                continue
+            metrics.CLAIMS_PUT_OFF.labels("left_to_others").inc()
+            if no not in memory.yielding_since:
+                runs.notify(tx.conn, runs.SLOT_CHANNEL, [no])
+            since = memory.yielding_since.setdefault(no, now)
+            tx.look_at(pipeline_key(no), max(AGAIN_SECONDS, since + YIELD_SECONDS - now))
+        for no in pipelines:
+            self.fewest.pop(no, None)
+        for each in candidates:
+            live = len(each.slots) + len(shares.slots.get(each.id, ()))
+            self.fewest[each.pipeline_no] = min(live, self.fewest.get(each.pipeline_no, live))
+        waiting = {each.pipeline_no for each in candidates if not each.slots and each.id not in shares.slots}
+        self._poll(tx, waiting - shares.left - shares.short_of_drivers)
+
+    def _poll(self, tx: Transaction, full: Sequence[int] | set[int]) -> None:
+        """All slots of these are taken. A notification tells when one is free; this is the poll behind it."""
+        for no in full:
+            metrics.CLAIMS_PUT_OFF.labels("limit").inc()
+            tx.look_at(pipeline_key(no), POLL_SECONDS)
+
+    def _claim(self, tx: Transaction, rows: Mapping[str, RowMapping], shares: Shares) -> int:
+        """Start as many runs as there are slots for; how many that were."""
+        if not shares.slots:
+            return 0
+        queued = store.next_queued(tx.conn, {id: len(slots) for id, slots in shares.slots.items()})
+        wanted = [
+            Wanted(rows[id], next_run, *pair)
+            for id, slots in shares.slots.items()
+            for next_run, pair in zip(queued.get(id, ()), slots, strict=False)
+        ]
+        for id, slots in shares.slots.items():
+            if len(queued.get(id, ())) < len(slots):
+                # It had fewer runs left than slots: another one may use the rest.
+                tx.look_at(pipeline_key(rows[id]["pipeline_no"]))
+        self._write(tx, wanted)
+        return len(wanted)
+
+    def _write(self, tx: Transaction, wanted: Sequence[Wanted]) -> None:
         now = database_now(tx.conn)
-        definitions = self._definitions_now(tx, [each.backfill for each in wanted])
+        lease = self.launching.lease_seconds
+        definitions = self.launching.definitions_now(tx, [each.backfill for each in wanted])
         given = [
             {
                 "id": each.run["id"],
@@ -212,81 +274,27 @@ class Claims:
         ]
         values = {
             "attempt": run.c.attempt + 1,
-            "lease_until": now + timedelta(seconds=self.lease_seconds),
+            "lease_until": now + timedelta(seconds=lease),
+            "lease_seconds": lease,
             "host": self.instance,
         }
-        if store.move(tx.conn, RunState.STARTING, given, values, frm=[RunState.QUEUED]) != len(given):
+        if runs.move(tx.conn, RunState.STARTING, given, values, frm=[RunState.QUEUED]) != len(given):
             raise Conflict("a queued run was taken by somebody else")
         crash_point("claim:written")
         launches = [
-            self._launch_of(
-                tx,
-                each.backfill,
-                each.run,
-                attempt=each.run["attempt"] + 1,
-                pipeline=definitions[each.backfill["id"]],
+            self.launching.launch_of(
+                each.backfill, each.run, definitions[each.backfill["id"]], attempt=each.run["attempt"] + 1
             )
             for each in wanted
         ]
-        store.insert_task_runs(
+        runs.insert_task_runs(
             tx.conn, [(each.run_id, each.attempt, task.name) for each in launches for task in each.pipeline.tasks]
         )
+        self.leases.renewed(tx.partition, [each.run_id for each in launches])
         tx.after_commit.append(lambda: self._launch(launches))
-        tx.look_at(LOOK, self.lease_seconds)
+        tx.look_at(LOOK, lease)
 
-    def _definitions_now(self, tx: Transaction, rows: Sequence[RowMapping]) -> dict[str, PipelineDefinition]:
-        """What runs of these backfills that start now are made of: as planned, but with the latest code where they follow it.
-
-        Their pipelines are locked by the caller, so that nothing is applied meanwhile.
-        """
-        planned = {row["id"]: self.definitions.of(tx.conn, row["id"]) for row in rows}
-        following = {row["id"]: row["pipeline_no"] for row in rows if row["code_follows"]}
-        if not following:
-            return planned
-        latest = pipelines.codes(tx.conn, set(following.values()))
-        return planned | {
-            id: planned[id].model_copy(update={"code": latest[no]}) for id, no in following.items() if no in latest
-        }
-
-    def _launch_of(self, tx: Transaction, backfill: RowMapping, row: RowMapping, **more: Any) -> Launch:
-        return Launch(
-            **{
-                "backfill_id": backfill["id"],
-                "run_id": row["id"],
-                "attempt": row["attempt"],
-                "pipeline": self.definitions.of(tx.conn, backfill["id"]),
-                "interval_start": row["interval_start"],
-                "interval_end": row["interval_end"],
-                "conf": backfill["conf"],
-                "trace": backfill["traceparent"],
-                **more,
-            }
-        )
-
-    def _launch(self, launches: list[Launch]) -> None:
+    def _launch(self, launches: Sequence[Launch]) -> None:
         metrics.RUNS_CLAIMED.inc(len(launches))
         crash_point("claim:committed")
-        self._hand_over(launches)
-
-    def _hand_over(self, launches: list[Launch]) -> None:
-        for each in launches:
-            self.executor.launch(each)
-        crash_point("claim:launched")
-        self.launched()
-
-
-def _cancel(tx: Transaction, row: RowMapping) -> None:
-    """Cancel queued runs, a chunk a look so that other backfills go on; ask the drivers of live ones to end."""
-    store.notify(tx.conn, store.RUN_CHANNEL, store.mark_cancel_requested(tx.conn, row["id"]))
-    queued = store.next_queued(tx.conn, {row["id"]: CANCEL_CHUNK}).get(row["id"], [])
-    # Their end is dated under their locks: a watcher that has one of them may find its deadline missed until then.
-    store.lock(tx.conn, [each["id"] for each in queued])
-    now = database_now(tx.conn)
-    given = [{"id": each["id"], "attempt": each["attempt"]} for each in queued]
-    if store.move(tx.conn, RunState.CANCELLED, given, {"finished_at": now}, frm=[RunState.QUEUED]) != len(given):
-        raise Conflict("a queued run was taken by somebody else")
-    for each in queued:
-        tx.emit(Topic.RUN_EVENTS, row["id"], RunCancelled(**facts(each, row["pipeline"], now)))
-    resolve_deadlines(tx, [each["id"] for each in queued])
-    if len(queued) == CANCEL_CHUNK:
-        tx.look_at(f"b:{row['id']}")
+        self.launching.hand_over(launches)

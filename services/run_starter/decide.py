@@ -11,51 +11,6 @@ from retrofill.domain.task_run import TaskState
 from retrofill.messages.runs import ErrorInfo, Report, RunHeartbeat, RunReported, RunStaged, TaskReported
 from run_starter.losses import UNKNOWN, Losses, and_one_more, failure
 
-# Up to so long a slot of the pipeline is left to another backfill with fewer live runs.
-YIELD_SECONDS = 5.0
-
-
-# claiming
-
-
-@dataclass(frozen=True)
-class Demand:
-    """What a claim is decided from. Slots are those that live runs hold; ``rivals`` the live runs of other claimable backfills."""
-
-    backfill_limit: int
-    pipeline_limit: int
-    backfill_slots: frozenset[int]
-    pipeline_slots: frozenset[int]
-    rivals: tuple[int, ...]
-    free_drivers: int
-    yielded_for: float  # seconds since a slot was first left to a rival
-
-
-@dataclass(frozen=True)
-class Claim:
-    """Start so many runs as there are pairs of (slot, pipeline slot). ``left``: slots were left to rivals."""
-
-    slots: tuple[tuple[int, int], ...]
-    left: bool = False
-
-
-def claim(demand: Demand) -> Claim:
-    """How many runs may start now, and in which slots: never more than any limit leaves free."""
-    own = free_slots(demand.backfill_slots, demand.backfill_limit)
-    shared = free_slots(demand.pipeline_slots, demand.pipeline_limit)
-    count = min(len(own), len(shared), demand.free_drivers)
-    poorer = sum(live < len(demand.backfill_slots) for live in demand.rivals)
-    if count > 0 and demand.yielded_for < YIELD_SECONDS:
-        allowed = max(0, min(count, len(shared) - poorer))
-        return Claim(tuple(zip(own[:allowed], shared[:allowed], strict=True)), left=allowed < count)
-    return Claim(tuple(zip(own[:count], shared[:count], strict=True)))
-
-
-def free_slots(taken: frozenset[int], limit: int) -> list[int]:
-    """Free slots, lowest first; after a limit was lowered, none until so many have ended that it holds."""
-    return [slot for slot in range(1, limit + 1) if slot not in taken][: max(0, limit - len(taken))]
-
-
 # reports
 
 

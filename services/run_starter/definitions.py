@@ -1,13 +1,23 @@
-"""Definitions that backfills were planned with; they never change, so each is read once."""
+"""Definitions that backfills were planned with; they never change, so each is read once.
+
+One that this release cannot read, because a newer one wrote it, concerns its own backfill only: that one is named in the
+log and starts nothing here, and all others go on.
+"""
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, select
+from collections.abc import Collection
+
+import structlog
+from pydantic import ValidationError
+from sqlalchemy import Connection, func, select
 
 from retrofill.bus.faults import Poison
 from retrofill.domain.pipeline import PipelineDefinition
+from retrofill.errors import first_line
 from retrofill.store.tables import backfill
 
+log = structlog.get_logger(__name__)
 KEPT = 1000
 
 
@@ -15,17 +25,48 @@ class Definitions:
     """A cache by backfill id, which forgets the oldest beyond ``KEPT``."""
 
     def __init__(self) -> None:
-        self._known: dict[str, PipelineDefinition] = {}
+        # The pipeline's name, and the definition unless it cannot be read.
+        self._known: dict[str, tuple[str, PipelineDefinition | None]] = {}
 
-    def of(self, conn: Connection, backfill_id: str) -> PipelineDefinition:
-        """The definition of a backfill. Raises ``Poison`` where there is no such backfill."""
-        known = self._known.get(backfill_id)
-        if known is None:
-            row = conn.execute(select(backfill.c.definition).where(backfill.c.id == backfill_id)).first()
-            if row is None:
-                raise Poison(f"there is no backfill {backfill_id!r}")
-            known = PipelineDefinition.model_validate(row.definition)
-            if len(self._known) >= KEPT:
-                self._known.pop(next(iter(self._known)))
-            self._known[backfill_id] = known
-        return known
+    def of(self, conn: Connection, backfill_ids: Collection[str]) -> dict[str, PipelineDefinition]:
+        """The definitions of backfills, without those that cannot be read."""
+        known = self._of(conn, backfill_ids)
+        return {id: definition for id, (_, definition) in known.items() if definition is not None}
+
+    def names(self, conn: Connection, backfill_ids: Collection[str]) -> dict[str, str]:
+        """The names of the backfills' pipelines, whatever their definitions say. Raises ``Poison`` for no such backfill."""
+        return {id: name for id, (name, _) in self._of(conn, backfill_ids).items()}
+
+    def _of(self, conn: Connection, backfill_ids: Collection[str]) -> dict[str, tuple[str, PipelineDefinition | None]]:
+        wanted = set(backfill_ids)
+        found = {id: self._known[id] for id in wanted & self._known.keys()}
+        missing = wanted - found.keys()
+        if missing:
+            rows = conn.execute(
+                select(backfill.c.definition, backfill.c.id, backfill.c.pipeline).where(
+                    backfill.c.id == func.any(sorted(missing))
+                )
+            )
+            found |= {row.id: (row.pipeline, _read(row.id, row.definition)) for row in rows}
+            if not found.keys() >= wanted:
+                raise Poison(f"there is no backfill {min(wanted - found.keys())!r}")
+            self._keep({id: found[id] for id in missing})
+        return found
+
+    def _keep(self, found: dict[str, tuple[str, PipelineDefinition | None]]) -> None:
+        self._known |= found
+        while len(self._known) > KEPT:
+            self._known.pop(next(iter(self._known)))
+
+
+def _read(backfill_id: str, stored: object) -> PipelineDefinition | None:
+    try:
+        return PipelineDefinition.model_validate(stored)
+    except ValidationError as e:
+        log.error(
+            "definition_unreadable",
+            backfill=backfill_id,
+            error=first_line(e),
+            what_to_do="a newer release planned it: start that release's run-starter again, or cancel the backfill",
+        )
+        return None

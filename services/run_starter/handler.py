@@ -10,12 +10,13 @@ from retrofill.bus import metrics
 from retrofill.bus.clients import producer
 from retrofill.bus.faults import Poison
 from retrofill.bus.handler import QuietHandler, Received
+from retrofill.bus.rechecks import ALL_ACTIVE, ALL_NOW, EVERY_SECONDS, look_at_all_active
 from retrofill.bus.service import Context
 from retrofill.bus.topics import Topic
 from retrofill.bus.transaction import Transaction
+from retrofill.domain.backfill import BackfillState
 from retrofill.messages.backfills import (
     BackfillCancelling,
-    BackfillEnded,
     BackfillEvent,
     BackfillPlanned,
     BackfillResumed,
@@ -27,14 +28,16 @@ from run_starter.definitions import Definitions
 from run_starter.executors import Executor
 from run_starter.executors.build import build_executor
 from run_starter.hosting import DriverHost, Watch
+from run_starter.launching import Launching
 from run_starter.leases import LOOK, Leases
+from run_starter.memory import backfill_key, backfills_in, pipeline_key, pipelines_in
 from run_starter.reports import handle_reports
 
-# A message may become a dead letter: every so often the backfills that nothing else leads to are looked at.
-SWEEP, SWEEP_SECONDS = "sweep", 60.0
 DRIVER_FREE = "driver_free"
 CHANNELS = (store.RUN_CHANNEL, store.SLOT_CHANNEL)
 _TO_LOOK_AT = (BackfillPlanned, BackfillResumed, BackfillCancelling)
+# Looks with a transaction of their own.
+ALONE = (LOOK, ALL_ACTIVE, ALL_NOW)
 
 
 class StarterHandler(QuietHandler):
@@ -53,11 +56,11 @@ class StarterHandler(QuietHandler):
         self._executor = executor or build_executor(settings, self.host)
         self._watch = Watch(context.engine, self._executor)
         self._watch.start()
-        self._claims = Claims(
-            self._definitions, self._executor, context.instance, settings.lease_seconds, launched=self._watch.poke
+        self._leases = Leases(
+            context.topic_ids.ends, self._definitions, settings.max_lost_attempts, settings.lease_seconds
         )
-        self._leases = Leases(context.topic_ids.ends, self._definitions, settings.max_lost_attempts)
-        self._shard_of: dict[str, int] = {}
+        launching = Launching(self._executor, self._definitions, settings.lease_seconds, launched=self._watch.poke)
+        self._claims = Claims(launching, self._leases, context.instance)
         metrics.register(
             metrics.Polled("retrofill_runs", "Runs that have not ended, of all backfills", "state", self._runs)
         )
@@ -77,7 +80,7 @@ class StarterHandler(QuietHandler):
         reports = [one for one in received if one.record.topic == Topic.RUN_REPORTS]
         if reports:
             settings = self._context.settings
-            handle_reports(
+            renewed = handle_reports(
                 tx,
                 reports,
                 self._definitions,
@@ -85,63 +88,61 @@ class StarterHandler(QuietHandler):
                 max_lost_attempts=settings.max_lost_attempts,
                 partitions=self._context.partitions,
             )
+            self._leases.renewed(tx.partition, renewed)
         for one in received:
             if one.record.topic == Topic.BACKFILL_EVENTS:
                 self._hint(tx, one)
 
     def _hint(self, tx: Transaction, one: Received) -> None:
         match one.message:
-            case BackfillEnded(backfill_id=id):
-                self._claims.forget(id)
-            case BackfillEvent(backfill_id=id) if isinstance(one.message, _TO_LOOK_AT):
-                self._look_at(tx, id)
-            case BackfillEvent():
-                pass
+            case BackfillEvent(backfill_id=id):
+                if isinstance(one.message, _TO_LOOK_AT):
+                    tx.look_at(backfill_key(id))
             case other:
                 raise Poison(f"a {type(other).__name__} does not belong on {one.record.topic}")
 
-    def _look_at(self, tx: Transaction, id: str) -> None:
-        self._shard_of[id] = tx.partition
-        tx.look_at(f"b:{id}")
-
     def look(self, tx: Transaction, key: str) -> None:
-        """One backfill (``b:`` and its id), or the leases of the shard."""
+        """One key, as ``look_at_all`` has them."""
         self.look_at_all(tx, [key])
 
     def look_at_all(self, tx: Transaction, keys: Sequence[str]) -> None:
-        """Backfills, or the leases of the shard."""
+        """The leases of the shard, all its active backfills, or some backfills and pipelines."""
         if LOOK in keys:
             self._leases.look(tx)
-        if SWEEP in keys:
-            for id in backfills.unattended(tx.conn, tx.partition):
-                self._look_at(tx, id)
-            tx.look_at(SWEEP, SWEEP_SECONDS)
-        ids = [key.removeprefix("b:") for key in keys if key not in (LOOK, SWEEP)]
-        self._shard_of |= dict.fromkeys(ids, tx.partition)
-        if ids:
-            self._claims.look(tx, ids)
+        for key in (ALL_ACTIVE, ALL_NOW):
+            if key in keys:
+                look_at_all_active(tx, key, self._to_look_at(tx))
+        ids, numbers = backfills_in(keys), pipelines_in(keys)
+        if ids or numbers:
+            self._claims.look(tx, ids, numbers)
+
+    def _to_look_at(self, tx: Transaction) -> list[str]:
+        """The leases, and whatever of the shard a lost hint may have been about: as few keys as say it all."""
+        active = backfills.active(tx.conn, tx.partition)
+        one_by_one = {each.id for each in active if each.state == BackfillState.CANCELLING}
+        one_by_one |= set(store.orphans(tx.conn, [each.id for each in active]).values()) if active else set()
+        numbers = dict.fromkeys(each.pipeline_no for each in active if each.state == BackfillState.RUNNING)
+        return [LOOK, *map(backfill_key, sorted(one_by_one)), *map(pipeline_key, numbers)]
 
     def rank(self, keys: Sequence[str]) -> Sequence[str]:
-        """Leases first, then the backfills with the fewest live runs."""
-        return sorted(keys, key=lambda key: -1 if key == LOOK else self._claims.live.get(key.removeprefix("b:"), 0))
+        """Leases first, then whatever leads to the backfills with the fewest live runs."""
+        return sorted(keys, key=lambda key: -1 if key in ALONE else self._claims.rank(key))
 
     def together(self, keys: Sequence[str]) -> Sequence[Sequence[str]]:
-        """The leases alone: their transaction locks runs, which come after backfills. All backfills together."""
-        ids = [key for key in keys if key not in (LOOK, SWEEP)]
-        return [group for group in ([LOOK] if LOOK in keys else [], [SWEEP] if SWEEP in keys else [], ids) if group]
+        """The leases alone: their transaction locks runs, which come after backfills. All backfills and pipelines together."""
+        others = [key for key in keys if key not in ALONE]
+        return [*([key] for key in keys if key in ALONE), *([others] if others else [])]
 
     def taken(self, conn: Connection, partition: int) -> Mapping[str, float]:
         """All active backfills of the shard, and its leases."""
+        self._leases.taken(partition)
         ids = backfills.active_of_shard(conn, partition)
-        self._shard_of |= dict.fromkeys(ids, partition)
-        return {LOOK: 0.0, SWEEP: SWEEP_SECONDS} | {f"b:{id}": 0.0 for id in ids}
+        return {LOOK: 0.0, ALL_ACTIVE: EVERY_SECONDS} | {backfill_key(id): 0.0 for id in ids}
 
     def lost(self, partition: int) -> None:
         """Forget what the next owner reads from the rows."""
         self._leases.forget(partition)
-        for id in [id for id, shard in self._shard_of.items() if shard == partition]:
-            del self._shard_of[id]
-            self._claims.forget(id)
+        self._claims.forget(partition)
 
     def notified(self, channel: str, payload: str, partitions: Sequence[int]) -> Mapping[int, Mapping[str, float]]:
         """A driver is free, a slot of a pipeline is free, or a hosted run changed."""
@@ -150,18 +151,15 @@ class StarterHandler(QuietHandler):
             self.host.poke()
         if channel == store.RUN_CHANNEL:
             return {}
-        if channel == DRIVER_FREE:
-            ids = list(self._claims.starving)
-        elif channel == store.SLOT_CHANNEL:
-            ids = [id for id, no in self._claims.pipeline_of.items() if str(no) == payload]
-        else:
-            ids = list(self._shard_of)
-        looks: dict[int, dict[str, float]] = {}
-        for id in ids:
-            partition = self._shard_of.get(id)
-            if partition is not None and partition in partitions:
-                looks.setdefault(partition, {})[f"b:{id}"] = 0.0
-        return looks
+        if channel == "":
+            return {partition: {ALL_NOW: 0.0} for partition in partitions}
+        looks: dict[int, list[str]] = {}
+        for partition in partitions:
+            if channel == DRIVER_FREE:
+                looks[partition] = self._claims.starving(partition)
+            elif payload.isdigit() and int(payload) in self._claims.of(partition).pipelines:
+                looks[partition] = [pipeline_key(int(payload))]
+        return {partition: dict.fromkeys(keys, 0.0) for partition, keys in looks.items()}
 
     def read_to(self, partition: int, ends: Mapping[str, int]) -> None:
         """So far the reports have been handled."""

@@ -1,11 +1,14 @@
 """Lost leases: a silent driver is dead only once ``run-reports`` was read to its end as of a moment after the lease's end.
 
-Otherwise a backlog of heartbeats would count as death.
+Otherwise a backlog of heartbeats would count as death. And a lease is over only by two clocks: the database's, and the
+owner's own, which measures the attempt's lease from when it last saw it renewed (or took the shard over). A step of the
+database's clock therefore ends none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -41,13 +44,26 @@ class Asked:
 
 @dataclass
 class Leases:
-    """The leases of the shards of one instance."""
+    """The leases of the shards of one instance. ``lease_seconds`` is for attempts that have none of their own stored."""
 
     ends: Ends
     definitions: Definitions
     max_lost_attempts: int
+    lease_seconds: float
     asked: dict[int, Asked] = field(default_factory=dict)
     read: dict[int, int] = field(default_factory=dict)
+    # By shard, on this process's monotonic clock: when it was taken over, and when each live run's lease was renewed.
+    taken_at: dict[int, float] = field(default_factory=dict)
+    renewed_at: dict[int, dict[int, float]] = field(default_factory=dict)
+
+    def taken(self, partition: int) -> None:
+        """The shard is ours now: what its last owner saw is not known."""
+        self.taken_at[partition] = time.monotonic()
+        self.renewed_at[partition] = {}
+
+    def renewed(self, partition: int, run_ids: Collection[int]) -> None:
+        """The leases of these runs begin anew. Called before the commit: where that fails, a lease lasts longer, never shorter."""
+        self.renewed_at.setdefault(partition, {}).update(dict.fromkeys(run_ids, time.monotonic()))
 
     def read_to(self, partition: int, ends: Mapping[str, int]) -> None:
         """So far the reports of a shard have been handled."""
@@ -55,8 +71,8 @@ class Leases:
 
     def forget(self, partition: int) -> None:
         """The shard is somebody else's."""
-        self.asked.pop(partition, None)
-        self.read.pop(partition, None)
+        for remembered in (self.asked, self.read, self.taken_at, self.renewed_at):
+            remembered.pop(partition, None)
 
     def look(self, tx: Transaction) -> None:
         """End the leases that are known to be over; ask about those that seem to be."""
@@ -64,13 +80,18 @@ class Leases:
         asked = self.asked.get(shard)
         if asked is not None and self.read.get(shard, -1) >= asked.end:
             del self.asked[shard]
-            self._expire(tx, store.expired(tx.conn, shard, asked.moment), asked.moment)
+            self._expire(tx, asked.moment)
             asked = None
-        earliest = store.earliest_lease(tx.conn, shard)
-        if earliest is None:
+        leases = store.leases(tx.conn, shard)
+        renewed = self.renewed_at.get(shard, {})
+        self.renewed_at[shard] = {lease.run_id: renewed[lease.run_id] for lease in leases if lease.run_id in renewed}
+        if not leases:
             return
         now = database_now(tx.conn)
-        remaining = (earliest - now).total_seconds()
+        remaining = min(
+            max((lease.until - now).total_seconds(), self._remaining(shard, lease.run_id, lease.seconds))
+            for lease in leases
+        )
         if remaining > 0:
             tx.look_at(LOOK, remaining + 0.05)
         elif asked is None:
@@ -80,6 +101,12 @@ class Leases:
         else:
             tx.look_at(LOOK, WAIT_FOR_END_SECONDS)
 
+    def _remaining(self, shard: int, run_id: int, seconds: float | None) -> float:
+        """Seconds that a lease still lasts by our own clock."""
+        now = time.monotonic()
+        since = self.renewed_at.get(shard, {}).get(run_id, self.taken_at.setdefault(shard, now))
+        return since + (seconds or self.lease_seconds) - now
+
     def _ask(self, shard: int, moment: datetime) -> None:
         topic = str(Topic.RUN_REPORTS)
         try:
@@ -87,7 +114,8 @@ class Leases:
         except KafkaException as e:
             log.warning("end_unknown", shard=shard, error=str(e))
 
-    def _expire(self, tx: Transaction, ids: list[int], moment: datetime) -> None:
+    def _expire(self, tx: Transaction, moment: datetime) -> None:
+        ids = [lease.run_id for lease in store.leases(tx.conn, tx.partition) if lease.until < moment]
         rows = {
             id: row
             for id, row in store.lock(tx.conn, ids).items()
@@ -95,13 +123,14 @@ class Leases:
             and row["host"] is not None
             and row["lease_until"] is not None
             and row["lease_until"] < moment
+            and self._remaining(tx.partition, id, row["lease_seconds"]) <= 0
         }
         outcomes = {}
         for id, row in rows.items():
             outcomes[id] = RunOutcome()
             lose(run_row(row), outcomes[id], self.max_lost_attempts, counted=True, error=SILENT)
             log.warning("lease_ended", run=id, attempt=row["attempt"], backfill=row["backfill_id"])
-        pipelines = {row["backfill_id"]: self.definitions.of(tx.conn, row["backfill_id"]).name for row in rows.values()}
+        pipelines = self.definitions.names(tx.conn, {row["backfill_id"] for row in rows.values()})
         now = database_now(tx.conn)
         write_stages(tx, rows, outcomes, pipelines, now)
         write_ends(tx, rows, outcomes, pipelines, now)

@@ -35,8 +35,11 @@ def handle_reports(
     lease_seconds: float,
     max_lost_attempts: int,
     partitions: int,
-) -> None:
-    """Apply a batch of reports. Raises ``Poison`` for a report of a run that is not the backfill's."""
+) -> list[int]:
+    """Apply a batch of reports; the runs whose leases that renews. Raises ``Poison`` for a run that is not the backfill's.
+
+    ``lease_seconds`` is for attempts that an older release claimed, which stored none.
+    """
     reports = [_checked(one) for one in received]
     rows = store.lock(tx.conn, {report.run_id for report in reports})
     for report in reports:
@@ -50,7 +53,7 @@ def handle_reports(
     outcome = fold(reports, {id: run_row(row) for id, row in rows.items()}, tasks, max_lost_attempts)
     # Read after the locks: the database's clock at the moment of these facts.
     now = database_now(tx.conn)
-    pipelines = {row["backfill_id"]: definitions.of(tx.conn, row["backfill_id"]).name for row in rows.values()}
+    pipelines = definitions.names(tx.conn, {row["backfill_id"] for row in rows.values()})
     write_starts(tx, rows, outcome.runs, pipelines, now)
     arming = Starts(tx, rows, definitions, partitions, now)
     arming.of_runs([id for id, o in outcome.runs.items() if o.first_start])
@@ -58,10 +61,10 @@ def handle_reports(
     arming.of_tasks(outcome.tasks)
     write_stages(tx, rows, outcome.runs, pipelines, now)
     write_ends(tx, rows, outcome.runs, pipelines, now)
-    alive = [
-        (id, rows[id]["attempt"]) for id, o in outcome.runs.items() if o.alive and o.ends is None and not o.orphaned
-    ]
-    store.extend_leases(tx.conn, alive, now + timedelta(seconds=lease_seconds))
+    alive = [id for id, o in outcome.runs.items() if o.alive and o.ends is None and not o.orphaned]
+    # Each by its own length: that is by which its driver ends itself.
+    until = {id: now + timedelta(seconds=rows[id]["lease_seconds"] or lease_seconds) for id in alive}
+    store.extend_leases(tx.conn, {(id, rows[id]["attempt"]): until[id] for id in alive})
     crash_point("report:written")
     if any(o.ends is not None for o in outcome.runs.values()):
         crash_point("report:end-written")
@@ -76,6 +79,7 @@ def handle_reports(
             attempt=report.attempt,
             why=why,
         )
+    return alive
 
 
 def run_row(row: RowMapping) -> RunRow:

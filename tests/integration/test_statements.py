@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 from sqlalchemy import Engine
 from tests.support.history import finished, waiting
 from tests.support.installation import PARTITIONS, Installation, Servers
@@ -15,14 +16,17 @@ from tests.support.statements import Recorded, recorded, scanned
 from deadline_watcher.setaside import SetAside
 from retrofill.bus.envelope import Record
 from retrofill.bus.handler import Received
+from retrofill.bus.takeover import Ends
 from retrofill.bus.topics import PLANNER, RUN_STARTER, WATCHER, Service, Topic
 from retrofill.bus.transaction import Transaction, shard_transaction
 from retrofill.messages.runs import Report, RunHeartbeat, RunReported, TaskReported
-from retrofill.store import backfills, deadlines
+from retrofill.store import backfills, deadlines, failures
 from retrofill.store.engine import make_engine
 from run_starter.claims import Claims
 from run_starter.definitions import Definitions
 from run_starter.executors import Key, Launch
+from run_starter.launching import Launching
+from run_starter.leases import Leases
 from run_starter.reports import handle_reports
 
 YEARS_OF_DAYS = 3650
@@ -52,6 +56,10 @@ class Launched:
         raise AssertionError("nothing is closed here")
 
 
+def admin_is_not_asked() -> AdminClient:
+    raise AssertionError("no lease is over here")
+
+
 @dataclass
 class Hot:
     """One installation without services: the tests do what those do, in their transactions and under their roles."""
@@ -61,7 +69,9 @@ class Hot:
     def __post_init__(self) -> None:
         self.launched = Launched()
         self.definitions = Definitions()
-        self.claims = Claims(self.definitions, self.launched, "test", 15.0, launched=lambda: None)
+        self.leases = Leases(Ends(admin_is_not_asked, ""), self.definitions, 5, 15.0)
+        launching = Launching(self.launched, self.definitions, 15.0, launched=lambda: None)
+        self.claims = Claims(launching, self.leases, "test")
 
     def engine(self, service: Service) -> Engine:
         return make_engine(self.made.settings.dsn_of(service.name), "test")
@@ -89,6 +99,10 @@ class Hot:
                 tx, received, self.definitions, lease_seconds=15, max_lost_attempts=5, partitions=PARTITIONS
             ),
         )
+
+    def leases_looked_at(self) -> Recorded:
+        """A look at the leases of the shard."""
+        return self.sent(RUN_STARTER, self.leases.look)
 
     def planner_looked(self, ids: list[str]) -> Recorded:
         """A look of the planner at backfills of which none is over."""
@@ -195,6 +209,8 @@ def test_every_statement_of_the_hot_paths_uses_an_index(old: Hot) -> None:
     ids = waiting(old.made, 3, 50, on_run_failure="cancel")
     recordings = [
         old.claimed(ids),
+        old.leases_looked_at(),
+        old.sent(PLANNER, lambda tx: [failures.count_failed(tx.conn, id) for id in ids]),
         old.reported(old.take_launches()),
         old.planner_looked(ids),
         old.missed(10),

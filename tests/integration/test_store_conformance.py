@@ -19,7 +19,18 @@ from retrofill.domain.backfill import BackfillState
 from retrofill.domain.deadline import Arming, DeadlineState
 from retrofill.domain.planning import Plan, find_boundaries, plan
 from retrofill.domain.run import RunState
-from retrofill.store import arming, backfills, callbacks, deadlines, digests, pipelines, planning, runs
+from retrofill.store import (
+    arming,
+    backfills,
+    callbacks,
+    claims,
+    deadlines,
+    digests,
+    failures,
+    pipelines,
+    planning,
+    runs,
+)
 from retrofill.store import tables as t
 from retrofill.store.engine import make_engine
 
@@ -81,7 +92,9 @@ def plan_of(days: int, first: datetime = START) -> Plan:
     return made
 
 
-def make_backfill(conn: Any, id: str, days: int = 3, first: datetime = START, pipeline: int = 1) -> int:
+def make_backfill(
+    conn: Any, id: str, days: int = 3, first: datetime = START, pipeline: int = 1, on_run_failure: str = "continue"
+) -> int:
     made = plan_of(days, first)
     values = {
         "id": id,
@@ -91,7 +104,7 @@ def make_backfill(conn: Any, id: str, days: int = 3, first: datetime = START, pi
         "max_active_runs": 2,
         "reprocess_behavior": "none",
         "run_backwards": False,
-        "on_run_failure": "continue",
+        "on_run_failure": on_run_failure,
         "conf": {"a": [1, None]},
         "triggered_by": None,
         "definition": daily().as_json(),
@@ -145,37 +158,64 @@ def test_a_backfill_from_plan_to_end(both: Both) -> None:
         ("a", lambda conn: planning.history(conn, 1, START, START + 2 * DAY)),
         ("a", lambda conn: planning.run_starts(conn, "b1")),
         ("a", lambda conn: backfills.lock_free(conn, ["b1", "b2"])),
-        ("a", lambda conn: backfills.failed_since_resume(conn, ["b1", "b2"])),
-        ("a", lambda conn: runs.lock_pipelines(conn, [1, 9])),
-        ("a", lambda conn: runs.rooms(conn, {"b1": 1}, {1: 4})),
-        ("a", lambda conn: runs.next_queued(conn, {"b2": 1, "b1": 2})),
+        ("a", lambda conn: claims.lock_pipelines(conn, [1, 9])),
+        ("a", lambda conn: (claims.taken_slots(conn, [1]), claims.claimants(conn, 0, {1: 1}, ["b1", "b2"]))),
+        ("a", lambda conn: (claims.claimants(conn, 0, {1: 1}, []), claims.claimants(conn, 1, {1: 1}, []))),
+        ("a", lambda conn: claims.next_queued(conn, {"b2": 1, "b1": 2})),
         ("a", lambda conn: (start(conn, 1, 1), start(conn, 1, 1), start(conn, 2, 2))),
-        ("a", lambda conn: runs.rooms(conn, {"b1": 1, "b2": 1}, {1: 4})),
+        ("a", lambda conn: (claims.taken_slots(conn, [1]), claims.claimants(conn, 0, {1: 1}, ["b1", "b2"]))),
         ("a", lambda conn: runs.insert_task_runs(conn, [(1, 1, "x"), (1, 1, "y"), (2, 1, "x"), (2, 1, "y")])),
         ("a", lambda conn: runs.task_runs(conn, [(1, 1), (2, 7)])),
         (
             "a",
-            lambda conn: (runs.earliest_lease(conn, 0), runs.expired(conn, 0, NOW), runs.expired(conn, 0, NOW + DAY)),
+            lambda conn: (runs.leases(conn, 0), runs.leases(conn, 1)),
         ),
-        ("a", lambda conn: runs.extend_leases(conn, [(1, 1), (2, 9)], NOW + 2 * DAY)),
+        ("a", lambda conn: runs.extend_leases(conn, {(1, 1): NOW + 2 * DAY, (2, 9): NOW})),
         ("a", lambda conn: (end(conn, 1), end(conn, 1), end(conn, 2, attempt=9))),
         ("a", lambda conn: runs.cancel_open_tasks(conn, [(1, 1)], NOW)),
         ("a", lambda conn: runs.mark_cancel_requested(conn, "b1")),
         ("a", lambda conn: runs.to_be_ended(conn, [(1, 1, 0), (2, 1, 0), (2, 1, 1), (3, 1, 0)])),
         ("a", lambda conn: (runs.may_begin(conn, 1, 1, 0), runs.may_begin(conn, 2, 1, 0))),
-        ("a", lambda conn: backfills.progress(conn, backfills.lock(conn, "b1", wait=False) or pytest.fail("gone"))),
+        ("a", lambda conn: backfills.progress(conn, "b1")),
         ("a", lambda conn: (backfills.run_counts(conn, "b1"), runs.count_unfinished(conn))),
         ("a", lambda conn: deadlines.backfill_facts(conn, ["b1", "b2"])),
         ("a", lambda conn: end(conn, 2, state=RunState.FAILED)),
-        ("a", lambda conn: backfills.failed_since_resume(conn, ["b1", "b2"])),
+        ("a", lambda conn: (failures.count_failed(conn, "b1"), backfills.progress(conn, "b1"))),
         ("a", lambda conn: planning.history(conn, 1, START, START + 9 * DAY)),
         ("a", lambda conn: arming.last_runtimes(conn, 1, 5)),
         ("a", lambda conn: backfills.move(conn, "b1", BackfillState.CANCELLING, "running", {"cancel_cause": "user"})),
-        ("a", lambda conn: (backfills.still_active(conn, ["b1", "b2"]), backfills.active_of_shard(conn, 0))),
-        ("a", lambda conn: backfills.unattended(conn, 0)),
+        ("a", lambda conn: (backfills.still_active(conn, ["b1", "b2"]), backfills.active(conn, 0))),
         ("a", commit),
     )
     both.same_tables(t.backfill, t.backfill_interval, t.run, t.task_run)
+
+
+def test_a_failure_that_was_read_before_a_resume_and_committed_after_it_counts(both: Both) -> None:
+    """Its moment is before the resume, which could not know of it; the one that was committed before it is accepted."""
+
+    def resume(conn: Any) -> bool:
+        values = {"resumed_at": NOW + DAY, "failed_before": failures.count_failed(conn, "b1")}
+        return backfills.move(conn, "b1", BackfillState.RUNNING, "paused", values)
+
+    said = both.play(
+        put(),
+        ("a", lambda conn: make_backfill(conn, "b1", on_run_failure="pause")),
+        ("a", lambda conn: (start(conn, 1, 1), start(conn, 2, 2), end(conn, 1, state=RunState.FAILED))),
+        ("a", commit),
+        ("b", lambda conn: backfills.move(conn, "b1", BackfillState.PAUSED, "running")),
+        ("b", commit),
+        ("a", lambda conn: end(conn, 2, state=RunState.FAILED)),
+        ("b", resume),
+        ("b", lambda conn: (backfills.progress(conn, "b1"), list(claims.claimants(conn, 0, {1: 1}, ["b1"])))),
+        ("b", commit),
+        ("a", commit),
+        ("b", lambda conn: (backfills.progress(conn, "b1"), list(claims.claimants(conn, 0, {1: 1}, ["b1"])))),
+        ("b", lambda conn: backfills.to_be_decided(conn, ["b1"])),
+        ("b", commit),
+    )
+    standing = {"any_unfinished": True, "any_failed": True}
+    assert said[8] == [{**standing, "failed_since_resume": False}, ["b1"]]
+    assert said[11:13] == [[{**standing, "failed_since_resume": True}, []], ["b1"]]
 
 
 def test_a_staged_run_is_published_by_another(both: Both) -> None:
@@ -189,10 +229,10 @@ def test_a_staged_run_is_published_by_another(both: Both) -> None:
         ("a", lambda conn: (runs.accepted(conn, 1, 1), runs.orphans(conn, ["b1", "b2"]))),
         ("a", lambda conn: (runs.orphan(conn, [(1, 7, 1), (2, 0, 1)]), runs.orphan(conn, [(1, 0, 1)]))),
         ("a", lambda conn: (runs.accepted(conn, 1, 1), runs.orphans(conn, ["b1", "b2"]))),
-        ("a", lambda conn: (runs.earliest_lease(conn, 0), runs.expired(conn, 0, NOW + DAY))),
+        ("a", lambda conn: runs.leases(conn, 0)),
         ("a", commit),
-        ("a", lambda conn: runs.adopt(conn, [1, 2], "other", NOW + DAY)),
-        ("b", lambda conn: runs.adopt(conn, [1, 2], "third", NOW + DAY)),
+        ("a", lambda conn: runs.adopt(conn, [1, 2], "other", NOW + DAY, 9.0)),
+        ("b", lambda conn: runs.adopt(conn, [1, 2], "third", NOW + DAY, 9.0)),
         ("a", commit),
         ("b", lambda conn: (runs.orphans(conn, ["b1"]), runs.may_begin(conn, 1, 1, 0), runs.may_begin(conn, 1, 1, 1))),
         ("b", lambda conn: runs.to_be_ended(conn, [(1, 1, 0), (1, 1, 1), (1, 2, 1)])),
@@ -496,15 +536,15 @@ def test_random_scripts(both: Both, seed: int) -> None:
                     lambda conn: start(conn, id, slot),
                     lambda conn: end(conn, id),
                     lambda conn: runs.lock(conn, [id]).keys(),
-                    lambda conn: runs.rooms(conn, {"b1": 1}, {1: slot}),
-                    lambda conn: runs.lock_pipelines(conn, [1]),
+                    lambda conn: (claims.taken_slots(conn, [1]), claims.claimants(conn, 0, {1: slot}, ["b1"])),
+                    lambda conn: claims.lock_pipelines(conn, [1]),
                     lambda conn: list(backfills.lock_free(conn, ["b1"])),
                     lambda conn: backfills.lock(conn, "b1", wait=False) is None,
                     lambda conn: backfills.run_counts(conn, "b1"),
                     lambda conn: sorted(runs.mark_cancel_requested(conn, "b1")),
-                    lambda conn: runs.next_queued(conn, {"b1": slot}),
+                    lambda conn: claims.next_queued(conn, {"b1": slot}),
                     lambda conn: pipelines.put(conn, daily(max_active_runs=slot)),
-                    lambda conn: runs.extend_leases(conn, [(id, 1)], NOW + slot * DAY),
+                    lambda conn: runs.extend_leases(conn, {(id, 1): NOW + slot * DAY}),
                 ]
             ),
         )

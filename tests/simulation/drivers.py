@@ -66,6 +66,8 @@ class Driver:
         }
         self.process = self.world.scheduler.process(f"driver-{launch.run_id}-{launch.attempt}")
         self.world.drivers.append(self)
+        assert launch.lease_seconds is not None
+        self.lease = launch.lease_seconds
         # By its own clock it stops working then, unless another heartbeat was acknowledged.
         self.alive_until = 0.0
 
@@ -97,8 +99,8 @@ class Driver:
         reported = False
         if scheduler.random.random() < self.world.slow:
             # Its session takes its time, maybe until the attempt's first lease is over: its own lease begins after it.
-            scheduler.wait(object(), scheduler.random.random() * 3 * self.world.settings.lease_seconds)
-        self.alive_until = self._clock() + self.world.settings.lease_seconds
+            scheduler.wait(object(), scheduler.random.random() * 3 * self.lease)
+        self.alive_until = self._clock() + self.lease
         if self._say(RunHeartbeat(**self.told)) and self._asked("may_begin") and self.works():
             reported = self._publish() if self.launch.publication else self._work()
         host = self.executor.process
@@ -136,7 +138,7 @@ class Driver:
 
     def _work(self) -> bool:
         """User code; whether it came to its end and said so. It ends itself where its lease may have ended."""
-        world, lease = self.world, self.world.settings.lease_seconds
+        world, lease = self.world, self.lease
         world.working(self)
         failed = world.fails(self.launch)
         error = ErrorInfo(type="ValueError", message="this interval fails") if failed else None
@@ -159,9 +161,7 @@ class Driver:
     def _publish(self) -> bool:
         """Publish; whether it came to its end and said so. It takes a while, in which anything may happen to it."""
         for _ in range(self.world.scheduler.random.randint(0, 2)):
-            self.world.scheduler.wait(
-                object(), self.world.scheduler.random.random() * self.world.settings.lease_seconds / 2
-            )
+            self.world.scheduler.wait(object(), self.world.scheduler.random.random() * self.lease / 2)
             if not self._beat():
                 return False
         return self._say(RunReported(**self.told, state="succeeded"))
@@ -171,7 +171,7 @@ class Driver:
         if not self.works():
             return False
         if self._say(RunHeartbeat(**self.told)):
-            self.alive_until = sent + self.world.settings.lease_seconds
+            self.alive_until = sent + self.lease
         return self.works()
 
     def _say(self, report: Report) -> bool:
@@ -182,7 +182,7 @@ class Driver:
             return False
         if scheduler.random.random() < self.world.late:
             # On its way for long: it arrives when the attempt may have been given up.
-            scheduler.wait(object(), scheduler.random.random() * 3 * self.world.settings.lease_seconds)
+            scheduler.wait(object(), scheduler.random.random() * 3 * self.lease)
         while self.world.broker.down:
             # Its client sends it again and again.
             scheduler.wait(object(), 0.3)

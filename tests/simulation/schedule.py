@@ -159,6 +159,7 @@ def _run(world: World) -> Result:
     world.late = random.choice([0.0, 0.15])
     world.slow = random.choice([0.0, 0.0, 0.5])
     world.failing_calls = random.choice([0.0, 0.4])
+    world.leases = random.choice([world.leases, world.size.lease_seconds])
     faults = Faults(world, random.choice(world.size.chances))
     scheduler.on_step = faults.step
     for service in world.services:

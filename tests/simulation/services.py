@@ -45,6 +45,8 @@ class Instance:
         self.process.lost_answers = world.lost_answers  # type: ignore[attr-defined]
         self.process.make_engine = self._engine  # type: ignore[attr-defined]
         self.process.kinds = SimulatedKinds(world, self.process)  # type: ignore[attr-defined]
+        lease = world.random.choice(world.leases)
+        self.settings = world.settings.model_copy(update={"lease_seconds": lease})
         # Its machine may go with it: the server keeps its sessions until they time out.
         self.lingers = False
         self.loop: Loop | None = None
@@ -60,7 +62,7 @@ class Instance:
         self._wait_for_kafka(topic_ids)
         inbox = Inbox()
         context = Context(
-            world.settings,
+            self.settings,
             service,
             self.name,
             engine,

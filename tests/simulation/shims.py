@@ -101,6 +101,7 @@ _EXCHANGED: dict[str, dict[str, Any]] = {
     "retrofill.bus.metrics": {"register": lambda collector: None},
     "run_starter.handler": {"producer": _producer},
     "run_starter.claims": {"time": Time},
+    "run_starter.leases": {"time": Time},
     "run_starter.hosting": {"threading": Threading, "Watch.start": _start_as_task, "Watch.join": _no_join},
     "deadline_watcher.setaside": {"time": Time},
     "callback_runner.call": {"threading": Threading, "time": Time, "Retrying": _retrying},

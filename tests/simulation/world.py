@@ -63,6 +63,8 @@ class World:
         # Many schedules are without deadlines, and shorter for it.
         self.services = ALL if self.random.random() < self.size.with_deadlines else ALL[:2]
         self.duplicates = self.lost_notifications = self.lost_answers = self.failing_calls = self.late = self.slow = 0.0
+        # Replicas may be set to different leases, as while one restarts with another setting.
+        self.leases: tuple[float, ...] = (self.settings.lease_seconds,)
         self.database = Database(self.scheduler, LOCK_SECONDS)
         marker_seconds = self.random.choice([0.001, 0.05, 0.5])
         self.broker = Broker(self.scheduler, lambda: self.random.random() * marker_seconds)

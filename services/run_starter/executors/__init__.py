@@ -29,6 +29,8 @@ class Launch:
     # From 1: the attempt's output is only to be published, because its own driver was lost over it.
     publication: int = 0
     outputs: tuple[str, ...] = ()
+    # Of the attempt: its driver ends itself by it, whatever the settings say by then.
+    lease_seconds: float | None = None
 
     @property
     def key(self) -> Key:
@@ -48,6 +50,7 @@ class Launch:
             "trace": self.trace,
             "publication": self.publication,
             "outputs": list(self.outputs),
+            "lease_seconds": self.lease_seconds,
         }
 
 

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from pydantic import ValidationError
 from sqlalchemy import Connection, RowMapping
 
 from retrofill.cli import reads
 from retrofill.cli.output import counts, duration, moment, print_facts, print_text
+from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.domain.run import MACHINE
 from retrofill.store.backfills import run_counts
 from retrofill.store.clock import database_now
@@ -28,14 +30,15 @@ def describe(conn: Connection, row: RowMapping, failures: int) -> dict[str, Any]
     until = row["ended_at"] or database_now(conn)
     return {
         **{name: row[name] for name in ("id", "pipeline", "state", "cancel_cause", "runs")},
+        "held_back": held_back(dict(row)),
         "by_state": by_state,
         "purged": reads.purged(conn, row),
         "left_out": reads.left_out(conn, id),
-        "timezone": row["definition"]["timezone"],
+        "timezone": row["definition"].get("timezone", "UTC"),
         "range_start": row["covers"].lower,
         "range_end": row["covers"].upper,
         **{name: row[name] for name in SETTINGS},
-        "code_sha256": row["definition"]["code"].get("sha256"),
+        "code_sha256": row["definition"].get("code", {}).get("sha256"),
         "latest_code": row["code_follows"],
         "runs_by_code": reads.runs_by_code(conn, id),
         "requested_at": row["requested_at"],
@@ -44,6 +47,21 @@ def describe(conn: Connection, row: RowMapping, failures: int) -> dict[str, Any]
         "runs_per_second": _rate(by_state, times["first_started_at"], until),
         "failed_runs": _failures(conn, id, failures),
     }
+
+
+def held_back(row: Mapping[str, Any]) -> str | None:
+    """Why nothing of an active backfill starts: this release cannot read its pipeline definition."""
+    if row["ended_at"] is not None:
+        return None
+    try:
+        PipelineDefinition.model_validate(row["definition"])
+    except ValidationError as e:
+        return f"this release cannot read its pipeline definition, upgrade the run-starter or cancel it: {_fields(e)}"
+    return None
+
+
+def _fields(error: ValidationError) -> str:
+    return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:3])
 
 
 def _rate(by_state: Mapping[str, int], started: datetime | None, until: datetime) -> float | None:
@@ -71,6 +89,7 @@ def print_backfill(facts: Mapping[str, Any]) -> None:
             "id": facts["id"],
             "pipeline": facts["pipeline"],
             "state": facts["state"],
+            "held back": facts["held_back"],
             "cancelled by": facts["cancel_cause"],
             "range": f"{moment(facts['range_start'], zone)} – {moment(facts['range_end'], zone)} ({zone})",
             "runs": f"{facts['runs']:,}: {counts(facts['by_state'])}",

@@ -24,6 +24,7 @@ class Launch(Data):
     trace: str | None = Field(None, description="Trace context of the backfill's plan")
     publication: int = Field(0, ge=0, description="From 1: only publish what the attempt staged")
     outputs: tuple[str, ...] = Field((), description="What the attempt staged, where it is only to be published")
+    lease_seconds: float | None = Field(None, gt=0, description="The attempt's lease; without it, that of the settings")
 
     @property
     def tag(self) -> str:

@@ -68,7 +68,7 @@ class Server:
         self._ending.work = work.interrupt
         lease = Lease(
             reporter.heartbeat,
-            self._settings.lease_seconds,
+            launch.lease_seconds or self._settings.lease_seconds,
             expired=lambda: self._ending.end_now("the lease is over"),
             renewed=submits.renew,
         )

@@ -6,10 +6,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, and_, exists, func, insert, select, true
+from sqlalchemy import Connection, RowMapping, exists, func, insert, select
 
-from retrofill.domain.backfill import ACTIVE, MACHINE, BackfillState, OnRunFailure
+from retrofill.domain.backfill import ACTIVE, MACHINE, OnRunFailure
 from retrofill.domain.run import RunState
+from retrofill.store.failures import failed_since_resume
 from retrofill.store.tables import backfill, backfill_command, backfill_request, run
 from retrofill.store.transition import transition
 
@@ -66,9 +67,12 @@ def lock(conn: Connection, id: str, *, wait: bool) -> RowMapping | None:
 
 
 def lock_free(conn: Connection, ids: Collection[str]) -> dict[str, RowMapping]:
-    """Backfills by id, locked in the order of their ids; without those that somebody else has locked."""
+    """Backfills by id, locked in the order of their ids; without those that somebody else has locked.
+
+    Without their definitions, which never change and may be large.
+    """
     rows = conn.execute(
-        select(backfill)
+        select(*(column for column in backfill.c if column is not backfill.c.definition))
         .where(backfill.c.id == func.any(sorted(ids)))
         .order_by(backfill.c.id)
         .with_for_update(key_share=True, skip_locked=True)
@@ -83,12 +87,23 @@ def active_of_shard(conn: Connection, shard: int) -> list[str]:
     )
 
 
-def unattended(conn: Connection, shard: int) -> list[str]:
-    """Active ones of a shard that no end of a run will lead to: running without a live run, or cancelling."""
-    live = exists().where(run.c.backfill_id == backfill.c.id, run.c.slot.is_not(None))
-    idle = and_(backfill.c.state == BackfillState.RUNNING, ~live)
-    cancelling = backfill.c.state == BackfillState.CANCELLING
-    return list(conn.execute(select(backfill.c.id).where(backfill.c.shard == shard, idle | cancelling)).scalars())
+@dataclass(frozen=True)
+class Active:
+    """An active backfill."""
+
+    id: str
+    pipeline_no: int
+    state: str
+
+
+def active(conn: Connection, shard: int) -> list[Active]:
+    """The active backfills of a shard."""
+    rows = conn.execute(
+        select(backfill.c.id, backfill.c.pipeline_no, backfill.c.state)
+        .where(backfill.c.shard == shard, backfill.c.state.in_(ACTIVE))
+        .order_by(backfill.c.id)
+    )
+    return [Active(*row) for row in rows]
 
 
 def still_active(conn: Connection, ids: Collection[str]) -> list[str]:
@@ -98,13 +113,6 @@ def still_active(conn: Connection, ids: Collection[str]) -> list[str]:
             select(backfill.c.id).where(backfill.c.id == func.any(list(ids)), backfill.c.state.in_(ACTIVE))
         ).scalars()
     )
-
-
-def failed_since_resume(conn: Connection, ids: Collection[str]) -> set[str]:
-    """Those of which a run failed since they were resumed last."""
-    since = (backfill.c.resumed_at.is_(None)) | (run.c.finished_at > backfill.c.resumed_at)
-    failed = exists().where(run.c.backfill_id == backfill.c.id, run.c.state == RunState.FAILED, since)
-    return set(conn.execute(select(backfill.c.id).where(backfill.c.id == func.any(list(ids)), failed)).scalars())
 
 
 def move(conn: Connection, id: str, to: str, frm: str, values: Mapping[str, Any] | None = None) -> bool:
@@ -119,14 +127,12 @@ def to_be_decided(conn: Connection, ids: Collection[str]) -> list[str]:
     """
     mine = run.c.backfill_id == backfill.c.id
     unfinished = exists().where(mine, run.c.state == RunState.QUEUED) | exists().where(mine, run.c.slot.is_not(None))
-    since = (backfill.c.resumed_at.is_(None)) | (run.c.finished_at > backfill.c.resumed_at)
-    failed = exists().where(mine, run.c.state == RunState.FAILED, since)
     return list(
         conn.execute(
             select(backfill.c.id).where(
                 backfill.c.id == func.any(list(ids)),
                 backfill.c.state.in_(ACTIVE),
-                ~unfinished | ((backfill.c.on_run_failure != OnRunFailure.CONTINUE) & failed),
+                ~unfinished | ((backfill.c.on_run_failure != OnRunFailure.CONTINUE) & failed_since_resume()),
             )
         ).scalars()
     )
@@ -141,18 +147,16 @@ class Progress:
     failed_since_resume: bool
 
 
-def progress(conn: Connection, row: RowMapping) -> Progress:
+def progress(conn: Connection, id: str) -> Progress:
     """How far the runs of a locked backfill are; each answer is one look into a partial index."""
-    mine = run.c.backfill_id == row["id"]
-    failed = and_(mine, run.c.state == RunState.FAILED)
-    since = true() if row["resumed_at"] is None else run.c.finished_at > row["resumed_at"]
+    mine = run.c.backfill_id == backfill.c.id
     queued, live, any_failed, failed_since = conn.execute(
         select(
             exists().where(mine, run.c.state == RunState.QUEUED),
             exists().where(mine, run.c.slot.is_not(None)),
-            exists().where(failed),
-            exists().where(failed, since),
-        )
+            exists().where(mine, run.c.state == RunState.FAILED),
+            failed_since_resume(),
+        ).where(backfill.c.id == id)
     ).one()
     return Progress(queued or live, any_failed, failed_since)
 

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import (
     BigInteger,
     Connection,
+    DateTime,
     Integer,
     RowMapping,
     Text,
@@ -21,16 +22,14 @@ from sqlalchemy import (
     or_,
     select,
     text,
-    true,
     update,
 )
 
-from retrofill.domain.backfill import ACTIVE, BackfillState, OnRunFailure
 from retrofill.domain.run import LIVE, MACHINE, RunState
 from retrofill.domain.task_run import MACHINE as TASK_MACHINE
 from retrofill.domain.task_run import TaskState
 from retrofill.store.arrays import rows_of
-from retrofill.store.tables import backfill, pipeline, run, task_run
+from retrofill.store.tables import backfill, run, task_run
 from retrofill.store.transition import Values, transition
 
 RUN_CHANNEL = "retrofill_run"
@@ -59,18 +58,23 @@ def move(
     return len(transition(conn, MACHINE, run, to, rows, guard=["attempt"], frm=frm, values=values))
 
 
-def extend_leases(conn: Connection, attempts: Collection[tuple[int, int]], until: datetime) -> None:
-    """Extend the leases of live attempts; those that are not live any more are left alone."""
-    if not attempts:
+def extend_leases(conn: Connection, until: Mapping[tuple[int, int], datetime]) -> None:
+    """Extend the leases of live attempts (run, attempt); those that are not live any more are left alone."""
+    if not until:
         return
-    pairs = sorted(attempts)
+    pairs = sorted(until)
     given = rows_of(
-        "given", {"id": (BigInteger, [id for id, _ in pairs]), "attempt": (Integer, [attempt for _, attempt in pairs])}
+        "given",
+        {
+            "id": (BigInteger, [id for id, _ in pairs]),
+            "attempt": (Integer, [attempt for _, attempt in pairs]),
+            "until": (DateTime(timezone=True), [until[pair] for pair in pairs]),
+        },
     )
     conn.execute(
         update(run)
         .where(run.c.id == given.c.id, run.c.attempt == given.c.attempt, run.c.state.in_(LIVE))
-        .values(lease_until=until)
+        .values(lease_until=given.c.until)
     )
 
 
@@ -117,13 +121,20 @@ def orphans(conn: Connection, backfill_ids: Sequence[str]) -> dict[int, str]:
     return {row.id: row.backfill_id for row in rows}
 
 
-def adopt(conn: Connection, ids: Sequence[int], host: str, lease_until: datetime) -> Sequence[RowMapping]:
+def adopt(
+    conn: Connection, ids: Sequence[int], host: str, lease_until: datetime, lease_seconds: float
+) -> Sequence[RowMapping]:
     """Make ``host`` the publisher of those of the runs that have none; the rows, with their new publication."""
     return (
         conn.execute(
             update(run)
             .where(run.c.id == func.any(list(ids)), _ORPHANED)
-            .values(host=host, lease_until=lease_until, publication=run.c.publication + 1)
+            .values(
+                host=host,
+                lease_until=lease_until,
+                lease_seconds=lease_seconds,
+                publication=run.c.publication + 1,
+            )
             .returning(run)
         )
         .mappings()
@@ -134,108 +145,12 @@ def adopt(conn: Connection, ids: Sequence[int], host: str, lease_until: datetime
 # claiming
 
 
-@dataclass(frozen=True)
-class Room:
-    """How much room there is for runs of one backfill; slots are those that are taken."""
-
-    pipeline_limit: int
-    backfill_slots: frozenset[int]
-    pipeline_slots: frozenset[int]
-    # Live runs of other backfills of the pipeline that could claim now.
-    rivals: tuple[int, ...]
-
-
-def lock_pipelines(conn: Connection, numbers: Collection[int]) -> dict[int, int]:
-    """The limits of pipelines by number, their rows locked; without those that somebody else has locked."""
-    rows = conn.execute(
-        select(pipeline.c.no, pipeline.c.max_active_runs)
-        .where(pipeline.c.no == func.any(sorted(numbers)))
-        .order_by(pipeline.c.no)
-        .with_for_update(key_share=True, skip_locked=True)
-    )
-    return {row.no: row.max_active_runs for row in rows}
-
-
-def rooms(conn: Connection, pipeline_of: Mapping[str, int], limits: Mapping[int, int]) -> dict[str, Room]:
-    """Count what is live beside each of these backfills, by its id; all rows are locked by the caller."""
-    numbers = sorted(set(pipeline_of.values()))
-    taken = conn.execute(
-        select(run.c.pipeline_no, run.c.backfill_id, run.c.slot, run.c.pipeline_slot).where(
-            run.c.pipeline_no == func.any(numbers), run.c.pipeline_slot.is_not(None)
-        )
-    ).all()
-    own: dict[str, set[int]] = {}
-    shared: dict[int, set[int]] = {}
-    for row in taken:
-        own.setdefault(row.backfill_id, set()).add(row.slot)
-        shared.setdefault(row.pipeline_no, set()).add(row.pipeline_slot)
-    claimants = _claimants(conn, numbers)
-    return {
-        id: Room(
-            limits[no],
-            frozenset(own.get(id, ())),
-            frozenset(shared.get(no, ())),
-            tuple(live for other, live in claimants.get(no, ()) if other != id),
-        )
-        for id, no in pipeline_of.items()
-    }
-
-
 def count_unfinished(conn: Connection) -> dict[str, float]:
     """Runs that have not ended, by state, from the small indexes that only they are in."""
     waiting = run.c.state == literal(str(RunState.QUEUED), literal_execute=True)
     queued = conn.execute(select(func.count()).where(waiting)).scalar_one()
     live = conn.execute(select(run.c.state, func.count()).where(run.c.slot.is_not(None)).group_by(run.c.state)).all()
     return {str(RunState.QUEUED): queued, **{str(state): 0 for state in LIVE}, **{row[0]: row[1] for row in live}}
-
-
-def _claimants(conn: Connection, numbers: Sequence[int]) -> dict[int, list[tuple[str, int]]]:
-    """Backfills that have a run to start and room for it, with their live runs, by the number of their pipeline."""
-    live = (
-        select(func.count())
-        .select_from(run)
-        .where(run.c.backfill_id == backfill.c.id, run.c.slot.is_not(None))
-        .scalar_subquery()
-    )
-    failed_since = exists().where(
-        run.c.backfill_id == backfill.c.id,
-        run.c.state == RunState.FAILED,
-        (backfill.c.resumed_at.is_(None)) | (run.c.finished_at > backfill.c.resumed_at),
-    )
-    rows = conn.execute(
-        select(backfill.c.pipeline_no, backfill.c.id, live.label("live")).where(
-            backfill.c.pipeline_no == func.any(numbers),
-            backfill.c.state == BackfillState.RUNNING,
-            exists().where(run.c.backfill_id == backfill.c.id, run.c.state == RunState.QUEUED),
-            live < backfill.c.max_active_runs,
-            (backfill.c.on_run_failure == OnRunFailure.CONTINUE) | ~failed_since,
-        )
-    )
-    found: dict[int, list[tuple[str, int]]] = {}
-    for row in rows:
-        found.setdefault(row.pipeline_no, []).append((row.id, row.live))
-    return found
-
-
-def next_queued(conn: Connection, wanted: Mapping[str, int]) -> dict[str, list[RowMapping]]:
-    """The next runs to start of each backfill, in order, up to so many of each; nothing for one that has none."""
-    given = rows_of(
-        "wanted", {"backfill_id": (Text, list(wanted)), "count": (Integer, list(wanted.values()))}, number="no"
-    )
-    next_runs = (
-        select(run)
-        .where(run.c.backfill_id == given.c.backfill_id, run.c.state == RunState.QUEUED)
-        .order_by(run.c.position)
-        .limit(given.c.count)
-        .lateral("next_run")
-    )
-    rows = conn.execute(
-        select(next_runs).select_from(given).join(next_runs, true()).order_by(given.c.no, next_runs.c.position)
-    ).mappings()
-    found: dict[str, list[RowMapping]] = {}
-    for row in rows:
-        found.setdefault(row["backfill_id"], []).append(row)
-    return found
 
 
 def insert_task_runs(conn: Connection, tasks: Sequence[tuple[int, int, str]]) -> None:
@@ -299,33 +214,24 @@ def cancel_open_tasks(conn: Connection, attempts: Sequence[tuple[int, int]], now
 # leases
 
 
-def earliest_lease(conn: Connection, shard: int) -> datetime | None:
-    """When the next lease of a shard's live runs ends."""
-    earliest: datetime | None = conn.execute(
-        select(func.min(run.c.lease_until)).select_from(_live_of_shard(shard)).where(_LEASED)
-    ).scalar_one()
-    return earliest
+@dataclass(frozen=True)
+class Lease:
+    """The lease of a live run; ``seconds`` is what a heartbeat extends it by, where its claim stored that."""
+
+    run_id: int
+    until: datetime
+    seconds: float | None
 
 
-def expired(conn: Connection, shard: int, moment: datetime) -> list[int]:
-    """Runs of the shard whose lease ended before ``moment``."""
-    return list(
-        conn.execute(
-            select(run.c.id).select_from(_live_of_shard(shard)).where(run.c.lease_until < moment, _LEASED)
-        ).scalars()
+def leases(conn: Connection, shard: int) -> list[Lease]:
+    """The leases of a shard's live runs: those whose silence ends them."""
+    mine = and_(backfill.c.id == run.c.backfill_id, backfill.c.shard == shard)
+    rows = conn.execute(
+        select(run.c.id, run.c.lease_until, run.c.lease_seconds)
+        .select_from(run.join(backfill, mine))
+        .where(run.c.slot.is_not(None), _LEASED)
     )
-
-
-def _live_of_shard(shard: int):  # type: ignore[no-untyped-def]  # a join, whose type SQLAlchemy does not export
-    return backfill.join(
-        run,
-        and_(
-            backfill.c.shard == shard,
-            backfill.c.state.in_(ACTIVE),
-            run.c.backfill_id == backfill.c.id,
-            run.c.slot.is_not(None),
-        ),
-    )
+    return [Lease(*row) for row in rows]
 
 
 # cancelling

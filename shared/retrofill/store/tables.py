@@ -36,7 +36,7 @@ from retrofill.domain.machine import Machine
 
 SCHEMA = "retrofill"
 # The newest migration: what these tables are made by, and the oldest schema that this release works with.
-REVISION = "0005"
+REVISION = "0008"
 metadata = MetaData(
     schema=SCHEMA,
     naming_convention={
@@ -118,6 +118,8 @@ backfill = Table(
     Column("code_follows", Boolean, nullable=False, server_default=text("false")),
     Column("requested_at", Moment, nullable=False, server_default=func.clock_timestamp()),
     Column("resumed_at", Moment),
+    # How many of its runs had failed when it was last resumed: more than that have failed since.
+    Column("failed_before", Integer, nullable=False, server_default=text("0")),
     # The trace context of its plan, for the spans of its runs.
     Column("traceparent", Text),
     Column("cancel_cause", Text),
@@ -138,8 +140,13 @@ backfill = Table(
     ),
     # An owner that takes over a shard puts in all active ones.
     Index("backfill_active_idx", "shard", postgresql_where=text(_in("state", backfill_domain.ACTIVE))),
+    # Those of a pipeline that could use a free slot, the first ones first.
     Index(
-        "backfill_active_of_pipeline_idx", "pipeline_no", postgresql_where=text(_in("state", backfill_domain.ACTIVE))
+        "backfill_active_of_pipeline_idx",
+        "pipeline_no",
+        "shard",
+        "requested_at",
+        postgresql_where=text(_in("state", backfill_domain.ACTIVE)),
     ),
     Index("backfill_pipeline_idx", "pipeline", "requested_at"),
     Index("backfill_requested_idx", "requested_at"),
@@ -185,6 +192,8 @@ run = Table(
     Column("slot", Integer),
     Column("pipeline_slot", Integer),
     Column("lease_until", Moment),
+    # How long the attempt's lease is, from its claim on: its driver and every owner of the shard go by the same number.
+    Column("lease_seconds", Double),
     Column("cancel_requested", Boolean, nullable=False, server_default=text("false")),
     Column("host", Text),
     Column("queued_at", Moment, nullable=False, server_default=func.clock_timestamp()),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import Table
 from sqlalchemy.sql import operators as op
 from sqlalchemy.sql.elements import UnaryExpression
-from sqlalchemy.sql.selectable import Select
+from sqlalchemy.sql.selectable import CompoundSelect, Select
 
 from tests.simulation.memory.expressions import Env, compile_expression
 from tests.simulation.memory.froms import Compiler, Froms, Outcome, Output, leaves, lock_env
@@ -33,6 +34,7 @@ class SelectPlan:
         self._order = [(compile_expression(_bare(o), c), _descends(o)) for o in statement._order_by_clauses]
         self._group = [compile_expression(g, c) for g in statement._group_by_clauses]
         self._limit = None if statement._limit_clause is None else compile_expression(statement._limit_clause, c)
+        self._offset = None if statement._offset_clause is None else compile_expression(statement._offset_clause, c)
         self._distinct = [compile_expression(d, c) for d in _distinct_on(statement)]
         locking = statement._for_update_arg
         self._mode = self._skip = None
@@ -50,7 +52,8 @@ class SelectPlan:
 
     def any(self, env: Env) -> bool:
         """Whether there is a row."""
-        return next(self.froms.envs(env), None) is not None
+        skipped = 0 if self._offset is None else self._offset(env)
+        return next(islice(self.froms.envs(env), skipped, None), None) is not None
 
     def rows(self, env: Env) -> list[Output]:
         """The rows."""
@@ -64,6 +67,8 @@ class SelectPlan:
             found = self._first_of_each(found)
         if self._mode is not None:
             found = self._locked(list(found))
+        if self._offset is not None:
+            raise NotImplementedError("OFFSET but in EXISTS")
         out: list[Output] = []
         for one in found:
             if limit is not None and len(out) >= limit:
@@ -100,6 +105,20 @@ class SelectPlan:
             locked = lock_env(self.froms, one, self._targets, self._mode, skip=bool(self._skip))
             if locked is not None:
                 yield locked
+
+
+class UnionPlan:
+    """UNION ALL."""
+
+    def __init__(self, statement: CompoundSelect[Any], c: Compiler) -> None:
+        if statement.keyword.name != "UNION_ALL":
+            raise NotImplementedError(str(statement.keyword))
+        self._parts = [c.inner(each) for each in statement.selects]
+
+    def run(self, env: Env) -> Outcome:
+        """Execute."""
+        rows = [row for part in self._parts for row in part.rows(env)]
+        return Outcome(self._parts[0].names, rows, len(rows))
 
 
 def _bare(order: Any) -> Any:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy.sql.dml import Delete, Insert, Update
-from sqlalchemy.sql.selectable import Select
+from sqlalchemy.sql.selectable import CompoundSelect, Select
 
 from tests.simulation.memory.changing import DeletePlan, InsertPlan, UpdatePlan
 from tests.simulation.memory.expressions import EXECUTION, PARAMETERS, Env
 from tests.simulation.memory.froms import Compiler, Execution
-from tests.simulation.memory.selecting import SelectPlan
+from tests.simulation.memory.selecting import SelectPlan, UnionPlan
 
-Plan = SelectPlan | InsertPlan | UpdatePlan | DeletePlan
+Plan = SelectPlan | UnionPlan | InsertPlan | UpdatePlan | DeletePlan
 _PLANS: list[tuple[type, Any]] = [
     (Select, SelectPlan),
+    (CompoundSelect, UnionPlan),
     (Insert, InsertPlan),
     (Update, UpdatePlan),
     (Delete, DeletePlan),

@@ -1,4 +1,4 @@
-"""Claims never exceed a limit; reports change runs and tasks along their tables of edges and in no other way."""
+"""Reports change runs and tasks along their tables of edges and in no other way."""
 
 import itertools
 import json
@@ -14,105 +14,8 @@ from retrofill.domain.run import RunState as R
 from retrofill.domain.task_run import MACHINE as TASK
 from retrofill.domain.task_run import TaskState as T
 from retrofill.messages.runs import ErrorInfo, RunHeartbeat, RunReported, RunStaged, TaskReported
-from run_starter.decide import YIELD_SECONDS, Claim, Demand, RunOutcome, RunRow, claim, fold, free_slots, lose
+from run_starter.decide import RunOutcome, RunRow, fold, lose
 from run_starter.losses import Loss, and_one_more, failure, losses_of, stored
-
-# claiming
-
-
-def demand(own=(), pipeline=(), *, most=4, pipeline_most=4, rivals=(), free=10, yielded_for=0.0):
-    return Demand(
-        most, pipeline_most, frozenset(own), frozenset(pipeline) | frozenset(own), tuple(rivals), free, yielded_for
-    )
-
-
-@st.composite
-def demands(draw):
-    own = draw(st.sets(st.integers(1, 8)))
-    # The pipeline's slots are other numbers, and its live runs are those of the backfill and of others.
-    pipeline = draw(st.sets(st.integers(1, 12), min_size=len(own)))
-    return Demand(
-        backfill_limit=draw(st.integers(1, 8)),
-        pipeline_limit=draw(st.integers(1, 12)),
-        backfill_slots=frozenset(own),
-        pipeline_slots=frozenset(pipeline),
-        rivals=tuple(draw(st.lists(st.integers(0, 8), max_size=4))),
-        free_drivers=draw(st.integers(0, 10)),
-        yielded_for=draw(st.floats(0, 20)),
-    )
-
-
-@given(demands())
-def test_a_claim_never_exceeds_a_limit_nor_takes_a_slot_that_is_taken(given):
-    made = claim(given)
-    own, shared = [a for a, _ in made.slots], [b for _, b in made.slots]
-    assert len(made.slots) <= given.free_drivers
-    for slots, taken, limit in (
-        (own, given.backfill_slots, given.backfill_limit),
-        (shared, given.pipeline_slots, given.pipeline_limit),
-    ):
-        assert not slots or len(taken) + len(slots) <= limit
-        assert all(1 <= slot <= limit for slot in slots)
-        assert len(set(slots)) == len(slots)
-        assert not set(slots) & taken
-
-
-@given(demands())
-def test_a_claim_takes_all_there_is_but_what_it_leaves_to_poorer_rivals(given):
-    made = claim(given)
-    room = max(0, given.backfill_limit - len(given.backfill_slots))
-    shared = max(0, given.pipeline_limit - len(given.pipeline_slots))
-    most = min(room, shared, given.free_drivers)
-    poorer = len([live for live in given.rivals if live < len(given.backfill_slots)])
-    allowed = min(most, max(0, shared - poorer)) if given.yielded_for < 5 else most
-    assert len(made.slots) == allowed
-    assert made.left == (allowed < most)
-
-
-@given(taken=st.frozensets(st.integers(1, 20)), limit=st.integers(1, 20))
-def test_free_slots_are_the_lowest_and_with_the_taken_ones_hold_the_limit(taken, limit):
-    free = free_slots(taken, limit)
-    assert free == sorted(set(free) - taken)
-    assert len(free) == max(0, limit - len(taken))
-    assert all(slot in taken or slot in free for slot in range(1, (free[-1] if free else 0) + 1))
-
-
-def test_slots_are_given_lowest_first():
-    assert claim(demand(own=[2], pipeline=[1])).slots == ((1, 3), (3, 4))
-
-
-def test_after_a_limit_was_lowered_none_starts_until_it_holds_again():
-    assert claim(demand(own=[5, 6, 7], most=3, pipeline_most=20)).slots == ()
-    assert claim(demand(own=[6, 7], most=3, pipeline_most=20)).slots == ((1, 1),)
-
-
-@pytest.mark.parametrize(
-    ("rivals", "yielded_for", "started", "left"),
-    [
-        ((), 0.0, 2, False),
-        ((2,), 0.0, 2, False),  # as rich as this one
-        ((3,), 0.0, 2, False),
-        ((1,), 0.0, 1, True),
-        ((0, 1), 0.0, 0, True),
-        ((0, 1, 1), 4.999, 0, True),
-        ((0, 1, 1), YIELD_SECONDS, 2, False),
-        ((0, 1, 1), 60.0, 2, False),
-    ],
-)
-def test_a_slot_is_left_to_each_poorer_rival_for_five_seconds(rivals, yielded_for, started, left):
-    made = claim(demand(own=[1, 2], rivals=rivals, yielded_for=yielded_for))
-    assert (len(made.slots), made.left) == (started, left)
-
-
-def test_where_nothing_could_start_nothing_is_left():
-    assert claim(demand(own=[1, 2, 3, 4], rivals=(0,))) == Claim(())
-    assert claim(demand(own=[1], rivals=(0,), free=0)) == Claim(())
-
-
-def test_with_room_for_all_nobody_waits():
-    made = claim(demand(own=[1], rivals=(0,), most=2, pipeline_most=10))
-    assert (len(made.slots), made.left) == (1, False)
-
 
 # reports
 

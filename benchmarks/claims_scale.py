@@ -1,0 +1,232 @@
+"""What a freed slot costs when a thousand backfills of one pipeline wait for one. It counts; nothing here is timed."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+from sqlalchemy import Engine, text
+from tests.support.installation import PARTITIONS, Installation, daily
+from tests.support.statements import Recorded, recorded
+
+from benchmarks.core import Benchmark, Figure, figure
+from benchmarks.support.servers import installed, servers
+from retrofill.bus import metrics
+from retrofill.bus.envelope import Record
+from retrofill.bus.handler import Received
+from retrofill.bus.loop import LOOKS_A_PASS
+from retrofill.bus.service import Context
+from retrofill.bus.takeover import TopicIds
+from retrofill.bus.topics import RUN_STARTER, Topic
+from retrofill.bus.transaction import Transaction, shard_transaction
+from retrofill.messages.runs import Report, RunHeartbeat, RunReported
+from retrofill.store import runs as store
+from retrofill.store.engine import make_engine
+from run_starter.executors import Key, Launch
+from run_starter.handler import DRIVER_FREE, StarterHandler
+
+HISTORY_RUNS = 1_000_000
+WAITING = (1, 1000)
+SLOTS = 4
+FREED = 5
+# Counted by the server for this transaction alone: what was counted before it is flushed away.
+_ROWS_FETCHED = """
+SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)
+FROM pg_stat_xact_user_tables, pg_stat_force_next_flush() WHERE schemaname = 'retrofill'
+"""
+_PIPELINES = """
+INSERT INTO pipeline (name, definition, definition_hash, max_active_runs)
+SELECT n, jsonb_set(%(definition)s, '{name}', to_jsonb(n)), 'made', %(slots)s FROM unnest(ARRAY['old', 'many']) AS n
+"""
+_BACKFILLS = """
+INSERT INTO backfill (id, pipeline_no, pipeline, shard, state, covers, runs, max_active_runs, reprocess_behavior,
+                      run_backwards, on_run_failure, conf, definition, ended_at)
+SELECT p.name || '-' || n, p.no, p.name, 0, %(state)s,
+       tstzrange('2000-01-01Z'::timestamptz + n * %(runs)s * interval '1 hour',
+                 '2000-01-01Z'::timestamptz + (n + 1) * %(runs)s * interval '1 hour'),
+       %(runs)s, %(slots)s, 'none', false, 'pause', '{}', p.definition,
+       CASE WHEN %(state)s = 'succeeded' THEN clock_timestamp() END
+FROM pipeline AS p, generate_series(0, %(backfills)s - 1) AS n WHERE p.name = %(pipeline)s
+"""
+_RUNS = """
+INSERT INTO run (backfill_id, pipeline_no, interval_start, interval_end, position, state, attempt, started_at, finished_at)
+SELECT b.id, b.pipeline_no, lower(b.covers) + n * interval '1 hour', lower(b.covers) + (n + 1) * interval '1 hour', n,
+       CASE WHEN b.ended_at IS NULL THEN 'queued' ELSE 'succeeded' END, 1, b.ended_at, b.ended_at
+FROM backfill AS b, generate_series(0, %(runs)s - 1) AS n WHERE b.pipeline = %(pipeline)s
+"""
+
+
+@dataclass
+class Drivers:
+    """An executor that only remembers what it was given."""
+
+    launched: list[Launch] = field(default_factory=list)
+
+    def free(self) -> int:
+        """Drivers without a run."""
+        return SLOTS - len(self.launched)
+
+    def launch(self, launch: Launch) -> None:
+        """Take it."""
+        self.launched.append(launch)
+
+    def hosted(self) -> set[Key]:
+        """None that anybody would have to watch."""
+        return set()
+
+    def end(self, key: Key) -> None:
+        """Nothing is ended."""
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+@dataclass
+class Counted:
+    """What transactions cost."""
+
+    commits: int = 0
+    rows: int = 0
+    sent: Recorded = field(default_factory=Recorded)
+
+
+@dataclass
+class Owner:
+    """The owner of shard 0: the service's own handler, in the transactions in which the bus would call it."""
+
+    engine: Engine
+    handler: StarterHandler
+    drivers: Drivers
+    looks: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def transaction(self, counted: Counted) -> Iterator[Transaction]:
+        """One that counts itself."""
+        with shard_transaction(self.engine, RUN_STARTER, 0, 0, 900_000) as tx:
+            with recorded(self.engine) as sent:
+                yield tx
+            counted.rows += tx.conn.execute(text(_ROWS_FETCHED)).scalar_one()
+        counted.commits += 1
+        counted.sent.statements += sent.statements
+        self.add(tx.looks)
+
+    def add(self, looks: Mapping[str, float]) -> None:
+        """Remember what is to be looked at."""
+        for key, after in looks.items():
+            self.looks[key] = min(after, self.looks.get(key, after))
+
+    def look(self, counted: Counted) -> None:
+        """Look, pass by pass, until nothing is due any more."""
+        while due := [key for key, after in self.looks.items() if after <= 0]:
+            for keys in self.handler.together(list(self.handler.rank(due))[:LOOKS_A_PASS]):
+                for key in keys:
+                    del self.looks[key]
+                with self.transaction(counted) as tx:
+                    self.handler.look_at_all(tx, keys)
+
+    def end_one(self, counted: Counted) -> None:
+        """The first live run succeeds; its driver and its slot are free, and whoever waits is told."""
+        launch = self.drivers.launched.pop(0)
+        about = {"backfill_id": launch.backfill_id, "run_id": launch.run_id, "attempt": launch.attempt}
+        reports = [RunHeartbeat(**about), RunReported(**about, state="succeeded")]
+        with self.transaction(Counted()) as tx:
+            self.handler.handle(tx, [_received(report) for report in reports])
+        for channel, payload in ((store.SLOT_CHANNEL, self._pipeline_no()), (DRIVER_FREE, "")):
+            for looks in self.handler.notified(channel, payload, [0]).values():
+                self.add(looks)
+        self.look(counted)
+
+    def _pipeline_no(self) -> str:
+        with self.engine.connect() as conn:
+            return str(conn.execute(text("SELECT no FROM retrofill.pipeline WHERE name = 'many'")).scalar_one())
+
+
+def _received(report: Report) -> Received:
+    record = Record(Topic.RUN_REPORTS, 0, 0, report.backfill_id.encode(), report.encode(), {}, (), 0)
+    return Received(record, report.backfill_id, report, "ce")
+
+
+@contextmanager
+def owner(made: Installation) -> Iterator[Owner]:
+    """An owner of shard 0 that has looked at all that is there."""
+    settings = made.settings.acting_as(RUN_STARTER.name)
+    engine = make_engine(settings.dsn_of(RUN_STARTER.name), "bench")
+    drivers = Drivers()
+    ids = TopicIds(settings, RUN_STARTER, "bench")
+    context = Context(settings, RUN_STARTER, "bench", engine, ids, PARTITIONS, "bench", lambda: None, lambda *_: None)
+    gauges = set(metrics.REGISTRY._collector_to_names)
+    handler = StarterHandler(context, drivers)
+    try:
+        found = Owner(engine, handler, drivers)
+        with engine.connect() as conn:
+            found.add(handler.taken(conn, 0))
+        found.look(Counted())
+        yield found
+    finally:
+        handler.close()
+        engine.dispose()
+        for gauge in set(metrics.REGISTRY._collector_to_names) - gauges:
+            metrics.REGISTRY.unregister(gauge)
+
+
+def fill(made: Installation, waiting: int, history: int = HISTORY_RUNS) -> None:
+    """``waiting`` running backfills of one pipeline with ``SLOTS`` slots, and the finished runs of another."""
+    with made.session() as conn:
+        insert = partial(_insert, conn, definition=json.dumps(daily().as_json()), slots=SLOTS)
+        insert(_PIPELINES)
+        if history:
+            insert(_BACKFILLS, pipeline="old", state="succeeded", backfills=history // 1000, runs=1000)
+            insert(_RUNS, pipeline="old", runs=1000)
+        insert(_BACKFILLS, pipeline="many", state="running", backfills=waiting, runs=20)
+        insert(_RUNS, pipeline="many", runs=20)
+        conn.commit()
+        conn.autocommit = True
+        conn.execute("VACUUM ANALYZE")
+
+
+def _insert(conn: object, statement: str, **values: object) -> None:
+    conn.execute(statement.encode(), values)  # type: ignore[attr-defined]  # psycopg's own types are not at hand here
+
+
+def freed(made: Installation, waiting: int) -> Counted:
+    """What ``FREED`` freed slots cost, one after the other."""
+    fill(made, waiting)
+    counted = Counted()
+    with owner(made) as owned:
+        assert len(owned.drivers.launched) == SLOTS, "all slots are taken"
+        for _ in range(FREED):
+            owned.end_one(counted)
+            assert len(owned.drivers.launched) == SLOTS, "the slot was taken again"
+    return counted
+
+
+def run() -> Sequence[Figure]:
+    """One backfill that goes on by itself, and a thousand that wait for each other."""
+    figures = []
+    with servers() as on:
+        for waiting in WAITING:
+            with installed(on) as made:
+                counted = freed(made, waiting)
+            for what, count in (
+                ("commits", counted.commits),
+                ("statements", len(counted.sent.statements)),
+                ("rows fetched", counted.rows),
+            ):
+                figures.append(figure(f"{what}, {waiting:,} of one pipeline", "a freed slot", [count / FREED]))
+            shapes = Counter(statement.text.split("\n")[0][:90] for statement in counted.sent.statements)
+            assert shapes
+    return figures
+
+
+BENCHMARK = Benchmark(
+    "claims_scale",
+    f"what the run-starter does to give a freed slot to the next run, with {HISTORY_RUNS:,} finished runs in the tables, when"
+    " one backfill and when a thousand of one pipeline have runs to start",
+    "one backfill",
+    "the same for a thousand, but for a few rows",
+    run,
+)

@@ -1,0 +1,34 @@
+"""Cancelling backfills: their queued runs end, the drivers of their live ones are asked to."""
+
+from __future__ import annotations
+
+from sqlalchemy import RowMapping
+
+from retrofill.bus.faults import Conflict
+from retrofill.bus.topics import Topic
+from retrofill.bus.transaction import Transaction
+from retrofill.domain.run import RunState
+from retrofill.messages.runs import RunCancelled
+from retrofill.store import runs as store
+from retrofill.store.claims import next_queued
+from retrofill.store.clock import database_now
+from run_starter.endings import facts, resolve_deadlines
+
+CANCEL_CHUNK = 500
+
+
+def cancel(tx: Transaction, row: RowMapping) -> None:
+    """Cancel queued runs, a chunk a look so that other backfills go on; ask the drivers of live ones to end."""
+    store.notify(tx.conn, store.RUN_CHANNEL, store.mark_cancel_requested(tx.conn, row["id"]))
+    queued = next_queued(tx.conn, {row["id"]: CANCEL_CHUNK}).get(row["id"], [])
+    # Their end is dated under their locks: a watcher that has one of them may find its deadline missed until then.
+    store.lock(tx.conn, [each["id"] for each in queued])
+    now = database_now(tx.conn)
+    given = [{"id": each["id"], "attempt": each["attempt"]} for each in queued]
+    if store.move(tx.conn, RunState.CANCELLED, given, {"finished_at": now}, frm=[RunState.QUEUED]) != len(given):
+        raise Conflict("a queued run was taken by somebody else")
+    for each in queued:
+        tx.emit(Topic.RUN_EVENTS, row["id"], RunCancelled(**facts(each, row["pipeline"], now)))
+    resolve_deadlines(tx, [each["id"] for each in queued])
+    if len(queued) == CANCEL_CHUNK:
+        tx.look_at(f"b:{row['id']}")

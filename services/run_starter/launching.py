@@ -1,0 +1,64 @@
+"""From claimed rows to launches: what a driver is told, and the handing over once the claim has committed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import RowMapping
+
+from retrofill.bus.crash import crash_point
+from retrofill.bus.transaction import Transaction
+from retrofill.domain.pipeline import PipelineDefinition
+from retrofill.store import pipelines
+from run_starter.definitions import Definitions
+from run_starter.executors import Executor, Launch
+
+
+@dataclass(frozen=True)
+class Launching:
+    """The drivers of this instance. ``launched`` is called after each hand-over."""
+
+    executor: Executor
+    definitions: Definitions
+    lease_seconds: float
+    launched: Callable[[], None]
+
+    def launch_of(self, backfill: RowMapping, row: RowMapping, pipeline: PipelineDefinition, **more: Any) -> Launch:
+        """What a driver is told of ``row``, a run of ``backfill``."""
+        return Launch(
+            **{
+                "backfill_id": backfill["id"],
+                "run_id": row["id"],
+                "attempt": row["attempt"],
+                "pipeline": pipeline,
+                "interval_start": row["interval_start"],
+                "interval_end": row["interval_end"],
+                "conf": backfill["conf"],
+                "trace": backfill["traceparent"],
+                "lease_seconds": self.lease_seconds,
+                **more,
+            }
+        )
+
+    def definitions_now(self, tx: Transaction, rows: Sequence[RowMapping]) -> dict[str, PipelineDefinition]:
+        """What runs of these backfills that start now are made of: as planned, but with the latest code where they follow it.
+
+        Their pipelines are locked by the caller, so that nothing is applied meanwhile.
+        """
+        planned = self.definitions.of(tx.conn, [row["id"] for row in rows])
+        following = {row["id"]: row["pipeline_no"] for row in rows if row["code_follows"]}
+        if not following:
+            return planned
+        latest: Mapping[int, Any] = pipelines.codes(tx.conn, set(following.values()))
+        return planned | {
+            id: planned[id].model_copy(update={"code": latest[no]}) for id, no in following.items() if no in latest
+        }
+
+    def hand_over(self, launches: Sequence[Launch]) -> None:
+        """Give them to drivers; call it once what they are claimed by has committed."""
+        for each in launches:
+            self.executor.launch(each)
+        crash_point("claim:launched")
+        self.launched()
