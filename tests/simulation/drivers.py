@@ -43,7 +43,6 @@ class SimulatedExecutor:
         """Kill the driver."""
         driver = self.drivers.get(key)
         if driver is not None:
-            self.world.oracle.attempts.ended_by_host(driver)
             driver.die("ended by its host")
 
     def close(self) -> None:

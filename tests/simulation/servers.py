@@ -91,7 +91,9 @@ class Servers:
         world, random = self._world, self._world.random
         topic = random.choice(sorted({topic for service in world.services for topic in service.reads}))
         ce_id = f"poison-{len(world.poison)}"
-        key, value, kind = random.choice([self._garbage, self._of_no_kind, self._without_key, self._refused])(topic)
+        key, value, kind = random.choice(
+            [self._garbage, self._of_no_kind, self._without_key, self._refused, self._refused]
+        )(topic)
         headers: list[tuple[str, bytes | None]] = [("ce_id", ce_id.encode()), ("ce_source", ce_id.encode())]
         if kind is not None:
             headers.append(("ce_type", kind.encode()))
@@ -111,16 +113,15 @@ class Servers:
     def _refused(self, topic: Topic) -> tuple[bytes, bytes, str | None]:
         """It can be read, and no handler can do anything with it."""
         rows = self._world.database.rows("backfill")
-        if topic == Topic.RUN_REPORTS:
-            message: Message = RunHeartbeat(backfill_id="nobody", run_id=999_999, attempt=1)
-            return b"nobody", message.encode(), message.type
+        message: Message = RunHeartbeat(backfill_id="nobody", run_id=999_999, attempt=1)
         if topic == Topic.BACKFILL_REQUESTS and rows:
             # Another body under a known id.
             message = BackfillRequested.model_validate(
                 {"pipeline": "another", "from": "2020-01-01", "to": "2020-01-01", "triggered_by": "poison"}
             )
             return rows[0]["id"].encode(), message.encode(), message.type
-        return self._garbage(topic)
+        # Of a run that is not there, or on a topic where it does not belong.
+        return b"nobody", message.encode(), message.type
 
     def _key(self) -> bytes:
         return f"poison{self._world.random.randint(0, 9)}".encode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import count
+from typing import Any
 
 import pytest
 
@@ -30,6 +31,14 @@ def world() -> Iterator[World]:
         world.close()
 
 
+def begin(world: World, **more: Any) -> Scenario:
+    """A pipeline and a backfill of three runs, one at a time."""
+    world.publish(Topic.PIPELINES, "p", PipelineApplied(pipeline=daily("p", **more)))
+    request = {"pipeline": "p", "from": "2020-01-01", "to": "2020-01-03", "max_active_runs": 1}
+    world.publish(Topic.BACKFILL_REQUESTS, "b", BackfillRequested.model_validate(request))
+    return Scenario(world)
+
+
 def drain(world: World, scenario: Scenario) -> None:
     run_until_drained(world, scenario, world.scheduler.now + DRAIN_SECONDS)
     world.oracle.check_end()
@@ -45,9 +54,7 @@ def test_a_claim_whose_commit_was_not_answered_ends_with_its_lease(world: World)
             lost.append(task.process.name)
             raise errors.disconnected("server closed the connection unexpectedly")
 
-    scenario = Scenario(world)
-    scenario.apply()
-    scenario.request()
+    scenario = begin(world)
     world.scheduler.on_step = lose_the_answer
     drain(world, scenario)
     assert lost == ["run-starter-1"]
@@ -65,11 +72,9 @@ def test_a_message_that_became_a_dead_letter_does_no_harm(world: World, kind: st
         return LOST
 
     world.broker.spoil = spoil
-    scenario = Scenario(world)
-    scenario.apply()
-    scenario.request()
+    scenario = begin(world)
     if "Cancel" in kind:
-        world.publish(Topic.BACKFILL_REQUESTS, scenario.ids[0], BackfillCancelRequested())
+        world.publish(Topic.BACKFILL_REQUESTS, "b", BackfillCancelRequested())
     drain(world, scenario)
     assert world.lost, f"there was no {kind}"
 
@@ -84,9 +89,7 @@ def test_heartbeats_that_nobody_has_read_yet_are_a_sign_of_life(world: World) ->
             frozen.append(world.scheduler.now)
             world.freeze(starter, world.settings.lease_seconds + 2.0)
 
-    scenario = Scenario(world)
-    scenario.apply()
-    scenario.request()
+    scenario = begin(world)
     world.scheduler.on_step = freeze
     drain(world, scenario)
     assert frozen
@@ -103,9 +106,7 @@ def test_a_batch_whose_deletion_postgres_did_not_take_is_not_published_again(wor
             outages.append(task.process.name)
             world.servers.stop_postgres(3.0)
 
-    scenario = Scenario(world)
-    scenario.apply()
-    scenario.request()
+    scenario = begin(world)
     world.scheduler.on_step = stop
     drain(world, scenario)
     assert len(outages) == 3
@@ -113,14 +114,12 @@ def test_a_batch_whose_deletion_postgres_did_not_take_is_not_published_again(wor
 
 def test_a_command_waits_for_as_long_as_somebody_else_has_its_backfill(world: World) -> None:
     """``lock_timeout`` ends each try after a second. That says nothing against the message, however many there are."""
-    scenario = Scenario(world)
-    scenario.apply()
-    scenario.request()
+    scenario = begin(world)
     world.scheduler.run(lambda: bool(world.database.rows("backfill")))
     (row,) = [row for row in world.database.tables["backfill"].rows if row.committed]
     other = world.database.begin("somebody else")
     other.lock(row, NO_KEY_UPDATE)
-    world.publish(Topic.BACKFILL_REQUESTS, scenario.ids[0], BackfillCancelRequested())
+    world.publish(Topic.BACKFILL_REQUESTS, "b", BackfillCancelRequested())
     end = world.scheduler.now + 8.0
     world.scheduler.at(end, lambda: world.database.rollback(other))
     world.scheduler.run(lambda: world.scheduler.now >= end)
@@ -153,11 +152,8 @@ def _move_the_shard_in_the_middle_of_a_call(world: World) -> None:
 
     for service in world.services:
         world.start(service)
-    pipeline = daily("p", deadlines=[alert("now", "RUN_QUEUED_AT", 0.01, callback="page")])
-    world.publish(Topic.PIPELINES, "p", PipelineApplied(pipeline=pipeline))
-    scenario = Scenario(world)
-    request = {"pipeline": "p", "from": "2020-01-01", "to": "2020-01-01"}
-    world.publish(Topic.BACKFILL_REQUESTS, "b", BackfillRequested.model_validate(request))
+    deadlines = [alert("now", "BACKFILL_REQUESTED_AT", 0.01, callback="page")]
+    scenario = begin(world, deadlines=deadlines)
     world.scheduler.run(lambda: bool(world.database.rows("backfill")))
     world.scheduler.on_step = move
     drain(world, scenario)

@@ -103,16 +103,6 @@ class Attempts(Check):
         """A host answered its driver. ``over``: whether the attempt was over when it was asked."""
         self.require(not (over and answer), f"{what} of {launch.key} was answered with yes though it was over")
 
-    def ended_by_host(self, driver: Driver) -> None:
-        """A host ends a driver: not one that works, has a lease and was not asked to end."""
-        if driver not in self.world.at_work or not driver.works() or self.is_over(driver.launch):
-            return
-        jumped_at = self.database.jumps[-1][0]
-        if JUMPS_MAY_END_LEASES and jumped_at > self.world.scheduler.now - self.world.settings.lease_seconds:
-            return
-        row = self.row("run", "id", driver.launch.run_id)
-        self.require(row["cancel_requested"], f"its host ended a driver that works: {row}")
-
     def began(self, driver: Driver, at_work: list[Driver]) -> None:
         """A driver begins with the user's code."""
         run = driver.launch.run_id
