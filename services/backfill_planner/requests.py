@@ -10,6 +10,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
+from backfill_planner.slow import too_slow
 from backfill_planner.states import tell_state
 from retrofill.bus import metrics
 from retrofill.bus.arming import Armer
@@ -45,6 +46,8 @@ class Request:
     id: str
     body: BackfillRequested
     record: Record
+    # How often it was planned alone and did not end in time.
+    timed_out: int = 0
 
     @property
     def hash(self) -> str:
@@ -156,6 +159,9 @@ def _decide(
     found = intervals.of(stored, request.body)
     if isinstance(found, Rejection):
         return found
+    refused = too_slow(len(found) - 1, request.timed_out)
+    if refused is not None:
+        return refused
     history = planning.history(conn, stored.no, found[0], found[-1])
     return plan(stored.definition, found, history, request.body.reprocess_behavior, now)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
 import pytest
 from sqlalchemy import Engine
 from tests.support.installation import PARTITIONS, Installation, alert, daily
@@ -101,6 +102,36 @@ def test_deadlines_of_a_large_plan(installation: Installation, engine: Engine, b
         # One hint a shard: of the earliest.
         assert mine == of_shard
         assert sum(row["id"] in hinted for row in rows) == len(of_shard)
+
+
+# What a slow machine does: each statement that writes many runs takes longer than a transaction may.
+_SLOW = """
+CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF (SELECT count(*) FROM inserted) > 1000 THEN PERFORM pg_sleep(60); END IF;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER slow AFTER INSERT ON run REFERENCING NEW TABLE AS inserted FOR EACH STATEMENT EXECUTE FUNCTION slow();
+"""
+
+
+def test_a_plan_that_does_not_end_in_time_is_refused_and_keeps_nobody_waiting(installation: Installation) -> None:
+    role, database = PLANNER.role, installation.value("SELECT current_database()")
+    with psycopg.connect(installation.settings.dsn_of("owner"), autocommit=True) as conn:
+        conn.execute(f"ALTER ROLE {role} IN DATABASE {database} SET transaction_timeout = '3s'".encode())
+        conn.execute("SET search_path = retrofill")
+        conn.execute(_SLOW.encode())
+    installation.start("backfill-planner")
+    installation.apply(daily(schedule="* * * * *"))
+    # Of the same shard, one after the other.
+    ids = (id for n in range(1000) if partition_of(id := f"b-{n}", PARTITIONS) == 1)
+    large = installation.request("p", "2020-01-01", "2020-01-10", id=next(ids))
+    small = installation.request("p", "2021-01-01T00:00Z", "2021-01-01T00:09Z", id=next(ids))
+    answer = installation.outcome(large).body
+    assert (answer["type"], answer["reason"]) == ("BackfillRejected", "too_many_runs")
+    assert "14,400 data intervals" in answer["message"] and "split" in answer["message"]
+    assert installation.outcome(small).body["runs"] == 10
+    assert installation.events(Topic.DEAD_LETTERS) == []
 
 
 def _most_rows(parameters: Any) -> int:

@@ -36,7 +36,7 @@ from retrofill.domain.machine import Machine
 
 SCHEMA = "retrofill"
 # The newest migration: what these tables are made by, and the oldest schema that this release works with.
-REVISION = "0004"
+REVISION = "0009"
 metadata = MetaData(
     schema=SCHEMA,
     naming_convention={
@@ -300,14 +300,23 @@ deadline = Table(
     UniqueConstraint("run_id", "alert"),
     CheckConstraint("recovered_at IS NULL OR state = 'missed'", name="recovered_after_a_miss"),
     Index("deadline_of_backfill_key", "backfill_id", "alert", unique=True, postgresql_where=text("run_id IS NULL")),
-    Index("deadline_armed_idx", "shard", "due_at", postgresql_where=text("state = 'armed'")),
+    # The next moments of a shard. With the id, as very many of a plan may be due at the same moment.
+    Index("deadline_due_idx", "shard", "due_at", "id", postgresql_where=text("state = 'armed'")),
     Index(
         "deadline_armed_of_backfill_idx",
         "shard",
         "due_at",
         postgresql_where=text("state = 'armed' AND run_id IS NULL"),
     ),
-    Index("deadline_digest_id_idx", "digest_id", postgresql_where=text("digest_id IS NOT NULL")),
+    # The first misses of a digest, and how many there are.
+    Index(
+        "deadline_missed_in_digest_idx",
+        "digest_id",
+        "decided_at",
+        "due_at",
+        "id",
+        postgresql_where=text("digest_id IS NOT NULL"),
+    ),
 )
 
 # Misses of one alert that are collected into one event. Its id is that of the deadline that opened it, so its shard is
