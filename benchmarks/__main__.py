@@ -9,7 +9,7 @@ from importlib import import_module
 from benchmarks.core import Benchmark, Figure
 from benchmarks.report import OWN
 
-NAMES = ("accept", "start", "orchestrate", "spark", "deadline", "bus", "idle", "growth", "recover", "size")
+NAMES = ("accept", "start", "orchestrate", "spark", "deadline", "bus", "idle", "growth", "recover", "size", "plan")
 
 
 def main(names: list[str]) -> int:

@@ -122,6 +122,8 @@ backfill = Table(
     Column("traceparent", Text),
     Column("cancel_cause", Text),
     Column("ended_at", Moment),
+    # When the purge began that took all of it that can go.
+    Column("purged_at", Moment),
     _lock_only(),
     _known_state(backfill_domain.MACHINE),
     _ended_exactly_when_terminal(backfill_domain.MACHINE, "ended_at"),
@@ -143,6 +145,19 @@ backfill = Table(
     ),
     Index("backfill_pipeline_idx", "pipeline", "requested_at"),
     Index("backfill_requested_idx", "requested_at"),
+    # What a purge has not been through, in the order of the ends.
+    Index(
+        "backfill_to_purge_idx", "ended_at", "id", postgresql_where=text("ended_at IS NOT NULL AND purged_at IS NULL")
+    ),
+    # When the last purge was, and which of those that it was through overlap with a later backfill.
+    Index("backfill_purged_at_idx", "purged_at", postgresql_where=text("purged_at IS NOT NULL")),
+    Index(
+        "backfill_purged_idx",
+        text("int8range(pipeline_no, pipeline_no, '[]')"),
+        "covers",
+        postgresql_using="gist",
+        postgresql_where=text("purged_at IS NOT NULL"),
+    ),
 )
 
 # One id, one outcome (invariant 2): the key refuses a second one.
