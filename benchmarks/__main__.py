@@ -9,6 +9,7 @@ from importlib import import_module
 from benchmarks.core import Benchmark, Figure
 from benchmarks.report import OWN
 
+# The last two fill tables with millions of rows first.
 NAMES = (
     "accept",
     "start",
@@ -20,6 +21,7 @@ NAMES = (
     "growth",
     "recover",
     "size",
+    "plan",
     "claims_scale",
 )
 

@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 from backfill_planner import commands, endings
 from backfill_planner.known import ReadToEnd
 from backfill_planner.requests import Intervals, Request, answer_request
+from backfill_planner.slow import TimedOut
 from retrofill.bus.faults import Poison
 from retrofill.bus.handler import Hold, QuietHandler, Received
 from retrofill.bus.rechecks import ALL_ACTIVE, EVERY_SECONDS, look_at_all_active
@@ -36,6 +37,7 @@ class PlannerHandler(QuietHandler):
     def __init__(self, context: Context) -> None:
         self._context = context
         self._intervals = Intervals(context.settings.max_plan_runs)
+        self._timed_out = TimedOut()
         self._read_to_end = ReadToEnd(context.topic_ids.ends, context.partitions)
 
     def admit(self, received: Sequence[Received]) -> Mapping[str, Hold]:
@@ -72,15 +74,16 @@ class PlannerHandler(QuietHandler):
         for one in received:
             match one.message:
                 case BackfillRequested() as body:
-                    known[one.key] = answer_request(
-                        tx,
-                        Request(one.key, body, one.record),
-                        known,
-                        stored.get(body.pipeline),
-                        self._intervals,
-                        self._context.settings,
-                        self._context.partitions,
-                    )
+                    with self._timed_out.counted(one.key, alone=len(received) == 1):
+                        known[one.key] = answer_request(
+                            tx,
+                            Request(one.key, body, one.record, self._timed_out.times(one.key)),
+                            known,
+                            stored.get(body.pipeline),
+                            self._intervals,
+                            self._context.settings,
+                            self._context.partitions,
+                        )
                 case BackfillPauseRequested() | BackfillResumeRequested() | BackfillCancelRequested() as command:
                     commands.follow(tx, one, command)
                 case other:

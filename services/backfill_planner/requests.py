@@ -10,6 +10,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
+from backfill_planner.slow import too_slow
 from backfill_planner.states import tell_state
 from retrofill.bus import metrics
 from retrofill.bus.arming import Armer
@@ -19,9 +20,9 @@ from retrofill.bus.faults import Poison
 from retrofill.bus.partitioning import partition_of
 from retrofill.bus.topics import Topic
 from retrofill.bus.transaction import Transaction
-from retrofill.domain.alert import AT_PLANNING, DeadlineAlert, Reference, finish_by
+from retrofill.domain.alert import AT_PLANNING, OF_BACKFILL, finish_by
 from retrofill.domain.backfill import BackfillState
-from retrofill.domain.deadline import alerts_counting_from, arm
+from retrofill.domain.deadline import alerts_counting_from, arm, due_at_planning
 from retrofill.domain.planning import Plan, Reason, Rejection, find_boundaries, past_finish_by, plan, unknown_pipeline
 from retrofill.messages.backfills import BackfillPlanned, BackfillRejected, BackfillRequested
 from retrofill.messages.base import REGISTRY
@@ -45,6 +46,8 @@ class Request:
     id: str
     body: BackfillRequested
     record: Record
+    # How often it was planned alone and did not end in time.
+    timed_out: int = 0
 
     @property
     def hash(self) -> str:
@@ -156,6 +159,9 @@ def _decide(
     found = intervals.of(stored, request.body)
     if isinstance(found, Rejection):
         return found
+    refused = too_slow(len(found) - 1, request.timed_out)
+    if refused is not None:
+        return refused
     history = planning.history(conn, stored.no, found[0], found[-1])
     return plan(stored.definition, found, history, request.body.reprocess_behavior, now)
 
@@ -191,7 +197,7 @@ def _write(
     crash_point("plan:backfill-written")
     planning.insert_runs(tx.conn, request.id, stored.no, made, now, backwards=body.run_backwards)
     crash_point("plan:runs-written")
-    _arm_deadlines(tx, request, stored, now, partitions)
+    _arm_deadlines(tx, request, stored, made, now, partitions)
     crash_point("plan:deadlines-written")
     return BackfillPlanned(
         backfill_id=request.id,
@@ -205,30 +211,18 @@ def _write(
     )
 
 
-def _arm_deadlines(tx: Transaction, request: Request, stored: StoredPipeline, now: datetime, partitions: int) -> None:
+def _arm_deadlines(
+    tx: Transaction, request: Request, stored: StoredPipeline, made: Plan, now: datetime, partitions: int
+) -> None:
     """The deadlines whose moments are known now: the runs were queued just now, the backfill was requested just now."""
     definition = stored.definition
     armer = Armer(tx, request.id, definition.name, partitions, now)
-    for alert in alerts_counting_from(definition.deadlines, Reference.BACKFILL_REQUESTED_AT):
+    for alert in alerts_counting_from(definition.deadlines, *OF_BACKFILL):
         armer.arm(alert, [Subject(None, arm(alert, now, now))])
     if request.body.finish_by is not None:
         alert = finish_by(request.body.finish_by, request.body.finish_by_callback)
         armer.arm(alert, [Subject(None, arm(alert, request.body.finish_by, now))])
     of_runs = alerts_counting_from(definition.deadlines, *AT_PLANNING)
-    runs = planning.run_starts(tx.conn, request.id) if of_runs else []
+    starts = made.starts(backwards=request.body.run_backwards) if of_runs else []
     for alert in of_runs:
-        armer.arm(
-            alert, [Subject(id, arm(alert, _reference(alert, logical_date, now), now)) for id, logical_date in runs]
-        )
-
-
-def _reference(alert: DeadlineAlert, logical_date: datetime, now: datetime) -> datetime:
-    """The moment that ``alert`` counts from, for a run planned at ``now``."""
-    match alert.reference:
-        case Reference.LOGICAL_DATE:
-            return logical_date
-        case Reference.FIXED_DATETIME:
-            assert alert.at is not None  # validated
-            return alert.at
-        case _:
-            return now
+        armer.arm_planned(alert, due_at_planning(alert, now), starts)

@@ -54,9 +54,15 @@ def missed(row: Row, told: Mapping[str, Any]) -> DeadlineMissed:
 
 
 def digest(
-    window: Mapping[str, Any], callback: str | None, told: Sequence[Mapping[str, Any]], now: datetime, max_bytes: int
+    window: Mapping[str, Any],
+    callback: str | None,
+    told: Sequence[Mapping[str, Any]],
+    count: int,
+    now: datetime,
+    max_bytes: int,
 ) -> list[DeadlinesMissed]:
-    """The event of all misses of a window; in several parts where one would not fit ``max_bytes``."""
+    """The event of the ``count`` misses of a window, with the first ones; in several parts where one would not fit
+    ``max_bytes``."""
     parts = list(_parts([DeadlineFacts(**each) for each in told], max_bytes - HEAD_BYTES))
     return [
         DeadlinesMissed(
@@ -65,7 +71,8 @@ def digest(
             pipeline=window["pipeline"],
             opened_at=window["opened_at"],
             closed_at=now,
-            count=len(told),
+            count=count,
+            not_listed=count - len(told),
             part=number,
             parts=len(parts),
             missed=part,

@@ -21,16 +21,22 @@ from retrofill.store import deadlines
 # What is looked at: the armed deadlines of the shard whose moment came, and with its id one of which it was told.
 DUE = "due"
 TOLD = "told:"
+# A walk through the armed deadlines of the shard after it was taken over, window by window, so that others are not kept
+# waiting: what it looks for is decided at its moment anyway.
+LEFT = "left"
+LEFT_SECONDS = 0.2
 # A deadline about what somebody else has locked is looked at again this soon.
 AGAIN_SECONDS = 0.1
 
 
 class WatcherHandler(QuietHandler):
-    """The deadline-watcher. It keeps nothing of its own: one probe of an index tells the next moment of a shard."""
+    """The deadline-watcher. One probe of an index tells the next moment of a shard."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._set_aside = SetAside()
+        # How far the walk through each shard is.
+        self._left: dict[int, deadlines.Place] = {}
         metrics.register(
             metrics.Polled(
                 "retrofill_deadlines", "Deadlines that wait: armed, and of these overdue", "state", self._count
@@ -62,6 +68,9 @@ class WatcherHandler(QuietHandler):
         if key.startswith(TOLD):
             self._look_at_one(tx, int(key.removeprefix(TOLD)))
             return
+        if key == LEFT:
+            self._look_at_left(tx)
+            return
         # First, so that what is missed now opens the next window and does not lengthen one that is over.
         close_due(tx)
         but = self._set_aside.ids()
@@ -69,6 +78,17 @@ class WatcherHandler(QuietHandler):
         self._set_aside.judge(tx, rows)
         earliest, now = deadlines.next_moment(tx.conn, tx.partition, self._set_aside.ids())
         tx.look_at(DUE, seconds_to_next(earliest, now, more=len(rows) >= deadlines.BATCH))
+
+    def _look_at_left(self, tx: Transaction) -> None:
+        """A former owner meant to come back to some; they need not wait for a far moment."""
+        left, place = deadlines.left_armed(tx.conn, tx.partition, self._left.get(tx.partition, deadlines.START))
+        for id in left:
+            tx.look_at(f"{TOLD}{id}")
+        if place is None:
+            tx.after_commit.append(lambda: self.lost(tx.partition))
+        else:
+            tx.after_commit.append(lambda: self._left.update({tx.partition: place}))
+            tx.look_at(LEFT, LEFT_SECONDS)
 
     def _look_at_one(self, tx: Transaction, id: int) -> None:
         rows = deadlines.lock_named(tx.conn, tx.partition, [id])
@@ -87,6 +107,11 @@ class WatcherHandler(QuietHandler):
         with self._context.engine.connect() as conn:
             return deadlines.count_waiting(conn)
 
-    def taken(self, conn: Connection, partition: int) -> Mapping[str, float]:
+    def taken(self, conn: Connection, partition: int) -> Mapping[str, float]:  # noqa: ARG002 - nothing is read here
         """Look at once: moments may have passed while nobody watched, and a former owner meant to come back to some."""
-        return {DUE: 0.0} | {f"{TOLD}{id}": 0.0 for id in deadlines.left_armed(conn, partition)}
+        self.lost(partition)
+        return {DUE: 0.0, LEFT: 0.0}
+
+    def lost(self, partition: int) -> None:
+        """Whoever takes it next walks from the beginning."""
+        self._left.pop(partition, None)

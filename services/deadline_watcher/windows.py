@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import RowMapping, text
+from sqlalchemy import RowMapping
 
 from deadline_watcher import events
 from deadline_watcher.verdicts import call, task_ends
@@ -11,7 +11,8 @@ from retrofill.bus.transaction import Transaction
 from retrofill.store import deadlines, digests
 from retrofill.store.clock import database_now
 
-MAKING_SECONDS = 60
+# A digest lists so many of its misses; the others are rows of ``deadline`` with its ``digest_id``.
+LISTED = 1_000
 
 
 def close_due(tx: Transaction) -> None:
@@ -21,11 +22,11 @@ def close_due(tx: Transaction) -> None:
 
 
 def _close(tx: Transaction, window: RowMapping) -> None:
-    # However many they are: between this and the next statement the session is idle while the event is made.
-    tx.conn.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = '{MAKING_SECONDS}s'"))
-    rows = deadlines.of_digest(tx.conn, window["id"])
     now = database_now(tx.conn)
     digests.close(tx.conn, window["id"], now)
+    # Nobody can join any more. However many did, so much is read and told.
+    count = deadlines.count_of_digest(tx.conn, window["id"])
+    rows = deadlines.of_digest(tx.conn, window["id"], LISTED)
     tasks = task_ends(tx, rows)
     backfills = deadlines.backfill_facts(tx.conn, {row["backfill_id"] for row in rows})
     told = [
@@ -33,11 +34,10 @@ def _close(tx: Transaction, window: RowMapping) -> None:
         | {"recovered_at": row["recovered_at"]}
         for row in rows
     ]
-    lead = next(row for row in rows if row["id"] == window["id"])
-    parts = events.digest(dict(window), lead["callback"], told, now, tx.max_message_bytes)
+    lead = rows[0]
+    parts = events.digest(dict(window), lead["callback"], told, count, now, tx.max_message_bytes)
     for part in parts:
         tx.emit(Topic.DEADLINE_MISSED, window["id"], part)
     if lead["callback"] is not None:
-        first = next(each for each in told if each["deadline_id"] == window["id"])
         timezone = backfills[lead["backfill_id"]].timezone
-        call(tx, [events.callback(lead, first, parts[0], timezone, len(rows))])
+        call(tx, [events.callback(lead, told[0], parts[0], timezone, count)])

@@ -72,10 +72,12 @@ class Purge:
 
     def _all_pages(self, conn: Connection, export: Export | None) -> Purged:
         sofar = Purged(store.cutoff(conn, self.older_than))
-        page = store.next_page(conn, sofar.cutoff, "", self.page_backfills)
-        while page is not None:
+        if not self.dry_run:
+            store.look_again(conn)
+        after = store.Place()
+        while page := store.next_page(conn, sofar.cutoff, after, self.page_backfills, again=self.dry_run):
             self._page(page, sofar, export)
-            page = store.next_page(conn, sofar.cutoff, page.last, self.page_backfills)
+            after = page.last
         return sofar
 
     def _page(self, found: store.Page, sofar: Purged, export: Export | None) -> None:
@@ -89,7 +91,16 @@ class Purge:
                 while gone := self._batch(kind, page, sofar, export):
                     sofar.rows[kind.table.name] += gone
                     self.told(sofar)
+        if not self.dry_run:
+            self._done(page, sofar)
         self.told(sofar)
+
+    def _done(self, page: store.Page, sofar: Purged) -> None:
+        """What is left of the page stays until a later run takes its place: the next purge passes over it."""
+        with self.engine.begin() as conn:
+            # Whoever had a row locked, or changed it, leaves it to the next purge.
+            if not any(store.count(conn, kind, page) for kind in store.KINDS):
+                store.done(conn, page, sofar.cutoff + self.older_than)
 
     def _settled(self, page: store.Page, sofar: Purged) -> store.Page:
         """The page without the backfills that have to wait."""

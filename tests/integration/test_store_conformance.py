@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from sqlalchemy import delete, func, insert, select, text, update
 from sqlalchemy.dialects.postgresql import insert as pg_insert
-from tests.support.installation import Installation, Servers, alert, daily
+from tests.support.installation import PARTITIONS, Installation, Servers, alert, daily
 from tests.support.sessions import MemoryStore, RealStore, Step, commit, rollback, told
 
 from retrofill.bus import outbox
 from retrofill.domain.alert import DeadlineAlert
 from retrofill.domain.backfill import BackfillState
-from retrofill.domain.deadline import Arming, DeadlineState
+from retrofill.domain.deadline import Arming, DeadlineState, due_at_planning
 from retrofill.domain.planning import Plan, find_boundaries, plan
 from retrofill.domain.run import RunState
 from retrofill.store import (
@@ -156,7 +156,6 @@ def test_a_backfill_from_plan_to_end(both: Both) -> None:
     both.play(
         *BASE,
         ("a", lambda conn: planning.history(conn, 1, START, START + 2 * DAY)),
-        ("a", lambda conn: planning.run_starts(conn, "b1")),
         ("a", lambda conn: backfills.lock_free(conn, ["b1", "b2"])),
         ("a", lambda conn: claims.lock_pipelines(conn, [1, 9])),
         ("a", lambda conn: (claims.taken_slots(conn, [1]), claims.claimants(conn, 0, {1: 1}, ["b1", "b2"]))),
@@ -256,6 +255,8 @@ def test_deadlines_digests_and_callbacks(both: Both) -> None:
         ("a", lambda conn: deadlines.lock_due(conn, 0)),
         ("a", lambda conn: deadlines.lock_due(conn, 0, [1], 1)),
         ("a", lambda conn: deadlines.lock_named(conn, 0, [2, 3])),
+        ("a", lambda conn: deadlines.left_armed(conn, 0, deadlines.START, 1)),
+        ("a", lambda conn: deadlines.left_armed(conn, 0, deadlines.left_armed(conn, 0, deadlines.START, 1)[1])),
         ("a", lambda conn: deadlines.next_moment(conn, 0, [1])),
         ("a", lambda conn: deadlines.count_waiting(conn)),
         ("a", lambda conn: (deadlines.open_of_runs(conn, [1, 2, 3]), deadlines.open_of_backfill(conn, "b1"))),
@@ -263,7 +264,14 @@ def test_deadlines_digests_and_callbacks(both: Both) -> None:
         ("a", lambda conn: digests.join(conn, kind, 2, 0)),
         ("a", lambda conn: (digests.lock_due(conn, 0), digests.hold_open(conn, [1, 2]))),
         ("a", lambda conn: deadlines.end(conn, DeadlineState.MISSED, [{"id": 1, "digest_id": 1}], NOW)),
-        ("a", lambda conn: (deadlines.late(conn, 0, [1, 2]), deadlines.of_digest(conn, 1))),
+        (
+            "a",
+            lambda conn: (
+                deadlines.late(conn, 0, [1, 2]),
+                deadlines.of_digest(conn, 1, 2),
+                deadlines.count_of_digest(conn, 1),
+            ),
+        ),
         ("a", lambda conn: (deadlines.recover(conn, {1: NOW, 2: NOW}), deadlines.recover(conn, {1: NOW}))),
         ("a", lambda conn: digests.close(conn, 1, NOW)),
         (
@@ -292,6 +300,24 @@ def test_deadlines_digests_and_callbacks(both: Both) -> None:
         ("a", commit),
     )
     both.same_tables(t.deadline, t.deadline_digest, t.callback)
+
+
+def test_deadlines_of_a_plan(both: Both) -> None:
+    steps: list[Step] = []
+    for name, fire in (("x", False), ("y", True)):
+        rule = DeadlineAlert.model_validate(alert(name, "LOGICAL_DATE", 1.5, fire_if_past=fire))
+        due = due_at_planning(rule, START + DAY)
+        steps.append(
+            (
+                "a",
+                lambda conn, rule=rule, due=due: arming.insert_planned(
+                    conn, "b1", "p", rule, due, 1, arming.reserve_ids(conn, 2), PARTITIONS
+                ),
+            )
+        )
+    both.play(*BASE, *steps, ("a", commit))
+    both.same_tables(t.deadline)
+    assert len(both.memory.play([("a", lambda conn: conn.execute(select(t.deadline.c.id)).all())])[0]) == 4
 
 
 def test_the_outbox_and_the_relay_row(both: Both) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Literal
@@ -44,12 +45,24 @@ R = Reference
 # Armed with the backfill; the others when a run or task starts for the first time.
 AT_PLANNING = (R.RUN_QUEUED_AT, R.LOGICAL_DATE, R.FIXED_DATETIME)
 AT_RUN_START = (R.RUN_STARTED_AT, R.AVERAGE_RUNTIME)
+AT_TASK_START = (R.TASK_STARTED_AT,)
+# Of the whole backfill, armed with it.
+OF_BACKFILL = (R.BACKFILL_REQUESTED_AT,)
 # Which reference takes which arguments.
 ARGUMENTS: dict[Reference, tuple[str, ...]] = {
     R.FIXED_DATETIME: ("at",),
     R.AVERAGE_RUNTIME: ("last_n", "min_runs"),
     R.TASK_STARTED_AT: ("task",),
 }
+
+
+def check_handled(handled: Iterable[Reference], wanted: Iterable[Reference] = R) -> None:
+    """Every reference has somebody who arms it: whoever adds one finds out at import. Raises ``NotImplementedError``."""
+    if left := set(wanted) ^ set(handled):
+        raise NotImplementedError(f"nobody arms deadlines that count from {', '.join(sorted(left))}")
+
+
+check_handled([*AT_PLANNING, *AT_RUN_START, *AT_TASK_START, *OF_BACKFILL])
 
 KIND = "Which kind of callback this is"
 

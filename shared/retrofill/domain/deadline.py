@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-from retrofill.domain.alert import DeadlineAlert, Reference
+from retrofill.domain.alert import AT_PLANNING, DeadlineAlert, Reference, check_handled
 from retrofill.domain.machine import machine
 
 
@@ -50,11 +50,45 @@ class Arming:
     reason: str | None = None
 
 
+PAST = "already past when it was armed"
+
+
+@dataclass(frozen=True)
+class Due:
+    """When the deadlines of one alert are due, for all runs of a plan: at ``fixed``, or ``after`` each logical date."""
+
+    now: datetime
+    fixed: datetime | None = None
+    after: timedelta = timedelta()
+
+    def at(self, logical_date: datetime) -> datetime:
+        """The moment for one run."""
+        return _after(logical_date, self.after) if self.fixed is None else self.fixed
+
+
+def due_at_planning(alert: DeadlineAlert, now: datetime) -> Due:
+    """When an alert that counts from one of ``AT_PLANNING`` is due, for runs that are planned at ``now``."""
+    return _DUE[alert.reference](alert, now, timedelta(seconds=alert.interval_seconds))
+
+
+def _fixed(alert: DeadlineAlert, now: datetime, after: timedelta) -> Due:
+    assert alert.at is not None  # validated
+    return Due(now, _after(alert.at, after))
+
+
+_DUE: dict[Reference, Callable[[DeadlineAlert, datetime, timedelta], Due]] = {
+    Reference.RUN_QUEUED_AT: lambda _, now, after: Due(now, _after(now, after)),
+    Reference.LOGICAL_DATE: lambda _, now, after: Due(now, after=after),
+    Reference.FIXED_DATETIME: _fixed,
+}
+check_handled(_DUE, AT_PLANNING)
+
+
 def arm(alert: DeadlineAlert, reference_at: datetime, now: datetime) -> Arming:
     """Arm ``alert`` for a reference moment; a moment already past is void unless the alert says ``fire_if_past``."""
-    due_at = _after(reference_at, alert.interval_seconds)
+    due_at = _after(reference_at, timedelta(seconds=alert.interval_seconds))
     if due_at <= now and not alert.fire_if_past:
-        return Arming(due_at, S.VOID, "already past when it was armed")
+        return Arming(due_at, S.VOID, PAST)
     return Arming(due_at, S.ARMED)
 
 
@@ -118,9 +152,9 @@ FIRST = datetime(2, 1, 1, tzinfo=UTC)
 LAST = datetime(9998, 12, 31, tzinfo=UTC)
 
 
-def _after(moment: datetime, seconds: float) -> datetime:
-    """``moment`` plus ``seconds`` in UTC, kept a year inside the calendar."""
+def _after(moment: datetime, interval: timedelta) -> datetime:
+    """``moment`` plus ``interval`` in UTC, kept a year inside the calendar."""
     try:
-        return min(max(moment + timedelta(seconds=seconds), FIRST), LAST).astimezone(UTC)
+        return min(max(moment + interval, FIRST), LAST).astimezone(UTC)
     except OverflowError:
-        return LAST if (seconds or moment.year - FIRST.year) > 0 else FIRST
+        return LAST if (interval.total_seconds() or moment.year - FIRST.year) > 0 else FIRST

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import itertools
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -78,12 +78,17 @@ class Plan:
     @property
     def runs(self) -> int:
         """How many intervals get a run."""
-        return sum(reason is None for reason in self.left_out)
+        return self.left_out.count(None)
 
     @property
     def left_out_counts(self) -> dict[str, int]:
         """Intervals without a run, by reason."""
         return dict(Counter(str(reason) for reason in self.left_out if reason is not None))
+
+    def starts(self, *, backwards: bool) -> list[datetime]:
+        """The logical dates of the runs in the order in which they start."""
+        found = [start for start, reason in zip(self.boundaries, self.left_out, strict=False) if reason is None]
+        return found[::-1] if backwards else found
 
 
 def unknown_pipeline(name: str, known: Iterable[str]) -> Rejection:
@@ -143,24 +148,34 @@ def plan(
             winner.id,
         )
     start, end = _pipeline_dates(pipeline)
-    left_out: list[LeftOut | None] = []
-    for begin, over in itertools.pairwise(found):
-        if begin < start or begin > end:
-            left_out.append(LeftOut.OUTSIDE_DATES)
-        elif over > now:
-            left_out.append(LeftOut.NOT_OVER_YET)
-        elif begin in history.unfinished:
-            left_out.append(LeftOut.IN_FLIGHT)
-        elif _is_done(history.finished.get(begin), reprocess):
-            left_out.append(LeftOut.ALREADY_EXISTS)
-        else:
-            left_out.append(None)
+    # The boundaries rise, so where the pipeline's dates and the present end is found without a look at each of them.
+    last = len(found) - 1
+    first_inside = bisect_left(found, start, 0, last)
+    first_beyond = max(first_inside, bisect_right(found, end, 0, last))
+    first_not_over = min(max(first_inside, bisect_right(found, now) - 1), first_beyond)
+    left_out: list[LeftOut | None] = [LeftOut.OUTSIDE_DATES] * first_inside
+    left_out += _by_history(found[first_inside:first_not_over], history, reprocess)
+    left_out += [LeftOut.NOT_OVER_YET] * (first_beyond - first_not_over)
+    left_out += [LeftOut.OUTSIDE_DATES] * (last - first_beyond)
     made = Plan(found, left_out)
     if made.runs == 0:
         why = ", ".join(f"{count:,} {reason}" for reason, count in made.left_out_counts.items())
         hint = _nothing_hint(made, reprocess)
         return Rejection(Reason.NOTHING_TO_RUN, f"nothing to run: of {len(left_out):,} data intervals {why}{hint}")
     return made
+
+
+def _by_history(starts: Sequence[datetime], history: History, reprocess: ReprocessBehavior) -> Iterable[LeftOut | None]:
+    if not history.unfinished and not history.finished:
+        return [None] * len(starts)
+    return (
+        LeftOut.IN_FLIGHT
+        if begin in history.unfinished
+        else LeftOut.ALREADY_EXISTS
+        if _is_done(history.finished.get(begin), reprocess)
+        else None
+        for begin in starts
+    )
 
 
 def _is_done(finished: str | None, reprocess: ReprocessBehavior) -> bool:

@@ -60,7 +60,8 @@ class DeadlineMissed(DeadlineFacts, Message):
 class DeadlinesMissed(Message):
     """The digest of an alert: all of its deadlines that were missed in a window, each in one digest only.
 
-    A digest of very many comes in several parts.
+    A digest lists the first thousand, in several parts where they do not fit into one message; ``count`` is of all. The
+    others are in Postgres: rows of ``deadline`` with this ``digest_id``.
     """
 
     type: Literal["DeadlinesMissed"] = "DeadlinesMissed"
@@ -69,7 +70,8 @@ class DeadlinesMissed(Message):
     pipeline: PipelineName
     opened_at: Moment = Field(description="When its first miss was decided, by the database's clock")
     closed_at: Moment = Field(description="When its window ended, by the database's clock")
-    count: int = Field(description="Deadlines in all parts")
+    count: int = Field(description="Deadlines that were missed in the window, listed or not")
+    not_listed: int = Field(0, description="How many of them are in no part, as they are too many")
     part: int = Field(1, description="Which part this is, from 1")
     parts: int = Field(1, description="How many parts there are")
     missed: list[DeadlineFacts] = Field(description="The deadlines of this part")

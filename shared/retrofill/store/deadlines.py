@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import (
@@ -22,10 +22,10 @@ from sqlalchemy import (
     func,
     insert,
     literal,
-    not_,
     null,
     or_,
     select,
+    tuple_,
     update,
 )
 from sqlalchemy.dialects.postgresql import JSONB
@@ -138,17 +138,38 @@ def armed(conn: Connection, shard: int, ids: Collection[int]) -> list[int]:
     return list(conn.execute(select(_d.id).where(which).order_by(_d.id)).scalars())
 
 
-def left_armed(conn: Connection, shard: int, limit: int = BATCH) -> list[int]:
-    """Armed deadlines about what has ended already, but for those that wait for their moment to fire on a failure."""
-    found: list[int] = []
-    for about, key, ended_at in (
-        (run, _d.run_id == run.c.id, run.c.finished_at),
-        (backfill, _WHOLE, backfill.c.ended_at),
+@dataclass(frozen=True)
+class Place:
+    """Where a walk through the armed deadlines of a shard is, in the order of their moments."""
+
+    due_at: datetime
+    id: int
+
+
+START = Place(datetime.min.replace(tzinfo=UTC) + timedelta(days=366), 0)
+
+
+def left_armed(conn: Connection, shard: int, after: Place, limit: int = BATCH) -> tuple[list[int], Place | None]:
+    """Of the next ``limit`` armed deadlines those about what has ended already, but for those that wait for their moment
+    to fire on a failure; and where to go on, ``None`` at the end."""
+    place = tuple_(_d.due_at, _d.id) > tuple_(literal(after.due_at, Moment), literal(after.id, BigInteger))
+    window = conn.execute(
+        select(_d.id, _d.due_at, _d.run_id, _d.backfill_id, _d.fire_on_failure)
+        .where(_d.shard == shard, _ARMED, place)
+        .order_by(_d.due_at, _d.id)
+        .limit(limit)
+    ).all()
+    ended: dict[int | str, str] = {}
+    for about, ended_at, keys in (
+        (run, run.c.finished_at, {row.run_id for row in window if row.run_id is not None}),
+        (backfill, backfill.c.ended_at, {row.backfill_id for row in window if row.run_id is None}),
     ):
-        waits = and_(_d.fire_on_failure, about.c.state != literal(str(RunState.SUCCEEDED)))
-        which = and_(_d.shard == shard, _ARMED, ended_at.is_not(None), not_(waits))
-        found += conn.execute(select(_d.id).join_from(deadline, about, key).where(which).limit(limit)).scalars()
-    return found
+        if keys:
+            which = and_(about.c.id == func.any(sorted(keys)), ended_at.is_not(None))
+            ended.update((row.id, row.state) for row in conn.execute(select(about.c.id, about.c.state).where(which)))
+    states = ((row, ended.get(row.backfill_id if row.run_id is None else row.run_id)) for row in window)
+    left = [row.id for row, state in states if state and not (row.fire_on_failure and state != str(RunState.SUCCEEDED))]
+    return left, Place(window[-1].due_at, window[-1].id) if len(window) == limit else None
 
 
 def late(conn: Connection, shard: int, ids: Collection[int]) -> Sequence[Values]:
@@ -157,10 +178,21 @@ def late(conn: Connection, shard: int, ids: Collection[int]) -> Sequence[Values]
     return [row._asdict() for query in (_of_runs(), _of_backfills()) for row in conn.execute(query.where(which))]
 
 
-def of_digest(conn: Connection, digest_id: int) -> Sequence[Values]:
-    """The deadlines of a digest, in the order in which they were missed."""
-    mine = _of_runs().where(_d.digest_id == digest_id).order_by(_d.decided_at, _d.due_at, _d.id)
-    return [row._asdict() for row in conn.execute(mine)]
+def of_digest(conn: Connection, digest_id: int, limit: int) -> Sequence[Values]:
+    """The deadline that opened a digest, and the next ones in the order in which they were missed: ``limit`` in all."""
+    lead = _of_runs().where(_d.id == digest_id)
+    others = (
+        _of_runs()
+        .where(_d.digest_id == digest_id, _d.id != digest_id)
+        .order_by(_d.decided_at, _d.due_at, _d.id)
+        .limit(limit - 1)
+    )
+    return [row._asdict() for query in (lead, others) for row in conn.execute(query)]
+
+
+def count_of_digest(conn: Connection, digest_id: int) -> int:
+    """How many deadlines a digest has, from an index."""
+    return conn.execute(select(func.count()).select_from(deadline).where(_d.digest_id == digest_id)).scalar_one()
 
 
 @dataclass(frozen=True)

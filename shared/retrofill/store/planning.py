@@ -1,8 +1,8 @@
-"""What planning reads, for the planner and for a dry run alike, and the one statement that writes a plan."""
+"""What planning reads, for the planner and for a dry run alike, and what writes a plan."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -12,7 +12,7 @@ from sqlalchemy.dialects.postgresql import Range, distinct_on
 from retrofill.domain.backfill import ACTIVE, BackfillState
 from retrofill.domain.planning import Active, History, Plan
 from retrofill.domain.run import UNFINISHED, RunState
-from retrofill.store.arrays import rows_of
+from retrofill.store.arrays import CHUNK, rows_of
 from retrofill.store.tables import backfill, backfill_interval, run
 
 # Tells our advisory locks from others'; the second key is the pipeline's number.
@@ -66,14 +66,32 @@ def insert_backfill(conn: Connection, values: dict[str, Any], made: Plan) -> dic
 def insert_runs(
     conn: Connection, backfill_id: str, pipeline_no: int, made: Plan, now: datetime, *, backwards: bool
 ) -> None:
-    """All runs and intervals of a plan, in one statement with array parameters however many they are."""
+    """All runs and intervals of a plan, in statements with array parameters for ``CHUNK`` intervals each.
+
+    So neither this process nor the server holds more than that at once, and between two of them hardly any time passes.
+    """
+    positions = _positions(made, backwards=backwards)
+    for first in range(0, len(made.left_out), CHUNK):
+        _insert_chunk(conn, backfill_id, pipeline_no, made, now, slice(first, first + CHUNK), positions)
+
+
+def _insert_chunk(
+    conn: Connection,
+    backfill_id: str,
+    pipeline_no: int,
+    made: Plan,
+    now: datetime,
+    chunk: slice,
+    positions: Iterator[int],
+) -> None:
+    reasons = made.left_out[chunk]
     given = rows_of(
         "given",
         {
-            "interval_start": (DateTime(timezone=True), made.boundaries[:-1]),
-            "interval_end": (DateTime(timezone=True), made.boundaries[1:]),
-            "position": (Integer, _positions(made, backwards=backwards)),
-            "reason": (Text, made.left_out),
+            "interval_start": (DateTime(timezone=True), made.boundaries[chunk][: len(reasons)]),
+            "interval_end": (DateTime(timezone=True), made.boundaries[chunk.start + 1 : chunk.stop + 1]),
+            "position": (Integer, [next(positions) if reason is None else None for reason in reasons]),
+            "reason": (Text, reasons),
         },
     )
     wanted = select(
@@ -102,13 +120,6 @@ def insert_runs(
     )
 
 
-def run_starts(conn: Connection, backfill_id: str) -> list[tuple[int, datetime]]:
-    """Ids and logical dates of a backfill's runs, by position."""
-    mine = select(run.c.id, run.c.interval_start).where(run.c.backfill_id == backfill_id)
-    return [(row.id, row.interval_start) for row in conn.execute(mine.order_by(run.c.position))]
-
-
-def _positions(made: Plan, *, backwards: bool) -> list[int | None]:
-    """The place of each interval in the order of starting; ``None`` where it gets no run."""
-    places = iter(range(made.runs - 1, -1, -1) if backwards else range(made.runs))
-    return [next(places) if reason is None else None for reason in made.left_out]
+def _positions(made: Plan, *, backwards: bool) -> Iterator[int]:
+    """The places of the intervals that get a run in the order of starting."""
+    return iter(range(made.runs - 1, -1, -1) if backwards else range(made.runs))

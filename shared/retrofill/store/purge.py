@@ -24,10 +24,14 @@ ONE_AT_A_TIME = 0x52465047
 IDLE_SECONDS = 5
 # Each batch looks at all rows of its page again.
 PAGE_RUNS = 20_000
+# More than a transaction may take.
+MARGIN_SECONDS = 600
 
-# The deadlines of the backfills :ids; those of runs are found by their run.
+# The deadlines of the backfills :ids; those of runs are found by their run. As an array they are looked up in an index one
+# by one: joined, Postgres reads the whole table for each batch of a page, as it takes a part of it for much.
 _DEADLINES = """
-SELECT d.id FROM retrofill.run AS x JOIN retrofill.deadline AS d ON d.run_id = x.id WHERE x.backfill_id = ANY(:ids)
+SELECT d.id FROM retrofill.deadline AS d
+WHERE d.run_id = ANY(ARRAY(SELECT x.id FROM retrofill.run AS x WHERE x.backfill_id = ANY(:ids)))
 UNION ALL SELECT d.id FROM retrofill.deadline AS d WHERE d.run_id IS NULL AND d.backfill_id = ANY(:ids)
 """
 
@@ -58,20 +62,20 @@ class Kind:
     @property
     def columns(self) -> list[Column[Any]]:
         """What an export has of a row."""
-        return [column for column in self.table.c if column.name != "lock_only"]
+        return [column for column in self.table.c if column.name not in ("lock_only", "purged_at")]
 
 
 # In the order in which they go: what refers to a row before the row.
 KINDS = (
-    Kind(t.callback, f"this.finished_at IS NOT NULL AND this.deadline_id IN ({_DEADLINES})"),
-    Kind(t.deadline_digest, f"this.closed_at IS NOT NULL AND this.id IN ({_DEADLINES})"),
+    Kind(t.callback, f"this.finished_at IS NOT NULL AND this.deadline_id = ANY(ARRAY({_DEADLINES}))"),
+    Kind(t.deadline_digest, f"this.closed_at IS NOT NULL AND this.id = ANY(ARRAY({_DEADLINES}))"),
     Kind(
         t.deadline,
-        f"this.decided_at IS NOT NULL AND this.id IN ({_DEADLINES})",
+        f"this.decided_at IS NOT NULL AND this.id = ANY(ARRAY({_DEADLINES}))",
         after="EXISTS (SELECT FROM retrofill.callback AS x WHERE x.deadline_id = this.id)"
         " OR EXISTS (SELECT FROM retrofill.deadline_digest AS x WHERE x.id = this.id)",
     ),
-    Kind(t.task_run, "this.run_id IN (SELECT x.id FROM retrofill.run AS x WHERE x.backfill_id = ANY(:ids))"),
+    Kind(t.task_run, "this.run_id = ANY(ARRAY(SELECT x.id FROM retrofill.run AS x WHERE x.backfill_id = ANY(:ids)))"),
     Kind(t.backfill_interval, "this.backfill_id = ANY(:ids)"),
     Kind(
         t.run,
@@ -92,7 +96,7 @@ KINDS = (
 # Why a backfill has to wait: something of it is still to be done or told.
 _HELD = f"""
 WITH of_page AS (
-  SELECT d.id, d.backfill_id, d.state, d.digest_id FROM retrofill.deadline AS d WHERE d.id IN ({_DEADLINES}))
+  SELECT d.id, d.backfill_id, d.state, d.digest_id FROM retrofill.deadline AS d WHERE d.id = ANY(ARRAY({_DEADLINES})))
 SELECT backfill_id, 'deadlines armed' FROM of_page WHERE state = 'armed'
 UNION ALL SELECT d.backfill_id, 'callbacks not called yet' FROM of_page AS d
   JOIN retrofill.callback AS c ON c.deadline_id = d.id WHERE c.state IN ('pending', 'running')
@@ -125,14 +129,42 @@ SELECT a.no, CAST(coalesce(
 FROM averaged AS a
 """
 
-# The next backfills by id that ended before :cutoff; all but the first one together with no more than :runs runs.
+# The next backfills in the order of their ends, before :cutoff; all but the first one together with no more than :runs runs.
 _PAGE = """
-SELECT id, pipeline_no FROM (
-  SELECT id, pipeline_no, row_number() OVER by_id AS no, sum(runs) OVER by_id AS runs FROM (
-    SELECT id, pipeline_no, runs FROM retrofill.backfill WHERE ended_at < :cutoff AND id > :after ORDER BY id LIMIT :size
-  ) AS first WINDOW by_id AS (ORDER BY id)
-) AS counted WHERE no = 1 OR runs <= :runs ORDER BY id
+SELECT id, pipeline_no, CAST(ended_at AS text) AS ended_at FROM (
+  SELECT id, pipeline_no, ended_at, row_number() OVER in_order AS no, sum(runs) OVER in_order AS runs FROM (
+    SELECT id, pipeline_no, ended_at, runs FROM retrofill.backfill
+    WHERE ended_at < :cutoff AND (ended_at, id) > (CAST(:ended_at AS timestamptz), :id) AND {which}
+    ORDER BY ended_at, id LIMIT :size
+  ) AS first WINDOW in_order AS (ORDER BY ended_at, id)
+) AS counted WHERE no = 1 OR runs <= :runs ORDER BY counted.ended_at, id
 """
+_NEW_PAGE, _ANY_PAGE = text(_PAGE.format(which="purged_at IS NULL")), text(_PAGE.format(which="true"))
+
+# A later run of an interval takes the place of one that was kept, so backfills that ended since the last purge say which
+# others are to be looked at again. A transaction that ends one may have begun a while before it was there to see.
+_LOOK_AGAIN = f"""
+WITH newer AS MATERIALIZED (
+  SELECT pipeline_no, covers FROM retrofill.backfill
+  WHERE purged_at IS NULL AND ended_at >= (SELECT max(purged_at) FROM retrofill.backfill) - interval '{MARGIN_SECONDS} seconds')
+UPDATE retrofill.backfill AS old SET purged_at = NULL FROM newer
+WHERE old.purged_at IS NOT NULL AND old.covers && newer.covers
+  AND int8range(old.pipeline_no, old.pipeline_no, '[]') && int8range(newer.pipeline_no, newer.pipeline_no, '[]')
+"""
+# Of the averages of its pipeline nothing is kept of a backfill that ended before them.
+_DONE = """
+UPDATE retrofill.backfill AS this SET purged_at = :at WHERE id = ANY(:ids) AND ended_at < coalesce((
+  SELECT average.since FROM unnest(CAST(:averaged AS bigint[]), CAST(:since AS timestamptz[])) AS average(no, since)
+  WHERE average.no = this.pipeline_no), 'infinity')
+"""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a purge is: after the backfill ``id`` that ended at ``ended_at`` (as Postgres writes it)."""
+
+    ended_at: str = "-infinity"
+    id: str = ""
 
 
 @dataclass(frozen=True)
@@ -140,7 +172,7 @@ class Page:
     """Backfills that ended before the cut-off, with what their pipelines' averages need; ``last`` is where it ends."""
 
     ids: Sequence[str]
-    last: str
+    last: Place
     averages: Mapping[int, str] = field(default_factory=dict)
 
     @property
@@ -180,14 +212,28 @@ def end(conn: Connection) -> None:
     conn.execute(select(func.pg_advisory_unlock(ONE_AT_A_TIME)))
 
 
-def next_page(conn: Connection, before: datetime, after: str, size: int) -> Page | None:
-    """Up to ``size`` backfills by id after ``after`` that ended before ``before``; ``None`` where there are no more."""
-    given = {"cutoff": before, "after": after, "size": size, "runs": PAGE_RUNS}
-    found = conn.execute(text(_PAGE), given).all()
+def look_again(conn: Connection) -> int:
+    """Forget of which backfills nothing more could go, where something can since; of how many."""
+    return conn.execute(text(_LOOK_AGAIN)).rowcount
+
+
+def done(conn: Connection, page: Page, at: datetime) -> None:
+    """Remember that of these backfills nothing more can go, as a purge that began ``at`` found."""
+    conn.execute(text(_DONE), {**page.parameters, "at": at})
+
+
+def next_page(conn: Connection, before: datetime, after: Place, size: int, *, again: bool = False) -> Page | None:
+    """Up to ``size`` backfills after ``after`` that ended before ``before``; ``None`` where there are no more.
+
+    Those of which a purge took all that can go are passed over, but for ``again``.
+    """
+    given = {"cutoff": before, "ended_at": after.ended_at, "id": after.id, "size": size, "runs": PAGE_RUNS}
+    found = conn.execute(_ANY_PAGE if again else _NEW_PAGE, given).all()
     if not found:
         return None
     averages = conn.execute(text(_AVERAGES), {"nos": sorted({row.pipeline_no for row in found})}).all()
-    return Page([row.id for row in found], found[-1].id, {row.no: row.since for row in averages})
+    last = Place(found[-1].ended_at, found[-1].id)
+    return Page([row.id for row in found], last, {row.no: row.since for row in averages})
 
 
 def held(conn: Connection, ids: Collection[str]) -> dict[str, str]:

@@ -36,7 +36,7 @@ from retrofill.domain.machine import Machine
 
 SCHEMA = "retrofill"
 # The newest migration: what these tables are made by, and the oldest schema that this release works with.
-REVISION = "0008"
+REVISION = "0009"
 metadata = MetaData(
     schema=SCHEMA,
     naming_convention={
@@ -124,6 +124,8 @@ backfill = Table(
     Column("traceparent", Text),
     Column("cancel_cause", Text),
     Column("ended_at", Moment),
+    # When the purge began that took all of it that can go.
+    Column("purged_at", Moment),
     _lock_only(),
     _known_state(backfill_domain.MACHINE),
     _ended_exactly_when_terminal(backfill_domain.MACHINE, "ended_at"),
@@ -150,6 +152,19 @@ backfill = Table(
     ),
     Index("backfill_pipeline_idx", "pipeline", "requested_at"),
     Index("backfill_requested_idx", "requested_at"),
+    # What a purge has not been through, in the order of the ends.
+    Index(
+        "backfill_to_purge_idx", "ended_at", "id", postgresql_where=text("ended_at IS NOT NULL AND purged_at IS NULL")
+    ),
+    # When the last purge was, and which of those that it was through overlap with a later backfill.
+    Index("backfill_purged_at_idx", "purged_at", postgresql_where=text("purged_at IS NOT NULL")),
+    Index(
+        "backfill_purged_idx",
+        text("int8range(pipeline_no, pipeline_no, '[]')"),
+        "covers",
+        postgresql_using="gist",
+        postgresql_where=text("purged_at IS NOT NULL"),
+    ),
 )
 
 # One id, one outcome (invariant 2): the key refuses a second one.
@@ -311,14 +326,23 @@ deadline = Table(
     UniqueConstraint("run_id", "alert"),
     CheckConstraint("recovered_at IS NULL OR state = 'missed'", name="recovered_after_a_miss"),
     Index("deadline_of_backfill_key", "backfill_id", "alert", unique=True, postgresql_where=text("run_id IS NULL")),
-    Index("deadline_armed_idx", "shard", "due_at", postgresql_where=text("state = 'armed'")),
+    # The next moments of a shard. With the id, as very many of a plan may be due at the same moment.
+    Index("deadline_due_idx", "shard", "due_at", "id", postgresql_where=text("state = 'armed'")),
     Index(
         "deadline_armed_of_backfill_idx",
         "shard",
         "due_at",
         postgresql_where=text("state = 'armed' AND run_id IS NULL"),
     ),
-    Index("deadline_digest_id_idx", "digest_id", postgresql_where=text("digest_id IS NOT NULL")),
+    # The first misses of a digest, and how many there are.
+    Index(
+        "deadline_missed_in_digest_idx",
+        "digest_id",
+        "decided_at",
+        "due_at",
+        "id",
+        postgresql_where=text("digest_id IS NOT NULL"),
+    ),
 )
 
 # Misses of one alert that are collected into one event. Its id is that of the deadline that opened it, so its shard is

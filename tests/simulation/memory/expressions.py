@@ -121,6 +121,11 @@ def _list(node: Any, c: Compiler) -> Expression:
     return lambda env: [part(env) for part in parts]
 
 
+def _tuple(node: Any, c: Compiler) -> Expression:
+    parts = [compile_expression(part, c) for part in node.clauses]
+    return lambda env: tuple([part(env) for part in parts])
+
+
 def _unary(node: Any, c: Compiler) -> Expression:
     inner = compile_expression(node.element, c)
     if node.operator is op.inv:
@@ -171,6 +176,8 @@ def _function(node: Any, c: Compiler) -> Expression:
         return lambda env: next((v for a in arguments if (v := a(env)) is not None), None)
     if name == "least":
         return lambda env: min((v for a in arguments if (v := a(env)) is not None), default=None)
+    if name == "greatest":
+        return lambda env: max((v for a in arguments if (v := a(env)) is not None), default=None)
     if name == "tstzrange":
         return lambda env: Range(arguments[0](env), arguments[1](env))
     if name == "array_position":
@@ -258,6 +265,7 @@ _BY_TYPE: dict[type, Callable[[Any, Any], Expression]] = {
     e.FunctionFilter: _filtered,
     f.FunctionElement: _function,
     e.Grouping: _inner,
+    e.Tuple: _tuple,
     e.ClauseList: _list,
     e.ColumnClause: _column,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from retrofill.store.arming import RESERVE
 from tests.simulation.memory.froms import Outcome
 from tests.simulation.memory.rows import Tx
 
@@ -52,6 +53,11 @@ def _next_ids(tx: Tx, parameters: dict[str, Any]) -> Outcome:
     return Outcome(["nextval"], ids, len(ids))
 
 
+def _reserved(tx: Tx, parameters: dict[str, Any]) -> Outcome:
+    ids = [id for (id,) in _next_ids(tx, parameters).rows]
+    return Outcome(["first", "last"], [(ids[0], ids[-1])], 1)
+
+
 _KNOWN: dict[str, Callable[[Tx, dict[str, Any]], Outcome]] = {
     "SELECT 1": _one,
     "SELECT pg_notify(:channel, '')": _notify(lambda p: [""]),
@@ -59,4 +65,5 @@ _KNOWN: dict[str, Callable[[Tx, dict[str, Any]], Outcome]] = {
     "SELECT pg_notify(:channel, p) FROM unnest(:payloads ::text[]) AS p": _notify(lambda p: p["payloads"]),
     "SELECT pg_advisory_xact_lock(:space, :no)": _advisory,
     "SELECT nextval(pg_get_serial_sequence('retrofill.deadline', 'id')) FROM generate_series(1, :n)": _next_ids,
+    " ".join(RESERVE.split()): _reserved,
 }

@@ -77,9 +77,11 @@ def test_a_deadline_of_a_backfill_has_no_run():
 def test_a_digest_of_very_many_comes_in_parts_that_fit_a_message(count, several):
     rows = [row(id, alert="x" * 200, pipeline="p" * 200, backfill_id="b" * 200) for id in range(count)]
     window = {"id": 0, "alert": "slow", "pipeline": "p", "opened_at": AT, "closed_at": None}
-    parts = digest(window, "https://example.org/" + "x" * 1900, [told(each) for each in rows], AT, MAX_BYTES)
+    parts = digest(
+        window, "https://example.org/" + "x" * 1900, [told(each) for each in rows], len(rows) + 7, AT, MAX_BYTES
+    )
     assert (len(parts) > 1) is several
-    assert {(part.count, part.parts) for part in parts} == {(count, len(parts))}
+    assert {(part.count, part.not_listed, part.parts) for part in parts} == {(count + 7, 7, len(parts))}
     assert [part.part for part in parts] == list(range(1, len(parts) + 1))
     assert [each.deadline_id for part in parts for each in part.missed] == list(range(count))
     for part in parts:

@@ -1,0 +1,59 @@
+"""Plans one backfill as the planner does, in a process whose memory is nobody else's: DSN, name, runs and alerts as arguments."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+
+from tests.support.installation import PARTITIONS, alert, daily
+
+from backfill_planner.requests import Intervals, Request, answer_request
+from retrofill.bus.envelope import Record
+from retrofill.bus.topics import PLANNER, Topic
+from retrofill.bus.transaction import shard_transaction
+from retrofill.messages.backfills import BackfillRequested
+from retrofill.settings import Settings
+from retrofill.store import pipelines, planning
+from retrofill.store.engine import make_engine
+
+FIRST = datetime(1990, 1, 1, tzinfo=UTC)
+TICK = timedelta(minutes=30)
+# Far away, so that each is armed and none is near.
+YEARS = timedelta(days=365 * 60).total_seconds()
+MAX_BYTES = 900_000
+
+
+def peak() -> float:
+    """The most memory that this process had so far, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def main(dsn: str, name: str, runs: int, alerts: int) -> dict[str, float]:
+    """Seconds of the transaction, and by how much the process grew."""
+    rules = [alert(f"late-{n}", "LOGICAL_DATE", YEARS) for n in range(alerts)]
+    engine = make_engine(dsn, name)
+    with shard_transaction(engine, PLANNER, 0, 0, MAX_BYTES) as tx:
+        pipelines.put(tx.conn, daily(name, schedule="*/30 * * * *", start="1980-01-01", deadlines=rules))
+    with engine.connect() as conn:
+        stored = pipelines.find(conn, {name})[name]
+    last = FIRST + (runs - 1) * TICK
+    body = BackfillRequested.model_validate({"pipeline": name, "from": FIRST.isoformat(), "to": last.isoformat()})
+    request = Request(name, body, Record(Topic.BACKFILL_REQUESTS, 0, 0, name.encode(), b"{}", {}, (), 0))
+    before = peak()
+    intervals = Intervals(runs)
+    intervals.of(stored, body)  # before the transaction, as the planner does
+    began = time.monotonic()
+    with shard_transaction(engine, PLANNER, 0, 0, MAX_BYTES) as tx:
+        planning.lock_pipelines(tx.conn, [stored.no])
+        outcome = answer_request(tx, request, {}, stored, intervals, Settings(), PARTITIONS)
+    seconds = time.monotonic() - began
+    assert outcome.answer_type == "BackfillPlanned", outcome
+    engine.dispose()
+    return {"seconds": seconds, "grown": peak() - before}
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))))
