@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import structlog
 from sqlalchemy import BigInteger, Connection, Engine, Text, select, update
 
 from retrofill import tracing
@@ -21,6 +22,7 @@ from retrofill.store.arrays import rows_of
 from retrofill.store.tables import SERVICE_TABLES
 from retrofill.tracing import parent_of
 
+log = structlog.get_logger(__name__)
 # A transaction that does not speak for the owner of the shard.
 NO_EPOCH = -1
 
@@ -104,7 +106,10 @@ def _as_bytes(headers: Mapping[str, str]) -> outbox.HeaderList:
 def shard_transaction(
     engine: Engine, service: Service, partition: int, epoch: int, max_message_bytes: int
 ) -> Iterator[Transaction]:
-    """Begin, assert the epoch, hand over; then write the outbox and commit. Raises ``Fenced`` for a former owner."""
+    """Begin, assert the epoch, hand over; then write the outbox and commit. Raises ``Fenced`` for a former owner.
+
+    Nothing is raised once it has committed: hooks that fail are logged.
+    """
     own = SERVICE_TABLES[service.package]
     with engine.begin() as conn:
         assert_epoch(conn, service, partition, epoch)
@@ -112,8 +117,7 @@ def shard_transaction(
         yield tx
         outbox.insert_rows(conn, own, service.package, tx.outgoing)
         crash_point("outbox:written")
-    for hook in tx.after_commit:
-        hook()
+    _run_hooks(tx)
 
 
 @contextmanager
@@ -127,8 +131,16 @@ def token_transaction(
         yield tx
         outbox.insert_rows(conn, SERVICE_TABLES[service.package], service.package, tx.outgoing)
         crash_point("outbox:written")
+    _run_hooks(tx)
+
+
+def _run_hooks(tx: Transaction) -> None:
+    """Run each, whatever becomes of the others: to raise would tell the caller that the transaction did not commit."""
     for hook in tx.after_commit:
-        hook()
+        try:
+            hook()
+        except Exception:
+            log.exception("hook_failed", service=tx.service.name, shard=tx.partition)
 
 
 def assert_epoch(conn: Connection, service: Service, partition: int, epoch: int) -> None:
