@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import methodcaller
 from typing import cast
@@ -15,7 +15,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from retrofill.bus.calls import ANSWER_SECONDS, Calls
 from retrofill.bus.clients import common_config
 from retrofill.bus.envelope import BAD_NAME, Record, read_headers
-from retrofill.bus.inbox import Assigned, End, Inbox, Item, OutOfRange, Positioned, Records, Revoked
+from retrofill.bus.inbox import Assigned, End, Inbox, Item, NotPositioned, OutOfRange, Positioned, Records, Revoked
 from retrofill.bus.topics import Service
 from retrofill.settings import Settings
 
@@ -26,9 +26,13 @@ POLL_MESSAGES = 1000
 
 @dataclass(frozen=True)
 class Rewind:
-    """Read shard ``partition`` from these offsets by topic, and say ``Positioned`` with the ticket."""
+    """Read shard ``partition`` from these offsets by topic, and say ``Positioned`` or ``NotPositioned`` with the ticket.
+
+    ``anchor`` is the topic whose partition has to be assigned to us.
+    """
 
     partition: int
+    anchor: str
     offsets: dict[str, int]
     ticket: int
 
@@ -46,6 +50,8 @@ class Poller(threading.Thread):
         # Messages handed over and not yet handled, by (topic, partition): beyond the limit a partition is paused.
         self._outstanding: Counter[tuple[str, int]] = Counter()
         self._throttled: set[tuple[str, int]] = set()
+        # What the group assigned, by full topic name. The client may read more: all topics of a shard whose first one is here.
+        self._assigned: set[tuple[str, int]] = set()
         self._lock = threading.Lock()
         self._limit = settings.batch_messages * 4
         self._consumer = Consumer(
@@ -72,6 +78,10 @@ class Poller(threading.Thread):
     def rewind(self, command: Rewind) -> None:
         """Ask for a shard to be read from given offsets."""
         self._calls.ask(lambda: self._rewind(command))
+
+    def release(self, partition: int, topics: Sequence[str]) -> None:
+        """Read nothing of these topics' ``partition`` until the next rewind."""
+        self._calls.ask(lambda: self._release(partition, topics))
 
     def handled(self, items: Iterable[Record]) -> None:
         """Messages that the worker is done with, whatever became of them."""
@@ -135,17 +145,40 @@ class Poller(threading.Thread):
         targets = [TopicPartition(self._prefix + t, command.partition, o) for t, o in command.offsets.items()]
         plain = [TopicPartition(target.topic, target.partition) for target in targets]
         try:
+            if (self._prefix + command.anchor, command.partition) not in self._assigned:
+                raise KafkaException(KafkaError(KafkaError._STATE, "the shard was revoked meanwhile"))
             # Not a seek: one that comes while the first fetch of a new assignment looks for its offset can be lost.
-            self._consumer.incremental_unassign(plain)
+            if held := self._held(plain):
+                self._consumer.incremental_unassign(held)
             self._consumer.incremental_assign(targets)
             self._consumer.resume(plain)
         except KafkaException as e:
-            # The shard was revoked meanwhile, or will be asked for again.
             log.info("rewind_refused", shard=command.partition, error=str(e))
+            self._inbox.put(NotPositioned(command.partition, command.ticket, str(e)))
             return
         with self._lock:
             self._throttled -= {(topic, command.partition) for topic in command.offsets}
         self._inbox.put(Positioned(command.partition, command.ticket))
+
+    def _release(self, partition: int, topics: Sequence[str]) -> None:
+        held = self._held([TopicPartition(self._prefix + topic, partition) for topic in topics])
+        ours = [p for p in held if (p.topic, p.partition) in self._assigned]
+        others = [p for p in held if (p.topic, p.partition) not in self._assigned]
+        with self._lock:
+            self._throttled -= set(self._plain(held))
+        try:
+            if ours:
+                self._consumer.pause(ours)
+            if others:
+                self._consumer.incremental_unassign(others)
+        except KafkaException as e:
+            # What still comes is stale and dropped.
+            log.info("release_refused", shard=partition, error=str(e))
+
+    def _held(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Those of them that the client reads, whoever the group assigned them to."""
+        held = {(p.topic, p.partition) for p in self._consumer.assignment()}
+        return [p for p in partitions if (p.topic, p.partition) in held]
 
     def _throttle(self) -> None:
         with self._lock:
@@ -163,14 +196,20 @@ class Poller(threading.Thread):
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         # Where to read is in Postgres: nothing is fetched until the worker has taken the shard over.
-        for partition in partitions:
+        self._assigned |= {(p.topic, p.partition) for p in partitions}
+        # What is read already, as part of a shard whose first topic came earlier, goes on.
+        held = {(p.topic, p.partition) for p in self._held(partitions)}
+        new = [p for p in partitions if (p.topic, p.partition) not in held]
+        for partition in new:
             partition.offset = OFFSET_BEGINNING
-        consumer.incremental_assign(partitions)
-        consumer.pause(partitions)
+        consumer.incremental_assign(new)
+        if new:
+            consumer.pause(new)
         self._inbox.put(Assigned(self._plain(partitions)))
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        consumer.incremental_unassign(partitions)
+        self._assigned -= {(p.topic, p.partition) for p in partitions}
+        consumer.incremental_unassign(self._held(partitions))
         with self._lock:
             for key in self._plain(partitions):
                 self._throttled.discard(key)

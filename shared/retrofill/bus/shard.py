@@ -7,16 +7,19 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import count
 
 from retrofill.bus.envelope import Record
 from retrofill.bus.inbox import End
+
+_tickets = count(1)
 
 
 class Ownership(Enum):
     """Where an instance stands with a shard."""
 
-    PARTIAL = "partial"  # assigned some of its topics only, or none
-    ASSIGNED = "assigned"  # all its topics are ours; to be taken over in Postgres
+    PARTIAL = "partial"  # its first topic's partition is not assigned to us, whatever of the others is
+    ASSIGNED = "assigned"  # it is: to be taken over in Postgres
     FENCED = "fenced"  # somebody took it: to be taken again only after the coordinator said that it is ours
     SEEKING = "seeking"  # taken; the poller is going to the offsets
     OWNED = "owned"
@@ -36,14 +39,19 @@ class TopicQueue:
 
 @dataclass
 class Shard:
-    """One shard. All times are monotonic seconds."""
+    """One shard. All times are monotonic seconds.
+
+    Whoever is assigned the partition of its first topic owns it and reads the others too, whoever is assigned those.
+    ``added``: a partition of one topic that is beyond those fixed at init.
+    """
 
     partition: int
     topics: tuple[str, ...]
     ownership: Ownership = Ownership.PARTIAL
-    assigned: set[str] = field(default_factory=set)
+    added: bool = False
     epoch: int = -1
-    ticket: int = 0
+    ticket: int = 0  # of the last positioning that was asked for; no other shard has the same
+    seek_again: bool = False  # it was refused
     queues: dict[str, TopicQueue] = field(default_factory=dict)
     looks: dict[str, float] = field(default_factory=dict)
     retry_at: float = 0.0
@@ -66,7 +74,8 @@ class Shard:
         self.conflicts = 0
         self.dirty = False
         self.ends_since = None
-        self.ticket += 1
+        self.ticket = next(_tickets)
+        self.seek_again = False
         return dropped
 
     def begin(self, offsets: dict[str, int], epoch: int) -> None:
@@ -74,7 +83,13 @@ class Shard:
         self.epoch = epoch
         self.queues = {topic: TopicQueue(offset, expected=offset, read_to=-1) for topic, offset in offsets.items()}
         self.ownership = Ownership.SEEKING
-        self.ticket += 1
+        self.ticket = next(_tickets)
+        self.seek_again = False
+
+    @property
+    def offsets(self) -> dict[str, int]:
+        """By topic, as in Postgres."""
+        return {topic: queue.next_offset for topic, queue in self.queues.items()}
 
     def add(self, item: Record | End) -> bool:
         """Queue an item; False where it is stale and was dropped."""
@@ -133,7 +148,7 @@ class Shard:
 
     def next_due(self, flush_seconds: float) -> float | None:
         """When something of this shard is to be done next, beside what arrives."""
-        if self.ownership in (Ownership.ASSIGNED, Ownership.FENCED):
+        if self.ownership in (Ownership.ASSIGNED, Ownership.FENCED) or self.seek_again:
             return self.retry_at
         if self.ownership is not Ownership.OWNED:
             return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -111,18 +111,21 @@ def take_over(
             .values(epoch=shard.c.epoch + 1, owner=instance, taken_at=func.clock_timestamp())
             .returning(shard.c.epoch)
         ).scalar_one()
-        offsets = _offsets(conn, service, partition, topic_ids)
+        offsets = stored_offsets(conn, service, partition, topic_ids, service.reads)
         taken = Taken(epoch, offsets, dict(handler.taken(conn, partition)))
         crash_point("takeover:before-commit")
     crash_point("takeover:committed")
     return taken
 
 
-def _offsets(conn: Connection, service: Service, partition: int, topic_ids: TopicIds) -> dict[str, int]:
+def stored_offsets(
+    conn: Connection, service: Service, partition: int, topic_ids: TopicIds, topics: Iterable[str]
+) -> dict[str, int]:
+    """Where to go on reading ``topics``, in their order; made where this partition is read for the first time."""
     table = SERVICE_TABLES[service.package].offset
     stored = {row.topic: row for row in conn.execute(select(table).where(table.c.partition == partition)).all()}
     offsets = {}
-    for topic in map(str, service.reads):
+    for topic in map(str, topics):
         row = stored.get(topic)
         if row is not None and row.topic_id == topic_ids.of(topic):
             offsets[topic] = row.next_offset

@@ -92,6 +92,14 @@ class Transaction:
         """Once this has committed, look at ``key`` ``after`` seconds."""
         self.looks[key] = min(after, self.looks.get(key, after))
 
+    def run_hooks(self) -> None:
+        """Run what was to follow the commit; to raise would tell the caller that there was none, so failures are logged."""
+        for hook in self.after_commit:
+            try:
+                hook()
+            except Exception:
+                log.exception("hook_failed", service=self.service.name, shard=self.partition)
+
     def _add(self, topic: Topic, key: bytes | None, value: bytes | None, headers: outbox.HeaderList) -> None:
         if value is not None and len(value) > self.max_message_bytes:
             raise Poison(f"a message for {topic} would have {len(value):,} bytes, more than {self.max_message_bytes:,}")
@@ -110,14 +118,12 @@ def shard_transaction(
 
     Nothing is raised once it has committed: hooks that fail are logged.
     """
-    own = SERVICE_TABLES[service.package]
     with engine.begin() as conn:
         assert_epoch(conn, service, partition, epoch)
         tx = Transaction(conn, service, partition, epoch, max_message_bytes)
         yield tx
-        outbox.insert_rows(conn, own, service.package, tx.outgoing)
-        crash_point("outbox:written")
-    _run_hooks(tx)
+        finish(tx)
+    tx.run_hooks()
 
 
 @contextmanager
@@ -129,18 +135,14 @@ def token_transaction(
         lock_shard(conn, service, partition)
         tx = Transaction(conn, service, partition, NO_EPOCH, max_message_bytes)
         yield tx
-        outbox.insert_rows(conn, SERVICE_TABLES[service.package], service.package, tx.outgoing)
-        crash_point("outbox:written")
-    _run_hooks(tx)
+        finish(tx)
+    tx.run_hooks()
 
 
-def _run_hooks(tx: Transaction) -> None:
-    """Run each, whatever becomes of the others: to raise would tell the caller that the transaction did not commit."""
-    for hook in tx.after_commit:
-        try:
-            hook()
-        except Exception:
-            log.exception("hook_failed", service=tx.service.name, shard=tx.partition)
+def finish(tx: Transaction) -> None:
+    """Write the outbox: the last statement of every transaction."""
+    outbox.insert_rows(tx.conn, SERVICE_TABLES[tx.service.package], tx.service.package, tx.outgoing)
+    crash_point("outbox:written")
 
 
 def assert_epoch(conn: Connection, service: Service, partition: int, epoch: int) -> None:

@@ -44,6 +44,9 @@ class Poller:
     def commit(self, *_, **__):
         pass
 
+    def release(self, *_):
+        pass
+
 
 class Played(Loop):
     """The loop without Postgres: ``failing(offsets)`` says what a transaction with these messages raises, if anything."""
