@@ -101,6 +101,10 @@ class Loop:
         """The shards that this instance owns; from any thread."""
         return self._shards.owned()
 
+    def troubles(self) -> dict[str, str | None]:
+        """What keeps shards from going on; from any thread."""
+        return self._shards.troubles()
+
     def stop(self) -> None:
         """End ``run`` after what is being handled; a signal handler may call it."""
         self._stopping = True
@@ -183,6 +187,7 @@ class Loop:
             f"{self._service.package}_shard_offset to where to go on, then restart the service",
         )
         self._lose(shard, Ownership.STOPPED)
+        shard.trouble = f"{topic}: {detail}"
 
     def _notified(self, channel: str, payload: str) -> None:
         for partition, looks in self._handler.notified(channel, payload, self._shards.owned()).items():
@@ -454,6 +459,7 @@ class Loop:
 
     def _back_off(self, shard: Shard, error: BaseException, event: str) -> None:
         shard.failures += 1
+        shard.trouble = _short(error)
         seconds = min(0.05 * 2 ** min(shard.failures, 10), MAX_BACKOFF_SECONDS)
         shard.retry_at = time.monotonic() + seconds
         log.warning(event, shard=shard.partition, seconds=seconds, error=_short(error))

@@ -22,6 +22,10 @@ from retrofill.settings import Settings
 log = structlog.get_logger(__name__)
 POLL_SECONDS = 0.25
 POLL_MESSAGES = 1000
+# Handed over and not yet handled, of all partitions; but one partition may always have a few of the largest messages.
+BUFFERED_BYTES = 64_000_000
+MIN_PARTITION_BYTES = 4_000_000
+CLIENT_BYTES = 16_000_000
 
 
 @dataclass(frozen=True)
@@ -47,8 +51,9 @@ class Poller(threading.Thread):
         self._inbox = inbox
         self._calls = Calls()
         self._stopping = threading.Event()
-        # Messages handed over and not yet handled, by (topic, partition): beyond the limit a partition is paused.
+        # Messages handed over and not yet handled, and their bytes, by (topic, partition): beyond a limit it is paused.
         self._outstanding: Counter[tuple[str, int]] = Counter()
+        self._bytes: Counter[tuple[str, int]] = Counter()
         self._throttled: set[tuple[str, int]] = set()
         # What the group assigned, by full topic name. The client may read more: all topics of a shard whose first one is here.
         self._assigned: set[tuple[str, int]] = set()
@@ -67,6 +72,9 @@ class Poller(threading.Thread):
                 # Never reset silently: the offsets are in Postgres, and one out of range stops the shard.
                 "auto.offset.reset": "error",
                 "fetch.wait.max.ms": 500,
+                # What the client holds beside what it handed over.
+                "queued.max.messages.kbytes": CLIENT_BYTES // 1000,
+                "fetch.max.bytes": CLIENT_BYTES,
                 "fetch.error.backoff.ms": 50,
                 # Set on the broker for the consumer protocol, but max.poll is the client's.
                 "max.poll.interval.ms": 300_000,
@@ -88,6 +96,7 @@ class Poller(threading.Thread):
         with self._lock:
             for record in items:
                 self._outstanding[record.topic, record.partition] -= 1
+                self._bytes[record.topic, record.partition] -= record.size
 
     def commit(self, partition: int, offsets: dict[str, int], *, wait: bool) -> None:
         """Write Kafka's own committed offsets. With ``wait`` raises ``KafkaException`` where the coordinator refuses."""
@@ -135,7 +144,9 @@ class Poller(threading.Thread):
             else:
                 log.warning("kafka_error", error=error.str(), topic=topic, partition=partition)
         with self._lock:
-            self._outstanding.update((item.topic, item.partition) for item in items if isinstance(item, Record))
+            for record in (item for item in items if isinstance(item, Record)):
+                self._outstanding[record.topic, record.partition] += 1
+                self._bytes[record.topic, record.partition] += record.size
         if items:
             self._inbox.put(Records(tuple(items)))
         for other in others:
@@ -182,8 +193,14 @@ class Poller(threading.Thread):
 
     def _throttle(self) -> None:
         with self._lock:
-            full = {key for key, n in self._outstanding.items() if n > self._limit} - self._throttled
-            empty = {key for key in self._throttled if self._outstanding[key] < self._limit // 2}
+            most = max(BUFFERED_BYTES // max(1, len(self._assigned)), MIN_PARTITION_BYTES)
+            full = {key for key, n in self._outstanding.items() if n > self._limit or self._bytes[key] > most}
+            full -= self._throttled
+            empty = {
+                key
+                for key in self._throttled
+                if self._outstanding[key] < self._limit // 2 and self._bytes[key] <= most // 2
+            }
             self._throttled = (self._throttled | full) - empty
         try:
             if full:

@@ -12,6 +12,7 @@ from itertools import count
 from retrofill.bus.envelope import Record
 from retrofill.bus.inbox import End
 
+BATCH_BYTES = 8_000_000
 _tickets = count(1)
 
 
@@ -56,6 +57,7 @@ class Shard:
     looks: dict[str, float] = field(default_factory=dict)
     retry_at: float = 0.0
     failures: int = 0
+    trouble: str | None = None  # why it stands still, or was refused last
     conflicts: int = 0
     alone: int = 0  # a batch was refused: so many messages are handled one by one, until the one is found
     dirty: bool = False  # offsets moved that Kafka was not told of
@@ -67,6 +69,7 @@ class Shard:
         """Forget all that an owner knows; returns the messages that will not be handled here."""
         dropped = [item for queue in self.queues.values() for item in queue.items if isinstance(item, Record)]
         self.ownership = ownership
+        self.trouble = None
         self.queues = {}
         self.looks = {}
         self.failures = 0
@@ -101,17 +104,21 @@ class Shard:
         queue.items.append(item)
         return True
 
-    def batch(self, limit: int, now: float) -> Iterator[Record | End]:
-        """The next items, topic by topic, ``limit`` messages at most; they stay queued until ``done``."""
-        taken = 0
+    def batch(self, limit: int, now: float, most_bytes: int = BATCH_BYTES) -> Iterator[Record | End]:
+        """The next items, topic by topic, ``limit`` messages at most; they stay queued until ``done``.
+
+        Not more than ``most_bytes``, or one message.
+        """
+        taken = size = 0
         for queue in self.queues.values():
             if queue.held_until > now:
                 continue
             for item in queue.items:
                 if isinstance(item, Record):
-                    if taken >= limit:
+                    if taken >= limit or (taken and size + item.size > most_bytes):
                         break
                     taken += 1
+                    size += item.size
                 yield item
 
     def has_messages(self, now: float) -> bool:

@@ -7,6 +7,9 @@ from itertools import chain
 
 from retrofill.bus.shard import Ownership, Shard
 
+# Refused so often in a row: half a minute at most after the first time.
+STANDS_STILL = 5
+
 
 class Shards:
     """All shards that an instance may own (docs/decisions/added-partitions.md)."""
@@ -34,6 +37,12 @@ class Shards:
         """The one that waits to be positioned with this ticket, if it still does."""
         found = (s for s in self if (s.partition, s.ticket, s.ownership) == (partition, ticket, Ownership.SEEKING))
         return next(found, None)
+
+    def troubles(self) -> dict[str, str | None]:
+        """What keeps which shard from going on, one line in all; from any thread."""
+        standing = [s for s in self if s.ownership is Ownership.STOPPED or s.failures >= STANDS_STILL]
+        said = "; ".join(f"{s.topics[0] if s.added else 'shard'} {s.partition}: {s.trouble}" for s in standing)
+        return {"shards": said or None}
 
     def owned(self) -> list[int]:
         """Those fixed at init that this instance owns; from any thread."""

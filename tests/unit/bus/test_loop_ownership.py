@@ -110,6 +110,7 @@ def test_added_partitions_of_two_topics_are_two_shards(played):
     played.get(*(Positioned(each.partition, each.ticket) for each in played.rewinds))
     played.get(OutOfRange(EVENTS, 5, "gone"))
     assert played.ownership(EVENTS, 5) is Ownership.STOPPED
+    assert played.troubles() == {"shards": "run-events 5: run-events: gone"}
     assert played.ownership(REQUESTS, 5) is Ownership.OWNED
 
 
@@ -140,3 +141,8 @@ def test_many_shards_that_each_wait_for_kafka_are_many_steps(played):
     played._progressed()
     played.get(Assigned(tuple((PIPELINES, p) for p in range(STORED))))
     assert waited == [20.0] * STORED
+    assert played.troubles() == {"shards": None}
+    for _ in range(4):
+        played.clock.now += 10.0
+        played.get()
+    assert "shard 3: KafkaException: no answer" in played.troubles()["shards"]
