@@ -16,8 +16,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from retrofill.bus import metrics
 from retrofill.bus.added import added_transaction, take_over_added
 from retrofill.bus.crash import crash_point
+from retrofill.bus.deaths import DEATHS, write_down
 from retrofill.bus.envelope import Record
-from retrofill.bus.faults import Fault, Poison, classify
+from retrofill.bus.faults import Fault, Fenced, Poison, classify
 from retrofill.bus.handler import Handler, Hold, Received
 from retrofill.bus.inbox import (
     Assigned,
@@ -226,6 +227,8 @@ class Loop:
         shard.failures = 0
         shard.retry_at = 0.0
         shard.begin(taken.offsets, taken.epoch)
+        shard.careful = self._settings.batch_messages if taken.careful else 0
+        shard.suspect = taken.suspect
         self._add_looks(shard, taken.looks)
         self._rewind(shard)
         metrics.TAKEOVERS.labels("shard").inc()
@@ -246,8 +249,12 @@ class Loop:
         records: list[Record] = []
         began = time.monotonic()
         try:
-            work = self._triage(shard, list(shard.batch(1 if shard.alone else self._settings.batch_messages, now)))
-            records = work.records
+            limit = 1 if shard.alone or shard.careful else self._settings.batch_messages
+            items = list(shard.batch(limit, now))
+            records = [item for item in items if isinstance(item, Record)]
+            if shard.careful and records and self._has_killed(shard, records[0]):
+                return
+            work = self._triage(shard, items)
             work = self._without_held(shard, work, self._handler.admit(work.received))
             self._apply(shard, work)
         except Exception as e:  # noqa: BLE001 - every exception has a class: fence, conflict, poison or wait
@@ -256,6 +263,27 @@ class Loop:
         if records:
             metrics.BATCH_SECONDS.observe(time.monotonic() - began)
         self._landed(shard, work)
+
+    def _has_killed(self, shard: Shard, record: Record) -> bool:
+        """Whether a message was set aside as one that ends its process; if not, it is written down as being tried."""
+        deaths = shard.suspect.deaths if shard.suspect is not None and shard.suspect.is_of(record) else 0
+        if deaths >= DEATHS:
+            self._bury(shard, record, f"the process that handled it, and nothing else, ended {deaths} times")
+            return True
+        write_down(self._engine, self._service, shard.partition, shard.epoch, record, deaths)
+        shard.trying = True
+        return False
+
+    def _survived(self, shard: Shard) -> None:
+        """What was tried was not handled, and we are still here: who ends us now does not do so because of it."""
+        if not shard.trying:
+            return
+        try:
+            write_down(self._engine, self._service, shard.partition, shard.epoch, None)
+            shard.trying = False
+        except (Fenced, SQLAlchemyError, OSError) as e:
+            # The successor's, or written down anew before the next try.
+            log.info("try_not_taken_back", shard=shard.partition, error=_short(e))
 
     def _triage(self, shard: Shard, items: Sequence[Record | End]) -> Work:
         received: list[Received] = []
@@ -299,6 +327,8 @@ class Loop:
                 tx.dead_letter(letter.record, letter.reason)
             for copy in work.misplaced:
                 tx.republish(copy.record, copy.key, copy.ce_id)
+            for one in work.received:
+                crash_point(f"handle:{one.key}")
             if work.received:
                 self._handler.handle(tx, work.received)
             move_offsets(tx.conn, self._service, shard.partition, work.moves)
@@ -317,6 +347,11 @@ class Loop:
         shard.retry_at = 0.0
         if shard.alone > 0:
             shard.alone -= 1
+        if work.records:
+            # What was written down is behind the offset now.
+            shard.careful = max(0, shard.careful - 1)
+            shard.trying = False
+        self._survived(shard)
         handled = [
             record for topic, count in work.counts.items() for record in shard.done(topic, work.moves[topic].new, count)
         ]
@@ -386,6 +421,7 @@ class Loop:
     def _refused(self, shard: Shard, records: Sequence[Record], error: Exception) -> None:
         fault = classify(error)
         metrics.RETRIES.labels("batch", fault.value).inc()
+        self._survived(shard)
         if fault is Fault.FENCED:
             self._fenced(shard, error)
         elif fault is Fault.WAIT:

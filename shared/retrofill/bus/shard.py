@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import count
 
+from retrofill.bus.deaths import Suspect
 from retrofill.bus.envelope import Record
 from retrofill.bus.inbox import End
 
@@ -60,6 +61,9 @@ class Shard:
     trouble: str | None = None  # why it stands still, or was refused last
     conflicts: int = 0
     alone: int = 0  # a batch was refused: so many messages are handled one by one, until the one is found
+    careful: int = 0  # former owners died here: so many messages are written down before they are handled, one by one
+    suspect: Suspect | None = None  # the message of which they died for certain
+    trying: bool = False  # one is written down
     dirty: bool = False  # offsets moved that Kafka was not told of
     last_offsets: dict[str, int] = field(default_factory=dict)  # when it was fenced
     committed_at: float = 0.0
@@ -75,6 +79,9 @@ class Shard:
         self.failures = 0
         self.alone = 0
         self.conflicts = 0
+        self.careful = 0
+        self.suspect = None
+        self.trying = False
         self.dirty = False
         self.ends_since = None
         self.ticket = next(_tickets)
