@@ -429,7 +429,7 @@ class Loop:
         elif len(records) > 1:
             shard.conflicts += 1
             # A conflict is decided again at once; one that stays, and poison, is found by handling one by one.
-            if fault is Fault.POISON or shard.conflicts >= CONFLICTS_ALONE:
+            if fault in (Fault.POISON, Fault.TIMEOUT) or shard.conflicts >= CONFLICTS_ALONE:
                 shard.conflicts = 0
                 shard.alone = len(records)
             log.info("batch_again", shard=shard.partition, fault=fault.value, error=_short(error))
