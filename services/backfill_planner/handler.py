@@ -38,7 +38,7 @@ class PlannerHandler(QuietHandler):
         self._context = context
         self._intervals = Intervals(context.settings.max_plan_runs)
         self._timed_out = TimedOut()
-        self._read_to_end = ReadToEnd(context.topic_ids.ends, context.partitions)
+        self._read_to_end = ReadToEnd(context.topic_ids)
 
     def admit(self, received: Sequence[Received]) -> Mapping[str, Hold]:
         """Hold a request for a pipeline that is not known yet; compute the intervals of the others."""

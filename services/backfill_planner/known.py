@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Connection, select
 
 from retrofill.bus.envelope import Record
-from retrofill.bus.takeover import Ends
+from retrofill.bus.takeover import TopicIds
 from retrofill.bus.topics import PLANNER, Topic
 from retrofill.store.tables import SERVICE_TABLES
 
@@ -13,9 +13,8 @@ from retrofill.store.tables import SERVICE_TABLES
 class ReadToEnd:
     """Remembers for each waiting request where the ends were after it had arrived."""
 
-    def __init__(self, ends: Ends, partitions: int) -> None:
-        self._ends = ends
-        self._partitions = list(range(partitions))
+    def __init__(self, topic_ids: TopicIds) -> None:
+        self._topic_ids = topic_ids
         self._targets: dict[tuple[str, int, int], dict[int, int]] = {}
 
     def as_of(self, conn: Connection, record: Record) -> bool:
@@ -25,7 +24,9 @@ class ReadToEnd:
         """
         place = (record.topic, record.partition, record.offset)
         if place not in self._targets:
-            ends = self._ends.high_watermarks({str(Topic.PIPELINES): self._partitions})
+            # Asked each time: partitions that were added to the topic are read too, and applied where they arrive.
+            partitions = range(self._topic_ids.refresh()[Topic.PIPELINES])
+            ends = self._topic_ids.ends.high_watermarks({str(Topic.PIPELINES): list(partitions)})
             self._targets[place] = {partition: offset for (_, partition), offset in ends.items() if offset > 0}
         offset = SERVICE_TABLES[PLANNER.package].offset
         rows = conn.execute(

@@ -52,6 +52,7 @@ class StarterHandler(QuietHandler):
             producer(settings, f"{context.instance}-reports"),
             settings.topic_prefix,
             freed=lambda: context.notified(DRIVER_FREE, ""),
+            partitions=context.partitions,
         )
         self._executor = executor or build_executor(settings, self.host)
         self._watch = Watch(context.engine, self._executor)

@@ -12,6 +12,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from retrofill.bus.envelope import headers_of, wire_headers
+from retrofill.bus.partitioning import partition_of
 from retrofill.bus.topics import RUN_STARTER, Topic
 from retrofill.errors import first_line
 from retrofill.messages.runs import ErrorInfo, RunReported
@@ -26,8 +27,11 @@ FLUSH_SECONDS = 5.0
 class DriverHost:
     """Implements ``executors.Host``."""
 
-    def __init__(self, engine: Engine, reports: Producer, topic_prefix: str, freed: Callable[[], None]) -> None:
+    def __init__(
+        self, engine: Engine, reports: Producer, topic_prefix: str, freed: Callable[[], None], partitions: int
+    ) -> None:
         self._engine = engine
+        self._partitions = partitions
         self._reports = reports
         self._topic = f"{topic_prefix}{Topic.RUN_REPORTS}"
         self._freed = freed
@@ -106,6 +110,7 @@ class DriverHost:
             self._reports.produce(
                 self._topic,
                 key=launch.backfill_id.encode(),
+                partition=partition_of(launch.backfill_id, self._partitions),
                 value=report.encode(),
                 headers=wire_headers(headers_of(report, RUN_STARTER.name)),
             )

@@ -74,7 +74,7 @@ class Instance:
         )
         handler = self._handler(context)
         poller = Poller(world.settings, service, self.name, inbox)
-        relay = Relay(world.settings, service, self.name, engine)
+        relay = Relay(world.settings, service, self.name, engine, world.partitions)
         own_channel = outbox.channel(service.package)
 
         def heard(channel: str, payload: str) -> None:

@@ -16,7 +16,7 @@ FOREVER = "-1"
 
 
 class TopicsDiffer(Exception):
-    """A topic exists with another number of partitions than was fixed at init."""
+    """A topic exists with fewer partitions than were fixed at init, or a relay's with more than its one."""
 
 
 def create_topics(settings: Settings) -> None:
@@ -30,11 +30,16 @@ def create_topics(settings: Settings) -> None:
             if e.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
     for name, count in _partition_counts(client, list(wanted)).items():
-        if count != wanted[name].num_partitions:
+        needed = wanted[name].num_partitions
+        if count < needed:
             raise TopicsDiffer(
-                f"topic {name} has {count} partitions, {wanted[name].num_partitions} are needed: "
-                "delete it, or set RETROFILL_TOPIC_PREFIX to a prefix of its own"
+                f"topic {name} has {count} partitions, {needed} are needed: add the missing ones with "
+                f"'kafka-topics --alter --topic {name} --partitions {needed}', "
+                "or set RETROFILL_TOPIC_PREFIX to a prefix of its own"
             )
+        # More than those of the contract need is fine (bus/added.py), but not of a topic whose one partition is a lock.
+        if count > needed == 1 and not name.endswith(tuple(Topic)):
+            raise TopicsDiffer(f"topic {name} has {count} partitions, 1 is needed: stop the services and delete it")
 
 
 def _partition_counts(client: AdminClient, names: list[str]) -> dict[str, int]:

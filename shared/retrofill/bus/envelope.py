@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 
 from retrofill.messages.base import Message
 
@@ -33,6 +34,11 @@ class Record:
     raw_headers: tuple[tuple[str, bytes | None], ...]
     timestamp_ms: int
     bad_header: str | None = None
+
+    @cached_property
+    def size(self) -> int:
+        """Bytes of key, value and headers."""
+        return len(self.key or b"") + len(self.value or b"") + header_bytes(self.raw_headers)
 
     @property
     def ce_id(self) -> str | None:

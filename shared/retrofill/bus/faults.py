@@ -15,6 +15,7 @@ SERIALIZATION_FAILURE = "40001"
 LOCK_TIMEOUT = "55P03"
 STATEMENT_TIMEOUT = "57014"
 TRANSACTION_TIMEOUT = "25P04"
+IDLE_IN_TRANSACTION = "25P03"
 
 
 class Fenced(Exception):
@@ -61,8 +62,9 @@ def _classify_state(state: str | None, *, disconnected: bool) -> Fault:
     if state == LOCK_TIMEOUT:
         # Somebody else's transaction is in the way: that says nothing against the message, however long it lasts.
         return Fault.WAIT
-    if state in (STATEMENT_TIMEOUT, TRANSACTION_TIMEOUT):
-        # The last of them ends the connection too, and still is about this work.
+    if state in (STATEMENT_TIMEOUT, TRANSACTION_TIMEOUT, IDLE_IN_TRANSACTION):
+        # The last two end the connection too, and still are about this work: a handler that computes for longer than a
+        # transaction may be idle finds out with its next statement.
         return Fault.TIMEOUT
     if state is None or disconnected:
         return Fault.WAIT

@@ -47,6 +47,15 @@ class Positioned:
 
 
 @dataclass(frozen=True)
+class NotPositioned:
+    """The client refused to read the shard from the offsets that were asked for with ``ticket``."""
+
+    partition: int
+    ticket: int
+    detail: str
+
+
+@dataclass(frozen=True)
 class OutOfRange:
     """The stored offset is not in the topic any more (or not yet)."""
 
@@ -68,7 +77,7 @@ class Wake:
     """Look at what is due."""
 
 
-Item = Records | Assigned | Revoked | Positioned | OutOfRange | Notified | Wake
+Item = Records | Assigned | Revoked | Positioned | NotPositioned | OutOfRange | Notified | Wake
 
 
 class Inbox:

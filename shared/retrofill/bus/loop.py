@@ -14,14 +14,28 @@ from sqlalchemy import Engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from retrofill.bus import metrics
+from retrofill.bus.added import added_transaction, take_over_added
 from retrofill.bus.crash import crash_point
+from retrofill.bus.deaths import DEATHS, write_down
 from retrofill.bus.envelope import Record
-from retrofill.bus.faults import Fault, Poison, classify
+from retrofill.bus.faults import Fault, Fenced, Poison, classify
 from retrofill.bus.handler import Handler, Hold, Received
-from retrofill.bus.inbox import Assigned, End, Inbox, Item, Notified, OutOfRange, Positioned, Records, Revoked
+from retrofill.bus.inbox import (
+    Assigned,
+    End,
+    Inbox,
+    Item,
+    Notified,
+    NotPositioned,
+    OutOfRange,
+    Positioned,
+    Records,
+    Revoked,
+)
 from retrofill.bus.poller import Poller, Rewind
 from retrofill.bus.shard import Ownership, Shard
-from retrofill.bus.takeover import TopicIds, take_over
+from retrofill.bus.shards import Shards
+from retrofill.bus.takeover import Taken, TopicIds, take_over
 from retrofill.bus.topics import Service
 from retrofill.bus.transaction import Move, Transaction, move_offsets, shard_transaction
 from retrofill.bus.triage import Dead, Misplaced, triage
@@ -72,19 +86,25 @@ class Loop:
         self._handler = handler
         self._topic_ids = topic_ids
         self._partitions = partitions
-        topics = tuple(str(topic) for topic in service.reads)
-        self._shards = {p: Shard(p, topics) for p in range(partitions)}
+        self._shards = Shards(partitions, [str(topic) for topic in service.reads])
         self._stopping = False
         self._busy_since: float | None = None
 
     def busy_for(self) -> float:
-        """Seconds since the worker last waited for something to do; from any thread."""
+        """Seconds that the worker's present step takes, 0 where it waits for something to do; from any thread.
+
+        A pass over many shards, each of which waits for a server that is away, is many steps.
+        """
         since = self._busy_since
         return 0.0 if since is None else time.monotonic() - since
 
     def owned(self) -> list[int]:
         """The shards that this instance owns; from any thread."""
-        return [shard.partition for shard in self._shards.values() if shard.ownership is Ownership.OWNED]
+        return self._shards.owned()
+
+    def troubles(self) -> dict[str, str | None]:
+        """What keeps shards from going on; from any thread."""
+        return self._shards.troubles()
 
     def stop(self) -> None:
         """End ``run`` after what is being handled; a signal handler may call it."""
@@ -95,13 +115,16 @@ class Loop:
         while not self._stopping:
             self._busy_since = None
             items = self._inbox.wait(self._seconds_to_next())
-            self._busy_since = time.monotonic()
+            self._progressed()
             for item in items:
                 self._arrived(item)
-            for shard in self._shards.values():
+            for shard in self._shards:
                 if self._stopping:
                     break
                 self._step(shard)
+
+    def _progressed(self) -> None:
+        self._busy_since = time.monotonic()
 
     # arriving
 
@@ -114,9 +137,14 @@ class Loop:
             case Revoked(partitions):
                 self._revoked(partitions)
             case Positioned(partition, ticket):
-                shard = self._shards[partition]
-                if shard.ownership is Ownership.SEEKING and shard.ticket == ticket:
+                if (shard := self._shards.seeking(partition, ticket)) is not None:
                     shard.ownership = Ownership.OWNED
+                    shard.failures = 0
+                    shard.retry_at = 0.0
+            case NotPositioned(partition, ticket, detail):
+                if (shard := self._shards.seeking(partition, ticket)) is not None:
+                    shard.seek_again = True
+                    self._back_off(shard, KafkaException(detail), "seek_waits")
             case OutOfRange(topic, partition, detail):
                 self._out_of_range(topic, partition, detail)
             case Notified(channel, payload):
@@ -125,28 +153,29 @@ class Loop:
                 pass
 
     def _queue(self, items: Sequence[Record | End]) -> None:
-        stale = [i for i in items if not self._shards[i.partition].add(i) and isinstance(i, Record)]
+        stale = [i for i in items if not self._shards.at(i.topic, i.partition).add(i) and isinstance(i, Record)]
         self._poller.handled(i for i in stale if isinstance(i, Record))
 
     def _assigned(self, partitions: Sequence[tuple[str, int]]) -> None:
         for topic, partition in partitions:
-            shard = self._shards[partition]
-            shard.assigned.add(topic)
-            # One that has only some of its topics leaves them paused.
-            if shard.assigned == set(shard.topics) and shard.ownership is Ownership.PARTIAL:
+            shard = self._shards.at(topic, partition)
+            if topic == shard.topics[0] and shard.ownership is Ownership.PARTIAL:
                 shard.ownership = Ownership.ASSIGNED
                 shard.retry_at = 0.0
 
     def _revoked(self, partitions: Sequence[tuple[str, int]]) -> None:
         for topic, partition in partitions:
-            shard = self._shards[partition]
-            shard.assigned.discard(topic)
-            if shard.ownership is not Ownership.PARTIAL:
+            shard = self._shards.at(topic, partition)
+            if topic == shard.topics[0] and shard.ownership is not Ownership.PARTIAL:
                 log.info("shard_revoked", shard=partition, epoch=shard.epoch)
                 self._lose(shard, Ownership.PARTIAL)
+            elif shard.ownership in (Ownership.SEEKING, Ownership.OWNED, Ownership.STOPPED):
+                # The client does not read that topic any more: all of them again, from where Postgres is.
+                self._lose(shard, Ownership.ASSIGNED)
+                shard.retry_at = 0.0
 
     def _out_of_range(self, topic: str, partition: int, detail: str) -> None:
-        shard = self._shards.get(partition)
+        shard = self._shards.at(topic, partition) if partition >= 0 else None
         if shard is None or shard.ownership is Ownership.STOPPED:
             return
         log.error(
@@ -159,10 +188,10 @@ class Loop:
             f"{self._service.package}_shard_offset to where to go on, then restart the service",
         )
         self._lose(shard, Ownership.STOPPED)
+        shard.trouble = f"{topic}: {detail}"
 
     def _notified(self, channel: str, payload: str) -> None:
-        owned = [s.partition for s in self._shards.values() if s.ownership is Ownership.OWNED]
-        for partition, looks in self._handler.notified(channel, payload, owned).items():
+        for partition, looks in self._handler.notified(channel, payload, self._shards.owned()).items():
             self._add_looks(self._shards[partition], looks)
 
     # one shard
@@ -171,6 +200,8 @@ class Loop:
         now = time.monotonic()
         if shard.ownership in (Ownership.ASSIGNED, Ownership.FENCED) and shard.retry_at <= now:
             self._take_over(shard)
+        if shard.seek_again and shard.retry_at <= now:
+            self._rewind(shard)
         if shard.ownership is not Ownership.OWNED or shard.retry_at > now:
             return
         if shard.has_messages(now):
@@ -183,32 +214,47 @@ class Loop:
             self._commit_to_kafka(shard)
 
     def _take_over(self, shard: Shard) -> None:
+        self._progressed()
         try:
             if shard.ownership is Ownership.FENCED:
                 # A take-over that was delayed must not leave nobody working, and one that was cut off must not take
                 # turns with its successor: the coordinator's acceptance of a commit tells the two apart.
                 self._poller.commit(shard.partition, shard.last_offsets, wait=True)
-            taken = take_over(
-                self._engine, self._service, shard.partition, self._instance, self._topic_ids, self._handler
-            )
+            taken = self._taken(shard)
         except (KafkaException, SQLAlchemyError, OSError) as e:
             self._back_off(shard, e, "take_over_waits")
             return
         shard.failures = 0
         shard.retry_at = 0.0
         shard.begin(taken.offsets, taken.epoch)
+        shard.careful = self._settings.batch_messages if taken.careful else 0
+        shard.suspect = taken.suspect
         self._add_looks(shard, taken.looks)
-        self._poller.rewind(Rewind(shard.partition, taken.offsets, shard.ticket))
+        self._rewind(shard)
         metrics.TAKEOVERS.labels("shard").inc()
         log.info("shard_taken", shard=shard.partition, epoch=taken.epoch, offsets=taken.offsets)
 
+    def _taken(self, shard: Shard) -> Taken:
+        if shard.added:
+            return take_over_added(self._engine, self._service, shard.topics[0], shard.partition, self._topic_ids)
+        return take_over(self._engine, self._service, shard.partition, self._instance, self._topic_ids, self._handler)
+
+    def _rewind(self, shard: Shard) -> None:
+        shard.seek_again = False
+        self._poller.rewind(Rewind(shard.partition, shard.topics[0], shard.offsets, shard.ticket))
+
     def _run_batch(self, shard: Shard) -> None:
+        self._progressed()
         now = time.monotonic()
         records: list[Record] = []
         began = time.monotonic()
         try:
-            work = self._triage(shard, list(shard.batch(1 if shard.alone else self._settings.batch_messages, now)))
-            records = work.records
+            limit = 1 if shard.alone or shard.careful else self._settings.batch_messages
+            items = list(shard.batch(limit, now))
+            records = [item for item in items if isinstance(item, Record)]
+            if shard.careful and records and self._has_killed(shard, records[0]):
+                return
+            work = self._triage(shard, items)
             work = self._without_held(shard, work, self._handler.admit(work.received))
             self._apply(shard, work)
         except Exception as e:  # noqa: BLE001 - every exception has a class: fence, conflict, poison or wait
@@ -217,6 +263,27 @@ class Loop:
         if records:
             metrics.BATCH_SECONDS.observe(time.monotonic() - began)
         self._landed(shard, work)
+
+    def _has_killed(self, shard: Shard, record: Record) -> bool:
+        """Whether a message was set aside as one that ends its process; if not, it is written down as being tried."""
+        deaths = shard.suspect.deaths if shard.suspect is not None and shard.suspect.is_of(record) else 0
+        if deaths >= DEATHS:
+            self._bury(shard, record, f"the process that handled it, and nothing else, ended {deaths} times")
+            return True
+        write_down(self._engine, self._service, shard.partition, shard.epoch, record, deaths)
+        shard.trying = True
+        return False
+
+    def _survived(self, shard: Shard) -> None:
+        """What was tried was not handled, and we are still here: who ends us now does not do so because of it."""
+        if not shard.trying:
+            return
+        try:
+            write_down(self._engine, self._service, shard.partition, shard.epoch, None)
+            shard.trying = False
+        except (Fenced, SQLAlchemyError, OSError) as e:
+            # The successor's, or written down anew before the next try.
+            log.info("try_not_taken_back", shard=shard.partition, error=_short(e))
 
     def _triage(self, shard: Shard, items: Sequence[Record | End]) -> Work:
         received: list[Received] = []
@@ -260,6 +327,8 @@ class Loop:
                 tx.dead_letter(letter.record, letter.reason)
             for copy in work.misplaced:
                 tx.republish(copy.record, copy.key, copy.ce_id)
+            for one in work.received:
+                crash_point(f"handle:{one.key}")
             if work.received:
                 self._handler.handle(tx, work.received)
             move_offsets(tx.conn, self._service, shard.partition, work.moves)
@@ -278,13 +347,19 @@ class Loop:
         shard.retry_at = 0.0
         if shard.alone > 0:
             shard.alone -= 1
+        if work.records:
+            # What was written down is behind the offset now.
+            shard.careful = max(0, shard.careful - 1)
+            shard.trying = False
+        self._survived(shard)
         handled = [
             record for topic, count in work.counts.items() for record in shard.done(topic, work.moves[topic].new, count)
         ]
         self._poller.handled(handled)
         shard.dirty = True
         shard.ends_since = None
-        self._handler.read_to(shard.partition, {topic: queue.read_to for topic, queue in shard.queues.items()})
+        if not shard.added:
+            self._handler.read_to(shard.partition, {topic: queue.read_to for topic, queue in shard.queues.items()})
 
     def _record_ends(self, shard: Shard, now: float) -> None:
         """Ends without messages are recorded a little later: one transaction for all that come in a row."""
@@ -312,6 +387,7 @@ class Loop:
 
     def _look(self, shard: Shard, keys: Sequence[str]) -> Exception | None:
         """Look at ``keys`` in one transaction; why it was refused, or ``None``."""
+        self._progressed()
         began = time.monotonic()
         for key in keys:
             shard.looks.pop(key, None)
@@ -335,15 +411,17 @@ class Loop:
         return None
 
     def _transaction(self, shard: Shard) -> AbstractContextManager[Transaction]:
-        return shard_transaction(
-            self._engine, self._service, shard.partition, shard.epoch, self._settings.max_message_bytes
-        )
+        limit = self._settings.max_message_bytes
+        if shard.added:
+            return added_transaction(self._engine, self._service, shard.partition, limit)
+        return shard_transaction(self._engine, self._service, shard.partition, shard.epoch, limit)
 
     # refusals
 
     def _refused(self, shard: Shard, records: Sequence[Record], error: Exception) -> None:
         fault = classify(error)
         metrics.RETRIES.labels("batch", fault.value).inc()
+        self._survived(shard)
         if fault is Fault.FENCED:
             self._fenced(shard, error)
         elif fault is Fault.WAIT:
@@ -351,7 +429,7 @@ class Loop:
         elif len(records) > 1:
             shard.conflicts += 1
             # A conflict is decided again at once; one that stays, and poison, is found by handling one by one.
-            if fault is Fault.POISON or shard.conflicts >= CONFLICTS_ALONE:
+            if fault in (Fault.POISON, Fault.TIMEOUT) or shard.conflicts >= CONFLICTS_ALONE:
                 shard.conflicts = 0
                 shard.alone = len(records)
             log.info("batch_again", shard=shard.partition, fault=fault.value, error=_short(error))
@@ -411,19 +489,22 @@ class Loop:
     def _fenced(self, shard: Shard, error: Exception) -> None:
         metrics.FENCES.labels("shard").inc()
         log.warning("fenced", shard=shard.partition, epoch=shard.epoch, error=_short(error))
-        shard.last_offsets = {topic: queue.next_offset for topic, queue in shard.queues.items()}
+        shard.last_offsets = shard.offsets
         self._lose(shard, Ownership.FENCED)
         shard.retry_at = 0.0
 
     def _back_off(self, shard: Shard, error: BaseException, event: str) -> None:
         shard.failures += 1
+        shard.trouble = _short(error)
         seconds = min(0.05 * 2 ** min(shard.failures, 10), MAX_BACKOFF_SECONDS)
         shard.retry_at = time.monotonic() + seconds
         log.warning(event, shard=shard.partition, seconds=seconds, error=_short(error))
 
     def _lose(self, shard: Shard, ownership: Ownership) -> None:
         self._poller.handled(shard.lose(ownership))
-        self._handler.lost(shard.partition)
+        self._poller.release(shard.partition, shard.topics)
+        if not shard.added:
+            self._handler.lost(shard.partition)
 
     # small things
 
@@ -439,15 +520,13 @@ class Loop:
             shard.committed_at = now
             shard.dirty = False
             try:
-                self._poller.commit(
-                    shard.partition, {topic: queue.next_offset for topic, queue in shard.queues.items()}, wait=False
-                )
+                self._poller.commit(shard.partition, shard.offsets, wait=False)
             except KafkaException as e:
                 log.debug("kafka_commit_refused", shard=shard.partition, error=str(e))
 
     def _seconds_to_next(self) -> float | None:
-        dues = [due for s in self._shards.values() if (due := s.next_due(FLUSH_ENDS_SECONDS)) is not None]
-        dues += [s.committed_at + KAFKA_COMMIT_SECONDS for s in self._shards.values() if s.dirty]
+        dues = [due for s in self._shards if (due := s.next_due(FLUSH_ENDS_SECONDS)) is not None]
+        dues += [s.committed_at + KAFKA_COMMIT_SECONDS for s in self._shards if s.dirty]
         return max(0.0, min(dues) - time.monotonic()) if dues else None
 
 

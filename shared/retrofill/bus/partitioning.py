@@ -5,6 +5,8 @@ from __future__ import annotations
 MASK = 0xFFFFFFFF
 SEED = 0x9747B28C
 M = 0x5BD1E995
+# What a producer takes for "any partition".
+ANY = -1
 
 
 def murmur2(data: bytes) -> int:
@@ -27,3 +29,8 @@ def partition_of(key: bytes | str, partitions: int) -> int:
     """The partition of a key, as Java's and librdkafka's ``murmur2_random`` partitioners choose it."""
     data = key.encode() if isinstance(key, str) else key
     return (murmur2(data) & 0x7FFFFFFF) % partitions
+
+
+def place_of(key: bytes | None, partitions: int) -> int:
+    """The partition to produce a message to, however many its topic has by now; ``ANY`` for one without a key."""
+    return ANY if key is None else partition_of(key, partitions)

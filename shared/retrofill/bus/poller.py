@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import methodcaller
 from typing import cast
@@ -15,20 +15,28 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from retrofill.bus.calls import ANSWER_SECONDS, Calls
 from retrofill.bus.clients import common_config
 from retrofill.bus.envelope import BAD_NAME, Record, read_headers
-from retrofill.bus.inbox import Assigned, End, Inbox, Item, OutOfRange, Positioned, Records, Revoked
+from retrofill.bus.inbox import Assigned, End, Inbox, Item, NotPositioned, OutOfRange, Positioned, Records, Revoked
 from retrofill.bus.topics import Service
 from retrofill.settings import Settings
 
 log = structlog.get_logger(__name__)
 POLL_SECONDS = 0.25
 POLL_MESSAGES = 1000
+# Handed over and not yet handled, of all partitions; but one partition may always have a few of the largest messages.
+BUFFERED_BYTES = 64_000_000
+MIN_PARTITION_BYTES = 4_000_000
+CLIENT_BYTES = 16_000_000
 
 
 @dataclass(frozen=True)
 class Rewind:
-    """Read shard ``partition`` from these offsets by topic, and say ``Positioned`` with the ticket."""
+    """Read shard ``partition`` from these offsets by topic, and say ``Positioned`` or ``NotPositioned`` with the ticket.
+
+    ``anchor`` is the topic whose partition has to be assigned to us.
+    """
 
     partition: int
+    anchor: str
     offsets: dict[str, int]
     ticket: int
 
@@ -43,9 +51,12 @@ class Poller(threading.Thread):
         self._inbox = inbox
         self._calls = Calls()
         self._stopping = threading.Event()
-        # Messages handed over and not yet handled, by (topic, partition): beyond the limit a partition is paused.
+        # Messages handed over and not yet handled, and their bytes, by (topic, partition): beyond a limit it is paused.
         self._outstanding: Counter[tuple[str, int]] = Counter()
+        self._bytes: Counter[tuple[str, int]] = Counter()
         self._throttled: set[tuple[str, int]] = set()
+        # What the group assigned, by full topic name. The client may read more: all topics of a shard whose first one is here.
+        self._assigned: set[tuple[str, int]] = set()
         self._lock = threading.Lock()
         self._limit = settings.batch_messages * 4
         self._consumer = Consumer(
@@ -61,6 +72,9 @@ class Poller(threading.Thread):
                 # Never reset silently: the offsets are in Postgres, and one out of range stops the shard.
                 "auto.offset.reset": "error",
                 "fetch.wait.max.ms": 500,
+                # What the client holds beside what it handed over.
+                "queued.max.messages.kbytes": CLIENT_BYTES // 1000,
+                "fetch.max.bytes": CLIENT_BYTES,
                 "fetch.error.backoff.ms": 50,
                 # Set on the broker for the consumer protocol, but max.poll is the client's.
                 "max.poll.interval.ms": 300_000,
@@ -73,11 +87,16 @@ class Poller(threading.Thread):
         """Ask for a shard to be read from given offsets."""
         self._calls.ask(lambda: self._rewind(command))
 
+    def release(self, partition: int, topics: Sequence[str]) -> None:
+        """Read nothing of these topics' ``partition`` until the next rewind."""
+        self._calls.ask(lambda: self._release(partition, topics))
+
     def handled(self, items: Iterable[Record]) -> None:
         """Messages that the worker is done with, whatever became of them."""
         with self._lock:
             for record in items:
                 self._outstanding[record.topic, record.partition] -= 1
+                self._bytes[record.topic, record.partition] -= record.size
 
     def commit(self, partition: int, offsets: dict[str, int], *, wait: bool) -> None:
         """Write Kafka's own committed offsets. With ``wait`` raises ``KafkaException`` where the coordinator refuses."""
@@ -125,7 +144,9 @@ class Poller(threading.Thread):
             else:
                 log.warning("kafka_error", error=error.str(), topic=topic, partition=partition)
         with self._lock:
-            self._outstanding.update((item.topic, item.partition) for item in items if isinstance(item, Record))
+            for record in (item for item in items if isinstance(item, Record)):
+                self._outstanding[record.topic, record.partition] += 1
+                self._bytes[record.topic, record.partition] += record.size
         if items:
             self._inbox.put(Records(tuple(items)))
         for other in others:
@@ -135,22 +156,51 @@ class Poller(threading.Thread):
         targets = [TopicPartition(self._prefix + t, command.partition, o) for t, o in command.offsets.items()]
         plain = [TopicPartition(target.topic, target.partition) for target in targets]
         try:
+            if (self._prefix + command.anchor, command.partition) not in self._assigned:
+                raise KafkaException(KafkaError(KafkaError._STATE, "the shard was revoked meanwhile"))
             # Not a seek: one that comes while the first fetch of a new assignment looks for its offset can be lost.
-            self._consumer.incremental_unassign(plain)
+            if held := self._held(plain):
+                self._consumer.incremental_unassign(held)
             self._consumer.incremental_assign(targets)
             self._consumer.resume(plain)
         except KafkaException as e:
-            # The shard was revoked meanwhile, or will be asked for again.
             log.info("rewind_refused", shard=command.partition, error=str(e))
+            self._inbox.put(NotPositioned(command.partition, command.ticket, str(e)))
             return
         with self._lock:
             self._throttled -= {(topic, command.partition) for topic in command.offsets}
         self._inbox.put(Positioned(command.partition, command.ticket))
 
+    def _release(self, partition: int, topics: Sequence[str]) -> None:
+        held = self._held([TopicPartition(self._prefix + topic, partition) for topic in topics])
+        ours = [p for p in held if (p.topic, p.partition) in self._assigned]
+        others = [p for p in held if (p.topic, p.partition) not in self._assigned]
+        with self._lock:
+            self._throttled -= set(self._plain(held))
+        try:
+            if ours:
+                self._consumer.pause(ours)
+            if others:
+                self._consumer.incremental_unassign(others)
+        except KafkaException as e:
+            # What still comes is stale and dropped.
+            log.info("release_refused", shard=partition, error=str(e))
+
+    def _held(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Those of them that the client reads, whoever the group assigned them to."""
+        held = {(p.topic, p.partition) for p in self._consumer.assignment()}
+        return [p for p in partitions if (p.topic, p.partition) in held]
+
     def _throttle(self) -> None:
         with self._lock:
-            full = {key for key, n in self._outstanding.items() if n > self._limit} - self._throttled
-            empty = {key for key in self._throttled if self._outstanding[key] < self._limit // 2}
+            most = max(BUFFERED_BYTES // max(1, len(self._assigned)), MIN_PARTITION_BYTES)
+            full = {key for key, n in self._outstanding.items() if n > self._limit or self._bytes[key] > most}
+            full -= self._throttled
+            empty = {
+                key
+                for key in self._throttled
+                if self._outstanding[key] < self._limit // 2 and self._bytes[key] <= most // 2
+            }
             self._throttled = (self._throttled | full) - empty
         try:
             if full:
@@ -163,14 +213,20 @@ class Poller(threading.Thread):
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         # Where to read is in Postgres: nothing is fetched until the worker has taken the shard over.
-        for partition in partitions:
+        self._assigned |= {(p.topic, p.partition) for p in partitions}
+        # What is read already, as part of a shard whose first topic came earlier, goes on.
+        held = {(p.topic, p.partition) for p in self._held(partitions)}
+        new = [p for p in partitions if (p.topic, p.partition) not in held]
+        for partition in new:
             partition.offset = OFFSET_BEGINNING
-        consumer.incremental_assign(partitions)
-        consumer.pause(partitions)
+        consumer.incremental_assign(new)
+        if new:
+            consumer.pause(new)
         self._inbox.put(Assigned(self._plain(partitions)))
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        consumer.incremental_unassign(partitions)
+        self._assigned -= {(p.topic, p.partition) for p in partitions}
+        consumer.incremental_unassign(self._held(partitions))
         with self._lock:
             for key in self._plain(partitions):
                 self._throttled.discard(key)

@@ -21,6 +21,7 @@ from retrofill.bus.calls import ANSWER_SECONDS, Calls
 from retrofill.bus.clients import common_config, producer, reader
 from retrofill.bus.crash import crash_point
 from retrofill.bus.faults import Fenced
+from retrofill.bus.partitioning import place_of
 from retrofill.bus.poller import raise_refusals
 from retrofill.bus.topics import Service
 from retrofill.errors import kind_and_line
@@ -106,8 +107,9 @@ class Membership(threading.Thread):
 class Relay(threading.Thread):
     """Publishes the outbox of one service while this instance is its relay."""
 
-    def __init__(self, settings: Settings, service: Service, instance: str, engine: Engine) -> None:
+    def __init__(self, settings: Settings, service: Service, instance: str, engine: Engine, partitions: int) -> None:
         super().__init__(name="relay", daemon=True)
+        self._partitions = partitions
         self._settings = settings
         self._service = service
         self._instance = instance
@@ -277,9 +279,11 @@ class Relay(threading.Thread):
         value: bytes | None,
         headers: list[tuple[str, str | bytes | None]],
     ) -> None:
+        # Where its reader expects it; the cursor's topic is used as one of one partition.
+        partition = 0 if topic == self._topic else place_of(key, self._partitions)
         while True:
             try:
-                client.produce(topic, key=key, value=value, headers=headers)
+                client.produce(topic, key=key, value=value, headers=headers, partition=partition)
             except BufferError:
                 # The local queue is full: wait until some of it is delivered.
                 client.poll(0.1)

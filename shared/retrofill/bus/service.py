@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,6 +93,8 @@ def _run(settings: Settings, service: Service, make_handler: MakeHandler, channe
     engine = make_engine(dsn, instance)
     topic_ids = _topic_ids(settings, service, instance)
     installation, partitions = _wait_until_initialised(settings, engine, topic_ids, stopping)
+    # Drivers are our children, and publish their reports where the shard's owner reads them.
+    os.environ["RETROFILL_PARTITIONS"] = str(partitions)
     inbox = Inbox()
     context = Context(
         settings,
@@ -107,7 +109,7 @@ def _run(settings: Settings, service: Service, make_handler: MakeHandler, channe
     )
     handler = make_handler(context)
     poller = Poller(settings, service, instance, inbox)
-    relay = Relay(settings, service, instance, engine)
+    relay = Relay(settings, service, instance, engine, partitions)
     outbox_channel = outbox.channel(service.package)
 
     def heard(channel: str, payload: str) -> None:
@@ -122,7 +124,7 @@ def _run(settings: Settings, service: Service, make_handler: MakeHandler, channe
     threads = (poller, relay, listener, stopper)
     for thread in threads:
         thread.start()
-    health = Health(engine, lambda: topic_ids.admin, threads, loop.busy_for)
+    health = Health(engine, lambda: topic_ids.admin, threads, loop.busy_for, loop.troubles)
     http = Exposition(settings.http_host, settings.http_port, health.alive, health.ready)
     http.start()
     measure(service, engine, loop.owned, topic_ids)
@@ -198,11 +200,18 @@ def _wait_until_initialised(
                     check_schema(conn)
             if installation is None:
                 raise NotInitialised("the database is not initialised: run 'retrofill init' or 'retrofill up'")
-            for topic, count in topic_ids.refresh().items():
-                if count != installation.partitions:
-                    raise NotInitialised(
-                        f"topic {topic} has {count} partitions, {installation.partitions} were fixed at init: "
-                        "ids would change their owners. Restore the topic's partition count, or initialise anew"
-                    )
+            _check_partitions(settings.topic_prefix, topic_ids.refresh(), installation.partitions)
             return installation.id, installation.partitions
     raise AssertionError("unreachable: retried for ever")
+
+
+def _check_partitions(prefix: str, counts: Mapping[str, int], fixed: int) -> None:
+    """Raises ``NotInitialised`` where a topic lacks partitions. More than were fixed at init are fine (``bus/added.py``)."""
+    for topic, count in counts.items():
+        if count < fixed:
+            raise NotInitialised(
+                f"topic {prefix}{topic} has {count} partitions, {fixed} were fixed at init: add the missing ones with "
+                f"'kafka-topics --alter --topic {prefix}{topic} --partitions {fixed}'"
+            )
+        if count > fixed:
+            log.warning("partitions_added", topic=topic, partitions=count, used=fixed)

@@ -7,16 +7,21 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import count
 
+from retrofill.bus.deaths import Suspect
 from retrofill.bus.envelope import Record
 from retrofill.bus.inbox import End
+
+BATCH_BYTES = 8_000_000
+_tickets = count(1)
 
 
 class Ownership(Enum):
     """Where an instance stands with a shard."""
 
-    PARTIAL = "partial"  # assigned some of its topics only, or none
-    ASSIGNED = "assigned"  # all its topics are ours; to be taken over in Postgres
+    PARTIAL = "partial"  # its first topic's partition is not assigned to us, whatever of the others is
+    ASSIGNED = "assigned"  # it is: to be taken over in Postgres
     FENCED = "fenced"  # somebody took it: to be taken again only after the coordinator said that it is ours
     SEEKING = "seeking"  # taken; the poller is going to the offsets
     OWNED = "owned"
@@ -36,20 +41,29 @@ class TopicQueue:
 
 @dataclass
 class Shard:
-    """One shard. All times are monotonic seconds."""
+    """One shard. All times are monotonic seconds.
+
+    Whoever is assigned the partition of its first topic owns it and reads the others too, whoever is assigned those.
+    ``added``: a partition of one topic that is beyond those fixed at init.
+    """
 
     partition: int
     topics: tuple[str, ...]
     ownership: Ownership = Ownership.PARTIAL
-    assigned: set[str] = field(default_factory=set)
+    added: bool = False
     epoch: int = -1
-    ticket: int = 0
+    ticket: int = 0  # of the last positioning that was asked for; no other shard has the same
+    seek_again: bool = False  # it was refused
     queues: dict[str, TopicQueue] = field(default_factory=dict)
     looks: dict[str, float] = field(default_factory=dict)
     retry_at: float = 0.0
     failures: int = 0
+    trouble: str | None = None  # why it stands still, or was refused last
     conflicts: int = 0
     alone: int = 0  # a batch was refused: so many messages are handled one by one, until the one is found
+    careful: int = 0  # former owners died here: so many messages are written down before they are handled, one by one
+    suspect: Suspect | None = None  # the message of which they died for certain
+    trying: bool = False  # one is written down
     dirty: bool = False  # offsets moved that Kafka was not told of
     last_offsets: dict[str, int] = field(default_factory=dict)  # when it was fenced
     committed_at: float = 0.0
@@ -59,14 +73,19 @@ class Shard:
         """Forget all that an owner knows; returns the messages that will not be handled here."""
         dropped = [item for queue in self.queues.values() for item in queue.items if isinstance(item, Record)]
         self.ownership = ownership
+        self.trouble = None
         self.queues = {}
         self.looks = {}
         self.failures = 0
         self.alone = 0
         self.conflicts = 0
+        self.careful = 0
+        self.suspect = None
+        self.trying = False
         self.dirty = False
         self.ends_since = None
-        self.ticket += 1
+        self.ticket = next(_tickets)
+        self.seek_again = False
         return dropped
 
     def begin(self, offsets: dict[str, int], epoch: int) -> None:
@@ -74,7 +93,13 @@ class Shard:
         self.epoch = epoch
         self.queues = {topic: TopicQueue(offset, expected=offset, read_to=-1) for topic, offset in offsets.items()}
         self.ownership = Ownership.SEEKING
-        self.ticket += 1
+        self.ticket = next(_tickets)
+        self.seek_again = False
+
+    @property
+    def offsets(self) -> dict[str, int]:
+        """By topic, as in Postgres."""
+        return {topic: queue.next_offset for topic, queue in self.queues.items()}
 
     def add(self, item: Record | End) -> bool:
         """Queue an item; False where it is stale and was dropped."""
@@ -86,17 +111,21 @@ class Shard:
         queue.items.append(item)
         return True
 
-    def batch(self, limit: int, now: float) -> Iterator[Record | End]:
-        """The next items, topic by topic, ``limit`` messages at most; they stay queued until ``done``."""
-        taken = 0
+    def batch(self, limit: int, now: float, most_bytes: int = BATCH_BYTES) -> Iterator[Record | End]:
+        """The next items, topic by topic, ``limit`` messages at most; they stay queued until ``done``.
+
+        Not more than ``most_bytes``, or one message.
+        """
+        taken = size = 0
         for queue in self.queues.values():
             if queue.held_until > now:
                 continue
             for item in queue.items:
                 if isinstance(item, Record):
-                    if taken >= limit:
+                    if taken >= limit or (taken and size + item.size > most_bytes):
                         break
                     taken += 1
+                    size += item.size
                 yield item
 
     def has_messages(self, now: float) -> bool:
@@ -133,7 +162,7 @@ class Shard:
 
     def next_due(self, flush_seconds: float) -> float | None:
         """When something of this shard is to be done next, beside what arrives."""
-        if self.ownership in (Ownership.ASSIGNED, Ownership.FENCED):
+        if self.ownership in (Ownership.ASSIGNED, Ownership.FENCED) or self.seek_again:
             return self.retry_at
         if self.ownership is not Ownership.OWNED:
             return None

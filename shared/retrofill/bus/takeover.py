@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,6 +15,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from retrofill.bus.clients import admin
 from retrofill.bus.crash import crash_point
+from retrofill.bus.deaths import Suspect, suspect_of, where_it_stands
 from retrofill.bus.handler import Handler
 from retrofill.bus.topics import Service
 from retrofill.settings import Settings
@@ -104,6 +105,9 @@ class Taken:
     epoch: int
     offsets: dict[str, int]
     looks: Mapping[str, float]
+    # Former owners may have died of what comes next; and of which message for certain.
+    careful: bool = False
+    suspect: Suspect | None = None
 
 
 def take_over(
@@ -116,24 +120,42 @@ def take_over(
     topic_ids.refresh()
     shard = SERVICE_TABLES[service.package].shard
     with engine.begin() as conn:
-        epoch = conn.execute(
+        row = conn.execute(
             update(shard)
             .where(shard.c.partition == partition)
             .values(epoch=shard.c.epoch + 1, owner=instance, taken_at=func.clock_timestamp())
-            .returning(shard.c.epoch)
-        ).scalar_one()
-        offsets = _offsets(conn, service, partition, topic_ids)
-        taken = Taken(epoch, offsets, dict(handler.taken(conn, partition)))
+            .returning(shard.c.epoch, shard.c.trying_topic, shard.c.trying_offset, shard.c.trying_deaths)
+        ).one()
+        offsets = stored_offsets(conn, service, partition, topic_ids, service.reads)
+        suspect = suspect_of(conn, service, partition, offsets, row)
+        standing = where_it_stands(conn, service, partition)
+        looks = dict(handler.taken(conn, partition))
         crash_point("takeover:before-commit")
     crash_point("takeover:committed")
-    return taken
+    careful = suspect is not None or anything_after(topic_ids.ends, partition, standing)
+    return Taken(row.epoch, offsets, looks, careful, suspect)
 
 
-def _offsets(conn: Connection, service: Service, partition: int, topic_ids: TopicIds) -> dict[str, int]:
+def anything_after(ends: Ends, partition: int, offsets: Mapping[str, int]) -> bool:
+    """Whether there is anything to handle from these offsets on: a topic that is idle stands still too."""
+    if not offsets:
+        return False
+    try:
+        found = ends.high_watermarks({topic: [partition] for topic in offsets})
+    except KafkaException:
+        # To be careful costs time, and nothing else.
+        return True
+    return any(found[topic, partition] > offset for topic, offset in offsets.items())
+
+
+def stored_offsets(
+    conn: Connection, service: Service, partition: int, topic_ids: TopicIds, topics: Iterable[str]
+) -> dict[str, int]:
+    """Where to go on reading ``topics``, in their order; made where this partition is read for the first time."""
     table = SERVICE_TABLES[service.package].offset
     stored = {row.topic: row for row in conn.execute(select(table).where(table.c.partition == partition)).all()}
     offsets = {}
-    for topic in map(str, service.reads):
+    for topic in map(str, topics):
         row = stored.get(topic)
         if row is not None and row.topic_id == topic_ids.of(topic):
             offsets[topic] = row.next_offset

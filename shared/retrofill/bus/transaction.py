@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import structlog
 from sqlalchemy import BigInteger, Connection, Engine, Text, select, update
 
 from retrofill import tracing
@@ -21,6 +22,7 @@ from retrofill.store.arrays import rows_of
 from retrofill.store.tables import SERVICE_TABLES
 from retrofill.tracing import parent_of
 
+log = structlog.get_logger(__name__)
 # A transaction that does not speak for the owner of the shard.
 NO_EPOCH = -1
 
@@ -90,6 +92,14 @@ class Transaction:
         """Once this has committed, look at ``key`` ``after`` seconds."""
         self.looks[key] = min(after, self.looks.get(key, after))
 
+    def run_hooks(self) -> None:
+        """Run what was to follow the commit; to raise would tell the caller that there was none, so failures are logged."""
+        for hook in self.after_commit:
+            try:
+                hook()
+            except Exception:
+                log.exception("hook_failed", service=self.service.name, shard=self.partition)
+
     def _add(self, topic: Topic, key: bytes | None, value: bytes | None, headers: outbox.HeaderList) -> None:
         if value is not None and len(value) > self.max_message_bytes:
             raise Poison(f"a message for {topic} would have {len(value):,} bytes, more than {self.max_message_bytes:,}")
@@ -104,16 +114,16 @@ def _as_bytes(headers: Mapping[str, str]) -> outbox.HeaderList:
 def shard_transaction(
     engine: Engine, service: Service, partition: int, epoch: int, max_message_bytes: int
 ) -> Iterator[Transaction]:
-    """Begin, assert the epoch, hand over; then write the outbox and commit. Raises ``Fenced`` for a former owner."""
-    own = SERVICE_TABLES[service.package]
+    """Begin, assert the epoch, hand over; then write the outbox and commit. Raises ``Fenced`` for a former owner.
+
+    Nothing is raised once it has committed: hooks that fail are logged.
+    """
     with engine.begin() as conn:
         assert_epoch(conn, service, partition, epoch)
         tx = Transaction(conn, service, partition, epoch, max_message_bytes)
         yield tx
-        outbox.insert_rows(conn, own, service.package, tx.outgoing)
-        crash_point("outbox:written")
-    for hook in tx.after_commit:
-        hook()
+        finish(tx)
+    tx.run_hooks()
 
 
 @contextmanager
@@ -125,10 +135,14 @@ def token_transaction(
         lock_shard(conn, service, partition)
         tx = Transaction(conn, service, partition, NO_EPOCH, max_message_bytes)
         yield tx
-        outbox.insert_rows(conn, SERVICE_TABLES[service.package], service.package, tx.outgoing)
-        crash_point("outbox:written")
-    for hook in tx.after_commit:
-        hook()
+        finish(tx)
+    tx.run_hooks()
+
+
+def finish(tx: Transaction) -> None:
+    """Write the outbox: the last statement of every transaction."""
+    outbox.insert_rows(tx.conn, SERVICE_TABLES[tx.service.package], tx.service.package, tx.outgoing)
+    crash_point("outbox:written")
 
 
 def assert_epoch(conn: Connection, service: Service, partition: int, epoch: int) -> None:

@@ -10,10 +10,9 @@ from confluent_kafka import Message as KafkaMessage
 
 from retrofill.bus.dead_letters import PREFIX
 from retrofill.bus.envelope import headers_of, read_headers, wire_headers
-from retrofill.bus.partitioning import partition_of
 from retrofill.bus.topics import CLI_CLIENT, SERVICES, Topic
 from retrofill.cli.errors import UserError, wrong_usage
-from retrofill.cli.kafka import RawHeaders, content, ends_of, partitions_of, produce, reading_topics
+from retrofill.cli.kafka import RawHeaders, content, ends_of, homes_of, produce, reading_topics
 from retrofill.messages.base import Message, Undecodable, decode
 from retrofill.settings import Settings
 
@@ -56,7 +55,7 @@ def publish_and_wait(settings: Settings, event: Event, seconds: float) -> Messag
     """
     until = time.monotonic() + seconds
     with reading_topics(settings) as consumer:
-        _listen(consumer, settings.topic_prefix, event, seconds)
+        _listen(consumer, settings, event, seconds)
         produce(settings, settings.topic_prefix + event.topic, event.key, event.value, event.headers, seconds)
         answer = _wait(consumer, settings.topic_prefix, event, until)
     if answer is None:
@@ -68,12 +67,11 @@ def publish_and_wait(settings: Settings, event: Event, seconds: float) -> Messag
     return answer
 
 
-def _listen(consumer: Consumer, prefix: str, event: Event, seconds: float) -> None:
+def _listen(consumer: Consumer, settings: Settings, event: Event, seconds: float) -> None:
     """Stand at the end of the partition of the answer and of that of the dead letter, which have the event's key."""
     places = []
     for topic in (ANSWERS_ON[event.topic], Topic.DEAD_LETTERS):
-        name = prefix + topic
-        places.append((name, partition_of(event.key, len(partitions_of(consumer, name, seconds)))))
+        places += homes_of(settings, consumer, settings.topic_prefix + topic, event.key, seconds)
     consumer.assign(ends_of(consumer, places, seconds))
 
 

@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaMessage
 
 from retrofill.bus.clients import admin, producer, reader
+from retrofill.bus.partitioning import ANY, partition_of, place_of
 from retrofill.bus.topics import CLI_CLIENT
 from retrofill.cli.errors import UserError
 from retrofill.settings import Settings
@@ -38,6 +39,18 @@ def partitions_of(consumer: Consumer, topic: str, seconds: float = CONNECT_SECON
     if known.error is not None or not known.partitions:
         raise UserError(f"Kafka has no topic {topic}: is RETROFILL_TOPIC_PREFIX right, and was everything set up?")
     return sorted(known.partitions)
+
+
+def homes_of(
+    settings: Settings, consumer: Consumer, topic: str, key: bytes, seconds: float = CONNECT_SECONDS
+) -> list[tuple[str, int]]:
+    """Where the services publish ``key`` on a topic (its full name).
+
+    Where partitions were added to it, all of them are: who reads may have another number in the settings than was fixed at init.
+    """
+    known = partitions_of(consumer, topic, seconds)
+    fixed = len(known) == settings.partitions
+    return [(topic, p) for p in ([partition_of(key, len(known))] if fixed else known)]
 
 
 def ends_of(
@@ -71,7 +84,17 @@ def produce(
             failures.append(error)
 
     client = producer(settings, CLI_CLIENT, logger=_silent, **{"message.timeout.ms": max(1, int(seconds * 1000))})
-    client.produce(topic, value=value, key=key, headers=list(headers), on_delivery=delivered)
+    # A topic with partitions that were added to it is still used as it was at init.
+    known = client.list_topics(topic, timeout=min(seconds, CONNECT_SECONDS)).topics[topic]
+    added = len(known.partitions or ()) > settings.partitions
+    client.produce(
+        topic,
+        value=value,
+        key=key,
+        headers=list(headers),
+        on_delivery=delivered,
+        partition=place_of(key, settings.partitions) if added else ANY,
+    )
     left = client.flush(seconds + 1)
     if failures or left:
         why = failures[0].str() if failures else "no answer"

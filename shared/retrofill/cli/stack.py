@@ -19,8 +19,10 @@ from retrofill.cli.output import print_json
 from retrofill.masking import masked_remote
 
 if TYPE_CHECKING:
-    from retrofill.stack.stack import Stack
+    from retrofill.stack.stack import Stack, Status
 
+# A part that ends soon after each start, or that cannot be started at all.
+BROKEN = ("failing", "failed")
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
@@ -64,7 +66,7 @@ def up(as_json: Json = False) -> None:
     if not started:
         console.print("everything runs already")
     if as_json:
-        print_json(_document(stack))
+        print_json(_document(stack.status()))
 
 
 def down(as_json: Json = False) -> None:
@@ -80,12 +82,18 @@ def down(as_json: Json = False) -> None:
 
 
 def status(as_json: Json = False) -> None:
-    """Show what runs and where."""
+    """Show what runs and where. The exit status is 1 while a part is failing."""
     stack = _stack()
-    if as_json:
-        print_json(_document(stack))
-        return
     found = stack.status()
+    if as_json:
+        print_json(_document(found))
+    else:
+        _show(found)
+    if any(part.state in BROKEN for part in found.parts):
+        raise typer.Exit(1)
+
+
+def _show(found: Status) -> None:
     table = Table(box=None)
     for heading in ("part", "state", "pid", "restarts", "up for"):
         table.add_column(heading, justify="right" if heading in ("pid", "restarts") else "left")
@@ -98,16 +106,27 @@ def status(as_json: Json = False) -> None:
         console.print(
             f"Kafka {found.endpoints.get('kafka_bootstrap_servers')}, Spark {masked_remote(found.endpoints.get('spark_remote'))}"
         )
+    for part in found.parts:
+        if part.state in BROKEN:
+            Console(stderr=True).print(
+                f"{part.name} is {part.state}: {part.reason} (retrofill logs {part.name})", markup=False, soft_wrap=True
+            )
 
 
 def _home() -> Path:
     return checked_settings().home.absolute()
 
 
-def _document(stack: Stack) -> dict[str, object]:
-    found = stack.status()
+def _document(found: Status) -> dict[str, object]:
     parts = [
-        {"name": part.name, "pid": part.pid, "state": part.state, "restarts": part.restarts} for part in found.parts
+        {
+            "name": part.name,
+            "pid": part.pid,
+            "state": part.state,
+            "restarts": part.restarts,
+            "reason": part.reason,
+        }
+        for part in found.parts
     ]
     return {
         "home": str(_home()),

@@ -18,12 +18,11 @@ from rich.text import Text
 from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
-from retrofill.bus.partitioning import partition_of
 from retrofill.bus.topics import Topic
 from retrofill.cli import reads
 from retrofill.cli.connect import reading_engine, snapshot
 from retrofill.cli.errors import UserError
-from retrofill.cli.kafka import content, ends_of, partitions_of, reading_topics
+from retrofill.cli.kafka import content, ends_of, homes_of, reading_topics
 from retrofill.cli.output import STATE_STYLES, console, counts, duration
 from retrofill.domain.backfill import MACHINE, BackfillState
 from retrofill.domain.run import MACHINE as RUN_MACHINE
@@ -104,7 +103,7 @@ def watch(settings: Settings, id: str, *, quiet: bool = False) -> Look:
     """Show progress until the backfill ended; returns the last look. ``quiet`` shows nothing."""
     with reading_topics(settings) as consumer, reading_engine(settings) as engine:
         # Listening begins before the first look, so that no change falls between the two.
-        _listen(consumer, settings.topic_prefix, id)
+        _listen(consumer, settings, id)
         with _screen(quiet) as show:
             look = None
             for look in looks(consumer, engine, id):
@@ -113,11 +112,10 @@ def watch(settings: Settings, id: str, *, quiet: bool = False) -> Look:
             return look
 
 
-def _listen(consumer: Consumer, prefix: str, id: str) -> None:
+def _listen(consumer: Consumer, settings: Settings, id: str) -> None:
     places = []
     for topic in (Topic.BACKFILL_EVENTS, Topic.RUN_EVENTS):
-        name = prefix + topic
-        places.append((name, partition_of(id, len(partitions_of(consumer, name)))))
+        places += homes_of(settings, consumer, settings.topic_prefix + topic, id.encode())
     consumer.assign(ends_of(consumer, places))
 
 

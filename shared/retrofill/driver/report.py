@@ -12,6 +12,7 @@ from confluent_kafka import Message as Delivered
 
 from retrofill.bus.clients import producer
 from retrofill.bus.envelope import headers_of, wire_headers
+from retrofill.bus.partitioning import partition_of
 from retrofill.bus.topics import Topic
 from retrofill.domain.task_run import TaskState
 from retrofill.driver.launch import Launch
@@ -35,6 +36,7 @@ class Wire:
 
     def __init__(self, settings: Settings, on_loss: Callable[[str], object], client: Producer | None = None) -> None:
         self._topic = f"{settings.topic_prefix}{Topic.RUN_REPORTS}"
+        self._partitions = settings.partitions
         self._on_loss = on_loss
         self._producer = client or producer(settings, SOURCE)
         self._open = 0
@@ -77,6 +79,7 @@ class Wire:
                 self._producer.produce(
                     self._topic,
                     key=report.backfill_id.encode(),
+                    partition=partition_of(report.backfill_id, self._partitions),
                     value=report.encode(),
                     headers=headers,
                     on_delivery=delivered,

@@ -13,9 +13,10 @@ import time
 import xmlrpc.client
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
+from datetime import datetime
 from typing import Any
 
+from retrofill.stack import failing
 from retrofill.stack.layout import POSTGRES, SUPERVISOR, Identity, Layout
 from retrofill.stack.processes import environment
 
@@ -37,7 +38,7 @@ Unreachable = (OSError, http.client.HTTPException, xmlrpc.client.Fault)
 
 @dataclass(frozen=True)
 class PartStatus:
-    """What is known of one part; ``uptime`` in seconds."""
+    """What is known of one part; ``uptime`` in seconds. It is failing while it ends soon after each start."""
 
     name: str
     state: str
@@ -45,6 +46,8 @@ class PartStatus:
     restarts: int
     uptime: int | None
     said: str = ""
+    # Why it is failing.
+    reason: str | None = None
 
 
 class _Connection(http.client.HTTPConnection):
@@ -136,27 +139,35 @@ class Supervisor:
 
     def status(self) -> dict[str, PartStatus]:
         """All parts by name. Raises one of ``Unreachable`` where it does not run."""
-        spawned = _spawned(self._layout.log(SUPERVISOR))
+        log = self._layout.log(SUPERVISOR)
+        said = log.read_text(errors="replace") if log.exists() else ""
+        spawned, short = _spawned(said), failing.short_lives(said, datetime.now())  # as the log
         return {
-            info["name"]: PartStatus(
-                name=info["name"],
-                state=STATES.get(info["statename"], "failed"),
-                pid=info["pid"] or None,
-                restarts=max(0, spawned.get(info["name"], 0) - 1),
-                uptime=info["now"] - info["start"] if info["statename"] == "RUNNING" else None,
-                said=info["spawnerr"] or info["description"],
-            )
+            info["name"]: self._part(info, spawned.get(info["name"], 0), short.get(info["name"], 0))
             for info in self._rpc().getAllProcessInfo()
         }
 
+    def _part(self, info: Any, spawned: int, short_lives: int) -> PartStatus:
+        state = STATES.get(info["statename"], "failed")
+        if short_lives >= failing.SHORT_LIVES and state in ("running", "starting"):
+            state = "failing"
+        broken = state in ("failing", "failed")
+        return PartStatus(
+            name=info["name"],
+            state=state,
+            pid=info["pid"] or None,
+            restarts=max(0, spawned - 1),
+            uptime=info["now"] - info["start"] if info["statename"] == "RUNNING" else None,
+            said=info["spawnerr"] or info["description"],
+            reason=failing.reason(self._layout.log(info["name"])) or info["spawnerr"] if broken else None,
+        )
 
-def _spawned(log: Path) -> dict[str, int]:
+
+def _spawned(log: str) -> dict[str, int]:
     """How often each part was started since supervisord was."""
     counts: dict[str, int] = {}
-    if log.exists():
-        text = log.read_text(errors="replace")
-        for name in re.findall(r"spawned: '([\w-]+)'", text.rpartition("supervisord started with pid")[2]):
-            counts[name] = counts.get(name, 0) + 1
+    for name in re.findall(r"spawned: '([\w-]+)'", log.rpartition("supervisord started with pid")[2]):
+        counts[name] = counts.get(name, 0) + 1
     return counts
 
 

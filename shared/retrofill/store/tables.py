@@ -434,6 +434,10 @@ class ServiceTables:
             Column("epoch", BigInteger, nullable=False, server_default=text("0")),
             Column("owner", Text),
             Column("taken_at", Moment),
+            # The message that is tried alone since processes died here, and how many have died of it (bus/deaths.py).
+            Column("trying_topic", Text),
+            Column("trying_offset", BigInteger),
+            Column("trying_deaths", SmallInteger),
         )
         self.offset = Table(
             f"{package}_shard_offset",
@@ -443,6 +447,8 @@ class ServiceTables:
             # Kafka's id of the topic: a recreated topic starts at 0.
             Column("topic_id", Text, nullable=False),
             Column("next_offset", BigInteger, nullable=False),
+            # Where it stood when the shard was taken over last: if it still does, somebody may have died of what comes next.
+            Column("taken_offset", BigInteger),
         )
         self.outbox = Table(
             f"{package}_outbox",

@@ -129,6 +129,11 @@ class Broker:
         self.topics[topic] = [Partition((topic, p)) for p in range(partitions)]
         self.ids[topic] = f"id-of-{topic}"
 
+    def add_partitions(self, topic: str, count: int) -> None:
+        """As ``kafka-topics --alter`` does."""
+        logs = self.topics[topic]
+        logs += [Partition((topic, len(logs) + n)) for n in range(count)]
+
     def woken(self) -> None:
         """Something changed: those for whom there is something now go on."""
         for reader in self.readers:

@@ -121,11 +121,15 @@ class FakeConsumer:
         """Begin to read these."""
         for p in partitions:
             place = (p.topic, p.partition)
-            if self._member is not None and place not in self._member.owned and not self._member.expelled:
-                raise refused(KafkaError._STATE)
+            if place in self._positions:
+                raise refused(KafkaError._CONFLICT)
             self._positions[place] = max(0, p.offset)
             self._told_end.pop(place, None)
             self._paused.discard(place)
+
+    def assignment(self) -> list[TopicPartition]:
+        """What it reads, by the group's will or by hand."""
+        return [TopicPartition(*place) for place in self._positions]
 
     def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
         """Stop reading these. Raises where one was not assigned."""

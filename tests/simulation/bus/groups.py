@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +30,9 @@ class Group:
         self.target: dict[int, Member] = {}
         self.offsets: dict[Place, int] = {}
         self._chance = chance
+        # Once partitions were added the topics have unequal numbers of them, and nothing goes together any more.
+        self._scattered: dict[Place, Member] | None = None
+        self._places: list[Place] = []
 
     def join(self, member: Member) -> None:
         """A new member."""
@@ -44,11 +48,21 @@ class Group:
 
     def rebalance(self) -> None:
         """Aim at another assignment: any that gives each partition to one member."""
+        if self._scattered is not None:
+            self._scattered = {place: self._chance.choice(self.members) for place in self._places if self.members}
         self.target = {p: self._chance.choice(self.members) for p in range(self.partitions) if self.members}
 
     def wanted(self, member: Member) -> set[Place]:
         """What ``member`` is to have."""
+        if self._scattered is not None:
+            return {place for place, owner in self._scattered.items() if owner is member}
         return {(topic, p) for p, owner in self.target.items() if owner is member for topic in self.topics}
+
+    def grown(self, logs: Mapping[str, Sequence[object]]) -> None:
+        """Partitions were added to topics of the group."""
+        self._places = [(topic, p) for topic in self.topics for p in range(len(logs[topic]))]
+        self._scattered = {}
+        self.rebalance()
 
     def free(self, place: Place) -> bool:
         """Whether nobody the coordinator knows of has it."""

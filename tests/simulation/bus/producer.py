@@ -7,6 +7,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
+from retrofill.bus.partitioning import ANY
 from tests.simulation.bus.broker import Fence
 from tests.simulation.bus.connections import Connections, refused
 
@@ -43,12 +44,12 @@ class FakeProducer:
         topic: str,
         value: bytes | None = None,
         key: bytes | None = None,
-        partition: int | None = None,
+        partition: int = ANY,
         headers: Iterable[tuple[str, str | bytes | None]] = (),
     ) -> None:
         """To be sent."""
         plain = [(name, raw.encode() if isinstance(raw, str) else raw) for name, raw in headers]
-        self._waiting.append((topic, key, value, plain, partition))
+        self._waiting.append((topic, key, value, plain, None if partition == ANY else partition))
 
     def poll(self, timeout: float = 0) -> int:
         """Send."""

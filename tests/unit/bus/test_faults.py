@@ -26,6 +26,7 @@ def of_state(state, *, disconnected=False):
         ("55P03", Fault.WAIT),  # lock
         ("57014", Fault.TIMEOUT),  # statement
         ("25P04", Fault.TIMEOUT),  # transaction
+        ("25P03", Fault.TIMEOUT),  # idle inside the transaction
         ("22001", Fault.POISON),  # too long
         ("22003", Fault.POISON),  # out of range
         ("22P05", Fault.POISON),  # no such character
@@ -36,7 +37,6 @@ def of_state(state, *, disconnected=False):
         ("23514", Fault.POISON),  # check
         ("08006", Fault.WAIT),  # connection failure
         ("25006", Fault.WAIT),  # read-only: a standby
-        ("25P03", Fault.WAIT),  # was stopped inside the transaction
         ("28P01", Fault.WAIT),  # password
         ("40003", Fault.WAIT),  # the end of a statement is unknown
         ("42501", Fault.WAIT),  # no grant
@@ -59,8 +59,9 @@ def test_a_connection_that_broke_says_nothing_of_the_data(state):
     assert classify(of_state(state, disconnected=True)) is Fault.WAIT
 
 
-def test_a_transaction_that_took_too_long_loses_its_connection_and_is_still_about_the_work():
-    assert classify(of_state("25P04", disconnected=True)) is Fault.TIMEOUT
+@pytest.mark.parametrize("state", ["25P03", "25P04"])
+def test_a_transaction_that_took_too_long_loses_its_connection_and_is_still_about_the_work(state):
+    assert classify(of_state(state, disconnected=True)) is Fault.TIMEOUT
 
 
 def test_text_that_the_driver_does_not_send_is_poison_and_no_dependency_that_is_down():

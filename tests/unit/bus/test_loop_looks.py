@@ -35,7 +35,7 @@ class Played(Loop):
     def __init__(self, failing):
         settings = SimpleNamespace(batch_messages=10, max_message_bytes=1000)
         self.handler = Together(failing)
-        poller = SimpleNamespace(handled=lambda records: None)
+        poller = SimpleNamespace(handled=lambda records: None, release=lambda *_: None)
         super().__init__(settings, WATCHER, "i", None, Inbox(), poller, self.handler, None, 4)
         self.shard = self._shards[0]
         self.shard.begin({}, epoch=1)

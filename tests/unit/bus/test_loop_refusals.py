@@ -5,9 +5,11 @@ from types import SimpleNamespace
 import pytest
 
 import retrofill.messages  # noqa: F401  registers every message type
+from retrofill.bus import loop as loop_module
+from retrofill.bus.deaths import DEATHS, Suspect
 from retrofill.bus.envelope import Record
 from retrofill.bus.faults import Conflict, Fenced, Poison
-from retrofill.bus.handler import QuietHandler
+from retrofill.bus.handler import Hold, QuietHandler
 from retrofill.bus.inbox import End, Inbox, Records
 from retrofill.bus.loop import Loop
 from retrofill.bus.partitioning import partition_of
@@ -42,6 +44,9 @@ class Poller:
         self.given_back += records
 
     def commit(self, *_, **__):
+        pass
+
+    def release(self, *_):
         pass
 
 
@@ -138,3 +143,45 @@ def test_a_fence_ends_the_work_and_keeps_nothing():
     assert played.shard.ownership is Ownership.FENCED
     assert played.shard.last_offsets == {TOPIC: 0}
     assert len(played._poller.given_back) == 5
+
+
+class TestCareful:
+    """After deaths each message is written down before it is tried, and what survived is taken back."""
+
+    @pytest.fixture
+    def written(self, monkeypatch):
+        found = []
+
+        def write_down(engine, service, partition, epoch, record, deaths=0):
+            found.append(None if record is None else (record.offset, deaths))
+
+        monkeypatch.setattr(loop_module, "write_down", write_down)
+        return found
+
+    def careful(self, failing, deaths=0):
+        played = Played(failing)
+        played.shard.careful = 2
+        played.shard.suspect = Suspect(TOPIC, 0, deaths) if deaths else None
+        return played
+
+    def test_each_of_the_first_is_written_down_and_then_they_go_together_again(self, written):
+        played = self.careful(lambda offsets: None).play(5)
+        assert (played.handled, played.tries, written) == ([0, 1, 2, 3, 4], 3, [(0, 0), (1, 0)])
+
+    def test_three_deaths_of_one_message_alone_set_it_aside(self, written):
+        played = self.careful(lambda offsets: None, DEATHS).play(2)
+        assert (played.buried, played.handled, written) == ([0], [1], [(1, 0)])
+
+    def test_fewer_do_not(self, written):
+        played = self.careful(lambda offsets: None, DEATHS - 1).play(2)
+        assert (played.buried, written[0]) == ([], (0, DEATHS - 1))
+
+    def test_a_dependency_that_is_away_when_the_process_ends_is_no_death(self, written):
+        played = self.careful(lambda offsets: OSError("down"), DEATHS - 1).play(2, steps=1)
+        assert (played.buried, played.shard.trying, written) == ([], False, [(0, DEATHS - 1), None])
+
+    def test_a_message_that_is_held_was_not_tried(self, written):
+        played = self.careful(lambda offsets: None)
+        played._handler.admit = lambda received: {TOPIC: Hold(0, 60.0)}
+        played.play(2, steps=1)
+        assert (played.handled, written) == ([], [(0, 0), None])

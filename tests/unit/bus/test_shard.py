@@ -41,6 +41,12 @@ class TestBatch:
         fill(shard, record(5), end(6), record(6), end(7), record(7))
         assert offsets(shard.batch(2, 0.0)) == [("a", 5), ("a", 6), ("a", 6), ("a", 7)]
 
+    def test_it_holds_so_many_bytes_but_one_message_in_any_case(self, shard):
+        fill(shard, *(Record("a", 0, n, b"k", b"x" * 9, {}, (("h", b"yy"),), 0) for n in (5, 6, 7)))
+        assert offsets(shard.batch(9, 0.0, most_bytes=26)) == [("a", 5), ("a", 6)]
+        assert offsets(shard.batch(9, 0.0, most_bytes=25)) == [("a", 5)]
+        assert offsets(shard.batch(9, 0.0, most_bytes=1)) == [("a", 5)]
+
     def test_topics_are_one_after_the_other_and_share_the_limit(self, shard):
         fill(shard, record(0, "b"), record(5), record(6), record(1, "b"))
         assert offsets(shard.batch(3, 0.0)) == [("a", 5), ("a", 6), ("b", 0)]

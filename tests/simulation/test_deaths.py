@@ -1,0 +1,72 @@
+"""A message that ends every process that handles it: it is set aside, and its partition goes on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from backfill_planner.handler import PlannerHandler
+from retrofill.bus.deaths import DEATHS
+from retrofill.bus.handler import Received
+from retrofill.bus.topics import PLANNER, Topic
+from retrofill.messages.backfills import BackfillRequested
+from tests.simulation.schedule import DRAIN_SECONDS, Scenario, run_until_drained
+from tests.simulation.shims import exchanged
+from tests.simulation.world import World
+
+KILLER = "killer"
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with exchanged():
+        world = World(0)
+        for service in world.services:
+            world.start(service)
+        yield world
+        world.close()
+
+
+def request(world: World, id: str, year: int) -> None:
+    body = {"pipeline": "p0", "from": f"{year}-01-01", "to": f"{year}-01-01"}
+    world.publish(Topic.BACKFILL_REQUESTS, id, BackfillRequested.model_validate(body), partition=0)
+
+
+def planner_dies_of(world: World, patch: pytest.MonkeyPatch, killer: str) -> Counter[int]:
+    """Have each planner die that handles ``killer``, and another started; the deaths by messages handled together."""
+    handle = PlannerHandler.handle
+    deaths: Counter[int] = Counter()
+
+    def dying(self: PlannerHandler, tx: Any, received: Sequence[Received]) -> None:
+        if killer in [one.key for one in received]:
+            deaths[len(received)] += 1
+            (instance,) = world.alive(PLANNER)
+            world.scheduler.at(world.scheduler.now + 1.0, lambda: world.start(PLANNER))
+            world.crash(instance, machine=False)
+            world.scheduler.step("dies")
+        handle(self, tx, received)
+
+    patch.setattr(PlannerHandler, "handle", dying)
+    return deaths
+
+
+def test_a_message_that_ends_its_process_is_set_aside_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    deaths = planner_dies_of(world, monkeypatch, KILLER)
+    scenario = Scenario(world)
+    scenario.apply("p0")
+    for n, id in enumerate(("before-1", "before-2", KILLER, "after-1", "after-2")):
+        request(world, id, 2001 + n)
+    scheduler = world.scheduler
+    end = scheduler.now + DRAIN_SECONDS
+    scheduler.run(lambda: scheduler.now >= end or bool(world.broker.read(str(Topic.DEAD_LETTERS))))
+    run_until_drained(world, scenario, end)
+    world.oracle.check_end()
+    (letter,) = (entry for _, _, entry in world.broker.read(str(Topic.DEAD_LETTERS)))
+    assert letter.key == KILLER.encode()
+    assert f"ended {DEATHS} times" in dict(letter.headers)["retrofill_reason"].decode()  # type: ignore[union-attr]
+    assert {row["id"] for row in world.database.rows("backfill")} == {"before-1", "before-2", "after-1", "after-2"}
+    # At most two with others: the shard went on between them.
+    assert (deaths[1] >= DEATHS, sum(deaths.values()) <= DEATHS + 2) == (True, True)

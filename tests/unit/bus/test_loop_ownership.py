@@ -1,0 +1,148 @@
+"""Which shards an instance works on, whatever of their topics the group gives it, and what a step that waits means."""
+
+from types import SimpleNamespace
+
+import pytest
+from confluent_kafka import KafkaException
+
+import retrofill.messages  # noqa: F401  registers every message type
+from retrofill.bus import loop as loop_module
+from retrofill.bus.envelope import Record
+from retrofill.bus.handler import QuietHandler
+from retrofill.bus.inbox import Assigned, Inbox, NotPositioned, OutOfRange, Positioned, Records, Revoked
+from retrofill.bus.loop import Loop
+from retrofill.bus.partitioning import partition_of
+from retrofill.bus.shard import Ownership
+from retrofill.bus.takeover import Taken
+from retrofill.bus.topics import PLANNER
+
+PIPELINES, REQUESTS, EVENTS = map(str, PLANNER.reads)
+STORED = 4
+
+
+class Clock:
+    """Time that passes only where something is waited for."""
+
+    now = 100.0
+
+    def monotonic(self):
+        return self.now
+
+
+class Played(Loop):
+    """The planner's loop without servers."""
+
+    def __init__(self, monkeypatch):
+        self.clock = Clock()
+        monkeypatch.setattr(loop_module, "time", self.clock)
+        self.rewinds, self.released, self.applied = [], [], []
+        poller = SimpleNamespace(
+            handled=lambda records: None,
+            commit=lambda *_, **__: None,
+            rewind=self.rewinds.append,
+            release=lambda partition, topics: self.released.append((partition, tuple(topics))),
+        )
+        settings = SimpleNamespace(batch_messages=10, max_message_bytes=1000)
+        ids = SimpleNamespace(of=lambda topic: "topic-id")
+        super().__init__(settings, PLANNER, "i", None, Inbox(), poller, QuietHandler(), ids, STORED)
+        self.taking = lambda shard: Taken(7, dict.fromkeys(shard.topics, 0), {})
+
+    def _taken(self, shard):
+        return self.taking(shard)
+
+    def _apply(self, shard, work):
+        self.applied.append((shard.partition, work))
+
+    def get(self, *items):
+        for item in items:
+            self._arrived(item)
+        for shard in self._shards:
+            self._step(shard)
+
+    def ownership(self, topic, partition):
+        return self._shards.at(topic, partition).ownership
+
+
+@pytest.fixture
+def played(monkeypatch):
+    return Played(monkeypatch)
+
+
+def positioned(played):
+    rewind = played.rewinds[-1]
+    return Positioned(rewind.partition, rewind.ticket)
+
+
+def test_who_has_the_first_topic_works_on_all_of_them(played):
+    """With unequal numbers of partitions the group never gives one member all topics of some shards."""
+    played.get(Assigned(((REQUESTS, 2), (EVENTS, 2))))
+    assert (played.ownership(PIPELINES, 2), played.rewinds) == (Ownership.PARTIAL, [])
+    played.get(Assigned(((PIPELINES, 2),)))
+    assert played.rewinds[-1].offsets == {PIPELINES: 0, REQUESTS: 0, EVENTS: 0}
+    played.get(positioned(played))
+    assert played.owned() == [2]
+
+
+def test_a_topic_that_moves_elsewhere_is_read_on_and_the_first_one_ends_it(played):
+    played.get(Assigned(((PIPELINES, 1),)))
+    played.get(positioned(played))
+    played.get(Revoked(((REQUESTS, 1),)))
+    assert (played.ownership(PIPELINES, 1), len(played.rewinds)) == (Ownership.SEEKING, 2)
+    played.get(positioned(played), Revoked(((PIPELINES, 1),)))
+    assert (played.owned(), played.released[-1]) == ([], (1, (PIPELINES, REQUESTS, EVENTS)))
+
+
+def test_an_added_partition_publishes_again_what_lands_there_and_nothing_else(played):
+    key = next(k for n in range(99) if partition_of(k := f"k{n}", 8) == 6)
+    played.get(Assigned(((REQUESTS, 6),)))
+    assert played.rewinds[-1].offsets == {REQUESTS: 0}
+    played.get(positioned(played))
+    body = b'{"type":"BackfillPauseRequested"}'
+    played.get(Records((Record(REQUESTS, 6, 0, key.encode(), body, {}, (), 0),)))
+    ((partition, work),) = played.applied
+    assert (partition, work.received, [copy.key for copy in work.misplaced]) == (6, [], [key])
+    assert (work.moves[REQUESTS].new, played.owned()) == (1, [])
+
+
+def test_added_partitions_of_two_topics_are_two_shards(played):
+    played.get(Assigned(((REQUESTS, 5), (EVENTS, 5))))
+    assert [each.offsets for each in played.rewinds] == [{REQUESTS: 0}, {EVENTS: 0}]
+    played.get(*(Positioned(each.partition, each.ticket) for each in played.rewinds))
+    played.get(OutOfRange(EVENTS, 5, "gone"))
+    assert played.ownership(EVENTS, 5) is Ownership.STOPPED
+    assert played.troubles() == {"shards": "run-events 5: run-events: gone"}
+    assert played.ownership(REQUESTS, 5) is Ownership.OWNED
+
+
+def test_a_rewind_that_was_refused_is_asked_for_again(played):
+    played.get(Assigned(((PIPELINES, 0),)))
+    (first,) = played.rewinds
+    played.get(NotPositioned(0, first.ticket, "busy"))
+    assert played._seconds_to_next() > 0
+    played.clock.now += 10
+    played.get()
+    assert played.rewinds == [first, first]
+    played.get(Revoked(((PIPELINES, 0),)), NotPositioned(0, first.ticket, "revoked"))
+    played.clock.now += 10
+    played.get(positioned(played))
+    assert (len(played.rewinds), played.owned()) == (2, [])
+
+
+def test_many_shards_that_each_wait_for_kafka_are_many_steps(played):
+    """Else a pass over them looks like one thing that does not end, and the process is killed for it."""
+    waited = []
+
+    def away(shard):
+        played.clock.now += 20.0
+        waited.append(played.busy_for())
+        raise KafkaException("no answer")
+
+    played.taking = away
+    played._progressed()
+    played.get(Assigned(tuple((PIPELINES, p) for p in range(STORED))))
+    assert waited == [20.0] * STORED
+    assert played.troubles() == {"shards": None}
+    for _ in range(4):
+        played.clock.now += 10.0
+        played.get()
+    assert "shard 3: KafkaException: no answer" in played.troubles()["shards"]
