@@ -13,7 +13,7 @@ from sqlalchemy import select, update
 import run_starter.reports
 from backfill_planner import handler as planner
 from backfill_planner.handler import PlannerHandler
-from retrofill.bus import loop, transaction
+from retrofill.bus import loop, outbox, transaction
 from retrofill.bus.relay import Batch, Relay
 from retrofill.domain.callback import CallbackState
 from retrofill.store import backfills, callbacks
@@ -64,8 +64,8 @@ def batches_without_epoch(patch: Patch) -> None:
         return conn.execute(select(relay.c.batch, relay.c.batch_ids).with_for_update(key_share=True)).mappings().first()
 
     def number(self: Any, conn: Any, state: Any, *, last: int) -> Batch | None:
-        table, relay = self._own.outbox, self._own.relay
-        rows = conn.execute(select(table).order_by(table.c.id).limit(1000)).mappings().all()
+        relay = self._own.relay
+        rows = self._rows(conn, outbox.take(conn, self._own, 1000, 1_000_000_000, []))
         if not rows and not state["batch_ids"] and last == state["batch"]:
             return None
         new = last + 1 if rows else last

@@ -23,12 +23,16 @@ FRESH_SECONDS = 1.0
 
 @dataclass
 class Health:
-    """The checks of one service. ``busy_for``: seconds since its worker last waited for something to do."""
+    """The checks of one service. ``busy_for``: seconds since its worker last waited for something to do.
+
+    ``relay``: why events of the outbox cannot be published, though Kafka answers.
+    """
 
     engine: Engine
     admin: Callable[[], AdminClient]
     threads: Sequence[threading.Thread]
     busy_for: Callable[[], float]
+    relay: Callable[[], str | None]
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _ready: Mapping[str, str | None] = field(default_factory=dict)
     _ready_at: float = float("-inf")
@@ -44,7 +48,12 @@ class Health:
         """Whether Postgres and Kafka answer just now, beside being alive."""
         with self._lock:
             if time.monotonic() - self._ready_at > FRESH_SECONDS:
-                self._ready = {**self.alive(), "postgres": self._postgres(), "kafka": self._kafka()}
+                self._ready = {
+                    **self.alive(),
+                    "postgres": self._postgres(),
+                    "kafka": self._kafka(),
+                    "events": self.relay(),
+                }
                 self._ready_at = time.monotonic()
             return self._ready
 

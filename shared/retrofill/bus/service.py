@@ -117,7 +117,7 @@ def _run(settings: Settings, service: Service, make_handler: MakeHandler, channe
     threads = (poller, relay, listener, stopper)
     for thread in threads:
         thread.start()
-    health = Health(engine, lambda: topic_ids.admin, threads, loop.busy_for)
+    health = Health(engine, lambda: topic_ids.admin, threads, loop.busy_for, relay.trouble)
     http = Exposition(settings.http_host, settings.http_port, health.alive, health.ready)
     http.start()
     measure(service, engine, loop.owned, topic_ids)

@@ -56,6 +56,7 @@ def bus_rights(service: Service) -> dict[str, tuple[str, ...]]:
         own.shard.name: ("UPDATE",),
         own.offset.name: ("INSERT", "UPDATE"),
         own.outbox.name: ("INSERT", "DELETE"),
+        own.refused.name: ("INSERT",),
         own.relay.name: ("UPDATE",),
     }
 
