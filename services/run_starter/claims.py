@@ -190,7 +190,7 @@ class Claims:
         if decision.left:
             since = self.yielding_since.setdefault(id, now)
             tx.look_at(f"b:{id}", max(AGAIN_SECONDS, since + YIELD_SECONDS - now))
-            store.notify(tx.conn, store.SLOT_CHANNEL, [row["pipeline_no"]])
+            tx.notify(store.SLOT_CHANNEL, [row["pipeline_no"]])
         else:
             self.yielding_since.pop(id, None)
         return decision.slots
@@ -277,7 +277,7 @@ class Claims:
 
 def _cancel(tx: Transaction, row: RowMapping) -> None:
     """Cancel queued runs, a chunk a look so that other backfills go on; ask the drivers of live ones to end."""
-    store.notify(tx.conn, store.RUN_CHANNEL, store.mark_cancel_requested(tx.conn, row["id"]))
+    tx.notify(store.RUN_CHANNEL, store.mark_cancel_requested(tx.conn, row["id"]))
     queued = store.next_queued(tx.conn, {row["id"]: CANCEL_CHUNK}).get(row["id"], [])
     now = database_now(tx.conn)
     given = [{"id": each["id"], "attempt": each["attempt"]} for each in queued]

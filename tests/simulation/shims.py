@@ -230,6 +230,12 @@ def _noted_transaction(engine: Any, service: Any, partition: int, epoch: int, mo
         yield tx
 
 
+def _announce(notifications: Any) -> None:
+    """After a commit: this process hears at once, the others a little later, where it is still there to tell them."""
+    scheduler().step("announce")
+    scheduler().me().process.announce(list(notifications))  # type: ignore[attr-defined]
+
+
 def _retrying(**how: Any) -> Retrying:
     return Retrying(sleep=_Time.sleep, **how)
 
@@ -249,6 +255,7 @@ _PACKAGES = ("retrofill", "backfill_planner", "run_starter", "deadline_watcher",
 _EXCHANGED: dict[str, dict[str, Any]] = {
     "retrofill.bus.loop": {"time": _Time, "shard_transaction": _noted_transaction},
     "retrofill.bus.shard": {"time": _Time},
+    "retrofill.bus.transaction": {"announce": _announce},
     "retrofill.bus.inbox": {"queue": _Queue},
     "retrofill.bus.calls": {"SimpleQueue": CallsQueue, "Future": Future},
     "retrofill.bus.envelope": {"uuid": _Uuid},
@@ -284,7 +291,7 @@ _EXCHANGED: dict[str, dict[str, Any]] = {
     "callback_runner.handler": {
         "threading": _Threading,
         "time": _Time,
-        "make_engine": lambda dsn, name, pool_size: scheduler().me().process.make_engine(),  # type: ignore[attr-defined]
+        "make_engine": lambda dsn, name, **_: scheduler().me().process.make_engine(),  # type: ignore[attr-defined]
         "Kinds": lambda settings, installation, instance: scheduler().me().process.kinds,  # type: ignore[attr-defined]
     },
     "callback_runner.claims": {"uuid": _Uuid},

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, LargeBinary, Text, func, insert, select, text
+from sqlalchemy import Connection, LargeBinary, Text, func, insert, select
 from sqlalchemy.dialects.postgresql import JSONB
 
 from retrofill.store.arrays import rows_of
@@ -35,8 +35,8 @@ def channel(package: str) -> str:
     return f"retrofill_outbox_{package}"
 
 
-def insert_rows(conn: Connection, own: ServiceTables, package: str, rows: Sequence[Outgoing]) -> None:
-    """Insert ``rows`` in their order and wake the relay once this transaction commits."""
+def insert_rows(conn: Connection, own: ServiceTables, rows: Sequence[Outgoing]) -> None:
+    """Insert ``rows`` in their order. Whoever commits them wakes the relay (``channel``)."""
     if not rows:
         return
     given = rows_of(
@@ -51,7 +51,6 @@ def insert_rows(conn: Connection, own: ServiceTables, package: str, rows: Sequen
     )
     chosen = select(given.c.topic, given.c.key, given.c.value, given.c.headers.cast(JSONB)).order_by(given.c.no)
     conn.execute(insert(own.outbox).from_select(["topic", "key", "value", "headers"], chosen))
-    conn.execute(text("SELECT pg_notify(:channel, '')"), {"channel": channel(package)})
 
 
 def take(conn: Connection, own: ServiceTables, most: int, most_bytes: int, but: Sequence[str]) -> list[int]:

@@ -27,7 +27,7 @@ def set_aside(conn: Connection, service: Service, own: ServiceTables, id: int, r
         kept = select(*box.columns, literal(why)).where(box.c.id == id)
         conn.execute(insert(own.refused).from_select([*names, "reason"], kept))
     else:
-        insert_rows(conn, own, service.package, [dead_letter_of(_message(row), why, service.name)])
+        insert_rows(conn, own, [dead_letter_of(_message(row), why, service.name)])
         metrics.DEAD_LETTERS.labels(row["topic"]).inc()
     conn.execute(delete(box).where(box.c.id == id))
     log.error(

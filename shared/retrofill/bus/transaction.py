@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -10,6 +10,7 @@ from sqlalchemy import BigInteger, Connection, Engine, Text, select, update
 
 from retrofill import tracing
 from retrofill.bus import outbox
+from retrofill.bus.announcer import announce
 from retrofill.bus.crash import crash_point
 from retrofill.bus.dead_letters import dead_letter, dead_letter_of
 from retrofill.bus.envelope import Record, headers_of
@@ -46,6 +47,7 @@ class Transaction:
     outgoing: list[Outgoing] = field(default_factory=list)
     after_commit: list[Callable[[], None]] = field(default_factory=list)
     looks: dict[str, float] = field(default_factory=dict)
+    notifications: list[tuple[str, str]] = field(default_factory=list)
 
     def emit(
         self,
@@ -90,6 +92,10 @@ class Transaction:
         """Once this has committed, look at ``key`` ``after`` seconds."""
         self.looks[key] = min(after, self.looks.get(key, after))
 
+    def notify(self, channel: str, payloads: Iterable[object]) -> None:
+        """Once this has committed, wake those who listen to ``channel``, in this process and in others."""
+        self.notifications += [(channel, str(payload)) for payload in payloads]
+
     def _add(self, topic: Topic, key: bytes | None, value: bytes | None, headers: outbox.HeaderList) -> None:
         if value is not None and len(value) > self.max_message_bytes:
             raise Poison(f"a message for {topic} would have {len(value):,} bytes, more than {self.max_message_bytes:,}")
@@ -110,10 +116,9 @@ def shard_transaction(
         assert_epoch(conn, service, partition, epoch)
         tx = Transaction(conn, service, partition, epoch, max_message_bytes)
         yield tx
-        outbox.insert_rows(conn, own, service.package, tx.outgoing)
+        outbox.insert_rows(conn, own, tx.outgoing)
         crash_point("outbox:written")
-    for hook in tx.after_commit:
-        hook()
+    _committed(tx)
 
 
 @contextmanager
@@ -125,8 +130,17 @@ def token_transaction(
         lock_shard(conn, service, partition)
         tx = Transaction(conn, service, partition, NO_EPOCH, max_message_bytes)
         yield tx
-        outbox.insert_rows(conn, SERVICE_TABLES[service.package], service.package, tx.outgoing)
+        outbox.insert_rows(conn, SERVICE_TABLES[service.package], tx.outgoing)
         crash_point("outbox:written")
+    _committed(tx)
+
+
+def _committed(tx: Transaction) -> None:
+    """Wake those who wait for what was committed, the relay first; a crash before it leaves them to their polls."""
+    relay = [(outbox.channel(tx.service.package), "")] if tx.outgoing else []
+    notifications = [*relay, *tx.notifications]
+    if notifications:
+        announce(notifications)
     for hook in tx.after_commit:
         hook()
 
