@@ -46,7 +46,9 @@ class CallbackHandler(QuietHandler):
         self._kinds = Kinds(self._settings, context.installation, context.instance)
         # Calls have connections of their own: however many they are, the shards' transactions need not wait for one.
         dsn = self._settings.dsn_of(context.service.name)
-        self._engine = make_engine(dsn, f"{context.instance}-calls", pool_size=min(self._settings.callback_slots, 5))
+        self._engine = make_engine(
+            dsn, f"{context.instance}-calls", pool_size=min(self._settings.callback_slots, 5), limited=True
+        )
         self._lock = threading.Lock()
         self._calls: dict[str, Call] = {}
         self._closed = False

@@ -69,7 +69,10 @@ def _apply(tx: Transaction, tried: Tried, decision: Decision) -> bool:
             if landed:
                 _failed(tx, tried, decision)
         case TryAgain(error, seconds):
-            landed = callbacks.try_again(tx.conn, id, token, storable(error), seconds, tx.partition, tried.runners_lost)
+            landed = callbacks.try_again(tx.conn, id, token, storable(error), seconds, tried.runners_lost)
+            if landed:
+                # The shard's owner may be another instance.
+                tx.notify(callbacks.CHANNEL, [tx.partition])
     return landed
 
 

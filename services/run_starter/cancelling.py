@@ -19,7 +19,7 @@ CANCEL_CHUNK = 500
 
 def cancel(tx: Transaction, row: RowMapping) -> None:
     """Cancel queued runs, a chunk a look so that other backfills go on; ask the drivers of live ones to end."""
-    store.notify(tx.conn, store.RUN_CHANNEL, store.mark_cancel_requested(tx.conn, row["id"]))
+    tx.notify(store.RUN_CHANNEL, store.mark_cancel_requested(tx.conn, row["id"]))
     queued = next_queued(tx.conn, {row["id"]: CANCEL_CHUNK}).get(row["id"], [])
     # Their end is dated under their locks: a watcher that has one of them may find its deadline missed until then.
     store.lock(tx.conn, [each["id"] for each in queued])

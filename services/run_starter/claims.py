@@ -224,7 +224,7 @@ class Claims:
                 continue
             metrics.CLAIMS_PUT_OFF.labels("left_to_others").inc()
             if no not in memory.yielding_since:
-                runs.notify(tx.conn, runs.SLOT_CHANNEL, [no])
+                tx.notify(runs.SLOT_CHANNEL, [no])
             since = memory.yielding_since.setdefault(no, now)
             tx.look_at(pipeline_key(no), max(AGAIN_SECONDS, since + YIELD_SECONDS - now))
         for no in pipelines:

@@ -89,7 +89,7 @@ def write_stages(
     for row, outcome in staging:
         told = facts(row, pipelines[row["backfill_id"]], now)
         tell_publishing(tx, told, outcome.stages, row["publication"])
-    store.notify(tx.conn, store.RUN_CHANNEL, [row["id"] for row, _ in staging])
+    tx.notify(store.RUN_CHANNEL, [row["id"] for row, _ in staging])
     orphans = [rows[id] for id, outcome in outcomes.items() if outcome.orphaned]
     lost = [
         store.LostPublisher(row["id"], row["publication"], row["lost_attempts"] + o.counted, stored(o.losses))
@@ -182,7 +182,7 @@ def write_ends(
         tx.look_at(f"b:{row['backfill_id']}")
     tx.after_commit.append(lambda: _count(outcome.ends for _, outcome in ending))
     resolve_deadlines(tx, [row["id"] for row, outcome in ending if outcome.ends != S.QUEUED])
-    store.notify(tx.conn, store.SLOT_CHANNEL, {row["pipeline_no"] for row, _ in ending})
+    tx.notify(store.SLOT_CHANNEL, {row["pipeline_no"] for row, _ in ending})
 
 
 def _tell_state(tx: Transaction, told: dict[str, Any], state: RunState) -> None:

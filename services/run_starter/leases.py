@@ -134,6 +134,6 @@ class Leases:
         now = database_now(tx.conn)
         write_stages(tx, rows, outcomes, pipelines, now)
         write_ends(tx, rows, outcomes, pipelines, now)
-        store.notify(tx.conn, store.RUN_CHANNEL, rows)
+        tx.notify(store.RUN_CHANNEL, rows)
         if rows:
             crash_point("lease:end-written")

@@ -5,12 +5,13 @@ from __future__ import annotations
 from retrofill.bus.create_topics import create_topics
 from retrofill.bus.create_users import create_users
 from retrofill.settings import Settings
-from retrofill.store.init import prepare_database
+from retrofill.store.init import check_service_limits, prepare_database
 
 
 def initialise(settings: Settings) -> None:
     """Prepare Postgres and Kafka. Idempotent; raises one of the errors of the two where they contradict the settings."""
     prepare_database(settings)
+    check_service_limits(settings)
     create_topics(settings)
     if settings.kafka_acls:
         create_users(settings)

@@ -17,7 +17,7 @@ from tests.simulation.scheduler import Scheduler
 from tests.support.installation import Installation, Servers
 
 from retrofill.bus.clients import admin, producer, reader
-from retrofill.bus.relay import CURSOR_KEY, TAKEN_KEY, _last_cursor
+from retrofill.bus.cursor import CURSOR_KEY, TAKEN_KEY, last_cursor
 
 PARTITIONS = 3
 END = KafkaError._PARTITION_EOF
@@ -206,7 +206,7 @@ def the_relays_cursor(clients: Clients) -> list[Any]:
             transactional.commit_transaction(10)
         settle(clients)
     read = [
-        _last_cursor(clients.reader("read_committed"), TopicPartition(clients.topic, 0, start), mark)
+        last_cursor(clients.reader("read_committed"), TopicPartition(clients.topic, 0, start), mark)
         for start, mark in ((0, b"7"), (0, b"8"), (1, b"8"), (4, b"8"), (8, b"8"))
     ]
     assert read == [b"1", b"2", b"2", b"2", None]

@@ -32,6 +32,7 @@ alembic_version    -        -        -        -        -
 own_shard          U        U        U        U        -
 own_shard_offset   IU       IU       IU       IU       -
 own_outbox         ID       ID       ID       ID       -
+own_outbox_refused I        I        I        I        -
 own_relay          U        U        U        U        -
 """
 COLUMNS = dict(zip(("planner", "starter", "watcher", "runner"), SERVICES, strict=True)) | {"reader": "reader"}
@@ -102,7 +103,9 @@ def rights(conn: psycopg.Connection, table: str, columns: list[str]) -> str:
 def test_a_role_changes_what_is_its_own_and_nothing_else(installation: Installation, who: str) -> None:
     known = tables(installation)
     expected = dict.fromkeys(known, "") | {name: given for name, given in may(who).items() if name in known}
-    assert may(who).keys() - known.keys() <= {f"reader_{name}" for name in ("shard", "shard_offset", "outbox", "relay")}
+    assert may(who).keys() - known.keys() <= {
+        f"reader_{name}" for name in ("shard", "shard_offset", "outbox", "outbox_refused", "relay")
+    }
     with psycopg.connect(installation.settings.dsn_of(who)) as conn:
         conn.execute("SET search_path = retrofill")
         conn.commit()

@@ -323,7 +323,7 @@ def test_deadlines_of_a_plan(both: Both) -> None:
 def test_the_outbox_and_the_relay_row(both: Both) -> None:
     own = t.SERVICE_TABLES["run_starter"]
     message = outbox.Outgoing("x", b"k", b"\xff", (("a", b"\xff"), ("b", None), ("c", b"t")))
-    rows: Step = ("a", lambda conn: outbox.insert_rows(conn, own, "run_starter", [message, message]))
+    rows: Step = ("a", lambda conn: outbox.insert_rows(conn, own, [message, message]))
     both.play(
         rows,
         rows,

@@ -83,6 +83,12 @@ class Instance:
             if channel != own_channel:
                 inbox.put(Notified(channel, payload))
 
+        def announce(notifications: list[tuple[str, str]]) -> None:
+            for channel, payload in notifications:
+                heard(channel, payload)
+                world.database.notify(channel, payload)
+
+        self.process.announce = announce  # type: ignore[attr-defined]
         self._listen({own_channel, *_CHANNELS.get(service.name, ())}, heard)
         self.loop = Loop(
             world.settings, service, self.name, engine, inbox, poller, handler, topic_ids, world.partitions

@@ -58,6 +58,12 @@ def _noted_transaction(engine: Any, service: Any, partition: int, epoch: int, mo
         yield tx
 
 
+def _announce(notifications: Any) -> None:
+    """After a commit: this process hears at once, the others a little later, where it is still there to tell them."""
+    scheduler().step("announce")
+    scheduler().me().process.announce(list(notifications))  # type: ignore[attr-defined]
+
+
 def _retrying(**how: Any) -> Retrying:
     return Retrying(sleep=Time.sleep, **how)
 
@@ -77,6 +83,7 @@ _PACKAGES = ("retrofill", "backfill_planner", "run_starter", "deadline_watcher",
 _EXCHANGED: dict[str, dict[str, Any]] = {
     "retrofill.bus.loop": {"time": Time, "shard_transaction": _noted_transaction},
     "retrofill.bus.shard": {"time": Time},
+    "retrofill.bus.transaction": {"announce": _announce},
     "retrofill.bus.inbox": {"queue": Queue},
     "retrofill.bus.calls": {"SimpleQueue": CallsQueue, "Future": Future},
     "retrofill.bus.envelope": {"uuid": _Uuid},
@@ -87,16 +94,21 @@ _EXCHANGED: dict[str, dict[str, Any]] = {
         "Poller.start": _start_as_task,
         "Poller.join": _no_join,
     },
-    "retrofill.bus.relay": {
+    "retrofill.bus.cursor": {"time": Time, "reader": _reader},
+    "retrofill.bus.sending": {"time": Time},
+    "retrofill.bus.holds": {"time": Time},
+    "retrofill.bus.membership": {
         "Consumer": lambda config: FakeConsumer(connections(), config),
+        "threading": Threading,
+        "Membership.start": _start_as_task,
+        "Membership.join": _no_join,
+    },
+    "retrofill.bus.relay": {
         "threading": Threading,
         "time": Time,
         "producer": _producer,
-        "reader": _reader,
         "Relay.start": _start_as_task,
         "Relay.join": _no_join,
-        "Membership.start": _start_as_task,
-        "Membership.join": _no_join,
     },
     "retrofill.bus.metrics": {"register": lambda collector: None},
     "run_starter.handler": {"producer": _producer},
@@ -108,7 +120,7 @@ _EXCHANGED: dict[str, dict[str, Any]] = {
     "callback_runner.handler": {
         "threading": Threading,
         "time": Time,
-        "make_engine": lambda dsn, name, pool_size: scheduler().me().process.make_engine(),  # type: ignore[attr-defined]
+        "make_engine": lambda dsn, name, **_: scheduler().me().process.make_engine(),  # type: ignore[attr-defined]
         "Kinds": lambda settings, installation, instance: scheduler().me().process.kinds,  # type: ignore[attr-defined]
     },
     "callback_runner.claims": {"uuid": _Uuid},

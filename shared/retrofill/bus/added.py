@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 from retrofill.bus.crash import crash_point
 from retrofill.bus.takeover import Taken, TopicIds, stored_offsets
 from retrofill.bus.topics import Service
-from retrofill.bus.transaction import NO_EPOCH, Transaction, finish
+from retrofill.bus.transaction import NO_EPOCH, Transaction, committed, finish
 
 
 def take_over_added(engine: Engine, service: Service, topic: str, partition: int, topic_ids: TopicIds) -> Taken:
@@ -34,4 +34,4 @@ def added_transaction(
         yield tx
         crash_point("added:before-commit")
         finish(tx)
-    tx.run_hooks()
+    committed(tx)

@@ -44,6 +44,16 @@ def measure(service: Service, engine: Engine, owned: Callable[[], Sequence[int]]
     metrics.register(
         metrics.Polled("retrofill_lag_messages", "Offsets of owned shards that are not handled yet", "topic", lag)
     )
+
+    def refused() -> dict[str, float]:
+        with engine.connect() as conn:
+            return {service.name: conn.execute(select(func.count()).select_from(own.refused)).scalar_one()}
+
+    metrics.register(
+        metrics.Polled(
+            "retrofill_outbox_refused_events", "Dead letters that Kafka refuses, kept in Postgres", "service", refused
+        )
+    )
     metrics.register(metrics.Polled("retrofill_outbox_events", "Events that wait to be published", "service", waiting))
     metrics.register(
         metrics.Polled("retrofill_outbox_oldest_age_seconds", "Age of the oldest of them", "service", oldest)

@@ -26,6 +26,7 @@ class Health:
     """The checks of one service.
 
     ``busy_for``: seconds that its worker's present step takes. ``troubles``: what keeps it from going on with its work.
+    ``relay``: why events of the outbox cannot be published, though Kafka answers.
     """
 
     engine: Engine
@@ -33,6 +34,7 @@ class Health:
     threads: Sequence[threading.Thread]
     busy_for: Callable[[], float]
     troubles: Callable[[], Mapping[str, str | None]]
+    relay: Callable[[], str | None]
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _ready: Mapping[str, str | None] = field(default_factory=dict)
     _ready_at: float = float("-inf")
@@ -48,7 +50,13 @@ class Health:
         """Whether Postgres and Kafka answer just now, beside being alive."""
         with self._lock:
             if time.monotonic() - self._ready_at > FRESH_SECONDS:
-                self._ready = {**self.alive(), **self.troubles(), "postgres": self._postgres(), "kafka": self._kafka()}
+                self._ready = {
+                    **self.alive(),
+                    **self.troubles(),
+                    "postgres": self._postgres(),
+                    "kafka": self._kafka(),
+                    "events": self.relay(),
+                }
                 self._ready_at = time.monotonic()
             return self._ready
 

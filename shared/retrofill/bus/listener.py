@@ -10,6 +10,7 @@ import structlog
 from psycopg import sql
 
 from retrofill.errors import first_line
+from retrofill.store.engine import connect
 
 log = structlog.get_logger(__name__)
 NOTIFY_WAIT_SECONDS = 5.0
@@ -17,29 +18,32 @@ RECONNECT_SECONDS = 1.0
 
 
 class Listener(threading.Thread):
-    """Calls ``heard(channel, payload)`` for each notification, and ``heard("", "")`` after every (re)connect."""
+    """Calls ``heard(channel, payload)`` for each notification, and ``heard("", "")`` after every (re)connect.
 
-    def __init__(self, dsn: str, name: str, channels: Sequence[str], heard: Callable[[str, str], None]) -> None:
+    ``known``: whether those of a session are known already, because it is this process's own.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        name: str,
+        channels: Sequence[str],
+        heard: Callable[[str, str], None],
+        known: Callable[[int], bool] = lambda _: False,
+    ) -> None:
         super().__init__(name="listener", daemon=True)
         self._dsn = dsn
         self._name = name
         self._channels = channels
         self._heard = heard
+        self._known = known
         self._stopping = threading.Event()
 
     def run(self) -> None:
         """Listen until stopped, connecting again when the server goes away."""
         while not self._stopping.is_set():
             try:
-                with psycopg.connect(
-                    self._dsn,
-                    autocommit=True,
-                    application_name=f"{self._name}-listener",
-                    connect_timeout=5,
-                    keepalives_idle=5,
-                    keepalives_interval=2,
-                    keepalives_count=3,
-                ) as conn:
+                with connect(self._dsn, f"{self._name}-listener", autocommit=True) as conn:
                     self._listen(conn)
             except psycopg.Error as e:
                 log.warning("listener_waits", error=first_line(e))
@@ -52,7 +56,8 @@ class Listener(threading.Thread):
         self._heard("", "")
         while not self._stopping.is_set():
             for notify in conn.notifies(timeout=NOTIFY_WAIT_SECONDS):
-                self._heard(notify.channel, notify.payload)
+                if not self._known(notify.pid):
+                    self._heard(notify.channel, notify.payload)
                 if self._stopping.is_set():
                     return
 

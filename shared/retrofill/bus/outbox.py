@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, LargeBinary, Text, insert, select, text
+from sqlalchemy import Connection, LargeBinary, Text, func, insert, select
 from sqlalchemy.dialects.postgresql import JSONB
 
 from retrofill.store.arrays import rows_of
@@ -35,8 +35,8 @@ def channel(package: str) -> str:
     return f"retrofill_outbox_{package}"
 
 
-def insert_rows(conn: Connection, own: ServiceTables, package: str, rows: Sequence[Outgoing]) -> None:
-    """Insert ``rows`` in their order and wake the relay once this transaction commits."""
+def insert_rows(conn: Connection, own: ServiceTables, rows: Sequence[Outgoing]) -> None:
+    """Insert ``rows`` in their order. Whoever commits them wakes the relay (``channel``)."""
     if not rows:
         return
     given = rows_of(
@@ -51,7 +51,26 @@ def insert_rows(conn: Connection, own: ServiceTables, package: str, rows: Sequen
     )
     chosen = select(given.c.topic, given.c.key, given.c.value, given.c.headers.cast(JSONB)).order_by(given.c.no)
     conn.execute(insert(own.outbox).from_select(["topic", "key", "value", "headers"], chosen))
-    conn.execute(text("SELECT pg_notify(:channel, '')"), {"channel": channel(package)})
+
+
+def take(conn: Connection, own: ServiceTables, most: int, most_bytes: int, but: Sequence[str]) -> list[int]:
+    """The ids of the next rows, in their order, of other topics than ``but``: no more than ``most``, nor than fit.
+
+    Sizes are read without the values, so that memory has room for no more than one batch; the first row always fits.
+    """
+    c = own.outbox.c
+    size = func.coalesce(func.octet_length(c.value), 0) + func.pg_column_size(c.headers)
+    chosen = select(c.id, size.label("size")).order_by(c.id).limit(most)
+    if but:
+        chosen = chosen.where(c.topic != func.all(list(but)))
+    ids: list[int] = []
+    left = most_bytes
+    for row in conn.execute(chosen):
+        left -= row.size
+        if left < 0 and ids:
+            break
+        ids.append(row.id)
+    return ids
 
 
 def pack_headers(headers: HeaderList) -> str:

@@ -13,16 +13,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import structlog
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Producer
 from sqlalchemy import Connection, Engine, RowMapping, delete, func, select, update
 
-from retrofill.bus import metrics, outbox
-from retrofill.bus.calls import ANSWER_SECONDS, Calls
-from retrofill.bus.clients import common_config, producer, reader
+from retrofill.bus import metrics
+from retrofill.bus.clients import producer
 from retrofill.bus.crash import crash_point
+from retrofill.bus.cursor import CURSOR_KEY, TAKEN_KEY, read_cursor, read_end
 from retrofill.bus.faults import Fenced
-from retrofill.bus.partitioning import place_of
-from retrofill.bus.poller import raise_refusals
+from retrofill.bus.holds import Holds
+from retrofill.bus.membership import Membership
+from retrofill.bus.outbox import take
+from retrofill.bus.refusals import Decision, Hold, Narrow, SetAside, Wait, decide
+from retrofill.bus.sending import KAFKA_SECONDS, Sending
+from retrofill.bus.setting_aside import set_aside
 from retrofill.bus.topics import Service
 from retrofill.errors import kind_and_line
 from retrofill.settings import Settings
@@ -30,13 +34,10 @@ from retrofill.store.tables import SERVICE_TABLES, ServiceTables
 
 log = structlog.get_logger(__name__)
 BATCH_ROWS = 1000
+# What a batch has in memory here, and once more in the Kafka client.
+BATCH_BYTES = 8_000_000
 IDLE_POLL_SECONDS = 5.0
-POLL_SECONDS = 0.5
 RETRY_SECONDS = 0.5
-KAFKA_SECONDS = 10.0
-CURSOR_KEY = b"cursor"
-# Beside the cursor: the epoch of whoever took over last.
-TAKEN_KEY = b"taken"
 
 
 @dataclass(frozen=True)
@@ -47,61 +48,8 @@ class Batch:
     rows: Sequence[RowMapping]
 
 
-class Membership(threading.Thread):
-    """Polls the cursor topic's consumer group: whoever is assigned its one partition is the relay."""
-
-    def __init__(self, settings: Settings, service: Service, instance: str, changed: threading.Event) -> None:
-        super().__init__(name="relay-membership", daemon=True)
-        self._topic = service.cursor_topic(settings.topic_prefix)
-        self._changed = changed
-        self._stopping = threading.Event()
-        self._calls = Calls()
-        self.assigned = threading.Event()
-        self._consumer = Consumer(
-            {
-                **common_config(settings, f"{instance}-relay"),
-                "group.id": f"{service.group(settings.topic_prefix)}-relay",
-                "group.protocol": "consumer",
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                "auto.offset.reset": "latest",
-            }
-        )
-
-    def run(self) -> None:
-        """Keep the membership until stopped."""
-        self._consumer.subscribe(
-            [self._topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
-        )
-        while not self._stopping.is_set():
-            self._calls.make()
-            message = self._consumer.poll(POLL_SECONDS)
-            if message is not None and (error := message.error()) is not None:
-                log.debug("relay_membership", error=error.str())
-        self._consumer.close()
-
-    def confirm(self, offset: int) -> None:
-        """Have the coordinator accept a commit. Raises ``KafkaException`` where the partition is not ours any more."""
-        offsets = [TopicPartition(self._topic, 0, offset)]
-        answer = self._calls.ask(lambda: self._consumer.commit(offsets=offsets, asynchronous=False))
-        raise_refusals(answer.result(ANSWER_SECONDS))
-
-    def stop(self) -> None:
-        """Leave the group."""
-        self._stopping.set()
-        self.join(timeout=10)
-
-    def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        consumer.incremental_assign(partitions)
-        # Membership is all that is wanted: the cursor is read by another consumer, read_committed, when taking over.
-        consumer.pause(partitions)
-        self.assigned.set()
-        self._changed.set()
-
-    def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        consumer.incremental_unassign(partitions)
-        self.assigned.clear()
-        self._changed.set()
+class NotPublished(Exception):
+    """A batch was refused, for a reason that may pass or with an unknown outcome of its transaction."""
 
 
 class Relay(threading.Thread):
@@ -120,6 +68,14 @@ class Relay(threading.Thread):
         self._stopping = threading.Event()
         self._membership = Membership(settings, service, instance, self._woken)
         self._epoch = -1
+        self._holds = Holds()
+        self._limit = BATCH_ROWS
+        # What to do about a batch that was refused, once it is certain that it was not published: (number, ids, what).
+        self._decision: tuple[int, list[int], Decision] | None = None
+
+    def trouble(self) -> str | None:
+        """Why events wait that Kafka does not take, while it answers; from any thread."""
+        return self._holds.trouble() if self._membership.assigned.is_set() else None
 
     def wake(self) -> None:
         """There may be rows; from any thread."""
@@ -159,22 +115,29 @@ class Relay(threading.Thread):
         client, batch = self._take_over()
         while self._membership.assigned.is_set() and not self._stopping.is_set():
             if batch is None:
-                self._wait(IDLE_POLL_SECONDS)
+                self._wait(self._holds.seconds_to_next(IDLE_POLL_SECONDS))
+                self._try_topics(client)
                 batch = self._next(None)
+                if batch is None:
+                    # Nothing waits for them any more.
+                    self._holds.took(self._holds.due())
             else:
                 began = time.monotonic()
                 crash_point("relay:numbered")
-                self._publish(client, batch)
+                if not self._publish(client, batch):
+                    batch = self._settle()
+                    continue
                 metrics.PUBLISHED.inc(len(batch.rows))
                 metrics.PUBLISH_SECONDS.observe(time.monotonic() - began)
                 crash_point("relay:published")
+                self._try_topics(client)
                 batch = self._next(batch)
                 crash_point("relay:deleted")
 
     # taking over, in this order (tests/property finds a lost row for others)
 
     def _take_over(self) -> tuple[Producer, Batch | None]:
-        self._membership.confirm(self._read_cursor_end())
+        self._membership.confirm(read_end(self._settings, self._topic, f"{self._instance}-cursor"))
         relay = self._own.relay
         with self._engine.begin() as conn:
             self._epoch = conn.execute(
@@ -188,6 +151,8 @@ class Relay(threading.Thread):
                 "transactional.id": f"{self._service.group(self._settings.topic_prefix)}-relay",
                 "transaction.timeout.ms": 60_000,
                 "linger.ms": 1,
+                # How long a topic may be unknown before what is sent there is refused.
+                "topic.metadata.propagation.max.ms": 5_000,
             },
         )
         client.init_transactions(KAFKA_SECONDS)
@@ -204,9 +169,48 @@ class Relay(threading.Thread):
         with self._engine.begin() as conn:
             state = self._assert_epoch(conn)
             if state["batch"] <= cursor:
+                self._decision = None
                 self._drop(conn, state["batch_ids"])
                 return self._number(conn, state, last=cursor)
-            return Batch(state["batch"], self._rows(conn, state["batch_ids"]))
+            return self._decided(conn, state)
+
+    def _settle(self) -> Batch | None:
+        """After a batch was refused and its transaction aborted: do what was decided about it."""
+        with self._engine.begin() as conn:
+            return self._decided(conn, self._assert_epoch(conn))
+
+    def _decided(self, conn: Connection, state: RowMapping) -> Batch | None:
+        """The batch that was not published, as it is to be sent again: with fewer rows where it was refused.
+
+        It keeps its number: nobody has published, or can publish, another batch of this number.
+        """
+        number, refused, decision = self._decision or (0, [], Wait())
+        self._decision = None
+        ids = list(state["batch_ids"])
+        # Another relay may have decided about it meanwhile: what is left under its number is another batch.
+        if (number, refused) == (state["batch"], ids):
+            ids = self._kept(conn, ids, decision)
+        if ids == list(state["batch_ids"]):
+            return Batch(state["batch"], self._rows(conn, ids))
+        relay = self._own.relay
+        if conn.execute(update(relay).where(relay.c.epoch == self._epoch).values(batch_ids=ids)).rowcount != 1:
+            raise Fenced(f"{self._service.name}: another relay took over")
+        return Batch(state["batch"], self._rows(conn, ids)) if ids else self._number(conn, state, last=state["batch"])
+
+    def _kept(self, conn: Connection, ids: list[int], decision: Decision) -> list[int]:
+        """The rows of a refused batch that stay in it."""
+        match decision:
+            case Narrow(rows):
+                self._limit = rows
+                return ids[:rows]
+            case Hold(topics):
+                return [row["id"] for row in self._rows(conn, ids) if row["topic"] not in topics]
+            case SetAside(id, reason):
+                crash_point("relay:setting-aside")
+                set_aside(conn, self._service, self._own, id, reason)
+                return [each for each in ids if each != id]
+            case _:
+                return ids
 
     def _next(self, published: Batch | None) -> Batch | None:
         """Delete the batch that was published and number the next, in one transaction."""
@@ -238,8 +242,8 @@ class Relay(threading.Thread):
             conn.execute(delete(self._own.outbox).where(self._own.outbox.c.id == func.any(ids)))
 
     def _number(self, conn: Connection, state: RowMapping, *, last: int) -> Batch | None:
-        table, relay = self._own.outbox, self._own.relay
-        rows = conn.execute(select(table).order_by(table.c.id).limit(BATCH_ROWS)).mappings().all()
+        relay = self._own.relay
+        rows = self._rows(conn, take(conn, self._own, self._limit, BATCH_BYTES, self._holds.waiting()))
         if not rows and not state["batch_ids"] and last == state["batch"]:
             return None
         numbered = conn.execute(
@@ -252,47 +256,57 @@ class Relay(threading.Thread):
         return Batch(last + 1, rows) if rows else None
 
     def _rows(self, conn: Connection, ids: Sequence[int]) -> Sequence[RowMapping]:
+        if not ids:
+            return []
         table = self._own.outbox
         return conn.execute(select(table).where(table.c.id == func.any(ids)).order_by(table.c.id)).mappings().all()
 
     # Kafka
 
-    def _publish(self, client: Producer, batch: Batch) -> None:
-        """One transaction: the rows in order, and the number of the batch as the cursor."""
-        prefix = self._settings.topic_prefix
-        client.begin_transaction()
-        crash_point("relay:kafka-begun")
-        for row in batch.rows:
-            self._produce(
-                client, prefix + row["topic"], row["key"], row["value"], outbox.unpack_headers(row["headers"])
-            )
-        self._produce(client, self._topic, CURSOR_KEY, str(batch.number).encode(), [])
-        client.flush(KAFKA_SECONDS)
-        crash_point("relay:before-kafka-commit")
-        client.commit_transaction(KAFKA_SECONDS)
+    def _publish(self, client: Producer, batch: Batch) -> bool:
+        """One transaction: the rows in order, and the number of the batch as the cursor.
 
-    def _produce(
-        self,
-        client: Producer,
-        topic: str,
-        key: bytes | None,
-        value: bytes | None,
-        headers: list[tuple[str, str | bytes | None]],
-    ) -> None:
-        # Where its reader expects it; the cursor's topic is used as one of one partition.
-        partition = 0 if topic == self._topic else place_of(key, self._partitions)
-        while True:
-            try:
-                client.produce(topic, key=key, value=value, headers=headers, partition=partition)
-            except BufferError:
-                # The local queue is full: wait until some of it is delivered.
-                client.poll(0.1)
-            else:
-                return
+        False where it was refused, is aborted, and it is decided what follows. Raises where all begins anew.
+        """
+        sending = Sending(client, self._settings.topic_prefix, self._partitions)
+        if sending.publish(batch.rows, lambda: (self._topic, CURSOR_KEY, str(batch.number).encode())):
+            self._limit = min(BATCH_ROWS, 2 * self._limit)
+            self._holds.took(row["topic"] for row in batch.rows)
+            return True
+        rows = [(row["id"], row["topic"]) for row in batch.rows]
+        decision = decide(rows, sending.refused, sending.overall, slow=sending.slow)
+        self._decision = (batch.number, [id for id, _ in rows], decision)
+        self._report(batch, decision)
+        if sending.abort() and not isinstance(decision, Wait):
+            return False
+        raise NotPublished(sending.why())
 
-    def _read_cursor_end(self) -> int:
-        with _reading(self._settings, f"{self._instance}-cursor") as consumer:
-            return consumer.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=KAFKA_SECONDS)[1]
+    def _report(self, batch: Batch, decision: Decision) -> None:
+        match decision:
+            case Hold(topics):
+                for topic, reason in topics.items():
+                    self._holds.hold(topic, reason)
+                    metrics.RETRIES.labels("relay", "topic").inc()
+                    log.error(
+                        "topic_refused",
+                        topic=self._settings.topic_prefix + topic,
+                        reason=reason,
+                        what_to_do="give the topic back ('retrofill init' makes what is missing) or grant the right to "
+                        "write it: its events wait in the outbox, those of other topics go on",
+                    )
+            case Narrow(rows):
+                metrics.RETRIES.labels("relay", "narrow").inc()
+                log.info("batch_narrowed", batch=batch.number, rows=len(batch.rows), to=rows)
+            case _:
+                pass
+
+    def _try_topics(self, client: Producer) -> None:
+        """Ask whether the topics that were refused are there again: to ask is cheap, to send holds up all others."""
+        for topic in self._holds.due():
+            found = client.list_topics(self._settings.topic_prefix + topic, timeout=KAFKA_SECONDS)
+            error = found.topics[self._settings.topic_prefix + topic].error
+            if error is not None:
+                self._holds.hold(topic, f"{error.name()}: {error.str()}")
 
     def _mark(self, client: Producer) -> None:
         """Commit the epoch to the cursor's topic: whoever reads it there has read the outcome of all that came before.
@@ -301,48 +315,10 @@ class Relay(threading.Thread):
         again may still know of less (``docs/decisions/relay-reads-its-own-mark.md``).
         """
         client.begin_transaction()
-        self._produce(client, self._topic, TAKEN_KEY, str(self._epoch).encode(), [])
+        client.produce(self._topic, key=TAKEN_KEY, value=str(self._epoch).encode(), headers=[])
         client.flush(KAFKA_SECONDS)
         client.commit_transaction(KAFKA_SECONDS)
 
     def _read_cursor(self) -> int:
-        """The number of the last published batch, read committed up to the own mark; 0 where nothing was published."""
-        with _reading(self._settings, f"{self._instance}-cursor") as consumer:
-            low, high = consumer.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=KAFKA_SECONDS)
-            back = 100
-            while True:
-                start = max(low, high - back)
-                found = _last_cursor(consumer, TopicPartition(self._topic, 0, start), str(self._epoch).encode())
-                if found is not None or start == low:
-                    return int(found or 0)
-                back *= 10
-
-
-class _reading:
-    """A consumer that is closed afterwards."""
-
-    def __init__(self, settings: Settings, client_id: str) -> None:
-        self._consumer = reader(settings, client_id)
-
-    def __enter__(self) -> Consumer:
-        return self._consumer
-
-    def __exit__(self, *_: object) -> None:
-        self._consumer.close()
-
-
-def _last_cursor(consumer: Consumer, start: TopicPartition, mark: bytes) -> bytes | None:
-    """The last cursor from ``start`` to ``mark``. Raises ``KafkaException``, also where the mark does not come."""
-    consumer.assign([start])
-    last: bytes | None = None
-    until = time.monotonic() + KAFKA_SECONDS
-    while (message := consumer.poll(max(0.0, until - time.monotonic()))) is not None:
-        error = message.error()
-        if error is None:
-            if message.key() == CURSOR_KEY:
-                last = message.value()
-            elif message.value() == mark:
-                return last
-        elif error.code() != KafkaError._PARTITION_EOF:
-            raise KafkaException(error)
-    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        mark = str(self._epoch).encode()
+        return read_cursor(self._settings, self._topic, f"{self._instance}-cursor", mark)

@@ -19,6 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential
 
 from retrofill.bus import outbox
+from retrofill.bus.announcer import Announcer, install
 from retrofill.bus.crash import arm
 from retrofill.bus.diagnosis import why
 from retrofill.bus.exposition import Exposition
@@ -36,7 +37,7 @@ from retrofill.logs import configure_logging
 from retrofill.reading_settings import WrongSetting, read_settings
 from retrofill.settings import NotConfigured, Settings
 from retrofill.store.engine import make_engine
-from retrofill.store.init import SchemaTooOld, check_schema, read_installation
+from retrofill.store.init import LimitsMissing, SchemaTooOld, check_limits, check_schema, read_installation
 from retrofill.tracing import configure_tracing
 
 log = structlog.get_logger(__name__)
@@ -76,7 +77,7 @@ def run_service(service: Service, make_handler: MakeHandler, channels: Sequence[
     arm(settings.crash_point)
     try:
         _run(settings, service, make_handler, channels)
-    except (NotInitialised, NotConfigured, OSError) as e:
+    except (NotInitialised, LimitsMissing, NotConfigured, OSError) as e:
         log.error("not_started", error=str(e))
         print(f"{service.name}: {e}", file=sys.stderr)  # noqa: T201 - for whoever started it by hand
         return 1
@@ -90,7 +91,7 @@ def _run(settings: Settings, service: Service, make_handler: MakeHandler, channe
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     dsn = settings.dsn_of(service.name)
-    engine = make_engine(dsn, instance)
+    engine = make_engine(dsn, instance, limited=True)
     topic_ids = _topic_ids(settings, service, instance)
     installation, partitions = _wait_until_initialised(settings, engine, topic_ids, stopping)
     # Drivers are our children, and publish their reports where the shard's owner reads them.
@@ -118,13 +119,15 @@ def _run(settings: Settings, service: Service, make_handler: MakeHandler, channe
         if channel != outbox_channel:
             inbox.put(Notified(channel, payload))
 
-    listener = Listener(dsn, instance, [outbox_channel, *channels], heard)
+    announcer = Announcer(dsn, instance, heard)
+    install(announcer)
+    listener = Listener(dsn, instance, [outbox_channel, *channels], heard, known=lambda pid: pid == announcer.pid)
     loop = Loop(settings, service, instance, engine, inbox, poller, handler, topic_ids, partitions)
     stopper = threading.Thread(target=_stop_when, args=(stopping, loop, inbox), name="stopper", daemon=True)
-    threads = (poller, relay, listener, stopper)
+    threads = (poller, relay, listener, announcer, stopper)
     for thread in threads:
         thread.start()
-    health = Health(engine, lambda: topic_ids.admin, threads, loop.busy_for, loop.troubles)
+    health = Health(engine, lambda: topic_ids.admin, threads, loop.busy_for, loop.troubles, relay.trouble)
     http = Exposition(settings.http_host, settings.http_port, health.alive, health.ready)
     http.start()
     measure(service, engine, loop.owned, topic_ids)
@@ -139,6 +142,7 @@ def _run(settings: Settings, service: Service, make_handler: MakeHandler, channe
         poller.stop()
         relay.stop()
         listener.stop()
+        announcer.stop()
         engine.dispose()
         log.info("stopped")
 
@@ -198,6 +202,7 @@ def _wait_until_initialised(
                 installation = read_installation(conn)
                 if installation is not None:
                     check_schema(conn)
+                check_limits(conn)
             if installation is None:
                 raise NotInitialised("the database is not initialised: run 'retrofill init' or 'retrofill up'")
             _check_partitions(settings.topic_prefix, topic_ids.refresh(), installation.partitions)

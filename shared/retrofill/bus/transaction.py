@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -11,6 +11,7 @@ from sqlalchemy import BigInteger, Connection, Engine, Text, select, update
 
 from retrofill import tracing
 from retrofill.bus import outbox
+from retrofill.bus.announcer import announce
 from retrofill.bus.crash import crash_point
 from retrofill.bus.dead_letters import dead_letter, dead_letter_of
 from retrofill.bus.envelope import Record, headers_of
@@ -48,6 +49,7 @@ class Transaction:
     outgoing: list[Outgoing] = field(default_factory=list)
     after_commit: list[Callable[[], None]] = field(default_factory=list)
     looks: dict[str, float] = field(default_factory=dict)
+    notifications: list[tuple[str, str]] = field(default_factory=list)
 
     def emit(
         self,
@@ -100,6 +102,10 @@ class Transaction:
             except Exception:
                 log.exception("hook_failed", service=self.service.name, shard=self.partition)
 
+    def notify(self, channel: str, payloads: Iterable[object]) -> None:
+        """Once this has committed, wake those who listen to ``channel``, in this process and in others."""
+        self.notifications += [(channel, str(payload)) for payload in payloads]
+
     def _add(self, topic: Topic, key: bytes | None, value: bytes | None, headers: outbox.HeaderList) -> None:
         if value is not None and len(value) > self.max_message_bytes:
             raise Poison(f"a message for {topic} would have {len(value):,} bytes, more than {self.max_message_bytes:,}")
@@ -123,7 +129,7 @@ def shard_transaction(
         tx = Transaction(conn, service, partition, epoch, max_message_bytes)
         yield tx
         finish(tx)
-    tx.run_hooks()
+    committed(tx)
 
 
 @contextmanager
@@ -136,13 +142,22 @@ def token_transaction(
         tx = Transaction(conn, service, partition, NO_EPOCH, max_message_bytes)
         yield tx
         finish(tx)
-    tx.run_hooks()
+    committed(tx)
 
 
 def finish(tx: Transaction) -> None:
     """Write the outbox: the last statement of every transaction."""
-    outbox.insert_rows(tx.conn, SERVICE_TABLES[tx.service.package], tx.service.package, tx.outgoing)
+    outbox.insert_rows(tx.conn, SERVICE_TABLES[tx.service.package], tx.outgoing)
     crash_point("outbox:written")
+
+
+def committed(tx: Transaction) -> None:
+    """Wake those who wait for what was committed, the relay first; a crash before it leaves them to their polls."""
+    relay = [(outbox.channel(tx.service.package), "")] if tx.outgoing else []
+    notifications = [*relay, *tx.notifications]
+    if notifications:
+        announce(notifications)
+    tx.run_hooks()
 
 
 def assert_epoch(conn: Connection, service: Service, partition: int, epoch: int) -> None:

@@ -11,7 +11,7 @@ from retrofill.bus.diagnosis import why
 from retrofill.cli.connect import checked_settings
 from retrofill.cli.errors import UserError
 from retrofill.init import initialise
-from retrofill.store.init import InstallationDiffers
+from retrofill.store.init import InstallationDiffers, LimitsMissing
 
 
 def register(app: typer.Typer) -> None:
@@ -27,7 +27,7 @@ def init() -> None:
     settings.bootstrap_servers()
     try:
         initialise(settings)
-    except (InstallationDiffers, TopicsDiffer, NoAuthorizer) as e:
+    except (InstallationDiffers, LimitsMissing, TopicsDiffer, NoAuthorizer) as e:
         raise UserError(str(e)) from e
     except KafkaException as e:
         raise UserError(f"Kafka cannot be used: {why(settings, e)}") from e

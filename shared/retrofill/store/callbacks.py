@@ -18,7 +18,6 @@ from sqlalchemy import (
     func,
     literal,
     select,
-    text,
     true,
     update,
 )
@@ -147,14 +146,11 @@ def fail(conn: Connection, deadline_id: int, token: str, error: str, runners_los
 
 
 def try_again(
-    conn: Connection, deadline_id: int, token: str, error: str, after_seconds: float, shard: int, runners_lost: int
+    conn: Connection, deadline_id: int, token: str, error: str, after_seconds: float, runners_lost: int
 ) -> bool:
-    """Record a failed try that is to be repeated, and tell the shard's owner; False where the token is not current."""
+    """Record a failed try that is to be repeated; False where the token is not current."""
     values = {"next_try_at": _in(after_seconds), "last_error": error, "runners_lost": runners_lost}
-    if not _leave(conn, S.PENDING, deadline_id, token, values):
-        return False
-    conn.execute(text("SELECT pg_notify(:channel, :shard)"), {"channel": CHANNEL, "shard": str(shard)})
-    return True
+    return _leave(conn, S.PENDING, deadline_id, token, values)
 
 
 def replay(conn: Connection, deadline_id: int) -> Values | None:

@@ -4,32 +4,61 @@ from __future__ import annotations
 
 import psycopg
 from psycopg.types.array import ListBinaryDumper
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Connection, Engine, create_engine, text
+
+_SESSION = {"search_path": "pg_catalog", "timezone": "UTC"}
+# A stopped process must not hold locks: its session ends. They are longer than the largest allowed plan takes.
+SERVICE_LIMITS = {
+    "idle_in_transaction_session_timeout": "5s",
+    "transaction_timeout": "120s",
+    # One thread works on all shards of an instance: what somebody else holds in one of them must not stop the others.
+    "lock_timeout": "1s",
+}
 
 
-def make_engine(dsn: str, name: str, *, pool_size: int = 5) -> Engine:
+def connect(dsn: str, name: str, *, autocommit: bool = False, options: str = "") -> psycopg.Connection:
+    """A connection called ``name`` that notices within seconds when the server is gone. ``options`` come after the DSN's."""
+    given = str(psycopg.conninfo.conninfo_to_dict(dsn).get("options") or "")
+    return psycopg.connect(
+        dsn,
+        autocommit=autocommit,
+        application_name=name,
+        connect_timeout=5,
+        keepalives_idle=5,
+        keepalives_interval=2,
+        keepalives_count=3,
+        tcp_user_timeout=10_000,
+        options=f"{given} {options}".strip(),
+    )
+
+
+def make_engine(dsn: str, name: str, *, pool_size: int = 5, limited: bool = False) -> Engine:
     """An engine on ``dsn`` (URL or keywords) whose connections are called ``name``.
 
     Every name in our SQL has its schema.
 
+    ``limited``: a service's, whose transactions end where it stands still, also where its role has no such settings.
+
     READ COMMITTED: every statement after a lock sees what was committed before the lock was had.
     """
 
-    def connect() -> psycopg.Connection:
-        conn = psycopg.connect(
-            dsn,
-            application_name=name,
-            connect_timeout=5,
-            keepalives_idle=5,
-            keepalives_interval=2,
-            keepalives_count=3,
-            tcp_user_timeout=10_000,
-            options="-c search_path=pg_catalog -c timezone=UTC",
-        )
+    def made() -> psycopg.Connection:
+        limits = SERVICE_LIMITS if limited else {}
+        options = " ".join(f"-c {setting}={value}" for setting, value in (_SESSION | limits).items())
+        conn = connect(dsn, name, options=options)
         # Arrays of texts and bytes go as they are: to quote them element by element takes a hundred times as long.
         conn.adapters.register_dumper(list, ListBinaryDumper)
         return conn
 
     return create_engine(
-        "postgresql+psycopg://", creator=connect, pool_size=pool_size, max_overflow=2, pool_timeout=10, future=True
+        "postgresql+psycopg://", creator=made, pool_size=pool_size, max_overflow=2, pool_timeout=10, future=True
     )
+
+
+def missing_limits(conn: Connection) -> list[str]:
+    """Which of ``SERVICE_LIMITS`` this session has not at all: a pooler may drop what was asked for on connecting."""
+    return [
+        name
+        for name in SERVICE_LIMITS
+        if conn.execute(text("SELECT current_setting(:name)"), {"name": name}).scalar_one() == "0"
+    ]

@@ -6,17 +6,20 @@ import uuid
 from dataclasses import dataclass
 
 import psycopg
+import structlog
 from sqlalchemy import Connection, Engine, insert, select, text
 from sqlalchemy.exc import OperationalError
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
 from retrofill.bus.topics import SERVICES
+from retrofill.errors import first_line
 from retrofill.settings import Settings
 from retrofill.store import tables as t
-from retrofill.store.engine import make_engine
+from retrofill.store.engine import make_engine, missing_limits
 from retrofill.store.migrations import upgrade
 from retrofill.store.roles import READER, grant
 
+log = structlog.get_logger(__name__)
 LOCK_SECONDS = 1
 TRIES = 60
 # A lock was not to be had in time; a deadlock.
@@ -25,6 +28,10 @@ _IN_THE_WAY = ("55P03", "40P01")
 
 class SchemaTooOld(Exception):
     """The schema is that of an older release: this one works once ``init`` has run."""
+
+
+class LimitsMissing(Exception):
+    """A service's sessions do not have the time limits that they need."""
 
 
 class InstallationDiffers(Exception):
@@ -96,6 +103,31 @@ def check_schema(conn: Connection) -> None:
         raise SchemaTooOld(
             f"the schema is of version {found}, this release needs {t.REVISION}: run 'retrofill init' of this release"
         )
+
+
+def check_limits(conn: Connection) -> None:
+    """Raises ``LimitsMissing`` where a transaction of this session could last for ever."""
+    if missing := missing_limits(conn):
+        raise LimitsMissing(
+            f"this connection to Postgres has no {', '.join(missing)}, so a process that stands still would hold its locks for "
+            "ever: connect without a pooler that drops 'options', or set it with ALTER ROLE … SET"
+        )
+
+
+def check_service_limits(settings: Settings) -> None:
+    """Check it for every service, as it logs in; one whose login is not had here is left to its own start.
+
+    Raises ``LimitsMissing``.
+    """
+    for name in SERVICES:
+        engine = make_engine(settings.dsn_of(name), "retrofill-init", pool_size=1, limited=True)
+        try:
+            with engine.connect() as conn:
+                check_limits(conn)
+        except OperationalError as e:
+            log.debug("limits_not_checked", service=name, error=first_line(e))
+        finally:
+            engine.dispose()
 
 
 def _fix_installation(conn: Connection, settings: Settings) -> Installation:

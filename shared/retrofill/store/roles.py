@@ -8,13 +8,10 @@ from psycopg import sql
 from sqlalchemy import Connection, text
 
 from retrofill.bus.topics import CALLBACK_RUNNER, PLANNER, RUN_STARTER, SERVICES, WATCHER, Service
+from retrofill.store.engine import SERVICE_LIMITS
 from retrofill.store.tables import SCHEMA, SERVICE_TABLES
 
 READER = "retrofill_reader"
-# Longer than the largest allowed plan takes, and an end for whoever stops inside a transaction.
-IDLE_IN_TRANSACTION_SECONDS = 5
-TRANSACTION_SECONDS = 120
-LOCK_SECONDS = 1
 
 # service → table → what it may do beside reading. "lock" is the right to lock a row of somebody else's table.
 WRITES: dict[str, dict[str, tuple[str, ...]]] = {
@@ -56,6 +53,7 @@ def bus_rights(service: Service) -> dict[str, tuple[str, ...]]:
         own.shard.name: ("UPDATE",),
         own.offset.name: ("INSERT", "UPDATE"),
         own.outbox.name: ("INSERT", "DELETE"),
+        own.refused.name: ("INSERT",),
         own.relay.name: ("UPDATE",),
     }
 
@@ -95,14 +93,9 @@ def _make_role(conn: Connection, role: str, password: str | None) -> None:
         _run(conn, "CREATE ROLE {} LOGIN", role)
     if password is not None:
         _run(conn, "ALTER ROLE {} LOGIN PASSWORD {}", role, sql.Literal(password))
-    # A stopped process must not hold locks.
-    for setting, seconds in (
-        ("idle_in_transaction_session_timeout", IDLE_IN_TRANSACTION_SECONDS),
-        ("transaction_timeout", TRANSACTION_SECONDS),
-        # One thread works on all shards of an instance: what somebody else holds in one of them must not stop the others.
-        ("lock_timeout", LOCK_SECONDS),
-    ):
-        _run(conn, f"ALTER ROLE {{}} SET {setting} = {{}}", role, sql.Literal(f"{seconds}s"))
+    # The services set them themselves when they connect; these are for whoever else logs in as one of them.
+    for setting, value in SERVICE_LIMITS.items():
+        _run(conn, f"ALTER ROLE {{}} SET {setting} = {{}}", role, sql.Literal(value))
 
 
 def _run(conn: Connection, statement: str, *parts: str | tuple[str, str] | sql.Literal) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -21,7 +21,6 @@ from sqlalchemy import (
     literal,
     or_,
     select,
-    text,
     update,
 )
 
@@ -165,16 +164,6 @@ def insert_task_runs(conn: Connection, tasks: Sequence[tuple[int, int, str]]) ->
     )
     chosen = select(given.c.run_id, given.c.attempt, given.c.task, literal(str(TaskState.NONE)))
     conn.execute(insert(task_run).from_select(["run_id", "attempt", "task", "state"], chosen))
-
-
-def notify(conn: Connection, channel: str, payloads: Iterable[object]) -> None:
-    """Notify once this transaction commits."""
-    values = [str(payload) for payload in payloads]
-    if values:
-        conn.execute(
-            text("SELECT pg_notify(:channel, p) FROM unnest(:payloads ::text[]) AS p"),
-            {"channel": channel, "payloads": values},
-        )
 
 
 # tasks

@@ -460,6 +460,19 @@ class ServiceTables:
             Column("headers", JSONB, nullable=False),
             Column("created_at", Moment, nullable=False, server_default=func.clock_timestamp()),
         )
+        # Dead letters that Kafka refuses too: kept until somebody deletes them, or puts them into the outbox again.
+        self.refused = Table(
+            f"{package}_outbox_refused",
+            metadata,
+            Column("id", BigInteger, primary_key=True, autoincrement=False),
+            Column("topic", Text, nullable=False),
+            Column("key", LargeBinary),
+            Column("value", LargeBinary),
+            Column("headers", JSONB, nullable=False),
+            Column("created_at", Moment, nullable=False),
+            Column("reason", Text, nullable=False),
+            Column("refused_at", Moment, nullable=False, server_default=func.clock_timestamp()),
+        )
         self.relay = Table(
             f"{package}_relay",
             metadata,

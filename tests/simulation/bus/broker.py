@@ -122,6 +122,8 @@ class Broker:
         self.transactional: dict[str, TransactionalId] = {}
         self.groups: dict[str, Any] = {}
         self.readers: list[Reader] = []
+        # Why a message of a topic is refused: Kafka's code, or ``None``.
+        self.refuses: Callable[[str, bytes | None], int | None] = lambda topic, value: None
         self.on_append: list[Callable[[str, int, Entry], None]] = []
 
     def create(self, topic: str, partitions: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
@@ -20,7 +20,9 @@ class FakeProducer:
         self._broker = connections.broker
         self._id = config.get("transactional.id")
         self._epoch = -1
-        self._waiting: list[tuple[str, bytes | None, bytes | None, Any, int | None]] = []
+        self._waiting: list[tuple[str, bytes | None, bytes | None, Any, int | None, Any]] = []
+        # Why the transaction can only be aborted.
+        self._failed: int | None = None
 
     def init_transactions(self, timeout: float) -> None:
         """Fence the predecessor."""
@@ -46,10 +48,11 @@ class FakeProducer:
         key: bytes | None = None,
         partition: int = ANY,
         headers: Iterable[tuple[str, str | bytes | None]] = (),
+        on_delivery: Callable[[KafkaError | None, Any], None] = lambda *_: None,
     ) -> None:
         """To be sent."""
         plain = [(name, raw.encode() if isinstance(raw, str) else raw) for name, raw in headers]
-        self._waiting.append((topic, key, value, plain, None if partition == ANY else partition))
+        self._waiting.append((topic, key, value, plain, None if partition == ANY else partition, on_delivery))
 
     def poll(self, timeout: float = 0) -> int:
         """Send."""
@@ -67,7 +70,15 @@ class FakeProducer:
                 return len(self._waiting)
             if not self._waiting:
                 break  # another thread has sent it
-            topic, key, value, headers, partition = self._waiting.pop(0)
+            topic, key, value, headers, partition, told = self._waiting.pop(0)
+            if (code := self._broker.refuses(topic, value)) is not None:
+                # As the broker does it, all that was sent together is refused.
+                self._failed = code
+                refused = [told, *(each[-1] for each in self._waiting if each[0] == topic)]
+                self._waiting = []
+                for each in refused:
+                    each(KafkaError(code), None)
+                return 0
             self._broker.append(topic, key, value, headers, partition=partition, transaction=transaction)
         return 0
 
@@ -76,6 +87,8 @@ class FakeProducer:
         self._c.step("commit_transaction")
         if self._waiting:
             raise refused(KafkaError._TIMED_OUT)
+        if self._failed is not None:
+            raise KafkaException(KafkaError(self._failed, "the transaction has failed", txn_requires_abort=True))
         try:
             self._broker.end(str(self._id), self._epoch, "committed")
         except Fence:
@@ -86,7 +99,9 @@ class FakeProducer:
 
     def abort_transaction(self, timeout: float) -> None:
         """Abort."""
+        self._c.step("abort_transaction")
         self._waiting = []
+        self._failed = None
         try:
             self._broker.end(str(self._id), self._epoch, "aborted")
         except Fence:

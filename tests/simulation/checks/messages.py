@@ -32,7 +32,9 @@ class Consumed(Check):
                 if old is not None and new is not None:
                     # A takeover notes where it began, and moves nothing.
                     noted = new["taken_offset"] != old["taken_offset"] and new["next_offset"] == old["next_offset"]
-                    self.require(noted or new["next_offset"] > old["next_offset"], f"an offset went back: {old} → {new}")
+                    self.require(
+                        noted or new["next_offset"] > old["next_offset"], f"an offset went back: {old} → {new}"
+                    )
         names = {name for name, _, _ in tx.changes}
         shard = tx.notes.get("shard")
         if shard is None or not names & (OUTBOXES.keys() | OFFSETS.keys()):

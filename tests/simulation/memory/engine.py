@@ -122,9 +122,11 @@ class Database:
         self._end(tx, "ended")
         for hook in self.on_commit:
             hook(tx)
-        for channel, payload in tx.notifications:
-            for listener in list(self.listeners):
-                listener(channel, payload)
+
+    def notify(self, channel: str, payload: str) -> None:
+        """Tell those who listen."""
+        for listener in list(self.listeners):
+            listener(channel, payload)
 
     def rollback(self, tx: Tx) -> None:
         """Undo all of it."""

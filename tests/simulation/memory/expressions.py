@@ -174,6 +174,10 @@ def _function(node: Any, c: Compiler) -> Expression:
         return lambda env: env[EXECUTION].now()
     if name == "coalesce":
         return lambda env: next((v for a in arguments if (v := a(env)) is not None), None)
+    if name == "octet_length":
+        return lambda env: None if (v := arguments[0](env)) is None else len(v)
+    if name == "pg_column_size":
+        return lambda env: None if (v := arguments[0](env)) is None else len(json.dumps(v))
     if name == "least":
         return lambda env: min((v for a in arguments if (v := a(env)) is not None), default=None)
     if name == "greatest":

@@ -27,16 +27,6 @@ def _one(tx: Tx, parameters: dict[str, Any]) -> Outcome:
     return Outcome(["?column?"], [(1,)], 1)
 
 
-def _notify(payload: Callable[[dict[str, Any]], list[str]]) -> Callable[[Tx, dict[str, Any]], Outcome]:
-    def run(tx: Tx, parameters: dict[str, Any]) -> Outcome:
-        payloads = payload(parameters)
-        for each in payloads:
-            tx.notifications[parameters["channel"], each] = None
-        return Outcome(["pg_notify"], [("",)] * len(payloads), len(payloads))
-
-    return run
-
-
 def _advisory(tx: Tx, parameters: dict[str, Any]) -> Outcome:
     key = (parameters["space"], parameters["no"])
     held = tx.database.advisory
@@ -60,9 +50,6 @@ def _reserved(tx: Tx, parameters: dict[str, Any]) -> Outcome:
 
 _KNOWN: dict[str, Callable[[Tx, dict[str, Any]], Outcome]] = {
     "SELECT 1": _one,
-    "SELECT pg_notify(:channel, '')": _notify(lambda p: [""]),
-    "SELECT pg_notify(:channel, :shard)": _notify(lambda p: [p["shard"]]),
-    "SELECT pg_notify(:channel, p) FROM unnest(:payloads ::text[]) AS p": _notify(lambda p: p["payloads"]),
     "SELECT pg_advisory_xact_lock(:space, :no)": _advisory,
     "SELECT nextval(pg_get_serial_sequence('retrofill.deadline', 'id')) FROM generate_series(1, :n)": _next_ids,
     " ".join(RESERVE.split()): _reserved,

@@ -9,7 +9,7 @@ from pathlib import Path
 from alembic import op
 
 revision = "0008"
-down_revision = "0004"
+down_revision = "0007"
 
 
 def upgrade() -> None:
