@@ -204,6 +204,7 @@ BODIES: dict[str, Example] = {
         "opened_at": "2026-03-02T08:10:00.012000Z",
         "closed_at": "2026-03-02T08:15:00.020000Z",
         "count": 1,
+        "not_listed": 0,
         "part": 1,
         "parts": 1,
         "missed": [{**MISS, "recovered_at": "2026-03-02T08:12:40Z"}],
