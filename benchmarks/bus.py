@@ -15,6 +15,7 @@ from tests.support.installation import Installation
 from benchmarks.core import Benchmark, Figure, figure, ratios
 from benchmarks.support.kafka import BareTopic, at_end, read
 from benchmarks.support.servers import installed, servers
+from retrofill.bus.announcer import Announcer
 from retrofill.bus.outbox import Outgoing, channel, insert_rows
 from retrofill.bus.topics import WATCHER, Topic
 from retrofill.store.engine import make_engine
@@ -26,21 +27,32 @@ REPEATS = 3
 RATES = (10, 1_000, 5_000)
 SECONDS_A_RATE = 5.0
 TICK = 0.02
+WAKE_UP = [(channel(WATCHER.package), "")]
 _ADD = "INSERT INTO deadline_watcher_outbox (topic, key, value, headers) SELECT %s, 'k', v, '[]' FROM unnest(%s::bytea[]) v"
 
 
 def through_the_outbox(made: Installation, subscriber: Consumer, values: Sequence[bytes]) -> float:
     """Seconds until all are read, inserted a batch a transaction as a service does."""
     engine = make_engine(made.settings.dsn_of(WATCHER.name), "bench")
+    announcer = announcing(made)
     began = time.monotonic()
     for start in range(0, len(values), BATCH):
         rows = [Outgoing(Topic.DEADLINE_MISSED, b"k", value, ()) for value in values[start : start + BATCH]]
         with engine.begin() as conn:
-            insert_rows(conn, SERVICE_TABLES[WATCHER.package], WATCHER.package, rows)
+            insert_rows(conn, SERVICE_TABLES[WATCHER.package], rows)
+        announcer.announce(WAKE_UP)
     read(subscriber, len(values))
     seconds = time.monotonic() - began
     engine.dispose()
+    announcer.stop()
     return seconds
+
+
+def announcing(made: Installation) -> Announcer:
+    """Wakes the relay after each commit, as a service does."""
+    announcer = Announcer(made.settings.dsn_of(WATCHER.name), "bench", lambda *_: None)
+    announcer.start()
+    return announcer
 
 
 def latencies(made: Installation, subscriber: Consumer, rate: int) -> list[float]:
@@ -49,6 +61,7 @@ def latencies(made: Installation, subscriber: Consumer, rate: int) -> list[float
     gap = a_tick / rate
     ticks = round(SECONDS_A_RATE / gap)
     found: list[float] = []
+    announcer = announcing(made)
     wanted = ticks * a_tick
     with psycopg.connect(made.settings.dsn_of("owner")) as conn:
         conn.execute("SET search_path = retrofill")
@@ -59,11 +72,12 @@ def latencies(made: Installation, subscriber: Consumer, rate: int) -> list[float
                 found += _arrived(subscriber, left)
             stamp = json.dumps({"at": time.monotonic()}).encode()
             conn.execute(_ADD, [str(Topic.DEADLINE_MISSED), [stamp] * a_tick])
-            conn.execute("SELECT pg_notify(%s, '')", [channel(WATCHER.package)])
             conn.commit()
+            announcer.announce(WAKE_UP)
             found += _arrived(subscriber, 0)
         while len(found) < wanted:
             found += _arrived(subscriber, 1)
+    announcer.stop()
     return found
 
 

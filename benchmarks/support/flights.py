@@ -102,7 +102,7 @@ def submitted(user: User, chosen: Sequence[str]) -> float:
     """Seconds of these days, all at once, each by a ``spark-submit`` of its own."""
     java, scratch = find(user.settings()), _scratch(user)
     script = ROOT / "benchmarks" / "support" / "plain_day.py"
-    command = [*spark_submit_command(java), "--master", "local[2]", str(script), str(scratch)]
+    command = [*spark_submit_command(java, scratch / "jvm-options"), "--master", "local[2]", str(script), str(scratch)]
     environment = {**user.environment, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
 
     def one(day: str) -> None:

@@ -69,7 +69,7 @@ class Hot:
     def __post_init__(self) -> None:
         self.launched = Launched()
         self.definitions = Definitions()
-        self.leases = Leases(Ends(admin_is_not_asked, ""), self.definitions, 5, 15.0)
+        self.leases = Leases(Ends(admin_is_not_asked, lambda: None, ""), self.definitions, 5, 15.0)
         launching = Launching(self.launched, self.definitions, 15.0, launched=lambda: None)
         self.claims = Claims(launching, self.leases, "test")
 

@@ -47,7 +47,7 @@ def finish(stack: Installation, id: str) -> None:
                 said.add(run["id"])
                 report = RunReported(backfill_id=id, run_id=run["id"], attempt=run["attempt"], state="succeeded")
                 stack.publish(Topic.RUN_REPORTS, id, report)
-        return bool(stack.value("SELECT state FROM backfill WHERE id = %s", id) == "succeeded")
+        return stack.query("SELECT state FROM backfill WHERE id = %s", id) == [{"state": "succeeded"}]
 
     until(ended, f"{id} succeeds")
 
@@ -56,7 +56,7 @@ def wait_succeeded(stack: Installation, id: str) -> None:
     """Wait for a long backfill."""
     state = "SELECT state FROM backfill WHERE id = %s"
     until(
-        lambda: stack.value(state, id) == "succeeded",
+        lambda: stack.query(state, id) == [{"state": "succeeded"}],
         f"{id} succeeds",
         lambda: str(stack.runs_by_state(id)),
         seconds=150,

@@ -200,14 +200,14 @@ def test_a_claim_that_was_taken_back_records_nothing(installation: Installation)
         assert callbacks.claim(conn, [{"deadline_id": id, "token": "other", "attempts": 1}], 9) == set()
     with engine.begin() as conn:
         (lapsed,) = callbacks.lock_lapsed(conn, shard, [])
-        assert callbacks.try_again(conn, id, lapsed["token"], "its runner died", 0, shard, 1)
+        assert callbacks.try_again(conn, id, lapsed["token"], "its runner died", 0, 1)
         assert callbacks.claim(conn, [{"deadline_id": id, "token": "second", "attempts": 2}], 9) == {id}
     assert not callbacks.renew(engine, id, "first", 9)
     with engine.begin() as conn:
         assert not callbacks.succeed(conn, id, "first")
         assert not callbacks.fail(conn, id, "first", "late", 0)
-        assert not callbacks.try_again(conn, id, "first", "late", 0, shard, 0)
+        assert not callbacks.try_again(conn, id, "first", "late", 0, 0)
         assert callbacks.succeed(conn, id, "second")
-        assert not callbacks.try_again(conn, id, "second", "twice", 0, shard, 0)
+        assert not callbacks.try_again(conn, id, "second", "twice", 0, 0)
     engine.dispose()
     assert installation.query("SELECT state, attempts FROM callback") == [{"state": "succeeded", "attempts": 2}]
