@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
 from tests.simulation.checks.base import LIVE, Check, Values, changed
 from tests.simulation.memory.rows import Tx
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
 
 
 class Limits(Check):
@@ -11,8 +17,16 @@ class Limits(Check):
 
     name = "limits"
 
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        # By backfill: its runs that had failed when it was last resumed, in the order of the commits.
+        self._accepted: dict[str, set[int]] = defaultdict(set)
+
     def committed(self, tx: Tx) -> None:
-        """What it claimed."""
+        """What it claimed, and what it resumed."""
+        for old, new in changed(tx, "backfill"):
+            if old and new and old["resumed_at"] != new["resumed_at"]:
+                self._accepted[new["id"]] = {r["id"] for r in self._failed(new)}
         for old, new in changed(tx, "run"):
             if old and new and old["state"] == "queued" and new["state"] == "starting":
                 self._claimed(new)
@@ -29,9 +43,11 @@ class Limits(Check):
         self.require(not before, f"run {run['id']} of position {run['position']} was claimed before those of {before}")
         self.require(self._in_order(mine, backfill), f"the positions of {backfill['id']} are not in its order")
         if backfill["on_run_failure"] != "continue":
-            since = backfill["resumed_at"]
-            failed = [r for r in mine if r["state"] == "failed" and (since is None or r["finished_at"] > since)]
+            failed = [r for r in self._failed(backfill) if r["id"] not in self._accepted[backfill["id"]]]
             self.require(not failed, f"run {run['id']} was claimed though others failed: {failed}")
+
+    def _failed(self, backfill: Values) -> list[Values]:
+        return [r for r in self.rows("run") if r["backfill_id"] == backfill["id"] and r["state"] == "failed"]
 
     def _within(self, runs: list[Values], key: str, run: Values, limit: int) -> None:
         live = [r["id"] for r in runs if r[key] == run[key] and r["state"] in LIVE]
