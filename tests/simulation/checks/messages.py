@@ -75,7 +75,7 @@ class Published(Check):
 
 
 class Answered(Check):
-    """Every message of a client has as many answers as it has copies."""
+    """Every message of a client has as many answers as it has copies, but for those that nobody can read: each has a letter."""
 
     name = "answered"
 
@@ -87,9 +87,13 @@ class Answered(Check):
                 reply = self.world.body(entry).get("in_reply_to")
                 if reply is not None:
                     answers[reply] += 1
+        spoiled = _spoiled(self.world)
         for ce_id, times in self.world.published.items():
-            got = answers[ce_id]
-            self.require(got == times, f"message {ce_id} was published {times} times and answered {got} times")
+            got, lost = answers[ce_id], spoiled[ce_id]
+            self.require(
+                got + lost == times,
+                f"message {ce_id} was published {times} times, spoiled {lost} times and answered {got} times",
+            )
 
 
 class Letters(Check):
@@ -119,16 +123,16 @@ class Letters(Check):
             headers = {name: (raw or b"").decode() for name, raw in entry.headers}
             letters[ce_id_of(entry)].append((entry.key, entry.value))
             self.require(bool(headers.get("retrofill_reason")), f"a dead letter without a reason: {headers}")
-        spoiled = Counter(
-            ce_id_of(entry)
-            for topic in self._read()
-            for _, _, entry in self.world.broker.read(topic)
-            if entry.value == LOST
-        )
+        spoiled = _spoiled(self.world)
         for ce_id in self.world.lost:
             self.require(len(letters[ce_id]) == spoiled[ce_id], f"what was lost has the letters {letters[ce_id]}")
         for ce_id, original in self.world.poison.items():
             self.require(letters[ce_id] == [original], f"poison {ce_id} {original} has the letters {letters[ce_id]}")
 
-    def _read(self) -> set[str]:
-        return {str(topic) for service in self.world.services for topic in service.reads}
+
+def _spoiled(world: World) -> Counter[str]:
+    """How many copies of each message became such that nobody can read them, of those that somebody reads."""
+    read = {str(topic) for service in world.services for topic in service.reads}
+    return Counter(
+        ce_id_of(entry) for topic in sorted(read) for _, _, entry in world.broker.read(topic) if entry.value == LOST
+    )
