@@ -59,17 +59,19 @@ class Attempts(Check):
         run, attempt, state = new["id"], new["attempt"], new["state"]
         if state == "running":
             reported = self.beats[run, attempt] + sum(self.said[run, attempt, s] for s in ("succeeded", "failed"))
-            self.require(reported > 0, f"run {run} is running though no driver of attempt {attempt} ever reported")
+            self.require(
+                reported > 0, lambda: f"run {run} is running though no driver of attempt {attempt} ever reported"
+            )
         if state == "publishing":
             staged = self.said[run, attempt, "staged"]
-            self.require(staged > 0, f"run {run} is publishing though attempt {attempt} staged nothing")
+            self.require(staged > 0, lambda: f"run {run} is publishing though attempt {attempt} staged nothing")
         if state == "succeeded" or (state == "failed" and (new["error"] or {}).get("type") != "DriverLost"):
             said = self.said[run, attempt, state]
-            self.require(said > 0, f"run {run} {state} though no driver of attempt {attempt} said so")
+            self.require(said > 0, lambda: f"run {run} {state} though no driver of attempt {attempt} said so")
         if old["lease_until"] is not None and state in ("queued", "cancelled"):
             self._given_up(tx, old)
         if old["state"] in LIVE and state == "cancelled":
-            self.require(old["cancel_requested"], f"a live run was cancelled that nobody asked to: {old}")
+            self.require(old["cancel_requested"], lambda: f"a live run was cancelled that nobody asked to: {old}")
 
     def _given_up(self, tx: Tx, old: Values) -> None:
         """Nobody reported its end: all heartbeats that came in time had been read, and its driver has ended itself."""
@@ -82,14 +84,14 @@ class Attempts(Check):
             if r["topic"] == Topic.RUN_REPORTS
         }
         unread = [came for came in self.came[attempt] if came[1] >= stored[came[0]] and came[2] <= old["lease_until"]]
-        self.require(not unread, f"{old} was given up with heartbeats unread: {unread}")
-        self.require(old["lease_until"] <= self.database.now(), f"{old} was given up before its lease ended")
+        self.require(not unread, lambda: f"{old} was given up with heartbeats unread: {unread}")
+        self.require(old["lease_until"] <= self.database.now(), lambda: f"{old} was given up before its lease ended")
         if self._both_clocks_jumped(tx, old):
             self.given_up_early.add(attempt)
             return
         at_work = [d for d in self.world.at_work if (d.launch.run_id, d.launch.attempt) == attempt and d.works()]
         self.require(
-            not at_work, f"{old} was given up while its driver worked, until {[d.alive_until for d in at_work]}"
+            not at_work, lambda: f"{old} was given up while its driver worked, until {[d.alive_until for d in at_work]}"
         )
 
     def _both_clocks_jumped(self, tx: Tx, old: Values) -> bool:
@@ -106,11 +108,11 @@ class Attempts(Check):
 
     def answered(self, launch: Launch, what: str, *, over: bool, answer: bool) -> None:
         """A host answered its driver. ``over``: whether the attempt was over when it was asked."""
-        self.require(not (over and answer), f"{what} of {launch.key} was answered with yes though it was over")
+        self.require(not (over and answer), lambda: f"{what} of {launch.key} was answered with yes though it was over")
 
     def began(self, driver: Driver, at_work: list[Driver]) -> None:
         """A driver begins with the user's code."""
         run = driver.launch.run_id
         others = [d.launch.attempt for d in at_work if d.launch.run_id == run and d.works()]
         others = [attempt for attempt in others if (run, attempt) not in self.given_up_early]
-        self.require(not others, f"attempt {driver.launch.attempt} of run {run} began beside {others}")
+        self.require(not others, lambda: f"attempt {driver.launch.attempt} of run {run} began beside {others}")
