@@ -106,8 +106,16 @@ class Attempts(Check):
         row = self.row("run", "id", launch.run_id)
         return bool(row["attempt"] != launch.attempt or row["state"] not in LIVE)
 
-    def answered(self, launch: Launch, what: str, *, over: bool, answer: bool) -> None:
-        """A host answered its driver. ``over``: whether the attempt was over when it was asked."""
+    def lease_that_ended(self, launch: Launch) -> datetime | None:
+        """Until when its lease was, if that is over by the database's clock, whether or not it was given up."""
+        until: datetime | None = self.row("run", "id", launch.run_id)["lease_until"]
+        return until if until is not None and until <= self.database.now() else None
+
+    def answered(self, launch: Launch, what: str, *, over: bool, ended: datetime | None, answer: bool) -> None:
+        """A host answered its driver. ``over``, ``ended``: whether the attempt, or its lease, was over when it was asked."""
+        if what == "may_begin" and ended is not None:
+            # Unless a heartbeat extended it meanwhile.
+            over = over or self.lease_that_ended(launch) == ended
         self.require(not (over and answer), lambda: f"{what} of {launch.key} was answered with yes though it was over")
 
     def began(self, driver: Driver, at_work: list[Driver]) -> None:
