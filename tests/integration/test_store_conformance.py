@@ -125,6 +125,10 @@ def end(conn: Any, id: int, attempt: int = 1, state: str = RunState.SUCCEEDED) -
     return runs.move(conn, state, [{"id": id, "attempt": attempt}], values)
 
 
+def orphan(conn: Any, *lost: tuple[int, int, int]) -> int:
+    return runs.orphan(conn, [runs.LostPublisher(*one, losses={"last": [{"reason": "gone"}]}) for one in lost])
+
+
 def lock_run(id: int, **how: Any) -> Callable[[Any], Any]:
     return lambda conn: conn.execute(
         select(t.run.c.id, t.run.c.state).where(t.run.c.id == id).with_for_update(**how)
@@ -226,7 +230,7 @@ def test_a_staged_run_is_published_by_another(both: Both) -> None:
         ("a", lambda conn: runs.move(conn, RunState.RUNNING, [{"id": 1, "attempt": 1}], {"host": "h"})),
         ("a", lambda conn: runs.move(conn, RunState.PUBLISHING, [{"id": 1, "attempt": 1}], {"outputs": {"a": ["x"]}})),
         ("a", lambda conn: (runs.accepted(conn, 1, 1), runs.orphans(conn, ["b1", "b2"]))),
-        ("a", lambda conn: (runs.orphan(conn, [(1, 7, 1), (2, 0, 1)]), runs.orphan(conn, [(1, 0, 1)]))),
+        ("a", lambda conn: (orphan(conn, (1, 7, 1), (2, 0, 1)), orphan(conn, (1, 0, 1)))),
         ("a", lambda conn: (runs.accepted(conn, 1, 1), runs.orphans(conn, ["b1", "b2"]))),
         ("a", lambda conn: runs.leases(conn, 0)),
         ("a", commit),

@@ -118,9 +118,10 @@ class Driver:
 
         def ask() -> None:
             assert self.executor.host is not None
-            over = self.world.oracle.attempts.is_over(self.launch)
+            attempts = self.world.oracle.attempts
+            over, ended = attempts.is_over(self.launch), attempts.lease_that_ended(self.launch)
             answer.append(getattr(self.executor.host, what)(self.launch))
-            self.world.oracle.attempts.answered(self.launch, what, over=over, answer=answer[0])
+            attempts.answered(self.launch, what, over=over, ended=ended, answer=answer[0])
             self.world.scheduler.wake(answer)
 
         self.world.scheduler.spawn(host, what, ask)

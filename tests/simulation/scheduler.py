@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable
+from math import inf
 
 from greenlet import getcurrent, greenlet
 
@@ -27,6 +28,8 @@ class Process:
     def __init__(self, name: str) -> None:
         self.name = name
         self.offset = 0.0
+        # True time of its last jump.
+        self.jumped_at = -inf
         self.alive = True
         self.frozen = False
         # Kafka does not answer, though everything else does.
@@ -172,6 +175,7 @@ class Scheduler:
     def jump(self, process: Process, seconds: float) -> None:
         """The clock of a process goes ahead."""
         process.offset += seconds
+        process.jumped_at = self.now
         for task in process.tasks:
             if task.until is not None:
                 task.until -= seconds

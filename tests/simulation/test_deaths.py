@@ -32,7 +32,12 @@ def world() -> Iterator[World]:
 
 def request(world: World, id: str, year: int) -> None:
     body = {"pipeline": "p0", "from": f"{year}-01-01", "to": f"{year}-01-01"}
-    world.publish(Topic.BACKFILL_REQUESTS, id, BackfillRequested.model_validate(body), partition=0)
+    message = BackfillRequested.model_validate(body)
+    ce_id = world.publish(Topic.BACKFILL_REQUESTS, id, message, partition=0)
+    if id == KILLER:
+        # What it gets is a dead letter, with its key and its bytes, and no answer.
+        world.poison[ce_id] = (id.encode(), message.encode())
+        del world.published[ce_id]
 
 
 def planner_dies_of(world: World, patch: pytest.MonkeyPatch, killer: str) -> Counter[int]:

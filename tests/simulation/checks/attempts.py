@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from tests.simulation.drivers import Driver
     from tests.simulation.world import World
 
-# Whether leases may end early because the database's clock went ahead by more than what was left of them.
-JUMPS_MAY_END_LEASES = True
 Attempt = tuple[int, int]
 
 
@@ -34,7 +32,7 @@ class Attempts(Check):
         self.beats: Counter[Attempt] = Counter()
         # Where its heartbeats are, and when they came by the database's clock.
         self.came: dict[Attempt, list[tuple[int, int, datetime]]] = defaultdict(list)
-        # Given up because the database's clock jumped: their drivers cannot know.
+        # Given up because both clocks jumped, the database's and the owner's: their drivers cannot know.
         self.given_up_early: set[Attempt] = set()
 
     def appended(self, topic: str, partition: int, entry: Entry) -> None:
@@ -55,25 +53,27 @@ class Attempts(Check):
         """What it made of runs."""
         for old, new in changed(tx, "run"):
             if old is not None and new is not None and old["state"] != new["state"]:
-                self._moved(old, new)
+                self._moved(tx, old, new)
 
-    def _moved(self, old: Values, new: Values) -> None:
+    def _moved(self, tx: Tx, old: Values, new: Values) -> None:
         run, attempt, state = new["id"], new["attempt"], new["state"]
         if state == "running":
             reported = self.beats[run, attempt] + sum(self.said[run, attempt, s] for s in ("succeeded", "failed"))
-            self.require(reported > 0, f"run {run} is running though no driver of attempt {attempt} ever reported")
+            self.require(
+                reported > 0, lambda: f"run {run} is running though no driver of attempt {attempt} ever reported"
+            )
         if state == "publishing":
             staged = self.said[run, attempt, "staged"]
-            self.require(staged > 0, f"run {run} is publishing though attempt {attempt} staged nothing")
+            self.require(staged > 0, lambda: f"run {run} is publishing though attempt {attempt} staged nothing")
         if state == "succeeded" or (state == "failed" and (new["error"] or {}).get("type") != "DriverLost"):
             said = self.said[run, attempt, state]
-            self.require(said > 0, f"run {run} {state} though no driver of attempt {attempt} said so")
+            self.require(said > 0, lambda: f"run {run} {state} though no driver of attempt {attempt} said so")
         if old["lease_until"] is not None and state in ("queued", "cancelled"):
-            self._given_up(old)
+            self._given_up(tx, old)
         if old["state"] in LIVE and state == "cancelled":
-            self.require(old["cancel_requested"], f"a live run was cancelled that nobody asked to: {old}")
+            self.require(old["cancel_requested"], lambda: f"a live run was cancelled that nobody asked to: {old}")
 
-    def _given_up(self, old: Values) -> None:
+    def _given_up(self, tx: Tx, old: Values) -> None:
         """Nobody reported its end: all heartbeats that came in time had been read, and its driver has ended itself."""
         attempt = old["id"], old["attempt"]
         if any(self.said[*attempt, state] for state in ("lost", "released", "cancelled")):
@@ -84,28 +84,43 @@ class Attempts(Check):
             if r["topic"] == Topic.RUN_REPORTS
         }
         unread = [came for came in self.came[attempt] if came[1] >= stored[came[0]] and came[2] <= old["lease_until"]]
-        self.require(not unread, f"{old} was given up with heartbeats unread: {unread}")
-        self.require(old["lease_until"] <= self.database.now(), f"{old} was given up before its lease ended")
-        if JUMPS_MAY_END_LEASES and ended_early(self.database, old["lease_until"], self.world.settings.lease_seconds):
+        self.require(not unread, lambda: f"{old} was given up with heartbeats unread: {unread}")
+        self.require(old["lease_until"] <= self.database.now(), lambda: f"{old} was given up before its lease ended")
+        if self._both_clocks_jumped(tx, old):
             self.given_up_early.add(attempt)
             return
         at_work = [d for d in self.world.at_work if (d.launch.run_id, d.launch.attempt) == attempt and d.works()]
         self.require(
-            not at_work, f"{old} was given up while its driver worked, until {[d.alive_until for d in at_work]}"
+            not at_work, lambda: f"{old} was given up while its driver worked, until {[d.alive_until for d in at_work]}"
         )
+
+    def _both_clocks_jumped(self, tx: Tx, old: Values) -> bool:
+        """Whether the lease is over only because the database's clock and the owner's own went ahead while it lasted."""
+        scheduler, seconds = self.world.scheduler, old["lease_seconds"]
+        owner = next(process for process in scheduler.processes if process.name == tx.who)
+        jumped = owner.jumped_at > scheduler.now - seconds
+        return jumped and ended_early(self.database, old["lease_until"], seconds)
 
     def is_over(self, launch: Launch) -> bool:
         """Whether the attempt has ended, or a newer one was claimed: it never lives again."""
         row = self.row("run", "id", launch.run_id)
         return bool(row["attempt"] != launch.attempt or row["state"] not in LIVE)
 
-    def answered(self, launch: Launch, what: str, *, over: bool, answer: bool) -> None:
-        """A host answered its driver. ``over``: whether the attempt was over when it was asked."""
-        self.require(not (over and answer), f"{what} of {launch.key} was answered with yes though it was over")
+    def lease_that_ended(self, launch: Launch) -> datetime | None:
+        """Until when its lease was, if that is over by the database's clock, whether or not it was given up."""
+        until: datetime | None = self.row("run", "id", launch.run_id)["lease_until"]
+        return until if until is not None and until <= self.database.now() else None
+
+    def answered(self, launch: Launch, what: str, *, over: bool, ended: datetime | None, answer: bool) -> None:
+        """A host answered its driver. ``over``, ``ended``: whether the attempt, or its lease, was over when it was asked."""
+        if what == "may_begin" and ended is not None:
+            # Unless a heartbeat extended it meanwhile.
+            over = over or self.lease_that_ended(launch) == ended
+        self.require(not (over and answer), lambda: f"{what} of {launch.key} was answered with yes though it was over")
 
     def began(self, driver: Driver, at_work: list[Driver]) -> None:
         """A driver begins with the user's code."""
         run = driver.launch.run_id
         others = [d.launch.attempt for d in at_work if d.launch.run_id == run and d.works()]
         others = [attempt for attempt in others if (run, attempt) not in self.given_up_early]
-        self.require(not others, f"attempt {driver.launch.attempt} of run {run} began beside {others}")
+        self.require(not others, lambda: f"attempt {driver.launch.attempt} of run {run} began beside {others}")

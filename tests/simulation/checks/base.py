@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -45,10 +45,10 @@ class Check:
         scheduler = self.world.scheduler
         scheduler.failure = scheduler.failure or Violation(self.name, what)
 
-    def require(self, holds: bool, what: str) -> None:
-        """``violated`` where it does not hold."""
+    def require(self, holds: bool, what: Callable[[], str]) -> None:
+        """``violated`` where it does not hold. To put whole rows into words takes longer than to look at them."""
         if not holds:
-            self.violated(what)
+            self.violated(what())
 
     def rows(self, table: str) -> list[Values]:
         """What is committed."""

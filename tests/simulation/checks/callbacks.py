@@ -37,7 +37,7 @@ class Callbacks(Check):
         """By its runner's hand, or by anybody's once its lease is over."""
         owner = self.claimed_by[old["token"]]
         over = old["lease_until"] <= self.database.now()
-        self.require(tx.who == owner or over, f"{tx.who} ended the claim of {owner}: {old} → {new}")
+        self.require(tx.who == owner or over, lambda: f"{tx.who} ended the claim of {owner}: {old} → {new}")
         if tx.who != owner and ended_early(self.database, old["lease_until"], LEASE_SECONDS):
             self.ended_early.add(old["token"])
 
@@ -45,14 +45,18 @@ class Callbacks(Check):
         """Its target was reached."""
         done, calls = self.world.calls_done[claim.deadline_id], self.world.calls[claim.deadline_id]
         row = self.row("callback", "deadline_id", claim.deadline_id)
-        self.require(row["state"] != "succeeded", f"called again after it was recorded as done ({done} times): {row}")
+        self.require(
+            row["state"] != "succeeded", lambda: f"called again after it was recorded as done ({done} times): {row}"
+        )
         if claim.token not in self.ended_early:
-            self.require(row["token"] == claim.token, f"called under the token {claim.token}, the claim is {row}")
+            self.require(
+                row["token"] == claim.token, lambda: f"called under the token {claim.token}, the claim is {row}"
+            )
         most = self.world.settings.callback_max_attempts
-        self.require(calls <= most, f"called {calls} times, at most {most}: {row}")
+        self.require(calls <= most, lambda: f"called {calls} times, at most {most}: {row}")
 
     def at_the_end(self) -> None:
         """What is recorded as done was done."""
         for row in self.rows("callback"):
             done = self.world.calls_done[row["deadline_id"]]
-            self.require(row["state"] != "succeeded" or done >= 1, f"not called: {row}")
+            self.require(row["state"] != "succeeded" or done >= 1, lambda: f"not called: {row}")

@@ -43,7 +43,7 @@ class Deadlines(Check):
         column = ENDS[step.table]
         if new[column] is not None and (step.before is None or step.before[column] is None):
             honest = step.locked_at <= new[column] <= step.written_at
-            self.require(honest, f"the end of {new} was not read under its lock, had since {step.locked_at}")
+            self.require(honest, lambda: f"the end of {new} was not read under its lock, had since {step.locked_at}")
 
     def _armed(self, tx: Tx, new: Values) -> None:
         backfill = self.row("backfill", "id", new["backfill_id"])
@@ -52,14 +52,14 @@ class Deadlines(Check):
         if (counts_from := REFERENCES.get(alert["reference"])) is not None:
             table, column = counts_from
             about = backfill if table == "backfill" else self.row("run", "id", new["run_id"])
-            self.require(new["due_at"] == about[column] + after, f"armed for a wrong moment: {new} of {about}")
+            self.require(new["due_at"] == about[column] + after, lambda: f"armed for a wrong moment: {new} of {about}")
         else:
             within = tx.began_at + after <= new["due_at"] <= self.database.now() + after
-            self.require(within, f"armed for a wrong moment: {new}")
+            self.require(within, lambda: f"armed for a wrong moment: {new}")
         if new["due_at"] > self.database.now() or alert["fire_if_past"]:
-            self.require(new["state"] == "armed", f"not armed: {new} by {alert}")
+            self.require(new["state"] == "armed", lambda: f"not armed: {new} by {alert}")
         elif new["due_at"] <= tx.began_at:
-            self.require(new["state"] == "void", f"armed though its moment was past: {new} by {alert}")
+            self.require(new["state"] == "void", lambda: f"armed though its moment was past: {new} by {alert}")
 
     def _judged(self, tx: Tx, new: Values) -> None:
         how, ended_at = self._end_of(new)
@@ -69,11 +69,13 @@ class Deadlines(Check):
                 expected = "met"
             elif how == "skipped" or not new["fire_on_failure"]:
                 expected = "void"
-        self.require(new["state"] == expected, f"{new['state']} instead of {expected}, {how} at {ended_at}: {new}")
+        self.require(
+            new["state"] == expected, lambda: f"{new['state']} instead of {expected}, {how} at {ended_at}: {new}"
+        )
         honest = tx.began_at <= new["decided_at"] <= self.database.now()
-        self.require(honest, f"decided at a moment that was none of its transaction's: {new}")
+        self.require(honest, lambda: f"decided at a moment that was none of its transaction's: {new}")
         if new["state"] == "missed":
-            self.require(new["decided_at"] >= new["due_at"], f"missed before its moment: {new}")
+            self.require(new["decided_at"] >= new["due_at"], lambda: f"missed before its moment: {new}")
 
     def _end_of(self, deadline: Values) -> tuple[str | None, datetime | None]:
         """How and when what it is about ended, as its watcher has it locked."""
@@ -104,11 +106,11 @@ class Deadlines(Check):
         callbacks = {c["deadline_id"] for c in self.rows("callback")}
         for deadline in self.rows("deadline"):
             id, missed = deadline["id"], deadline["state"] == "missed"
-            self.require(told[id] == missed, f"{deadline['state']} and told {told[id]} times: {deadline}")
+            self.require(told[id] == missed, lambda: f"{deadline['state']} and told {told[id]} times: {deadline}")
             calls = missed and deadline["callback"] is not None and deadline["digest_id"] in (None, id)
-            self.require((id in callbacks) == calls, f"callback {id in callbacks}: {deadline}")
+            self.require((id in callbacks) == calls, lambda: f"callback {id in callbacks}: {deadline}")
             if deadline["state"] == "armed":
-                self.require(deadline["due_at"] > self.database.now(), f"overdue: {deadline}")
+                self.require(deadline["due_at"] > self.database.now(), lambda: f"overdue: {deadline}")
 
     def _told(self) -> Counter[int]:
         told: Counter[int] = Counter()
@@ -134,4 +136,4 @@ class Deadlines(Check):
                 table, column = REFERENCES.get(alert["reference"], ("", ""))
                 if table == "run" and run[column] is not None:
                     wanted.add((run["backfill_id"], run["id"], alert["name"]))
-        self.require(wanted <= there, f"no deadline was made for {wanted - there}")
+        self.require(wanted <= there, lambda: f"no deadline was made for {wanted - there}")

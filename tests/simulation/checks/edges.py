@@ -55,19 +55,21 @@ class Edges(Check):
         if new is None:
             self.violated(f"a {name} was deleted: {old}")
         elif old is None:
-            self.require(new["state"] in FIRST[name], f"a {name} begins as {new['state']}: {new}")
+            self.require(new["state"] in FIRST[name], lambda: f"a {name} begins as {new['state']}: {new}")
         elif old["state"] in ENDED[name]:
             written = {c for c in old if old[c] != new[c]} - AFTER_THE_END
-            self.require(not written, f"a {name} that ended was changed: {written} of {old}")
+            self.require(not written, lambda: f"a {name} that ended was changed: {written} of {old}")
         elif old["state"] != new["state"]:
             allowed = new["state"] in EDGES[name].get(old["state"], ())
-            self.require(allowed, f"{name}: {old['state']} → {new['state']} of {old}")
+            self.require(allowed, lambda: f"{name}: {old['state']} → {new['state']} of {old}")
             if name == "run":
                 self._attempt(old, new)
         elif name == "run":
             same = old["attempt"] == new["attempt"]
-            self.require(same, f"the attempt of a run changed without a claim: {old} → {new}")
+            self.require(same, lambda: f"the attempt of a run changed without a claim: {old} → {new}")
 
     def _attempt(self, old: Values, new: Values) -> None:
         expected = old["attempt"] + (new["state"] == "starting")
-        self.require(new["attempt"] == expected, f"run {old['state']} → {new['state']}: attempt of {old} → {new}")
+        self.require(
+            new["attempt"] == expected, lambda: f"run {old['state']} → {new['state']}: attempt of {old} → {new}"
+        )

@@ -20,17 +20,17 @@ class Endings(Check):
     def _ended(self, backfill: Values) -> None:
         mine = [run for run in self.rows("run") if run["backfill_id"] == backfill["id"]]
         unfinished = [run for run in mine if run["state"] not in ENDED["run"]]
-        self.require(not unfinished, f"backfill {backfill['id']} ended before its runs: {unfinished}")
+        self.require(not unfinished, lambda: f"backfill {backfill['id']} ended before its runs: {unfinished}")
         failed = any(run["state"] == "failed" for run in mine)
         cause = backfill["cancel_cause"]
         expected = "cancelled" if cause == "user" else "failed" if cause or failed else "succeeded"
-        self.require(backfill["state"] == expected, f"{backfill} ought to be {expected}")
+        self.require(backfill["state"] == expected, lambda: f"{backfill} ought to be {expected}")
 
     def at_the_end(self) -> None:
         """Everything ended, but what is paused."""
         backfills = {row["id"]: row for row in self.rows("backfill")}
         for backfill in backfills.values():
-            self.require(backfill["state"] in ENDED["backfill"] | {"paused"}, f"not ended: {backfill}")
+            self.require(backfill["state"] in ENDED["backfill"] | {"paused"}, lambda: f"not ended: {backfill}")
         for run in self.rows("run"):
             backfill = backfills[run["backfill_id"]]
             if backfill["state"] != "paused":
@@ -39,8 +39,10 @@ class Endings(Check):
     def _outcome(self, backfill: Values, run: Values) -> None:
         fails = (backfill["pipeline"], run["interval_start"]) in self.world.failing
         if run["state"] == "succeeded":
-            self.require(not fails, f"run {run} succeeded though its code fails")
+            self.require(not fails, lambda: f"run {run} succeeded though its code fails")
         elif run["state"] == "failed" and run["error"]["type"] != "DriverLost":
-            self.require(fails, f"run {run} failed though its code does not")
+            self.require(fails, lambda: f"run {run} failed though its code does not")
         elif run["state"] == "cancelled":
-            self.require(backfill["cancel_cause"] is not None, f"run {run} is cancelled, its backfill is {backfill}")
+            self.require(
+                backfill["cancel_cause"] is not None, lambda: f"run {run} is cancelled, its backfill is {backfill}"
+            )

@@ -26,7 +26,7 @@ class Intake(Check):
             after["backfill_id"] for before, after in changed(tx, "run") if before is None and after is not None
         )
         strangers = runs.keys() - {backfill["id"] for backfill in new}
-        self.require(not strangers, f"runs of {strangers} came without their backfill")
+        self.require(not strangers, lambda: f"runs of {strangers} came without their backfill")
         for backfill in new:
             self._whole(tx, backfill, runs[backfill["id"]])
         if new:
@@ -34,25 +34,29 @@ class Intake(Check):
 
     def _whole(self, tx: Tx, backfill: Values, runs: int) -> None:
         id = backfill["id"]
-        self.require(0 < runs == backfill["runs"], f"backfill {id} came with {runs} of its {backfill['runs']} runs")
+        self.require(
+            0 < runs == backfill["runs"], lambda: f"backfill {id} came with {runs} of its {backfill['runs']} runs"
+        )
         intervals = [after for _, after in changed(tx, "backfill_interval") if after and after["backfill_id"] == id]
         covered = sum((each["interval_end"] - each["interval_start"] for each in intervals), start=_nothing(backfill))
         whole = backfill["covers"].upper - backfill["covers"].lower
-        self.require(covered == whole, f"backfill {id} came with intervals of {covered}, it covers {whole}")
+        self.require(covered == whole, lambda: f"backfill {id} came with intervals of {covered}, it covers {whole}")
         told = [after for _, after in changed(tx, OUTBOX) if after and after["key"] == id.encode()]
         planned = [row for row in told if dict(row["headers"]).get("ce_type", "").endswith("BackfillPlanned")]
-        self.require(bool(planned), f"backfill {id} came without its event: {[dict(row['headers']) for row in told]}")
+        self.require(
+            bool(planned), lambda: f"backfill {id} came without its event: {[dict(row['headers']) for row in told]}"
+        )
 
     def _no_overlap(self) -> None:
         active = [row for row in self.rows("backfill") if row["state"] in ACTIVE]
         for n, one in enumerate(active):
             for other in active[n + 1 :]:
                 clash = one["pipeline_no"] == other["pipeline_no"] and one["covers"].overlaps(other["covers"])
-                self.require(not clash, f"two active backfills overlap: {one['id']} and {other['id']}")
+                self.require(not clash, lambda: f"two active backfills overlap: {one['id']} and {other['id']}")
         unfinished = Counter(
             (run["pipeline_no"], run["interval_start"]) for run in self.rows("run") if run["state"] in UNFINISHED
         )
-        self.require(all(n == 1 for n in unfinished.values()), "an interval has two unfinished runs")
+        self.require(all(n == 1 for n in unfinished.values()), lambda: "an interval has two unfinished runs")
 
     def at_the_end(self) -> None:
         """However often it was asked for: one outcome of an id, and a plan exactly where there is a backfill."""
@@ -64,9 +68,9 @@ class Intake(Check):
         planned = {row["id"] for row in self.rows("backfill")}
         for id, bodies in said.items():
             outcomes = {json.dumps({k: v for k, v in b.items() if k != "in_reply_to"}, sort_keys=True) for b in bodies}
-            self.require(len(outcomes) == 1, f"request {id} has several outcomes: {outcomes}")
-            self.require((bodies[0]["type"] == OUTCOMES[0]) == (id in planned), f"{id} was told {bodies[0]}")
-        self.require(planned <= said.keys(), f"nobody was told of {planned - said.keys()}")
+            self.require(len(outcomes) == 1, lambda: f"request {id} has several outcomes: {outcomes}")
+            self.require((bodies[0]["type"] == OUTCOMES[0]) == (id in planned), lambda: f"{id} was told {bodies[0]}")
+        self.require(planned <= said.keys(), lambda: f"nobody was told of {planned - said.keys()}")
 
 
 def _nothing(backfill: Values) -> Any:

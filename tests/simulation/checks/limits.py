@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
 from tests.simulation.checks.base import LIVE, Check, Values, changed
 from tests.simulation.memory.rows import Tx
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
 
 
 class Limits(Check):
@@ -11,8 +17,16 @@ class Limits(Check):
 
     name = "limits"
 
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        # By backfill: its runs that had failed when it was last resumed, in the order of the commits.
+        self._accepted: dict[str, set[int]] = defaultdict(set)
+
     def committed(self, tx: Tx) -> None:
-        """What it claimed."""
+        """What it claimed, and what it resumed."""
+        for old, new in changed(tx, "backfill"):
+            if old and new and old["resumed_at"] != new["resumed_at"]:
+                self._accepted[new["id"]] = {r["id"] for r in self._failed(new)}
         for old, new in changed(tx, "run"):
             if old and new and old["state"] == "queued" and new["state"] == "starting":
                 self._claimed(new)
@@ -20,22 +34,26 @@ class Limits(Check):
     def _claimed(self, run: Values) -> None:
         runs = self.rows("run")
         backfill = self.row("backfill", "id", run["backfill_id"])
-        self.require(backfill["state"] == "running", f"run {run['id']} was claimed, its backfill is {backfill}")
+        self.require(backfill["state"] == "running", lambda: f"run {run['id']} was claimed, its backfill is {backfill}")
         self._within(runs, "backfill_id", run, backfill["max_active_runs"])
         limit = self.row("pipeline", "no", run["pipeline_no"])["max_active_runs"]
         self._within(runs, "pipeline_no", run, limit)
         mine = [each for each in runs if each["backfill_id"] == backfill["id"]]
         before = [r["position"] for r in mine if r["state"] == "queued" and r["position"] < run["position"]]
-        self.require(not before, f"run {run['id']} of position {run['position']} was claimed before those of {before}")
-        self.require(self._in_order(mine, backfill), f"the positions of {backfill['id']} are not in its order")
+        self.require(
+            not before, lambda: f"run {run['id']} of position {run['position']} was claimed before those of {before}"
+        )
+        self.require(self._in_order(mine, backfill), lambda: f"the positions of {backfill['id']} are not in its order")
         if backfill["on_run_failure"] != "continue":
-            since = backfill["resumed_at"]
-            failed = [r for r in mine if r["state"] == "failed" and (since is None or r["finished_at"] > since)]
-            self.require(not failed, f"run {run['id']} was claimed though others failed: {failed}")
+            failed = [r for r in self._failed(backfill) if r["id"] not in self._accepted[backfill["id"]]]
+            self.require(not failed, lambda: f"run {run['id']} was claimed though others failed: {failed}")
+
+    def _failed(self, backfill: Values) -> list[Values]:
+        return [r for r in self.rows("run") if r["backfill_id"] == backfill["id"] and r["state"] == "failed"]
 
     def _within(self, runs: list[Values], key: str, run: Values, limit: int) -> None:
         live = [r["id"] for r in runs if r[key] == run[key] and r["state"] in LIVE]
-        self.require(len(live) <= limit, f"{len(live)} live runs with {key} {run[key]}, limit {limit}: {live}")
+        self.require(len(live) <= limit, lambda: f"{len(live)} live runs with {key} {run[key]}, limit {limit}: {live}")
 
     def _in_order(self, runs: list[Values], backfill: Values) -> bool:
         in_order = sorted(runs, key=lambda r: r["position"])

@@ -33,7 +33,7 @@ class Consumed(Check):
                     # A takeover notes where it began, and moves nothing.
                     noted = new["taken_offset"] != old["taken_offset"] and new["next_offset"] == old["next_offset"]
                     self.require(
-                        noted or new["next_offset"] > old["next_offset"], f"an offset went back: {old} → {new}"
+                        noted or new["next_offset"] > old["next_offset"], lambda: f"an offset went back: {old} → {new}"
                     )
         names = {name for name, _, _ in tx.changes}
         shard = tx.notes.get("shard")
@@ -41,7 +41,9 @@ class Consumed(Check):
             return
         table, partition, epoch = shard
         row = self.row(table, "partition", partition)
-        self.require(row["epoch"] == epoch, f"{tx.who} committed as owner {epoch} of {table} {partition}: {row}")
+        self.require(
+            row["epoch"] == epoch, lambda: f"{tx.who} committed as owner {epoch} of {table} {partition}: {row}"
+        )
 
 
 class Published(Check):
@@ -71,11 +73,11 @@ class Published(Check):
                     seen[topic, entry.key, headers.get("ce_source")].append(headers.get("ce_id", ""))
         for place in seen.keys() | self.events.keys():
             expected, found = self.events.get(place, []), seen.get(place, [])
-            self.require(expected == found, f"{place}: committed {expected}, a subscriber sees {found}")
+            self.require(expected == found, lambda: f"{place}: committed {expected}, a subscriber sees {found}")
 
 
 class Answered(Check):
-    """Every message of a client has as many answers as it has copies."""
+    """Every message of a client has as many answers as it has copies, but for those that nobody can read: each has a letter."""
 
     name = "answered"
 
@@ -87,9 +89,13 @@ class Answered(Check):
                 reply = self.world.body(entry).get("in_reply_to")
                 if reply is not None:
                     answers[reply] += 1
+        spoiled = _spoiled(self.world)
         for ce_id, times in self.world.published.items():
-            got = answers[ce_id]
-            self.require(got == times, f"message {ce_id} was published {times} times and answered {got} times")
+            got, lost = answers[ce_id], spoiled[ce_id]
+            self.require(
+                got + lost == times,
+                lambda: f"message {ce_id} was published {times} times, spoiled {lost} times and answered {got} times",
+            )
 
 
 class Letters(Check):
@@ -110,7 +116,7 @@ class Letters(Check):
         failed = {new["deadline_id"] for _, new in changed(tx, "callback") if new and new["state"] == "failed"}
         replay = headers.get("ce_type") == "CallbackReplayRequested" and "retrofill_origin_offset" not in headers
         known = known or (replay and json.loads(value)["deadline_id"] in failed)
-        self.require(known, f"a message of our own was buried: {headers} {value!r}")
+        self.require(known, lambda: f"a message of our own was buried: {headers} {value!r}")
 
     def at_the_end(self) -> None:
         """Each poison has its letter."""
@@ -118,17 +124,21 @@ class Letters(Check):
         for _, _, entry in self.world.broker.read(str(Topic.DEAD_LETTERS)):
             headers = {name: (raw or b"").decode() for name, raw in entry.headers}
             letters[ce_id_of(entry)].append((entry.key, entry.value))
-            self.require(bool(headers.get("retrofill_reason")), f"a dead letter without a reason: {headers}")
-        spoiled = Counter(
-            ce_id_of(entry)
-            for topic in self._read()
-            for _, _, entry in self.world.broker.read(topic)
-            if entry.value == LOST
-        )
+            self.require(bool(headers.get("retrofill_reason")), lambda: f"a dead letter without a reason: {headers}")
+        spoiled = _spoiled(self.world)
         for ce_id in self.world.lost:
-            self.require(len(letters[ce_id]) == spoiled[ce_id], f"what was lost has the letters {letters[ce_id]}")
+            self.require(
+                len(letters[ce_id]) == spoiled[ce_id], lambda: f"what was lost has the letters {letters[ce_id]}"
+            )
         for ce_id, original in self.world.poison.items():
-            self.require(letters[ce_id] == [original], f"poison {ce_id} {original} has the letters {letters[ce_id]}")
+            self.require(
+                letters[ce_id] == [original], lambda: f"poison {ce_id} {original} has the letters {letters[ce_id]}"
+            )
 
-    def _read(self) -> set[str]:
-        return {str(topic) for service in self.world.services for topic in service.reads}
+
+def _spoiled(world: World) -> Counter[str]:
+    """How many copies of each message became such that nobody can read them, of those that somebody reads."""
+    read = {str(topic) for service in world.services for topic in service.reads}
+    return Counter(
+        ce_id_of(entry) for topic in sorted(read) for _, _, entry in world.broker.read(topic) if entry.value == LOST
+    )

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from tests.simulation.mutations import bus, planning, starting, watching
-from tests.simulation.mutations.patch import Patch
+from tests.simulation.mutations.patch import Patch, Patches
 
 Mutation = Callable[[Patch], None]
 
@@ -30,7 +29,12 @@ INVARIANTS: dict[int, tuple[str, tuple[Mutation, ...]]] = {
     6: ("guarded transitions", (planning.states_by_assignment, starting.loss_by_assignment)),
     7: (
         "fenced attempts",
-        (starting.no_attempt_guard, starting.leases_by_the_clock, starting.begins_without_asking),
+        (
+            starting.no_attempt_guard,
+            starting.leases_by_the_clock,
+            starting.leases_by_the_owners_settings,
+            starting.begins_without_asking,
+        ),
     ),
     8: ("consumed exactly once", (bus.no_epoch_assertion, bus.no_offset_comparison)),
     9: (
@@ -50,15 +54,9 @@ INVARIANT_OF = {mutation.__name__: n for n, (_, mutations) in INVARIANTS.items()
 @contextmanager
 def applied(name: str) -> Iterator[None]:
     """The services' code with the mutation ``name`` meanwhile."""
-    before: list[tuple[Any, str, Any]] = []
-
-    def patch(owner: Any, attribute: str, instead: Any) -> None:
-        before.append((owner, attribute, owner.__dict__[attribute]))
-        setattr(owner, attribute, instead)
-
-    MUTATIONS[name](patch)
+    patches = Patches()
     try:
+        MUTATIONS[name](patches)
         yield
     finally:
-        for owner, attribute, value in reversed(before):
-            setattr(owner, attribute, value)
+        patches.undo()

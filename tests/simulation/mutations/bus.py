@@ -9,10 +9,11 @@ from typing import Any
 
 from sqlalchemy import select, update
 
+import run_starter.handler
 from backfill_planner.handler import PlannerHandler
 from retrofill.bus import loop, outbox, transaction
 from retrofill.bus.faults import Fault
-from retrofill.bus.relay import Batch, Relay
+from retrofill.bus.relay import BATCH_BYTES, Batch, Relay
 from retrofill.store import backfills
 from retrofill.store.tables import SERVICE_TABLES
 from run_starter.claims import Claims
@@ -59,8 +60,8 @@ def batches_without_epoch(patch: Patch) -> None:
         return conn.execute(select(relay.c.batch, relay.c.batch_ids).with_for_update(key_share=True)).mappings().first()
 
     def number(self: Any, conn: Any, state: Any, *, last: int) -> Batch | None:
-        table, relay = self._own.outbox, self._own.relay
-        rows = conn.execute(select(table).order_by(table.c.id).limit(1000)).mappings().all()
+        relay = self._own.relay
+        rows = self._rows(conn, outbox.take(conn, self._own, self._limit, BATCH_BYTES, self._holds.waiting()))
         if not rows and not state["batch_ids"] and last == state["batch"]:
             return None
         new = last + 1 if rows else last
@@ -108,8 +109,9 @@ def poison_takes_its_batch_along(patch: Patch) -> None:
 
 
 def locked_rows_are_forgotten(patch: Patch) -> None:
-    """A backfill that somebody else has locked is not looked at again soon."""
+    """A backfill that somebody else has locked is not looked at again, soon or ever."""
     patch(Claims, "_put_off", lambda self, tx, locked: None)
+    patch(run_starter.handler, "EVERY_SECONDS", 1_000_000.0)
 
 
 def looks_wait_for_locks(patch: Patch) -> None:
@@ -126,9 +128,9 @@ def looks_wait_for_locks(patch: Patch) -> None:
 def events_outside_the_transaction(patch: Patch) -> None:
     """Events are put into the outbox after the facts have committed."""
 
-    def insert_later(conn: Any, own: Any, package: str, rows: Any) -> None:
+    def insert_later(conn: Any, own: Any, rows: Any) -> None:
         if rows:
-            later.append((own, package, list(rows)))
+            later.append((own, list(rows)))
 
     later: list[Any] = []
     insert_rows, begin = outbox.insert_rows, loop.shard_transaction
@@ -138,9 +140,9 @@ def events_outside_the_transaction(patch: Patch) -> None:
         with begin(engine, *args) as tx:
             yield tx
         mine, later[:] = list(later), []
-        for own, package, rows in mine:
+        for own, rows in mine:
             with engine.begin() as conn:
-                insert_rows(conn, own, package, rows)
+                insert_rows(conn, own, rows)
 
     patch(outbox, "insert_rows", insert_later)
     patch(loop, "shard_transaction", in_two)

@@ -11,7 +11,7 @@ from sqlalchemy import select, update
 from backfill_planner import handler as planner
 from retrofill.domain.planning import History
 from retrofill.store import backfills, planning
-from retrofill.store.tables import backfill
+from retrofill.store.tables import backfill, metadata
 from tests.simulation import primitives
 from tests.simulation.memory import tables as memory
 from tests.simulation.mutations.patch import Patch
@@ -34,8 +34,9 @@ def ends_by_counting(patch: Patch) -> None:
 
     progress = backfills.progress
 
-    def by_count(conn: Any, row: Any) -> Any:
-        return replace(progress(conn, row), any_unfinished=ended()[row["id"]] < row["runs"])
+    def by_count(conn: Any, id: str) -> Any:
+        runs = conn.execute(select(backfill.c.runs).where(backfill.c.id == id)).scalar_one()
+        return replace(progress(conn, id), any_unfinished=ended()[id] < runs)
 
     patch(planner, "_remember", count)
     patch(backfills, "progress", by_count)
@@ -47,7 +48,7 @@ def runs_in_a_transaction_of_their_own(patch: Patch) -> None:
     insert_runs = planning.insert_runs
     waiting: list[Any] = []
 
-    def later(conn: Any, *args: Any, **more: Any) -> None:
+    def later(conn: Any, /, *args: Any, **more: Any) -> None:
         waiting.append((args, more))
 
     def look(self: Any, tx: Any, keys: Any) -> None:
@@ -101,8 +102,8 @@ def ends_at_the_first_failure(patch: Patch) -> None:
     """A backfill of which a run failed has failed."""
     progress = backfills.progress
 
-    def hasty(conn: Any, row: Any) -> Any:
-        found = progress(conn, row)
+    def hasty(conn: Any, id: str) -> Any:
+        found = progress(conn, id)
         return replace(found, any_unfinished=found.any_unfinished and not found.any_failed)
 
     patch(backfills, "progress", hasty)
@@ -124,6 +125,10 @@ def states_by_assignment(patch: Patch) -> None:
 
 
 def _without(patch: Patch, constraint: str) -> None:
+    if constraint not in {
+        each.name for table in metadata.tables.values() for each in (*table.constraints, *table.indexes)
+    }:
+        raise AttributeError(f"no table has {constraint}: the mutation does not fit the code")
     violated = memory.Unique.clash
 
     def clash(self: Any, one: Any, other: Any) -> bool:

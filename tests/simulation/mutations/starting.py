@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import update
+from sqlalchemy import false, update
 
 import run_starter.endings
+import run_starter.handler
 import run_starter.leases
 import run_starter.reports
+from retrofill.store import claims
 from retrofill.store import runs as store
 from retrofill.store.clock import database_now
 from retrofill.store.tables import run
-from run_starter import claims, decide
+from run_starter import decide
 from run_starter.decide import RunOutcome
 from run_starter.hosting import DriverHost
 from run_starter.leases import Leases
+from tests.simulation import primitives
 from tests.simulation.mutations.patch import Patch
 
 
@@ -31,14 +35,30 @@ def no_attempt_guard(patch: Patch) -> None:
 
 
 def leases_by_the_clock(patch: Patch) -> None:
-    """A lease ends by the clock alone, however many heartbeats are unread."""
+    """A lease ends by the database's clock alone, however many heartbeats are unread."""
 
     def look(self: Any, tx: Any) -> None:
-        now = database_now(tx.conn)
-        self._expire(tx, store.expired(tx.conn, tx.partition, now), now)
+        self._expire(tx, database_now(tx.conn))
         tx.look_at("leases", 0.5)
 
     patch(Leases, "look", look)
+    _without_own_clock(patch)
+
+
+def leases_by_the_owners_settings(patch: Patch) -> None:
+    """A heartbeat extends a lease by the length that the owner is set to, which need not be the attempt's."""
+    handle_reports, extend_leases = run_starter.reports.handle_reports, store.extend_leases
+
+    def handle(*args: Any, lease_seconds: float, **more: Any) -> list[int]:
+        _process().set_to = lease_seconds
+        return handle_reports(*args, lease_seconds=lease_seconds, **more)
+
+    def extend(conn: Any, until: Mapping[tuple[int, int], Any]) -> None:
+        extend_leases(conn, dict.fromkeys(until, database_now(conn) + timedelta(seconds=_process().set_to)))
+
+    patch(run_starter.handler, "handle_reports", handle)
+    patch(store, "extend_leases", extend)
+    _without_own_clock(patch)
 
 
 def begins_without_asking(patch: Patch) -> None:
@@ -47,29 +67,29 @@ def begins_without_asking(patch: Patch) -> None:
 
 
 def claims_beyond_limits(patch: Patch) -> None:
-    """A claim does not count what the other backfills of the pipeline have."""
-    rooms = store.rooms
+    """A pipeline may have one live run more than its limit."""
+    lock_pipelines = claims.lock_pipelines
 
-    def lonely(conn: Any, pipeline_of: Any, limits: Any) -> Any:
-        return rooms(conn, pipeline_of, {no: limit + 1 for no, limit in limits.items()})
+    def generous(conn: Any, numbers: Any) -> dict[int, int]:
+        return {no: limit + 1 for no, limit in lock_pipelines(conn, numbers).items()}
 
-    patch(store, "rooms", lonely)
+    patch(claims, "lock_pipelines", generous)
 
 
 def starts_the_last_first(patch: Patch) -> None:
     """Whichever queued runs come first are started, in no order."""
-    next_queued = store.next_queued
+    next_queued = claims.next_queued
 
     def any_order(conn: Any, wanted: Mapping[str, int]) -> Any:
         found = next_queued(conn, dict.fromkeys(wanted, 1000))
         return {id: list(reversed(rows))[: wanted[id]] for id, rows in found.items()}
 
-    patch(store, "next_queued", any_order)
+    patch(claims, "next_queued", any_order)
 
 
 def claims_of_paused_backfills(patch: Patch) -> None:
     """A backfill that a failed run ought to hold back goes on starting runs."""
-    patch(claims.backfills, "failed_since_resume", lambda conn, ids: set())
+    patch(claims, "failed_since_resume", false)
 
 
 def loss_by_assignment(patch: Patch) -> None:
@@ -88,3 +108,12 @@ def loss_by_assignment(patch: Patch) -> None:
     patch(decide, "lose", lose)
     patch(run_starter.leases, "lose", lose)
     patch(run_starter.endings, "_write_end", write_end)
+
+
+def _without_own_clock(patch: Patch) -> None:
+    """By the owner's own clock every lease is over."""
+    patch(Leases, "_remaining", lambda self, shard, run_id, seconds: 0.0)
+
+
+def _process() -> Any:
+    return primitives.scheduler().me().process
