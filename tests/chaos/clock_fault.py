@@ -26,11 +26,12 @@ SOURCE = Path(__file__).with_name("shifted_clock.c")
 STEP_SECONDS = 1.0
 # Longer than the stage's, so that a lease which ends here has not ended because a machine was busy.
 LEASE_SECONDS = 10.0
-# Runs that are at work before a jump, and at its end, and for long enough after it that an owner would have found them.
-LIVE, LIVE_SECONDS = 4, LEASE_SECONDS
-AT_WORK = "SELECT count(*) FROM run WHERE backfill_id = %s AND state = 'running'"
-ATTEMPTS = "SELECT state, attempt, lost_attempts FROM run WHERE backfill_id = %s"
-ENDED = "SELECT count(*) FROM backfill WHERE id = %s AND ended_at IS NOT NULL"
+# Runs that are at work before a jump and at its end, and for long enough after it that an owner would have found them.
+# Each is a backfill of its own: of one backfill, others that wait would keep the second run from its driver.
+LIVE, LIVE_SECONDS = 2, LEASE_SECONDS
+AT_WORK = "SELECT count(*) FROM run WHERE backfill_id = ANY(%s) AND state = 'running'"
+ATTEMPTS = "SELECT state, attempt, lost_attempts FROM run WHERE backfill_id = ANY(%s)"
+ENDED = "SELECT count(*) FROM backfill WHERE id = ANY(%s) AND ended_at IS NOT NULL"
 
 
 def clock_jumps(stage: Stage, back: float = 12.0, on: float = 6 * LEASE_SECONDS) -> None:
@@ -54,21 +55,23 @@ def clock_jumps(stage: Stage, back: float = 12.0, on: float = 6 * LEASE_SECONDS)
         _set(stage, offset, now)
         stage.wait(2 * STEP_SECONDS)
     stage.recovered("Postgres' clock forwards in steps")
-    wish = _live_runs(stage)
+    live = _live_runs(stage)
     _set(stage, offset, now + on)
-    until(lambda: stage.made.value(ENDED, [wish.id]) == 1, "the runs that were at work end", seconds=120)
-    taken = [row for row in stage.made.query(ATTEMPTS, [wish.id]) if row["attempt"] != 1 or row["lost_attempts"]]
+    until(lambda: stage.made.value(ENDED, live) == LIVE, "the runs that were at work end", seconds=120)
+    taken = [row for row in stage.made.query(ATTEMPTS, live) if row["attempt"] != 1 or row["lost_attempts"]]
     assert not taken, f"a jump of Postgres' clock took live runs from their drivers: {taken}"
     stage.recovered(f"Postgres' clock {on:.0f} s on")
 
 
-def _live_runs(stage: Stage) -> Wish:
-    """Runs that are at work, all of a backfill's."""
-    wish = Wish("live", PROBE, FAR, FAR + timedelta(days=LIVE - 1), limit=LIVE, seconds=LIVE_SECONDS)
-    stage.extra[wish.id] = wish
-    stage.player.send(Topic.BACKFILL_REQUESTS, wish.id, request_of(wish, stage.folder), 1)
-    until(lambda: stage.made.value(AT_WORK, [wish.id]) > 1, "several runs are at work", seconds=60)
-    return wish
+def _live_runs(stage: Stage) -> list[str]:
+    """Runs that are at work together; returns their backfills."""
+    days = [FAR + timedelta(days=n) for n in range(LIVE)]
+    wishes = [Wish(f"live-{n}", PROBE, day, day, seconds=LIVE_SECONDS) for n, day in enumerate(days)]
+    ids = [wish.id for wish in wishes]
+    stage.extra |= {wish.id: wish for wish in wishes}
+    stage.player.send_all(Topic.BACKFILL_REQUESTS, [(wish.id, request_of(wish, stage.folder)) for wish in wishes])
+    until(lambda: stage.made.value(AT_WORK, ids) == LIVE, "runs are at work", seconds=60)
+    return ids
 
 
 def _set(stage: Stage, file: Path, seconds: float) -> None:
