@@ -1,7 +1,6 @@
-"""A clock that jumps: Postgres' time of day is set off, backwards at once and forwards in steps shorter than a lease.
+"""A clock that jumps: Postgres' time of day is set off, backwards, forwards in steps, and forwards by far more than a lease.
 
-All of Retrofill goes by this clock. A jump forwards by more than a lease ends all leases at once; that is no fault that it
-promises to bear without a second attempt, so it is not played.
+A lease ends by two clocks, Postgres' and its owner's own, so that none of these takes a live run from its driver.
 """
 
 from __future__ import annotations
@@ -11,19 +10,32 @@ import shutil
 import struct
 import subprocess
 import time
+from datetime import timedelta
 from pathlib import Path
 
+from retrofill.bus.topics import Topic
 from retrofill.stack.layout import POSTGRES
+from tests.chaos.history import Wish
+from tests.chaos.overload import FAR
 from tests.chaos.server_faults import own
-from tests.chaos.stage import Stage
+from tests.chaos.stage import PROBE, Stage
+from tests.chaos.workload import request_of
+from tests.support.installation import until
 
 SOURCE = Path(__file__).with_name("shifted_clock.c")
-# A driver's lease is four seconds, of which a heartbeat every 0.8 s leaves three at least.
 STEP_SECONDS = 1.0
+# Longer than the stage's, so that a lease which ends here has not ended because a machine was busy.
+LEASE_SECONDS = 10.0
+# Runs that are at work before a jump and at its end, and for long enough after it that an owner would have found them.
+# Each is a backfill of its own: of one backfill, others that wait would keep the second run from its driver.
+LIVE, LIVE_SECONDS = 2, LEASE_SECONDS
+AT_WORK = "SELECT count(*) FROM run WHERE backfill_id = ANY(%s) AND state = 'running'"
+ATTEMPTS = "SELECT state, attempt, lost_attempts FROM run WHERE backfill_id = ANY(%s)"
+ENDED = "SELECT count(*) FROM backfill WHERE id = ANY(%s) AND ended_at IS NOT NULL"
 
 
-def clock_jumps(stage: Stage, back: float = 12.0) -> None:
-    """Postgres' clock jumps back, and returns in steps."""
+def clock_jumps(stage: Stage, back: float = 12.0, on: float = 6 * LEASE_SECONDS) -> None:
+    """Postgres' clock jumps back, returns in steps, and jumps on by several leases while runs are at work."""
     servers = own(stage)
     folder = stage.made.settings.home / "clock"
     folder.mkdir()
@@ -31,6 +43,8 @@ def clock_jumps(stage: Stage, back: float = 12.0) -> None:
     offset.write_bytes(struct.pack("d", 0.0))
     library = _compiled(folder)
     servers.run_with(POSTGRES, {"LD_PRELOAD": str(library), "CHAOS_CLOCK": str(offset)})
+    stage.crew.equip("run-starter", RETROFILL_LEASE_SECONDS=str(LEASE_SECONDS))
+    stage.crew.replace("run-starter")
     stage.recovered("Postgres under a clock of its own")
     _set(stage, offset, -back)
     stage.wait(2 * STEP_SECONDS)
@@ -41,6 +55,23 @@ def clock_jumps(stage: Stage, back: float = 12.0) -> None:
         _set(stage, offset, now)
         stage.wait(2 * STEP_SECONDS)
     stage.recovered("Postgres' clock forwards in steps")
+    live = _live_runs(stage)
+    _set(stage, offset, now + on)
+    until(lambda: stage.made.value(ENDED, live) == LIVE, "the runs that were at work end", seconds=120)
+    taken = [row for row in stage.made.query(ATTEMPTS, live) if row["attempt"] != 1 or row["lost_attempts"]]
+    assert not taken, f"a jump of Postgres' clock took live runs from their drivers: {taken}"
+    stage.recovered(f"Postgres' clock {on:.0f} s on")
+
+
+def _live_runs(stage: Stage) -> list[str]:
+    """Runs that are at work together; returns their backfills."""
+    days = [FAR + timedelta(days=n) for n in range(LIVE)]
+    wishes = [Wish(f"live-{n}", PROBE, day, day, seconds=LIVE_SECONDS) for n, day in enumerate(days)]
+    ids = [wish.id for wish in wishes]
+    stage.extra |= {wish.id: wish for wish in wishes}
+    stage.player.send_all(Topic.BACKFILL_REQUESTS, [(wish.id, request_of(wish, stage.folder)) for wish in wishes])
+    until(lambda: stage.made.value(AT_WORK, ids) == LIVE, "runs are at work", seconds=60)
+    return ids
 
 
 def _set(stage: Stage, file: Path, seconds: float) -> None:

@@ -1,11 +1,11 @@
-"""The sizes of the scenarios: all of them in full, or so small that all together take half an hour (``verify``)."""
+"""The sizes of the scenarios: all of them in full, or so small that all together take less than half an hour (``verify``)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
-from tests.chaos import driver_faults, overload, scenarios, server_faults, several
+from tests.chaos import clock_fault, driver_faults, overload, scenarios, server_faults, several
 from tests.chaos.crew import NAMES
 from tests.chaos.plays import PLAYS
 from tests.chaos.scenarios import Scenario
@@ -14,23 +14,34 @@ from tests.chaos.stage import Stage
 FULL, VERIFY = "full", "verify"
 
 
-def _lines_of_two(scenario: Scenario) -> Scenario:
-    """Of two services, which the seed chooses."""
+def _of(count: int, scenario: Callable[..., None], **more: object) -> Scenario:
+    """Of so many services, which the seed chooses."""
 
     def play(stage: Stage) -> None:
-        scenario(stage, stage.chance.sample(NAMES, 2))  # type: ignore[call-arg]
+        scenario(stage, stage.chance.sample(NAMES, count), **more)
 
     return play
 
 
 SMALLER: Mapping[str, Scenario] = {
-    "crash-points": partial(scenarios.crash_points, count=9),
+    "kills": partial(scenarios.kills, count=8),
+    "crash-points": partial(scenarios.crash_points, count=5),
+    "freezes": _of(2, scenarios.freezes),
+    "relay-freezes": _of(2, scenarios.relay_freezes),
+    "random-freezes": partial(scenarios.random_freezes, count=4),
+    "rolling": partial(scenarios.rolling, count=2),
+    "scaling": partial(scenarios.scaling, most=3),
+    "drivers": partial(scenarios.drivers, count=8),
     "drivers-frozen": partial(driver_faults.drivers_frozen, count=2),
     "several": partial(several.several, rounds=2),
-    "postgres-line": _lines_of_two(server_faults.postgres_line),
-    "kafka-line": _lines_of_two(server_faults.kafka_line),
-    "open-transaction": partial(server_faults.open_transaction, seconds=30.0),
-    "requests-at-once": partial(overload.requests_at_once, count=1500),
-    "giant": partial(overload.giant, days=7, small=40),
+    "kafka-killed": partial(server_faults.kafka_killed, count=1),
+    "postgres-killed": partial(server_faults.postgres_killed, count=2),
+    "commits-broken": _of(2, server_faults.commits_broken),
+    "postgres-line": _of(1, server_faults.postgres_line),
+    "kafka-line": _of(1, server_faults.kafka_line),
+    "open-transaction": partial(server_faults.open_transaction, seconds=20.0),
+    "clock-jumps": partial(clock_fault.clock_jumps, back=6.0),
+    "requests-at-once": partial(overload.requests_at_once, count=1000),
+    "giant": partial(overload.giant, days=4, small=20),
 }
 PROFILES: dict[str, Mapping[str, Scenario]] = {FULL: PLAYS, VERIFY: {**PLAYS, **SMALLER}}

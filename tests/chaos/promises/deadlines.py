@@ -36,7 +36,8 @@ def moments_are_the_databases(history: History) -> Iterator[str]:
             if (moment is None) != (change is None):
                 yield f"{entity} {id}: {name} is {moment} and Postgres saw {change}"
             continue
-        if not change["began"] - history.clock_slack <= moment <= change["at"] + history.clock_slack:
+        slack = history.clock_slack if _held_a_jump(change) else timedelta()
+        if not change["began"] - slack <= moment <= change["at"] + slack:
             yield f"{entity} {id}: {name} is {moment}, it happened between {change['began']} and {change['at']}"
 
 
@@ -78,33 +79,42 @@ def each_deadline_is_judged_right(history: History) -> Iterator[str]:
             continue
         due = _due(alert, reference)
         armed = noted.get(("deadline", str(row["id"]), "armed")) or noted.get(("deadline", str(row["id"]), "void"))
-        expected = _expected(row, alert, due, ends.get(_subject(row), ("not there", None)), armed, history.clock_slack)
+        end = ends.get(_subject(row), ("not there", None))
+        expected = _expected(row, alert, due, end, armed)
         missed = noted.get(("deadline", str(row["id"]), "missed"))
-        if (
-            history.clock_slack
-            and missed
-            and _came_before(missed, noted.get((*_subject(row), ends.get(_subject(row), ("", None))[0])))
-        ):
-            # The clock went back between the two: at its moment nothing was done yet.
+        if missed is not None and _went_back_between(history, missed, noted.get((*_subject(row), end[0]))):
+            # At the moment of the miss nothing was done yet; what was done later has an earlier moment.
             expected.add("missed")
         if row["state"] not in expected:
             yield (
                 f"deadline {row['id']} ({row['alert']}) due {due} is {row['state']} ({row['reason']}) instead of "
                 f"{' or '.join(sorted(expected))}: it was about what {ends.get(_subject(row))}"
             )
-        if missed is not None and missed["at"] < due - history.clock_slack:
+        if missed is not None and _latest(missed) < due:
             yield f"deadline {row['id']} ({row['alert']}) was missed at {missed['at']}, it was due {due}"
 
 
-def _came_before(first: Row, second: Row | None) -> bool:
-    return second is None or first["number"] < second["number"]
+def _went_back_between(history: History, missed: Row, end: Row | None) -> bool:
+    """Whether the clock jumped, and the miss was committed before the end although its moment is after it."""
+    return (
+        bool(history.clock_slack) and end is not None and missed["number"] < end["number"] and end["at"] < missed["at"]
+    )
 
 
-def _expected(
-    row: Row, alert: Row, due: datetime, end: tuple[str, datetime | None], armed: Row | None, slack: timedelta
-) -> set[str]:
+def _held_a_jump(change: Row) -> bool:
+    """Whether the clock went back inside the transaction: then no two moments of it can be compared."""
+    return bool(change["at"] < change["began"])
+
+
+def _latest(change: Row) -> datetime:
+    """The latest moment of a transaction, in which the clock may have gone back."""
+    moment: datetime = max(change["began"], change["at"])
+    return moment
+
+
+def _expected(row: Row, alert: Row, due: datetime, end: tuple[str, datetime | None], armed: Row | None) -> set[str]:
     if row["reason"] == PAST:
-        past = armed is not None and armed["from"] is None and armed["at"] >= due - slack
+        past = armed is not None and armed["from"] is None and _latest(armed) >= due
         return {"void"} if past and not alert.get("fire_if_past") else {"not void"}
     state, ended_at = end
     if ended_at is None or ended_at > due:

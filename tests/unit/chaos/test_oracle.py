@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from datetime import date
+from datetime import date, timedelta
 from typing import Any
 
 import pytest
@@ -211,6 +211,52 @@ BAD: list[tuple[str, str, Bad]] = [
 @pytest.mark.parametrize(("promise", "what", "spoil"), BAD, ids=[f"{p}: {what}" for p, what, _ in BAD])
 def test_each_way_of_breaking_it_is_found(promise: str, what: str, spoil: Bad) -> None:
     history = good()
+    spoil(history)
+    assert promise in {violation.promise for violation in check(history)}
+
+
+def _clock_went_back(history: History) -> None:
+    """By nine seconds, between the miss of the second day (at 6) and the day's end (at 9, which is noted as 0)."""
+    history.clock_slack = timedelta(seconds=9)
+    (miss,) = [each for each in history.changes if (each["entity"], each["to"]) == ("deadline", "missed")]
+    history.changes.remove(miss)
+    ended = [each for each in history.changes if each["began"] == at(9)]
+    history.changes.insert(history.changes.index(ended[0]), miss)
+    for each in ended:
+        each.update(began=at(0), at=at(0))
+    change(history, "run", 1, finished_at=at(0))
+
+
+def test_a_miss_before_an_end_that_a_clock_set_back_notes_as_earlier_is_right() -> None:
+    history = good()
+    _clock_went_back(history)
+    assert check(history) == []
+
+
+def _miss_of(history: History) -> dict[str, Any]:
+    (miss,) = [each for each in history.changes if (each["entity"], each["to"]) == ("deadline", "missed")]
+    return miss
+
+
+def _missed_after_the_end(history: History) -> None:
+    miss = _miss_of(history)
+    history.changes.remove(miss)
+    history.changes.append(miss)
+
+
+JUMPED: list[tuple[str, str, Bad]] = [
+    ("each_deadline_is_judged_right", "missed after what it is about was done in time", _missed_after_the_end),
+    ("each_deadline_is_judged_right", "missed before its moment", lambda h: _miss_of(h).update(began=at(4), at=at(4))),
+    ("each_deadline_is_judged_right", "let off", lambda h: change(h, "deadline", 1, state="void")),
+    ("each_deadline_is_judged_right", "the clock stood", lambda h: setattr(h, "clock_slack", timedelta())),
+    ("moments_are_the_databases", "a second off", lambda h: change(h, "run", 1, finished_at=at(1))),
+]
+
+
+@pytest.mark.parametrize(("promise", "what", "spoil"), JUMPED, ids=[f"{p}: {what}" for p, what, _ in JUMPED])
+def test_a_clock_that_jumped_excuses_nothing_else(promise: str, what: str, spoil: Bad) -> None:
+    history = good()
+    _clock_went_back(history)
     spoil(history)
     assert promise in {violation.promise for violation in check(history)}
 
