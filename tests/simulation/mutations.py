@@ -65,7 +65,7 @@ def batches_without_epoch(patch: Patch) -> None:
 
     def number(self: Any, conn: Any, state: Any, *, last: int) -> Batch | None:
         relay = self._own.relay
-        rows = self._rows(conn, outbox.take(conn, self._own, 1000, 1_000_000_000, []))
+        rows = self._rows(conn, outbox.take(conn, self._own, self._limit, 1_000_000_000, []))
         if not rows and not state["batch_ids"] and last == state["batch"]:
             return None
         new = last + 1 if rows else last
@@ -79,7 +79,13 @@ def batches_without_epoch(patch: Patch) -> None:
 def unknown_batch_is_dropped(patch: Patch) -> None:
     """The relay takes a batch that was numbered for one that was published."""
     recover = Relay._recover
-    patch(Relay, "_recover", lambda self, cursor: recover(self, 1_000_000_000))
+
+    def recovered(self: Any, cursor: int) -> Batch | None:
+        with self._engine.begin() as conn:
+            cursor = self._assert_epoch(conn)["batch"]
+        return recover(self, cursor)
+
+    patch(Relay, "_recover", recovered)
 
 
 def unknown_batch_is_resent(patch: Patch) -> None:

@@ -33,6 +33,8 @@ class Health:
     threads: Sequence[threading.Thread]
     busy_for: Callable[[], float]
     relay: Callable[[], str | None]
+    # Why nothing may be done on this Postgres at all.
+    history: Callable[[], str | None] = lambda: None
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _ready: Mapping[str, str | None] = field(default_factory=dict)
     _ready_at: float = float("-inf")
@@ -53,6 +55,7 @@ class Health:
                     "postgres": self._postgres(),
                     "kafka": self._kafka(),
                     "events": self.relay(),
+                    "history": self.history(),
                 }
                 self._ready_at = time.monotonic()
             return self._ready
