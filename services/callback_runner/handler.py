@@ -47,7 +47,11 @@ class CallbackHandler(QuietHandler):
         # Calls have connections of their own: however many they are, the shards' transactions need not wait for one.
         dsn = self._settings.dsn_of(context.service.name)
         self._engine = make_engine(
-            dsn, f"{context.instance}-calls", pool_size=min(self._settings.callback_slots, 5), limited=True
+            dsn,
+            f"{context.instance}-calls",
+            pool_size=min(self._settings.callback_slots, 5),
+            limited=True,
+            check=context.check,
         )
         self._lock = threading.Lock()
         self._calls: dict[str, Call] = {}

@@ -7,7 +7,11 @@ import subprocess
 import sys
 import uuid
 
+import pytest
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from tests.support.installation import Installation
+
+from retrofill.bus.clients import admin
 
 
 def init(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -41,4 +45,23 @@ def test_init_needs_both_addresses_before_it_changes_anything(installation: Inst
     done = init(environment)
     assert done.returncode == 1
     assert "RETROFILL_KAFKA_BOOTSTRAP_SERVERS is not set" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("topic", "setting", "value", "status"),
+    [("run-events", "max.message.bytes", "50000", 0), ("cursors.run-starter", "cleanup.policy", "delete", 1)],
+)
+def test_init_says_which_settings_of_a_topic_differ(
+    installation: Installation, topic: str, setting: str, value: str, status: int
+) -> None:
+    name = f"{installation.settings.topic_prefix}{topic}"
+    client = admin(installation.settings, "test")
+    entry = ConfigEntry(setting, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
+    client.incremental_alter_configs([resource])[resource].result(20)
+    done = init(installation.environment())
+    assert done.returncode == status
+    assert done.stderr.startswith(f"retrofill: topic {name} has {setting}={value}: ")
+    assert f"--entity-name {name} --add-config {setting}=" in done.stderr
     assert done.stderr.count("\n") == 1

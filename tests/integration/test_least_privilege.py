@@ -56,18 +56,18 @@ def clean(guarded: Servers) -> Iterator[Installation]:
         made.close()
 
 
-# What each may do by section 6 of the design, written down by hand: read, write; "." is its own cursor.
+# What each may do by section 6 of the design, written down by hand: read, write; "." is its own cursor, "*" those of all.
 MAY = {
     "backfill-planner": (
-        "pipelines backfill-requests run-events .",
+        "pipelines backfill-requests run-events *",
         "pipeline-events backfill-events backfill-states deadlines dead-letters . pipelines backfill-requests",
     ),
     "run-starter": (
-        "backfill-events run-reports .",
+        "backfill-events run-reports *",
         "run-events interval-states deadlines dead-letters . run-reports",
     ),
-    "deadline-watcher": ("deadlines .", "deadline-missed callback-requests dead-letters ."),
-    "callback-runner": ("callback-requests .", "callback-events dead-letters . callback-requests"),
+    "deadline-watcher": ("deadlines *", "deadline-missed callback-requests dead-letters ."),
+    "callback-runner": ("callback-requests *", "callback-events dead-letters . callback-requests"),
     DRIVER: ("", "run-reports"),
     OPERATOR: (
         " ".join(Topic),
@@ -89,7 +89,8 @@ def names(settings: Settings) -> dict[str, str]:
 
 
 def expected(who: str, which: int) -> set[str]:
-    return {f"cursors.{who}" if name == "." else name for name in MAY[who][which].split()}
+    short = {".": [f"cursors.{who}"], "*": [f"cursors.{name}" for name in SERVICES]}
+    return {name for given in MAY[who][which].split() for name in short.get(given, [given])}
 
 
 def refused(do: Callable[[], object]) -> bool:

@@ -55,7 +55,8 @@ def _of_service(service: Service, settings: Settings) -> Access:
         writes |= set(settings.callback_topics)
     return Access(
         service.name,
-        _named(prefix, service.reads) | {cursor},
+        # The cursors of all: each checks at its start that Postgres knows of what Kafka has.
+        _named(prefix, service.reads) | {each.cursor_topic(prefix) for each in SERVICES.values()},
         writes,
         groups=(group,),
         transactional_ids=(f"{group}-relay",),

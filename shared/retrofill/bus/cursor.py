@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
+from dataclasses import dataclass
 
+import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from retrofill.bus.clients import reader
 from retrofill.settings import Settings
 
+log = structlog.get_logger(__name__)
 KAFKA_SECONDS = 10.0
 CURSOR_KEY = b"cursor"
 # Beside the cursor: the epoch of whoever took over last.
@@ -35,6 +39,56 @@ def read_cursor(settings: Settings, topic: str, client_id: str, mark: bytes | No
             if found is not None or start == low:
                 return int(found or 0)
             back *= 10
+
+
+@dataclass(frozen=True)
+class Marks:
+    """What a cursor topic says last: the number of the last published batch, and the epoch of who took over last."""
+
+    cursor: int
+    taken: int
+
+
+def read_marks(settings: Settings, topics: Iterable[str], client_id: str) -> dict[str, Marks]:
+    """Of each topic that may be read, as of where it ended when this began; 0 for what is not there. Raises ``KafkaException``."""
+    found = {}
+    with _reading(settings, client_id) as consumer:
+        for topic in topics:
+            try:
+                found[topic] = _marks(consumer, topic)
+            except KafkaException as e:
+                if e.args[0].code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                    raise
+                log.warning(
+                    "cursor_not_readable", topic=topic, what_to_do="grant the right to read it: 'retrofill init' does"
+                )
+    return found
+
+
+def _marks(consumer: Consumer, topic: str) -> Marks:
+    low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=KAFKA_SECONDS)
+    back = 100
+    while True:
+        start = max(low, high - back)
+        found = _last_values(consumer, TopicPartition(topic, 0, start))
+        if found.keys() >= {CURSOR_KEY, TAKEN_KEY} or start == low:
+            return Marks(int(found.get(CURSOR_KEY, 0)), int(found.get(TAKEN_KEY, 0)))
+        back *= 10
+
+
+def _last_values(consumer: Consumer, start: TopicPartition) -> dict[bytes, bytes]:
+    """The last value of each key from ``start`` to the end."""
+    consumer.assign([start])
+    last: dict[bytes, bytes] = {}
+    while (message := consumer.poll(KAFKA_SECONDS)) is not None:
+        error = message.error()
+        if error is None:
+            last[message.key() or b""] = message.value() or b"0"
+        elif error.code() == KafkaError._PARTITION_EOF:
+            return last
+        else:
+            raise KafkaException(error)
+    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
 
 def last_cursor(consumer: Consumer, start: TopicPartition, mark: bytes | None) -> bytes | None:

@@ -35,6 +35,8 @@ class Health:
     busy_for: Callable[[], float]
     troubles: Callable[[], Mapping[str, str | None]]
     relay: Callable[[], str | None]
+    # Why nothing may be done on this Postgres at all.
+    history: Callable[[], str | None] = lambda: None
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _ready: Mapping[str, str | None] = field(default_factory=dict)
     _ready_at: float = float("-inf")
@@ -56,6 +58,7 @@ class Health:
                     "postgres": self._postgres(),
                     "kafka": self._kafka(),
                     "events": self.relay(),
+                    "history": self.history(),
                 }
                 self._ready_at = time.monotonic()
             return self._ready

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -19,7 +19,7 @@ from sqlalchemy import Connection, Engine, RowMapping, delete, func, select, upd
 from retrofill.bus import metrics
 from retrofill.bus.clients import producer
 from retrofill.bus.crash import crash_point
-from retrofill.bus.cursor import CURSOR_KEY, TAKEN_KEY, read_cursor, read_end
+from retrofill.bus.cursor import CURSOR_KEY, TAKEN_KEY, Marks, read_cursor, read_end
 from retrofill.bus.faults import Fenced
 from retrofill.bus.holds import Holds
 from retrofill.bus.membership import Membership
@@ -28,8 +28,10 @@ from retrofill.bus.refusals import Decision, Hold, Narrow, SetAside, Wait, decid
 from retrofill.bus.sending import KAFKA_SECONDS, Sending
 from retrofill.bus.setting_aside import set_aside
 from retrofill.bus.topics import Service
+from retrofill.bus.went_back import contradiction
 from retrofill.errors import kind_and_line
 from retrofill.settings import Settings
+from retrofill.store.history import PostgresWentBack
 from retrofill.store.tables import SERVICE_TABLES, ServiceTables
 
 log = structlog.get_logger(__name__)
@@ -55,13 +57,22 @@ class NotPublished(Exception):
 class Relay(threading.Thread):
     """Publishes the outbox of one service while this instance is its relay."""
 
-    def __init__(self, settings: Settings, service: Service, instance: str, engine: Engine, partitions: int) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        service: Service,
+        instance: str,
+        engine: Engine,
+        partitions: int,
+        went_back: Callable[[str], None] = lambda _: None,
+    ) -> None:
         super().__init__(name="relay", daemon=True)
         self._partitions = partitions
         self._settings = settings
         self._service = service
         self._instance = instance
         self._engine = engine
+        self._went_back = went_back
         self._own: ServiceTables = SERVICE_TABLES[service.package]
         self._topic = service.cursor_topic(settings.topic_prefix)
         self._woken = threading.Event()
@@ -168,7 +179,11 @@ class Relay(threading.Thread):
         """Drop the batch that was published; give back the one that was numbered and was not."""
         with self._engine.begin() as conn:
             state = self._assert_epoch(conn)
-            if state["batch"] <= cursor:
+            marks = Marks(cursor, taken=self._epoch)
+            if (reason := contradiction(self._service, marks, batch=state["batch"], epoch=self._epoch)) is not None:
+                self._went_back(reason)
+                raise PostgresWentBack(reason)
+            if state["batch"] == cursor:
                 self._decision = None
                 self._drop(conn, state["batch_ids"])
                 return self._number(conn, state, last=cursor)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psycopg
 import structlog
 from confluent_kafka import KafkaException
 from sqlalchemy import Engine
@@ -33,10 +34,12 @@ from retrofill.bus.poller import Poller
 from retrofill.bus.relay import Relay
 from retrofill.bus.takeover import TopicIds
 from retrofill.bus.topics import Service
+from retrofill.bus.went_back import Guard, check_marks
 from retrofill.logs import configure_logging
 from retrofill.reading_settings import WrongSetting, read_settings
 from retrofill.settings import NotConfigured, Settings
 from retrofill.store.engine import make_engine
+from retrofill.store.history import PostgresWentBack
 from retrofill.store.init import LimitsMissing, SchemaTooOld, check_limits, check_schema, read_installation
 from retrofill.tracing import configure_tracing
 
@@ -60,6 +63,8 @@ class Context:
     installation: str
     wake: Callable[[], None]
     notified: Callable[[str, str], None]
+    # Of every new connection to Postgres.
+    check: Callable[[psycopg.Connection], None] = lambda _: None
 
 
 MakeHandler = Callable[[Context], Handler]
@@ -77,7 +82,7 @@ def run_service(service: Service, make_handler: MakeHandler, channels: Sequence[
     arm(settings.crash_point)
     try:
         _run(settings, service, make_handler, channels)
-    except (NotInitialised, LimitsMissing, NotConfigured, OSError) as e:
+    except (NotInitialised, PostgresWentBack, LimitsMissing, NotConfigured, OSError) as e:
         log.error("not_started", error=str(e))
         print(f"{service.name}: {e}", file=sys.stderr)  # noqa: T201 - for whoever started it by hand
         return 1
@@ -91,9 +96,10 @@ def _run(settings: Settings, service: Service, make_handler: MakeHandler, channe
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     dsn = settings.dsn_of(service.name)
-    engine = make_engine(dsn, instance, limited=True)
+    guard = Guard(stopping)
+    engine = make_engine(dsn, instance, limited=True, check=guard.check)
     topic_ids = _topic_ids(settings, service, instance)
-    installation, partitions = _wait_until_initialised(settings, engine, topic_ids, stopping)
+    installation, partitions = _wait_until_initialised(settings, instance, engine, topic_ids, stopping, guard)
     # Drivers are our children, and publish their reports where the shard's owner reads them.
     os.environ["RETROFILL_PARTITIONS"] = str(partitions)
     inbox = Inbox()
@@ -107,10 +113,11 @@ def _run(settings: Settings, service: Service, make_handler: MakeHandler, channe
         installation,
         wake=lambda: inbox.put(Wake()),
         notified=lambda channel, payload: inbox.put(Notified(channel, payload)),
+        check=guard.check,
     )
     handler = make_handler(context)
     poller = Poller(settings, service, instance, inbox)
-    relay = Relay(settings, service, instance, engine, partitions)
+    relay = Relay(settings, service, instance, engine, partitions, guard.trip)
     outbox_channel = outbox.channel(service.package)
 
     def heard(channel: str, payload: str) -> None:
@@ -127,7 +134,7 @@ def _run(settings: Settings, service: Service, make_handler: MakeHandler, channe
     threads = (poller, relay, listener, announcer, stopper)
     for thread in threads:
         thread.start()
-    health = Health(engine, lambda: topic_ids.admin, threads, loop.busy_for, loop.troubles, relay.trouble)
+    health = Health(engine, lambda: topic_ids.admin, threads, loop.busy_for, loop.troubles, relay.trouble, guard.reason)
     http = Exposition(settings.http_host, settings.http_port, health.alive, health.ready)
     http.start()
     measure(service, engine, loop.owned, topic_ids)
@@ -145,6 +152,8 @@ def _run(settings: Settings, service: Service, make_handler: MakeHandler, channe
         announcer.stop()
         engine.dispose()
         log.info("stopped")
+    if (reason := guard.reason()) is not None:
+        raise PostgresWentBack(reason)
 
 
 def _stop_when(stopping: threading.Event, loop: Loop, inbox: Inbox) -> None:
@@ -176,14 +185,21 @@ def _topic_ids(settings: Settings, service: Service, instance: str) -> TopicIds:
 
 
 def _wait_until_initialised(
-    settings: Settings, engine: Engine, topic_ids: TopicIds, stopping: threading.Event
+    settings: Settings,
+    instance: str,
+    engine: Engine,
+    topic_ids: TopicIds,
+    stopping: threading.Event,
+    guard: Guard,
 ) -> tuple[str, int]:
     """The installation's id and its number of partitions, once both servers answer and the schema is one to work with.
 
-    Raises ``NotInitialised``.
+    Raises ``NotInitialised``, and ``PostgresWentBack`` where the servers contradict each other.
     """
 
     def say(state: RetryCallState) -> None:
+        if (reason := guard.reason()) is not None:
+            raise PostgresWentBack(reason)
         if stopping.is_set():
             raise SystemExit(0)
         error = state.outcome.exception() if state.outcome else None
@@ -206,6 +222,7 @@ def _wait_until_initialised(
             if installation is None:
                 raise NotInitialised("the database is not initialised: run 'retrofill init' or 'retrofill up'")
             _check_partitions(settings.topic_prefix, topic_ids.refresh(), installation.partitions)
+            check_marks(settings, instance, engine)
             return installation.id, installation.partitions
     raise AssertionError("unreachable: retried for ever")
 

@@ -8,9 +8,11 @@ from confluent_kafka import KafkaException
 from retrofill.bus.create_topics import TopicsDiffer
 from retrofill.bus.create_users import NoAuthorizer
 from retrofill.bus.diagnosis import why
+from retrofill.bus.topic_settings import compare_topics
 from retrofill.cli.connect import checked_settings
 from retrofill.cli.errors import UserError
 from retrofill.init import initialise
+from retrofill.settings import Settings
 from retrofill.store.init import InstallationDiffers, LimitsMissing
 
 
@@ -31,7 +33,23 @@ def init() -> None:
         raise UserError(str(e)) from e
     except KafkaException as e:
         raise UserError(f"Kafka cannot be used: {why(settings, e)}") from e
+    _compare(settings)
     typer.echo("Postgres  schema and roles are there")
     typer.echo(f"Kafka     topics {settings.topic_prefix}* of {settings.partitions} partitions are there")
     if settings.kafka_acls:
         typer.echo(f"Kafka     users {settings.kafka_user('*')} have their rights")
+
+
+def _compare(settings: Settings) -> None:
+    """Say which settings of topics differ from what is needed. Raises ``UserError`` where one cannot work."""
+    try:
+        found = compare_topics(settings)
+    except KafkaException as e:
+        typer.echo(f"retrofill: the settings of the topics cannot be read: {why(settings, e)}", err=True)
+        return
+    lines = [one.line(settings.bootstrap_servers()) for one in found]
+    refused = bool(found) and found[0].fatal
+    for line in lines[1:] if refused else lines:
+        typer.echo(f"retrofill: {line}", err=True)
+    if refused:
+        raise UserError(lines[0])

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaException
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from retrofill.bus.diagnosis import why
-from retrofill.cli import backfills, callbacks, config, dead_letters, deadlines, init, pipelines, purge, stack
+from retrofill.cli import backfills, callbacks, config, dead_letters, deadlines, init, pipelines, purge, recover, stack
 from retrofill.cli.connect import load_settings
 from retrofill.cli.errors import REFUSED, UserError
 from retrofill.settings import NotConfigured
@@ -26,7 +26,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for group in (stack, init, purge, config, pipelines, backfills, deadlines, callbacks, dead_letters):
+for group in (stack, init, recover, purge, config, pipelines, backfills, deadlines, callbacks, dead_letters):
     group.register(app)
 
 

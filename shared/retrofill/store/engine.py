@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import psycopg
 from psycopg.types.array import ListBinaryDumper
 from sqlalchemy import Connection, Engine, create_engine, text
@@ -32,12 +34,20 @@ def connect(dsn: str, name: str, *, autocommit: bool = False, options: str = "")
     )
 
 
-def make_engine(dsn: str, name: str, *, pool_size: int = 5, limited: bool = False) -> Engine:
+def make_engine(
+    dsn: str,
+    name: str,
+    *,
+    pool_size: int = 5,
+    limited: bool = False,
+    check: Callable[[psycopg.Connection], None] = lambda _: None,
+) -> Engine:
     """An engine on ``dsn`` (URL or keywords) whose connections are called ``name``.
 
     Every name in our SQL has its schema.
 
     ``limited``: a service's, whose transactions end where it stands still, also where its role has no such settings.
+    ``check`` raises where a new connection must not be used.
 
     READ COMMITTED: every statement after a lock sees what was committed before the lock was had.
     """
@@ -48,6 +58,11 @@ def make_engine(dsn: str, name: str, *, pool_size: int = 5, limited: bool = Fals
         conn = connect(dsn, name, options=options)
         # Arrays of texts and bytes go as they are: to quote them element by element takes a hundred times as long.
         conn.adapters.register_dumper(list, ListBinaryDumper)
+        try:
+            check(conn)
+        except BaseException:
+            conn.close()
+            raise
         return conn
 
     return create_engine(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import psycopg
 import structlog
-from sqlalchemy import Connection, Engine, insert, select, text
+from sqlalchemy import Connection, Engine, insert, select, text, update
 from sqlalchemy.exc import OperationalError
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
@@ -16,6 +16,7 @@ from retrofill.errors import first_line
 from retrofill.settings import Settings
 from retrofill.store import tables as t
 from retrofill.store.engine import make_engine, missing_limits
+from retrofill.store.history import read_history
 from retrofill.store.migrations import upgrade
 from retrofill.store.roles import READER, grant
 
@@ -74,7 +75,10 @@ def _prepare(engine: Engine, settings: Settings, revision: str) -> Installation:
         if (schema_version(conn) or "") <= t.REVISION:
             upgrade(conn, revision)
             grant(conn, _passwords(settings))
-        return _fix_installation(conn, settings)
+        found = _fix_installation(conn, settings)
+        if (schema_version(conn) or "") >= t.REVISION:
+            _record_history(conn)
+        return found
 
 
 def _is_in_the_way(error: BaseException) -> bool:
@@ -84,7 +88,8 @@ def _is_in_the_way(error: BaseException) -> bool:
 
 def read_installation(conn: Connection) -> Installation | None:
     """What was fixed at init, or ``None`` before it."""
-    row = conn.execute(select(t.installation)).mappings().first()
+    c = t.installation.c
+    row = conn.execute(select(c.id, c.topic_prefix, c.partitions)).mappings().first()
     return None if row is None else Installation(row["id"], row["topic_prefix"], row["partitions"])
 
 
@@ -146,6 +151,14 @@ def _fix_installation(conn: Connection, settings: Settings) -> Installation:
             f"the settings say {settings.partitions} and {settings.topic_prefix!r}: set them back, or use a new database"
         )
     return found
+
+
+def _record_history(conn: Connection) -> None:
+    """The first time, which Postgres this is; later only ``recover`` says that another one is to be worked on."""
+    here = read_history(conn)
+    if here is not None:
+        values = {"system_identifier": here.system_identifier, "timeline": here.timeline}
+        conn.execute(update(t.installation).where(t.installation.c.system_identifier.is_(None)).values(values))
 
 
 def _passwords(settings: Settings) -> dict[str, str]:

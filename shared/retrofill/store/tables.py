@@ -36,7 +36,7 @@ from retrofill.domain.machine import Machine
 
 SCHEMA = "retrofill"
 # The newest migration: what these tables are made by, and the oldest schema that this release works with.
-REVISION = "0009"
+REVISION = "0010"
 metadata = MetaData(
     schema=SCHEMA,
     naming_convention={
@@ -498,6 +498,9 @@ installation = Table(
     Column("id", Text, nullable=False),
     Column("topic_prefix", Text, nullable=False),
     Column("partitions", Integer, nullable=False),
+    # The Postgres that was last worked on (store/history.py); none where it does not say.
+    Column("system_identifier", Text),
+    Column("timeline", Integer),
     Column("created_at", Moment, nullable=False, server_default=func.clock_timestamp()),
     CheckConstraint('"only"', name="one_row"),
 )

@@ -75,7 +75,13 @@ def batches_without_epoch(patch: Patch) -> None:
 def unknown_batch_is_dropped(patch: Patch) -> None:
     """The relay takes a batch that was numbered for one that was published."""
     recover = Relay._recover
-    patch(Relay, "_recover", lambda self, cursor: recover(self, 1_000_000_000))
+
+    def recovered(self: Any, cursor: int) -> Batch | None:
+        with self._engine.begin() as conn:
+            cursor = self._assert_epoch(conn)["batch"]
+        return recover(self, cursor)
+
+    patch(Relay, "_recover", recovered)
 
 
 def unknown_batch_is_resent(patch: Patch) -> None:

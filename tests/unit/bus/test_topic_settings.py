@@ -1,0 +1,43 @@
+"""What differs between a topic as it is and as it is needed, and what of it cannot work."""
+
+from __future__ import annotations
+
+import pytest
+
+from retrofill.bus.topic_settings import differences
+
+GOOD = {
+    "max.message.bytes": "2097152",
+    "cleanup.policy": "delete",
+    "min.insync.replicas": "2",
+    "retention.ms": "604800000",
+}
+EVENTS = {"max.message.bytes": "2097152", "min.insync.replicas": "2"}
+COMPACTED = {**EVENTS, "cleanup.policy": "compact"}
+LETTERS = {**EVENTS, "retention.ms": "-1"}
+CURSOR = {"cleanup.policy": "compact", "min.insync.replicas": "2"}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "changed", "cursor", "expected"),
+    [
+        pytest.param(EVENTS, {}, False, [], id="as it should be"),
+        pytest.param(EVENTS, {"max.message.bytes": "9000000"}, False, [], id="larger is fine"),
+        pytest.param(EVENTS, {"max.message.bytes": "1048588"}, False, [("max.message.bytes", False)], id="too small"),
+        pytest.param(EVENTS, {"cleanup.policy": "compact"}, False, [("cleanup.policy", True)], id="events compacted"),
+        pytest.param(EVENTS, {"retention.ms": "60000"}, False, [("retention.ms", False)], id="gone in a minute"),
+        pytest.param(EVENTS, {"min.insync.replicas": "1"}, False, [("min.insync.replicas", False)], id="one copy"),
+        pytest.param(EVENTS, {"min.insync.replicas": "4"}, False, [("min.insync.replicas", True)], id="never enough"),
+        pytest.param(LETTERS, {}, False, [("retention.ms", False)], id="letters that end"),
+        pytest.param(LETTERS, {"retention.ms": "-1"}, False, [], id="letters that stay"),
+        pytest.param(COMPACTED, {}, False, [("cleanup.policy", False)], id="state that is deleted"),
+        pytest.param(CURSOR, {}, True, [("cleanup.policy", True)], id="a cursor that is deleted"),
+        pytest.param(CURSOR, {"retention.ms": "-1"}, True, [], id="a cursor that is kept"),
+        pytest.param(CURSOR, {"cleanup.policy": "compact"}, True, [], id="a cursor"),
+    ],
+)
+def test_differences(
+    wanted: dict[str, str], changed: dict[str, str], cursor: bool, expected: list[tuple[str, bool]]
+) -> None:
+    found = differences("t", wanted, {**GOOD, **changed}, 3, cursor=cursor)
+    assert [(one.setting, one.fatal) for one in found] == expected
