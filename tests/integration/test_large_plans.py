@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 from sqlalchemy import Engine
 from tests.support.installation import PARTITIONS, Installation, alert, daily
 from tests.support.statements import Recorded, recorded
@@ -116,12 +118,12 @@ CREATE TRIGGER slow AFTER INSERT ON run REFERENCING NEW TABLE AS inserted FOR EA
 
 
 def test_a_plan_that_does_not_end_in_time_is_refused_and_keeps_nobody_waiting(installation: Installation) -> None:
-    role, database = PLANNER.role, installation.value("SELECT current_database()")
     with psycopg.connect(installation.settings.dsn_of("owner"), autocommit=True) as conn:
-        conn.execute(f"ALTER ROLE {role} IN DATABASE {database} SET transaction_timeout = '3s'".encode())
         conn.execute("SET search_path = retrofill")
         conn.execute(_SLOW.encode())
-    installation.start("backfill-planner")
+    dsns = json.loads(installation.environment()["RETROFILL_POSTGRES_SERVICE_DSNS"])
+    dsns[PLANNER.name] = make_conninfo(dsns[PLANNER.name], options="-c transaction_timeout=3s")
+    installation.start("backfill-planner", RETROFILL_POSTGRES_SERVICE_DSNS=json.dumps(dsns))
     installation.apply(daily(schedule="* * * * *"))
     # Of the same shard, one after the other.
     ids = (id for n in range(1000) if partition_of(id := f"b-{n}", PARTITIONS) == 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import psycopg
 from psycopg.types.array import ListBinaryDumper
@@ -18,8 +18,13 @@ SERVICE_LIMITS = {
 }
 
 
-def connect(dsn: str, name: str, *, autocommit: bool = False, options: str = "") -> psycopg.Connection:
-    """A connection called ``name`` that notices within seconds when the server is gone. ``options`` come after the DSN's."""
+def connect(
+    dsn: str, name: str, *, autocommit: bool = False, options: str = "", defaults: str = ""
+) -> psycopg.Connection:
+    """A connection called ``name`` that notices within seconds when the server is gone.
+
+    ``options`` win over the DSN's own, and those over ``defaults``.
+    """
     given = str(psycopg.conninfo.conninfo_to_dict(dsn).get("options") or "")
     return psycopg.connect(
         dsn,
@@ -30,7 +35,7 @@ def connect(dsn: str, name: str, *, autocommit: bool = False, options: str = "")
         keepalives_interval=2,
         keepalives_count=3,
         tcp_user_timeout=10_000,
-        options=f"{given} {options}".strip(),
+        options=f"{defaults} {given} {options}".strip(),
     )
 
 
@@ -46,16 +51,15 @@ def make_engine(
 
     Every name in our SQL has its schema.
 
-    ``limited``: a service's, whose transactions end where it stands still, also where its role has no such settings.
+    ``limited``: a service's, whose transactions end where it stands still, also where its role has no such settings; the
+    DSN's ``options`` may say otherwise.
     ``check`` raises where a new connection must not be used.
 
     READ COMMITTED: every statement after a lock sees what was committed before the lock was had.
     """
 
     def made() -> psycopg.Connection:
-        limits = SERVICE_LIMITS if limited else {}
-        options = " ".join(f"-c {setting}={value}" for setting, value in (_SESSION | limits).items())
-        conn = connect(dsn, name, options=options)
+        conn = connect(dsn, name, options=_flags(_SESSION), defaults=_flags(SERVICE_LIMITS if limited else {}))
         # Arrays of texts and bytes go as they are: to quote them element by element takes a hundred times as long.
         conn.adapters.register_dumper(list, ListBinaryDumper)
         try:
@@ -68,6 +72,10 @@ def make_engine(
     return create_engine(
         "postgresql+psycopg://", creator=made, pool_size=pool_size, max_overflow=2, pool_timeout=10, future=True
     )
+
+
+def _flags(settings: Mapping[str, str]) -> str:
+    return " ".join(f"-c {name}={value}" for name, value in settings.items())
 
 
 def missing_limits(conn: Connection) -> list[str]:
