@@ -39,7 +39,11 @@ INVARIANTS: dict[int, tuple[str, tuple[Mutation, ...]]] = {
     8: ("consumed exactly once", (bus.no_epoch_assertion, bus.no_offset_comparison)),
     9: (
         "published exactly once",
-        (bus.batches_without_epoch, bus.unknown_batch_is_dropped, bus.unknown_batch_is_resent),
+        (
+            bus.transactions_of_each_instance,
+            bus.unknown_batch_is_dropped,
+            bus.unknown_batch_is_resent,
+        ),
     ),
     10: ("a deadline fires once", (watching.late_is_met, watching.failures_fire, watching.decided_more_than_once)),
     11: ("a callback is claimed by one runner", (watching.callbacks_without_leases, watching.callbacks_without_tokens)),

@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import update
 
 import run_starter.handler
 from backfill_planner.handler import PlannerHandler
-from retrofill.bus import loop, outbox, transaction
+from retrofill.bus import loop, outbox, relay, transaction
 from retrofill.bus.faults import Fault
-from retrofill.bus.relay import BATCH_BYTES, Batch, Relay
+from retrofill.bus.relay import Relay
 from retrofill.store import backfills
 from retrofill.store.tables import SERVICE_TABLES
 from run_starter.claims import Claims
@@ -52,24 +52,14 @@ def messages_before_commit(patch: Patch) -> None:
     patch(loop.Loop, "_apply", early)
 
 
-def batches_without_epoch(patch: Patch) -> None:
-    """The relay numbers batches without asserting its epoch."""
+def transactions_of_each_instance(patch: Patch) -> None:
+    """Each relay has a transactional id of its own: Kafka does not end its predecessor's transaction."""
+    producer = relay.producer
 
-    def state(self: Any, conn: Any) -> Any:
-        relay = self._own.relay
-        return conn.execute(select(relay.c.batch, relay.c.batch_ids).with_for_update(key_share=True)).mappings().first()
+    def own(settings: Any, client_id: str, **more: Any) -> Any:
+        return producer(settings, client_id, **{**more, "transactional.id": client_id})
 
-    def number(self: Any, conn: Any, state: Any, *, last: int) -> Batch | None:
-        relay = self._own.relay
-        rows = self._rows(conn, outbox.take(conn, self._own, self._limit, BATCH_BYTES, self._holds.waiting()))
-        if not rows and not state["batch_ids"] and last == state["batch"]:
-            return None
-        new = last + 1 if rows else last
-        conn.execute(update(relay).values(batch=new, batch_ids=[row["id"] for row in rows]))
-        return Batch(new, rows) if rows else None
-
-    patch(Relay, "_assert_epoch", state)
-    patch(Relay, "_number", number)
+    patch(relay, "producer", own)
 
 
 def unknown_batch_is_dropped(patch: Patch) -> None:
