@@ -250,7 +250,8 @@ class Installation:
         headers: dict[str, str] | None = None,
     ) -> str | None:
         """Publish a message; its ``ce_id``, or ``None`` for plain bytes, which go without headers unless given."""
-        sender = self._sender()
+        # One that is new knows of partitions that were added since.
+        sender = self._sender() if partition is None else producer(self._operator(), "test")
         if isinstance(value, Message):
             headers = headers_of(value, "test") | (headers or {})
             value = value.encode()
