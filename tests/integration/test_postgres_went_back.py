@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 from tests.chaos.servers import POSTGRES, OwnServers
-from tests.support.installation import Event, Installation, Replica, daily, until
+from tests.support.installation import Installation, Replica, daily, until
 
 from retrofill.bus.topics import Topic
 
@@ -83,20 +83,6 @@ def starts(made: Installation) -> Counter[tuple[int, int]]:
     return Counter((body["run_id"], body["attempt"]) for body in events)
 
 
-def wait_again(made: Installation, event: Event) -> None:
-    """Put an event that was published into the outbox, as a copy has it that was made just before."""
-    with psycopg.connect(made.settings.dsn_of("owner")) as conn:
-        conn.execute(
-            "INSERT INTO retrofill.run_starter_outbox (topic, key, value, headers) VALUES (%s, %s, %s, %s)",
-            [
-                str(Topic.RUN_EVENTS),
-                event.key.encode(),
-                event.value,
-                Jsonb([[*each] for each in event.headers.items()]),
-            ],
-        )
-
-
 def refuse_to_work(made: Installation, sign: str) -> None:
     """Every service ends at once, with one line that says what it found and what to type."""
     for replica in start_all(made, wait=False):
@@ -130,10 +116,8 @@ def test_a_restored_copy_is_noticed_and_gone_on_from(own: tuple[Own, Installatio
         refuse_to_work(made, "it was restored from an older copy")
         asked = recover(made)
         assert (asked.returncode, asked.stderr.count("\n")) == (1, 1) and "nothing was changed" in asked.stderr
-        wait_again(made, made.events(Topic.RUN_EVENTS)[-1])
         done = recover(made, "--yes")
         assert (done.returncode, done.stderr) == (0, "")
-        assert "1 that waited here were published already" in done.stdout
         assert "Postgres knows of" in done.stdout and f"recovered (generation {again})" in done.stdout
         replicas = start_all(made)
         if again == 1:
@@ -172,3 +156,28 @@ def test_another_timeline_ends_services_at_work(own: tuple[Own, Installation]) -
     made.wait_state(id, "succeeded")
     assert [key for key, n in starts(made).items() if n > 1] == []
     assert made.runs_by_state(id) == {"succeeded": 20}
+
+
+def test_events_of_the_copy_that_kafka_has_are_not_published_again(installation: Installation) -> None:
+    planner = installation.start("backfill-planner")
+    installation.apply(daily("p"))
+    planner.stop()
+    (event,) = installation.events(Topic.PIPELINE_EVENTS)
+    headers = Jsonb([[*each] for each in event.headers.items()])
+    with psycopg.connect(installation.settings.dsn_of("owner")) as conn:
+        # As the copy had it before the event was published; and one that never was.
+        conn.execute("UPDATE retrofill.backfill_planner_relay SET batch = batch - 1")
+        for value, each in ((event.value, headers), (b"{}", Jsonb([["ce_id", "never published"]]))):
+            conn.execute(
+                "INSERT INTO retrofill.backfill_planner_outbox (topic, key, value, headers) VALUES (%s, %s, %s, %s)",
+                [str(Topic.PIPELINE_EVENTS), event.key.encode(), value, each],
+            )
+    done = recover(installation, "--yes")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "1 that waited here were published already" in done.stdout
+    planner = installation.start("backfill-planner")
+    until(
+        lambda: installation.value("SELECT count(*) FROM backfill_planner_outbox") == 0, "it is published", planner.said
+    )
+    ids = [each.headers["ce_id"] for each in installation.events(Topic.PIPELINE_EVENTS)]
+    assert ids == [event.headers["ce_id"], "never published"]

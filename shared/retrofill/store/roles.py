@@ -69,13 +69,14 @@ def grant(conn: Connection, passwords: Mapping[str, str]) -> None:
         # What an older version granted and this one does not is taken back.
         _run(conn, "REVOKE ALL ON ALL TABLES IN SCHEMA {} FROM {}", SCHEMA, role)
         _run(conn, "GRANT SELECT ON ALL TABLES IN SCHEMA {} TO {}", SCHEMA, role)
+    # Where the schema is prepared for an older release, later tables are not there.
+    there = set(
+        conn.execute(text("SELECT tablename FROM pg_tables WHERE schemaname = :schema"), {"schema": SCHEMA}).scalars()
+    )
     for name, tables in WRITES.items():
         service = SERVICES[name]
-        for table, rights in tables.items():
-            for right in rights:
-                _grant_right(conn, service.role, table, right)
-        for table, rights in bus_rights(service).items():
-            for right in rights:
+        for table, rights in (tables | bus_rights(service)).items():
+            for right in rights if table in there else ():
                 _grant_right(conn, service.role, table, right)
         _run(conn, "GRANT USAGE ON ALL SEQUENCES IN SCHEMA {} TO {}", SCHEMA, service.role)
 
