@@ -30,6 +30,8 @@ from retrofill.bus.create_topics import wanted_topics
 from retrofill.bus.topics import DRIVER, OPERATOR, SERVICES
 from retrofill.settings import Settings
 
+# helm is built where there is none, which takes minutes: a part of the long tier.
+pytestmark = pytest.mark.long
 ROOT = Path(__file__).parents[2]
 MAKE = runpy.run_path(str(ROOT / "deploy" / "helm" / "make.py"))
 # The oldest and the newest that the chart is for; volumes of images, which one case has, came later than the oldest.

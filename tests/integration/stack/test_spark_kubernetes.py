@@ -18,7 +18,7 @@ from retrofill.settings import Settings
 from run_starter.executors import Host, Launch, submission
 from run_starter.executors.spark_submit import SparkSubmit
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 SECONDS = 180.0
 NAMESPACE = "backfills"
 
