@@ -147,7 +147,7 @@ def wait_read(stack: Installation, attempts: Sequence[Attempt], mark: TaskState)
     for about in attempts:
         teller.task(about, "mark", mark)
     marked = "SELECT count(*) FROM task_run WHERE task = 'mark' AND state = %s"
-    until(lambda: stack.value(marked, mark) == len(attempts), "all reports were handled")
+    until(lambda: stack.value(marked, mark) == len(attempts), "all reports were handled", seconds=300)
 
 
 def states(stack: Installation) -> dict[TaskKey, str]:
