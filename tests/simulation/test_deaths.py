@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -14,20 +14,9 @@ from retrofill.bus.handler import Received
 from retrofill.bus.topics import PLANNER, Topic
 from retrofill.messages.backfills import BackfillRequested
 from tests.simulation.schedule import DRAIN_SECONDS, Scenario, run_until_drained
-from tests.simulation.shims import exchanged
 from tests.simulation.world import World
 
 KILLER = "killer"
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    with exchanged():
-        world = World(0)
-        for service in world.services:
-            world.start(service)
-        yield world
-        world.close()
 
 
 def request(world: World, id: str, year: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 
@@ -21,16 +21,6 @@ from tests.simulation.servers import LOST, body_of
 from tests.simulation.shims import exchanged
 from tests.simulation.world import ALL, World
 from tests.support.installation import alert, daily
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    with exchanged():
-        world = World(0)
-        for service in world.services:
-            world.start(service)
-        yield world
-        world.close()
 
 
 def begin(world: World, **more: Any) -> Scenario:
