@@ -27,6 +27,7 @@ from retrofill.store import callbacks
 
 log = structlog.get_logger(__name__)
 LEASE_SECONDS = 10.0
+RENEW_SECONDS = LEASE_SECONDS / 3
 # After a stop was asked for, how long a database that does not answer is asked again.
 RECORD_AFTER_STOP_SECONDS = 2.0
 
@@ -110,7 +111,7 @@ class Call:
     def _watch(self, trying: Try, limit: float) -> Raised | Superseded | None:
         """Renew the lease until the try ended (``None``) or is to be cut off, and why."""
         end = time.monotonic() + limit
-        renew_at = time.monotonic() + LEASE_SECONDS / 3
+        renew_at = time.monotonic() + RENEW_SECONDS
         while not trying.wait(min(end, renew_at) - time.monotonic()):
             now = time.monotonic()
             if self._stopping.is_set():
@@ -118,7 +119,7 @@ class Call:
             if now >= end:
                 return _too_long(limit)
             if now >= renew_at:
-                renew_at = now + LEASE_SECONDS / 3
+                renew_at = now + RENEW_SECONDS
                 lost = self._renew(trying, now)
                 if lost is not None:
                     return lost

@@ -6,11 +6,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from functools import partial
 
 from sqlalchemy import Connection
 
-from callback_runner.call import LEASE_SECONDS, Call
+from callback_runner.call import LEASE_SECONDS, RENEW_SECONDS, Call
 from callback_runner.claims import claim_of
 from callback_runner.decide import Raised, Waiting, after_try, in_turn, most_of_a_pipeline, seconds_to_next
 from callback_runner.kinds import Kinds
@@ -34,6 +35,8 @@ TURN_SECONDS = 0.005
 CLOSE_SECONDS = 5.0
 # A call that is cut off is made again, though it may have done its work: most need no more than this.
 DRAIN_SECONDS = 3.0
+# A runner that lives renews its lease within this time, whatever was done to the database's clock meanwhile.
+SILENT_SECONDS = RENEW_SECONDS + 1.0
 
 
 class CallbackHandler(QuietHandler):
@@ -60,6 +63,8 @@ class CallbackHandler(QuietHandler):
         self._turns: dict[int, int] = {}
         self._served: dict[str, int] = {}
         self._claims = 0
+        # By token, on our own monotonic clock: since when the lease of another runner's call has been over, by shard.
+        self._silent: dict[int, dict[str, float]] = {}
 
     def handle(self, tx: Transaction, received: Sequence[Received]) -> None:
         """Follow wishes; what is called is decided from the rows."""
@@ -79,7 +84,7 @@ class CallbackHandler(QuietHandler):
             mine = list(self._calls)
             running = Counter(call.claim.pipeline for call in self._calls.values())
             free = 0 if self._closed else self._settings.callback_slots - len(mine)
-        self._take_back(tx, mine)
+        again = self._take_back(tx, mine)
         if free > 0:
             claimed = self._claim(tx, running, free)
             free -= len(claimed)
@@ -87,6 +92,8 @@ class CallbackHandler(QuietHandler):
         full = [pipeline for pipeline, calls in running.items() if calls >= self._most]
         next_try = callbacks.next_try(tx.conn, tx.partition, full) if free > 0 else None
         next_lapse, now = callbacks.next_lapse(tx.conn, tx.partition)
+        if again is not None:
+            next_lapse = now + timedelta(seconds=again)
         tx.look_at(CALLBACKS, seconds_to_next(next_try, next_lapse, now))
 
     def taken(self, conn: Connection, partition: int) -> Mapping[str, float]:  # noqa: ARG002
@@ -114,9 +121,18 @@ class CallbackHandler(QuietHandler):
             call.join(CLOSE_SECONDS)
         self._engine.dispose()
 
-    def _take_back(self, tx: Transaction, mine: Sequence[str]) -> None:
-        """Only an ended lease means that a runner died. One's own calls are alive: they record themselves."""
-        for row in callbacks.lock_lapsed(tx.conn, tx.partition, mine):
+    def _take_back(self, tx: Transaction, mine: Sequence[str]) -> float | None:
+        """Only an ended lease means that a runner died. One's own calls are alive: they record themselves.
+
+        It must stay over for as long as a live runner needs to renew it, by our own clock: the database's may have been set.
+        Returns in how many seconds the first of those that may still be renewed has not been.
+        """
+        now, before = time.monotonic(), self._silent.get(tx.partition, {})
+        lapsed = callbacks.lock_lapsed(tx.conn, tx.partition, mine)
+        silent = self._silent[tx.partition] = {row["token"]: before.get(row["token"], now) for row in lapsed}
+        for row in lapsed:
+            if now - silent[row["token"]] < SILENT_SECONDS:
+                continue
             tried = Tried(
                 deadline_id=row["deadline_id"],
                 name=row["name"],
@@ -130,6 +146,8 @@ class CallbackHandler(QuietHandler):
             once = bool(row["options"].get("at_most_once"))
             decision = after_try(died, tried.attempts, self._settings.callback_max_attempts, at_most_once=once)
             record(tx, tried, decision)
+        left = [since + SILENT_SECONDS - now for since in silent.values() if now - since < SILENT_SECONDS]
+        return min(left, default=None)
 
     def _claim(self, tx: Transaction, running: Mapping[str, int], free: int) -> list[str]:
         """Claim up to ``free`` callbacks, to be called once this has committed; returns their pipelines."""

@@ -40,13 +40,22 @@ class DriverHost:
         self._changes = 0
 
     def may_begin(self, launch: Launch) -> bool:
-        """Read from Postgres now; where it does not answer, the driver must not begin."""
-        try:
-            with self._engine.connect() as conn:
-                return store.may_begin(conn, *launch.key)
-        except SQLAlchemyError as e:
-            log.warning("may_not_begin", run=launch.run_id, attempt=launch.attempt, error=first_line(e))
-            return False
+        """Read from Postgres now; where it does not answer, the driver must not begin.
+
+        Where the lease seems to be over, wait for what the owner makes of it: renewed, or the attempt's end.
+        """
+        while not self._closing:
+            seen = self._changes
+            try:
+                with self._engine.connect() as conn:
+                    begins = store.may_begin(conn, *launch.key)
+            except SQLAlchemyError as e:
+                log.warning("may_not_begin", run=launch.run_id, attempt=launch.attempt, error=first_line(e))
+                return False
+            if begins is not None:
+                return begins
+            self._wait_for_change(seen)
+        return False
 
     def may_publish(self, launch: Launch) -> bool:
         """Wait for the answer to what the driver staged. Where Postgres stays away, the driver's own lease ends it."""

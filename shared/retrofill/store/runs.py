@@ -15,7 +15,6 @@ from sqlalchemy import (
     RowMapping,
     Text,
     and_,
-    exists,
     func,
     insert,
     literal,
@@ -241,25 +240,28 @@ def mark_cancel_requested(conn: Connection, backfill_id: str) -> list[int]:
 # drivers
 
 
-def may_begin(conn: Connection, run_id: int, attempt: int, publication: int) -> bool:
-    """Whether user code of the attempt, or a publication of its output, may run: it is the live one, and its lease has not ended.
+def may_begin(conn: Connection, run_id: int, attempt: int, publication: int) -> bool | None:
+    """Whether user code of the attempt, or a publication of its output, may run: it is the live one, and its lease lasts.
 
-    User code that is to be cancelled does not begin; a publication does.
+    User code that is to be cancelled does not begin; a publication does. ``None``: it is the live one, but its lease
+    seems to be over. By the database's clock alone that is not known, as the clock may have been set: the heartbeat
+    that was sent before the question either renews the lease, or comes too late and the attempt is ended.
 
     The lease matters: a heartbeat that was acknowledged before the lease's end is always read before it is declared ended.
     """
-    return conn.execute(
-        select(
-            exists().where(
-                run.c.id == run_id,
-                run.c.attempt == attempt,
-                run.c.publication == publication,
-                run.c.state.in_(LIVE),
-                run.c.cancel_requested.is_(False) | (run.c.state == RunState.PUBLISHING),
-                run.c.lease_until > func.clock_timestamp(),
-            )
+    lasts = conn.execute(
+        select(run.c.lease_until > func.clock_timestamp()).where(
+            run.c.id == run_id,
+            run.c.attempt == attempt,
+            run.c.publication == publication,
+            run.c.state.in_(LIVE),
+            run.c.cancel_requested.is_(False) | (run.c.state == RunState.PUBLISHING),
+            run.c.lease_until.is_not(None),
         )
-    ).scalar_one()
+    ).scalar_one_or_none()
+    if lasts is None:
+        return False
+    return True if lasts else None
 
 
 def accepted(conn: Connection, run_id: int, attempt: int) -> bool | None:
