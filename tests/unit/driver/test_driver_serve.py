@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import pytest
 
 from retrofill import tracing
+from retrofill.bus.partitioning import partition_of
 from retrofill.driver.conversation import Conversation
 from retrofill.driver.launch import Launch
 from retrofill.driver.process import Ending
@@ -24,6 +25,8 @@ from retrofill.driver.report import Wire
 from retrofill.driver.serve import Server
 from retrofill.settings import Settings
 
+# A driver that says nothing has failed the test; it does not hang it.
+HEARD_WITHIN_SECONDS = 30.0
 CODE = """
 import threading
 from retrofill import Pipeline
@@ -48,10 +51,10 @@ class Broker:
         self.traces: list[str | None] = []
         self._waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
-    def produce(self, topic: str, *, key: bytes, value: bytes, headers: Any, on_delivery: Any) -> None:
+    def produce(self, topic: str, *, key: bytes, value: bytes, headers: Any, on_delivery: Any, partition: int) -> None:
         body = json.loads(value)
         assert topic == "t.run-reports"
-        assert key.decode() == body["backfill_id"]
+        assert (key.decode(), partition) == (body["backfill_id"], partition_of(key, Settings().partitions))
         assert dict(headers)["ce_type"] == body["type"]
         self.bodies.append(body)
         self.traces.append(dict(headers).get("traceparent"))
@@ -106,6 +109,8 @@ class World:
         (heard, to_driver), (from_driver, said) = os.pipe(), os.pipe()
         self.to_driver = os.fdopen(to_driver, "w")
         self.from_driver = os.fdopen(from_driver)
+        self.heard: queue.SimpleQueue[str] = queue.SimpleQueue()
+        threading.Thread(target=self._listen, daemon=True).start()
         host = Conversation(os.fdopen(heard), os.fdopen(said, "w"), self.ending)
         settings = Settings(topic_prefix="t.", lease_seconds=60)
         wire = Wire(settings, on_loss=self.ending.end, client=self.broker)  # type: ignore[arg-type]
@@ -119,7 +124,11 @@ class World:
         self.to_driver.flush()
 
     def hear(self) -> Any:
-        return json.loads(self.from_driver.readline())
+        return json.loads(self.heard.get(timeout=HEARD_WITHIN_SECONDS))
+
+    def _listen(self) -> None:
+        for line in self.from_driver:
+            self.heard.put(line)
 
     def launch(
         self,
