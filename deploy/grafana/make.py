@@ -44,7 +44,14 @@ ROWS: list[tuple[str, list[Panel]]] = [
                 "s",
                 [("{{service}}", "max by (service) (retrofill_outbox_oldest_age_seconds)")],
             ),
-            ("Unpublished events", "short", [("{{service}}", "max by (service) (retrofill_outbox_events)")]),
+            (
+                "Unpublished events",
+                "short",
+                [
+                    ("{{service}}", "max by (service) (retrofill_outbox_events)"),
+                    ("{{service}}, refused dead letters", "max by (service) (retrofill_outbox_refused_events)"),
+                ],
+            ),
             (
                 "Messages handled",
                 "ops",

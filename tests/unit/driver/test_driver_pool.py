@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.support.installation import until
 
 from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.settings import Settings
@@ -110,7 +111,16 @@ def test_a_driver_is_gone_with_its_process_though_a_child_holds_its_pipe_and_say
     ((pid,),) = [pids(pool)]
     pool.launch(launch(2, forks="Spark lost the session"))
     assert world.host.ended() == (2, False, "Spark lost the session")
-    assert not [p for p in psutil.process_iter(["pid"]) if _group(p.pid) == pid and p.status() != psutil.STATUS_ZOMBIE]
+    # Killed, and a moment later gone.
+    left = [p for p in psutil.process_iter() if _group(p.pid) == pid]
+    until(lambda: not any(_lives(p) for p in left), "the whole group is gone", lambda: str(left))
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _group(pid: int) -> int | None:
