@@ -26,6 +26,8 @@ def pytest_configure() -> None:
     if STACK not in ("embedded", "containers"):
         raise pytest.UsageError(f"RETROFILL_TEST_STACK is {STACK!r}: it is embedded or containers")
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Java processes of tests live for a minute: what its second compiler takes then, the tests lack.
+    os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

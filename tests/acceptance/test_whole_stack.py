@@ -183,6 +183,7 @@ def test_one_deadline_one_callback(user: User) -> None:
     assert len((user.home / "pages").read_text().splitlines()) == 1
 
 
+@pytest.mark.long
 def test_up_is_idempotent_and_state_survives_down(user: User) -> None:
     before = user.json("status")
     assert "runs already" in user.run("up")
@@ -193,6 +194,7 @@ def test_up_is_idempotent_and_state_survives_down(user: User) -> None:
     assert user.json("backfill", "show", "first")["state"] == "succeeded"
 
 
+@pytest.mark.long
 def test_down_leaves_nothing_after_the_supervisor_was_killed(user: User) -> None:
     supervisor = int((user.home / "run" / "supervisord.pid").read_text())
     os.kill(supervisor, signal.SIGKILL)
@@ -269,6 +271,7 @@ REFUSALS = {
 }
 
 
+@pytest.mark.long
 def test_the_commands_of_all_pages_run(user: User) -> None:
     commands = sorted({command for _, command in shown()})
     ran = 0

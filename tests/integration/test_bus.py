@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.cimpl import NewTopic
 from tests.support.installation import Installation, Replica, daily, key_on, until
+from tests.support.tiers import some
 
 from retrofill.bus.clients import admin
 from retrofill.bus.topics import PLANNER, Topic
@@ -31,7 +32,7 @@ def stands_still(replica: Replica) -> bool:
     return stat.rpartition(")")[2].split()[0] == "T"
 
 
-@pytest.mark.parametrize("point", CRASH_POINTS)
+@pytest.mark.parametrize("point", some(CRASH_POINTS, "batch:before-commit", "relay:fenced", "relay:published"))
 def test_a_planner_killed_at_any_step_leaves_one_outcome(installation: Installation, point: str) -> None:
     dying = installation.start("backfill-planner", RETROFILL_CRASH_POINT=point, wait=False)
     definition = daily()
@@ -73,6 +74,7 @@ def test_a_stopped_planner_that_wakes_up_commits_nothing(installation: Installat
     assert successor.process.poll() is None
 
 
+@pytest.mark.long
 def test_many_replicas_publish_each_event_once(installation: Installation) -> None:
     replicas = [installation.start("backfill-planner") for _ in range(3)]
     installation.apply(daily())

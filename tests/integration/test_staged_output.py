@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.support.installation import Installation, Replica, daily, until
+from tests.support.tiers import some
 
 from retrofill.bus.topics import Topic
 from retrofill.driver.publication import AREA
@@ -25,11 +25,6 @@ POINTS = (
     "publish:clean",
     "publish:done",
 )
-
-
-def some(points: tuple[str, ...], *chosen: str) -> list[Any]:
-    """Every point, of which a short run takes those that are chosen."""
-    return [pytest.param(point, marks=[] if point in chosen else pytest.mark.long) for point in points]
 
 
 @pytest.fixture

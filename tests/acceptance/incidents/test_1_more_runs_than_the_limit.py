@@ -208,6 +208,7 @@ def test_three_replicas_one_stopped_in_its_claim_never_start_more(stack: Install
     assert stopped.process.poll() is None, "the one that was stopped works on"
 
 
+@pytest.mark.long
 def test_a_former_owner_that_wakes_before_its_claim_claims_nothing(stack: Installation) -> None:
     note_claims(stack)
     stack.apply(daily(max_active_runs=16))
@@ -224,6 +225,7 @@ def test_a_former_owner_that_wakes_before_its_claim_claims_nothing(stack: Instal
     check_claims(stack, at_least=1)
 
 
+@pytest.mark.long
 def test_a_former_owner_that_wakes_after_its_claim_runs_no_old_attempt(stack: Installation) -> None:
     log = stack.settings.home / "work"
     stack.apply(daily(max_active_runs=16))
@@ -246,6 +248,7 @@ def test_a_former_owner_that_wakes_after_its_claim_runs_no_old_attempt(stack: In
     assert states(stack, id) == ["live"] * LIMIT + ["queued"] * 2
 
 
+@pytest.mark.long
 def test_the_pipelines_limit_holds_for_two_backfills_together(stack: Installation) -> None:
     log = stack.settings.home / "work"
     environment = {"INSTANT_SECONDS": "0.05", "INSTANT_LOG": str(log), "RETROFILL_DRIVER_SLOTS": "8"}

@@ -21,6 +21,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from psycopg.rows import dict_row
 from tests.support.installation import PARTITIONS, Event, Installation, Servers, alert, daily, key_on, until
+from tests.support.tiers import some
 
 from retrofill.bus.clients import reader
 from retrofill.bus.partitioning import partition_of
@@ -282,7 +283,10 @@ def stories(servers: Servers, request: pytest.FixtureRequest) -> Iterator[dict[s
         threads.shutdown(cancel_futures=True)
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(
+    "point",
+    some(POINTS, "batch:begun", "plan:runs-written", "outbox:written", "batch:committed", "relay:before-kafka-commit"),
+)
 def test_a_planner_killed_while_it_plans_leaves_the_whole_backfill_or_none(
     stories: dict[str, Future[None]], point: str
 ) -> None:

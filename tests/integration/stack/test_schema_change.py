@@ -81,6 +81,7 @@ def lost_attempts(made: Installation) -> list[str]:
     return [e.body["run_id"] for e in made.events(Topic.RUN_EVENTS) if e.body["type"] == "RunAttemptLost"]
 
 
+@pytest.mark.long
 def test_the_release_before_goes_on_under_the_new_schema(
     installation: Installation, before: Path, flow: PipelineDefinition, tmp_path: Path
 ) -> None:
@@ -186,6 +187,7 @@ def test_init_holds_nobody_up_who_comes_after_what_it_waits_for(installation: In
     assert schema_of(installation) == REVISION
 
 
+@pytest.mark.long
 def test_a_newer_schema_is_left_alone_and_worked_with(installation: Installation) -> None:
     """As when somebody goes back to the release before: init changes neither the schema nor the rights of the newer one."""
     kept = "SELECT has_table_privilege('retrofill_reader', 'retrofill.run', 'TRUNCATE')"
