@@ -67,7 +67,7 @@ types: setup
 	$(BIN)/mypy
 
 schemas: setup
-	$(BIN)/python -m retrofill.messages.schemas --check --docs docs/messages.md schemas
+	$(BIN)/python -m tools.schemas --check --docs docs/messages.md schemas
 
 lock: ## pin what is installed anew (needs uv)
 	uv pip compile requirements-build.in --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --allow-unsafe -o requirements-build.lock

@@ -16,8 +16,8 @@ from benchmarks.core import Benchmark, Figure, figure, ratios
 from benchmarks.support.kafka import BareTopic, ask, at_end
 from benchmarks.support.servers import installed, servers
 from retrofill.bus.clients import producer
-from retrofill.bus.topics import Topic
-from retrofill.messages.backfills import BackfillRequested
+from retrofill.contract.backfills import BackfillRequested
+from retrofill.contract.topics import Topic
 
 SIZES = (1, 1096, 10_000, 100_000)
 REPEATS = 3

@@ -16,9 +16,9 @@ from benchmarks.core import Benchmark, Figure, figure, ratios
 from benchmarks.support.kafka import BareTopic, at_end, read
 from benchmarks.support.servers import installed, servers
 from retrofill.bus.announcer import Announcer
-from retrofill.bus.outbox import Outgoing, channel, insert_rows
-from retrofill.bus.topics import WATCHER, Topic
+from retrofill.contract.topics import WATCHER, Topic
 from retrofill.store.engine import make_engine
+from retrofill.store.outbox import Outgoing, channel, insert_rows
 from retrofill.store.tables import SERVICE_TABLES
 
 EVENTS = 20_000

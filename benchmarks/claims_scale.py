@@ -15,15 +15,15 @@ from tests.support.statements import Recorded, recorded
 
 from benchmarks.core import Benchmark, Figure, figure
 from benchmarks.support.servers import installed, servers
-from retrofill.bus import metrics
 from retrofill.bus.envelope import Record
 from retrofill.bus.handler import Received
-from retrofill.bus.loop import LOOKS_A_PASS
+from retrofill.bus.observability import metrics
 from retrofill.bus.service import Context
 from retrofill.bus.takeover import TopicIds
-from retrofill.bus.topics import RUN_STARTER, Topic
 from retrofill.bus.transaction import Transaction, shard_transaction
-from retrofill.messages.runs import Report, RunHeartbeat, RunReported
+from retrofill.bus.worker.loop import CHECKS_PER_PASS
+from retrofill.contract.runs import Report, RunHeartbeat, RunReported
+from retrofill.contract.topics import RUN_STARTER, Topic
 from retrofill.store import runs as store
 from retrofill.store.engine import make_engine
 from run_starter.executors import Key, Launch
@@ -101,7 +101,7 @@ class Owner:
     engine: Engine
     handler: StarterHandler
     drivers: Drivers
-    looks: dict[str, float] = field(default_factory=dict)
+    checks: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
     def transaction(self, counted: Counted) -> Iterator[Transaction]:
@@ -112,21 +112,21 @@ class Owner:
             counted.rows += tx.conn.execute(text(_ROWS_FETCHED)).scalar_one()
         counted.commits += 1
         counted.sent.statements += sent.statements
-        self.add(tx.looks)
+        self.add(tx.checks)
 
-    def add(self, looks: Mapping[str, float]) -> None:
+    def add(self, checks: Mapping[str, float]) -> None:
         """Remember what is to be looked at."""
-        for key, after in looks.items():
-            self.looks[key] = min(after, self.looks.get(key, after))
+        for key, after in checks.items():
+            self.checks[key] = min(after, self.checks.get(key, after))
 
-    def look(self, counted: Counted) -> None:
+    def check(self, counted: Counted) -> None:
         """Look, pass by pass, until nothing is due any more."""
-        while due := [key for key, after in self.looks.items() if after <= 0]:
-            for keys in self.handler.together(list(self.handler.rank(due))[:LOOKS_A_PASS]):
+        while due := [key for key, after in self.checks.items() if after <= 0]:
+            for keys in self.handler.group(list(self.handler.rank(due))[:CHECKS_PER_PASS]):
                 for key in keys:
-                    del self.looks[key]
+                    del self.checks[key]
                 with self.transaction(counted) as tx:
-                    self.handler.look_at_all(tx, keys)
+                    self.handler.check_all(tx, keys)
 
     def end_one(self, counted: Counted) -> None:
         """The first live run succeeds; its driver and its slot are free, and whoever waits is told."""
@@ -136,9 +136,9 @@ class Owner:
         with self.transaction(Counted()) as tx:
             self.handler.handle(tx, [_received(report) for report in reports])
         for channel, payload in ((store.SLOT_CHANNEL, self._pipeline_no()), (DRIVER_FREE, "")):
-            for looks in self.handler.notified(channel, payload, [0]).values():
-                self.add(looks)
-        self.look(counted)
+            for checks in self.handler.notified(channel, payload, [0]).values():
+                self.add(checks)
+        self.check(counted)
 
     def _pipeline_no(self) -> str:
         with self.engine.connect() as conn:
@@ -164,7 +164,7 @@ def owner(made: Installation) -> Iterator[Owner]:
         found = Owner(engine, handler, drivers)
         with engine.connect() as conn:
             found.add(handler.taken(conn, 0))
-        found.look(Counted())
+        found.check(Counted())
         yield found
     finally:
         handler.close()

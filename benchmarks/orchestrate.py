@@ -12,8 +12,8 @@ from tests.support.installation import Installation, Servers, daily, until
 
 from benchmarks.core import Benchmark, Figure, figure
 from benchmarks.support.servers import IDLE_STARTER, installed, servers
-from retrofill.bus.topics import Topic
-from retrofill.messages.pipelines import PipelineApplied
+from retrofill.contract.pipelines import PipelineApplied
+from retrofill.contract.topics import Topic
 
 DRIVERS = 256
 RUNS = 10_000

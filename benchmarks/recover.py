@@ -8,8 +8,8 @@ from tests.support.installation import PARTITIONS, Installation, daily, until
 
 from benchmarks.core import Benchmark, Figure, figure
 from benchmarks.support.servers import IDLE_STARTER, installed, servers
-from retrofill.bus.partitioning import partition_of
-from retrofill.bus.topics import PLANNER
+from retrofill.contract.partitioning import partition_of
+from retrofill.contract.topics import PLANNER
 from retrofill.settings import Settings
 
 REPEATS = 3

@@ -16,8 +16,8 @@ from benchmarks.orchestrate import orchestrated
 from benchmarks.support.kafka import ask
 from benchmarks.support.servers import installed, servers
 from retrofill.bus.clients import producer
-from retrofill.bus.topics import Topic
-from retrofill.messages.backfills import BackfillRequested
+from retrofill.contract.backfills import BackfillRequested
+from retrofill.contract.topics import Topic
 from retrofill.store.deadlines import count_waiting
 from retrofill.store.engine import make_engine
 

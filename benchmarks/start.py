@@ -15,9 +15,9 @@ from benchmarks.core import Benchmark, Figure, figure
 from benchmarks.support.flights import User, user_with_spark
 from benchmarks.support.kafka import ask, at_end
 from retrofill.bus.clients import producer
-from retrofill.bus.partitioning import partition_of
-from retrofill.bus.topics import Topic
-from retrofill.messages.backfills import BackfillRequested
+from retrofill.contract.backfills import BackfillRequested
+from retrofill.contract.partitioning import partition_of
+from retrofill.contract.topics import Topic
 from retrofill.settings import Settings
 
 REPEATS = 15

@@ -14,9 +14,9 @@ from benchmarks.start import started
 from benchmarks.support.flights import User
 from benchmarks.support.kafka import ask, at_end
 from retrofill.bus.clients import producer
-from retrofill.bus.partitioning import partition_of
-from retrofill.bus.topics import Topic
-from retrofill.messages.backfills import BackfillRequested
+from retrofill.contract.backfills import BackfillRequested
+from retrofill.contract.partitioning import partition_of
+from retrofill.contract.topics import Topic
 
 PIPELINES = Path(__file__).parent / "pipelines.py"
 FIRST = date(2001, 1, 1)

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.support.plain_day import FLIGHTS, plain_day
+from retrofill.java import find, spark_submit_command
 from retrofill.settings import Settings
-from retrofill.stack.java import find, spark_submit_command
 
 ROOT = Path(__file__).parents[2]
 FIRST = date(2013, 1, 1)

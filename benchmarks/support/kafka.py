@@ -12,8 +12,8 @@ from tests.support.installation import Installation
 
 from retrofill.bus.clients import admin, producer, reader
 from retrofill.bus.envelope import headers_of, wire_headers
-from retrofill.bus.topics import Topic
-from retrofill.messages.backfills import BackfillRequested
+from retrofill.contract.backfills import BackfillRequested
+from retrofill.contract.topics import Topic
 from retrofill.settings import Settings
 
 SECONDS = 60.0

@@ -12,9 +12,9 @@ from tests.support.installation import PARTITIONS, alert, daily
 
 from backfill_planner.requests import Intervals, Request, answer_request
 from retrofill.bus.envelope import Record
-from retrofill.bus.topics import PLANNER, Topic
 from retrofill.bus.transaction import shard_transaction
-from retrofill.messages.backfills import BackfillRequested
+from retrofill.contract.backfills import BackfillRequested
+from retrofill.contract.topics import PLANNER, Topic
 from retrofill.settings import Settings
 from retrofill.store import pipelines, planning
 from retrofill.store.engine import make_engine

@@ -20,8 +20,8 @@ from sqlalchemy import Engine
 from retrofill.bus.clients import producer
 from retrofill.bus.envelope import headers_of, wire_headers
 from retrofill.bus.service import Context, run_service
-from retrofill.bus.topics import RUN_STARTER, Topic
-from retrofill.messages.runs import Report, RunHeartbeat, RunReported, TaskReported
+from retrofill.contract.runs import Report, RunHeartbeat, RunReported, TaskReported
+from retrofill.contract.topics import RUN_STARTER, Topic
 from retrofill.settings import Settings
 from retrofill.store import runs as store
 from run_starter.executors import Host, Key, Launch
@@ -78,7 +78,7 @@ class IdleDrivers(threading.Thread):
 
     def _execute(self, launches: list[Launch]) -> None:
         assert self.host is not None
-        self._say(RunHeartbeat(**_told(launch)) for launch in launches)
+        self._say(RunHeartbeat(**_fields_of(launch)) for launch in launches)
         with self._engine.connect() as conn:
             over = set(store.to_be_ended(conn, [launch.key for launch in launches]))
         for launch in launches:
@@ -97,11 +97,11 @@ class IdleDrivers(threading.Thread):
         assert self._producer.flush(30) == 0
 
     def _say_all(self, launch: Launch) -> None:
-        told = _told(launch)
+        fields = _fields_of(launch)
         for task in launch.pipeline.tasks:
-            self._produce(TaskReported(**told, task=task.name, state="running"))
-            self._produce(TaskReported(**told, task=task.name, state="succeeded"))
-        self._produce(RunReported(**told, state="succeeded"))
+            self._produce(TaskReported(**fields, task=task.name, state="running"))
+            self._produce(TaskReported(**fields, task=task.name, state="succeeded"))
+        self._produce(RunReported(**fields, state="succeeded"))
 
     def _produce(self, report: Report) -> None:
         self._producer.produce(
@@ -112,7 +112,7 @@ class IdleDrivers(threading.Thread):
         )
 
 
-def _told(launch: Launch) -> dict[str, object]:
+def _fields_of(launch: Launch) -> dict[str, object]:
     return {"backfill_id": launch.backfill_id, "run_id": launch.run_id, "attempt": launch.attempt}
 
 

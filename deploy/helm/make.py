@@ -13,9 +13,9 @@ from typing import Any, get_args
 from confluent_kafka.admin import AclBinding
 from pydantic import SecretStr
 
-from retrofill.bus.access import acls, table
-from retrofill.bus.create_topics import wanted_topics
-from retrofill.bus.topics import SERVICES
+from retrofill.admin.access import acls, table
+from retrofill.admin.topics import wanted_topics
+from retrofill.contract.topics import SERVICES
 from retrofill.settings import Settings
 
 CHART = Path(__file__).parent / "retrofill"

@@ -33,7 +33,7 @@ REPLICAS = 2
 # Without what it depends on: all of that is up, and init would run again each time.
 RUN = ("run", "--rm", "--no-TTY", "--no-deps")
 WAIT_SECONDS = 900.0
-LOOK_SECONDS = 2.0
+CHECK_SECONDS = 2.0
 
 
 class Compose:
@@ -97,7 +97,7 @@ def await_runs(show: Callable[[], dict[str, Any]], enough: Callable[[dict[str, A
     while not enough(found := show()):
         if time.monotonic() > until:
             raise SystemExit(f"the backfill takes too long: {found['by_state']}")
-        time.sleep(LOOK_SECONDS)
+        time.sleep(CHECK_SECONDS)
     return found
 
 

@@ -4,7 +4,7 @@ import sys
 
 from backfill_planner.handler import PlannerHandler
 from retrofill.bus.service import run_service
-from retrofill.bus.topics import PLANNER
+from retrofill.contract.topics import PLANNER
 
 if __name__ == "__main__":
     sys.exit(run_service(PLANNER, PlannerHandler))

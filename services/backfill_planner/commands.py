@@ -10,10 +10,8 @@ from backfill_planner.decide import AlreadyThere, Command, Enter, Refuse, answer
 from backfill_planner.states import tell_state
 from retrofill.bus.faults import Conflict
 from retrofill.bus.handler import Received
-from retrofill.bus.topics import Topic
 from retrofill.bus.transaction import Transaction
-from retrofill.domain.backfill import BackfillState, CancelCause
-from retrofill.messages.backfills import (
+from retrofill.contract.backfills import (
     BackfillCancelled,
     BackfillCancelling,
     BackfillCommandRejected,
@@ -21,7 +19,9 @@ from retrofill.messages.backfills import (
     BackfillPaused,
     BackfillResumed,
 )
-from retrofill.messages.base import REGISTRY, Message
+from retrofill.contract.base import REGISTRY, Message
+from retrofill.contract.topics import Topic
+from retrofill.domain.backfill import BackfillState, CancelCause
 from retrofill.store import backfills
 from retrofill.store.backfills import Outcome
 from retrofill.store.clock import database_now
@@ -66,7 +66,7 @@ def _follow_first(tx: Transaction, id: str, command: Command) -> Message:
             if not backfills.move(tx.conn, id, to, state, _values(tx, id, to)):
                 raise Conflict(f"backfill {id} was not {state} any more")
             tell_state(tx, dict(row), to, database_now(tx.conn))
-            tx.look_at(id)
+            tx.schedule_check(id)
             return _EVENTS[to](backfill_id=id, pipeline=row["pipeline"])
 
 

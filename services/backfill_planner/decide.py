@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from retrofill.domain.backfill import ACTIVE, BackfillState, CancelCause, OnRunFailure, end_state
-from retrofill.messages.backfills import (
+from retrofill.contract.backfills import (
     BackfillCancelRequested,
     BackfillPauseRequested,
     BackfillResumeRequested,
 )
+from retrofill.domain.backfill import ACTIVE, BackfillState, CancelCause, OnRunFailure, end_state
 
 S = BackfillState
 Command = BackfillPauseRequested | BackfillResumeRequested | BackfillCancelRequested
@@ -89,7 +89,7 @@ class CancelForFailure:
     """A run failed and the backfill wants to be cancelled then."""
 
 
-def look(standing: Standing) -> End | PauseForFailure | CancelForFailure | None:
+def judge(standing: Standing) -> End | PauseForFailure | CancelForFailure | None:
     """What follows from the rows: an end, a pause or cancel for a failed run, or nothing."""
     if standing.state not in ACTIVE:
         return None

@@ -6,15 +6,12 @@ from typing import Any
 
 from sqlalchemy import RowMapping
 
-from backfill_planner.decide import CancelForFailure, End, PauseForFailure, Standing, look
+from backfill_planner.decide import CancelForFailure, End, PauseForFailure, Standing, judge
 from backfill_planner.states import tell_state
-from retrofill.bus.arming import resolve
 from retrofill.bus.crash import crash_point
 from retrofill.bus.faults import Conflict
-from retrofill.bus.topics import Topic
 from retrofill.bus.transaction import Transaction
-from retrofill.domain.backfill import BackfillState, CancelCause, OnRunFailure
-from retrofill.messages.backfills import (
+from retrofill.contract.backfills import (
     BackfillCancelled,
     BackfillCancelling,
     BackfillEnded,
@@ -22,6 +19,9 @@ from retrofill.messages.backfills import (
     BackfillPaused,
     BackfillSucceeded,
 )
+from retrofill.contract.topics import Topic
+from retrofill.deadlines.arming import resolve
+from retrofill.domain.backfill import BackfillState, CancelCause, OnRunFailure
 from retrofill.store import backfills, deadlines
 from retrofill.store.clock import database_now
 
@@ -35,12 +35,12 @@ _ENDS: dict[BackfillState, type[BackfillEnded]] = {
 }
 
 
-def look_at(tx: Transaction, id: str) -> None:
+def check(tx: Transaction, id: str) -> None:
     """Look at one backfill, without waiting for its lock."""
     row = backfills.lock(tx.conn, id, wait=False)
     if row is None:
         if backfills.still_active(tx.conn, [id]):
-            tx.look_at(id, AGAIN_SECONDS)
+            tx.schedule_check(id, AGAIN_SECONDS)
         return
     progress = backfills.progress(tx.conn, id)
     standing = Standing(
@@ -51,7 +51,7 @@ def look_at(tx: Transaction, id: str) -> None:
         any_failed=progress.any_failed,
         failed_since_resume=progress.failed_since_resume,
     )
-    match look(standing):
+    match judge(standing):
         case End(state):
             _end(tx, row, state)
         case PauseForFailure():

@@ -7,24 +7,24 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import Connection
 
 from backfill_planner import commands, endings
-from backfill_planner.known import ReadToEnd
+from backfill_planner.known import PipelinesBarrier
 from backfill_planner.requests import Intervals, Request, answer_request
 from backfill_planner.slow import TimedOut
 from retrofill.bus.faults import Poison
 from retrofill.bus.handler import Hold, QuietHandler, Received
-from retrofill.bus.rechecks import ALL_ACTIVE, EVERY_SECONDS, look_at_all_active
 from retrofill.bus.service import Context
-from retrofill.bus.topics import Topic
 from retrofill.bus.transaction import Transaction
-from retrofill.domain.allowed import refusal
-from retrofill.messages.backfills import (
+from retrofill.bus.worker.rechecks import ALL_ACTIVE, EVERY_SECONDS, check_all_active
+from retrofill.contract.backfills import (
     BackfillCancelRequested,
     BackfillPauseRequested,
     BackfillRequested,
     BackfillResumeRequested,
 )
-from retrofill.messages.pipelines import PipelineAccepted, PipelineApplied, PipelineRejected, PipelineRemoved
-from retrofill.messages.runs import RunEvent, RunPublishing, RunStarted, TaskStateChanged
+from retrofill.contract.pipelines import PipelineAccepted, PipelineApplied, PipelineRejected, PipelineRemoved
+from retrofill.contract.runs import RunEvent, RunPublishing, RunStarted, TaskStateChanged
+from retrofill.contract.topics import Topic
+from retrofill.domain.allowed import refusal
 from retrofill.settings import Settings
 from retrofill.store import backfills, pipelines, planning
 
@@ -38,7 +38,7 @@ class PlannerHandler(QuietHandler):
         self._context = context
         self._intervals = Intervals(context.settings.max_plan_runs)
         self._timed_out = TimedOut()
-        self._read_to_end = ReadToEnd(context.topic_ids)
+        self._barrier = PipelinesBarrier(context.topic_ids)
 
     def admit(self, received: Sequence[Received]) -> Mapping[str, Hold]:
         """Hold a request for a pipeline that is not known yet; compute the intervals of the others."""
@@ -52,7 +52,7 @@ class PlannerHandler(QuietHandler):
             for one, body in requests:
                 if body.pipeline in stored:
                     self._intervals.of(stored[body.pipeline], body)
-                elif body.pipeline not in in_batch and not self._read_to_end.as_of(conn, one.record):
+                elif body.pipeline not in in_batch and not self._barrier.as_of(conn, one.record):
                     return {one.record.topic: Hold(one.record.offset, WAIT_SECONDS)}
         return {}
 
@@ -89,19 +89,15 @@ class PlannerHandler(QuietHandler):
                 case other:
                     raise _wrong_topic(one, other)
 
-    def look(self, tx: Transaction, key: str) -> None:
-        """Whether a backfill ended."""
-        self.look_at_all(tx, [key])
-
-    def look_at_all(self, tx: Transaction, keys: Sequence[str]) -> None:
+    def check(self, tx: Transaction, keys: Sequence[str]) -> None:
         """Those of them that are to be decided; the others are read past, all in one statement, and not locked."""
         if ALL_ACTIVE in keys:
-            look_at_all_active(tx, ALL_ACTIVE, sorted(backfills.active_of_shard(tx.conn, tx.partition)))
+            check_all_active(tx, ALL_ACTIVE, sorted(backfills.active_of_shard(tx.conn, tx.partition)))
             return
         for key in backfills.to_be_decided(tx.conn, keys):
-            endings.look_at(tx, key)
+            endings.check(tx, key)
 
-    def together(self, keys: Sequence[str]) -> Sequence[Sequence[str]]:
+    def group(self, keys: Sequence[str]) -> Sequence[Sequence[str]]:
         """All in one transaction: hardly any of them ends, and locks that somebody else has are not waited for."""
         ids = [key for key in keys if key != ALL_ACTIVE]
         return [*([key] for key in keys if key == ALL_ACTIVE), *([ids] if ids else [])]
@@ -112,7 +108,7 @@ class PlannerHandler(QuietHandler):
 
     def lost(self, partition: int) -> None:
         """Forget the requests that waited."""
-        self._read_to_end.forget(partition)
+        self._barrier.forget(partition)
 
 
 def _apply_pipeline(tx: Transaction, one: Received, settings: Settings) -> None:
@@ -149,7 +145,7 @@ def _remember(tx: Transaction, one: Received) -> None:
         case RunStarted() | RunPublishing() | TaskStateChanged():
             pass
         case RunEvent(backfill_id=id):
-            tx.look_at(id)
+            tx.schedule_check(id)
         case other:
             raise _wrong_topic(one, other)
 

@@ -6,11 +6,11 @@ from sqlalchemy import Connection, select
 
 from retrofill.bus.envelope import Record
 from retrofill.bus.takeover import TopicIds
-from retrofill.bus.topics import PLANNER, Topic
+from retrofill.contract.topics import PLANNER, Topic
 from retrofill.store.tables import SERVICE_TABLES
 
 
-class ReadToEnd:
+class PipelinesBarrier:
     """Remembers for each waiting request where the ends were after it had arrived."""
 
     def __init__(self, topic_ids: TopicIds) -> None:

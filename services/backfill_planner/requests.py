@@ -12,23 +12,23 @@ from sqlalchemy import Connection
 
 from backfill_planner.slow import too_slow
 from backfill_planner.states import tell_state
-from retrofill.bus import metrics
-from retrofill.bus.arming import Armer
 from retrofill.bus.crash import crash_point
 from retrofill.bus.envelope import Record
 from retrofill.bus.faults import Poison
-from retrofill.bus.partitioning import partition_of
-from retrofill.bus.topics import Topic
+from retrofill.bus.observability import metrics
 from retrofill.bus.transaction import Transaction
+from retrofill.contract.backfills import BackfillPlanned, BackfillRejected, BackfillRequested
+from retrofill.contract.base import REGISTRY
+from retrofill.contract.partitioning import partition_of
+from retrofill.contract.topics import Topic
+from retrofill.deadlines.arming import Armer
+from retrofill.deadlines.rows import Subject
 from retrofill.domain.alert import AT_PLANNING, OF_BACKFILL, finish_by
 from retrofill.domain.backfill import BackfillState
 from retrofill.domain.deadline import alerts_counting_from, arm, due_at_planning
 from retrofill.domain.planning import Plan, Reason, Rejection, find_boundaries, past_finish_by, plan, unknown_pipeline
-from retrofill.messages.backfills import BackfillPlanned, BackfillRejected, BackfillRequested
-from retrofill.messages.base import REGISTRY
 from retrofill.settings import Settings
 from retrofill.store import backfills, pipelines, planning
-from retrofill.store.arming import Subject
 from retrofill.store.backfills import Outcome
 from retrofill.store.clock import database_now
 from retrofill.store.pipelines import StoredPipeline
@@ -52,9 +52,11 @@ class Request:
     @property
     def hash(self) -> str:
         """Tells whether another request under the same id is the same."""
-        told = self.body.model_dump(mode="json", exclude={"id", "in_reply_to"})
-        told = {name: value for name, value in told.items() if name not in _CAME_LATER or value != _CAME_LATER[name]}
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+        fields = self.body.model_dump(mode="json", exclude={"id", "in_reply_to"})
+        fields = {
+            name: value for name, value in fields.items() if name not in _CAME_LATER or value != _CAME_LATER[name]
+        }
+        return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 class Intervals:
@@ -205,7 +207,7 @@ def _write(
         range_start=made.boundaries[0],
         range_end=made.boundaries[-1],
         runs=made.runs,
-        left_out=made.left_out_counts,
+        skipped=made.skipped_counts,
         max_active_runs=limit,
         planned_at=now,
     )

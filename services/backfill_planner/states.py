@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from retrofill.bus.topics import Topic
 from retrofill.bus.transaction import Transaction
+from retrofill.contract.states import BackfillStateChanged
+from retrofill.contract.topics import Topic
 from retrofill.domain.backfill import BackfillState
-from retrofill.messages.states import BackfillStateChanged
 
 
 def tell_state(

@@ -4,7 +4,7 @@ import sys
 
 from callback_runner.handler import CallbackHandler
 from retrofill.bus.service import run_service
-from retrofill.bus.topics import CALLBACK_RUNNER
+from retrofill.contract.topics import CALLBACK_RUNNER
 from retrofill.store.callbacks import CHANNEL
 
 if __name__ == "__main__":

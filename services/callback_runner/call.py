@@ -17,10 +17,10 @@ from callback_runner.decide import Outcome, Raised, Superseded, after_try
 from callback_runner.kinds import Kinds
 from callback_runner.record import record, tried_of
 from callback_runner.tries import Try
-from retrofill.bus import metrics
 from retrofill.bus.crash import crash_point
-from retrofill.bus.topics import CALLBACK_RUNNER
+from retrofill.bus.observability import metrics
 from retrofill.bus.transaction import token_transaction
+from retrofill.contract.topics import CALLBACK_RUNNER
 from retrofill.errors import first_line
 from retrofill.settings import Settings
 from retrofill.store import callbacks

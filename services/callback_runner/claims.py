@@ -52,7 +52,7 @@ class Claim:
         return str(self.event.get("type", "DeadlineMissed"))
 
     @property
-    def told(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
         """The event with the callback's arguments."""
         return {"deadline_id": self.deadline_id, **self.event, "kwargs": self.kwargs}
 

@@ -22,7 +22,7 @@ from retrofill.bus.faults import Poison
 from retrofill.bus.handler import QuietHandler, Received
 from retrofill.bus.service import Context
 from retrofill.bus.transaction import Transaction
-from retrofill.messages.deadlines import CallbackReplayRequested, CallbackRequested
+from retrofill.contract.deadlines import CallbackReplayRequested, CallbackRequested
 from retrofill.store import callbacks
 from retrofill.store.engine import make_engine
 
@@ -76,9 +76,9 @@ class CallbackHandler(QuietHandler):
                     replay(tx, one, one.message)
                 case other:
                     raise Poison(f"a {type(other).__name__} does not belong on {one.record.topic}")
-        tx.look_at(CALLBACKS)
+        tx.schedule_check(CALLBACKS)
 
-    def look(self, tx: Transaction, key: str) -> None:  # noqa: ARG002 - there is one key
+    def check(self, tx: Transaction, keys: Sequence[str]) -> None:  # noqa: ARG002 - there is one key
         """Take back what dead runners left, claim what is due, and find out when the next moment is."""
         with self._lock:
             mine = list(self._calls)
@@ -94,7 +94,7 @@ class CallbackHandler(QuietHandler):
         next_lapse, now = callbacks.next_lapse(tx.conn, tx.partition)
         if again is not None:
             next_lapse = now + timedelta(seconds=again)
-        tx.look_at(CALLBACKS, seconds_to_next(next_try, next_lapse, now))
+        tx.schedule_check(CALLBACKS, seconds_to_next(next_try, next_lapse, now))
 
     def taken(self, conn: Connection, partition: int) -> Mapping[str, float]:  # noqa: ARG002
         """Look at once: moments may have passed while nobody owned the shard."""

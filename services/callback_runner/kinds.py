@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property, partial
 
-from callback_runner import webhook
 from callback_runner.claims import Claim
 from callback_runner.decide import Impossible, Outcome, Raised, switched_off, unknown
-from callback_runner.function import FunctionTry
-from callback_runner.sending import Sender, make_sender
-from callback_runner.topic import TopicSender
+from callback_runner.functions.function import FunctionTry
+from callback_runner.topics.topic import TopicSender
 from callback_runner.tries import Permit, ThreadTry, Try
+from callback_runner.webhooks import webhook
+from callback_runner.webhooks.sending import Sender, make_sender
 from retrofill.settings import Settings
 
 # A try and its limit in seconds, or what came of it without one.

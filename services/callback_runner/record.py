@@ -10,10 +10,10 @@ import structlog
 
 from callback_runner.claims import Claim
 from callback_runner.decide import Decision, GiveUp, Succeed, TryAgain
-from retrofill.bus import metrics
-from retrofill.bus.topics import Topic
+from retrofill.bus.observability import metrics
 from retrofill.bus.transaction import Transaction
-from retrofill.messages.deadlines import CallbackFailed, CallbackReplayRequested, CallbackSucceeded
+from retrofill.contract.deadlines import CallbackFailed, CallbackReplayRequested, CallbackSucceeded
+from retrofill.contract.topics import Topic
 from retrofill.store import callbacks
 
 log = structlog.get_logger(__name__)

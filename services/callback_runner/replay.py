@@ -5,9 +5,9 @@ from __future__ import annotations
 from callback_runner.decide import why_not_replayed
 from retrofill.bus.faults import Poison
 from retrofill.bus.handler import Received
-from retrofill.bus.topics import Topic
 from retrofill.bus.transaction import Transaction
-from retrofill.messages.deadlines import CallbackReplayed, CallbackReplayRejected, CallbackReplayRequested
+from retrofill.contract.deadlines import CallbackReplayed, CallbackReplayRejected, CallbackReplayRequested
+from retrofill.contract.topics import Topic
 from retrofill.store import callbacks
 
 

@@ -4,7 +4,7 @@ import sys
 
 from deadline_watcher.handler import WatcherHandler
 from retrofill.bus.service import run_service
-from retrofill.bus.topics import WATCHER
+from retrofill.contract.topics import WATCHER
 
 if __name__ == "__main__":
     sys.exit(run_service(WATCHER, WatcherHandler))

@@ -11,11 +11,11 @@ from zoneinfo import ZoneInfo
 import structlog
 
 from deadline_watcher.decide import Row, TaskEnds, scope_of, task_state
+from retrofill.contract.base import Message
+from retrofill.contract.deadlines import DeadlineFacts, DeadlineMissed, DeadlineRecovered, DeadlinesMissed
 from retrofill.domain.alert import Reference
 from retrofill.domain.deadline import Scope
 from retrofill.domain.templates import expand
-from retrofill.messages.base import Message
-from retrofill.messages.deadlines import DeadlineFacts, DeadlineMissed, DeadlineRecovered, DeadlinesMissed
 from retrofill.store.deadlines import BackfillFacts
 
 log = structlog.get_logger(__name__)
@@ -48,22 +48,22 @@ def facts(row: Row, backfill: BackfillFacts, tasks: TaskEnds, detected_at: datet
     }
 
 
-def missed(row: Row, told: Mapping[str, Any]) -> DeadlineMissed:
+def missed(row: Row, fields: Mapping[str, Any]) -> DeadlineMissed:
     """The event of one miss."""
-    return DeadlineMissed(**told, callback=row["callback"])
+    return DeadlineMissed(**fields, callback=row["callback"])
 
 
 def digest(
     window: Mapping[str, Any],
     callback: str | None,
-    told: Sequence[Mapping[str, Any]],
+    fields: Sequence[Mapping[str, Any]],
     count: int,
     now: datetime,
     max_bytes: int,
 ) -> list[DeadlinesMissed]:
     """The event of the ``count`` misses of a window, with the first ones; in several parts where one would not fit
     ``max_bytes``."""
-    parts = list(_parts([DeadlineFacts(**each) for each in told], max_bytes - HEAD_BYTES))
+    parts = list(_parts([DeadlineFacts(**each) for each in fields], max_bytes - HEAD_BYTES))
     return [
         DeadlinesMissed(
             digest_id=window["id"],
@@ -72,7 +72,7 @@ def digest(
             opened_at=window["opened_at"],
             closed_at=now,
             count=count,
-            not_listed=count - len(told),
+            not_listed=count - len(fields),
             part=number,
             parts=len(parts),
             missed=part,
@@ -114,14 +114,14 @@ def recovered(row: Row, at: datetime) -> DeadlineRecovered:
     )
 
 
-def callback(row: Row, told: Mapping[str, Any], event: Message, timezone: str, count: int = 1) -> dict[str, Any]:
+def callback(row: Row, fields: Mapping[str, Any], event: Message, timezone: str, count: int = 1) -> dict[str, Any]:
     """The callback of a miss, or of a digest whose first miss is ``row``."""
     return {
         "deadline_id": row["id"],
         "name": row["callback"],
         "kind": row["callback_kind"],
         "options": row["callback_options"],
-        "kwargs": _expanded(row["kwargs"], _fields(told, timezone, count)),
+        "kwargs": _expanded(row["kwargs"], _fields(fields, timezone, count)),
         "event": event.model_dump(mode="json", by_alias=True, exclude_none=True),
         "pipeline": row["pipeline"],
     }
@@ -136,9 +136,9 @@ def _expanded(kwargs: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str,
         return dict(kwargs)
 
 
-def _fields(told: Mapping[str, Any], timezone: str, count: int) -> dict[str, Any]:
+def _fields(fields: Mapping[str, Any], timezone: str, count: int) -> dict[str, Any]:
     """What the texts in kwargs may refer to; moments are in the pipeline's time zone, as its logical dates are."""
-    local = dict(_local(told, ZoneInfo(timezone)))
+    local = dict(_local(fields, ZoneInfo(timezone)))
     return {
         "deadline.id": local["deadline_id"],
         "deadline.alert": local["alert"],
@@ -161,8 +161,8 @@ def _fields(told: Mapping[str, Any], timezone: str, count: int) -> dict[str, Any
     }
 
 
-def _local(told: Mapping[str, Any], zone: ZoneInfo) -> Iterable[tuple[str, Any]]:
-    for name, value in told.items():
+def _local(fields: Mapping[str, Any], zone: ZoneInfo) -> Iterable[tuple[str, Any]]:
+    for name, value in fields.items():
         if isinstance(value, datetime):
             with suppress(OverflowError):  # at the calendar's edge it stays in UTC
                 value = value.astimezone(zone)

@@ -10,17 +10,17 @@ from deadline_watcher.decide import seconds_to_next
 from deadline_watcher.setaside import SetAside
 from deadline_watcher.verdicts import apply_verdicts, recover
 from deadline_watcher.windows import close_due
-from retrofill.bus import metrics
 from retrofill.bus.faults import Poison
 from retrofill.bus.handler import QuietHandler, Received
+from retrofill.bus.observability import metrics
 from retrofill.bus.service import Context
 from retrofill.bus.transaction import Transaction
-from retrofill.messages.deadlines import DeadlineArmed, DeadlineResolved
+from retrofill.contract.deadlines import DeadlineArmed, DeadlineResolved
 from retrofill.store import deadlines
 
 # What is looked at: the armed deadlines of the shard whose moment came, and with its id one of which it was told.
 DUE = "due"
-TOLD = "told:"
+NAMED = "named:"
 # A walk through the armed deadlines of the shard after it was taken over, window by window, so that others are not kept
 # waiting: what it looks for is decided at its moment anyway.
 LEFT = "left"
@@ -49,7 +49,7 @@ class WatcherHandler(QuietHandler):
         for one in received:
             match one.message:
                 case DeadlineArmed():
-                    tx.look_at(DUE)
+                    tx.schedule_check(DUE)
                 case DeadlineResolved(deadline_id=id):
                     resolved.add(id)
                 case other:
@@ -61,47 +61,51 @@ class WatcherHandler(QuietHandler):
             apply_verdicts(tx, rows)
             self._come_back(tx, resolved - {row["id"] for row in rows})
             # A miss may have opened a digest.
-            tx.look_at(DUE)
+            tx.schedule_check(DUE)
 
-    def look(self, tx: Transaction, key: str) -> None:
-        """Decide on what is due, and find out when the next moment is; or on one of which it was told."""
-        if key.startswith(TOLD):
-            self._look_at_one(tx, int(key.removeprefix(TOLD)))
-            return
-        if key == LEFT:
-            self._look_at_left(tx)
-            return
+    def check(self, tx: Transaction, keys: Sequence[str]) -> None:
+        """One key: what is due, what a former owner left, or a deadline that a message named."""
+        (key,) = keys
+        if key == DUE:
+            self._check_due(tx)
+        elif key == LEFT:
+            self._check_left(tx)
+        else:
+            self._check_one(tx, int(key.removeprefix(NAMED)))
+
+    def _check_due(self, tx: Transaction) -> None:
+        """Decide on what is due, and compute when the next moment is."""
         # First, so that what is missed now opens the next window and does not lengthen one that is over.
         close_due(tx)
-        but = self._set_aside.ids()
-        rows = deadlines.lock_due(tx.conn, tx.partition, but)
+        excluding = self._set_aside.ids()
+        rows = deadlines.lock_due(tx.conn, tx.partition, excluding)
         self._set_aside.judge(tx, rows)
         earliest, now = deadlines.next_moment(tx.conn, tx.partition, self._set_aside.ids())
-        tx.look_at(DUE, seconds_to_next(earliest, now, more=len(rows) >= deadlines.BATCH))
+        tx.schedule_check(DUE, seconds_to_next(earliest, now, more=len(rows) >= deadlines.BATCH))
 
-    def _look_at_left(self, tx: Transaction) -> None:
+    def _check_left(self, tx: Transaction) -> None:
         """A former owner meant to come back to some; they need not wait for a far moment."""
         left, place = deadlines.left_armed(tx.conn, tx.partition, self._left.get(tx.partition, deadlines.START))
         for id in left:
-            tx.look_at(f"{TOLD}{id}")
+            tx.schedule_check(f"{NAMED}{id}")
         if place is None:
             tx.after_commit.append(lambda: self.lost(tx.partition))
         else:
             tx.after_commit.append(lambda: self._left.update({tx.partition: place}))
-            tx.look_at(LEFT, LEFT_SECONDS)
+            tx.schedule_check(LEFT, LEFT_SECONDS)
 
-    def _look_at_one(self, tx: Transaction, id: int) -> None:
+    def _check_one(self, tx: Transaction, id: int) -> None:
         rows = deadlines.lock_named(tx.conn, tx.partition, [id])
         self._set_aside.judge(tx, rows)
         # A miss may have opened a digest.
-        tx.look_at(DUE)
+        tx.schedule_check(DUE)
         if not rows:
             self._come_back(tx, {id})
 
     def _come_back(self, tx: Transaction, ids: Collection[int]) -> None:
         """A late heartbeat locks its run although that has ended: it is no reason to wait for a far moment."""
         for id in deadlines.armed(tx.conn, tx.partition, ids) if ids else ():
-            tx.look_at(f"{TOLD}{id}", AGAIN_SECONDS)
+            tx.schedule_check(f"{NAMED}{id}", AGAIN_SECONDS)
 
     def _count(self) -> dict[str, float]:
         with self._context.engine.connect() as conn:

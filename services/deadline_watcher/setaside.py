@@ -43,7 +43,7 @@ class SetAside:
 
 def _judged(tx: Transaction, rows: Sequence[Row]) -> Exception | None:
     """Judge in a savepoint; what the data itself made impossible, after undoing it. All else is raised."""
-    outgoing, hooks, looks = len(tx.outgoing), len(tx.after_commit), dict(tx.looks)
+    outgoing, hooks, checks = len(tx.outgoing), len(tx.after_commit), dict(tx.checks)
     try:
         with tx.conn.begin_nested():
             apply_verdicts(tx, rows)
@@ -51,6 +51,6 @@ def _judged(tx: Transaction, rows: Sequence[Row]) -> Exception | None:
         if classify(e) is not Fault.POISON:
             raise
         del tx.outgoing[outgoing:], tx.after_commit[hooks:]
-        tx.looks = looks
+        tx.checks = checks
         return e
     return None

@@ -10,14 +10,14 @@ from datetime import datetime
 
 from deadline_watcher import events
 from deadline_watcher.decide import Row, TaskEnds, Verdicts, decide, how_it_ended
-from retrofill.bus import metrics
 from retrofill.bus.crash import crash_point
 from retrofill.bus.faults import Poison
-from retrofill.bus.topics import Topic
+from retrofill.bus.observability import metrics
 from retrofill.bus.transaction import Transaction
+from retrofill.contract.base import Message
+from retrofill.contract.deadlines import CallbackRequested
+from retrofill.contract.topics import Topic
 from retrofill.domain.deadline import DeadlineState, End
-from retrofill.messages.base import Message
-from retrofill.messages.deadlines import CallbackRequested
 from retrofill.store import deadlines, digests
 from retrofill.store.clock import database_now
 from retrofill.store.digests import Kind
@@ -81,13 +81,13 @@ def _miss(tx: Transaction, verdicts: Verdicts, tasks: TaskEnds, now: datetime) -
     backfills = deadlines.backfill_facts(tx.conn, {row["backfill_id"] for row in alone})
     calls = []
     for row in alone:
-        told = events.facts(row, backfills[row["backfill_id"]], tasks, now)
-        event = events.missed(row, told)
+        fields = events.facts(row, backfills[row["backfill_id"]], tasks, now)
+        event = events.missed(row, fields)
         tx.emit(Topic.DEADLINE_MISSED, row["id"], event)
         if row["id"] in verdicts.recovered:
             tx.emit(Topic.DEADLINE_MISSED, row["id"], events.recovered(row, verdicts.recovered[row["id"]]))
         if row["callback"] is not None:
-            calls.append(events.callback(row, told, event, backfills[row["backfill_id"]].timezone))
+            calls.append(events.callback(row, fields, event, backfills[row["backfill_id"]].timezone))
     call(tx, calls)
     crash_point("deadline:miss-written")
     tx.after_commit.append(lambda: crash_point("deadline:miss-committed"))
@@ -124,6 +124,6 @@ def _join_digests(tx: Transaction, missed: Sequence[Row]) -> dict[int, int]:
 
 def kind_of(row: Row) -> Kind:
     """Which misses may share a digest with this one: those that are told and called alike."""
-    told = [row[name] for name in ("callback", "callback_kind", "callback_options", "kwargs", "digest_seconds")]
-    target = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:32]
+    fields = [row[name] for name in ("callback", "callback_kind", "callback_options", "kwargs", "digest_seconds")]
+    target = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:32]
     return Kind(row["pipeline"], row["alert"], target, row["digest_seconds"])

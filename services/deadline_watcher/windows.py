@@ -6,8 +6,8 @@ from sqlalchemy import RowMapping
 
 from deadline_watcher import events
 from deadline_watcher.verdicts import call, task_ends
-from retrofill.bus.topics import Topic
 from retrofill.bus.transaction import Transaction
+from retrofill.contract.topics import Topic
 from retrofill.store import deadlines, digests
 from retrofill.store.clock import database_now
 
@@ -29,15 +29,15 @@ def _close(tx: Transaction, window: RowMapping) -> None:
     rows = deadlines.of_digest(tx.conn, window["id"], LISTED)
     tasks = task_ends(tx, rows)
     backfills = deadlines.backfill_facts(tx.conn, {row["backfill_id"] for row in rows})
-    told = [
+    fields = [
         events.facts(row, backfills[row["backfill_id"]], tasks, row["decided_at"])
         | {"recovered_at": row["recovered_at"]}
         for row in rows
     ]
     lead = rows[0]
-    parts = events.digest(dict(window), lead["callback"], told, count, now, tx.max_message_bytes)
+    parts = events.digest(dict(window), lead["callback"], fields, count, now, tx.max_message_bytes)
     for part in parts:
         tx.emit(Topic.DEADLINE_MISSED, window["id"], part)
     if lead["callback"] is not None:
         timezone = backfills[lead["backfill_id"]].timezone
-        call(tx, [events.callback(lead, told[0], parts[0], timezone, count)])
+        call(tx, [events.callback(lead, fields[0], parts[0], timezone, count)])

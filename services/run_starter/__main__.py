@@ -3,7 +3,7 @@
 import sys
 
 from retrofill.bus.service import run_service
-from retrofill.bus.topics import RUN_STARTER
+from retrofill.contract.topics import RUN_STARTER
 from run_starter.handler import CHANNELS, StarterHandler
 
 if __name__ == "__main__":

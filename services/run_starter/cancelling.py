@@ -5,10 +5,10 @@ from __future__ import annotations
 from sqlalchemy import RowMapping
 
 from retrofill.bus.faults import Conflict
-from retrofill.bus.topics import Topic
 from retrofill.bus.transaction import Transaction
+from retrofill.contract.runs import RunCancelled
+from retrofill.contract.topics import Topic
 from retrofill.domain.run import RunState
-from retrofill.messages.runs import RunCancelled
 from retrofill.store import runs as store
 from retrofill.store.claims import next_queued
 from retrofill.store.clock import database_now
@@ -25,10 +25,12 @@ def cancel(tx: Transaction, row: RowMapping) -> None:
     store.lock(tx.conn, [each["id"] for each in queued])
     now = database_now(tx.conn)
     given = [{"id": each["id"], "attempt": each["attempt"]} for each in queued]
-    if store.move(tx.conn, RunState.CANCELLED, given, {"finished_at": now}, frm=[RunState.QUEUED]) != len(given):
+    if store.move(tx.conn, RunState.CANCELLED, given, {"finished_at": now}, from_states=[RunState.QUEUED]) != len(
+        given
+    ):
         raise Conflict("a queued run was taken by somebody else")
     for each in queued:
         tx.emit(Topic.RUN_EVENTS, row["id"], RunCancelled(**facts(each, row["pipeline"], now)))
     resolve_deadlines(tx, [each["id"] for each in queued])
     if len(queued) == CANCEL_CHUNK:
-        tx.look_at(f"b:{row['id']}")
+        tx.schedule_check(f"b:{row['id']}")

@@ -9,9 +9,9 @@ from datetime import timedelta
 
 from sqlalchemy import RowMapping
 
-from retrofill.bus import metrics
 from retrofill.bus.crash import crash_point
 from retrofill.bus.faults import Conflict
+from retrofill.bus.observability import metrics
 from retrofill.bus.transaction import Transaction
 from retrofill.domain.backfill import BackfillState
 from retrofill.domain.run import RunState
@@ -73,7 +73,7 @@ class Claims:
         """Who gets the next driver: those with the fewest live runs, of these the ones that have waited longest."""
         return sorted(self.of(partition).starving, key=self.rank)[:STARVING_AT_ONCE]
 
-    def look(self, tx: Transaction, ids: Sequence[str], numbers: Sequence[int] = ()) -> None:
+    def check(self, tx: Transaction, ids: Sequence[str], numbers: Sequence[int] = ()) -> None:
         """Look at backfills by id, and at what waits for slots of pipelines by number, without waiting for anybody's lock.
 
         As many statements for many as for one, and for a pipeline of which a thousand backfills wait as for one of which one
@@ -102,7 +102,7 @@ class Claims:
         if free > 0 and memory.starving:
             # Whom the driver was for did not need it.
             for key in self.starving(tx.partition):
-                tx.look_at(key)
+                tx.schedule_check(key)
 
     def _put_off(self, tx: Transaction, locked: Sequence[str]) -> None:
         """Somebody else has these rows; those of them that are not over are looked at again soon."""
@@ -110,7 +110,7 @@ class Claims:
             return
         metrics.CLAIMS_PUT_OFF.labels("backfill_locked").inc(len(locked))
         for id in backfills.still_active(tx.conn, locked):
-            tx.look_at(backfill_key(id), AGAIN_SECONDS)
+            tx.schedule_check(backfill_key(id), AGAIN_SECONDS)
 
     def _starve(self, memory: Memory, numbers: Mapping[int, None] | Sequence[int]) -> None:
         metrics.CLAIMS_PUT_OFF.labels("no_driver").inc(len(numbers))
@@ -143,7 +143,7 @@ class Claims:
         if launches:
             self.leases.renewed(tx.partition, chosen)
             tx.after_commit.append(lambda: self.launching.hand_over(launches))
-            tx.look_at(LOOK, lease)
+            tx.schedule_check(LOOK, lease)
         return len(launches)
 
     def _start(
@@ -153,7 +153,7 @@ class Claims:
         limits = store.lock_pipelines(tx.conn, numbers)
         for no in set(numbers) - limits.keys():
             metrics.CLAIMS_PUT_OFF.labels("pipeline_locked").inc()
-            tx.look_at(pipeline_key(no), AGAIN_SECONDS)
+            tx.schedule_check(pipeline_key(no), AGAIN_SECONDS)
         taken = store.taken_slots(tx.conn, limits) if limits else {}
         room = {no: limits[no] - len(taken[no].pipeline_slots) for no in limits}
         self._poll(tx, [no for no in room if room[no] <= 0])
@@ -196,7 +196,7 @@ class Claims:
         for each in mine:
             if each.id not in rows:
                 metrics.CLAIMS_PUT_OFF.labels("backfill_locked").inc()
-                tx.look_at(pipeline_key(each.pipeline_no), AGAIN_SECONDS)
+                tx.schedule_check(pipeline_key(each.pipeline_no), AGAIN_SECONDS)
         readable = self.launching.definitions.of(tx.conn, [each.id for each in mine if each.id in rows])
         ordered = sorted(mine, key=lambda each: (each.requested_at, each.id))
         # Read before it was locked: it may have been paused in between.
@@ -226,7 +226,7 @@ class Claims:
             if no not in memory.yielding_since:
                 tx.notify(runs.SLOT_CHANNEL, [no])
             since = memory.yielding_since.setdefault(no, now)
-            tx.look_at(pipeline_key(no), max(AGAIN_SECONDS, since + YIELD_SECONDS - now))
+            tx.schedule_check(pipeline_key(no), max(AGAIN_SECONDS, since + YIELD_SECONDS - now))
         for no in pipelines:
             self.fewest.pop(no, None)
         for each in candidates:
@@ -239,7 +239,7 @@ class Claims:
         """All slots of these are taken. A notification tells when one is free; this is the poll behind it."""
         for no in full:
             metrics.CLAIMS_PUT_OFF.labels("limit").inc()
-            tx.look_at(pipeline_key(no), POLL_SECONDS)
+            tx.schedule_check(pipeline_key(no), POLL_SECONDS)
 
     def _claim(self, tx: Transaction, rows: Mapping[str, RowMapping], shares: Shares) -> int:
         """Start as many runs as there are slots for; how many that were."""
@@ -254,7 +254,7 @@ class Claims:
         for id, slots in shares.slots.items():
             if len(queued.get(id, ())) < len(slots):
                 # It had fewer runs left than slots: another one may use the rest.
-                tx.look_at(pipeline_key(rows[id]["pipeline_no"]))
+                tx.schedule_check(pipeline_key(rows[id]["pipeline_no"]))
         self._write(tx, wanted)
         return len(wanted)
 
@@ -278,7 +278,7 @@ class Claims:
             "lease_seconds": lease,
             "host": self.instance,
         }
-        if runs.move(tx.conn, RunState.STARTING, given, values, frm=[RunState.QUEUED]) != len(given):
+        if runs.move(tx.conn, RunState.STARTING, given, values, from_states=[RunState.QUEUED]) != len(given):
             raise Conflict("a queued run was taken by somebody else")
         crash_point("claim:written")
         launches = [
@@ -292,7 +292,7 @@ class Claims:
         )
         self.leases.renewed(tx.partition, [each.run_id for each in launches])
         tx.after_commit.append(lambda: self._launch(launches))
-        tx.look_at(LOOK, lease)
+        tx.schedule_check(LOOK, lease)
 
     def _launch(self, launches: Sequence[Launch]) -> None:
         metrics.RUNS_CLAIMED.inc(len(launches))

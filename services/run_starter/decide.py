@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from retrofill.contract.runs import ErrorInfo, Report, RunHeartbeat, RunReported, RunStaged, TaskReported
 from retrofill.domain.run import LIVE, RunState, after_loss
 from retrofill.domain.task_run import MACHINE as TASK_MACHINE
 from retrofill.domain.task_run import TaskState
-from retrofill.messages.runs import ErrorInfo, Report, RunHeartbeat, RunReported, RunStaged, TaskReported
 from run_starter.losses import UNKNOWN, Losses, and_one_more, failure
 
 # reports
@@ -53,7 +53,7 @@ class TaskStep:
     run_id: int
     attempt: int
     task: str
-    frm: TaskState
+    from_state: TaskState
     to: TaskState
     try_number: int
     error: ErrorInfo | None
@@ -151,24 +151,26 @@ def lose(row: RunRow, sofar: RunOutcome, max_lost_attempts: int, *, counted: boo
 
 def _fold_task(report: TaskReported, states: dict[TaskKey, TaskState], outcome: Outcome) -> None:
     key = (report.run_id, report.attempt, report.task)
-    frm = states.get(key)
-    if frm is None:
+    from_state = states.get(key)
+    if from_state is None:
         outcome.ignored.append((report, f"the run has no task {report.task!r}"))
         return
     # A driver need not say that a task is queued before it says that it runs.
     path = (
         [TaskState.QUEUED, report.state]
-        if (frm, report.state) == (TaskState.NONE, TaskState.RUNNING)
+        if (from_state, report.state) == (TaskState.NONE, TaskState.RUNNING)
         else [report.state]
     )
     for to in path:
-        if not TASK_MACHINE.allows(frm, to):
+        if not TASK_MACHINE.allows(from_state, to):
             # A task that is running, succeeded or failed is never overwritten by a skip.
-            outcome.ignored.append((report, f"the task is {frm}"))
+            outcome.ignored.append((report, f"the task is {from_state}"))
             return
         last = to is path[-1]
         error = report.error if last else None
         outcome.tasks.append(
-            TaskStep(report.run_id, report.attempt, report.task, frm, to, report.try_number, error, announce=last)
+            TaskStep(
+                report.run_id, report.attempt, report.task, from_state, to, report.try_number, error, announce=last
+            )
         )
-        frm = states[key] = to
+        from_state = states[key] = to

@@ -9,15 +9,10 @@ from typing import Any
 
 from sqlalchemy import RowMapping, func
 
-from retrofill.bus import metrics
-from retrofill.bus.arming import resolve
 from retrofill.bus.faults import Conflict
-from retrofill.bus.topics import Topic
+from retrofill.bus.observability import metrics
 from retrofill.bus.transaction import Transaction
-from retrofill.domain.run import LIVE, MACHINE, RunState
-from retrofill.domain.task_run import MACHINE as TASK_MACHINE
-from retrofill.domain.task_run import TaskState
-from retrofill.messages.runs import (
+from retrofill.contract.runs import (
     RunAttemptLost,
     RunCancelled,
     RunEvent,
@@ -27,7 +22,12 @@ from retrofill.messages.runs import (
     RunSucceeded,
     TaskStateChanged,
 )
-from retrofill.messages.states import IntervalStateChanged, interval_key
+from retrofill.contract.states import IntervalStateChanged, interval_key
+from retrofill.contract.topics import Topic
+from retrofill.deadlines.arming import resolve
+from retrofill.domain.run import LIVE, MACHINE, RunState
+from retrofill.domain.task_run import MACHINE as TASK_MACHINE
+from retrofill.domain.task_run import TaskState
 from retrofill.store import deadlines
 from retrofill.store import runs as store
 from retrofill.store.tables import run, task_run
@@ -62,14 +62,18 @@ def write_starts(
     starting = [rows[id] for id, outcome in outcomes.items() if outcome.starts]
     _landed(
         store.move(
-            tx.conn, S.RUNNING, _keys(starting), {"started_at": func.coalesce(run.c.started_at, now)}, frm=[S.STARTING]
+            tx.conn,
+            S.RUNNING,
+            _keys(starting),
+            {"started_at": func.coalesce(run.c.started_at, now)},
+            from_states=[S.STARTING],
         ),
         starting,
     )
     for row in starting:
-        told = facts(row, pipelines[row["backfill_id"]], now)
-        tx.emit(Topic.RUN_EVENTS, row["backfill_id"], RunStarted(**told, code_sha256=row["code_sha256"]))
-        _tell_state(tx, told, S.RUNNING)
+        fields = facts(row, pipelines[row["backfill_id"]], now)
+        tx.emit(Topic.RUN_EVENTS, row["backfill_id"], RunStarted(**fields, code_sha256=row["code_sha256"]))
+        _tell_state(tx, fields, S.RUNNING)
 
 
 def write_stages(
@@ -85,10 +89,10 @@ def write_stages(
         {**key, "outputs": {"folders": list(o.stages)}}
         for (_, o), key in zip(staging, _keys([r for r, _ in staging]), strict=True)
     ]
-    _landed(store.move(tx.conn, S.PUBLISHING, given, {}, frm=[S.RUNNING]), staging)
+    _landed(store.move(tx.conn, S.PUBLISHING, given, {}, from_states=[S.RUNNING]), staging)
     for row, outcome in staging:
-        told = facts(row, pipelines[row["backfill_id"]], now)
-        tell_publishing(tx, told, outcome.stages, row["publication"])
+        fields = facts(row, pipelines[row["backfill_id"]], now)
+        tell_publishing(tx, fields, outcome.stages, row["publication"])
     tx.notify(store.RUN_CHANNEL, [row["id"] for row, _ in staging])
     orphans = [rows[id] for id, outcome in outcomes.items() if outcome.orphaned]
     lost = [
@@ -99,15 +103,17 @@ def write_stages(
     if store.orphan(tx.conn, lost) != len(orphans):
         raise Conflict("a publishing run was changed by somebody else")
     for row in orphans:
-        tx.look_at(f"b:{row['backfill_id']}")
+        tx.schedule_check(f"b:{row['backfill_id']}")
 
 
-def tell_publishing(tx: Transaction, told: dict[str, Any], outputs: Sequence[str], publication: int) -> None:
+def tell_publishing(tx: Transaction, fields: dict[str, Any], outputs: Sequence[str], publication: int) -> None:
     """The run's output is being published, by its own driver or by the next one."""
     tx.emit(
-        Topic.RUN_EVENTS, told["backfill_id"], RunPublishing(**told, outputs=tuple(outputs), publication=publication)
+        Topic.RUN_EVENTS,
+        fields["backfill_id"],
+        RunPublishing(**fields, outputs=tuple(outputs), publication=publication),
     )
-    _tell_state(tx, told, S.PUBLISHING)
+    _tell_state(tx, fields, S.PUBLISHING)
 
 
 def write_tasks(
@@ -179,16 +185,16 @@ def write_ends(
         tx.emit(Topic.RUN_EVENTS, row["backfill_id"], _event(row, outcome, pipeline, now))
         assert outcome.ends is not None
         _tell_state(tx, facts(row, pipeline, now), outcome.ends)
-        tx.look_at(f"b:{row['backfill_id']}")
+        tx.schedule_check(f"b:{row['backfill_id']}")
     tx.after_commit.append(lambda: _count(outcome.ends for _, outcome in ending))
     resolve_deadlines(tx, [row["id"] for row, outcome in ending if outcome.ends != S.QUEUED])
     tx.notify(store.SLOT_CHANNEL, {row["pipeline_no"] for row, _ in ending})
 
 
-def _tell_state(tx: Transaction, told: dict[str, Any], state: RunState) -> None:
+def _tell_state(tx: Transaction, fields: dict[str, Any], state: RunState) -> None:
     """How the interval stands, for those who replay ``interval-states``. What was never started has no record there."""
-    key = interval_key(told["pipeline"], told["interval_start"])
-    tx.emit(Topic.INTERVAL_STATES, key, IntervalStateChanged.model_validate({**told, "state": str(state)}))
+    key = interval_key(fields["pipeline"], fields["interval_start"])
+    tx.emit(Topic.INTERVAL_STATES, key, IntervalStateChanged.model_validate({**fields, "state": str(state)}))
 
 
 def _count(states: Iterable[RunState | None]) -> None:
@@ -213,18 +219,18 @@ def _write_end(tx: Transaction, to: RunState, ending: Sequence[tuple[RowMapping,
         for row, outcome in ending
     ]
     values = {**store.NOT_LIVE, "finished_at": None if to == S.QUEUED else now}
-    frm = [state for state in LIVE if MACHINE.allows(state, to)]
-    _landed(store.move(tx.conn, to, given, values, frm=frm), ending)
+    from_states = [state for state in LIVE if MACHINE.allows(state, to)]
+    _landed(store.move(tx.conn, to, given, values, from_states=from_states), ending)
 
 
 def _event(row: RowMapping, outcome: RunOutcome, pipeline: str, now: datetime) -> RunEvent:
     assert outcome.ends is not None
-    told = facts(row, pipeline, now)
+    fields = facts(row, pipeline, now)
     if outcome.ends == S.QUEUED:
-        return RunAttemptLost(**told, state=outcome.ends, error=outcome.loss)
+        return RunAttemptLost(**fields, state=outcome.ends, error=outcome.loss)
     if outcome.ends == S.FAILED:
-        return RunFailed(**told, error=outcome.error)
-    return _EVENTS[outcome.ends](**told)
+        return RunFailed(**fields, error=outcome.error)
+    return _EVENTS[outcome.ends](**fields)
 
 
 def _keys(rows: Sequence[RowMapping]) -> list[dict[str, Any]]:

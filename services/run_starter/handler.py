@@ -6,21 +6,21 @@ from collections.abc import Mapping, Sequence
 
 from sqlalchemy import Connection
 
-from retrofill.bus import metrics
 from retrofill.bus.clients import producer
 from retrofill.bus.faults import Poison
 from retrofill.bus.handler import QuietHandler, Received
-from retrofill.bus.rechecks import ALL_ACTIVE, ALL_NOW, EVERY_SECONDS, look_at_all_active
+from retrofill.bus.observability import metrics
 from retrofill.bus.service import Context
-from retrofill.bus.topics import Topic
 from retrofill.bus.transaction import Transaction
-from retrofill.domain.backfill import BackfillState
-from retrofill.messages.backfills import (
+from retrofill.bus.worker.rechecks import ALL_ACTIVE, ALL_NOW, EVERY_SECONDS, check_all_active
+from retrofill.contract.backfills import (
     BackfillCancelling,
     BackfillEvent,
     BackfillPlanned,
     BackfillResumed,
 )
+from retrofill.contract.topics import Topic
+from retrofill.domain.backfill import BackfillState
 from retrofill.store import backfills
 from retrofill.store import runs as store
 from run_starter.claims import Claims
@@ -35,7 +35,7 @@ from run_starter.reports import handle_reports
 
 DRIVER_FREE = "driver_free"
 CHANNELS = (store.RUN_CHANNEL, store.SLOT_CHANNEL)
-_TO_LOOK_AT = (BackfillPlanned, BackfillResumed, BackfillCancelling)
+_TO_CHECK = (BackfillPlanned, BackfillResumed, BackfillCancelling)
 # Looks with a transaction of their own.
 ALONE = (LOOK, ALL_ACTIVE, ALL_NOW)
 
@@ -60,7 +60,7 @@ class StarterHandler(QuietHandler):
         self._leases = Leases(
             context.topic_ids.ends, self._definitions, settings.max_lost_attempts, settings.lease_seconds
         )
-        launching = Launching(self._executor, self._definitions, settings.lease_seconds, launched=self._watch.poke)
+        launching = Launching(self._executor, self._definitions, settings.lease_seconds, launched=self._watch.wake)
         self._claims = Claims(launching, self._leases, context.instance)
         metrics.register(
             metrics.Polled("retrofill_runs", "Runs that have not ended, of all backfills", "state", self._runs)
@@ -97,27 +97,23 @@ class StarterHandler(QuietHandler):
     def _hint(self, tx: Transaction, one: Received) -> None:
         match one.message:
             case BackfillEvent(backfill_id=id):
-                if isinstance(one.message, _TO_LOOK_AT):
-                    tx.look_at(backfill_key(id))
+                if isinstance(one.message, _TO_CHECK):
+                    tx.schedule_check(backfill_key(id))
             case other:
                 raise Poison(f"a {type(other).__name__} does not belong on {one.record.topic}")
 
-    def look(self, tx: Transaction, key: str) -> None:
-        """One key, as ``look_at_all`` has them."""
-        self.look_at_all(tx, [key])
-
-    def look_at_all(self, tx: Transaction, keys: Sequence[str]) -> None:
+    def check(self, tx: Transaction, keys: Sequence[str]) -> None:
         """The leases of the shard, all its active backfills, or some backfills and pipelines."""
         if LOOK in keys:
-            self._leases.look(tx)
+            self._leases.check(tx)
         for key in (ALL_ACTIVE, ALL_NOW):
             if key in keys:
-                look_at_all_active(tx, key, self._to_look_at(tx))
+                check_all_active(tx, key, self._to_check(tx))
         ids, numbers = backfills_in(keys), pipelines_in(keys)
         if ids or numbers:
-            self._claims.look(tx, ids, numbers)
+            self._claims.check(tx, ids, numbers)
 
-    def _to_look_at(self, tx: Transaction) -> list[str]:
+    def _to_check(self, tx: Transaction) -> list[str]:
         """The leases, and whatever of the shard a lost hint may have been about: as few keys as say it all."""
         active = backfills.active(tx.conn, tx.partition)
         one_by_one = {each.id for each in active if each.state == BackfillState.CANCELLING}
@@ -125,13 +121,11 @@ class StarterHandler(QuietHandler):
         numbers = dict.fromkeys(each.pipeline_no for each in active if each.state == BackfillState.RUNNING)
         return [LOOK, *map(backfill_key, sorted(one_by_one)), *map(pipeline_key, numbers)]
 
-    def rank(self, keys: Sequence[str]) -> Sequence[str]:
-        """Leases first, then whatever leads to the backfills with the fewest live runs."""
-        return sorted(keys, key=lambda key: -1 if key in ALONE else self._claims.rank(key))
-
-    def together(self, keys: Sequence[str]) -> Sequence[Sequence[str]]:
-        """The leases alone: their transaction locks runs, which come after backfills. All backfills and pipelines together."""
-        others = [key for key in keys if key not in ALONE]
+    def group(self, keys: Sequence[str]) -> Sequence[Sequence[str]]:
+        """Leases first and alone: their transaction locks runs, which come after backfills. Then all backfills and pipelines
+        together, those with the fewest live runs first.
+        """
+        others = sorted((key for key in keys if key not in ALONE), key=self._claims.rank)
         return [*([key] for key in keys if key in ALONE), *([others] if others else [])]
 
     def taken(self, conn: Connection, partition: int) -> Mapping[str, float]:
@@ -148,19 +142,19 @@ class StarterHandler(QuietHandler):
     def notified(self, channel: str, payload: str, partitions: Sequence[int]) -> Mapping[int, Mapping[str, float]]:
         """A driver is free, a slot of a pipeline is free, or a hosted run changed."""
         if channel in ("", store.RUN_CHANNEL):
-            self._watch.poke()
-            self.host.poke()
+            self._watch.wake()
+            self.host.wake()
         if channel == store.RUN_CHANNEL:
             return {}
         if channel == "":
             return {partition: {ALL_NOW: 0.0} for partition in partitions}
-        looks: dict[int, list[str]] = {}
+        checks: dict[int, list[str]] = {}
         for partition in partitions:
             if channel == DRIVER_FREE:
-                looks[partition] = self._claims.starving(partition)
+                checks[partition] = self._claims.starving(partition)
             elif payload.isdigit() and int(payload) in self._claims.of(partition).pipelines:
-                looks[partition] = [pipeline_key(int(payload))]
-        return {partition: dict.fromkeys(keys, 0.0) for partition, keys in looks.items()}
+                checks[partition] = [pipeline_key(int(payload))]
+        return {partition: dict.fromkeys(keys, 0.0) for partition, keys in checks.items()}
 
     def read_to(self, partition: int, ends: Mapping[str, int]) -> None:
         """So far the reports have been handled."""

@@ -12,10 +12,10 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from retrofill.bus.envelope import headers_of, wire_headers
-from retrofill.bus.partitioning import partition_of
-from retrofill.bus.topics import RUN_STARTER, Topic
+from retrofill.contract.partitioning import partition_of
+from retrofill.contract.runs import ErrorInfo, RunReported
+from retrofill.contract.topics import RUN_STARTER, Topic
 from retrofill.errors import first_line
-from retrofill.messages.runs import ErrorInfo, RunReported
 from retrofill.store import runs as store
 from run_starter.executors import Executor, Launch
 
@@ -77,7 +77,7 @@ class DriverHost:
         with self._changed:
             self._changed.wait_for(lambda: self._changes != seen, POLL_SECONDS)
 
-    def poke(self) -> None:
+    def wake(self) -> None:
         """A run may have changed."""
         with self._changed:
             self._changes += 1
@@ -137,7 +137,7 @@ class DriverHost:
     def closing(self) -> None:
         """Drivers that end from now on are released: this replica stops, and that is no fault of theirs."""
         self._closing = True
-        self.poke()
+        self.wake()
 
     def close(self) -> None:
         """Deliver what was reported."""
@@ -151,23 +151,23 @@ class Watch(threading.Thread):
         super().__init__(name="watch", daemon=True)
         self._engine = engine
         self._executor = executor
-        self._poked = threading.Event()
+        self._woken = threading.Event()
         self._stopping = threading.Event()
 
-    def poke(self) -> None:
+    def wake(self) -> None:
         """A run may have changed, or one was launched."""
-        self._poked.set()
+        self._woken.set()
 
     def stop(self) -> None:
         """End the thread."""
         self._stopping.set()
-        self._poked.set()
+        self._woken.set()
 
     def run(self) -> None:
         """Look when poked, and every second while drivers are hosted."""
         while not self._stopping.is_set():
-            self._poked.wait(POLL_SECONDS if self._executor.hosted() else None)
-            self._poked.clear()
+            self._woken.wait(POLL_SECONDS if self._executor.hosted() else None)
+            self._woken.clear()
             hosted = self._executor.hosted()
             if not hosted:
                 continue

@@ -17,8 +17,8 @@ from confluent_kafka import KafkaException
 
 from retrofill.bus.crash import crash_point
 from retrofill.bus.takeover import Ends
-from retrofill.bus.topics import Topic
 from retrofill.bus.transaction import Transaction
+from retrofill.contract.topics import Topic
 from retrofill.domain.run import LIVE
 from retrofill.store import runs as store
 from retrofill.store.clock import database_now
@@ -74,7 +74,7 @@ class Leases:
         for remembered in (self.asked, self.read, self.taken_at, self.renewed_at):
             remembered.pop(partition, None)
 
-    def look(self, tx: Transaction) -> None:
+    def check(self, tx: Transaction) -> None:
         """End the leases that are known to be over; ask about those that seem to be."""
         shard = tx.partition
         asked = self.asked.get(shard)
@@ -93,13 +93,13 @@ class Leases:
             for lease in leases
         )
         if remaining > 0:
-            tx.look_at(LOOK, remaining + 0.05)
+            tx.schedule_check(LOOK, remaining + 0.05)
         elif asked is None:
             # The broker is asked after this transaction: nobody waits for it inside one.
             tx.after_commit.append(lambda: self._ask(shard, now))
-            tx.look_at(LOOK, WAIT_FOR_END_SECONDS)
+            tx.schedule_check(LOOK, WAIT_FOR_END_SECONDS)
         else:
-            tx.look_at(LOOK, WAIT_FOR_END_SECONDS)
+            tx.schedule_check(LOOK, WAIT_FOR_END_SECONDS)
 
     def _remaining(self, shard: int, run_id: int, seconds: float | None) -> float:
         """Seconds that a lease still lasts by our own clock."""

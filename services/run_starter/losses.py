@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
 
-from retrofill.messages.runs import ErrorInfo
+from retrofill.contract.runs import ErrorInfo
 
 KEPT = 10
 REASON_CHARS = 300
@@ -44,13 +44,14 @@ def and_one_more(losses: Losses, attempt: int, error: ErrorInfo) -> Losses:
 def failure(losses: Losses, count: int) -> ErrorInfo:
     """The error of a run that fails because it lost ``count`` drivers, with the reason of each that is kept."""
     reasons = (
-        _told([loss.attempt for loss in same], reason) for reason, same in groupby(losses, lambda loss: loss.reason)
+        _fields_of([loss.attempt for loss in same], reason)
+        for reason, same in groupby(losses, lambda loss: loss.reason)
     )
     times = "once" if count == 1 else f"{count} times"
     message = f"the driver was lost {times}: {'; '.join(reasons)}"
     return ErrorInfo(type="DriverLost", message=message[:4000])
 
 
-def _told(attempts: Sequence[int], reason: str) -> str:
+def _fields_of(attempts: Sequence[int], reason: str) -> str:
     first, last = attempts[0], attempts[-1]
     return f"attempt {first}: {reason}" if first == last else f"attempts {first} to {last}: {reason}"

@@ -8,17 +8,17 @@ from datetime import timedelta
 import structlog
 from sqlalchemy import RowMapping
 
-from retrofill.bus import metrics
 from retrofill.bus.crash import crash_point
 from retrofill.bus.faults import Poison
 from retrofill.bus.handler import Received
+from retrofill.bus.observability import metrics
 from retrofill.bus.transaction import Transaction
+from retrofill.contract.runs import Report, TaskReported
 from retrofill.domain.run import RunState
 from retrofill.domain.task_run import TaskState
-from retrofill.messages.runs import Report, TaskReported
 from retrofill.store import runs as store
 from retrofill.store.clock import database_now
-from run_starter.arming import Starts
+from run_starter.alerts import Starts
 from run_starter.decide import RunRow, fold
 from run_starter.definitions import Definitions
 from run_starter.endings import write_ends, write_stages, write_starts, write_tasks

@@ -18,3 +18,18 @@ def kind_and_line(error: BaseException) -> str:
     line = first_line(cause)
     name = type(cause).__name__
     return line if line == name else f"{name}: {line}"
+
+
+class UserError(Exception):
+    """What went wrong and what to do about it, in one line. Every front end shows it as it is; nothing was changed."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))
+
+
+class WrongUsage(UserError):
+    """An argument that is invalid whatever the state of the installation."""
+
+
+class Interrupted(UserError):
+    """Somebody stopped waiting; what was asked for goes on."""

@@ -282,7 +282,7 @@ class Settings(BaseSettings):
         return secret.get_secret_value()
 
     def kafka_user(self, who: str) -> str:
-        """Kafka's name for a service, or for another of those in ``retrofill.bus.access``."""
+        """Kafka's name for a service, or for another of those in ``retrofill.admin.access``."""
         return self.kafka_users.get(who, f"{self.topic_prefix}{who}")
 
     def acting_as(self, who: str) -> Settings:

@@ -253,8 +253,8 @@ def test_what_the_readme_does_with_kcat(user: User) -> None:
     ask, read = script.split("kcat -C")
     subprocess.run(["sh", "-ec", ask], check=True, timeout=60)
     until(lambda: any(b["id"] == "by-hand" for b in user.json("backfill", "list")), "it is planned")
-    told = subprocess.run(["sh", "-ec", f"kcat -C{read}"], capture_output=True, text=True, check=True, timeout=60)
-    assert any(line.startswith("by-hand ") and "BackfillPlanned" in line for line in told.stdout.splitlines())
+    fields = subprocess.run(["sh", "-ec", f"kcat -C{read}"], capture_output=True, text=True, check=True, timeout=60)
+    assert any(line.startswith("by-hand ") and "BackfillPlanned" in line for line in fields.stdout.splitlines())
 
 
 # Those that go on until Ctrl-C, and those that end or undo what this module shares; each has tests of its own.

@@ -13,7 +13,7 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
-from retrofill.bus.topics import Topic
+from retrofill.contract.topics import Topic
 from retrofill.stack.layout import POSTGRES
 from tests.chaos.history import Wish
 from tests.chaos.overload import FAR

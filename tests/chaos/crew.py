@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping
 from typing import Self
 
-from retrofill.bus.topics import SERVICES
+from retrofill.contract.topics import SERVICES
 from tests.support.installation import Installation, Replica
 
 WATCH_SECONDS = 0.1

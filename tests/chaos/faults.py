@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from retrofill.bus.topics import SERVICES
+from retrofill.contract.topics import SERVICES
 from tests.chaos.stage import Stage
 from tests.support.installation import Replica, until
 

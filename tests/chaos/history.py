@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
-from retrofill.bus.topics import SERVICES, Topic
+from retrofill.contract.topics import SERVICES, Topic
 from retrofill.store.tables import SERVICE_TABLES
 from tests.chaos import audit
 from tests.chaos.work import PART, label

@@ -6,7 +6,7 @@ import sys
 from functools import partial
 
 from retrofill.bus.service import run_service
-from retrofill.bus.topics import RUN_STARTER
+from retrofill.contract.topics import RUN_STARTER
 from run_starter.executors import build
 from run_starter.executors.local_pool import LocalPool
 from run_starter.handler import CHANNELS, StarterHandler

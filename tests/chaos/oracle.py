@@ -50,7 +50,7 @@ BY_CLOCK = {
     "events_are_in_order",
 }
 # Of one promise no more than so many breaches are told.
-TOLD = 5
+NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -63,15 +63,15 @@ class Violation:
 
 def check(history: History, promises: Iterable[str] = PROMISES) -> list[Violation]:
     """All breaches, of these promises."""
-    left_out = BY_CLOCK if history.clock_slack else set()
-    return [Violation(name, what) for name in promises if name not in left_out for what in PROMISES[name](history)]
+    skipped = BY_CLOCK if history.clock_slack else set()
+    return [Violation(name, what) for name in promises if name not in skipped for what in PROMISES[name](history)]
 
 
-def told(violations: list[Violation]) -> str:
+def fields(violations: list[Violation]) -> str:
     """For people: the first few of each promise."""
     counts = Counter(each.promise for each in violations)
     lines = []
     for promise, count in counts.items():
         lines.append(f"{promise}: {count}")
-        lines += [f"  {each.what}" for each in violations if each.promise == promise][:TOLD]
+        lines += [f"  {each.what}" for each in violations if each.promise == promise][:NAMED]
     return "\n".join(lines)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import date, timedelta
 
-from retrofill.bus.topics import Topic
-from retrofill.messages.backfills import BackfillCancelRequested
+from retrofill.contract.backfills import BackfillCancelRequested
+from retrofill.contract.topics import Topic
 from tests.chaos import work
 from tests.chaos.history import Wish
 from tests.chaos.memory import Memory

@@ -11,9 +11,9 @@ COMMON = (
     "batch:begun",
     "batch:before-commit",
     "batch:committed",
-    "look:begun",
-    "look:before-commit",
-    "look:committed",
+    "check:begun",
+    "check:before-commit",
+    "check:committed",
     "outbox:written",
     "relay:epoch-taken",
     "relay:fenced",
@@ -54,7 +54,7 @@ OWN: dict[str, tuple[str, ...]] = {
 }
 POINTS = {service: (*COMMON, *own) for service, own in OWN.items()}
 # Passed often enough that a later pass is reached, too.
-OFTEN = ("batch:", "look:", "outbox:", "relay:numbered", "relay:published", "relay:deleted", "claim:", "report:")
+OFTEN = ("batch:", "check:", "outbox:", "relay:numbered", "relay:published", "relay:deleted", "claim:", "report:")
 
 
 def rounds(chance: random.Random, count: int | None = None) -> list[dict[str, str]]:

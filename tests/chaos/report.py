@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.chaos.oracle import Violation, told
+from tests.chaos.oracle import Violation, fields
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Result:
 
     def explain(self) -> str:
         """Of a failure: what broke, under which seed, and how to see it again."""
-        return f"seed {self.seed}, again with: {self.repeat}\n{told(self.violations)}"
+        return f"seed {self.seed}, again with: {self.repeat}\n{fields(self.violations)}"
 
 
 # Servers, which start anew before anything can move; all else is a service.

@@ -92,11 +92,11 @@ class OwnServers(Servers):
             self._listen_also(port, line.port)
             yield line
 
-    def _listen_also(self, port: int, told: int) -> None:
+    def _listen_also(self, port: int, fields: int) -> None:
         """One more listener, at ``port``, whose advertised address is the line's. The broker is started anew."""
         path = self.layout.run / "kafka.properties"
         values = dict(line.split("=", 1) for line in path.read_text().splitlines())
-        for name, where in (("listeners", port), ("advertised.listeners", told)):
+        for name, where in (("listeners", port), ("advertised.listeners", fields)):
             kept = [each for each in values[name].split(",") if not each.startswith(LISTENER)]
             values[name] = ",".join([*kept, f"{LISTENER}://127.0.0.1:{where}"])
         values["listener.security.protocol.map"] = f"PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,{LISTENER}:PLAINTEXT"

@@ -22,10 +22,10 @@ LONGEST = 12.0
 def several(stage: Stage, rounds: int = 4, count: int = 3) -> None:
     """Rounds of so many faults together."""
     for _ in range(rounds):
-        together(stage, stage.chance.sample(FAULTS, count))
+        group(stage, stage.chance.sample(FAULTS, count))
 
 
-def together(stage: Stage, chosen: Sequence[Fault]) -> None:
+def group(stage: Stage, chosen: Sequence[Fault]) -> None:
     """Begin all of them, then heal all of them."""
     with ExitStack() as healing:
         for fault in chosen:

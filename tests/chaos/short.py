@@ -9,4 +9,4 @@ from tests.chaos.stage import Stage
 def short(stage: Stage) -> None:
     """Every service killed at a point around its commits; then both servers killed while all drivers stand still."""
     scenarios.crash_points(stage, count=1)
-    several.together(stage, [several.frozen_drivers, several.killed_kafka, several.killed_postgres])
+    several.group(stage, [several.frozen_drivers, several.killed_kafka, several.killed_postgres])

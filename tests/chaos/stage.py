@@ -16,7 +16,7 @@ from typing import Any
 
 import psycopg
 
-from retrofill.bus.topics import SERVICES, Topic
+from retrofill.contract.topics import SERVICES, Topic
 from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.store.tables import SERVICE_TABLES
 from tests.chaos import audit

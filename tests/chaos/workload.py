@@ -18,15 +18,15 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from retrofill.bus.clients import producer
 from retrofill.bus.envelope import headers_of, wire_headers
-from retrofill.bus.topics import Topic
-from retrofill.messages.backfills import (
+from retrofill.contract.backfills import (
     BackfillCancelRequested,
     BackfillPauseRequested,
     BackfillRequested,
     BackfillResumeRequested,
 )
-from retrofill.messages.base import Message
-from retrofill.messages.runs import ErrorInfo, RunReported
+from retrofill.contract.base import Message
+from retrofill.contract.runs import ErrorInfo, RunReported
+from retrofill.contract.topics import Topic
 from tests.chaos.history import Wish
 from tests.chaos.promises.attempts import FORGED
 from tests.chaos.spoiling import Spoiler
@@ -270,7 +270,7 @@ def request_of(wish: Wish, folder: Path) -> BackfillRequested:
 
 def probe_id(shard: int) -> str:
     """An id of a probe that belongs to a shard."""
-    from retrofill.bus.partitioning import partition_of
+    from retrofill.contract.partitioning import partition_of
 
     while True:
         id = f"probe-{uuid.uuid4().hex[:8]}"

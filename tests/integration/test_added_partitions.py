@@ -5,11 +5,11 @@ from __future__ import annotations
 from confluent_kafka.admin import NewPartitions
 from tests.support.installation import Installation, daily, key_on, until
 
+from retrofill.admin.init import initialise
 from retrofill.bus.clients import admin
-from retrofill.bus.topics import Topic
-from retrofill.init import initialise
-from retrofill.messages.backfills import BackfillRequested
-from retrofill.messages.pipelines import PipelineApplied
+from retrofill.contract.backfills import BackfillRequested
+from retrofill.contract.pipelines import PipelineApplied
+from retrofill.contract.topics import Topic
 
 
 def test_partitions_that_are_added_to_topics_stop_nobody(installation: Installation) -> None:

@@ -16,8 +16,8 @@ from tests.support.raw_header import publish_with_header
 
 from retrofill.bus.clients import producer
 from retrofill.bus.dead_letters import PREFIX
-from retrofill.bus.partitioning import partition_of
-from retrofill.bus.topics import PLANNER, RUN_STARTER, WATCHER, Topic
+from retrofill.contract.partitioning import partition_of
+from retrofill.contract.topics import PLANNER, RUN_STARTER, WATCHER, Topic
 
 REQUESTS = Topic.BACKFILL_REQUESTS
 DAY = {"from": "2024-01-01", "to": "2024-01-01"}
@@ -345,7 +345,7 @@ def test_bad_input_has_its_outcome_and_no_other(outcome: Outcome, name: str) -> 
             assert len(ours["reason"]) <= 500
             assert ours["origin_topic"] == case.topic
             assert (letters[0].value == (case.bytes() or b"")) != ("value_sha256" in ours)
-            assert bool({"value_sha256", "key_sha256", "headers_left_out"} & set(ours)) == cut
+            assert bool({"value_sha256", "key_sha256", "headers_dropped"} & set(ours)) == cut
         case Answer(type, fields):
             assert (letters, [answer.body["type"] for answer in answers]) == ([], [type])
             assert {field: answers[0].body.get(field) for field in fields} == fields

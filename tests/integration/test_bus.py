@@ -11,8 +11,8 @@ from tests.support.installation import Installation, Replica, daily, key_on, unt
 from tests.support.tiers import some
 
 from retrofill.bus.clients import admin
-from retrofill.bus.topics import PLANNER, Topic
-from retrofill.messages.pipelines import PipelineApplied
+from retrofill.contract.pipelines import PipelineApplied
+from retrofill.contract.topics import PLANNER, Topic
 
 # Around every commit of the consumer and between the three steps of the relay.
 CRASH_POINTS = [
@@ -109,7 +109,7 @@ def test_a_relay_that_was_fenced_inside_its_kafka_transaction_is_a_relay_again(i
 def test_a_misplaced_message_is_handled_by_its_owner(installation: Installation) -> None:
     installation.start("backfill-planner")
     installation.apply(daily())
-    from retrofill.messages.backfills import BackfillRequested
+    from retrofill.contract.backfills import BackfillRequested
 
     body = BackfillRequested.model_validate({"pipeline": "p", "from": "2020-01-01", "to": "2020-01-02"})
     ce_id = installation.publish(Topic.BACKFILL_REQUESTS, key_on(2), body, partition=1)

@@ -17,7 +17,7 @@ from tests.simulation.scheduler import Scheduler
 from tests.support.installation import Installation, Servers
 
 from retrofill.bus.clients import admin, producer, reader
-from retrofill.bus.cursor import CURSOR_KEY, TAKEN_KEY, last_cursor
+from retrofill.bus.relay.cursor import CURSOR_KEY, TAKEN_KEY, last_cursor
 
 PARTITIONS = 3
 END = KafkaError._PARTITION_EOF

@@ -21,9 +21,9 @@ from tests.support.receiver import Answer, Receiver, receiving
 from tests.support.terminal import cli
 
 from retrofill.bus.clients import admin, reader
-from retrofill.bus.partitioning import partition_of
-from retrofill.bus.topics import Topic
-from retrofill.messages.deadlines import CallbackReplayRequested, CallbackRequested
+from retrofill.contract.deadlines import CallbackReplayRequested, CallbackRequested
+from retrofill.contract.partitioning import partition_of
+from retrofill.contract.topics import Topic
 
 __all__ = ["cli"]
 

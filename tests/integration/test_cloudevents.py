@@ -19,8 +19,8 @@ from tests.support.contract import headers_of, topics, value_of
 from tests.support.installation import Installation, Servers, alert, daily, until
 
 from retrofill.bus.clients import admin, producer, reader
-from retrofill.bus.topics import Topic
-from retrofill.messages.backfills import BackfillRequested
+from retrofill.contract.backfills import BackfillRequested
+from retrofill.contract.topics import Topic
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 # What the services of this module publish on.
@@ -116,8 +116,8 @@ def test_the_answer_to_a_request_is_an_event_with_all_attributes(worked: Install
 
 
 def test_what_was_not_committed_is_no_event(worked: Installation) -> None:
-    told = [event_of(record).get_type() for record in records(worked, Topic.BACKFILL_EVENTS)]
-    assert sorted(told) == ["BackfillFailed", "BackfillPlanned"]
+    fields = [event_of(record).get_type() for record in records(worked, Topic.BACKFILL_EVENTS)]
+    assert sorted(fields) == ["BackfillFailed", "BackfillPlanned"]
     uncommitted = worked.events(Topic.BACKFILL_EVENTS, isolation="read_uncommitted")
     assert "BackfillSucceeded" in {event.body["type"] for event in uncommitted}
 

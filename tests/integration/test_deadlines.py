@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from tests.support.installation import PARTITIONS, Event, Installation, alert, daily, until
 
-from retrofill.bus.partitioning import partition_of
-from retrofill.bus.topics import Topic
-from retrofill.messages.deadlines import DeadlineArmed
-from retrofill.messages.runs import ErrorInfo, RunReported, TaskReported
+from retrofill.contract.deadlines import DeadlineArmed
+from retrofill.contract.partitioning import partition_of
+from retrofill.contract.runs import ErrorInfo, RunReported, TaskReported
+from retrofill.contract.topics import Topic
 
 NEVER = "3600"
 
@@ -42,13 +42,13 @@ def run_of(stack: Installation, id: str, day: str) -> dict[str, Any]:
 
 def report(stack: Installation, run: dict[str, Any], state: str, task: str | None = None) -> None:
     """Say what a driver would."""
-    told = {"backfill_id": run["backfill_id"], "run_id": run["id"], "attempt": run["attempt"], "state": state}
+    fields = {"backfill_id": run["backfill_id"], "run_id": run["id"], "attempt": run["attempt"], "state": state}
     error = ErrorInfo(type="ValueError", message="bad") if state == "failed" else None
-    message = RunReported(**told, error=error) if task is None else TaskReported(**told, task=task, error=error)
+    message = RunReported(**fields, error=error) if task is None else TaskReported(**fields, task=task, error=error)
     stack.publish(Topic.RUN_REPORTS, run["backfill_id"], message)
 
 
-def told(stack: Installation, *types: str) -> list[Event]:
+def fields(stack: Installation, *types: str) -> list[Event]:
     """Events about deadlines."""
     return [e for e in stack.events(Topic.DEADLINE_MISSED) if e.body["type"] in (types or ("DeadlineMissed",))]
 
@@ -126,14 +126,14 @@ def test_a_miss_is_told_completely_and_its_recovery_with_how_late_it_was(stack: 
     id = stack.request("p", "2020-01-01", "2020-01-03", run_backwards=True)
     run = run_of(stack, id, "2020-01-03")
     other = run_of(stack, id, "2020-01-02")
-    until(lambda: len(told(stack)) == 4, "both alerts of both runs")
+    until(lambda: len(fields(stack)) == 4, "both alerts of both runs")
     report(stack, run, "succeeded")
     back = stack.wait_event(
         Topic.DEADLINE_MISSED,
         lambda e: e.body["type"] == "DeadlineRecovered" and e.body["alert"] == "soon",
         "the recovery",
     )
-    (miss,) = [e for e in told(stack) if e.body["alert"] == "soon" and e.body["run_id"] == run["id"]]
+    (miss,) = [e for e in fields(stack) if e.body["alert"] == "soon" and e.body["run_id"] == run["id"]]
     finished_at = stack.value("SELECT finished_at FROM run WHERE id = %s", run["id"])
     due_at = run["started_at"] + timedelta(seconds=1)
     assert miss.key == back.key == str(miss.body["deadline_id"])
@@ -163,7 +163,7 @@ def test_a_miss_is_told_completely_and_its_recovery_with_how_late_it_was(stack: 
     until(lambda: states(stack)["far"].count("met") == 1, "the far one of the good run is met")
     # It fires on failure, but not before its moment.
     assert stack.value("SELECT state FROM deadline WHERE run_id = %s AND alert = 'far'", other["id"]) == "armed"
-    recovered = told(stack, "DeadlineRecovered")
+    recovered = fields(stack, "DeadlineRecovered")
     assert sorted((e.body["alert"], e.body["run_id"]) for e in recovered) == [
         ("soon", run["id"]),
         ("warning", run["id"]),
@@ -187,10 +187,10 @@ def test_what_ended_otherwise_before_the_moment_is_void_and_one_that_fires_on_fa
     report(stack, run, "failed")
     until(lambda: states(stack) == {"let-off": ["void"], "fires": ["missed"], "past": ["missed"]}, "all are decided")
     assert stack.value("SELECT reason FROM deadline WHERE alert = 'let-off'") == "the run failed before the moment"
-    (fired,) = [e for e in told(stack) if e.body["alert"] == "fires"]
+    (fired,) = [e for e in fields(stack) if e.body["alert"] == "fires"]
     assert moment(fired.body["detected_at"]) >= moment(fired.body["due_at"])
     assert fired.body["run_state"] == "failed"
-    assert not told(stack, "DeadlineRecovered")
+    assert not fields(stack, "DeadlineRecovered")
 
 
 def test_a_task_has_its_own_moment_and_a_later_attempt_arms_nothing_anew(stack: Installation) -> None:
@@ -218,7 +218,7 @@ def test_a_task_has_its_own_moment_and_a_later_attempt_arms_nothing_anew(stack: 
     until(lambda: states(stack).get("b-slow") == ["missed"], "b is late")
     assert states(stack)["a-slow"] == ["met"]
     assert stack.query("SELECT alert, id, due_at FROM deadline ORDER BY id")[: len(first)] == first
-    (miss,) = told(stack)
+    (miss,) = fields(stack)
     assert (miss.body["scope"], miss.body["task"], miss.body["run_state"]) == ("task", "b", "running")
     assert miss.body["run_attempt"] == 2
     report(stack, again, "succeeded", task="b")
@@ -252,14 +252,14 @@ def test_a_whole_backfill_may_be_late(stack: Installation) -> None:
     soon = (datetime.now(UTC) + timedelta(seconds=1.5)).isoformat()
     id = stack.request("p", "2020-01-01", "2020-01-02", finish_by=soon)
     report(stack, run_of(stack, id, "2020-01-01"), "succeeded")
-    until(lambda: len(told(stack)) == 2, "both are missed")
-    for miss in told(stack):
+    until(lambda: len(fields(stack)) == 2, "both are missed")
+    for miss in fields(stack):
         assert (miss.body["scope"], miss.body["run_state"], miss.body["runs"]) == ("backfill", "running", 2)
         assert miss.body["runs_done"] in (0, 1)
         assert "run_id" not in miss.body
     report(stack, run_of(stack, id, "2020-01-02"), "succeeded")
-    until(lambda: len(told(stack, "DeadlineRecovered")) == 2, "both recover")
-    assert {e.body["alert"] for e in told(stack, "DeadlineRecovered")} == {"all", "finish_by"}
+    until(lambda: len(fields(stack, "DeadlineRecovered")) == 2, "both recover")
+    assert {e.body["alert"] for e in fields(stack, "DeadlineRecovered")} == {"all", "finish_by"}
     assert states(stack) == {"all": ["missed"], "finish_by": ["missed"]}
 
 
@@ -279,8 +279,8 @@ def test_a_digest_is_one_event_and_one_callback_for_all_that_were_missed_in_its_
     )
     installation.apply(daily(deadlines=[quiet]))
     id = installation.request("p", "2020-01-01", "2020-01-30")
-    until(lambda: len(told(installation, "DeadlinesMissed")) == 1, "the digest")
-    (event,) = told(installation, "DeadlinesMissed")
+    until(lambda: len(fields(installation, "DeadlinesMissed")) == 1, "the digest")
+    (event,) = fields(installation, "DeadlinesMissed")
     ids = installation.query("SELECT id FROM deadline WHERE state = 'missed' ORDER BY id")
     assert sorted(each["deadline_id"] for each in event.body["missed"]) == [row["id"] for row in ids]
     assert (event.body["count"], event.body["parts"], len(ids)) == (30, 1, 30)
@@ -291,10 +291,10 @@ def test_a_digest_is_one_event_and_one_callback_for_all_that_were_missed_in_its_
     assert row["event"]["type"] == "DeadlinesMissed"
     installation.start("instant-starter", RETROFILL_DRIVER_SLOTS="8")
     assert installation.wait_state(id, "succeeded", "failed") == "succeeded"
-    until(lambda: len(told(installation, "DeadlineRecovered")) == 30, "all recover")
+    until(lambda: len(fields(installation, "DeadlineRecovered")) == 30, "all recover")
     # After the digest and in its order: under its key.
-    assert {e.key for e in told(installation, "DeadlineRecovered")} == {event.key}
-    assert not told(installation)
+    assert {e.key for e in fields(installation, "DeadlineRecovered")} == {event.key}
+    assert not fields(installation)
 
 
 def test_what_became_due_while_nobody_watched_is_told_first_to_last_and_once(installation: Installation) -> None:
@@ -308,12 +308,12 @@ def test_what_became_due_while_nobody_watched_is_told_first_to_last_and_once(ins
         lambda: installation.value("SELECT count(*) FROM deadline WHERE due_at > clock_timestamp()") == 0, "all are due"
     )
     watcher = installation.start("deadline-watcher", wait=False)
-    until(lambda: len(told(installation)) >= 300, "the first half")
+    until(lambda: len(fields(installation)) >= 300, "the first half")
     watcher.kill()
     installation.start("deadline-watcher", wait=False)
-    until(lambda: len(told(installation)) >= 600, "all are told")
+    until(lambda: len(fields(installation)) >= 600, "all are told")
     assert installation.value("SELECT count(*) FROM deadline WHERE state <> 'missed'") == 0
-    missed = told(installation)
+    missed = fields(installation)
     assert len(missed) == len({e.body["deadline_id"] for e in missed}) == 600
     for partition in range(PARTITIONS):
         moments = [moment(e.body["due_at"]) for e in missed if e.partition == partition]
@@ -333,7 +333,7 @@ def test_one_that_cannot_be_decided_stops_no_other_of_its_shard(installation: In
         owner.commit()
     bad = {row["id"] for row in installation.query("SELECT id FROM deadline WHERE reference = 'NONSENSE'")}
     watcher = installation.start("deadline-watcher")
-    until(lambda: len(told(installation)) == 20 - len(bad), "all others are told")
+    until(lambda: len(fields(installation)) == 20 - len(bad), "all others are told")
     armed = {row["id"] for row in installation.query("SELECT id FROM deadline WHERE state = 'armed'")}
     assert armed == bad
     assert watcher.said().count("deadline_set_aside") == len(bad)
@@ -345,8 +345,8 @@ def test_only_the_databases_clock_counts(installation: Installation, seconds: in
     installation.start("deadline-watcher", clock_off=seconds)
     installation.apply(daily(deadlines=[alert("soon", "RUN_QUEUED_AT", 1), alert("far", "RUN_QUEUED_AT", 1800)]))
     installation.request("p", "2020-01-01", "2020-01-05")
-    until(lambda: len(told(installation)) == 5, "the near ones are missed")
-    for event in told(installation):
+    until(lambda: len(fields(installation)) == 5, "the near ones are missed")
+    for event in fields(installation):
         late = moment(event.body["detected_at"]) - moment(event.body["due_at"])
         assert timedelta(0) <= late < timedelta(minutes=1)
     assert states(installation)["far"] == ["armed"] * 5
@@ -403,12 +403,12 @@ def test_each_miss_is_in_one_digest_however_windows_open_and_close_under_it(inst
     listed: list[int] = []
 
     def all_listed() -> bool:
-        listed[:] = [each["deadline_id"] for e in told(installation, "DeadlinesMissed") for each in e.body["missed"]]
+        listed[:] = [each["deadline_id"] for e in fields(installation, "DeadlinesMissed") for each in e.body["missed"]]
         return len(listed) >= count
 
     until(all_listed, "all are told")
     assert sorted(listed) == ids
-    digests = told(installation, "DeadlinesMissed")
+    digests = fields(installation, "DeadlinesMissed")
     assert len(digests) > 2
     assert sum(e.body["count"] for e in digests) == count
     assert sorted(e.body["digest_id"] for e in digests) == [

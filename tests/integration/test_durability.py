@@ -19,7 +19,7 @@ from tests.chaos.servers import OwnServers
 from tests.support.installation import until
 
 from retrofill.bus.clients import producer
-from retrofill.bus.topics import Topic
+from retrofill.contract.topics import Topic
 from retrofill.stack.layout import KAFKA
 
 HELD_SECONDS = 3.0

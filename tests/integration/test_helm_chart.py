@@ -25,9 +25,9 @@ from tests.support.manifests import (
     strings,
 )
 
-from retrofill.bus import access
-from retrofill.bus.create_topics import wanted_topics
-from retrofill.bus.topics import DRIVER, OPERATOR, SERVICES
+from retrofill.admin import access
+from retrofill.admin.topics import wanted_topics
+from retrofill.contract.topics import DRIVER, OPERATOR, SERVICES
 from retrofill.settings import Settings
 
 # helm is built where there is none, which takes minutes: a part of the long tier.
@@ -517,7 +517,7 @@ def test_strimzi_gives_each_user_the_rights_that_init_would() -> None:
             )
             for acl in access.acls(row, user)
         }
-    assert rights_of(users["retrofill.init"]) == {
+    assert rights_of(users["retrofill.admin.init"]) == {
         ("topic", "retrofill.", "prefix", "Create"),
         ("topic", "retrofill.", "prefix", "Describe"),
     }

@@ -24,7 +24,7 @@ from tests.support.installation import ROOT, Servers, until
 from tests.support.manifests import Manifest, Pod, environment, of_kind, pods
 
 from retrofill.bus.clients import admin
-from retrofill.bus.topics import SERVICES
+from retrofill.contract.topics import SERVICES
 from retrofill.settings import Settings
 from retrofill.stack import kafka_auth
 from retrofill.stack.layout import Identity, Layout
@@ -50,15 +50,15 @@ class Cluster:
     def start(self, component: str, *command: str) -> subprocess.Popen[bytes]:
         """Start the container of a component as the kubelet would, but for the container."""
         root = self.folder / component
-        told = environment(self.pod(component), self.manifests, self.secrets, root)
+        fields = environment(self.pod(component), self.manifests, self.secrets, root)
         home = root / "var/lib/retrofill"
         home.mkdir(parents=True, exist_ok=True)
         # As the image has it; and not everything on one machine can listen on one port.
-        told |= {"RETROFILL_HOME": str(home), "RETROFILL_HTTP_PORT": "0"}
+        fields |= {"RETROFILL_HOME": str(home), "RETROFILL_HTTP_PORT": "0"}
         inherited = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "HOME") if name in os.environ}
         with (root / "out").open("wb") as out, (root / "err").open("wb") as err:
             return subprocess.Popen(
-                [sys.executable, *command], cwd=ROOT, env={**inherited, **told}, stdout=out, stderr=err
+                [sys.executable, *command], cwd=ROOT, env={**inherited, **fields}, stdout=out, stderr=err
             )
 
     def said(self, component: str) -> str:

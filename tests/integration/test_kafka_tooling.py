@@ -12,7 +12,7 @@ import pytest
 from tests.support.installation import ROOT, Installation, alert, daily, until
 from tests.support.kafka_tools import make_tools
 
-from retrofill.bus.topics import SERVICES, Topic
+from retrofill.contract.topics import SERVICES, Topic
 
 PAGE = (ROOT / "docs" / "kafka-tooling.md").read_text()
 COMMANDS = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)

@@ -15,16 +15,16 @@ from tests.support.installation import PARTITIONS, Installation, alert, daily
 from tests.support.statements import Recorded, recorded
 
 from backfill_planner.requests import Intervals, Request, answer_request
-from retrofill.bus.arming import NEAR_SECONDS
 from retrofill.bus.envelope import Record
-from retrofill.bus.partitioning import partition_of
-from retrofill.bus.topics import PLANNER, Topic
 from retrofill.bus.transaction import Transaction, shard_transaction
+from retrofill.contract.backfills import BackfillRequested
+from retrofill.contract.base import decode
+from retrofill.contract.deadlines import DeadlineArmed
+from retrofill.contract.partitioning import partition_of
+from retrofill.contract.topics import PLANNER, Topic
+from retrofill.deadlines.arming import NEAR_SECONDS
 from retrofill.domain.alert import DeadlineAlert
 from retrofill.domain.deadline import DeadlineState, arm
-from retrofill.messages.backfills import BackfillRequested
-from retrofill.messages.base import decode
-from retrofill.messages.deadlines import DeadlineArmed
 from retrofill.store import pipelines
 from retrofill.store.arrays import CHUNK
 from retrofill.store.engine import make_engine

@@ -14,10 +14,10 @@ from confluent_kafka.cimpl import NewTopic
 from pydantic import SecretStr
 from tests.support.installation import Installation, Servers, alert, daily, until
 
-from retrofill.bus import access
+from retrofill.admin import access
+from retrofill.admin.users import create_users
 from retrofill.bus.clients import admin, producer, reader
-from retrofill.bus.create_users import create_users
-from retrofill.bus.topics import DRIVER, OPERATOR, REQUESTER, SERVICES, WATCHER, Topic
+from retrofill.contract.topics import DRIVER, OPERATOR, REQUESTER, SERVICES, WATCHER, Topic
 from retrofill.settings import Settings
 
 pytestmark = pytest.mark.embedded
@@ -156,7 +156,7 @@ def _who(settings: Settings) -> str:
     return (settings.kafka_username or "").removeprefix(settings.topic_prefix)
 
 
-def look_at(settings: Settings, group: str) -> None:
+def schedule_check(settings: Settings, group: str) -> None:
     """Ask for what a group has committed. Raises ``KafkaException``."""
     asked = [ConsumerGroupTopicPartitions(group)]
     client = admin(settings, "test")  # it has to outlive what it was asked for
@@ -182,8 +182,8 @@ def test_each_has_its_own_groups_and_transactional_ids_and_no_other(house: Insta
     groups = {name: service.group(settings.topic_prefix) for name, service in SERVICES.items()}
     relays = {name: f"{group}-relay" for name, group in groups.items()}
     own = {who} & set(SERVICES)
-    assert {name for name, group in groups.items() if not refused(partial(look_at, settings, group))} == own
-    assert {name for name, group in relays.items() if not refused(partial(look_at, settings, group))} == own
+    assert {name for name, group in groups.items() if not refused(partial(schedule_check, settings, group))} == own
+    assert {name for name, group in relays.items() if not refused(partial(schedule_check, settings, group))} == own
     assert {name for name, id in relays.items() if not refused(partial(begin, settings, id))} == own
     assert refused(partial(begin, settings, f"{settings.topic_prefix}made-up"))
 

@@ -11,9 +11,9 @@ from confluent_kafka.cimpl import NewTopic
 from tests.support.installation import Installation, daily
 
 from retrofill.bus.clients import admin, reader
+from retrofill.contract.runs import ErrorInfo
 from retrofill.driver.launch import Launch
 from retrofill.driver.lineage import lineage_of, run_uuid
-from retrofill.messages.runs import ErrorInfo
 
 
 def launch(run_id: int) -> Launch:

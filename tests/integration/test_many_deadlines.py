@@ -11,10 +11,10 @@ from tests.support.installation import Installation
 from tests.support.statements import recorded, scanned
 
 from deadline_watcher.windows import LISTED, close_due
-from retrofill.bus.topics import WATCHER, Topic
 from retrofill.bus.transaction import shard_transaction
-from retrofill.messages.base import decode
-from retrofill.messages.deadlines import DeadlinesMissed
+from retrofill.contract.base import decode
+from retrofill.contract.deadlines import DeadlinesMissed
+from retrofill.contract.topics import WATCHER, Topic
 from retrofill.store import deadlines
 from retrofill.store.engine import make_engine
 
@@ -52,8 +52,8 @@ def test_a_digest_of_very_many_lists_the_first_and_counts_them_all(installation:
     parts = [decode(each.value) for each in tx.outgoing if each.topic == Topic.DEADLINE_MISSED]
     listed = [each.deadline_id for part in parts if isinstance(part, DeadlinesMissed) for each in part.missed]
     assert listed == [lead, *(id for id in ids if id != lead)][:LISTED]
-    told = {(part.count, part.not_listed) for part in parts if isinstance(part, DeadlinesMissed)}
-    assert told == {(COUNT, COUNT - LISTED)}
+    fields = {(part.count, part.not_listed) for part in parts if isinstance(part, DeadlinesMissed)}
+    assert fields == {(COUNT, COUNT - LISTED)}
     event = installation.value("SELECT event FROM callback")
     assert (event["count"], event["not_listed"]) == (COUNT, COUNT - LISTED)
     assert installation.value("SELECT closed_at IS NOT NULL FROM deadline_digest")

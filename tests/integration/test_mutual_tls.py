@@ -12,10 +12,10 @@ from confluent_kafka.admin import NewTopic
 from tests.support import tls
 from tests.support.installation import Servers
 
-from retrofill.bus.access import table
+from retrofill.admin.access import table
+from retrofill.admin.users import create_users
 from retrofill.bus.clients import admin, producer
-from retrofill.bus.create_users import create_users
-from retrofill.bus.topics import DRIVER, RUN_STARTER, Topic
+from retrofill.contract.topics import DRIVER, RUN_STARTER, Topic
 from retrofill.settings import NotConfigured, Settings
 from retrofill.stack.layout import Layout
 from run_starter.executors import processes

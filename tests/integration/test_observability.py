@@ -128,8 +128,8 @@ def test_one_that_is_cut_off_from_postgres_is_alive_but_not_ready(installation: 
 
         def only_postgres_is_away() -> bool:
             status, body = get(installation, watcher, "/readyz")
-            told = json.loads(body)
-            return status == 503 and told["postgres"] != "ok" and told["kafka"] == "ok"
+            fields = json.loads(body)
+            return status == 503 and fields["postgres"] != "ok" and fields["kafka"] == "ok"
 
         until(only_postgres_is_away, "it is not ready, and says why")
         assert get(installation, watcher, "/healthz")[0] == 200

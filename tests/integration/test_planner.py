@@ -9,15 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from tests.support.installation import PARTITIONS, Installation, alert, daily, until
 
-from retrofill.bus.partitioning import partition_of
-from retrofill.bus.topics import Topic
-from retrofill.messages.backfills import (
+from retrofill.contract.backfills import (
     BackfillCancelRequested,
     BackfillPauseRequested,
     BackfillRequested,
     BackfillResumeRequested,
 )
-from retrofill.messages.pipelines import PipelineApplied
+from retrofill.contract.partitioning import partition_of
+from retrofill.contract.pipelines import PipelineApplied
+from retrofill.contract.topics import Topic
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from psycopg import sql
 from tests.support.installation import ROOT, Installation, daily, until
 
-from retrofill.bus.topics import SERVICES
+from retrofill.contract.topics import SERVICES
 
 # Section 6 of the design, by hand: I(nsert), U(pdate), D(elete), L(ock a row, by its column lock_only). "own" stands for
 # the service's own bus tables.

@@ -17,7 +17,7 @@ from psycopg.types.json import Jsonb
 from tests.chaos.servers import POSTGRES, OwnServers
 from tests.support.installation import Installation, Replica, daily, until
 
-from retrofill.bus.topics import Topic
+from retrofill.contract.topics import Topic
 
 DAYS = 40
 SERVICES = ("backfill-planner", "instant-starter")

@@ -14,7 +14,7 @@ from psycopg.types.json import Jsonb
 from tests.support.installation import Installation, Replica, until
 
 from retrofill.bus.clients import admin
-from retrofill.bus.topics import Topic
+from retrofill.contract.topics import Topic
 
 SMALL = 50_000
 

@@ -19,7 +19,7 @@ import pytest
 from tests.support.installation import Installation, until
 from tests.support.tiers import some
 
-from retrofill.bus.topics import Topic
+from retrofill.contract.topics import Topic
 
 # Each run writes the text of a module that it imports only when it runs; the first one of a backfill waits to be let on.
 FLOW = """
@@ -174,14 +174,14 @@ def remove(store: Path, sha256: str) -> str:
 @pytest.mark.parametrize("spoil", some([damage, remove], damage))
 def test_runs_fail_with_one_line_where_their_code_is_not_there(user: User, spoil: Any) -> None:
     one = user.apply("one")
-    told = spoil(user.store, one)
+    fields = spoil(user.store, one)
     user.create("spoilt", 1)
     user.made.wait_state("spoilt", "failed")
     shown = user.ask("backfill", "show", "spoilt")
     assert shown["runs_by_code"] == {one: 3}
     for failed in shown["failed_runs"]:
         assert (failed["error"]["type"], failed["attempt"], failed["code_sha256"]) == ("CodeUnavailable", 1, one)
-        assert failed["error"]["message"].startswith(told)
+        assert failed["error"]["message"].startswith(fields)
         assert "\n" not in failed["error"]["message"]
     assert not list(user.folder.glob("spoilt-*"))
 

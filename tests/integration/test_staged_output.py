@@ -8,9 +8,9 @@ import pytest
 from tests.support.installation import Installation, Replica, daily, until
 from tests.support.tiers import some
 
-from retrofill.bus.topics import Topic
+from retrofill.contract.backfills import BackfillCancelRequested
+from retrofill.contract.topics import Topic
 from retrofill.driver.publication import AREA
-from retrofill.messages.backfills import BackfillCancelRequested
 
 LEASE = {"RETROFILL_LEASE_SECONDS": "3"}
 # In their order; before ``stage:told`` the attempt is not accepted, and another one does the work again.
@@ -67,9 +67,9 @@ def test_output_appears_when_its_attempt_was_accepted_and_a_later_run_replaces_i
     again = backfill(stack, "2020-01-03", "2020-01-04")
     assert days(tmp_path) == runs_of(stack, first) | runs_of(stack, again)
     assert list((tmp_path / AREA).iterdir()) == []
-    told = [e.body for e in stack.events(Topic.RUN_EVENTS) if e.key == first]
-    for run in {body["run_id"] for body in told}:
-        kinds = [body["type"] for body in told if body["run_id"] == run and body["type"] != "TaskStateChanged"]
+    fields = [e.body for e in stack.events(Topic.RUN_EVENTS) if e.key == first]
+    for run in {body["run_id"] for body in fields}:
+        kinds = [body["type"] for body in fields if body["run_id"] == run and body["type"] != "TaskStateChanged"]
         assert kinds == ["RunStarted", "RunPublishing", "RunSucceeded"]
 
 

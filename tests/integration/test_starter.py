@@ -8,9 +8,9 @@ import pytest
 from tests.support.installation import Installation, alert, daily, until
 from tests.support.terminal import Cli, cli
 
-from retrofill.bus.topics import Topic
-from retrofill.messages.backfills import BackfillCancelRequested, BackfillPauseRequested, BackfillResumeRequested
-from retrofill.messages.runs import RunHeartbeat, RunReported
+from retrofill.contract.backfills import BackfillCancelRequested, BackfillPauseRequested, BackfillResumeRequested
+from retrofill.contract.runs import RunHeartbeat, RunReported
+from retrofill.contract.topics import Topic
 
 __all__ = ["cli"]
 
@@ -171,14 +171,14 @@ def test_a_run_whose_driver_is_lost_again_and_again_fails_and_tells_how(
     id = stack.request("p", "2020-01-01", "2020-01-01")
     assert stack.wait_state(id, "failed", "succeeded") == "failed"
     silent = "its lease ended: no heartbeat arrived in time"
-    told = {"type": "DriverLost", "message": f"the driver was lost 2 times: attempts 1 to 2: {silent}"}
+    fields = {"type": "DriverLost", "message": f"the driver was lost 2 times: attempts 1 to 2: {silent}"}
     kept = {"last": [{"attempt": attempt, "reason": silent} for attempt in (1, 2)]}
     assert stack.query("SELECT error, lost_attempts, losses FROM run") == [
-        {"error": told, "lost_attempts": 2, "losses": kept}
+        {"error": fields, "lost_attempts": 2, "losses": kept}
     ]
     by_type = {e.body["type"]: e.body.get("error") for e in stack.events(Topic.RUN_EVENTS)}
     assert by_type["RunAttemptLost"]["message"] == silent
-    assert by_type["RunFailed"]["message"] == told["message"]
+    assert by_type["RunFailed"]["message"] == fields["message"]
     for name, value in stack.environment().items():
         monkeypatch.setenv(name, value)
     assert f"  attempt 1 was lost: {silent}\n  attempt 2 was lost: {silent}\n" in cli("backfill", "show", id).out

@@ -6,8 +6,8 @@ from typing import Any
 
 from tests.support.installation import Installation, daily, until
 
-from retrofill.bus.topics import Topic
-from retrofill.messages.backfills import BackfillCancelRequested, BackfillPauseRequested
+from retrofill.contract.backfills import BackfillCancelRequested, BackfillPauseRequested
+from retrofill.contract.topics import Topic
 
 
 def replayed(made: Installation, topic: Topic) -> dict[str, dict[str, Any]]:

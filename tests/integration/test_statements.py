@@ -17,9 +17,9 @@ from deadline_watcher.setaside import SetAside
 from retrofill.bus.envelope import Record
 from retrofill.bus.handler import Received
 from retrofill.bus.takeover import Ends
-from retrofill.bus.topics import PLANNER, RUN_STARTER, WATCHER, Service, Topic
 from retrofill.bus.transaction import Transaction, shard_transaction
-from retrofill.messages.runs import Report, RunHeartbeat, RunReported, TaskReported
+from retrofill.contract.runs import Report, RunHeartbeat, RunReported, TaskReported
+from retrofill.contract.topics import PLANNER, RUN_STARTER, WATCHER, Service, Topic
 from retrofill.store import backfills, deadlines, failures
 from retrofill.store.engine import make_engine
 from run_starter.claims import Claims
@@ -88,7 +88,7 @@ class Hot:
 
     def claimed(self, ids: list[str]) -> Recorded:
         """A look of the run-starter at these backfills."""
-        return self.sent(RUN_STARTER, lambda tx: self.claims.look(tx, ids))
+        return self.sent(RUN_STARTER, lambda tx: self.claims.check(tx, ids))
 
     def reported(self, launches: list[Launch]) -> Recorded:
         """All that the drivers of these runs report, in one batch."""
@@ -102,7 +102,7 @@ class Hot:
 
     def leases_looked_at(self) -> Recorded:
         """A look at the leases of the shard."""
-        return self.sent(RUN_STARTER, self.leases.look)
+        return self.sent(RUN_STARTER, self.leases.check)
 
     def planner_looked(self, ids: list[str]) -> Recorded:
         """A look of the planner at backfills of which none is over."""
@@ -130,16 +130,16 @@ class Hot:
 
 
 def _reports(launch: Launch) -> list[Report]:
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "backfill_id": launch.backfill_id,
         "run_id": launch.run_id,
         "attempt": launch.attempt,
     }
     return [
-        RunHeartbeat(**told),
-        TaskReported(**told, task="only", state="running"),
-        TaskReported(**told, task="only", state="succeeded"),
-        RunReported(**told, state="succeeded"),
+        RunHeartbeat(**fields),
+        TaskReported(**fields, task="only", state="running"),
+        TaskReported(**fields, task="only", state="succeeded"),
+        RunReported(**fields, state="succeeded"),
     ]
 
 

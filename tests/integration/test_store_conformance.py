@@ -11,22 +11,22 @@ import pytest
 from sqlalchemy import delete, func, insert, select, text, update
 from sqlalchemy.dialects.postgresql import insert as pg_insert
 from tests.support.installation import PARTITIONS, Installation, Servers, alert, daily
-from tests.support.sessions import MemoryStore, RealStore, Step, commit, rollback, told
+from tests.support.sessions import MemoryStore, RealStore, Step, commit, fields, rollback
 
-from retrofill.bus import outbox
+from retrofill.deadlines import rows as arming
 from retrofill.domain.alert import DeadlineAlert
 from retrofill.domain.backfill import BackfillState
 from retrofill.domain.deadline import Arming, DeadlineState, due_at_planning
 from retrofill.domain.planning import Plan, find_boundaries, plan
 from retrofill.domain.run import RunState
 from retrofill.store import (
-    arming,
     backfills,
     callbacks,
     claims,
     deadlines,
     digests,
     failures,
+    outbox,
     pipelines,
     planning,
     runs,
@@ -57,7 +57,7 @@ class Both:
         for table in tables:
             rows: list[Callable[[Any], Any]] = [
                 lambda conn, table=table: sorted(  # type: ignore[misc]
-                    ([told(each) for each in row] for row in conn.execute(select(table)).all()), key=repr
+                    ([fields(each) for each in row] for row in conn.execute(select(table)).all()), key=repr
                 )
             ]
             self.play(("look", rows[0]))

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from tests.support.installation import ROOT, Installation, Servers, alert, daily, until
 
-from retrofill.bus.topics import Topic
+from retrofill.contract.topics import Topic
 
 FOLDER = ROOT / "examples" / "subscribers"
 MISSES = 7
@@ -54,8 +54,8 @@ def test_the_one_of_few_lines_prints_each_miss_once(missed: Installation) -> Non
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
 def test_kcat_prints_each_miss_once(missed: Installation) -> None:
     command = ["sh", FOLDER / "missed.sh", *where(missed), "-e"]
-    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    events = [line.split(" ", 1) for line in told.stdout.splitlines()]
+    fields = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    events = [line.split(" ", 1) for line in fields.stdout.splitlines()]
     assert len(events) == MISSES
     for key, value in events:
         assert key == str(json.loads(value)["deadline_id"])

@@ -17,8 +17,8 @@ from tests.support import tls
 from tests.support.installation import ROOT, Installation, Servers, daily, until
 
 from retrofill.bus.clients import admin, producer, reader
-from retrofill.bus.diagnosis import why
-from retrofill.bus.topics import DRIVER, PLANNER, Topic
+from retrofill.bus.observability.diagnosis import why
+from retrofill.contract.topics import DRIVER, PLANNER, Topic
 from retrofill.settings import Settings
 from retrofill.stack.layout import Layout
 

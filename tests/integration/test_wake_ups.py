@@ -11,11 +11,11 @@ from tests.support.statements import recorded
 
 from retrofill.bus.announcer import Announcer, install
 from retrofill.bus.listener import Listener
-from retrofill.bus.outbox import channel
-from retrofill.bus.topics import RUN_STARTER, Topic
 from retrofill.bus.transaction import shard_transaction
-from retrofill.messages.backfills import BackfillRequested
+from retrofill.contract.backfills import BackfillRequested
+from retrofill.contract.topics import RUN_STARTER, Topic
 from retrofill.store.engine import SERVICE_LIMITS, make_engine, missing_limits
+from retrofill.store.outbox import channel
 from retrofill.store.runs import SLOT_CHANNEL
 
 

@@ -19,11 +19,11 @@ from retrofill.bus.clients import producer
 from retrofill.bus.dead_letters import dead_letter
 from retrofill.bus.envelope import Record, read_headers
 from retrofill.bus.handler import Received
-from retrofill.bus.partitioning import partition_of
-from retrofill.bus.topics import PLANNER, SERVICES, Topic
-from retrofill.bus.triage import triage
-from retrofill.messages.base import Message, Undecodable, decode
-from retrofill.messages.topics_of import TRAFFIC
+from retrofill.bus.worker.triage import triage
+from retrofill.contract.base import Message, Undecodable, decode
+from retrofill.contract.partitioning import partition_of
+from retrofill.contract.topics import PLANNER, SERVICES, Topic
+from retrofill.contract.topics_of import TRAFFIC
 
 REQUESTS = {topic: TRAFFIC[topic].types for service in SERVICES.values() for topic in service.reads}
 MESSAGES = 500

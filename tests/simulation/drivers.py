@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from retrofill.bus.topics import Topic
-from retrofill.messages.runs import ErrorInfo, Report, RunHeartbeat, RunReported, RunStaged, TaskReported
+from retrofill.contract.runs import ErrorInfo, Report, RunHeartbeat, RunReported, RunStaged, TaskReported
+from retrofill.contract.topics import Topic
 from run_starter.executors import Host, Key, Launch
 from tests.simulation.scheduler import Process
 from tests.simulation.servers import wire
@@ -58,7 +58,7 @@ class Driver:
         self.executor = executor
         self.launch = launch
         self.world = executor.world
-        self.told: dict[str, Any] = {
+        self.fields: dict[str, Any] = {
             "backfill_id": launch.backfill_id,
             "run_id": launch.run_id,
             "attempt": launch.attempt,
@@ -101,7 +101,7 @@ class Driver:
             # Its session takes its time, maybe until the attempt's first lease is over: its own lease begins after it.
             scheduler.wait(object(), scheduler.random.random() * 3 * self.lease)
         self.alive_until = self._clock() + self.lease
-        if self._say(RunHeartbeat(**self.told)) and self._asked("may_begin") and self.works():
+        if self._say(RunHeartbeat(**self.fields)) and self._asked("may_begin") and self.works():
             reported = self._publish() if self.launch.publication else self._work()
         host = self.executor.process
         if host.alive:
@@ -145,19 +145,19 @@ class Driver:
         error = ErrorInfo(type="ValueError", message="this interval fails") if failed else None
         try:
             for task in self.launch.pipeline.tasks:
-                self._say(TaskReported(**self.told, task=task.name, state="running"))
+                self._say(TaskReported(**self.fields, task=task.name, state="running"))
                 for _ in range(world.scheduler.random.randint(0, 2)):
                     world.scheduler.wait(object(), world.scheduler.random.random() * lease / 2)
                     if not self._beat():
                         return False
                 state = "failed" if failed else "succeeded"
-                self._say(TaskReported(**self.told, task=task.name, state=state, error=error))
+                self._say(TaskReported(**self.fields, task=task.name, state=state, error=error))
             if failed or not world.stages(self.launch):
-                return self._say(RunReported(**self.told, state="failed" if failed else "succeeded", error=error))
+                return self._say(RunReported(**self.fields, state="failed" if failed else "succeeded", error=error))
         finally:
             world.worked(self)
         outputs = (f"/table/{self.launch.interval_start.isoformat()}",)
-        return self._say(RunStaged(**self.told, outputs=outputs)) and self._asked("may_publish") and self._publish()
+        return self._say(RunStaged(**self.fields, outputs=outputs)) and self._asked("may_publish") and self._publish()
 
     def _publish(self) -> bool:
         """Publish; whether it came to its end and said so. It takes a while, in which anything may happen to it."""
@@ -165,13 +165,13 @@ class Driver:
             self.world.scheduler.wait(object(), self.world.scheduler.random.random() * self.lease / 2)
             if not self._beat():
                 return False
-        return self._say(RunReported(**self.told, state="succeeded"))
+        return self._say(RunReported(**self.fields, state="succeeded"))
 
     def _beat(self) -> bool:
         sent = self._clock()
         if not self.works():
             return False
-        if self._say(RunHeartbeat(**self.told)):
+        if self._say(RunHeartbeat(**self.fields)):
             self.alive_until = sent + self.lease
         return self.works()
 

@@ -12,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from itertools import count, takewhile
 
-from retrofill.bus.topics import WATCHER
+from retrofill.contract.topics import WATCHER
 from tests.simulation import shims
 from tests.simulation.mutations import INVARIANT_OF, applied
 from tests.simulation.schedule import Result, run_schedule

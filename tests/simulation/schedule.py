@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from retrofill.bus.topics import WATCHER, Topic
-from retrofill.domain.pipeline import PipelineDefinition
-from retrofill.messages.backfills import (
+from retrofill.contract.backfills import (
     BackfillCancelRequested,
     BackfillPauseRequested,
     BackfillRequested,
     BackfillResumeRequested,
 )
-from retrofill.messages.pipelines import PipelineApplied
+from retrofill.contract.pipelines import PipelineApplied
+from retrofill.contract.topics import WATCHER, Topic
+from retrofill.domain.pipeline import PipelineDefinition
 from tests.simulation.faults import Faults
 from tests.simulation.scheduler import Stuck
 from tests.simulation.world import World

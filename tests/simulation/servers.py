@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from retrofill.bus.envelope import headers_of, wire_headers
-from retrofill.bus.topics import Topic
-from retrofill.messages.backfills import BackfillRequested
-from retrofill.messages.base import Message
-from retrofill.messages.runs import RunHeartbeat
+from retrofill.contract.backfills import BackfillRequested
+from retrofill.contract.base import Message
+from retrofill.contract.runs import RunHeartbeat
+from retrofill.contract.topics import Topic
 from tests.simulation.memory.rows import NO_KEY_UPDATE, Tx
 
 if TYPE_CHECKING:

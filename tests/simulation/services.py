@@ -10,16 +10,16 @@ from confluent_kafka import KafkaException
 from backfill_planner.handler import PlannerHandler
 from callback_runner.handler import CallbackHandler
 from deadline_watcher.handler import WatcherHandler
-from retrofill.bus import outbox
 from retrofill.bus.handler import Handler
-from retrofill.bus.inbox import Inbox, Notified, Wake
-from retrofill.bus.loop import Loop
+from retrofill.bus.inbox import Inbox, Notified
 from retrofill.bus.poller import Poller
-from retrofill.bus.relay import Relay
+from retrofill.bus.relay.relay import Relay
 from retrofill.bus.service import Context
 from retrofill.bus.takeover import TopicIds
-from retrofill.bus.topics import CALLBACK_RUNNER, PLANNER, RUN_STARTER, WATCHER, Service
-from retrofill.store import callbacks
+from retrofill.bus.worker.context import WorkerContext
+from retrofill.bus.worker.loop import Loop
+from retrofill.contract.topics import CALLBACK_RUNNER, PLANNER, RUN_STARTER, WATCHER, Service
+from retrofill.store import callbacks, outbox
 from run_starter.handler import CHANNELS, StarterHandler
 from tests.simulation.bus.connections import Connections
 from tests.simulation.callbacks import SimulatedKinds
@@ -69,7 +69,6 @@ class Instance:
             topic_ids,
             world.partitions,
             "simulation",
-            wake=lambda: inbox.put(Wake()),
             notified=lambda channel, payload: inbox.put(Notified(channel, payload)),
         )
         handler = self._handler(context)
@@ -90,9 +89,8 @@ class Instance:
 
         self.process.announce = announce  # type: ignore[attr-defined]
         self._listen({own_channel, *_CHANNELS.get(service.name, ())}, heard)
-        self.loop = Loop(
-            world.settings, service, self.name, engine, inbox, poller, handler, topic_ids, world.partitions
-        )
+        worker = WorkerContext(world.settings, service, self.name, engine, poller, handler, topic_ids, world.partitions)
+        self.loop = Loop(worker, inbox)
         poller.start()
         relay.start()
         self.loop.run()

@@ -81,8 +81,12 @@ def _no_join(self: Any, timeout: float | None = None) -> None:
 _PACKAGES = ("retrofill", "backfill_planner", "run_starter", "deadline_watcher", "callback_runner")
 # module → the names in it that are exchanged
 _EXCHANGED: dict[str, dict[str, Any]] = {
-    "retrofill.bus.loop": {"time": Time, "shard_transaction": _noted_transaction},
-    "retrofill.bus.shard": {"time": Time},
+    "retrofill.bus.worker.loop": {"time": Time},
+    "retrofill.bus.worker.context": {"time": Time, "shard_transaction": _noted_transaction},
+    "retrofill.bus.worker.batches": {"time": Time},
+    "retrofill.bus.worker.checks": {"time": Time},
+    "retrofill.bus.worker.failures": {"time": Time},
+    "retrofill.bus.worker.shard": {"time": Time},
     "retrofill.bus.transaction": {"announce": _announce},
     "retrofill.bus.inbox": {"queue": Queue},
     "retrofill.bus.calls": {"SimpleQueue": CallsQueue, "Future": Future},
@@ -94,23 +98,23 @@ _EXCHANGED: dict[str, dict[str, Any]] = {
         "Poller.start": _start_as_task,
         "Poller.join": _no_join,
     },
-    "retrofill.bus.cursor": {"time": Time, "reader": _reader},
-    "retrofill.bus.sending": {"time": Time},
-    "retrofill.bus.holds": {"time": Time},
+    "retrofill.bus.relay.cursor": {"time": Time, "reader": _reader},
+    "retrofill.bus.relay.sending": {"time": Time},
+    "retrofill.bus.worker.holds": {"time": Time},
     "retrofill.bus.membership": {
         "Consumer": lambda config: FakeConsumer(connections(), config),
         "threading": Threading,
         "Membership.start": _start_as_task,
         "Membership.join": _no_join,
     },
-    "retrofill.bus.relay": {
+    "retrofill.bus.relay.relay": {
         "threading": Threading,
         "time": Time,
         "producer": _producer,
         "Relay.start": _start_as_task,
         "Relay.join": _no_join,
     },
-    "retrofill.bus.metrics": {"register": lambda collector: None},
+    "retrofill.bus.observability.metrics": {"register": lambda collector: None},
     "run_starter.handler": {"producer": _producer},
     "run_starter.claims": {"time": Time},
     "run_starter.leases": {"time": Time},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from retrofill.bus.topics import PLANNER, Topic
+from retrofill.contract.topics import PLANNER, Topic
 from tests.simulation.schedule import Scenario, run_schedule
 from tests.simulation.shims import exchanged
 

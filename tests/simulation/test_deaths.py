@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from backfill_planner.handler import PlannerHandler
-from retrofill.bus.deaths import DEATHS
 from retrofill.bus.handler import Received
-from retrofill.bus.topics import PLANNER, Topic
-from retrofill.messages.backfills import BackfillRequested
+from retrofill.bus.worker.deaths import DEATHS
+from retrofill.contract.backfills import BackfillRequested
+from retrofill.contract.topics import PLANNER, Topic
 from tests.simulation.schedule import DRAIN_SECONDS, Scenario, run_until_drained
 from tests.simulation.world import World
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from retrofill.bus.topics import CALLBACK_RUNNER, RUN_STARTER, Topic
-from retrofill.messages.backfills import BackfillCancelRequested, BackfillRequested
-from retrofill.messages.pipelines import PipelineApplied
+from retrofill.contract.backfills import BackfillCancelRequested, BackfillRequested
+from retrofill.contract.pipelines import PipelineApplied
+from retrofill.contract.topics import CALLBACK_RUNNER, RUN_STARTER, Topic
 from retrofill.store import runs as store
 from run_starter.leases import LOOK
 from tests.simulation.memory import errors
@@ -56,7 +56,7 @@ def test_a_step_of_the_databases_clock_ends_no_lease(world: World) -> None:
     for instance in world.alive(RUN_STARTER):
         assert instance.loop is not None
         for partition in instance.loop.owned():
-            instance.loop._shards[partition].look_at(LOOK, 0.0)
+            instance.loop._context.shards[partition].schedule_check(LOOK, 0.0)
     for notified in world.database.listeners:
         notified(store.RUN_CHANNEL, "0")
     drain(world, scenario)

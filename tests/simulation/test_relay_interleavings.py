@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
-from retrofill.bus import relay as relay_module
-from retrofill.bus.relay import Relay
-from retrofill.bus.topics import PLANNER, Topic
+from retrofill.bus.relay import relay as relay_module
+from retrofill.bus.relay.relay import Relay
+from retrofill.contract.topics import PLANNER, Topic
 from retrofill.settings import Settings
 from retrofill.store.tables import SERVICE_TABLES
 from tests.simulation import primitives

@@ -54,9 +54,9 @@ def test_a_seed_repeats_its_schedule() -> None:
 def test_a_seed_is_the_same_schedule_in_every_process_and_after_any_other() -> None:
     """Alone, after others in one process, and shared out to several: the printed steps are those of the same schedules."""
     alone = [counted(simulate("--seed", seed)) for seed in ("5", "6")]
-    together = counted(simulate("--first", "5", "--schedules", "2", "--jobs", "1"))
+    group = counted(simulate("--first", "5", "--schedules", "2", "--jobs", "1"))
     shared = counted(simulate("--first", "5", "--schedules", "2", "--jobs", "2"))
-    assert together == shared == [sum(each) for each in zip(*alone, strict=True)]
+    assert group == shared == [sum(each) for each in zip(*alone, strict=True)]
 
 
 def counted(said: subprocess.CompletedProcess[str]) -> list[int]:

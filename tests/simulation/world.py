@@ -9,8 +9,8 @@ from functools import cache
 from typing import Any
 
 from callback_runner.claims import Claim
-from retrofill.bus.topics import CALLBACK_RUNNER, PLANNER, RUN_STARTER, SERVICES, WATCHER, Service, Topic
-from retrofill.messages.base import Message
+from retrofill.contract.base import Message
+from retrofill.contract.topics import CALLBACK_RUNNER, PLANNER, RUN_STARTER, SERVICES, WATCHER, Service, Topic
 from retrofill.settings import Settings
 from retrofill.store.tables import SERVICE_TABLES
 from run_starter.executors import Launch

@@ -12,10 +12,10 @@ from pydantic import SecretStr
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.wait_strategies import ExecWaitStrategy, LogMessageWaitStrategy
 
-from retrofill.bus.topics import SERVICES
+from retrofill.admin.database import prepare_database
+from retrofill.contract.topics import SERVICES
 from retrofill.settings import Settings
 from retrofill.stack.ports import held_port
-from retrofill.store.init import prepare_database
 from retrofill.store.roles import READER
 from tests.support.installation import PARTITIONS, Servers
 

@@ -10,9 +10,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from retrofill.messages.base import REGISTRY, VERSION
-from retrofill.messages.examples import example_of
-from retrofill.messages.schemas import schema_of
+from tools.examples import example_of
+from tools.schemas import schema_of
+
+from retrofill.contract.base import REGISTRY, VERSION
 
 # One of two fields is needed, which the schema does not say.
 ALSO = {"CodeLocation": ("file",)}

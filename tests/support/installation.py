@@ -20,16 +20,16 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import dict_row
 
+from retrofill.admin.init import initialise
 from retrofill.bus.clients import producer, reader
 from retrofill.bus.envelope import headers_of, wire_headers
-from retrofill.bus.partitioning import partition_of
-from retrofill.bus.topics import CLI_CLIENT, OPERATOR, SERVICES, Topic
+from retrofill.contract.backfills import BackfillRequested
+from retrofill.contract.base import Message
+from retrofill.contract.partitioning import partition_of
+from retrofill.contract.pipelines import PipelineApplied
+from retrofill.contract.topics import CLI_CLIENT, OPERATOR, SERVICES, Topic
 from retrofill.domain.alert import DeadlineAlert
 from retrofill.domain.pipeline import CodeLocation, PipelineDefinition, TaskDefinition
-from retrofill.init import initialise
-from retrofill.messages.backfills import BackfillRequested
-from retrofill.messages.base import Message
-from retrofill.messages.pipelines import PipelineApplied
 from retrofill.settings import Settings
 from retrofill.stack import kafka_auth
 from retrofill.stack.layout import KAFKA, POSTGRES, Layout
@@ -293,11 +293,11 @@ class Installation:
         """The first event that is wanted."""
         found: list[Event] = []
 
-        def look() -> bool:
+        def check() -> bool:
             found[:] = [event for event in self.events(topic) if wanted(event)]
             return bool(found)
 
-        until(look, what)
+        until(check, what)
         return found[0]
 
     def wait_answer(self, ce_id: str | None, topic: Topic = Topic.BACKFILL_EVENTS) -> Event:
@@ -333,12 +333,12 @@ class Installation:
         """Wait until the backfill is in one of ``states``."""
         found: list[str] = [""]
 
-        def look() -> bool:
+        def check() -> bool:
             rows = self.query("SELECT state FROM backfill WHERE id = %s", id)
             found[0] = rows[0]["state"] if rows else ""
             return found[0] in states
 
-        until(look, f"backfill {id} is {' or '.join(states)}", lambda: f"it is {found[0]!r}: {self.runs_by_state(id)}")
+        until(check, f"backfill {id} is {' or '.join(states)}", lambda: f"it is {found[0]!r}: {self.runs_by_state(id)}")
         return found[0]
 
     def runs_by_state(self, id: str) -> dict[str, int]:

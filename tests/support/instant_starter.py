@@ -22,12 +22,12 @@ from confluent_kafka import Producer
 from retrofill.bus.clients import producer
 from retrofill.bus.envelope import headers_of, wire_headers
 from retrofill.bus.service import Context, run_service
-from retrofill.bus.topics import RUN_STARTER, Topic
+from retrofill.contract.runs import ErrorInfo, Report, RunHeartbeat, RunReported, RunStaged, TaskReported
+from retrofill.contract.topics import RUN_STARTER, Topic
 from retrofill.driver.execute import Result
 from retrofill.driver.launch import Launch as DriverLaunch
 from retrofill.driver.publishing import publish_all, publish_staged
 from retrofill.driver.staging import Staging
-from retrofill.messages.runs import ErrorInfo, Report, RunHeartbeat, RunReported, RunStaged, TaskReported
 from retrofill.settings import Settings
 from run_starter.executors import Host, Key, Launch
 from run_starter.handler import CHANNELS, StarterHandler
@@ -75,9 +75,9 @@ class InstantExecutor:
         self._threads.shutdown(wait=True)
 
     def _run(self, launch: Launch, ended: threading.Event) -> None:
-        told: dict[str, Any] = {"backfill_id": launch.backfill_id, "run_id": launch.run_id, "attempt": launch.attempt}
-        told["publication"] = launch.publication
-        self._say(RunHeartbeat(**told))
+        fields: dict[str, Any] = {"backfill_id": launch.backfill_id, "run_id": launch.run_id, "attempt": launch.attempt}
+        fields["publication"] = launch.publication
+        self._say(RunHeartbeat(**fields))
         assert self.host is not None
         reported = False
         if launch.publication:
@@ -88,8 +88,10 @@ class InstantExecutor:
             failed = launch.interval_start.date().isoformat() in self._failing
             error = ErrorInfo(type="ValueError", message="this day fails") if failed else None
             for task in launch.pipeline.tasks:
-                self._say(TaskReported(**told, task=task.name, state="running"))
-                self._say(TaskReported(**told, task=task.name, state="failed" if failed else "succeeded", error=error))
+                self._say(TaskReported(**fields, task=task.name, state="running"))
+                self._say(
+                    TaskReported(**fields, task=task.name, state="failed" if failed else "succeeded", error=error)
+                )
             result = self._publish(launch) if self._out is not None and not failed else Result(not failed, error)
             if result is not None:
                 self._report(launch, result)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from retrofill import java as runtime
+from retrofill.java import spark_jars, trust_options
 from retrofill.settings import Settings
-from retrofill.stack import java as runtime
-from retrofill.stack.java import spark_jars, trust_options
 from retrofill.stack.kafka import VERSION, cache_folder
 
 CLASSES = {

@@ -28,7 +28,7 @@ def harm(sql: str) -> list[str]:
     """What of the statements breaks the release before, a line each; empty where all of them only add."""
     statements = [" ".join(each.split()) for each in sql.split(";\n") if each.strip()]
     new = {match.group(1) for each in statements if (match := _NEW_TABLE.match(each))}
-    return [told for each in statements if not _is_about(each, new) for told in _harm_of(each)]
+    return [fields for each in statements if not _is_about(each, new) for fields in _harm_of(each)]
 
 
 def _is_about(statement: str, tables: set[str]) -> bool:
@@ -38,9 +38,9 @@ def _is_about(statement: str, tables: set[str]) -> bool:
 
 
 def _harm_of(statement: str) -> Iterator[str]:
-    for pattern, told in _HARM.items():
+    for pattern, fields in _HARM.items():
         if re.search(pattern, statement, re.IGNORECASE):
-            yield f"{told}: {statement}"
+            yield f"{fields}: {statement}"
     for name, kind in _ADDED_COLUMN.findall(statement):
         if re.search(r"\bNOT NULL\b", kind, re.IGNORECASE) and not re.search(r"\bDEFAULT\b", kind, re.IGNORECASE):
             yield f"adds {name}, which is not null and has no default: {statement}"

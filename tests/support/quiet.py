@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from confluent_kafka import Consumer, TopicPartition
 
 from retrofill.bus.clients import reader
-from retrofill.bus.topics import Service
+from retrofill.contract.topics import Service
 from tests.support.installation import PARTITIONS, Installation
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from retrofill.admin.database import prepare_database
 from retrofill.store.engine import make_engine
-from retrofill.store.init import prepare_database
 from tests.support.installation import ROOT, Installation, path_of
 
 # The release before the newest migration, and the schema that it made.

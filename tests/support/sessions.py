@@ -41,26 +41,28 @@ class Store(Protocol):
         """
 
 
-def told(value: Any) -> Any:
+def fields(value: Any) -> Any:
     """A result without what differs between servers: moments of a clock, and how rows are wrapped."""
     if isinstance(value, DBAPIError):
         return f"error {getattr(value.orig, 'sqlstate', None)}"
     if isinstance(value, datetime):
         return "now" if value > RECENT else value.astimezone(UTC)
     if isinstance(value, RowMapping | dict):
-        return {str(name): told(each) for name, each in value.items()}
+        return {str(name): fields(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return [told(each) for each in value]
+        return [fields(each) for each in value]
     if isinstance(value, set | frozenset):
-        return sorted((told(each) for each in value), key=repr)
-    return told(vars(value)) if hasattr(value, "__dict__") and type(value).__module__.startswith("retrofill") else value
+        return sorted((fields(each) for each in value), key=repr)
+    return (
+        fields(vars(value)) if hasattr(value, "__dict__") and type(value).__module__.startswith("retrofill") else value
+    )
 
 
 def _take(action: Action, conn: Any) -> Any:
     try:
-        return told(action(conn))
+        return fields(action(conn))
     except DBAPIError as e:
-        return told(e)
+        return fields(e)
 
 
 class RealStore:

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaException
 
+from retrofill import java
 from retrofill.bus.clients import admin
 from retrofill.settings import Settings
-from retrofill.stack import java, kafka, kafka_auth, ports, processes
+from retrofill.stack import kafka, kafka_auth, ports, processes
 from retrofill.stack.layout import Identity, Layout
 from tests.support.installation import until
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from retrofill.bus.topics import SERVICES
+from retrofill.contract.topics import SERVICES
 from retrofill.settings import Settings
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from prometheus_client import REGISTRY
 
-from retrofill.bus import metrics
+from retrofill.bus.observability import metrics
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "grafana"
 ROOT = Path(__file__).parents[2]

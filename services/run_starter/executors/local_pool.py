@@ -166,14 +166,14 @@ class LocalPool:
             "ready": lambda _: self._on_ready(worker),
             "may_begin": lambda _: self._on_may_begin(worker),
             "may_publish": lambda _: self._on_may_publish(worker),
-            "done": lambda told: self._on_done(worker, told),
+            "done": lambda fields: self._on_done(worker, fields),
             "lost": lambda why: setattr(worker, "why_lost", str(why)),
         }
         assert worker.process.stdout is not None
         for line in lines_until_exit(worker.process, worker.process.stdout):
             try:
-                ((kind, told),) = json.loads(line).items()
-                answers[kind](told)
+                ((kind, fields),) = json.loads(line).items()
+                answers[kind](fields)
             except (ValueError, KeyError, AttributeError):
                 log.error("driver_said", line=line[:200], pid=worker.process.pid)
         self._on_exit(worker)
@@ -192,11 +192,11 @@ class LocalPool:
         launch = worker.launch
         worker.say({"publish": launch is not None and self._host.may_publish(launch)})
 
-    def _on_done(self, worker: Worker, told: dict[str, Any]) -> None:
+    def _on_done(self, worker: Worker, fields: dict[str, Any]) -> None:
         with self._lock:
             launch, worker.launch = worker.launch, None
             worker.runs += 1
-            retire = worker.runs >= self._settings.driver_max_runs or bool(told.get("retire"))
+            retire = worker.runs >= self._settings.driver_max_runs or bool(fields.get("retire"))
             if retire:
                 self._workers.remove(worker)
         if retire:
@@ -204,7 +204,7 @@ class LocalPool:
             worker.retire()
         if launch is not None:
             self._host.driver_ended(
-                launch, reported=bool(told.get("reported")), reason="the driver was not allowed to begin"
+                launch, reported=bool(fields.get("reported")), reason="the driver was not allowed to begin"
             )
         self._assign()
 

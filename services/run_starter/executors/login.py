@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from retrofill.bus.clients import security
-from retrofill.bus.topics import DRIVER, RUN_STARTER
+from retrofill.contract.topics import DRIVER, RUN_STARTER
 from retrofill.settings import NotConfigured, Settings
 
 # Properties of librdkafka that say or prove who somebody is.
@@ -31,14 +31,14 @@ def login(settings: Settings) -> dict[str, str]:
             f"drivers would log in to Kafka as {ours}: give RETROFILL_KAFKA_PASSWORDS a password for driver, beside that for "
             f"{RUN_STARTER.name}, or set RETROFILL_KAFKA_USERNAME to a login that all share",
         )
-    told: dict[str, str] = {}
+    fields: dict[str, str] = {}
     if own.kafka_username is not None and own.kafka_password is not None:
-        told["RETROFILL_KAFKA_USERNAME"] = own.kafka_username
-        told["RETROFILL_KAFKA_PASSWORD"] = own.kafka_password.get_secret_value()
+        fields["RETROFILL_KAFKA_USERNAME"] = own.kafka_username
+        fields["RETROFILL_KAFKA_PASSWORD"] = own.kafka_password.get_secret_value()
     config = {name: value.get_secret_value() for name, value in _config(settings).items()}
     if config:
-        told["RETROFILL_KAFKA_CONFIG"] = json.dumps(config)
-    return told | _certificate(settings)
+        fields["RETROFILL_KAFKA_CONFIG"] = json.dumps(config)
+    return fields | _certificate(settings)
 
 
 def _config(settings: Settings) -> dict[str, SecretStr]:
@@ -69,9 +69,9 @@ def _certificate(settings: Settings) -> dict[str, str]:
             "RETROFILL_KAFKA_DRIVER_SSL_KEY",
             f"RETROFILL_KAFKA_DRIVER_SSL_KEY ({key}) is the run-starter's own key: give drivers one of their own",
         )
-    told = {"RETROFILL_KAFKA_SSL_CERTIFICATE": str(certificate), "RETROFILL_KAFKA_SSL_KEY": str(key)}
+    fields = {"RETROFILL_KAFKA_SSL_CERTIFICATE": str(certificate), "RETROFILL_KAFKA_SSL_KEY": str(key)}
     password = settings.kafka_driver_ssl_key_password
-    return told if password is None else {**told, "RETROFILL_KAFKA_SSL_KEY_PASSWORD": password.get_secret_value()}
+    return fields if password is None else {**fields, "RETROFILL_KAFKA_SSL_KEY_PASSWORD": password.get_secret_value()}
 
 
 def _same(one: Path, other: Path) -> bool:

@@ -65,9 +65,9 @@ class Submitted:
         A signal would reach Spark first, whose end fails the tasks, and the driver would tell this as the run's failure.
         """
         with self._writing:
-            told = not self.ending and self.lines is not None and self._try({"end": True})
+            fields = not self.ending and self.lines is not None and self._try({"end": True})
             self.ending = True
-        if told:
+        if fields:
             processes.kill_later(self.process)
         else:
             processes.end(self.process)
@@ -165,7 +165,7 @@ class SparkSubmit:
 
     def _submit(self, launch: Launch) -> Submitted:
         # Only who has a Spark needs its parts: imported here.
-        from retrofill.stack.java import find, loopback_only, spark_submit_command
+        from retrofill.java import find, loopback_only, spark_submit_command
 
         settings = self._settings
         local = settings.driver_host in LOOPBACK
@@ -224,17 +224,17 @@ class SparkSubmit:
         launch = submitted.launch
         try:
             for line in lines:
-                told = json.loads(line)
-                if "ready" in told:
+                fields = json.loads(line)
+                if "ready" in fields:
                     submitted.say({"launch": launch.as_json()})
-                elif "may_begin" in told:
+                elif "may_begin" in fields:
                     submitted.say({"begin": self._host.may_begin(launch)})
-                elif "may_publish" in told:
+                elif "may_publish" in fields:
                     submitted.say({"publish": self._host.may_publish(launch)})
-                elif "lost" in told:
-                    submitted.why_lost = str(told["lost"])
-                elif "done" in told:
-                    return bool(told["done"].get("reported"))
+                elif "lost" in fields:
+                    submitted.why_lost = str(fields["lost"])
+                elif "done" in fields:
+                    return bool(fields["done"].get("reported"))
         except OSError as e:
             log.info(
                 "driver_hung_up", backfill=launch.backfill_id, run=launch.run_id, attempt=launch.attempt, error=str(e)
@@ -247,11 +247,11 @@ def _greeting(connection: socket.socket, token: str) -> Any:
     lines = connection.makefile("rw", encoding="utf-8")
     try:
         connection.settimeout(GREETING_SECONDS)
-        told = json.loads(lines.readline(MAX_GREETING) or "{}").get("token")
+        fields = json.loads(lines.readline(MAX_GREETING) or "{}").get("token")
         connection.settimeout(None)
     except (OSError, ValueError, AttributeError):
-        told = None
-    known = isinstance(told, str) and secrets.compare_digest(told.encode(), token.encode())
+        fields = None
+    known = isinstance(fields, str) and secrets.compare_digest(fields.encode(), token.encode())
     return lines if known else None
 
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import retrofill.driver
+from retrofill.private import write_properties
 from retrofill.settings import Settings
-from retrofill.stack.private import write_properties
 from run_starter.executors import Launch, processes
 
 ENTRY = Path(retrofill.driver.__file__).with_name("once.py")

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from retrofill.bus.envelope import MAX_HEADER_BYTES, Record, header_bytes
-from retrofill.bus.outbox import HeaderList, Outgoing
-from retrofill.bus.topics import Topic
+from retrofill.contract.topics import Topic
+from retrofill.store.outbox import HeaderList, Outgoing
 
 # Beyond this the bytes are cut: what arrived on a topic with larger limits than ours must still fit into ours.
 MAX_VALUE_BYTES = 1_900_000
@@ -39,7 +39,7 @@ def _letter(message: Outgoing, reason: str, service: str, now: datetime | None, 
     key, cut_key = _cut("key", message.key, MAX_KEY_BYTES)
     value, cut_value = _cut("value", message.value, MAX_VALUE_BYTES)
     headers = _first_headers(message.headers)
-    left_out = len(message.headers) - len(headers)
+    dropped = len(message.headers) - len(headers)
     ours = {
         "reason": " ".join(reason.split())[:MAX_REASON],
         "service": service,
@@ -48,7 +48,7 @@ def _letter(message: Outgoing, reason: str, service: str, now: datetime | None, 
         "dead_at": (now or datetime.now(UTC)).isoformat(),
         **cut_key,
         **cut_value,
-        **({"headers_left_out": str(left_out)} if left_out else {}),
+        **({"headers_dropped": str(dropped)} if dropped else {}),
     }
     added: HeaderList = tuple((f"{PREFIX}{name}", text.encode("utf-8", "replace")) for name, text in ours.items())
     return Outgoing(Topic.DEAD_LETTERS, key, value, headers + added)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 
-from retrofill.messages.base import Message
+from retrofill.contract.base import Message
 
 SPEC_VERSION = "1.0"
 # Names of ids that are derived and not drawn: the same bytes at the same place always have the same ce_id.

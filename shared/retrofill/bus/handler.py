@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from retrofill.bus.envelope import Record
 from retrofill.bus.transaction import Transaction
-from retrofill.messages.base import Message
+from retrofill.contract.base import Message
 
 
 @dataclass(frozen=True)
@@ -45,17 +45,14 @@ class Handler(Protocol):
     def handle(self, tx: Transaction, received: Sequence[Received]) -> None:
         """Decide on a batch and apply it. May be called again with the same messages after a rollback."""
 
-    def look(self, tx: Transaction, key: str) -> None:
-        """Decide from the rows alone. ``tx.look_at`` says when to look again."""
+    def check(self, tx: Transaction, keys: Sequence[str]) -> None:
+        """Decide from the rows alone, for keys that ``group`` put together. ``tx.schedule_check`` says when to check again."""
 
-    def look_at_all(self, tx: Transaction, keys: Sequence[str]) -> None:
-        """Look at several keys in one transaction, as ``together`` put them."""
+    def group(self, keys: Sequence[str]) -> Sequence[Sequence[str]]:
+        """Keys that are due, in the order in which to check them; each group shares a transaction.
 
-    def rank(self, keys: Sequence[str]) -> Sequence[str]:
-        """The order in which to look at keys that are due."""
-
-    def together(self, keys: Sequence[str]) -> Sequence[Sequence[str]]:
-        """Which of ``keys`` to look at in one transaction, in their order. A refused one is done again key by key."""
+        The keys of a refused group are checked again one by one.
+        """
 
     def taken(self, conn: Connection, partition: int) -> Mapping[str, float]:
         """What to look at when a shard is taken over: keys and seconds from now."""
@@ -83,19 +80,10 @@ class QuietHandler:
         """Nothing waits."""
         return {}
 
-    def look(self, tx: Transaction, key: str) -> None:
-        """Nothing to look at."""
+    def check(self, tx: Transaction, keys: Sequence[str]) -> None:
+        """Nothing to check."""
 
-    def look_at_all(self, tx: Transaction, keys: Sequence[str]) -> None:
-        """One after the other."""
-        for key in keys:
-            self.look(tx, key)
-
-    def rank(self, keys: Sequence[str]) -> Sequence[str]:
-        """As they come."""
-        return keys
-
-    def together(self, keys: Sequence[str]) -> Sequence[Sequence[str]]:
+    def group(self, keys: Sequence[str]) -> Sequence[Sequence[str]]:
         """Each in a transaction of its own."""
         return [[key] for key in keys]
 

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, TopicPartition
 from retrofill.bus.calls import ANSWER_SECONDS, Calls
 from retrofill.bus.clients import common_config
 from retrofill.bus.poller import raise_refusals
-from retrofill.bus.topics import Service
+from retrofill.contract.topics import Service
 from retrofill.settings import Settings
 
 log = structlog.get_logger(__name__)

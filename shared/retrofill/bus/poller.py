@@ -16,7 +16,7 @@ from retrofill.bus.calls import ANSWER_SECONDS, Calls
 from retrofill.bus.clients import common_config
 from retrofill.bus.envelope import BAD_NAME, Record, read_headers
 from retrofill.bus.inbox import Assigned, End, Inbox, Item, NotPositioned, OutOfRange, Positioned, Records, Revoked
-from retrofill.bus.topics import Service
+from retrofill.contract.topics import Service
 from retrofill.settings import Settings
 
 log = structlog.get_logger(__name__)

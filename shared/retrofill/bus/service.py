@@ -19,28 +19,29 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential
 
-from retrofill.bus import outbox
 from retrofill.bus.announcer import Announcer, install
 from retrofill.bus.crash import arm
-from retrofill.bus.diagnosis import why
-from retrofill.bus.exposition import Exposition
-from retrofill.bus.gauges import measure
 from retrofill.bus.handler import Handler
-from retrofill.bus.health import Health
 from retrofill.bus.inbox import Inbox, Notified, Wake
 from retrofill.bus.listener import Listener
-from retrofill.bus.loop import Loop
+from retrofill.bus.observability.diagnosis import why
+from retrofill.bus.observability.exposition import Exposition
+from retrofill.bus.observability.gauges import measure
+from retrofill.bus.observability.health import Health
 from retrofill.bus.poller import Poller
-from retrofill.bus.relay import Relay
+from retrofill.bus.relay.relay import Relay
 from retrofill.bus.takeover import TopicIds
-from retrofill.bus.topics import Service
 from retrofill.bus.went_back import Guard, check_marks
+from retrofill.bus.worker.context import WorkerContext
+from retrofill.bus.worker.loop import Loop
+from retrofill.contract.topics import Service
 from retrofill.logs import configure_logging
 from retrofill.reading_settings import WrongSetting, read_settings
 from retrofill.settings import NotConfigured, Settings
+from retrofill.store import outbox
 from retrofill.store.engine import make_engine
 from retrofill.store.history import PostgresWentBack
-from retrofill.store.init import LimitsMissing, SchemaTooOld, check_limits, check_schema, read_installation
+from retrofill.store.installation import LimitsMissing, SchemaTooOld, check_limits, check_schema, read_installation
 from retrofill.tracing import configure_tracing
 
 log = structlog.get_logger(__name__)
@@ -61,7 +62,6 @@ class Context:
     topic_ids: TopicIds
     partitions: int
     installation: str
-    wake: Callable[[], None]
     notified: Callable[[str, str], None]
     # Of every new connection to Postgres.
     check: Callable[[psycopg.Connection], None] = lambda _: None
@@ -111,7 +111,6 @@ def _run(settings: Settings, service: Service, make_handler: MakeHandler, channe
         topic_ids,
         partitions,
         installation,
-        wake=lambda: inbox.put(Wake()),
         notified=lambda channel, payload: inbox.put(Notified(channel, payload)),
         check=guard.check,
     )
@@ -129,7 +128,7 @@ def _run(settings: Settings, service: Service, make_handler: MakeHandler, channe
     announcer = Announcer(dsn, instance, heard)
     install(announcer)
     listener = Listener(dsn, instance, [outbox_channel, *channels], heard, known=lambda pid: pid == announcer.pid)
-    loop = Loop(settings, service, instance, engine, inbox, poller, handler, topic_ids, partitions)
+    loop = Loop(WorkerContext(settings, service, instance, engine, poller, handler, topic_ids, partitions), inbox)
     stopper = threading.Thread(target=_stop_when, args=(stopping, loop, inbox), name="stopper", daemon=True)
     threads = (poller, relay, listener, announcer, stopper)
     for thread in threads:

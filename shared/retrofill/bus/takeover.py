@@ -15,9 +15,9 @@ from sqlalchemy.dialects.postgresql import insert
 
 from retrofill.bus.clients import admin
 from retrofill.bus.crash import crash_point
-from retrofill.bus.deaths import Suspect, suspect_of, where_it_stands
 from retrofill.bus.handler import Handler
-from retrofill.bus.topics import Service
+from retrofill.bus.worker.deaths import Suspect, suspect_of, where_it_stands
+from retrofill.contract.topics import Service
 from retrofill.settings import Settings
 from retrofill.store.tables import SERVICE_TABLES
 
@@ -104,7 +104,7 @@ class Taken:
 
     epoch: int
     offsets: dict[str, int]
-    looks: Mapping[str, float]
+    checks: Mapping[str, float]
     # Former owners may have died of what comes next; and of which message for certain.
     careful: bool = False
     suspect: Suspect | None = None
@@ -129,11 +129,11 @@ def take_over(
         offsets = stored_offsets(conn, service, partition, topic_ids, service.reads)
         suspect = suspect_of(conn, service, partition, offsets, row)
         standing = where_it_stands(conn, service, partition)
-        looks = dict(handler.taken(conn, partition))
+        checks = dict(handler.taken(conn, partition))
         crash_point("takeover:before-commit")
     crash_point("takeover:committed")
     careful = suspect is not None or anything_after(topic_ids.ends, partition, standing)
-    return Taken(row.epoch, offsets, looks, careful, suspect)
+    return Taken(row.epoch, offsets, checks, careful, suspect)
 
 
 def anything_after(ends: Ends, partition: int, offsets: Mapping[str, int]) -> bool:

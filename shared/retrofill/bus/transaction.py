@@ -10,16 +10,16 @@ import structlog
 from sqlalchemy import BigInteger, Connection, Engine, Text, select, update
 
 from retrofill import tracing
-from retrofill.bus import outbox
 from retrofill.bus.announcer import announce
 from retrofill.bus.crash import crash_point
 from retrofill.bus.dead_letters import dead_letter, dead_letter_of
 from retrofill.bus.envelope import Record, headers_of
 from retrofill.bus.faults import Fenced, Poison
-from retrofill.bus.outbox import Outgoing
-from retrofill.bus.topics import Service, Topic
-from retrofill.messages.base import Message
+from retrofill.contract.base import Message
+from retrofill.contract.topics import Service, Topic
+from retrofill.store import outbox
 from retrofill.store.arrays import rows_of
+from retrofill.store.outbox import Outgoing
 from retrofill.store.tables import SERVICE_TABLES
 from retrofill.tracing import parent_of
 
@@ -48,7 +48,7 @@ class Transaction:
     max_message_bytes: int
     outgoing: list[Outgoing] = field(default_factory=list)
     after_commit: list[Callable[[], None]] = field(default_factory=list)
-    looks: dict[str, float] = field(default_factory=dict)
+    checks: dict[str, float] = field(default_factory=dict)
     notifications: list[tuple[str, str]] = field(default_factory=list)
 
     def emit(
@@ -90,9 +90,9 @@ class Transaction:
         original = Outgoing(topic, str(key).encode(), message.encode(), headers)
         self.outgoing.append(dead_letter_of(original, reason, self.service.name))
 
-    def look_at(self, key: str, after: float = 0.0) -> None:
+    def schedule_check(self, key: str, after: float = 0.0) -> None:
         """Once this has committed, look at ``key`` ``after`` seconds."""
-        self.looks[key] = min(after, self.looks.get(key, after))
+        self.checks[key] = min(after, self.checks.get(key, after))
 
     def run_hooks(self) -> None:
         """Run what was to follow the commit; to raise would tell the caller that there was none, so failures are logged."""

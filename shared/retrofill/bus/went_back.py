@@ -12,8 +12,8 @@ import psycopg
 import structlog
 from sqlalchemy import Engine
 
-from retrofill.bus.cursor import Marks, read_marks
-from retrofill.bus.topics import SERVICES, Service
+from retrofill.bus.relay.cursor import Marks, read_marks
+from retrofill.contract.topics import SERVICES, Service
 from retrofill.settings import Settings
 from retrofill.store.history import WHAT_TO_DO, PostgresWentBack, check_history
 from retrofill.store.relays import relays

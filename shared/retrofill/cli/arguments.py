@@ -11,12 +11,12 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from retrofill.cli.errors import wrong_usage
+from retrofill.contract.backfills import BackfillRequested
+from retrofill.contract.base import Undecodable, decode_object
+from retrofill.contract.explain import explain
 from retrofill.domain.backfill import OnRunFailure, ReprocessBehavior
 from retrofill.domain.bounds import parse_bound
-from retrofill.messages.backfills import BackfillRequested
-from retrofill.messages.base import Undecodable, decode_object
-from retrofill.messages.explain import explain
+from retrofill.errors import WrongUsage
 
 PipelineName = Annotated[str, typer.Argument(metavar="PIPELINE", help="Name of an applied pipeline.")]
 From = Annotated[
@@ -75,11 +75,11 @@ class Wish:
             "latest_code": self.latest_code,
         }
         if self.id is not None and not self.id.strip():
-            raise wrong_usage("--id is empty")
+            raise WrongUsage("--id is empty")
         try:
             return BackfillRequested.model_validate(values)
         except ValidationError as e:
-            raise wrong_usage(explain(e)) from e
+            raise WrongUsage(explain(e)) from e
 
 
 def read_bound(option: str, text: str) -> date | datetime:
@@ -88,7 +88,7 @@ def read_bound(option: str, text: str) -> date | datetime:
         bound: date | datetime = parse_bound(text.strip())
     except ValueError as e:
         where = option if text in str(e) else f"{option} {text[:40]}"
-        raise wrong_usage(f"{where}: {e}") from e
+        raise WrongUsage(f"{where}: {e}") from e
     return bound
 
 
@@ -100,11 +100,11 @@ def read_conf(text: str | None) -> dict[str, Any]:
         try:
             text = Path(text[1:]).read_text("utf-8")
         except (OSError, UnicodeDecodeError) as e:
-            raise wrong_usage(f"--conf: {e}") from e
+            raise WrongUsage(f"--conf: {e}") from e
     try:
         return decode_object(text.encode())
     except (Undecodable, UnicodeEncodeError) as e:
-        raise wrong_usage(f"--conf must be a JSON object like '{{\"key\": 1}}' or @FILE: {e}") from e
+        raise WrongUsage(f"--conf must be a JSON object like '{{\"key\": 1}}' or @FILE: {e}") from e
 
 
 def _user() -> str | None:

@@ -10,20 +10,17 @@ from typing import Annotated, Any
 import typer
 from sqlalchemy import Connection, RowMapping
 
-from retrofill.bus.topics import Topic
-from retrofill.cli import arguments, reads
-from retrofill.cli.answers import ask
+from retrofill.cli import arguments
 from retrofill.cli.arguments import Wish
-from retrofill.cli.connect import load_settings, reading
-from retrofill.cli.errors import UserError
 from retrofill.cli.options import ANSWER_SECONDS, AsJson, Limit, PipelineFilter, TimeLimit
 from retrofill.cli.output import counts, moment, print_json, print_table, print_text
 from retrofill.cli.pipelines import find_pipeline
 from retrofill.cli.showing import describe, print_backfill
-from retrofill.cli.watching import Look, missing, watch
-from retrofill.domain.backfill import BackfillState, OnRunFailure, ReprocessBehavior
-from retrofill.domain.planning import Plan, Rejection, find_boundaries, plan
-from retrofill.messages.backfills import (
+from retrofill.cli.watching import Progress, missing, watch
+from retrofill.client import read as reads
+from retrofill.client.ask import ask
+from retrofill.client.connect import load_settings, reading
+from retrofill.contract.backfills import (
     BackfillCancelRequested,
     BackfillCommandRejected,
     BackfillPauseRequested,
@@ -32,7 +29,11 @@ from retrofill.messages.backfills import (
     BackfillRequested,
     BackfillResumeRequested,
 )
-from retrofill.messages.base import Message
+from retrofill.contract.base import Message
+from retrofill.contract.topics import Topic
+from retrofill.domain.backfill import BackfillState, OnRunFailure, ReprocessBehavior
+from retrofill.domain.planning import Plan, Rejection, find_boundaries, plan
+from retrofill.errors import Interrupted, UserError, WrongUsage
 from retrofill.settings import Settings
 from retrofill.store.clock import database_now
 from retrofill.store.pipelines import StoredPipeline
@@ -99,18 +100,18 @@ def dry_run(
     request, settings = wish.request(), load_settings()
     with reading(settings) as conn:
         stored = find_pipeline(conn, request.pipeline)
-        decision = foresee(conn, settings, stored, request)
+        decision = preview(conn, settings, stored, request)
     if isinstance(decision, Rejection):
         if as_json:
             print_json({"accepted": False, "reason": decision.reason, "message": decision.message})
         raise UserError(decision.message)
-    outcomes = [WILL_RUN if reason is None else str(reason) for reason in decision.left_out]
+    outcomes = [WILL_RUN if reason is None else str(reason) for reason in decision.skipped]
     if as_json:
         return print_json(_plan_as_json(request, decision, outcomes))
     return _print_plan(decision, outcomes, stored.definition.timezone)
 
 
-def foresee(
+def preview(
     conn: Connection, settings: Settings, stored: StoredPipeline, request: BackfillRequested
 ) -> Plan | Rejection:
     """What the planner would decide now, by the same rules on the same data."""
@@ -129,7 +130,7 @@ def _plan_as_json(request: BackfillRequested, made: Plan, outcomes: Sequence[str
         "range_start": made.boundaries[0],
         "range_end": made.boundaries[-1],
         "runs": made.runs,
-        "left_out": made.left_out_counts,
+        "skipped": made.skipped_counts,
         "intervals": [{"start": start, "end": end, "outcome": outcome} for start, end, outcome in intervals],
     }
 
@@ -222,10 +223,10 @@ def show(
 @group.command("watch")
 def watch_(id: Id, as_json: AsJson = False) -> None:
     """Show progress until the backfill ends; status 1 unless it succeeded."""
-    look = _watch(load_settings(), id, as_json)
+    check = _watch(load_settings(), id, as_json)
     if as_json:
-        print_json(_look_as_json(look))
-    _check_end(look)
+        print_json(_progress_as_json(check))
+    _check_end(check)
 
 
 @group.command()
@@ -248,7 +249,7 @@ def cancel(id: Id, watch: Watch = False, timeout: TimeLimit = ANSWER_SECONDS, as
 
 def _command(id: str, wish: Message, watching: bool, timeout: float, as_json: bool) -> None:
     if not id.strip():
-        raise UserError("the backfill's id is empty", 2)
+        raise WrongUsage("the backfill's id is empty")
     settings = load_settings()
     answer = ask(settings, Topic.BACKFILL_REQUESTS, id, wish, timeout)
     _finish(settings, id, answer, watching=watching, as_json=as_json)
@@ -265,37 +266,43 @@ def _finish(settings: Settings, id: str, answer: Message, *, watching: bool, as_
     if not as_json:
         print_text(_said(answer, id))
     if watching:
-        look = _watch(settings, id, as_json)
+        check = _watch(settings, id, as_json)
         if as_json:
-            print_json({**document, "backfill": _look_as_json(look)})
-        _check_end(look, asked_to_cancel=answer.type in ("BackfillCancelling", "BackfillCancelled"))
+            print_json({**document, "backfill": _progress_as_json(check)})
+        _check_end(check, asked_to_cancel=answer.type in ("BackfillCancelling", "BackfillCancelled"))
 
 
 def _said(answer: Message, id: str) -> str:
     if isinstance(answer, BackfillPlanned):
         first, end = moment(answer.range_start), moment(answer.range_end)
-        left_out = f"\n  left out: {counts(answer.left_out)}" if answer.left_out else ""
+        skipped = f"\n  left out: {counts(answer.skipped)}" if answer.skipped else ""
         return (
             f"backfill {id}: {answer.runs:,} runs of {answer.pipeline}, {answer.max_active_runs:,} at once\n"
-            f"  {first} – {end} (UTC){left_out}"
+            f"  {first} – {end} (UTC){skipped}"
         )
     return f"backfill {id}: {answer.type.removeprefix('Backfill').lower()}"
 
 
-def _watch(settings: Settings, id: str, as_json: bool) -> Look:
+def _watch(settings: Settings, id: str, as_json: bool) -> Progress:
     try:
         return watch(settings, id, quiet=as_json)
     except KeyboardInterrupt:
-        raise UserError(f"stopped watching; the backfill goes on: retrofill backfill watch {id}", 130) from None
+        raise Interrupted(f"stopped watching; the backfill goes on: retrofill backfill watch {id}") from None
 
 
-def _look_as_json(look: Look) -> dict[str, Any]:
-    return {"id": look.id, "pipeline": look.pipeline, "state": look.state, "runs": look.runs, "by_state": look.by_state}
+def _progress_as_json(check: Progress) -> dict[str, Any]:
+    return {
+        "id": check.id,
+        "pipeline": check.pipeline,
+        "state": check.state,
+        "runs": check.runs,
+        "by_state": check.by_state,
+    }
 
 
-def _check_end(look: Look, *, asked_to_cancel: bool = False) -> None:
+def _check_end(check: Progress, *, asked_to_cancel: bool = False) -> None:
     """Status 1 unless the end is the wished one."""
-    if look.state == BackfillState.SUCCEEDED or (asked_to_cancel and look.state == BackfillState.CANCELLED):
+    if check.state == BackfillState.SUCCEEDED or (asked_to_cancel and check.state == BackfillState.CANCELLED):
         return
-    hint = f": retrofill backfill show {look.id}" if look.state == BackfillState.FAILED else ""
-    raise UserError(f"backfill {look.id} {look.state} ({counts(look.by_state)}){hint}")
+    hint = f": retrofill backfill show {check.id}" if check.state == BackfillState.FAILED else ""
+    raise UserError(f"backfill {check.id} {check.state} ({counts(check.by_state)}){hint}")

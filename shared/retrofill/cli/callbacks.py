@@ -8,16 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
-from retrofill.bus.topics import Topic
-from retrofill.cli import reads
-from retrofill.cli.answers import ask
-from retrofill.cli.connect import load_settings, reading
-from retrofill.cli.errors import UserError, wrong_usage
 from retrofill.cli.options import ANSWER_SECONDS, AsJson, Limit, PipelineFilter, TimeLimit
 from retrofill.cli.output import print_facts, print_json, print_table, print_text
+from retrofill.client import read as reads
+from retrofill.client.ask import ask
+from retrofill.client.connect import load_settings, reading
+from retrofill.contract.base import MAX_INT, Message
+from retrofill.contract.deadlines import CallbackReplayed, CallbackReplayRequested
+from retrofill.contract.topics import Topic
 from retrofill.domain.callback import CallbackState
-from retrofill.messages.base import MAX_INT, Message
-from retrofill.messages.deadlines import CallbackReplayed, CallbackReplayRequested
+from retrofill.errors import UserError, WrongUsage
 from retrofill.settings import Settings
 
 group = typer.Typer(name="callbacks", help="Callbacks of missed deadlines: list, show, replay.", no_args_is_help=True)
@@ -121,9 +121,9 @@ def replay(
 ) -> None:
     """Call again what failed for good, from its first try. One that succeeded is never called again."""
     if failed == bool(ids):
-        raise wrong_usage("write the ids of deadlines, or --failed for all callbacks that failed")
+        raise WrongUsage("write the ids of deadlines, or --failed for all callbacks that failed")
     if pipeline is not None and not failed:
-        raise wrong_usage("--pipeline narrows --failed")
+        raise WrongUsage("--pipeline narrows --failed")
     settings = load_settings()
     chosen = ids or _failed(settings, pipeline)
     answers = [_replay(settings, id, timeout, as_json) for id in chosen]

@@ -7,9 +7,9 @@ from typing import Any
 
 import typer
 
-from retrofill.cli.connect import load_settings
 from retrofill.cli.options import AsJson
 from retrofill.cli.output import print_json, print_text
+from retrofill.client.connect import load_settings
 from retrofill.masking import masked_conf, masked_remote
 from retrofill.settings import Settings
 

@@ -17,11 +17,11 @@ from confluent_kafka import Message as KafkaMessage
 
 from retrofill.bus.dead_letters import PREFIX
 from retrofill.bus.envelope import read_headers
-from retrofill.bus.topics import Topic
-from retrofill.cli.answers import ANSWERS_ON, Event, publish_and_wait
-from retrofill.cli.connect import load_settings
-from retrofill.cli.errors import UserError, wrong_usage
-from retrofill.cli.kafka import (
+from retrofill.cli.options import ANSWER_SECONDS, AsJson, Limit, TimeLimit
+from retrofill.cli.output import moment, print_json, print_text
+from retrofill.client.ask import ANSWERS_ON, Event, publish_and_wait
+from retrofill.client.connect import load_settings
+from retrofill.client.kafka import (
     CONNECT_SECONDS,
     bounds_of,
     content,
@@ -31,12 +31,12 @@ from retrofill.cli.kafka import (
     produce,
     reading_topics,
 )
-from retrofill.cli.options import ANSWER_SECONDS, AsJson, Limit, TimeLimit
-from retrofill.cli.output import moment, print_json, print_text
-from retrofill.messages.backfills import BackfillCommandRejected, BackfillRejected
-from retrofill.messages.base import Message
-from retrofill.messages.deadlines import CallbackReplayRejected
-from retrofill.messages.pipelines import PipelineRejected
+from retrofill.contract.backfills import BackfillCommandRejected, BackfillRejected
+from retrofill.contract.base import Message
+from retrofill.contract.deadlines import CallbackReplayRejected
+from retrofill.contract.pipelines import PipelineRejected
+from retrofill.contract.topics import Topic
+from retrofill.errors import UserError, WrongUsage
 from retrofill.settings import Settings
 
 group = typer.Typer(name="dead-letters", help="Messages that could not be handled.", no_args_is_help=True)
@@ -203,7 +203,7 @@ def drop(
     way back. Nothing but the topic of dead letters is changed.
     """
     if (place is None) != everything:
-        raise wrong_usage("name the last letter to drop as 'retrofill dead-letters list' prints it, or --all")
+        raise WrongUsage("name the last letter to drop as 'retrofill dead-letters list' prints it, or --all")
     settings = load_settings()
     topic = settings.topic_prefix + Topic.DEAD_LETTERS
     last = None if place is None else find_letter(settings, place)
@@ -257,7 +257,7 @@ def find_letter(settings: Settings, place: str) -> Letter:
     """The letter at ``partition:offset``. Raises ``UserError``."""
     match = PLACE.fullmatch(place)
     if match is None:
-        raise wrong_usage(f"{place!r} is no place: write PARTITION:OFFSET as 'retrofill dead-letters list' prints it")
+        raise WrongUsage(f"{place!r} is no place: write PARTITION:OFFSET as 'retrofill dead-letters list' prints it")
     partition, offset = int(match[1]), int(match[2])
     topic = settings.topic_prefix + Topic.DEAD_LETTERS
     with reading_topics(settings) as consumer:
@@ -271,9 +271,9 @@ def find_letter(settings: Settings, place: str) -> Letter:
 
 def origin_of(letter: Letter) -> Topic:
     """Where the letter came from. Raises ``UserError`` where it cannot go back."""
-    cut = [name for name in ("key_sha256", "value_sha256", "headers_left_out") if letter.ours(name) is not None]
+    cut = [name for name in ("key_sha256", "value_sha256", "headers_dropped") if letter.ours(name) is not None]
     if cut:
-        part = cut[0].replace("_sha256", "").replace("_left_out", "")
+        part = cut[0].replace("_sha256", "").replace("_dropped", "")
         raise UserError(
             f"dead letter {letter.place} holds only the start of a message (cut: {part}): it was too large to keep"
         )

@@ -9,16 +9,16 @@ from typing import Annotated, Any
 
 import typer
 
-from retrofill.bus.topics import Topic
-from retrofill.cli import reads
-from retrofill.cli.connect import load_settings, reading
-from retrofill.cli.errors import UserError, wrong_usage
-from retrofill.cli.following import follow
 from retrofill.cli.options import AsJson, Limit, PipelineFilter
 from retrofill.cli.output import print_facts, print_json, print_table, print_text
+from retrofill.client import read as reads
+from retrofill.client.connect import load_settings, reading
+from retrofill.client.follow import follow
+from retrofill.contract.base import MAX_INT
+from retrofill.contract.topics import Topic
 from retrofill.domain.deadline import DeadlineState
 from retrofill.domain.duration import seconds_of
-from retrofill.messages.base import MAX_INT
+from retrofill.errors import UserError, WrongUsage
 
 group = typer.Typer(name="deadlines", help="Deadlines: list, show, watch misses.", no_args_is_help=True)
 COLUMNS = (
@@ -55,7 +55,7 @@ def list_(
 ) -> None:
     """List deadlines, the latest moment first."""
     if due_within is not None and state not in (None, DeadlineState.ARMED):
-        raise wrong_usage("--due-within is about armed deadlines: leave out --state")
+        raise WrongUsage("--due-within is about armed deadlines: leave out --state")
     soon = None if due_within is None else _duration(due_within)
     filters = {"state": state, "pipeline": pipeline, "backfill_id": backfill}
     with reading(load_settings()) as conn:
@@ -74,7 +74,7 @@ def _duration(text: str) -> timedelta:
     try:
         return timedelta(seconds=seconds_of(text))
     except (ValueError, OverflowError) as e:
-        raise wrong_usage(f"--due-within: {e}") from e
+        raise WrongUsage(f"--due-within: {e}") from e
 
 
 def _subject(row: Mapping[str, Any]) -> Any:
@@ -144,12 +144,12 @@ def watch(
 
 def _line(event: Mapping[str, Any]) -> str:
     try:
-        return _told(event)
+        return _fields_of(event)
     except (KeyError, TypeError, ValueError):  # somebody else's, that only looks like ours
         return json.dumps(event, ensure_ascii=False)
 
 
-def _told(event: Mapping[str, Any]) -> str:
+def _fields_of(event: Mapping[str, Any]) -> str:
     kind, alert = event.get("type"), f"{event.get('pipeline')} {event.get('alert')}"
     match kind:
         case "DeadlineMissed":

@@ -5,15 +5,16 @@ from __future__ import annotations
 import typer
 from confluent_kafka import KafkaException
 
-from retrofill.bus.create_topics import TopicsDiffer
-from retrofill.bus.create_users import NoAuthorizer
-from retrofill.bus.diagnosis import why
-from retrofill.bus.topic_settings import compare_topics
-from retrofill.cli.connect import checked_settings
-from retrofill.cli.errors import UserError
-from retrofill.init import initialise
+from retrofill.admin.database import InstallationDiffers
+from retrofill.admin.init import initialise
+from retrofill.admin.topic_settings import compare_topics
+from retrofill.admin.topics import TopicsDiffer
+from retrofill.admin.users import NoAuthorizer
+from retrofill.bus.observability.diagnosis import why
+from retrofill.client.connect import checked_settings
+from retrofill.errors import UserError
 from retrofill.settings import Settings
-from retrofill.store.init import InstallationDiffers, LimitsMissing
+from retrofill.store.installation import LimitsMissing
 
 
 def register(app: typer.Typer) -> None:

@@ -11,13 +11,15 @@ import typer
 from confluent_kafka import KafkaException
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from retrofill.bus.diagnosis import why
+from retrofill.bus.observability.diagnosis import why
 from retrofill.cli import backfills, callbacks, config, dead_letters, deadlines, init, pipelines, purge, recover, stack
-from retrofill.cli.connect import load_settings
-from retrofill.cli.errors import REFUSED, UserError
+from retrofill.client.connect import load_settings
+from retrofill.errors import Interrupted, UserError, WrongUsage
 from retrofill.settings import NotConfigured
 
+REFUSED = 1
 INTERRUPTED = 130
+STATUS = {WrongUsage: 2, Interrupted: INTERRUPTED}
 
 app = typer.Typer(
     name="retrofill",
@@ -50,7 +52,7 @@ def run() -> None:
     try:
         app()
     except UserError as e:
-        _fail(str(e), e.status)
+        _fail(str(e), STATUS.get(type(e), REFUSED))
     except NotConfigured as e:
         _fail(str(e))
     except (SQLAlchemyError, psycopg.Error) as e:

@@ -10,22 +10,22 @@ import typer
 from pydantic import ValidationError
 from sqlalchemy import Connection
 
-from retrofill.bus.topics import Topic
-from retrofill.cli import reads
-from retrofill.cli.answers import ask
-from retrofill.cli.connect import load_settings, reading
-from retrofill.cli.errors import UserError, wrong_usage
 from retrofill.cli.options import ANSWER_SECONDS, AsJson, TimeLimit
 from retrofill.cli.output import cell, print_facts, print_json, print_table, print_text
-from retrofill.cli.shipping import ship
 from retrofill.cli.targets import check_targets
+from retrofill.client import read as reads
+from retrofill.client.ask import ask
+from retrofill.client.connect import load_settings, reading
+from retrofill.contract.explain import explain
+from retrofill.contract.pipelines import PipelineAccepted, PipelineApplied, PipelineRejected
+from retrofill.contract.topics import Topic
 from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.domain.planning import unknown_pipeline
+from retrofill.errors import UserError, WrongUsage
 from retrofill.masking import masked_conf
-from retrofill.messages.explain import explain
-from retrofill.messages.pipelines import PipelineAccepted, PipelineApplied, PipelineRejected
 from retrofill.store import pipelines as stored_pipelines
 from retrofill.store.pipelines import StoredPipeline
+from retrofill.user_code.shipping import ship
 
 group = typer.Typer(name="pipelines", help="Pipelines: apply, list, show.", no_args_is_help=True)
 
@@ -57,7 +57,7 @@ def apply(
     if not in_place:
         definitions = ship(settings, definitions, include or [])
     elif include:
-        raise wrong_usage("--include ships code and --in-place does not: give one of the two")
+        raise WrongUsage("--include ships code and --in-place does not: give one of the two")
     for definition in definitions:
         message = PipelineApplied(pipeline=definition)
         answer = ask(settings, Topic.PIPELINES, definition.name, message, timeout)
@@ -76,7 +76,7 @@ def apply(
 def read_definitions(source: str) -> list[PipelineDefinition]:
     """The pipelines of a file or module, as data. Raises ``UserError``."""
     # The user's code is only ever imported for this command.
-    from retrofill.loading import PipelineFileError, load_pipelines
+    from retrofill.user_code.loading import PipelineFileError, load_pipelines
 
     try:
         return [made.to_definition(code) for made, code in load_pipelines(source)]

@@ -11,15 +11,15 @@ from typing import Annotated, Any
 
 import typer
 
+from retrofill.admin.export import CannotExport
+from retrofill.admin.purge import CannotPurge, Purge, Purged
 from retrofill.bus.crash import arm
-from retrofill.bus.topics import CLI_CLIENT
-from retrofill.cli.connect import load_settings
-from retrofill.cli.errors import UserError, wrong_usage
 from retrofill.cli.options import AsJson
 from retrofill.cli.output import console, counts, moment, print_json, print_table, print_text
+from retrofill.client.connect import load_settings
+from retrofill.contract.topics import CLI_CLIENT
 from retrofill.domain.duration import seconds_of
-from retrofill.export import CannotExport
-from retrofill.purge import CannotPurge, Purge, Purged
+from retrofill.errors import UserError, WrongUsage
 from retrofill.store.engine import make_engine
 
 # Messages about what ended within this time may be unread still.
@@ -49,8 +49,8 @@ def purge(
     arm(settings.crash_point)
     engine = make_engine(settings.dsn_of("owner"), f"{CLI_CLIENT}-purge", pool_size=2)
     try:
-        with _progress(quiet=as_json) as told:
-            done = Purge(engine, age, export, dry_run, told).run()
+        with _progress(quiet=as_json) as fields:
+            done = Purge(engine, age, export, dry_run, fields).run()
     except (CannotPurge, CannotExport) as e:
         raise UserError(str(e)) from e
     finally:
@@ -65,9 +65,9 @@ def read_age(text: str) -> timedelta:
     try:
         seconds = seconds_of(text)
     except ValueError as e:
-        raise wrong_usage(f"--older-than: {e}") from e
+        raise WrongUsage(f"--older-than: {e}") from e
     if not LEAST.total_seconds() <= seconds <= MOST.total_seconds():
-        raise wrong_usage(f"--older-than {text[:20]}: it must be from 1d to {MOST.days}d")
+        raise WrongUsage(f"--older-than {text[:20]}: it must be from 1d to {MOST.days}d")
     return timedelta(seconds=seconds)
 
 

@@ -7,15 +7,15 @@ from typing import Annotated
 
 import typer
 
+from retrofill.admin.recovery import Found, find
+from retrofill.admin.recovery import recover as go_on
 from retrofill.bus.crash import arm
-from retrofill.bus.topics import CLI_CLIENT
-from retrofill.cli.errors import UserError
 from retrofill.cli.output import print_text
-from retrofill.recovery import Found, find
-from retrofill.recovery import recover as go_on
+from retrofill.contract.topics import CLI_CLIENT
+from retrofill.errors import UserError
 from retrofill.settings import Settings
 from retrofill.store.engine import make_engine
-from retrofill.store.init import SchemaTooOld, check_schema, read_installation
+from retrofill.store.installation import SchemaTooOld, check_schema, read_installation
 
 PLAN = """It will
 - end what relays and owners of shards still have open, and give later ones higher epochs than ever before

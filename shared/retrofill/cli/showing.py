@@ -10,8 +10,8 @@ from typing import Any
 from pydantic import ValidationError
 from sqlalchemy import Connection, RowMapping
 
-from retrofill.cli import reads
 from retrofill.cli.output import counts, duration, moment, print_facts, print_text
+from retrofill.client import read as reads
 from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.domain.run import MACHINE
 from retrofill.store.backfills import run_counts
@@ -33,7 +33,7 @@ def describe(conn: Connection, row: RowMapping, failures: int) -> dict[str, Any]
         "held_back": held_back(dict(row)),
         "by_state": by_state,
         "purged": reads.purged(conn, row),
-        "left_out": reads.left_out(conn, id),
+        "skipped": reads.skipped(conn, id),
         "timezone": row["definition"].get("timezone", "UTC"),
         "range_start": row["covers"].lower,
         "range_end": row["covers"].upper,
@@ -94,7 +94,7 @@ def print_backfill(facts: Mapping[str, Any]) -> None:
             "range": f"{moment(facts['range_start'], zone)} – {moment(facts['range_end'], zone)} ({zone})",
             "runs": f"{facts['runs']:,}: {counts(facts['by_state'])}",
             "purged": PURGED if facts["purged"] else None,
-            "left out": counts(facts["left_out"]) if facts["left_out"] else None,
+            "skipped": counts(facts["skipped"]) if facts["skipped"] else None,
             "started again": facts["runs_started_again"] or None,
             "at once": facts["max_active_runs"],
             "order": "backwards" if facts["run_backwards"] else None,

@@ -12,10 +12,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from retrofill.bus.topics import SERVICES
-from retrofill.cli.connect import checked_settings
-from retrofill.cli.errors import UserError
 from retrofill.cli.output import print_json
+from retrofill.client.connect import checked_settings
+from retrofill.contract.topics import SERVICES
+from retrofill.errors import UserError
 from retrofill.masking import masked_remote
 
 if TYPE_CHECKING:

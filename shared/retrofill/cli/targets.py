@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from retrofill.bus.topics import is_own
-from retrofill.cli.errors import UserError
+from retrofill.contract.topics import is_own
 from retrofill.domain.alert import DeadlineAlert, FunctionCall, Target, TopicMessage, WebhookCall
 from retrofill.domain.pipeline import PipelineDefinition
+from retrofill.errors import UserError
 from retrofill.settings import Settings
 
 

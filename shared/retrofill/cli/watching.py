@@ -18,14 +18,14 @@ from rich.text import Text
 from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
-from retrofill.bus.topics import Topic
-from retrofill.cli import reads
-from retrofill.cli.connect import reading_engine, snapshot
-from retrofill.cli.errors import UserError
-from retrofill.cli.kafka import content, ends_of, homes_of, reading_topics
 from retrofill.cli.output import STATE_STYLES, console, counts, duration
+from retrofill.client import read as reads
+from retrofill.client.connect import reading_engine, snapshot
+from retrofill.client.kafka import content, ends_of, homes_of, reading_topics
+from retrofill.contract.topics import Topic
 from retrofill.domain.backfill import MACHINE, BackfillState
 from retrofill.domain.run import MACHINE as RUN_MACHINE
+from retrofill.errors import UserError
 from retrofill.settings import Settings
 from retrofill.store.backfills import run_counts
 from retrofill.store.clock import database_now
@@ -40,7 +40,7 @@ OUTAGE_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Look:
+class Progress:
     """How far a backfill was at ``at`` (the database's clock)."""
 
     id: str
@@ -65,30 +65,30 @@ class Speed:
     """Runs a second over the last few seconds."""
 
     def __init__(self) -> None:
-        self._looks: deque[tuple[datetime, int]] = deque()
+        self._readings: deque[tuple[datetime, int]] = deque()
 
-    def add(self, look: Look) -> None:
+    def add(self, check: Progress) -> None:
         """One more look."""
-        self._looks.append((look.at, look.ended))
-        while len(self._looks) > 2 and (look.at - self._looks[1][0]).total_seconds() > RATE_SECONDS:
-            self._looks.popleft()
+        self._readings.append((check.at, check.ended))
+        while len(self._readings) > 2 and (check.at - self._readings[1][0]).total_seconds() > RATE_SECONDS:
+            self._readings.popleft()
 
     def per_second(self) -> float | None:
         """The speed, once something ended."""
-        if len(self._looks) < 2:
+        if len(self._readings) < 2:
             return None
-        (then, before), (now, after) = self._looks[0], self._looks[-1]
+        (then, before), (now, after) = self._readings[0], self._readings[-1]
         seconds = (now - then).total_seconds()
         return (after - before) / seconds if after > before and seconds > 0 else None
 
 
-def take_look(engine: Engine, id: str) -> Look:
+def take_look(engine: Engine, id: str) -> Progress:
     """Read how far the backfill is. Raises ``UserError`` where there is none."""
     with snapshot(engine) as conn:
         row = reads.one_backfill(conn, id)
         if row is None:
             raise UserError(missing(reads.recorded_answer(conn, id), id))
-        return Look(id, row["pipeline"], row["state"], row["runs"], run_counts(conn, id), database_now(conn))
+        return Progress(id, row["pipeline"], row["state"], row["runs"], run_counts(conn, id), database_now(conn))
 
 
 def missing(answer: dict[str, object] | None, id: str) -> str:
@@ -99,17 +99,17 @@ def missing(answer: dict[str, object] | None, id: str) -> str:
     return f"there is no backfill {id!r}: retrofill backfill list"
 
 
-def watch(settings: Settings, id: str, *, quiet: bool = False) -> Look:
+def watch(settings: Settings, id: str, *, quiet: bool = False) -> Progress:
     """Show progress until the backfill ended; returns the last look. ``quiet`` shows nothing."""
     with reading_topics(settings) as consumer, reading_engine(settings) as engine:
         # Listening begins before the first look, so that no change falls between the two.
         _listen(consumer, settings, id)
         with _screen(quiet) as show:
-            look = None
-            for look in looks(consumer, engine, id):
-                show(look)
-            assert look is not None  # the first look comes before anything is waited for
-            return look
+            check = None
+            for check in checks(consumer, engine, id):
+                show(check)
+            assert check is not None  # the first look comes before anything is waited for
+            return check
 
 
 def _listen(consumer: Consumer, settings: Settings, id: str) -> None:
@@ -119,19 +119,19 @@ def _listen(consumer: Consumer, settings: Settings, id: str) -> None:
     consumer.assign(ends_of(consumer, places))
 
 
-def looks(consumer: Consumer, engine: Engine, id: str) -> Iterator[Look]:
+def checks(consumer: Consumer, engine: Engine, id: str) -> Iterator[Progress]:
     """A look now, and one after each batch of events, until the backfill ended; never more often than bearable."""
     while True:
         began = time.monotonic()
-        look = _look_through_outages(engine, id)
-        yield look
-        if look.over:
+        check = _read_through_outages(engine, id)
+        yield check
+        if check.over:
             return
         cost = time.monotonic() - began
         _wait_for_event(consumer, id.encode(), began + max(1 / LOOKS_A_SECOND, cost / LOAD))
 
 
-def _look_through_outages(engine: Engine, id: str) -> Look:
+def _read_through_outages(engine: Engine, id: str) -> Progress:
     until = time.monotonic() + OUTAGE_SECONDS
     while True:
         try:
@@ -153,7 +153,7 @@ def _wait_for_event(consumer: Consumer, key: bytes, not_before: float) -> None:
         seen = seen or (message is not None and message.key() == key)
 
 
-Show = Callable[[Look], None]
+Show = Callable[[Progress], None]
 
 
 @contextmanager
@@ -172,9 +172,9 @@ def _screen(quiet: bool) -> Iterator[Show]:
 def _live_show(live: Live) -> Show:
     speed = Speed()
 
-    def show(look: Look) -> None:
-        speed.add(look)
-        live.update(render(look, speed.per_second()), refresh=True)
+    def show(check: Progress) -> None:
+        speed.add(check)
+        live.update(render(check, speed.per_second()), refresh=True)
 
     return show
 
@@ -183,43 +183,45 @@ def _line_show(out: Console) -> Show:
     speed = Speed()
     last: tuple[str, float] | None = None
 
-    def show(look: Look) -> None:
+    def show(check: Progress) -> None:
         nonlocal last
-        speed.add(look)
+        speed.add(check)
         now = time.monotonic()
-        if last is None or last[0] != look.state or now - last[1] >= LINE_SECONDS:
-            last = (look.state, now)
-            out.print(line(look, speed.per_second()), markup=False, soft_wrap=True)
+        if last is None or last[0] != check.state or now - last[1] >= LINE_SECONDS:
+            last = (check.state, now)
+            out.print(line(check, speed.per_second()), markup=False, soft_wrap=True)
 
     return show
 
 
-def line(look: Look, per_second: float | None) -> str:
+def line(check: Progress, per_second: float | None) -> str:
     """Everything in one line."""
-    done = f"{look.ended:,}/{look.runs:,} runs ended ({counts(look.by_state)})"
-    return f"{look.id} {look.state}: {done}{pace(look, per_second)}"
+    done = f"{check.ended:,}/{check.runs:,} runs ended ({counts(check.by_state)})"
+    return f"{check.id} {check.state}: {done}{pace(check, per_second)}"
 
 
-def pace(look: Look, per_second: float | None) -> str:
+def pace(check: Progress, per_second: float | None) -> str:
     """Speed and remaining time, as far as they are known."""
-    if per_second is None or look.over:
+    if per_second is None or check.over:
         return ""
     speed = f", {per_second:,.1f} runs/s"
-    if look.state != BackfillState.RUNNING:
+    if check.state != BackfillState.RUNNING:
         return speed
-    return f"{speed}, {duration((look.runs - look.ended) / per_second)} left"
+    return f"{speed}, {duration((check.runs - check.ended) / per_second)} left"
 
 
-def render(look: Look, per_second: float | None) -> Group:
+def render(check: Progress, per_second: float | None) -> Group:
     """The live display: title, bar and counts."""
-    title = Text.assemble((look.pipeline, "bold"), " ", look.id, " ", (look.state, STATE_STYLES.get(look.state, "")))
+    title = Text.assemble(
+        (check.pipeline, "bold"), " ", check.id, " ", (check.state, STATE_STYLES.get(check.state, ""))
+    )
     bar = Table.grid(padding=(0, 1))
-    done = f"{look.ended:,}/{look.runs:,} ({look.ended * 100 // look.runs} %){pace(look, per_second)}"
-    bar.add_row(ProgressBar(total=look.runs, completed=look.ended, width=30), Text(done))
+    done = f"{check.ended:,}/{check.runs:,} ({check.ended * 100 // check.runs} %){pace(check, per_second)}"
+    bar.add_row(ProgressBar(total=check.runs, completed=check.ended, width=30), Text(done))
     parts = [
-        (f"{count:,} {state}", STATE_STYLES.get(state, "")) for state, count in sorted(look.by_state.items()) if count
+        (f"{count:,} {state}", STATE_STYLES.get(state, "")) for state, count in sorted(check.by_state.items()) if count
     ]
     by_state = Text("  ").join(Text(text, style) for text, style in parts)
-    if look.state == BackfillState.PAUSED:
-        return Group(title, bar, by_state, Text(f"go on with: retrofill backfill resume {look.id}", "dim"))
+    if check.state == BackfillState.PAUSED:
+        return Group(title, bar, by_state, Text(f"go on with: retrofill backfill resume {check.id}", "dim"))
     return Group(title, bar, by_state)

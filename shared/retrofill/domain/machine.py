@@ -31,9 +31,9 @@ class Machine:
         self.edges[to]
         return frozenset(state for state, following in self.edges.items() if to in following)
 
-    def allows(self, frm: str, to: str) -> bool:
+    def allows(self, from_state: str, to: str) -> bool:
         """Whether the edge ``frm`` → ``to`` is in the table."""
-        return to in self.edges[frm]
+        return to in self.edges[from_state]
 
 
 def machine(entity: str, edges: Mapping[str, Iterable[str]]) -> Machine:

@@ -17,7 +17,7 @@ from retrofill.domain.run import RunState
 from retrofill.domain.schedule import TooManyIntervals, boundaries, range_bound
 
 
-class LeftOut(StrEnum):
+class SkipReason(StrEnum):
     """Why an interval of the range gets no run."""
 
     ALREADY_EXISTS = "already exists"
@@ -73,21 +73,21 @@ class Plan:
     """n intervals as n + 1 ``boundaries`` (UTC, rising) and for each ``None`` (it gets a run) or why it is left out."""
 
     boundaries: Sequence[datetime]
-    left_out: Sequence[LeftOut | None]
+    skipped: Sequence[SkipReason | None]
 
     @property
     def runs(self) -> int:
         """How many intervals get a run."""
-        return self.left_out.count(None)
+        return self.skipped.count(None)
 
     @property
-    def left_out_counts(self) -> dict[str, int]:
+    def skipped_counts(self) -> dict[str, int]:
         """Intervals without a run, by reason."""
-        return dict(Counter(str(reason) for reason in self.left_out if reason is not None))
+        return dict(Counter(str(reason) for reason in self.skipped if reason is not None))
 
     def starts(self, *, backwards: bool) -> list[datetime]:
         """The logical dates of the runs in the order in which they start."""
-        found = [start for start, reason in zip(self.boundaries, self.left_out, strict=False) if reason is None]
+        found = [start for start, reason in zip(self.boundaries, self.skipped, strict=False) if reason is None]
         return found[::-1] if backwards else found
 
 
@@ -153,25 +153,27 @@ def plan(
     first_inside = bisect_left(found, start, 0, last)
     first_beyond = max(first_inside, bisect_right(found, end, 0, last))
     first_not_over = min(max(first_inside, bisect_right(found, now) - 1), first_beyond)
-    left_out: list[LeftOut | None] = [LeftOut.OUTSIDE_DATES] * first_inside
-    left_out += _by_history(found[first_inside:first_not_over], history, reprocess)
-    left_out += [LeftOut.NOT_OVER_YET] * (first_beyond - first_not_over)
-    left_out += [LeftOut.OUTSIDE_DATES] * (last - first_beyond)
-    made = Plan(found, left_out)
+    skipped: list[SkipReason | None] = [SkipReason.OUTSIDE_DATES] * first_inside
+    skipped += _by_history(found[first_inside:first_not_over], history, reprocess)
+    skipped += [SkipReason.NOT_OVER_YET] * (first_beyond - first_not_over)
+    skipped += [SkipReason.OUTSIDE_DATES] * (last - first_beyond)
+    made = Plan(found, skipped)
     if made.runs == 0:
-        why = ", ".join(f"{count:,} {reason}" for reason, count in made.left_out_counts.items())
+        why = ", ".join(f"{count:,} {reason}" for reason, count in made.skipped_counts.items())
         hint = _nothing_hint(made, reprocess)
-        return Rejection(Reason.NOTHING_TO_RUN, f"nothing to run: of {len(left_out):,} data intervals {why}{hint}")
+        return Rejection(Reason.NOTHING_TO_RUN, f"nothing to run: of {len(skipped):,} data intervals {why}{hint}")
     return made
 
 
-def _by_history(starts: Sequence[datetime], history: History, reprocess: ReprocessBehavior) -> Iterable[LeftOut | None]:
+def _by_history(
+    starts: Sequence[datetime], history: History, reprocess: ReprocessBehavior
+) -> Iterable[SkipReason | None]:
     if not history.unfinished and not history.finished:
         return [None] * len(starts)
     return (
-        LeftOut.IN_FLIGHT
+        SkipReason.IN_FLIGHT
         if begin in history.unfinished
-        else LeftOut.ALREADY_EXISTS
+        else SkipReason.ALREADY_EXISTS
         if _is_done(history.finished.get(begin), reprocess)
         else None
         for begin in starts
@@ -186,7 +188,7 @@ def _is_done(finished: str | None, reprocess: ReprocessBehavior) -> bool:
 
 
 def _nothing_hint(made: Plan, reprocess: ReprocessBehavior) -> str:
-    if LeftOut.ALREADY_EXISTS not in made.left_out:
+    if SkipReason.ALREADY_EXISTS not in made.skipped:
         return ""
     behavior = "'failed' or 'completed'" if reprocess == ReprocessBehavior.NONE else "'completed'"
     return f" (reprocess_behavior {behavior} runs them again)"

@@ -28,7 +28,7 @@ import sys
 from typing import IO
 
 from retrofill.bus.crash import arm
-from retrofill.bus.topics import DRIVER
+from retrofill.contract.topics import DRIVER
 from retrofill.driver.conversation import Conversation
 from retrofill.driver.process import Ending, end_with_host
 from retrofill.driver.report import SOURCE, Wire

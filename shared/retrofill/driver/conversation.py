@@ -24,10 +24,10 @@ class Conversation:
         ending.tell = lambda why: self.say("lost", redacted(why)[:MAX_REASON])
         threading.Thread(target=self._read, name="host", daemon=True).start()
 
-    def say(self, kind: str, told: object) -> None:
+    def say(self, kind: str, fields: object) -> None:
         """Send one line. A host that is gone is noticed by the reader."""
         try:
-            self._said.write(json.dumps({kind: told}) + "\n")
+            self._said.write(json.dumps({kind: fields}) + "\n")
             self._said.flush()
         except OSError as e:
             self._ending.end(f"the host hung up: {e}")

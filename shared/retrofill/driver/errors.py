@@ -10,7 +10,7 @@ from types import TracebackType
 
 import tenacity
 
-from retrofill.messages.runs import ErrorInfo
+from retrofill.contract.runs import ErrorInfo
 from retrofill.redaction import redacted
 
 # In UTF-8, which is no less than its characters: those are what the messages' schemas limit.

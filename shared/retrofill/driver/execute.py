@@ -12,11 +12,11 @@ from typing import Protocol
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt
 from tenacity.wait import wait_base, wait_exponential, wait_random
 
+from retrofill.contract.runs import ErrorInfo
 from retrofill.domain.pipeline import TaskDefinition
 from retrofill.domain.task_run import TaskState
 from retrofill.driver.errors import error_info
 from retrofill.driver.graph import choose, next_step, outcome
-from retrofill.messages.runs import ErrorInfo
 
 S = TaskState
 # Tasks of one run that run at once; the work itself is done by Spark.
@@ -127,7 +127,7 @@ class Execution:
                 self._tell(task.name, S.RUNNING, tries)
             return self._body(task)
 
-        def told(state: RetryCallState) -> None:
+        def fields(state: RetryCallState) -> None:
             assert state.outcome is not None
             error = state.outcome.exception()
             self._tell(task.name, S.RETRYING, tries, None if error is None else error_info(error))
@@ -137,7 +137,7 @@ class Execution:
             stop=stop_after_attempt(task.retries + 1),
             wait=backoff(task.retry_delay_seconds),
             sleep=lambda seconds: _ignore(self._sleep(seconds)),
-            before_sleep=told,
+            before_sleep=fields,
             reraise=True,
         )
         try:

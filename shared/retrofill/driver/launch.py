@@ -6,9 +6,9 @@ from typing import Any
 
 from pydantic import Field, JsonValue
 
+from retrofill.contract.base import Moment
 from retrofill.domain.data import Data
 from retrofill.domain.pipeline import PipelineDefinition
-from retrofill.messages.base import Moment
 
 
 class Launch(Data):

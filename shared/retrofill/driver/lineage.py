@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import structlog
 
 from retrofill.bus.clients import common_config
+from retrofill.contract.runs import ErrorInfo
 from retrofill.driver.launch import Launch
-from retrofill.messages.runs import ErrorInfo
 from retrofill.settings import Settings
 
 log = structlog.get_logger(__name__)

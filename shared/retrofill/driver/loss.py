@@ -95,8 +95,8 @@ def errors_of(error: BaseException) -> Iterator[BaseException]:
             continue
         seen.add(id(e))
         yield e
-        together = e.exceptions if isinstance(e, BaseExceptionGroup) else ()
-        waiting += [other for other in (e.__cause__, e.__context__, *together) if other is not None]
+        group = e.exceptions if isinstance(e, BaseExceptionGroup) else ()
+        waiting += [other for other in (e.__cause__, e.__context__, *group) if other is not None]
 
 
 def _is_unavailable(error: BaseException) -> bool:

@@ -19,7 +19,7 @@ import json  # noqa: E402
 import socket  # noqa: E402
 
 from retrofill.bus.crash import arm  # noqa: E402
-from retrofill.bus.topics import DRIVER  # noqa: E402
+from retrofill.contract.topics import DRIVER  # noqa: E402
 from retrofill.driver.conversation import Conversation  # noqa: E402
 from retrofill.driver.process import Ending, end_with_host  # noqa: E402
 from retrofill.driver.report import SOURCE, Wire  # noqa: E402

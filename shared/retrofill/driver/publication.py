@@ -95,10 +95,10 @@ def steps(publication: Publication) -> Iterator[str]:
 def published_by(target: Path) -> int | None:
     """The run that published what is at ``target``; ``None`` where that cannot be told."""
     try:
-        told = json.loads((target / MARKER).read_text(encoding="utf-8"))
+        fields = json.loads((target / MARKER).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    run_id = told.get("run_id") if isinstance(told, dict) else None
+    run_id = fields.get("run_id") if isinstance(fields, dict) else None
     return run_id if isinstance(run_id, int) else None
 
 

@@ -55,7 +55,7 @@ def publish_all(launch: Launch, outputs: tuple[str, ...]) -> Result:
 
 
 def _again_while_away(publication: Publication) -> None:
-    def told(state: RetryCallState) -> None:
+    def fields(state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
         log.warning("publication_waits", output=str(publication.target), error=str(error))
 
@@ -63,7 +63,7 @@ def _again_while_away(publication: Publication) -> None:
         retry=retry_if_exception_type(OSError),
         stop=stop_after_attempt(TRIES),
         wait=wait_exponential(0.2, max=MAX_PAUSE_SECONDS),
-        before_sleep=told,
+        before_sleep=fields,
         reraise=True,
     ):
         with attempt:

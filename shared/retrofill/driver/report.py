@@ -12,11 +12,11 @@ from confluent_kafka import Message as Delivered
 
 from retrofill.bus.clients import producer
 from retrofill.bus.envelope import headers_of, wire_headers
-from retrofill.bus.partitioning import partition_of
-from retrofill.bus.topics import Topic
+from retrofill.contract.partitioning import partition_of
+from retrofill.contract.runs import ErrorInfo, Report, RunHeartbeat, RunReported, RunStaged, TaskReported
+from retrofill.contract.topics import Topic
 from retrofill.domain.task_run import TaskState
 from retrofill.driver.launch import Launch
-from retrofill.messages.runs import ErrorInfo, Report, RunHeartbeat, RunReported, RunStaged, TaskReported
 from retrofill.settings import Settings
 from retrofill.tracing import HEADER
 

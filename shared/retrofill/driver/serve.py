@@ -7,9 +7,7 @@ from collections.abc import Callable
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from retrofill.code.unpacked import unpacked
 from retrofill.domain.pipeline import TaskDefinition
-from retrofill.driver.code import Code, CodeMoved
 from retrofill.driver.context import run_of
 from retrofill.driver.conversation import Conversation
 from retrofill.driver.errors import error_info
@@ -27,6 +25,8 @@ from retrofill.driver.submit import Submits
 from retrofill.pipeline import Pipeline
 from retrofill.settings import Settings
 from retrofill.tracing import fail_span, span
+from retrofill.user_code.importing import Code, CodeMoved
+from retrofill.user_code.unpacked import unpacked
 
 log = structlog.get_logger(__name__)
 

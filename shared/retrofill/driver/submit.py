@@ -79,8 +79,8 @@ class Submits:
 
     def command(self, submit: SubmitScript, folder: Path) -> list[str]:
         """The whole command line; Spark's settings, of which some may be secrets, are in files in ``folder``."""
-        from retrofill.stack.java import find, spark_submit_command
-        from retrofill.stack.private import write_properties
+        from retrofill.java import find, spark_submit_command
+        from retrofill.private import write_properties
 
         launch = self._launch
         conf = {
@@ -99,7 +99,7 @@ class Submits:
         ]
 
     def _start(self, command: Sequence[str]) -> subprocess.Popen[str]:
-        from retrofill.stack.java import loopback_only
+        from retrofill.java import loopback_only
 
         environment = {key: value for key, value in os.environ.items() if key not in _NOT_THE_SCRIPTS}
         environment |= {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import platformdirs
 
+from retrofill.java import spark_jars, trust_options
 from retrofill.settings import Settings
 from retrofill.stack import kafka_auth
-from retrofill.stack.java import spark_jars, trust_options
 from retrofill.stack.layout import KAFKA, Identity, Layout
 
 VERSION = "4.3.0"

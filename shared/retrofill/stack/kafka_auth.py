@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from retrofill.bus.topics import DRIVER, OPERATOR, REQUESTER, SERVICES
+from retrofill.contract.topics import DRIVER, OPERATOR, REQUESTER, SERVICES
 from retrofill.settings import Settings
 
 ADMIN = "kafka-admin"

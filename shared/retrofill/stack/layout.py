@@ -10,7 +10,7 @@ import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from retrofill.bus.topics import SERVICES
+from retrofill.contract.topics import SERVICES
 from retrofill.stack import kafka_auth
 
 KAFKA, POSTGRES, SPARK = "kafka", "postgres", "spark-connect"

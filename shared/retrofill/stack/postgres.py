@@ -14,7 +14,7 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
-from retrofill.bus.topics import SERVICES
+from retrofill.contract.topics import SERVICES
 from retrofill.stack.layout import POSTGRES, Identity, Layout
 from retrofill.store.roles import READER
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from retrofill.bus.topics import SERVICES
+from retrofill.contract.topics import SERVICES
 from retrofill.stack.layout import ADDRESSES, POSTGRES, Layout
 
 MARKER = "RETROFILL_STACK"

@@ -6,10 +6,10 @@ import os
 import shutil
 from pathlib import Path
 
+from retrofill.java import spark_submit_command
+from retrofill.private import write_properties
 from retrofill.settings import Settings
-from retrofill.stack.java import spark_submit_command
 from retrofill.stack.layout import SPARK, Layout
-from retrofill.stack.private import write_properties
 
 
 def prepare(layout: Layout, settings: Settings, java: Path, port: int) -> list[str]:

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from retrofill.stack.java import spark_command, spark_jars
+from retrofill.java import spark_command, spark_jars
 
 SCALA = "2.13"
 VECTOR = "jdk.incubator.vector"

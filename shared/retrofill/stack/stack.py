@@ -18,13 +18,14 @@ import psutil
 import psycopg
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
-from retrofill.bus.topics import SERVICES
-from retrofill.init import initialise
+from retrofill import java
+from retrofill.admin.database import InstallationDiffers
+from retrofill.admin.init import initialise
+from retrofill.contract.topics import SERVICES
 from retrofill.settings import ENDPOINTS_FILE, Settings, write_endpoints
-from retrofill.stack import java, kafka, kafka_auth, ports, postgres, processes, spark
+from retrofill.stack import kafka, kafka_auth, ports, postgres, processes, spark
 from retrofill.stack.layout import ADDRESSES, KAFKA, PARTS, POSTGRES, SERVERS, SPARK, SUPERVISOR, Identity, Layout
 from retrofill.stack.supervision import PartStatus, Supervisor, Unreachable
-from retrofill.store.init import InstallationDiffers
 
 EMBEDDED_PARTITIONS = 4
 SERVER_SECONDS = 120.0
@@ -297,5 +298,5 @@ def _last_line(log: Path) -> str:
     if not log.exists():
         return ""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    told = [line for line in lines if any(word in line for word in ("Exception", "FATAL", "ERROR", "error", "Error"))]
-    return (told or lines or [""])[-1][:200]
+    fields = [line for line in lines if any(word in line for word in ("Exception", "FATAL", "ERROR", "error", "Error"))]
+    return (fields or lines or [""])[-1][:200]

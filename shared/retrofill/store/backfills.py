@@ -115,9 +115,9 @@ def still_active(conn: Connection, ids: Collection[str]) -> list[str]:
     )
 
 
-def move(conn: Connection, id: str, to: str, frm: str, values: Mapping[str, Any] | None = None) -> bool:
+def move(conn: Connection, id: str, to: str, from_state: str, values: Mapping[str, Any] | None = None) -> bool:
     """Change the backfill's state along an edge; whether it landed (it was in ``frm``)."""
-    return bool(transition(conn, MACHINE, backfill, to, [{"id": id}], frm=[frm], values=values or {}))
+    return bool(transition(conn, MACHINE, backfill, to, [{"id": id}], from_states=[from_state], values=values or {}))
 
 
 def to_be_decided(conn: Connection, ids: Collection[str]) -> list[str]:

@@ -33,7 +33,7 @@ S = CallbackState
 CHANNEL = "retrofill_callbacks"
 
 
-def due(conn: Connection, shard: int, but: Collection[str], of_each: int) -> Sequence[Values]:
+def due(conn: Connection, shard: int, excluding: Collection[str], of_each: int) -> Sequence[Values]:
     """Of each pipeline in the shard (except ``but``) up to ``of_each`` callbacks whose time to be called came.
 
     Each is ``deadline_id``, ``pipeline`` and ``since``. A pipeline is found by one probe of the index, however many of
@@ -47,11 +47,11 @@ def due(conn: Connection, shard: int, but: Collection[str], of_each: int) -> Seq
         .limit(of_each)
         .lateral("first")
     )
-    statement = select(first).select_from(pipelines.join(first, true())).where(_not_of(pipelines, but))
+    statement = select(first).select_from(pipelines.join(first, true())).where(_not_of(pipelines, excluding))
     return [row._asdict() for row in conn.execute(statement)]
 
 
-def next_try(conn: Connection, shard: int, but: Collection[str]) -> datetime | None:
+def next_try(conn: Connection, shard: int, excluding: Collection[str]) -> datetime | None:
     """When the next callback of the shard is to be called, those of the pipelines ``but`` aside."""
     c, pipelines = callback.c, _pipelines(shard)
     first = (
@@ -62,7 +62,7 @@ def next_try(conn: Connection, shard: int, but: Collection[str]) -> datetime | N
         .lateral("first")
     )
     statement = select(func.min(first.c.next_try_at)).select_from(pipelines.join(first, true()))
-    moment: datetime | None = conn.execute(statement.where(_not_of(pipelines, but))).scalar()
+    moment: datetime | None = conn.execute(statement.where(_not_of(pipelines, excluding))).scalar()
     return moment
 
 
@@ -105,7 +105,7 @@ def lock_pending(conn: Connection, ids: Sequence[int]) -> Sequence[Values]:
     return [row._asdict() for row in conn.execute(statement)]
 
 
-def lock_lapsed(conn: Connection, shard: int, but: Collection[str]) -> Sequence[Values]:
+def lock_lapsed(conn: Connection, shard: int, excluding: Collection[str]) -> Sequence[Values]:
     """Locked callbacks of the shard whose lease ended, except those under the tokens ``but``.
 
     The lock comes before the decision, so that a lease that was renewed meanwhile is not taken for ended.
@@ -113,7 +113,7 @@ def lock_lapsed(conn: Connection, shard: int, but: Collection[str]) -> Sequence[
     c = callback.c
     statement = (
         select(c.deadline_id, c.name, c.kind, c.options, c.pipeline, c.attempts, c.runners_lost, c.token)
-        .where(c.shard == shard, _is(S.RUNNING), c.lease_until <= _once(), c.token != func.all(list(but)))
+        .where(c.shard == shard, _is(S.RUNNING), c.lease_until <= _once(), c.token != func.all(list(excluding)))
         .order_by(c.deadline_id)
         .with_for_update(key_share=True, skip_locked=True)
     )
@@ -161,7 +161,7 @@ def replay(conn: Connection, deadline_id: int) -> Values | None:
     marked = callback.c.options.op("||")(cast({"replayed": True}, JSONB))
     values = {"attempts": 0, "runners_lost": 0, "next_try_at": _now(), "finished_at": None, "options": marked}
     if not transition(
-        conn, MACHINE, callback, S.PENDING, [{"deadline_id": deadline_id}], frm=[S.FAILED], values=values
+        conn, MACHINE, callback, S.PENDING, [{"deadline_id": deadline_id}], from_states=[S.FAILED], values=values
     ):
         return None
     found = conn.execute(select(callback).where(callback.c.deadline_id == deadline_id))
@@ -186,7 +186,7 @@ def switch_on(conn: Connection, url: str) -> None:
 def _leave(conn: Connection, to: CallbackState, deadline_id: int, token: str, values: dict[str, Any]) -> bool:
     row = {"deadline_id": deadline_id, "token": token}
     values = {**values, "token": None, "lease_until": None}
-    return bool(transition(conn, MACHINE, callback, to, [row], guard=["token"], frm=[S.RUNNING], values=values))
+    return bool(transition(conn, MACHINE, callback, to, [row], guard=["token"], from_states=[S.RUNNING], values=values))
 
 
 def _pipelines(shard: int) -> CTE:
@@ -202,8 +202,8 @@ def _next_pipeline(shard: int, table: FromClause) -> Select[tuple[str]]:
     return select(c.pipeline).where(c.shard == shard, _is(S.PENDING, table)).order_by(c.pipeline).limit(1)
 
 
-def _not_of(pipelines: CTE, but: Collection[str]) -> ColumnElement[bool]:
-    return pipelines.c.pipeline.is_not(None) & (pipelines.c.pipeline != func.all(list(but)))
+def _not_of(pipelines: CTE, excluding: Collection[str]) -> ColumnElement[bool]:
+    return pipelines.c.pipeline.is_not(None) & (pipelines.c.pipeline != func.all(list(excluding)))
 
 
 def _is(state: CallbackState, table: FromClause = callback) -> ColumnElement[bool]:

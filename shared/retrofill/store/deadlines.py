@@ -104,7 +104,7 @@ def _of_backfills() -> Select[Any]:
     )
 
 
-def lock_due(conn: Connection, shard: int, but: Collection[int] = (), limit: int = BATCH) -> Sequence[Values]:
+def lock_due(conn: Connection, shard: int, excluding: Collection[int] = (), limit: int = BATCH) -> Sequence[Values]:
     """The first armed deadlines whose moment came, except ``but``, each with its run or backfill, which is locked.
 
     What somebody else has locked is skipped, and so many more are taken: thousands of runs that are cancelled in one
@@ -113,7 +113,7 @@ def lock_due(conn: Connection, shard: int, but: Collection[int] = (), limit: int
     """
     # As a subquery it is computed once, so that the index ends where the future begins.
     past = _d.due_at <= select(func.clock_timestamp()).scalar_subquery()
-    due = and_(_d.shard == shard, _ARMED, past, *_except(but))
+    due = and_(_d.shard == shard, _ARMED, past, *_except(excluding))
     return _lock(conn, due, limit)
 
 
@@ -249,9 +249,9 @@ def backfill_facts(conn: Connection, ids: Collection[str]) -> dict[str, Backfill
     return {row.id: BackfillFacts(row.runs, row.runs - row.unfinished, row.timezone) for row in rows}
 
 
-def next_moment(conn: Connection, shard: int, but: Collection[int] = ()) -> tuple[datetime | None, datetime]:
+def next_moment(conn: Connection, shard: int, excluding: Collection[int] = ()) -> tuple[datetime | None, datetime]:
     """The next moment of a shard at which something is to be done, leaving out ``but``, and the database's time."""
-    first = _earliest(_d.due_at, _d.shard == shard, _ARMED, *_except(but))
+    first = _earliest(_d.due_at, _d.shard == shard, _ARMED, *_except(excluding))
     closes = _earliest(
         deadline_digest.c.closes_at, deadline_digest.c.shard == shard, deadline_digest.c.closed_at.is_(None)
     )

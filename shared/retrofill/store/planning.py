@@ -71,7 +71,7 @@ def insert_runs(
     So neither this process nor the server holds more than that at once, and between two of them hardly any time passes.
     """
     positions = _positions(made, backwards=backwards)
-    for first in range(0, len(made.left_out), CHUNK):
+    for first in range(0, len(made.skipped), CHUNK):
         _insert_chunk(conn, backfill_id, pipeline_no, made, now, slice(first, first + CHUNK), positions)
 
 
@@ -84,7 +84,7 @@ def _insert_chunk(
     chunk: slice,
     positions: Iterator[int],
 ) -> None:
-    reasons = made.left_out[chunk]
+    reasons = made.skipped[chunk]
     given = rows_of(
         "given",
         {

@@ -23,13 +23,13 @@ from sqlalchemy import (
     update,
 )
 
-from retrofill.bus.outbox import Outgoing, insert_rows
-from retrofill.bus.topics import RUN_STARTER, Topic
+from retrofill.contract.topics import RUN_STARTER, Topic
 from retrofill.domain.run import RunState
 from retrofill.store import runs
 from retrofill.store import tables as t
 from retrofill.store.arrays import rows_of
 from retrofill.store.history import History
+from retrofill.store.outbox import Outgoing, insert_rows
 from retrofill.store.tables import SERVICE_TABLES, backfill, run
 
 SPAN = 1_000_000_000

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from psycopg import sql
 from sqlalchemy import Connection, text
 
-from retrofill.bus.topics import CALLBACK_RUNNER, PLANNER, RUN_STARTER, SERVICES, WATCHER, Service
+from retrofill.contract.topics import CALLBACK_RUNNER, PLANNER, RUN_STARTER, SERVICES, WATCHER, Service
 from retrofill.store.engine import SERVICE_LIMITS
 from retrofill.store.tables import SCHEMA, SERVICE_TABLES
 

@@ -50,10 +50,14 @@ def lock(conn: Connection, ids: Collection[int]) -> dict[int, RowMapping]:
 
 
 def move(
-    conn: Connection, to: str, rows: Sequence[Values], values: Mapping[str, Any], frm: Sequence[str] | None = None
+    conn: Connection,
+    to: str,
+    rows: Sequence[Values],
+    values: Mapping[str, Any],
+    from_states: Sequence[str] | None = None,
 ) -> int:
     """Move runs (``id``, ``attempt`` and columns to set) to ``to`` under their attempt; how many landed."""
-    return len(transition(conn, MACHINE, run, to, rows, guard=["attempt"], frm=frm, values=values))
+    return len(transition(conn, MACHINE, run, to, rows, guard=["attempt"], from_states=from_states, values=values))
 
 
 def extend_leases(conn: Connection, until: Mapping[tuple[int, int], datetime]) -> None:
@@ -182,10 +186,14 @@ def task_runs(conn: Connection, attempts: Collection[tuple[int, int]]) -> dict[t
 
 
 def move_tasks(
-    conn: Connection, to: str, rows: Sequence[Values], values: Mapping[str, Any], frm: Sequence[str] | None = None
+    conn: Connection,
+    to: str,
+    rows: Sequence[Values],
+    values: Mapping[str, Any],
+    from_states: Sequence[str] | None = None,
 ) -> int:
     """Move task runs (``run_id``, ``attempt``, ``task`` and columns to set); how many landed."""
-    return len(transition(conn, TASK_MACHINE, task_run, to, rows, frm=frm, values=values))
+    return len(transition(conn, TASK_MACHINE, task_run, to, rows, from_states=from_states, values=values))
 
 
 def cancel_open_tasks(conn: Connection, attempts: Sequence[tuple[int, int]], now: datetime) -> None:

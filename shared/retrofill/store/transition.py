@@ -22,7 +22,7 @@ def transition(
     rows: Sequence[Values],
     *,
     guard: Sequence[str] = (),
-    frm: Sequence[str] | None = None,
+    from_states: Sequence[str] | None = None,
     values: Mapping[str, ColumnElement[Any] | Any] | None = None,
 ) -> list[Values]:
     """Move ``rows`` to state ``to``, each only from a state that has an edge to it; returns those rows that landed.
@@ -34,10 +34,10 @@ def transition(
     Raises ``ValueError`` for a state in ``frm`` from which the table has no edge.
     """
     sources = machine.sources(to)
-    if frm is not None:
-        if not set(frm) <= sources:
-            raise ValueError(f"{machine.entity}: no edge {sorted(set(frm) - sources)} → {to}")
-        sources = frozenset(frm)
+    if from_states is not None:
+        if not set(from_states) <= sources:
+            raise ValueError(f"{machine.entity}: no edge {sorted(set(from_states) - sources)} → {to}")
+        sources = frozenset(from_states)
     if not rows:
         return []
     compared = [key.name for key in table.primary_key] + list(guard)

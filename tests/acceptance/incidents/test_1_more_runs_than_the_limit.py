@@ -16,9 +16,9 @@ import pytest
 from tests.support.installation import PARTITIONS, Installation, Replica, daily, until
 from tests.support.sampling import Sampler, most_at_once, most_live, work_of
 
-from retrofill.bus.partitioning import partition_of
-from retrofill.bus.topics import Topic
-from retrofill.messages.runs import RunReported
+from retrofill.contract.partitioning import partition_of
+from retrofill.contract.runs import RunReported
+from retrofill.contract.topics import Topic
 
 LIMIT = 3
 NEVER = {"INSTANT_SECONDS": "3600", "RETROFILL_DRIVER_SLOTS": "16"}
@@ -202,7 +202,7 @@ def test_three_replicas_one_stopped_in_its_claim_never_start_more(stack: Install
         stopped.thaw()
         with rebalancing(stack, environment):
             wait_succeeded(stack, id)
-    check(stack, sampler, log, {id: LIMIT}, together=LIMIT)
+    check(stack, sampler, log, {id: LIMIT}, group=LIMIT)
     check_claims(stack, at_least=200)
     assert stack.runs_by_state(id) == {"succeeded": 200}
     assert stopped.process.poll() is None, "the one that was stopped works on"
@@ -212,7 +212,7 @@ def test_three_replicas_one_stopped_in_its_claim_never_start_more(stack: Install
 def test_a_former_owner_that_wakes_before_its_claim_claims_nothing(stack: Installation) -> None:
     note_claims(stack)
     stack.apply(daily(max_active_runs=16))
-    stopped = starter(stack, NEVER, "look:before-begin:b:late:stop")
+    stopped = starter(stack, NEVER, "check:before-begin:b:late:stop")
     stack.request("p", "2020-01-01", "2020-01-05", id="late", max_active_runs=LIMIT)
     until(lambda: stopped_at_its_point(stopped), "the first owner is about to claim")
     # The successor has one driver, so that there is room that the former owner could take.
@@ -260,21 +260,21 @@ def test_the_pipelines_limit_holds_for_two_backfills_together(stack: Installatio
         with rebalancing(stack, environment):
             for id in ids:
                 wait_succeeded(stack, id)
-    check(stack, sampler, log, dict.fromkeys(ids, LIMIT), together=LIMIT)
+    check(stack, sampler, log, dict.fromkeys(ids, LIMIT), group=LIMIT)
     assert [stack.runs_by_state(id) for id in ids] == [{"succeeded": 60}, {"succeeded": 60}]
 
 
-def check(stack: Installation, sampler: Sampler, log: Path, limits: dict[str, int], *, together: int) -> None:
+def check(stack: Installation, sampler: Sampler, log: Path, limits: dict[str, int], *, group: int) -> None:
     """No limit was passed at any moment: by the rows, by the events, by what the drivers did."""
     assert sampler.error is None
     assert sampler.samples > 100
-    told = most_live(stack.events(Topic.RUN_EVENTS))
+    fields = most_live(stack.events(Topic.RUN_EVENTS))
     for id, limit in limits.items():
         assert 0 < sampler.most[id] <= limit
-        assert 0 < told[id] <= limit
+        assert 0 < fields[id] <= limit
     # As many as may be were seen, or nothing could have been seen to be too many.
-    assert sampler.most_together == together
+    assert sampler.most_together == group
     work = work_of(log)
-    assert most_at_once(work) <= together
+    assert most_at_once(work) <= group
     for _, attempts in itertools.groupby(sorted(work, key=lambda w: w["interval"]), key=lambda w: w["interval"]):
         assert most_at_once(list(attempts)) == 1, "one live attempt of an interval at a time"

@@ -24,9 +24,9 @@ from tests.support.installation import PARTITIONS, Event, Installation, Servers,
 from tests.support.tiers import some
 
 from retrofill.bus.clients import reader
-from retrofill.bus.partitioning import partition_of
-from retrofill.bus.topics import Topic
-from retrofill.messages.backfills import BackfillRequested
+from retrofill.contract.backfills import BackfillRequested
+from retrofill.contract.partitioning import partition_of
+from retrofill.contract.topics import Topic
 from retrofill.store import pipelines
 from retrofill.store.engine import make_engine
 
@@ -271,14 +271,16 @@ def sampled(servers: Servers, making: threading.Lock, story: Story) -> None:
 @pytest.fixture(scope="module")
 def stories(servers: Servers, request: pytest.FixtureRequest) -> Iterator[dict[str, Future[None]]]:
     """The stories that this session's tests wait for, several told at once."""
-    told: dict[str, Story] = {point: partial(killed_while_planning, point=point) for point in POINTS}
+    fields: dict[str, Story] = {point: partial(killed_while_planning, point=point) for point in POINTS}
     for point, state in ENDINGS.items():
-        told[point] = partial(killed_while_ending, point=point, state=state)
+        fields[point] = partial(killed_while_ending, point=point, state=state)
     chosen = {item.callspec.params["point"] for item in request.session.items if item.module is request.module}  # type: ignore[attr-defined]
     making = threading.Lock()
     threads = ThreadPoolExecutor(STORIES_AT_ONCE)
     try:
-        yield {name: threads.submit(sampled, servers, making, story) for name, story in told.items() if name in chosen}
+        yield {
+            name: threads.submit(sampled, servers, making, story) for name, story in fields.items() if name in chosen
+        }
     finally:
         threads.shutdown(cancel_futures=True)
 

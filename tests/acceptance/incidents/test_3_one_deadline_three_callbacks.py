@@ -15,7 +15,7 @@ from datetime import date, timedelta
 import psycopg
 from tests.support.installation import Installation, Replica, alert, daily, until
 
-from retrofill.bus.topics import Topic
+from retrofill.contract.topics import Topic
 from retrofill.store import callbacks
 from retrofill.store.engine import make_engine
 

@@ -20,11 +20,11 @@ from tests.support.tiers import some
 
 from retrofill.bus.clients import producer
 from retrofill.bus.envelope import headers_of, wire_headers
-from retrofill.bus.topics import Topic
+from retrofill.contract.runs import ErrorInfo, Report, RunHeartbeat, TaskReported
+from retrofill.contract.topics import Topic
 from retrofill.domain.pipeline import PipelineDefinition, TaskDefinition
 from retrofill.domain.task_run import MACHINE, TaskState
 from retrofill.driver.execute import MAX_PARALLEL, Execution, Result
-from retrofill.messages.runs import ErrorInfo, Report, RunHeartbeat, TaskReported
 
 S = TaskState
 RACES = 500
@@ -168,7 +168,7 @@ def committed(stack: Installation) -> dict[TaskKey, list[str]]:
     return paths
 
 
-def told(stack: Installation) -> dict[TaskKey, list[str]]:
+def fields(stack: Installation) -> dict[TaskKey, list[str]]:
     """What subscribers were told of each task."""
     paths: dict[TaskKey, list[str]] = defaultdict(lambda: ["none"])
     for event in stack.events(Topic.RUN_EVENTS):
@@ -185,7 +185,7 @@ def append(path: list[str], state: str) -> None:
 
 def check_path(path: Sequence[str]) -> None:
     """Every step is an edge, and nothing that began was skipped."""
-    assert all(MACHINE.allows(frm, to) for frm, to in pairwise(path)), path
+    assert all(MACHINE.allows(from_states, to) for from_states, to in pairwise(path)), path
     assert not ("running" in path and "skipped" in path), path
 
 
@@ -232,7 +232,7 @@ def test_a_skip_never_lands_on_a_task_that_began(installation: Installation, bat
     for path in paths.values():
         check_path(path)
     assert {key: path[-1] for key, path in paths.items() if key[1] != "mark"} == after_race
-    assert told(installation) == paths
+    assert fields(installation) == paths
     check_leases(installation, sent, each=batch == 1)
     assert installation.value("SELECT count(*) FROM run WHERE state = 'running' AND attempt = 1") == RUNS
     assert installation.events(Topic.DEAD_LETTERS) == []
@@ -257,7 +257,7 @@ class Driver:
     def __init__(self, tasks: Sequence[TaskDefinition]) -> None:
         self._tasks = tasks
         self._changed = threading.Condition()
-        self.told: dict[str, list[str]] = defaultdict(lambda: ["none"])
+        self.fields: dict[str, list[str]] = defaultdict(lambda: ["none"])
         self.worked: list[str] = []
 
     def run(self, body: Callable[[str], object]) -> Result:
@@ -273,11 +273,11 @@ class Driver:
     def wait_told(self, task: str, state: TaskState) -> None:
         """Wait until the driver told this."""
         with self._changed:
-            assert self._changed.wait_for(lambda: state in self.told[task], 10)
+            assert self._changed.wait_for(lambda: state in self.fields[task], 10)
 
     def _tell(self, task: str, state: TaskState, try_number: int = 1, error: ErrorInfo | None = None) -> None:
         with self._changed:
-            append(self.told[task], state)
+            append(self.fields[task], state)
             self._changed.notify_all()
 
 
@@ -285,20 +285,20 @@ def test_a_driver_never_skips_what_it_started() -> None:
     ends: Counter[str] = Counter()
     for number in range(RACES):
         driver = Driver(forked_run(fast_first=number % 2 == 0))
-        together = threading.Barrier(2, timeout=10)
+        group = threading.Barrier(2, timeout=10)
 
-        def body(task: str, driver: Driver = driver, together: threading.Barrier = together) -> None:
+        def body(task: str, driver: Driver = driver, group: threading.Barrier = group) -> None:
             if task in ("fast", "fork"):
-                together.wait()
+                group.wait()
             elif task == "join":
                 # It is still at work when the branch has gone elsewhere.
                 driver.wait_told("elsewhere", S.RUNNING)
 
         assert driver.run(body) == Result(True)
-        for path in driver.told.values():
+        for path in driver.fields.values():
             check_path(path)
-        assert ("join" in driver.worked) == ("running" in driver.told["join"])
-        ends[driver.told["join"][-1]] += 1
+        assert ("join" in driver.worked) == ("running" in driver.fields["join"])
+        ends[driver.fields["join"][-1]] += 1
     # Both orders happened, or there was no race.
     assert set(ends) == {"succeeded", "skipped"}
 
@@ -315,5 +315,5 @@ def test_a_driver_skips_what_it_has_only_queued() -> None:
             driver.wait_told("elsewhere", S.RUNNING)
 
     assert driver.run(body) == Result(True)
-    assert driver.told["join"] == ["none", "queued", "skipped"]
+    assert driver.fields["join"] == ["none", "queued", "skipped"]
     assert "join" not in driver.worked

@@ -18,9 +18,9 @@ from tests.support.installation import PARTITIONS, Event, Installation, Servers,
 
 from retrofill.bus.clients import producer
 from retrofill.bus.envelope import headers_of, wire_headers
-from retrofill.bus.partitioning import partition_of
-from retrofill.bus.topics import PLANNER, Topic
-from retrofill.messages.backfills import BackfillCancelRequested, BackfillRequested
+from retrofill.contract.backfills import BackfillCancelRequested, BackfillRequested
+from retrofill.contract.partitioning import partition_of
+from retrofill.contract.topics import PLANNER, Topic
 
 PLANNERS = 3
 CLIENTS = 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from retrofill.bus.topics import Topic
+from retrofill.contract.topics import Topic
 from tests.chaos.history import History, Row, Wish
 from tests.chaos.work import label
 
@@ -85,8 +85,8 @@ def one_active_backfill_of_an_interval(history: History) -> Iterator[str]:
         rows.sort(key=lambda row: row["requested_at"])
         for n, first in enumerate(rows):
             for second in rows[n + 1 :]:
-                together = first["ended_at"] is None or second["requested_at"] < first["ended_at"]
-                if together and not set(_days(first)).isdisjoint(_days(second)):
+                group = first["ended_at"] is None or second["requested_at"] < first["ended_at"]
+                if group and not set(_days(first)).isdisjoint(_days(second)):
                     yield f"{first['id']} and {second['id']} shared days and were active together"
 
 

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from retrofill.bus.topics import Topic
+from retrofill.contract.topics import Topic
 from tests.chaos.history import History, Row
 
 
@@ -23,7 +23,7 @@ def each_miss_has_its_callback(history: History) -> Iterator[str]:
 
 def each_callback_ends_once(history: History) -> Iterator[str]:
     """All are ended and one event told it. All succeeded (their tries are many), but for some at most once."""
-    told = Counter(
+    fields = Counter(
         (int(e.key), e.body["type"])
         for e in history.of(Topic.CALLBACK_EVENTS)
         if e.body["type"] in ("CallbackSucceeded", "CallbackFailed")
@@ -34,7 +34,7 @@ def each_callback_ends_once(history: History) -> Iterator[str]:
         uncertain = row["state"] == "failed" and alerts.get(id, {}).get("at_most_once", False)
         if row["state"] != "succeeded" and not uncertain:
             yield f"callback {id} is {row['state']}: {row['last_error']}"
-        if (told[id, "CallbackSucceeded"], told[id, "CallbackFailed"]) != (row["state"] == "succeeded", uncertain):
+        if (fields[id, "CallbackSucceeded"], fields[id, "CallbackFailed"]) != (row["state"] == "succeeded", uncertain):
             yield f"callback {id} is {row['state']} and was told another number of times"
 
 

@@ -95,13 +95,13 @@ def runs_start_in_order(history: History) -> Iterator[str]:
         by_backfill[backfill_of.get(change["id"], "?")].append(change)
     for id, changes in by_backfill.items():
         waiting = Queue(position[run] for run in queued.get(id, ()))
-        for _, together in groupby(changes, key=lambda change: change["tx"]):
-            yield from _claimed(id, list(together), position, waiting)
+        for _, group in groupby(changes, key=lambda change: change["tx"]):
+            yield from _claimed(id, list(group), position, waiting)
 
 
-def _claimed(id: str, together: Iterable[Row], position: dict[str, int], waiting: Queue) -> Iterator[str]:
+def _claimed(id: str, group: Iterable[Row], position: dict[str, int], waiting: Queue) -> Iterator[str]:
     claimed = set()
-    for change in together:
+    for change in group:
         place = position.get(change["id"], -1)
         if change["to"] == "queued":
             waiting.put(place)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
-from retrofill.bus.topics import Topic
+from retrofill.contract.topics import Topic
 from tests.chaos.history import History, Row
 
 PAST = "already past when it was armed"
@@ -19,11 +19,11 @@ Key = tuple[str, str]
 
 def each_miss_is_told_once(history: History) -> Iterator[str]:
     """One ``DeadlineMissed`` for each row that is missed, none for the others."""
-    told = Counter(int(e.key) for e in history.of(Topic.DEADLINE_MISSED) if e.body["type"] == "DeadlineMissed")
+    fields = Counter(int(e.key) for e in history.of(Topic.DEADLINE_MISSED) if e.body["type"] == "DeadlineMissed")
     for row in history.rows("deadline"):
-        if told.pop(row["id"], 0) != (row["state"] == "missed"):
+        if fields.pop(row["id"], 0) != (row["state"] == "missed"):
             yield f"deadline {row['id']} is {row['state']} and its misses were told another number of times"
-    for id, count in told.items():
+    for id, count in fields.items():
         yield f"deadline {id} was told missed {count} times and has no row"
 
 

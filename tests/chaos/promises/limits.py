@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from retrofill.bus.topics import Topic
+from retrofill.contract.topics import Topic
 from tests.chaos.history import History
 from tests.support.sampling import most_live
 

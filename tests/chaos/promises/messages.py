@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from retrofill.bus.topics import Topic
+from retrofill.contract.topics import Topic
 from tests.chaos.history import History
 
 # What services publish through their outboxes; the others are written by users and drivers, who may repeat themselves.

@@ -6,7 +6,7 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
-from retrofill.bus.topics import COMPACTED, Topic
+from retrofill.contract.topics import COMPACTED, Topic
 from tests.chaos.history import History, Row
 from tests.chaos.promises.messages import PUBLISHED
 from tests.support.installation import Event
@@ -22,13 +22,13 @@ def topics_hold_what_was_committed(history: History) -> Iterator[str]:
     for row in history.committed:
         written[row["topic"]][row["key"], _committed(row)] += 1
     for topic in Topic:
-        found = Counter((event.key, _told(event)) for event in history.of(topic))
+        found = Counter((event.key, _fields_of(event)) for event in history.of(topic))
         if topic not in COMPACTED:
-            for (key, told), count in (written[topic] - found).items():
-                yield f"{topic}: {count} × {key} {told[0]} was committed and is not there"
+            for (key, fields), count in (written[topic] - found).items():
+                yield f"{topic}: {count} × {key} {fields[0]} was committed and is not there"
         if topic in WHOLE:
-            for (key, told), count in (found - written[topic]).items():
-                yield f"{topic}: {count} × {key} {told[0]} was not committed and is there"
+            for (key, fields), count in (found - written[topic]).items():
+                yield f"{topic}: {count} × {key} {fields[0]} was not committed and is there"
 
 
 def topics_are_in_commit_order(history: History) -> Iterator[str]:
@@ -36,16 +36,16 @@ def topics_are_in_commit_order(history: History) -> Iterator[str]:
     order: dict[tuple[str, str, str], list[Told]] = defaultdict(list)
     services: dict[tuple[str, str, Told], str] = {}
     for row in history.committed:
-        told = _committed(row)
-        order[row["service"], row["topic"], row["key"]].append(told)
-        services[row["topic"], row["key"], told] = row["service"]
+        fields = _committed(row)
+        order[row["service"], row["topic"], row["key"]].append(fields)
+        services[row["topic"], row["key"], fields] = row["service"]
     found: dict[tuple[str, str, str], list[Told]] = defaultdict(list)
     for topic in (*WHOLE, *(COMPACTED & set(PUBLISHED))):
         for event in history.of(topic):
-            told = _told(event)
-            service = services.get((str(topic), event.key, told))
+            fields = _fields_of(event)
+            service = services.get((str(topic), event.key, fields))
             if service is not None:
-                found[service, str(topic), event.key].append(told)
+                found[service, str(topic), event.key].append(fields)
     for place, published in found.items():
         if not _is_subsequence(published, order[place]):
             yield f"{place[1]}: events of {place[2]} by {place[0]} are in another order than their commits"
@@ -55,7 +55,7 @@ def _committed(row: Row) -> Told:
     return row["ce_id"], row["digest"] or digest(b"")
 
 
-def _told(event: Event) -> Told:
+def _fields_of(event: Event) -> Told:
     """A ``ce_id`` that no text of Postgres can hold is none to the triggers."""
     ce_id = event.headers.get("ce_id")
     return (None if ce_id is None or "\x00" in ce_id else ce_id), digest(event.value)

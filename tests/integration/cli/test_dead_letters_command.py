@@ -9,8 +9,8 @@ from tests.support.installation import Installation, Servers, daily, key_on, unt
 
 from retrofill.bus.dead_letters import dead_letter
 from retrofill.bus.envelope import Record, headers_of
-from retrofill.bus.topics import Topic
-from retrofill.messages.backfills import BackfillRequested
+from retrofill.contract.backfills import BackfillRequested
+from retrofill.contract.topics import Topic
 
 
 @pytest.fixture(scope="module")

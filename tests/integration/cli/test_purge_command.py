@@ -17,10 +17,10 @@ import pytest
 from tests.support.history import finished
 from tests.support.installation import Installation, Servers, alert, daily, until
 
-from retrofill.bus.topics import Topic
-from retrofill.export import Export
-from retrofill.messages.backfills import BackfillRequested
-from retrofill.purge import Purge
+from retrofill.admin.export import Export
+from retrofill.admin.purge import Purge
+from retrofill.contract.backfills import BackfillRequested
+from retrofill.contract.topics import Topic
 from retrofill.store.engine import make_engine
 from retrofill.store.purge import KINDS, ONE_AT_A_TIME
 
@@ -120,7 +120,7 @@ def test_a_later_request_is_answered_as_if_nothing_had_been_purged(cli: Any, her
     nothing = here.outcome(here.request("p", "2020-01-01", "2020-01-10")).body
     assert (nothing["type"], nothing["reason"]) == ("BackfillRejected", "nothing_to_run")
     failed = here.outcome(here.request("p", "2020-01-01", "2020-01-10", reprocess_behavior="failed")).body
-    assert (failed["runs"], failed["left_out"]) == (1, {"already exists": 9})
+    assert (failed["runs"], failed["skipped"]) == (1, {"already exists": 9})
 
 
 def test_a_repeated_request_gets_its_recorded_answer_and_people_are_told(cli: Any, here: Installation) -> None:
@@ -347,6 +347,6 @@ def test_a_dry_run_and_a_full_one_say_what_they_do(cli: Any, old: Installation, 
     foreseen = cli("purge", "--older-than", "90d", "--dry-run")
     assert rows(old) == before
     assert "rows would be deleted" in foreseen.out
-    told = cli("purge", "--older-than", "90d")
-    assert ["run", "12"] in [line.split() for line in told.out.splitlines()]
+    fields = cli("purge", "--older-than", "90d")
+    assert ["run", "12"] in [line.split() for line in fields.out.splitlines()]
     assert "nothing ended before" in cli("purge", "--older-than", "90d").out

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 
 from retrofill.bus.clients import producer
-from retrofill.bus.topics import Topic
+from retrofill.contract.topics import Topic
 from retrofill.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("planner", "here")
@@ -44,7 +44,7 @@ def test_create_is_answered_and_shown(cli, pipeline):
     assert (answer["type"], answer["runs"], answer["max_active_runs"]) == ("BackfillPlanned", 31, 4)
     shown = cli("backfill", "show", "made", "--json").document
     assert shown["by_state"] == {"queued": 31}
-    assert (shown["conf"], shown["failed_runs"], shown["left_out"]) == ({"a": 1}, [], {})
+    assert (shown["conf"], shown["failed_runs"], shown["skipped"]) == ({"a": 1}, [], {})
     listed = cli("backfill", "list", "--pipeline", pipeline, "--state", "running", "--json").document
     assert [(each["id"], each["ended_runs"]) for each in listed] == [("made", 0)]
     assert "31 queued" in cli("backfill", "show", "made").out
@@ -72,7 +72,7 @@ def test_overlap_is_refused_and_foreseen(cli, pipeline):
 
 def test_dry_run_changes_nothing(cli, pipeline):
     document = cli("backfill", "dry-run", pipeline, *JANUARY, "--json").document
-    assert (document["runs"], document["left_out"], len(document["intervals"])) == (31, {}, 31)
+    assert (document["runs"], document["skipped"], len(document["intervals"])) == (31, {}, 31)
     assert {each["outcome"] for each in document["intervals"]} == {"run"}
     assert "would create 31 runs of 31 intervals" in cli("backfill", "dry-run", pipeline, *JANUARY).out
     assert cli("backfill", "list", "--pipeline", pipeline, "--json").document == []
@@ -149,8 +149,8 @@ def test_watching_ends_with_the_backfill(cli, pipeline, here):
 
 def _cancel_all_runs(dsn, id):
     """What a user and the run-starter do together: the runs end first, so that the planner ends it at once."""
-    from retrofill.cli.answers import ask
-    from retrofill.messages.backfills import BackfillCancelRequested
+    from retrofill.client.ask import ask
+    from retrofill.contract.backfills import BackfillCancelRequested
 
     time.sleep(1)
     with psycopg.connect(dsn) as conn:

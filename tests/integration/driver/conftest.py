@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tests.support.spark_cluster import connect_process
 
+from retrofill import java
 from retrofill.settings import Settings
-from retrofill.stack import java
 
 # Soon enough for a test that a session is closed of which nothing is heard.
 SESSION_SECONDS = 8

@@ -18,8 +18,8 @@ import psutil
 import pytest
 from tests.support.installation import Installation, until
 
-from retrofill.bus.topics import Topic
-from retrofill.loading import load_pipelines
+from retrofill.contract.topics import Topic
+from retrofill.user_code.loading import load_pipelines
 from run_starter.executors import Executor, Launch
 from run_starter.executors.build import build_executor
 
@@ -131,12 +131,12 @@ class World:
             conf={"out": str(self.out), **conf},
         )
 
-    def told(self, run_id: int, attempt: int = 1) -> list[str]:
+    def fields(self, run_id: int, attempt: int = 1) -> list[str]:
         """What was reported of an attempt, less the heartbeats after the first."""
         bodies = [e.body for e in self.installation.events(Topic.RUN_REPORTS)]
         mine = [b for b in bodies if (b["run_id"], b["attempt"]) == (run_id, attempt)]
-        told = [" ".join(filter(None, (b["type"], b.get("task"), b.get("state")))) for b in mine]
-        return told[:1] + [each for each in told[1:] if each != "RunHeartbeat"]
+        fields = [" ".join(filter(None, (b["type"], b.get("task"), b.get("state")))) for b in mine]
+        return fields[:1] + [each for each in fields[1:] if each != "RunHeartbeat"]
 
     def by_task(self, run_id: int) -> list[Any]:
         found: list[Any] = eval((self.out / f"told-{run_id}").read_text())
@@ -185,7 +185,7 @@ def test_runs_one_after_the_other_in_one_warm_process(world: World) -> None:
         pid, attempt, total, partitions, start, same, backfill = world.by_task(launch.run_id)
         assert (attempt, total, partitions) == (launch.attempt, 12, "3")
         assert (start, same, backfill) == ("2013-01-01T00:00:00-05:00", True, "b")
-        assert world.told(launch.run_id, launch.attempt) == [
+        assert world.fields(launch.run_id, launch.attempt) == [
             "RunHeartbeat",
             "TaskReported work running",
             "TaskReported work succeeded",
@@ -200,7 +200,7 @@ def test_who_may_not_begin_runs_no_user_code(world: World) -> None:
     launch = world.launch()
     world.executor().launch(launch)
     assert world.host.ended()[2] is False
-    assert world.told(launch.run_id) == ["RunHeartbeat"]
+    assert world.fields(launch.run_id) == ["RunHeartbeat"]
     assert not (world.out / f"told-{launch.run_id}").exists()
 
 
@@ -214,7 +214,7 @@ def test_the_end_of_a_run_ends_its_work_on_spark_and_its_process(world: World) -
     assert time.monotonic() - before < ENDING_SECONDS
     assert not driver.is_running()
     within(ENDING_SECONDS, lambda: not world.beats(), "Spark's side has ended")
-    assert world.told(launch.run_id) == ["RunHeartbeat", "TaskReported work running"]
+    assert world.fields(launch.run_id) == ["RunHeartbeat", "TaskReported work running"]
 
 
 def test_a_killed_driver_is_told_at_once_and_its_next_attempt_ends_its_work(world: World) -> None:
@@ -244,7 +244,7 @@ def test_a_new_attempt_shuts_the_older_one_out_that_still_lives(world: World) ->
     driver.resume()
     # It wakes up after its lease or finds its session closed: either way it does not succeed.
     world.host.ended()
-    assert "RunReported succeeded" not in world.told(launch.run_id)
+    assert "RunReported succeeded" not in world.fields(launch.run_id)
 
 
 HOST = """
@@ -297,9 +297,9 @@ def test_a_whole_run_by_spark_submit_with_a_script(world: World) -> None:
     assert executor.hosted() == {(launch.run_id, 1, 0)}
     assert world.host.ended(240)[:3] == (launch.run_id, 1, True)
     assert (world.out / "counted").read_text() == "5"
-    told = (world.out / "script").read_text()
-    assert told.startswith("2013-01-01 6 True [] http://"), "all that it opened is on loopback"
-    assert world.told(launch.run_id)[-1] == "RunReported succeeded"
+    fields = (world.out / "script").read_text()
+    assert fields.startswith("2013-01-01 6 True [] http://"), "all that it opened is on loopback"
+    assert world.fields(launch.run_id)[-1] == "RunReported succeeded"
 
 
 def test_a_spark_submit_is_ended_with_all_its_processes(world: World) -> None:

@@ -6,7 +6,7 @@ import pytest
 from tests.integration.driver.conftest import SESSION_SECONDS
 from tests.integration.driver.test_drivers import World, world
 
-from retrofill.bus.topics import Topic
+from retrofill.contract.topics import Topic
 
 __all__ = ["world"]
 pytestmark = pytest.mark.spark
@@ -67,7 +67,7 @@ def test_errors_of_the_users_own_that_sound_like_a_lost_session_fail_their_task(
     launch = world.launch(OWN)
     world.executor().launch(launch)
     assert world.host.ended()[:3] == (launch.run_id, 1, True)
-    assert world.told(launch.run_id) == [
+    assert world.fields(launch.run_id) == [
         "RunHeartbeat",
         *(f"TaskReported calls {state}" for state in ("running", "retrying", "running", "failed")),
         *(f"TaskReported says {state}" for state in ("running", "retrying", "running", "failed")),
@@ -87,13 +87,13 @@ def test_an_idle_session_is_kept_alive_and_one_that_spark_closed_loses_the_attem
     launch = world.launch(IDLE)
     pool.launch(launch)
     assert world.host.ended()[:3] == (launch.run_id, 1, True)
-    assert world.told(launch.run_id)[-1] == "RunReported succeeded"
+    assert world.fields(launch.run_id)[-1] == "RunReported succeeded"
     lost = world.launch(IDLE, lose=True, remote=world.settings.spark_remote)
     pool.launch(lost)
     run_id, _, reported, reason = world.host.ended()
     assert (run_id, reported) == (lost.run_id, False)
     assert reason.startswith("Spark lost the session: ") and "[INVALID_HANDLE.SESSION_CLOSED]" in reason
-    assert world.told(lost.run_id) == ["RunHeartbeat", "TaskReported work running"]
+    assert world.fields(lost.run_id) == ["RunHeartbeat", "TaskReported work running"]
 
 
 def test_a_classic_context_that_spark_stopped_is_lost_and_one_that_the_user_stopped_is_not(world: World) -> None:
@@ -103,5 +103,5 @@ def test_a_classic_context_that_spark_stopped_is_lost_and_one_that_the_user_stop
         executor.launch(launch)
         run_id, _, reported, reason = world.host.ended(240)
         assert (run_id, reported) == (launch.run_id, failed)
-        assert ("RunReported failed" in world.told(run_id)) == failed
+        assert ("RunReported failed" in world.fields(run_id)) == failed
         assert failed or reason.startswith("Spark lost the session: ")

@@ -14,10 +14,10 @@ import pytest
 from tests.support.installation import ROOT, Installation, until
 from tests.support.spark_cluster import connect_process
 
-from retrofill.bus.topics import Topic
-from retrofill.loading import load_pipelines
+from retrofill import java
+from retrofill.contract.topics import Topic
 from retrofill.settings import Settings
-from retrofill.stack import java
+from retrofill.user_code.loading import load_pipelines
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 CANARY = "hunter2-canary"

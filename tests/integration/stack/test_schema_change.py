@@ -14,7 +14,7 @@ import pytest
 from tests.support.installation import ROOT, Installation, Replica, until
 from tests.support.releases import at_schema_before, command, dropped, ended, schema_of, tree_before
 
-from retrofill.bus.topics import SERVICES, Topic
+from retrofill.contract.topics import SERVICES, Topic
 from retrofill.domain.pipeline import CodeLocation, PipelineDefinition, TaskDefinition
 from retrofill.store.tables import REVISION
 

@@ -14,7 +14,7 @@ from tests.support.listening import beyond_loopback, listening
 from tests.support.spark_cluster import EXECUTOR, HERE, Cluster, connect_server
 
 from retrofill.domain.pipeline import PipelineDefinition
-from retrofill.loading import load_pipelines
+from retrofill.user_code.loading import load_pipelines
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 # The runtime of the images: of the supported ones it is the one that lacks most.

@@ -74,7 +74,7 @@ class Ended(Host):
     """A host that only waits for the end."""
 
     def __init__(self) -> None:
-        self.told: queue.SimpleQueue[tuple[bool, bool, str]] = queue.SimpleQueue()
+        self.fields: queue.SimpleQueue[tuple[bool, bool, str]] = queue.SimpleQueue()
 
     def may_begin(self, launch: Launch) -> bool:
         return False
@@ -83,7 +83,7 @@ class Ended(Host):
         return False
 
     def driver_ended(self, launch: Launch, *, reported: bool, reason: str, gone: bool = True) -> None:
-        self.told.put((reported, gone, reason))
+        self.fields.put((reported, gone, reason))
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_the_pod_of_a_driver_is_as_the_settings_say(api: Api, tmp_path: Path, mo
     host = Ended()
     executor = SparkSubmit(settings, host)
     executor.launch(Launch("b", 1, 1, daily(), day, day, {}))
-    reported, gone, _ = host.told.get(timeout=SECONDS)
+    reported, gone, _ = host.fields.get(timeout=SECONDS)
     # It never connected, and by now it cannot.
     assert (reported, gone) == (False, True)
     ((path, pod),) = [(path, made) for path, made in api.asked if made["kind"] == "Pod"]

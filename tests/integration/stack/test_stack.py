@@ -20,7 +20,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from retrofill.bus.topics import SERVICES
+from retrofill.contract.topics import SERVICES
 from retrofill.stack import processes
 from retrofill.stack.layout import PARTS, SERVERS, Layout
 from retrofill.stack.ports import Reservations, is_free

@@ -7,7 +7,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from retrofill.bus.partitioning import ANY
+from retrofill.contract.partitioning import ANY
 from tests.simulation.bus.broker import Fence
 from tests.simulation.bus.connections import Connections, refused
 
@@ -70,11 +70,11 @@ class FakeProducer:
                 return len(self._waiting)
             if not self._waiting:
                 break  # another thread has sent it
-            topic, key, value, headers, partition, told = self._waiting.pop(0)
+            topic, key, value, headers, partition, fields = self._waiting.pop(0)
             if (code := self._broker.refuses(topic, value)) is not None:
                 # As the broker does it, all that was sent together is refused.
                 self._failed = code
-                refused = [told, *(each[-1] for each in self._waiting if each[0] == topic)]
+                refused = [fields, *(each[-1] for each in self._waiting if each[0] == topic)]
                 self._waiting = []
                 for each in refused:
                     each(KafkaError(code), None)

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from retrofill.bus.topics import Topic
+from retrofill.contract.topics import Topic
 from run_starter.executors import Launch
 from tests.simulation.checks.base import LIVE, Check, Values, changed
 from tests.simulation.checks.clock import ended_early

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from datetime import datetime, timedelta
 
-from retrofill.bus.topics import WATCHER, Topic
+from retrofill.contract.topics import WATCHER, Topic
 from tests.simulation.checks.base import ENDED, Check, Values
 from tests.simulation.memory.rows import Step, Tx
 
@@ -102,25 +102,25 @@ class Deadlines(Check):
         if WATCHER not in self.world.services:
             return
         self._each_is_there()
-        told = self._told()
+        fields = self._fields_of()
         callbacks = {c["deadline_id"] for c in self.rows("callback")}
         for deadline in self.rows("deadline"):
             id, missed = deadline["id"], deadline["state"] == "missed"
-            self.require(told[id] == missed, lambda: f"{deadline['state']} and told {told[id]} times: {deadline}")
+            self.require(fields[id] == missed, lambda: f"{deadline['state']} and told {fields[id]} times: {deadline}")
             calls = missed and deadline["callback"] is not None and deadline["digest_id"] in (None, id)
             self.require((id in callbacks) == calls, lambda: f"callback {id in callbacks}: {deadline}")
             if deadline["state"] == "armed":
                 self.require(deadline["due_at"] > self.database.now(), lambda: f"overdue: {deadline}")
 
-    def _told(self) -> Counter[int]:
-        told: Counter[int] = Counter()
+    def _fields_of(self) -> Counter[int]:
+        fields: Counter[int] = Counter()
         for _, _, entry in self.world.broker.read(str(Topic.DEADLINE_MISSED)):
             body = self.world.body(entry)
             if body.get("type") == "DeadlineMissed":
-                told[body["deadline_id"]] += 1
+                fields[body["deadline_id"]] += 1
             elif body.get("type") == "DeadlinesMissed":
-                told.update(each["deadline_id"] for each in body["missed"])
-        return told
+                fields.update(each["deadline_id"] for each in body["missed"])
+        return fields
 
     def _each_is_there(self) -> None:
         there = {(d["backfill_id"], d["run_id"], d["alert"]) for d in self.rows("deadline")}

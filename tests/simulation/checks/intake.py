@@ -6,7 +6,7 @@ import json
 from collections import Counter, defaultdict
 from typing import Any
 
-from retrofill.bus.topics import Topic
+from retrofill.contract.topics import Topic
 from tests.simulation.checks.base import ACTIVE, UNFINISHED, Check, Values, changed
 from tests.simulation.memory.rows import Tx
 
@@ -41,10 +41,10 @@ class Intake(Check):
         covered = sum((each["interval_end"] - each["interval_start"] for each in intervals), start=_nothing(backfill))
         whole = backfill["covers"].upper - backfill["covers"].lower
         self.require(covered == whole, lambda: f"backfill {id} came with intervals of {covered}, it covers {whole}")
-        told = [after for _, after in changed(tx, OUTBOX) if after and after["key"] == id.encode()]
-        planned = [row for row in told if dict(row["headers"]).get("ce_type", "").endswith("BackfillPlanned")]
+        fields = [after for _, after in changed(tx, OUTBOX) if after and after["key"] == id.encode()]
+        planned = [row for row in fields if dict(row["headers"]).get("ce_type", "").endswith("BackfillPlanned")]
         self.require(
-            bool(planned), lambda: f"backfill {id} came without its event: {[dict(row['headers']) for row in told]}"
+            bool(planned), lambda: f"backfill {id} came without its event: {[dict(row['headers']) for row in fields]}"
         )
 
     def _no_overlap(self) -> None:

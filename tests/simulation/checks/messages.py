@@ -6,7 +6,7 @@ import json
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
-from retrofill.bus.topics import SERVICES, Topic
+from retrofill.contract.topics import SERVICES, Topic
 from tests.simulation.bus.broker import ce_id_of
 from tests.simulation.checks.base import Check, changed
 from tests.simulation.memory.rows import Tx

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from retrofill.store.arming import RESERVE
+from retrofill.deadlines.rows import RESERVE
 from tests.simulation.memory.froms import Outcome
 from tests.simulation.memory.rows import Tx
 

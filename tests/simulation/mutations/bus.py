@@ -11,10 +11,13 @@ from sqlalchemy import select, update
 
 import run_starter.handler
 from backfill_planner.handler import PlannerHandler
-from retrofill.bus import loop, outbox, relay, transaction
+from retrofill.bus import transaction
 from retrofill.bus.faults import Fault
-from retrofill.bus.relay import BATCH_BYTES, Batch, Relay
-from retrofill.store import backfills
+from retrofill.bus.relay import relay
+from retrofill.bus.relay.relay import BATCH_BYTES, Batch, Relay
+from retrofill.bus.worker import batches, checks, context
+from retrofill.bus.worker.batches import Batches
+from retrofill.store import backfills, outbox
 from retrofill.store.tables import SERVICE_TABLES
 from run_starter.claims import Claims
 from tests.simulation.mutations.patch import Patch
@@ -34,22 +37,22 @@ def no_offset_comparison(patch: Patch) -> None:
             where = (table.c.partition == partition) & (table.c.topic == each.topic)
             conn.execute(update(table).where(where).values(next_offset=each.new))
 
-    patch(loop, "move_offsets", move)
+    patch(batches, "move_offsets", move)
     patch(transaction, "assert_epoch", lambda conn, service, partition, epoch: None)
 
 
 def messages_before_commit(patch: Patch) -> None:
     """Offsets move in a transaction of their own, before the effect."""
-    apply = loop.Loop._apply
+    apply = Batches._apply
 
     def early(self: Any, shard: Any, work: Any) -> None:
-        with self._transaction(shard) as tx:
-            transaction.move_offsets(tx.conn, self._service, shard.partition, work.moves)
+        with self._context.transaction(shard) as tx:
+            transaction.move_offsets(tx.conn, self._context.service, shard.partition, work.moves)
         moves = {topic: replace(move, old=move.new) for topic, move in work.moves.items()}
         if work.records:
             apply(self, shard, replace(work, moves=moves))
 
-    patch(loop.Loop, "_apply", early)
+    patch(Batches, "_apply", early)
 
 
 def transactions_of_each_instance(patch: Patch) -> None:
@@ -109,22 +112,23 @@ def no_looks_at_takeover(patch: Patch) -> None:
 
 def poison_waits(patch: Patch) -> None:
     """A message that cannot be handled is tried again until it can be."""
-    classify = loop.classify
-    patch(loop, "classify", lambda e: Fault.WAIT if classify(e) is Fault.POISON else classify(e))
+    classify = batches.classify
+    for module in (batches, checks):
+        patch(module, "classify", lambda e: Fault.WAIT if classify(e) is Fault.POISON else classify(e))
 
 
 def poison_takes_its_batch_along(patch: Patch) -> None:
     """Where one message cannot be handled, its whole batch is put aside."""
 
     def refused(self: Any, shard: Any, records: Any, error: Exception) -> None:
-        if loop.classify(error) is Fault.POISON:
+        if batches.classify(error) is Fault.POISON:
             for record in records:
                 self._bury(shard, record, "poison in the batch")
         else:
             before(self, shard, records, error)
 
-    before = loop.Loop._refused
-    patch(loop.Loop, "_refused", refused)
+    before = Batches._refused
+    patch(Batches, "_refused", refused)
 
 
 def locked_rows_are_forgotten(patch: Patch) -> None:
@@ -152,7 +156,7 @@ def events_outside_the_transaction(patch: Patch) -> None:
             later.append((own, list(rows)))
 
     later: list[Any] = []
-    insert_rows, begin = outbox.insert_rows, loop.shard_transaction
+    insert_rows, begin = outbox.insert_rows, context.shard_transaction
 
     @contextmanager
     def in_two(engine: Any, *args: Any) -> Iterator[Any]:
@@ -164,4 +168,4 @@ def events_outside_the_transaction(patch: Patch) -> None:
                 insert_rows(conn, own, rows)
 
     patch(outbox, "insert_rows", insert_later)
-    patch(loop, "shard_transaction", in_two)
+    patch(context, "shard_transaction", in_two)

@@ -51,15 +51,15 @@ def runs_in_a_transaction_of_their_own(patch: Patch) -> None:
     def later(conn: Any, /, *args: Any, **more: Any) -> None:
         waiting.append((args, more))
 
-    def look(self: Any, tx: Any, keys: Any) -> None:
+    def check(self: Any, tx: Any, keys: Any) -> None:
         mine, waiting[:] = list(waiting), []
         for args, more in mine:
             insert_runs(tx.conn, *args, **more)
         before(self, tx, keys)
 
-    before = planner.PlannerHandler.look_at_all
+    before = planner.PlannerHandler.check_all
     patch(planning, "insert_runs", later)
-    patch(planner.PlannerHandler, "look_at_all", look)
+    patch(planner.PlannerHandler, "check", check)
 
 
 def one_run_too_few(patch: Patch) -> None:
@@ -67,8 +67,8 @@ def one_run_too_few(patch: Patch) -> None:
     insert_runs = planning.insert_runs
 
     def skip_first(conn: Any, id: str, no: int, made: Any, now: Any, *, backwards: bool) -> None:
-        left_out = ["already exists", *made.left_out[1:]]
-        insert_runs(conn, id, no, replace(made, left_out=left_out), now, backwards=backwards)
+        skipped = ["already exists", *made.skipped[1:]]
+        insert_runs(conn, id, no, replace(made, skipped=skipped), now, backwards=backwards)
 
     patch(planning, "insert_runs", skip_first)
 
@@ -113,7 +113,7 @@ def ends_at_the_first_failure(patch: Patch) -> None:
 def states_by_assignment(patch: Patch) -> None:
     """A backfill's state is set, whatever it was."""
 
-    def assign(conn: Any, id: str, to: str, frm: str, values: Any = None) -> bool:
+    def assign(conn: Any, id: str, to: str, from_states: str, values: Any = None) -> bool:
         conn.execute(update(backfill).where(backfill.c.id == id).values(state=to, **(values or {})))
         return True
 

@@ -37,11 +37,11 @@ def no_attempt_guard(patch: Patch) -> None:
 def leases_by_the_clock(patch: Patch) -> None:
     """A lease ends by the database's clock alone, however many heartbeats are unread."""
 
-    def look(self: Any, tx: Any) -> None:
+    def check(self: Any, tx: Any) -> None:
         self._expire(tx, database_now(tx.conn))
-        tx.look_at("leases", 0.5)
+        tx.schedule_check("leases", 0.5)
 
-    patch(Leases, "look", look)
+    patch(Leases, "check", check)
     _without_own_clock(patch)
 
 

@@ -20,11 +20,11 @@ def callbacks_without_leases(patch: Patch) -> None:
     """Who looks at callbacks takes back those of others at once."""
     lapsed = callbacks.lock_lapsed
 
-    def at_once(conn: Any, shard: int, but: Any) -> Any:
+    def at_once(conn: Any, shard: int, excluding: Any) -> Any:
         table = callback
         running = (table.c.shard == shard) & (table.c.state == str(CallbackState.RUNNING))
         conn.execute(update(table).where(running).values(lease_until=database_now(conn)))
-        return lapsed(conn, shard, but)
+        return lapsed(conn, shard, excluding)
 
     patch(callbacks, "lock_lapsed", at_once)
 

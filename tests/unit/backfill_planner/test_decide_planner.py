@@ -14,11 +14,11 @@ from backfill_planner.decide import (
     Standing,
     answer_command,
     cause_of,
-    look,
+    judge,
 )
+from retrofill.contract.backfills import BackfillCancelRequested, BackfillPauseRequested, BackfillResumeRequested
 from retrofill.domain.backfill import ACTIVE, MACHINE, OnRunFailure
 from retrofill.domain.backfill import BackfillState as S
-from retrofill.messages.backfills import BackfillCancelRequested, BackfillPauseRequested, BackfillResumeRequested
 
 PAUSE, RESUME, CANCEL = BackfillPauseRequested(), BackfillResumeRequested(), BackfillCancelRequested()
 
@@ -78,7 +78,7 @@ STANDINGS = [
 
 @pytest.mark.parametrize("standing", STANDINGS, ids=str)
 def test_what_follows_from_how_far_a_backfill_is(standing):
-    decision = look(standing)
+    decision = judge(standing)
     if standing.state in (S.SUCCEEDED, S.FAILED, S.CANCELLED):
         assert decision is None
     elif not standing.any_unfinished:
@@ -98,13 +98,13 @@ def test_what_follows_from_how_far_a_backfill_is(standing):
 
 def test_a_backfill_with_an_unfinished_run_never_ends_and_one_without_always_does():
     for standing in STANDINGS:
-        ends = isinstance(look(standing), End)
+        ends = isinstance(judge(standing), End)
         assert ends == (standing.state in ACTIVE and not standing.any_unfinished)
 
 
 def test_a_failure_before_the_resume_is_not_held_against_it():
     resumed = Standing(S.RUNNING, None, OnRunFailure.PAUSE, True, any_failed=True, failed_since_resume=False)
-    assert look(resumed) is None
+    assert judge(resumed) is None
 
 
 @pytest.mark.parametrize(

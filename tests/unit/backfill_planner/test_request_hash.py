@@ -6,7 +6,7 @@ import pytest
 
 from backfill_planner.requests import Request
 from retrofill.bus.envelope import Record
-from retrofill.messages.backfills import BackfillRequested
+from retrofill.contract.backfills import BackfillRequested
 
 BODY = {"pipeline": "flights", "from": "2013-01-01", "to": "2013-01-31"}
 # As recorded before a request could ask for the latest code.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from retrofill.bus.access import table
-from retrofill.bus.topics import DRIVER, PUBLISHED_AGAIN, REQUESTER, SERVICES, Topic
-from retrofill.messages.topics_of import TRAFFIC
+from retrofill.admin.access import table
+from retrofill.contract.topics import DRIVER, PUBLISHED_AGAIN, REQUESTER, SERVICES, Topic
+from retrofill.contract.topics_of import TRAFFIC
 from retrofill.settings import Settings
 
 

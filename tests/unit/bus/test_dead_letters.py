@@ -8,8 +8,8 @@ import pytest
 
 from retrofill.bus.dead_letters import MAX_KEY_BYTES, MAX_REASON, MAX_VALUE_BYTES, dead_letter
 from retrofill.bus.envelope import MAX_HEADER_BYTES, Record, header_bytes, read_headers
-from retrofill.bus.outbox import pack_headers, unpack_headers
-from retrofill.bus.topics import Topic
+from retrofill.contract.topics import Topic
+from retrofill.store.outbox import pack_headers, unpack_headers
 
 NOW = datetime(2024, 3, 1, 12, tzinfo=UTC)
 
@@ -54,15 +54,15 @@ def test_origin_and_reason_are_told():
 
 
 @pytest.mark.parametrize(
-    ("reason", "told"),
+    ("reason", "fields"),
     [
         ("two\nlines\r\n  and\tmore", "two lines and more"),
         ("x" * (MAX_REASON + 1), "x" * MAX_REASON),
         ("half \ud800 of a pair", "half ? of a pair"),
     ],
 )
-def test_the_reason_is_one_line_that_can_be_sent(reason, told):
-    assert ours(letter(reason))["retrofill_reason"] == told
+def test_the_reason_is_one_line_that_can_be_sent(reason, fields):
+    assert ours(letter(reason))["retrofill_reason"] == fields
 
 
 def test_what_still_fits_is_whole():
@@ -90,8 +90,8 @@ def test_headers_that_do_not_fit_are_left_out_and_counted():
     headers = [("ce_id", b"c-1"), ("large", b"x" * MAX_HEADER_BYTES), ("small", b"")]
     made = letter(headers=headers)
     assert list(made.headers[:1]) == headers[:1]
-    assert ours(made)["retrofill_headers_left_out"] == "2"
-    assert "retrofill_headers_left_out" not in ours(letter(headers=headers[:1]))
+    assert ours(made)["retrofill_headers_dropped"] == "2"
+    assert "retrofill_headers_dropped" not in ours(letter(headers=headers[:1]))
 
 
 def test_the_largest_letter_is_one_that_the_relay_can_publish():

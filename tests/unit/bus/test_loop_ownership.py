@@ -5,16 +5,17 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaException
 
-import retrofill.messages  # noqa: F401  registers every message type
-from retrofill.bus import loop as loop_module
+import retrofill.contract  # noqa: F401  registers every message type
 from retrofill.bus.envelope import Record
 from retrofill.bus.handler import QuietHandler
 from retrofill.bus.inbox import Assigned, Inbox, NotPositioned, OutOfRange, Positioned, Records, Revoked
-from retrofill.bus.loop import Loop
-from retrofill.bus.partitioning import partition_of
-from retrofill.bus.shard import Ownership
 from retrofill.bus.takeover import Taken
-from retrofill.bus.topics import PLANNER
+from retrofill.bus.worker import batches, checks, context, failures, loop
+from retrofill.bus.worker.context import WorkerContext
+from retrofill.bus.worker.loop import Loop
+from retrofill.bus.worker.shard import Ownership
+from retrofill.contract.partitioning import partition_of
+from retrofill.contract.topics import PLANNER
 
 PIPELINES, REQUESTS, EVENTS = map(str, PLANNER.reads)
 STORED = 4
@@ -34,7 +35,8 @@ class Played(Loop):
 
     def __init__(self, monkeypatch):
         self.clock = Clock()
-        monkeypatch.setattr(loop_module, "time", self.clock)
+        for module in (loop, context, batches, checks, failures):
+            monkeypatch.setattr(module, "time", self.clock)
         self.rewinds, self.released, self.applied = [], [], []
         poller = SimpleNamespace(
             handled=lambda records: None,
@@ -44,23 +46,21 @@ class Played(Loop):
         )
         settings = SimpleNamespace(batch_messages=10, max_message_bytes=1000)
         ids = SimpleNamespace(of=lambda topic: "topic-id")
-        super().__init__(settings, PLANNER, "i", None, Inbox(), poller, QuietHandler(), ids, STORED)
+        super().__init__(WorkerContext(settings, PLANNER, "i", None, poller, QuietHandler(), ids, STORED), Inbox())
+        monkeypatch.setattr(self._batches, "_apply", lambda shard, work: self.applied.append((shard.partition, work)))
         self.taking = lambda shard: Taken(7, dict.fromkeys(shard.topics, 0), {})
 
     def _taken(self, shard):
         return self.taking(shard)
 
-    def _apply(self, shard, work):
-        self.applied.append((shard.partition, work))
-
     def get(self, *items):
         for item in items:
-            self._arrived(item)
-        for shard in self._shards:
+            self._intake.take(item)
+        for shard in self._context.shards:
             self._step(shard)
 
     def ownership(self, topic, partition):
-        return self._shards.at(topic, partition).ownership
+        return self._context.shards.at(topic, partition).ownership
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_many_shards_that_each_wait_for_kafka_are_many_steps(played):
         raise KafkaException("no answer")
 
     played.taking = away
-    played._progressed()
+    played._context.progressed()
     played.get(Assigned(tuple((PIPELINES, p) for p in range(STORED))))
     assert waited == [20.0] * STORED
     assert played.troubles() == {"shards": None}

@@ -4,17 +4,20 @@ from types import SimpleNamespace
 
 import pytest
 
-import retrofill.messages  # noqa: F401  registers every message type
-from retrofill.bus import loop as loop_module
-from retrofill.bus.deaths import DEATHS, Suspect
+import retrofill.contract  # noqa: F401  registers every message type
 from retrofill.bus.envelope import Record
 from retrofill.bus.faults import Conflict, Fenced, Poison
 from retrofill.bus.handler import Hold, QuietHandler
-from retrofill.bus.inbox import End, Inbox, Records
-from retrofill.bus.loop import Loop
-from retrofill.bus.partitioning import partition_of
-from retrofill.bus.shard import Ownership
-from retrofill.bus.topics import WATCHER, Topic
+from retrofill.bus.inbox import End, Records
+from retrofill.bus.worker import batches
+from retrofill.bus.worker.batches import Batches
+from retrofill.bus.worker.context import WorkerContext
+from retrofill.bus.worker.deaths import DEATHS, Suspect
+from retrofill.bus.worker.failures import Failures
+from retrofill.bus.worker.intake import Intake
+from retrofill.bus.worker.shard import Ownership
+from retrofill.contract.partitioning import partition_of
+from retrofill.contract.topics import WATCHER, Topic
 
 TOPIC = str(Topic.DEADLINES)
 KEY = b"7"
@@ -50,16 +53,19 @@ class Poller:
         pass
 
 
-class Played(Loop):
-    """The loop without Postgres: ``failing(offsets)`` says what a transaction with these messages raises, if anything."""
+class Played(Batches):
+    """The batches of a shard without Postgres: ``failing(offsets)`` says what a transaction with these raises, if anything."""
 
     def __init__(self, failing):
         settings = SimpleNamespace(batch_messages=10, max_message_bytes=1000)
         topic_ids = SimpleNamespace(of=lambda topic: "topic-id")
-        super().__init__(settings, WATCHER, "i", Engine(), Inbox(), Poller(), QuietHandler(), topic_ids, 4)
+        self.context = WorkerContext(settings, WATCHER, "i", Engine(), Poller(), QuietHandler(), topic_ids, 4)
+        failures = Failures(self.context)
+        super().__init__(self.context, failures)
+        self.intake = Intake(self.context, failures)
         self.failing = failing
         self.handled, self.buried, self.tries = [], [], 0
-        self.shard = self._shards[partition_of(KEY, 4)]
+        self.shard = self.context.shards[partition_of(KEY, 4)]
         self.shard.begin({TOPIC: 0}, epoch=1)
         self.shard.ownership = Ownership.OWNED
 
@@ -76,11 +82,11 @@ class Played(Loop):
             Record(TOPIC, partition, n, KEY, b'{"type":"DeadlineResolved","deadline_id":7}', {}, (), 0)
             for n in range(count)
         )
-        self._arrived(Records((*records, End(TOPIC, partition, count))))
+        self.intake.take(Records((*records, End(TOPIC, partition, count))))
         for _ in range(steps):
             if not self.shard.has_messages(0.0) or self.shard.ownership is not Ownership.OWNED:
                 break
-            self._run_batch(self.shard)
+            self.run(self.shard)
         return self
 
 
@@ -88,7 +94,7 @@ def test_a_batch_that_lands_is_handled_in_one():
     played = Played(lambda offsets: None).play(5)
     assert (played.handled, played.buried, played.tries) == ([0, 1, 2, 3, 4], [], 1)
     assert played.shard.queues[TOPIC].next_offset == 5
-    assert len(played._poller.given_back) == 5
+    assert len(played.context.poller.given_back) == 5
 
 
 @pytest.mark.parametrize("bad", range(5))
@@ -96,7 +102,7 @@ def test_of_a_batch_with_poison_only_the_one_is_put_aside(bad):
     played = Played(lambda offsets: Poison("x") if bad in offsets else None).play(5)
     assert (played.handled, played.buried) == ([n for n in range(5) if n != bad], [bad])
     assert played.shard.queues[TOPIC].next_offset == 5
-    assert len(played._poller.given_back) == 5
+    assert len(played.context.poller.given_back) == 5
 
 
 def test_two_poisoned_messages_of_one_batch_are_both_found():
@@ -142,7 +148,7 @@ def test_a_fence_ends_the_work_and_keeps_nothing():
     assert (played.tries, played.handled, played.buried) == (1, [], [])
     assert played.shard.ownership is Ownership.FENCED
     assert played.shard.last_offsets == {TOPIC: 0}
-    assert len(played._poller.given_back) == 5
+    assert len(played.context.poller.given_back) == 5
 
 
 class TestCareful:
@@ -155,7 +161,7 @@ class TestCareful:
         def write_down(engine, service, partition, epoch, record, deaths=0):
             found.append(None if record is None else (record.offset, deaths))
 
-        monkeypatch.setattr(loop_module, "write_down", write_down)
+        monkeypatch.setattr(batches, "write_down", write_down)
         return found
 
     def careful(self, failing, deaths=0):
@@ -182,6 +188,6 @@ class TestCareful:
 
     def test_a_message_that_is_held_was_not_tried(self, written):
         played = self.careful(lambda offsets: None)
-        played._handler.admit = lambda received: {TOPIC: Hold(0, 60.0)}
+        played.context.handler.admit = lambda received: {TOPIC: Hold(0, 60.0)}
         played.play(2, steps=1)
         assert (played.handled, written) == ([], [(0, 0), None])

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrofill.bus.partitioning import murmur2, partition_of
+from retrofill.contract.partitioning import murmur2, partition_of
 
 # Those of Apache Kafka's own test of its murmur2, as signed 32-bit numbers.
 KAFKA = {

@@ -7,7 +7,7 @@ from typing import Any
 
 from retrofill.bus.inbox import Inbox, Records
 from retrofill.bus.poller import BUFFERED_BYTES, Poller
-from retrofill.bus.topics import WATCHER, Topic
+from retrofill.contract.topics import WATCHER, Topic
 from retrofill.settings import Settings
 
 TOPIC = str(Topic.DEADLINES)

@@ -6,7 +6,7 @@ import pytest
 
 from retrofill.bus.envelope import Record
 from retrofill.bus.inbox import End
-from retrofill.bus.shard import Ownership, Shard, TopicQueue
+from retrofill.bus.worker.shard import Ownership, Shard, TopicQueue
 
 LONG_AGO, NEVER = 1.0, math.inf  # against the monotonic clock, whatever it says
 
@@ -121,31 +121,31 @@ class TestOwnership:
     @pytest.mark.parametrize("ownership", [Ownership.PARTIAL, Ownership.FENCED, Ownership.STOPPED])
     def test_losing_it_forgets_everything_and_gives_back_the_messages(self, shard, ownership):
         fill(shard, record(5), end(6), record(0, "b"))
-        shard.look_at("x", 1.0)
+        shard.schedule_check("x", 1.0)
         shard.failures, shard.alone, shard.conflicts = 3, 2, 2
         shard.dirty, shard.ends_since = True, 1.0
         before = shard.ticket
         assert offsets(shard.lose(ownership)) == [("a", 5), ("b", 0)]
         assert shard.ownership is ownership
         assert shard.ticket > before
-        left = (shard.queues, shard.looks, shard.failures, shard.alone, shard.conflicts, shard.dirty, shard.ends_since)
+        left = (shard.queues, shard.checks, shard.failures, shard.alone, shard.conflicts, shard.dirty, shard.ends_since)
         assert left == ({}, {}, 0, 0, 0, False, None)
 
 
 class TestLooks:
     def test_the_earlier_of_two_wishes_counts(self, shard):
-        shard.look_at("x", 5.0)
-        shard.look_at("x", 9.0)
-        assert shard.looks == {"x": 5.0}
-        shard.look_at("x", 3.0)
-        assert shard.looks == {"x": 3.0}
+        shard.schedule_check("x", 5.0)
+        shard.schedule_check("x", 9.0)
+        assert shard.checks == {"x": 5.0}
+        shard.schedule_check("x", 3.0)
+        assert shard.checks == {"x": 3.0}
 
     def test_what_is_due(self, shard):
-        shard.look_at("x", 5.0)
-        shard.look_at("y", 6.0)
-        assert shard.due_looks(4.9) == []
-        assert shard.due_looks(5.0) == ["x"]
-        assert sorted(shard.due_looks(6.0)) == ["x", "y"]
+        shard.schedule_check("x", 5.0)
+        shard.schedule_check("y", 6.0)
+        assert shard.due_checks(4.9) == []
+        assert shard.due_checks(5.0) == ["x"]
+        assert sorted(shard.due_checks(6.0)) == ["x", "y"]
 
 
 class TestNextDue:
@@ -155,7 +155,7 @@ class TestNextDue:
     @pytest.mark.parametrize("ownership", [Ownership.PARTIAL, Ownership.SEEKING, Ownership.STOPPED])
     def test_who_may_not_work_has_nothing_to_do(self, shard, ownership):
         fill(shard, record(5))
-        shard.look_at("x", LONG_AGO)
+        shard.schedule_check("x", LONG_AGO)
         shard.ownership = ownership
         assert shard.next_due(0.2) is None
 
@@ -165,13 +165,13 @@ class TestNextDue:
         assert shard.next_due(0.2) == 77.0
 
     def test_a_message_is_due_at_once(self, shard):
-        shard.look_at("x", NEVER)
+        shard.schedule_check("x", NEVER)
         fill(shard, record(5))
         assert shard.next_due(0.2) == 0.0
 
     def test_otherwise_the_first_look_is(self, shard):
-        shard.look_at("x", 9.0)
-        shard.look_at("y", 5.0)
+        shard.schedule_check("x", 9.0)
+        shard.schedule_check("y", 5.0)
         assert shard.next_due(0.2) == 5.0
 
     def test_ends_are_due_when_they_are_recorded(self, shard):
@@ -199,18 +199,18 @@ class TestNextDue:
 
     def test_after_a_failure_nothing_is_due_before_the_next_try(self, shard):
         fill(shard, record(5))
-        shard.look_at("x", LONG_AGO)
+        shard.schedule_check("x", LONG_AGO)
         shard.failures, shard.retry_at = 1, 50.0
         assert shard.next_due(0.2) == 50.0
 
     def test_after_a_failure_a_message_does_not_wait_for_a_look_that_is_far(self, shard):
         fill(shard, record(5))
-        shard.look_at("x", 500.0)
+        shard.schedule_check("x", 500.0)
         shard.failures, shard.retry_at = 1, 50.0
         assert shard.next_due(0.2) == 50.0
 
     def test_after_a_failure_a_look_that_is_far_is_due_then(self, shard):
-        shard.look_at("x", 500.0)
+        shard.schedule_check("x", 500.0)
         shard.failures, shard.retry_at = 1, 50.0
         assert shard.next_due(0.2) == 500.0
 

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from retrofill.bus import takeover
 from retrofill.bus.takeover import TopicIds
-from retrofill.bus.topics import RUN_STARTER
+from retrofill.contract.topics import RUN_STARTER
 from retrofill.settings import Settings
 
 

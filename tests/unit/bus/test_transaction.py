@@ -3,8 +3,8 @@
 from contextlib import contextmanager
 from types import SimpleNamespace
 
-from retrofill.bus.topics import WATCHER
 from retrofill.bus.transaction import shard_transaction, token_transaction
+from retrofill.contract.topics import WATCHER
 
 
 class Engine:
@@ -25,8 +25,8 @@ def test_a_hook_that_fails_keeps_neither_checks_nor_other_hooks_from_what_follow
         raise KeyError("no such driver")
 
     with shard_transaction(engine, WATCHER, 0, 1, 1000) as tx:
-        tx.look_at("b-1", 5.0)
+        tx.schedule_check("b-1", 5.0)
         tx.after_commit += [fail, lambda: called.append("second")]
     with token_transaction(engine, WATCHER, 0, 1000) as other:
         other.after_commit += [fail, lambda: called.append("third")]
-    assert (engine.committed, called, tx.looks) == (2, ["second", "third"], {"b-1": 5.0})
+    assert (engine.committed, called, tx.checks) == (2, ["second", "third"], {"b-1": 5.0})

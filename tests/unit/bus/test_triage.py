@@ -5,14 +5,14 @@ import uuid
 
 import pytest
 
-import retrofill.messages  # noqa: F401  registers every message type
+import retrofill.contract  # noqa: F401  registers every message type
 from retrofill.bus.envelope import MAX_HEADER_BYTES, Record, read_headers
 from retrofill.bus.handler import Received
-from retrofill.bus.partitioning import partition_of
-from retrofill.bus.topics import Topic
-from retrofill.bus.triage import MAX_KEY, Dead, Misplaced, triage
-from retrofill.messages.backfills import BackfillPauseRequested, BackfillRequested
-from retrofill.messages.pipelines import PipelineApplied
+from retrofill.bus.worker.triage import MAX_KEY, Dead, Misplaced, triage
+from retrofill.contract.backfills import BackfillPauseRequested, BackfillRequested
+from retrofill.contract.partitioning import partition_of
+from retrofill.contract.pipelines import PipelineApplied
+from retrofill.contract.topics import Topic
 
 PARTITIONS = 4
 TOPIC_ID = "topic-id"

@@ -9,8 +9,8 @@ import pytest
 
 from callback_runner.claims import Claim
 from callback_runner.decide import Raised, Returned
-from callback_runner.function import FunctionTry
-from callback_runner.process import Child
+from callback_runner.functions.function import FunctionTry
+from callback_runner.functions.process import Child
 
 FUNCTIONS = """
 import asyncio, json, os, pathlib, subprocess, sys, time

@@ -11,10 +11,10 @@ import httpx
 import pytest
 from tests.support.receiver import Answer, receiving
 
-from callback_runner.addresses import Allowed, Refused
 from callback_runner.decide import Raised, Returned
-from callback_runner.sending import NotConnected, Sender
 from callback_runner.tries import CutOff, Permit, ThreadTry
+from callback_runner.webhooks.addresses import Allowed, Refused
+from callback_runner.webhooks.sending import NotConnected, Sender
 
 LOOPBACK = Allowed(["127.0.0.1"])
 

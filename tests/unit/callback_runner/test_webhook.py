@@ -11,8 +11,8 @@ from standardwebhooks import Webhook
 
 from callback_runner.claims import Claim
 from callback_runner.decide import Impossible, Raised, Returned
-from callback_runner.sending import Answer
-from callback_runner.webhook import MOST_SECONDS, body_of, headers_of, outcome_of, retry_after
+from callback_runner.webhooks.sending import Answer
+from callback_runner.webhooks.webhook import MOST_SECONDS, body_of, headers_of, outcome_of, retry_after
 from retrofill.settings import Settings
 
 NOW = datetime(2024, 3, 1, 12, tzinfo=UTC)

@@ -25,9 +25,9 @@ def at(seconds: float) -> datetime:
 
 def event(key: str | int, type: str, **body: Any) -> Event:
     """One event as it is read."""
-    told = {"type": type, **{k: v.isoformat() if isinstance(v, datetime) else v for k, v in body.items()}}
+    fields = {"type": type, **{k: v.isoformat() if isinstance(v, datetime) else v for k, v in body.items()}}
     event.count += 1  # type: ignore[attr-defined]
-    return Event(0, event.count, str(key), told, {"ce_id": f"e{event.count}"}, json.dumps(told).encode())  # type: ignore[attr-defined]
+    return Event(0, event.count, str(key), fields, {"ce_id": f"e{event.count}"}, json.dumps(fields).encode())  # type: ignore[attr-defined]
 
 
 event.count = 0  # type: ignore[attr-defined]

@@ -22,15 +22,15 @@ def result(*recoveries: float, violations: int = 0, kind: str = "a service kille
 
 def test_a_missed_aim_is_marked() -> None:
     assert "missed" not in section([result(14.9)], "c").replace("none missed", "")
-    told = section([result(1.0, 15.1), result(29.0, kind="Kafka killed")], "c")
-    assert "1.0, 15.1 s (**missed**: the aim is 15 s)" in told
-    assert "; 1 missed." in told
+    fields = section([result(1.0, 15.1), result(29.0, kind="Kafka killed")], "c")
+    assert "1.0, 15.1 s (**missed**: the aim is 15 s)" in fields
+    assert "; 1 missed." in fields
 
 
 def test_the_section_says_what_was_tried_and_what_broke() -> None:
-    told = section([result(1.0), result(1.0, violations=2)], "make chaos SEED=3")
-    assert "`make chaos SEED=3`: 100 runs and 3,000 events checked, 2 violations (in kills)." in told
-    assert "commit `" in told
+    fields = section([result(1.0), result(1.0, violations=2)], "make chaos SEED=3")
+    assert "`make chaos SEED=3`: 100 runs and 3,000 events checked, 2 violations (in kills)." in fields
+    assert "commit `" in fields
 
 
 def test_the_section_goes_between_the_markers() -> None:

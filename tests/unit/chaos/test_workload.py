@@ -10,10 +10,10 @@ from tests.chaos.spoiling import HEADERS, READ, VALUES
 from tests.chaos.workload import Order, Script, Step
 
 from retrofill.bus.envelope import Record, read_headers
-from retrofill.bus.partitioning import partition_of
-from retrofill.bus.topics import Topic
-from retrofill.bus.triage import Dead, triage
-from retrofill.messages.backfills import BackfillCancelRequested, BackfillPauseRequested, BackfillResumeRequested
+from retrofill.bus.worker.triage import Dead, triage
+from retrofill.contract.backfills import BackfillCancelRequested, BackfillPauseRequested, BackfillResumeRequested
+from retrofill.contract.partitioning import partition_of
+from retrofill.contract.topics import Topic
 
 
 def played(seed: int, steps: int = 200) -> tuple[Script, list[Step]]:

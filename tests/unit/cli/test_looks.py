@@ -9,13 +9,13 @@ from rich.console import Console
 
 from retrofill.cli.backfills import stretches
 from retrofill.cli.output import cell, counts, duration, moment
-from retrofill.cli.watching import Look, Speed, line, missing, render
+from retrofill.cli.watching import Progress, Speed, line, missing, render
 
 START = datetime(2024, 1, 1, 12, tzinfo=UTC)
 
 
-def look(ended: int, seconds: float = 0, state: str = "running") -> Look:
-    return Look(
+def check(ended: int, seconds: float = 0, state: str = "running") -> Progress:
+    return Progress(
         "b", "flights", state, 100, {"succeeded": ended, "queued": 100 - ended}, START + timedelta(seconds=seconds)
     )
 
@@ -23,24 +23,24 @@ def look(ended: int, seconds: float = 0, state: str = "running") -> Look:
 def test_speed_is_that_of_the_last_seconds():
     speed = Speed()
     assert speed.per_second() is None
-    speed.add(look(0))
+    speed.add(check(0))
     assert speed.per_second() is None
-    speed.add(look(10, 5))
+    speed.add(check(10, 5))
     assert speed.per_second() == 2
-    speed.add(look(10, 24))
-    speed.add(look(50, 26))
+    speed.add(check(10, 24))
+    speed.add(check(50, 26))
     assert speed.per_second() == 40 / 21
 
 
 def test_a_line_has_everything():
-    assert line(look(50), 2.0) == "b running: 50/100 runs ended (50 queued, 50 succeeded), 2.0 runs/s, 0:00:25 left"
-    assert line(look(50, state="paused"), 2.0).endswith(", 2.0 runs/s")
-    assert line(look(100, state="succeeded"), 2.0) == "b succeeded: 100/100 runs ended (100 succeeded)"
+    assert line(check(50), 2.0) == "b running: 50/100 runs ended (50 queued, 50 succeeded), 2.0 runs/s, 0:00:25 left"
+    assert line(check(50, state="paused"), 2.0).endswith(", 2.0 runs/s")
+    assert line(check(100, state="succeeded"), 2.0) == "b succeeded: 100/100 runs ended (100 succeeded)"
 
 
 def test_the_live_display_fits_80_columns():
     out = Console(width=80, record=True, file=StringIO())
-    out.print(render(look(50, state="paused"), 1234.5))
+    out.print(render(check(50, state="paused"), 1234.5))
     text = out.export_text()
     assert "50/100 (50 %), 1,234.5 runs/s" in text
     assert "retrofill backfill resume b" in text

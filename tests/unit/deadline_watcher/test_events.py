@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from deadline_watcher.events import callback, digest, facts, missed, recovered
-from retrofill.messages.base import decode
+from retrofill.contract.base import decode
 from retrofill.store.deadlines import BackfillFacts
 
 MAX_BYTES = 900_000
@@ -35,7 +35,7 @@ def row(id=7, **more):
     } | more
 
 
-def told(one, late=1.5):
+def fields(one, late=1.5):
     return facts(one, BACKFILL, {}, one["due_at"] + timedelta(seconds=late))
 
 
@@ -46,7 +46,7 @@ def test_texts_in_kwargs_are_in_the_pipelines_time_zone():
             "n": [1, "{run.id}"],
         }
     )
-    made = callback(one, told(one), missed(one, told(one)), BACKFILL.timezone)
+    made = callback(one, fields(one), missed(one, fields(one)), BACKFILL.timezone)
     assert made["kwargs"] == {"text": "2024-03-02 p {x} 1.5", "n": [1, "3"]}
 
 
@@ -54,13 +54,13 @@ def test_what_cannot_be_expanded_is_called_as_it_is_written():
     # The definition was taken with short names; a version before might have taken anything.
     for kwargs in ({"x": "{run.attempt:c}"}, {"x": "{pipeline}" * 1500}, {"x": "{gone}"}):
         one = row(kwargs=kwargs, pipeline="p" * 200)
-        assert callback(one, told(one), missed(one, told(one)), "UTC")["kwargs"] == kwargs
+        assert callback(one, fields(one), missed(one, fields(one)), "UTC")["kwargs"] == kwargs
 
 
 def test_moments_at_the_calendars_edge_are_told_in_utc():
     first = datetime.min.replace(tzinfo=UTC)
     one = row(interval_start=first, kwargs={"day": "{run.logical_date}"})
-    made = callback(one, told(one), missed(one, told(one)), "America/New_York")
+    made = callback(one, fields(one), missed(one, fields(one)), "America/New_York")
     assert made["kwargs"] == {"day": "0001-01-01T00:00:00+00:00"}
 
 
@@ -68,9 +68,9 @@ def test_a_deadline_of_a_backfill_has_no_run():
     one = row(
         run_id=None, interval_start=None, interval_end=None, kwargs={"t": "{backfill.runs_done} of {backfill.runs}"}
     )
-    event = missed(one, told(one))
+    event = missed(one, fields(one))
     assert (event.scope, event.run_id, event.interval_start) == ("backfill", None, None)
-    assert callback(one, told(one), event, "UTC")["kwargs"] == {"t": "4 of 10"}
+    assert callback(one, fields(one), event, "UTC")["kwargs"] == {"t": "4 of 10"}
 
 
 @pytest.mark.parametrize(("count", "several"), [(1, False), (500, False), (3000, True)])
@@ -78,7 +78,7 @@ def test_a_digest_of_very_many_comes_in_parts_that_fit_a_message(count, several)
     rows = [row(id, alert="x" * 200, pipeline="p" * 200, backfill_id="b" * 200) for id in range(count)]
     window = {"id": 0, "alert": "slow", "pipeline": "p", "opened_at": AT, "closed_at": None}
     parts = digest(
-        window, "https://example.org/" + "x" * 1900, [told(each) for each in rows], len(rows) + 7, AT, MAX_BYTES
+        window, "https://example.org/" + "x" * 1900, [fields(each) for each in rows], len(rows) + 7, AT, MAX_BYTES
     )
     assert (len(parts) > 1) is several
     assert {(part.count, part.not_listed, part.parts) for part in parts} == {(count + 7, 7, len(parts))}

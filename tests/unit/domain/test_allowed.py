@@ -10,7 +10,7 @@ import pytest
 
 from retrofill.domain.allowed import DEFAULT, refusal, setting_allowed
 from retrofill.domain.pipeline import PipelineDefinition
-from retrofill.stack.java import spark_jars
+from retrofill.java import spark_jars
 
 SHIPPED = {"file": "/flows/p.py", "attribute": "p", "sha256": "0" * 64, "root": "/flows"}
 IN_PLACE = {"file": "/flows/p.py", "attribute": "p"}

@@ -13,10 +13,10 @@ from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.domain.planning import (
     Active,
     History,
-    LeftOut,
     Plan,
     Reason,
     Rejection,
+    SkipReason,
     find_boundaries,
     plan,
     unknown_pipeline,
@@ -110,10 +110,10 @@ def test_a_bound_that_is_no_moment_is_a_bad_range_and_no_error(first, last, zone
         (None, "none", None),
         (None, "failed", None),
         (None, "completed", None),
-        ("succeeded", "none", LeftOut.ALREADY_EXISTS),
-        ("succeeded", "failed", LeftOut.ALREADY_EXISTS),
+        ("succeeded", "none", SkipReason.ALREADY_EXISTS),
+        ("succeeded", "failed", SkipReason.ALREADY_EXISTS),
         ("succeeded", "completed", None),
-        ("failed", "none", LeftOut.ALREADY_EXISTS),
+        ("failed", "none", SkipReason.ALREADY_EXISTS),
         ("failed", "failed", None),
         ("failed", "completed", None),
     ],
@@ -133,37 +133,37 @@ def test_each_reason_with_each_behavior(finished, behavior, expected, unfinished
         pipeline(end="2024-01-01" if outside else "2024-01-02"), found, history, ReprocessBehavior(behavior), now
     )
     if unfinished:
-        expected = LeftOut.IN_FLIGHT
+        expected = SkipReason.IN_FLIGHT
     if over < 0:
-        expected = LeftOut.NOT_OVER_YET
+        expected = SkipReason.NOT_OVER_YET
     if outside:
-        expected = LeftOut.OUTSIDE_DATES
+        expected = SkipReason.OUTSIDE_DATES
     assert made == Plan(found, [None, expected])
-    assert made.left_out_counts == ({} if expected is None else {str(expected): 1})
+    assert made.skipped_counts == ({} if expected is None else {str(expected): 1})
     assert made.runs == (2 if expected is None else 1)
 
 
 def test_the_pipelines_dates_are_a_closed_range_of_logical_dates():
     made = plan(pipeline(start="2024-01-02", end="2024-01-03"), days(4), History(), ReprocessBehavior.NONE, FAR)
-    assert made.left_out == [LeftOut.OUTSIDE_DATES, None, None, LeftOut.OUTSIDE_DATES]
+    assert made.skipped == [SkipReason.OUTSIDE_DATES, None, None, SkipReason.OUTSIDE_DATES]
 
 
 def test_the_pipelines_dates_may_be_moments():
     dates = {"start": "2024-01-02T00:00:00+00:00", "end": "2024-01-03T00:00:00+00:00"}
     made = plan(pipeline(**dates), days(4), History(), ReprocessBehavior.NONE, FAR)
-    assert made.left_out == [LeftOut.OUTSIDE_DATES, None, None, LeftOut.OUTSIDE_DATES]
+    assert made.skipped == [SkipReason.OUTSIDE_DATES, None, None, SkipReason.OUTSIDE_DATES]
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Tokyo"])
 def test_dates_of_a_pipeline_at_the_edges_of_the_calendar_bound_nothing(zone):
     unbounded = pipeline(start="0001-01-01", end="9999-12-31", timezone=zone)
     made = plan(unbounded, days(2), History(), ReprocessBehavior.NONE, FAR)
-    assert made.left_out == [None, None]
+    assert made.skipped == [None, None]
 
 
 def test_an_interval_of_another_day_has_no_part_in_it():
     elsewhere = History(finished={START - DAY: "succeeded"}, unfinished=frozenset([START + 5 * DAY]))
-    assert plan(pipeline(), days(2), elsewhere, ReprocessBehavior.NONE, FAR).left_out == [None, None]
+    assert plan(pipeline(), days(2), elsewhere, ReprocessBehavior.NONE, FAR).skipped == [None, None]
 
 
 def test_an_overlap_names_the_winner():
@@ -252,10 +252,10 @@ def test_every_interval_gets_a_run_or_one_reason(schedule, zone, first, count, b
         return
     assert made.runs >= 1
     assert made.boundaries == found
-    assert len(made.left_out) == len(begins)
-    assert made.runs + sum(made.left_out_counts.values()) == len(begins)
-    assert made.left_out_counts == Counter(str(reason) for reason in made.left_out if reason is not None)
-    for begin, over, reason in zip(begins, found[1:], made.left_out, strict=True):
+    assert len(made.skipped) == len(begins)
+    assert made.runs + sum(made.skipped_counts.values()) == len(begins)
+    assert made.skipped_counts == Counter(str(reason) for reason in made.skipped if reason is not None)
+    for begin, over, reason in zip(begins, found[1:], made.skipped, strict=True):
         runs = reason is None
         assert not (runs and (over > now or begin in unfinished))
         assert not (runs and begin in finished and behavior == "none")

@@ -46,7 +46,9 @@ DESIGN = {
     },
 }
 MACHINES = {m.MACHINE.entity: m.MACHINE for m in (backfill, run, task_run, deadline, callback)}
-PAIRS = [(entity, frm, to) for entity, table in DESIGN.items() for frm, to in itertools.product(table, table)]
+PAIRS = [
+    (entity, from_state, to) for entity, table in DESIGN.items() for from_state, to in itertools.product(table, table)
+]
 
 
 def test_there_are_five_machines_with_the_states_of_the_design():
@@ -55,11 +57,11 @@ def test_there_are_five_machines_with_the_states_of_the_design():
     }
 
 
-@pytest.mark.parametrize(("entity", "frm", "to"), PAIRS)
-def test_an_edge_is_there_exactly_where_the_design_has_it(entity, frm, to):
-    expected = to in DESIGN[entity][frm]
-    assert MACHINES[entity].allows(frm, to) is expected
-    assert (frm in MACHINES[entity].sources(to)) is expected
+@pytest.mark.parametrize(("entity", "from_state", "to"), PAIRS)
+def test_an_edge_is_there_exactly_where_the_design_has_it(entity, from_state, to):
+    expected = to in DESIGN[entity][from_state]
+    assert MACHINES[entity].allows(from_state, to) is expected
+    assert (from_state in MACHINES[entity].sources(to)) is expected
 
 
 @pytest.mark.parametrize("entity", DESIGN)

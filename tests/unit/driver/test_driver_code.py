@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from retrofill.code.archive import build
-from retrofill.code.store import CodeStore
-from retrofill.code.unpacked import unpacked
 from retrofill.domain.pipeline import CodeLocation
-from retrofill.driver.code import Code, CodeMoved
 from retrofill.settings import Settings
+from retrofill.user_code.archive import build
+from retrofill.user_code.importing import Code, CodeMoved
+from retrofill.user_code.store import CodeStore
+from retrofill.user_code.unpacked import unpacked
 
 TEXT = "from retrofill import Pipeline\nimport {helper}\nflights = Pipeline({helper}.NAME, schedule='@daily')\n"
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from tenacity import RetryCallState, Retrying
 
+from retrofill.contract.base import decode
+from retrofill.contract.runs import ErrorInfo, RunReported
 from retrofill.domain.pipeline import TaskDefinition
 from retrofill.domain.task_run import MACHINE, TaskState
 from retrofill.driver.errors import clean, error_info, without_jvm
 from retrofill.driver.execute import MAX_PARALLEL, Execution, Result, backoff
-from retrofill.messages.base import decode
-from retrofill.messages.runs import ErrorInfo, RunReported
 
 S = TaskState
 Told = list[tuple[str, str, int, ErrorInfo | None]]
@@ -25,30 +25,30 @@ def task(name: str, *after: str, **more: Any) -> TaskDefinition:
 
 
 def run(tasks: list[TaskDefinition], body: Any) -> tuple[Result, Told, list[float]]:
-    told: Told = []
+    fields: Told = []
     slept: list[float] = []
 
     def tell(task: str, state: TaskState, try_number: int = 1, error: ErrorInfo | None = None) -> None:
-        told.append((task, state, try_number, error))
+        fields.append((task, state, try_number, error))
 
     result = Execution(tasks, body, tell, slept.append).run()
     for name in {t.name for t in tasks}:
-        steps = [S.NONE, *(S(state) for who, state, _, _ in told if who == name)]
-        for frm, to in pairwise(steps):
-            assert MACHINE.allows(frm, to) or (frm, to) == (S.NONE, S.RUNNING)
-    return result, told, slept
+        steps = [S.NONE, *(S(state) for who, state, _, _ in fields if who == name)]
+        for from_states, to in pairwise(steps):
+            assert MACHINE.allows(from_states, to) or (from_states, to) == (S.NONE, S.RUNNING)
+    return result, fields, slept
 
 
 def test_tasks_run_in_order_and_independent_ones_at_once() -> None:
-    together = threading.Barrier(2, timeout=5)
+    group = threading.Barrier(2, timeout=5)
 
     def body(task: TaskDefinition) -> None:
         if task.name in "bc":
-            together.wait()
+            group.wait()
 
-    result, told, _ = run([task("a"), task("b", "a"), task("c", "a"), task("d", "b", "c")], body)
+    result, fields, _ = run([task("a"), task("b", "a"), task("c", "a"), task("d", "b", "c")], body)
     assert result == Result(True)
-    states = [(name, state) for name, state, _, _ in told]
+    states = [(name, state) for name, state, _, _ in fields]
     assert states[:2] == [("a", "running"), ("a", "succeeded")]
     assert states[-2:] == [("d", "running"), ("d", "succeeded")]
 
@@ -65,10 +65,10 @@ def test_a_wide_run_never_runs_more_than_its_share_at_once() -> None:
         with lock:
             now -= 1
 
-    result, told, _ = run([task(f"t{i}") for i in range(30)], body)
+    result, fields, _ = run([task(f"t{i}") for i in range(30)], body)
     assert result.succeeded
     assert most <= MAX_PARALLEL
-    assert sum(state == "queued" for _, state, _, _ in told) == 30 - MAX_PARALLEL
+    assert sum(state == "queued" for _, state, _, _ in fields) == 30 - MAX_PARALLEL
 
 
 def test_retries_are_told_with_the_error_and_wait_longer_each_time() -> None:
@@ -79,9 +79,9 @@ def test_retries_are_told_with_the_error_and_wait_longer_each_time() -> None:
         if len(tries) < 4:
             raise ValueError(f"try {len(tries)}")
 
-    result, told, slept = run([task("a", retries=5, retry_delay_seconds=1.0)], body)
+    result, fields, slept = run([task("a", retries=5, retry_delay_seconds=1.0)], body)
     assert result.succeeded
-    assert [(state, number, error and error.message) for _, state, number, error in told] == [
+    assert [(state, number, error and error.message) for _, state, number, error in fields] == [
         ("running", 1, None),
         ("retrying", 1, "try 1"),
         ("running", 2, None),
@@ -100,11 +100,11 @@ def test_the_last_error_fails_the_task_and_the_run(error: BaseException) -> None
     def body(_: TaskDefinition) -> None:
         raise error
 
-    result, told, slept = run([task("a", retries=1, retry_delay_seconds=0), task("b", "a")], body)
+    result, fields, slept = run([task("a", retries=1, retry_delay_seconds=0), task("b", "a")], body)
     assert not result.succeeded
     assert result.error is not None
     assert (result.error.type, result.error.message) == (type(error).__name__, str(error))
-    assert [(name, state) for name, state, _, _ in told][-2:] == [("a", "failed"), ("b", "upstream_failed")]
+    assert [(name, state) for name, state, _, _ in fields][-2:] == [("a", "failed"), ("b", "upstream_failed")]
     assert len(slept) == 1
 
 
@@ -119,10 +119,10 @@ def test_a_keyboard_interrupt_in_a_task_neither_retries_nor_hangs() -> None:
 
 def test_branches_are_followed_and_a_wrong_one_fails() -> None:
     tasks = [task("b", kind="branch"), task("x", "b"), task("y", "b")]
-    result, told, _ = run(tasks, lambda t: "x" if t.name == "b" else None)
+    result, fields, _ = run(tasks, lambda t: "x" if t.name == "b" else None)
     assert result.succeeded
-    assert {(name, state) for name, state, _, _ in told} >= {("x", "succeeded"), ("y", "skipped")}
-    result, told, _ = run(tasks, lambda _: "nope")
+    assert {(name, state) for name, state, _, _ in fields} >= {("x", "succeeded"), ("y", "skipped")}
+    result, fields, _ = run(tasks, lambda _: "nope")
     assert result.error is not None
     assert "'nope'" in result.error.message
 
@@ -154,8 +154,8 @@ def test_an_error_of_any_text_can_be_sent_and_read() -> None:
         try:
             raise error
         except Exception as e:  # noqa: BLE001
-            told = error_info(e)
-        report = RunReported(backfill_id="b", run_id=1, attempt=1, state="failed", error=told)
+            fields = error_info(e)
+        report = RunReported(backfill_id="b", run_id=1, attempt=1, state="failed", error=fields)
         assert decode(report.encode()) == report
 
 
@@ -163,9 +163,9 @@ def test_a_long_message_does_not_push_the_place_out() -> None:
     try:
         raise ValueError("x" * 50_000)
     except ValueError as e:
-        told = error_info(e)
-    assert told.traceback is not None
-    assert "test_driver_execute.py" in told.traceback
+        fields = error_info(e)
+    assert fields.traceback is not None
+    assert "test_driver_execute.py" in fields.traceback
 
 
 def test_frames_of_the_jvm_are_left_out() -> None:

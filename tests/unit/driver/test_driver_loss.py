@@ -78,7 +78,7 @@ def test_what_follows_the_users_own_stop_is_the_users(own: ConnectSessions) -> N
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "fields"),
     [
         ("60m", 3600),
         ("3600000ms", 3600),
@@ -89,5 +89,5 @@ def test_what_follows_the_users_own_stop_is_the_users(own: ConnectSessions) -> N
         (None, UNKNOWN_SECONDS),
     ],
 )
-def test_a_sessions_time_as_spark_writes_it(text: str | None, told: float) -> None:
-    assert seconds(text) == told
+def test_a_sessions_time_as_spark_writes_it(text: str | None, fields: float) -> None:
+    assert seconds(text) == fields

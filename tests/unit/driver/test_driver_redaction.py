@@ -66,9 +66,9 @@ def test_a_secret_at_the_cut_does_not_leave_in_part_and_the_size_is_in_bytes() -
         try:
             raise ValueError(long)
         except ValueError as e:
-            told = error_info(e)
-        assert told.traceback is not None
-        for text, limit in ((told.message, MESSAGE_BYTES), (told.traceback, TRACEBACK_BYTES)):
+            fields = error_info(e)
+        assert fields.traceback is not None
+        for text, limit in ((fields.message, MESSAGE_BYTES), (fields.traceback, TRACEBACK_BYTES)):
             assert "gehe" not in text
             assert limit // 2 < len(text.encode()) <= limit
 

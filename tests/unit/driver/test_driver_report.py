@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from retrofill.contract.runs import RunHeartbeat
 from retrofill.driver.report import Wire
-from retrofill.messages.runs import RunHeartbeat
 from retrofill.settings import Settings
 
 

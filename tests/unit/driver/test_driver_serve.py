@@ -63,7 +63,7 @@ class Broker:
     def poll(self, _: float) -> None:
         self._waiting.get()(None, None)
 
-    def told(self) -> list[str]:
+    def fields(self) -> list[str]:
         return [" ".join(filter(None, (b["type"], b.get("task"), b.get("state")))) for b in self.bodies]
 
 
@@ -173,10 +173,10 @@ def test_a_run_from_launch_to_done_and_the_next_one(world: World) -> None:
     for _ in range(2):
         world.broker.bodies.clear()
         world.launch()
-        assert world.broker.told() == ["RunHeartbeat"]
+        assert world.broker.fields() == ["RunHeartbeat"]
         world.say({"begin": True})
         assert world.hear() == {"done": {"reported": True}}
-        assert world.broker.told() == [
+        assert world.broker.fields() == [
             "RunHeartbeat",
             "TaskReported a running",
             "TaskReported a succeeded",
@@ -206,12 +206,12 @@ def test_staged_output_is_published_once_the_host_says_that_it_was_accepted(worl
     world.say({"begin": True})
     assert world.hear() == {"may_publish": True}
     assert not (tmp_path / "day=1").exists()
-    assert world.broker.told()[-1] == "RunStaged"
+    assert world.broker.fields()[-1] == "RunStaged"
     assert world.broker.bodies[-1]["outputs"] == [f"{tmp_path}/day=1"]
     world.say({"publish": True})
     assert world.hear() == {"done": {"reported": True}}
     assert (tmp_path / "day=1" / "part-0").read_text() == "attempt 1"
-    assert world.broker.told()[-1] == "RunReported succeeded"
+    assert world.broker.fields()[-1] == "RunReported succeeded"
     marker = json.loads((tmp_path / "day=1" / "_retrofill.json").read_text())
     assert (marker["pipeline"], marker["backfill_id"], marker["run_id"], marker["attempt"]) == ("p", "b", 1, 1)
 
@@ -224,7 +224,7 @@ def test_output_that_was_not_accepted_is_neither_published_nor_told(world: World
     world.say({"publish": False})
     assert world.hear() == {"done": {"reported": False}}
     assert not (tmp_path / "day=1").exists()
-    assert world.broker.told()[-1] == "RunStaged"
+    assert world.broker.fields()[-1] == "RunStaged"
 
 
 def test_what_a_failed_attempt_staged_is_dropped(world: World, tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_what_a_failed_attempt_staged_is_dropped(world: World, tmp_path: Path) -
     world.launch(out=str(tmp_path), fail=True)
     world.say({"begin": True})
     assert world.hear() == {"done": {"reported": True}}
-    assert world.broker.told()[-1] == "RunReported failed"
+    assert world.broker.fields()[-1] == "RunReported failed"
     assert [path for path in tmp_path.rglob("*") if path.name == "part-0"] == []
 
 
@@ -251,7 +251,7 @@ def test_what_a_lost_driver_staged_is_published_without_spark_and_user_code(worl
     assert world.hear() == {"done": {"reported": True}}
     assert (tmp_path / "day=1" / "part-0").read_text() == "attempt 1"
     assert world.spark.calls == []
-    assert world.broker.told() == ["RunHeartbeat", "RunReported succeeded"]
+    assert world.broker.fields() == ["RunHeartbeat", "RunReported succeeded"]
     assert [body["publication"] for body in world.broker.bodies] == [1, 1]
 
 
@@ -259,7 +259,7 @@ def test_who_may_not_begin_runs_and_reports_nothing(world: World) -> None:
     world.launch()
     world.say({"begin": False})
     assert world.hear() == {"done": {"reported": False}}
-    assert world.broker.told() == ["RunHeartbeat"]
+    assert world.broker.fields() == ["RunHeartbeat"]
     assert world.spark.calls == ["open", "release"]
 
 
@@ -285,14 +285,14 @@ def test_a_session_that_cannot_be_opened_fails_the_run(world: World) -> None:
     world.launch()
     world.say({"begin": True})
     assert world.hear() == {"done": {"reported": True}}
-    assert world.broker.told() == ["RunHeartbeat", "RunReported failed"]
+    assert world.broker.fields() == ["RunHeartbeat", "RunReported failed"]
 
 
 @pytest.mark.parametrize("world", [SessionGone("gone, token=abc")], indirect=True)
 def test_a_session_that_spark_lost_loses_the_attempt_and_the_host_hears_why(world: World) -> None:
     world.launch(first={"lost": "Spark lost the session: gone, token=***"})
     assert world.left.get(timeout=10) == 1
-    assert "RunReported failed" not in world.broker.told()
+    assert "RunReported failed" not in world.broker.fields()
 
 
 @pytest.mark.parametrize("how", ["hang up", "end", "nonsense"])
@@ -309,7 +309,7 @@ def test_the_end_interrupts_and_what_fails_by_it_is_not_told(world: World, how: 
     assert world.spark.calls[-1] == "interrupt"
     module.go.set()
     threading.Event().wait(0.1)
-    assert world.broker.told() == ["RunHeartbeat", "TaskReported a running"]
+    assert world.broker.fields() == ["RunHeartbeat", "TaskReported a running"]
 
 
 def world_module(world: World) -> Any:
@@ -377,8 +377,8 @@ def test_spans_of_run_and_tasks_are_under_the_requests(world: World, collector: 
         "retrofill.pipeline": "p",
         "retrofill.backfill": "b",
     }
-    told = [trace.split("-")[2] for trace in world.broker.traces if trace is not None]
-    assert told[-1] == spans["run"].span_id.hex()
+    fields = [trace.split("-")[2] for trace in world.broker.traces if trace is not None]
+    assert fields[-1] == spans["run"].span_id.hex()
 
 
 def test_nothing_of_opentelemetry_is_imported_where_no_exporter_is_set() -> None:
@@ -387,8 +387,8 @@ def test_nothing_of_opentelemetry_is_imported_where_no_exporter_is_set() -> None
         "with tracing.span('a', None): pass\n"
         "print([m for m in sys.modules if m.startswith(('opentelemetry', 'openlineage'))])"
     )
-    told = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True, timeout=60)
-    assert told.stdout.strip() == "[]"
+    fields = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True, timeout=60)
+    assert fields.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize("header", ["", "00-0-0-01", TRACE.upper(), f"00-{'0' * 32}-b7ad6b7169203331-01", TRACE + "x"])

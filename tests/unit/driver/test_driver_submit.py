@@ -142,16 +142,16 @@ def test_a_script_ends_with_its_own_exit_though_it_left_a_process_that_holds_its
     pid = tmp_path / "pid"
     left = f"left = subprocess.Popen(['sleep', '600'], start_new_session={escapes})"
     text = f"import subprocess, sys; {left}; open({str(pid)!r}, 'w').write(str(left.pid)); sys.exit('the reason')"
-    told: queue.SimpleQueue[str] = queue.SimpleQueue()
+    fields: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def task() -> None:
         with pytest.raises(Failed) as failed:
             run(tmp_path, text)
-        told.put(str(failed.value))
+        fields.put(str(failed.value))
 
     threading.Thread(target=task, daemon=True).start()
     try:
-        assert told.get(timeout=20).endswith("ended with status 1:\nthe reason")
+        assert fields.get(timeout=20).endswith("ended with status 1:\nthe reason")
         if not escapes:
             wait_until(lambda: gone(int(pid.read_text())))
     finally:

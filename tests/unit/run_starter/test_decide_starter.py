@@ -8,12 +8,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from retrofill.contract.runs import ErrorInfo, RunHeartbeat, RunReported, RunStaged, TaskReported
 from retrofill.domain.run import LIVE
 from retrofill.domain.run import MACHINE as RUN
 from retrofill.domain.run import RunState as R
 from retrofill.domain.task_run import MACHINE as TASK
 from retrofill.domain.task_run import TaskState as T
-from retrofill.messages.runs import ErrorInfo, RunHeartbeat, RunReported, RunStaged, TaskReported
 from run_starter.decide import RunOutcome, RunRow, fold, lose
 from run_starter.losses import Loss, and_one_more, failure, losses_of, stored
 
@@ -89,7 +89,7 @@ def test_one_report_in_each_state(state, report, attempt, cancel):
     assert outcome.lost == loss
     assert outcome.counted == (report in ("cancelled", "lost"))
     assert outcome.error == (ERROR if report == "failed" else None)
-    assert [(step.task, step.frm, step.to) for step in made.tasks] == (
+    assert [(step.task, step.from_state, step.to) for step in made.tasks] == (
         [("t", "none", "queued")] if report == "task" else []
     )
 
@@ -121,7 +121,7 @@ def test_a_whole_attempt_in_one_batch():
         {"a": "none", "b": "none"},
     )
     assert made.runs == {7: RunOutcome(starts=True, first_start=True, alive=True, ends=R.SUCCEEDED)}
-    assert [(step.task, step.frm, step.to, step.announce) for step in made.tasks] == [
+    assert [(step.task, step.from_state, step.to, step.announce) for step in made.tasks] == [
         ("a", "none", "queued", False),
         ("a", "queued", "running", True),
         ("a", "running", "succeeded", True),
@@ -160,19 +160,19 @@ def test_runs_of_one_batch_do_not_mix():
     assert made.runs[8] == RunOutcome(starts=True, first_start=True, ends=R.FAILED)
 
 
-@pytest.mark.parametrize("frm", T)
+@pytest.mark.parametrize("from_state", T)
 @pytest.mark.parametrize("to", T)
-def test_one_step_of_a_task(frm, to):
-    made = fold_all([task(to, try_number=3, error=ERROR)], tasks={"t": frm})
-    steps = [(step.frm, step.to, step.announce, step.error) for step in made.tasks]
-    if (frm, to) == (T.NONE, T.RUNNING):
+def test_one_step_of_a_task(from_state, to):
+    made = fold_all([task(to, try_number=3, error=ERROR)], tasks={"t": from_state})
+    steps = [(step.from_state, step.to, step.announce, step.error) for step in made.tasks]
+    if (from_state, to) == (T.NONE, T.RUNNING):
         assert steps == [(T.NONE, T.QUEUED, False, None), (T.QUEUED, T.RUNNING, True, ERROR)]
-    elif TASK.allows(frm, to):
-        assert steps == [(frm, to, True, ERROR)]
+    elif TASK.allows(from_state, to):
+        assert steps == [(from_state, to, True, ERROR)]
         assert made.tasks[0].try_number == 3
     else:
         assert steps == []
-        assert made.ignored[0][1] == f"the task is {frm}"
+        assert made.ignored[0][1] == f"the task is {from_state}"
 
 
 @pytest.mark.parametrize("state", ["running", "retrying", "succeeded", "failed"])
@@ -223,8 +223,8 @@ def test_the_last_loss_tells_how_each_attempt_was_lost():
     before = tuple(Loss(attempt, reason) for attempt, reason in enumerate(reasons, 1))
     of = replace(row(attempt=5, lost=4), losses=before)
     outcome = fold_all([ended("lost", 5, error=ERROR)], of).runs[7]
-    told = "attempt 1: ended by signal 9; attempts 2 to 3: no disk; attempt 4: its lease ended; attempt 5: no disk"
-    assert outcome.error == ErrorInfo(type="DriverLost", message=f"the driver was lost 5 times: {told}")
+    fields = "attempt 1: ended by signal 9; attempts 2 to 3: no disk; attempt 4: its lease ended; attempt 5: no disk"
+    assert outcome.error == ErrorInfo(type="DriverLost", message=f"the driver was lost 5 times: {fields}")
     assert outcome.losses == (*before, Loss(5, "no disk"))
 
 
@@ -286,7 +286,7 @@ def test_no_batch_ever_leaves_the_tables_of_edges(of, reports, tasks):
         at = state
         for step in made.tasks:
             if step.task == name:
-                assert step.frm == at
+                assert step.from_state == at
                 assert TASK.allows(at, step.to)
                 assert (step.run_id, step.attempt) == (7, of.attempt)
                 at = step.to

@@ -13,8 +13,8 @@ from tests.support.installation import daily
 from retrofill.domain.pipeline import SubmitScript
 from retrofill.driver.launch import Launch as DriverLaunch
 from retrofill.driver.submit import Submits
+from retrofill.java import spark_submit_command
 from retrofill.settings import Settings
-from retrofill.stack.java import spark_submit_command
 from retrofill.stack.spark import connect_command
 from run_starter.executors import Launch, submission
 
@@ -125,9 +125,9 @@ def test_what_a_secret_of_kubernetes_gives_is_not_sent() -> None:
     reference = {f"{submission.SECRET_REF}RETROFILL_KAFKA_PASSWORD": "kafka:driver"}
     settings = cluster("k8s://https://api:6443", spark_submit_conf=reference)
     conf = submission.driver_conf(settings, launch())
-    told = submission.in_cluster(settings, conf, {"RETROFILL_KAFKA_PASSWORD": SECRET})
-    assert SECRET not in str(told)
-    assert reference.items() <= told.items()
+    fields = submission.in_cluster(settings, conf, {"RETROFILL_KAFKA_PASSWORD": SECRET})
+    assert SECRET not in str(fields)
+    assert reference.items() <= fields.items()
 
 
 @pytest.mark.parametrize("master", ["spark://host:7077", "local[2]"])

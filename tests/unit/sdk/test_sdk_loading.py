@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from retrofill.loading import PipelineFileError, load_pipelines
+from retrofill.user_code.loading import PipelineFileError, load_pipelines
 
 GOOD = """
 from retrofill import Pipeline
@@ -50,7 +50,7 @@ def test_helpers_beside_the_file_are_importable(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "fields"),
     [
         ("\n\nimport nonesuch_at_all\n", "broken.py:3: ModuleNotFoundError: No module named 'nonesuch_at_all'"),
         ("x = (\n", "broken.py:1: SyntaxError: '(' was never closed"),
@@ -69,11 +69,11 @@ def test_helpers_beside_the_file_are_importable(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_one_line_with_its_place(tmp_path: Path, text: str, told: str) -> None:
+def test_what_is_wrong_is_one_line_with_its_place(tmp_path: Path, text: str, fields: str) -> None:
     (tmp_path / "broken.py").write_text(text)
     with pytest.raises(PipelineFileError) as caught:
         load_pipelines(tmp_path / "broken.py")
-    assert told in str(caught.value)
+    assert fields in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

@@ -187,8 +187,8 @@ def test_importing_the_sdk_imports_neither_spark_nor_kafka_nor_a_database() -> N
     check = (
         "import sys, retrofill; print([m for m in ('pyspark', 'confluent_kafka', 'sqlalchemy') if m in sys.modules])"
     )
-    told = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True, timeout=60)
-    assert told.stdout.strip() == "[]"
+    fields = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True, timeout=60)
+    assert fields.stdout.strip() == "[]"
 
 
 def test_a_function_that_would_do_nothing_when_called_is_no_task() -> None:

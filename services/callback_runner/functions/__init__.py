@@ -1,0 +1,1 @@
+"""Callbacks that are Python functions, each called in a process of its own."""

@@ -1,0 +1,93 @@
+"""One child process: started with its input, its output's tail kept, killed with all that it started."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+TAIL_BYTES = 4000
+# How long the rest of the output is waited for once the process has ended.
+DRAIN_SECONDS = 1.0
+
+
+class Child:
+    """A call of ``module:function`` in a process and process group of its own."""
+
+    def __init__(
+        self, target: str, kwargs: Mapping[str, Any], context: Mapping[str, Any], lease_seconds: float
+    ) -> None:
+        call = {"kwargs": kwargs, "context": context, "lease_seconds": lease_seconds}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "callback_runner.functions.child", target],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            bufsize=0,
+        )
+        self._tail = b""
+        self._writing = threading.Lock()
+        # Neither a child that does not read nor one that writes without end may keep the worker from its lease.
+        self._writer = threading.Thread(target=self._write, args=(json.dumps(call).encode() + b"\n",), daemon=True)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._writer.start()
+        self._reader.start()
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it ended within ``seconds``."""
+        try:
+            self._process.wait(max(seconds, 0.0))
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def tell_renewed(self) -> None:
+        """Tell the child that its claim was renewed."""
+        if not self._writer.is_alive():
+            self._write(b"\n")
+
+    @property
+    def signalled(self) -> bool:
+        """Whether a signal ended it."""
+        return (self._process.returncode or 0) < 0
+
+    def kill(self) -> None:
+        """Kill it and what it started; from any thread, also when it has ended."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def finish(self) -> str | None:
+        """Release everything of an ended or killed process; returns what went wrong, or ``None`` for a success."""
+        self.kill()  # what it started and left behind
+        status = self._process.wait()
+        self._reader.join(DRAIN_SECONDS)
+        self._writer.join(DRAIN_SECONDS)
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
+        if status == 0:
+            return None
+        how = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+        # NUL cannot be stored.
+        said = self._tail.decode("utf-8", "replace").replace("\x00", "\ufffd").strip()
+        return said or f"the call ended with no output: {how}"
+
+    def _write(self, data: bytes) -> None:
+        assert self._process.stdin is not None
+        with self._writing, suppress(OSError, ValueError):
+            while data:
+                data = data[self._process.stdin.write(data) or 0 :]
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with suppress(OSError, ValueError):
+            while part := self._process.stdout.read(65536):
+                self._tail = (self._tail + part)[-TAIL_BYTES:]

@@ -1,0 +1,1 @@
+"""Callbacks that are messages on a Kafka topic."""

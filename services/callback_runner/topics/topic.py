@@ -1,0 +1,117 @@
+"""A call that is a message on a topic of the user's own."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from callback_runner.claims import Claim
+from callback_runner.decide import Impossible, Outcome, Raised, Returned
+from callback_runner.tries import Permit
+from retrofill.bus.clients import producer
+from retrofill.bus.envelope import new_headers, wire_headers
+from retrofill.contract.topics import CALLBACK_RUNNER, is_own
+from retrofill.settings import Settings
+
+# The thread that asks hears of its own message at the latest after this, whichever thread was told.
+POLL_SECONDS = 0.05
+LOOKUP_SECONDS = 10.0
+# After these the message is certainly not on the topic; after others it may be.
+_REFUSED = frozenset(
+    {
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+        KafkaError.INVALID_MSG,
+        KafkaError.INVALID_RECORD,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+    }
+)
+
+
+class TopicSender:
+    """The runner's producer of users' messages, made when the first one is to be sent."""
+
+    def __init__(self, settings: Settings, instance: str) -> None:
+        self._settings = settings
+        self._client_id = f"{instance}-topics"
+        self._lock = threading.Lock()
+        self._made: Producer | None = None
+
+    def call(self, claim: Claim, permit: Permit) -> Outcome:
+        """One try. Raises ``CutOff``."""
+        topic = claim.name
+        if is_own(topic, self._settings.topic_prefix):
+            return Impossible(f"{topic} is a topic of Retrofill's own: callbacks go to others")
+        client = self._producer()
+        try:
+            missing = _missing(client, topic, min(permit.left(), LOOKUP_SECONDS))
+        except KafkaException as e:
+            return Raised(f"Kafka did not say whether there is a topic {topic}: {e.args[0].str()}")
+        if missing is not None:
+            return Raised(missing)
+        return self._send(client, claim, permit)
+
+    def _send(self, client: Producer, claim: Claim, permit: Permit) -> Outcome:
+        answers: list[KafkaError | None] = []
+        headers = new_headers(
+            claim.event_type, CALLBACK_RUNNER.name, ce_id=claim.idempotency_key, now=claim.happened_at
+        )
+        permit.begin()
+        try:
+            client.produce(
+                claim.name,
+                key=str(claim.deadline_id).encode(),
+                value=value_of(claim),
+                headers=wire_headers(headers),
+                on_delivery=lambda error, _: answers.append(error),
+            )
+        except (KafkaException, BufferError) as e:
+            return Raised(f"the message was not sent: {e}")
+        while not answers:
+            permit.left()
+            client.poll(POLL_SECONDS)
+        (error,) = answers
+        if error is None:
+            return Returned()
+        self._forget_after(error)
+        return Raised(f"Kafka did not take the message: {error.str()}", uncertain=error.code() not in _REFUSED)
+
+    def _producer(self) -> Producer:
+        with self._lock:
+            if self._made is None:
+                # What is not delivered by the end of the call is not to be delivered later.
+                limit = {"message.timeout.ms": max(1, int(self._settings.callback_timeout_seconds * 1000))}
+                self._made = producer(self._settings, self._client_id, **limit)
+            return self._made
+
+    def _forget_after(self, error: KafkaError) -> None:
+        """After a fatal error a producer that is idempotent takes nothing more."""
+        if error.fatal() or error.code() == KafkaError._FATAL:
+            with self._lock:
+                self._made = None
+
+
+def value_of(claim: Claim) -> bytes:
+    """The event with the callback's arguments; the same for every try."""
+    fields: dict[str, Any] = {"type": claim.event_type, **claim.fields}
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _missing(client: Producer, topic: str, seconds: float) -> str | None:
+    """What is wrong with the topic, if anything; asking does not create it. Raises ``KafkaException``."""
+    found = client.list_topics(topic, timeout=seconds).topics.get(topic)
+    if found is None or (found.error is None and not found.partitions):
+        return f"Kafka has no topic {topic}"
+    if found.error is None:
+        return None
+    if found.error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
+        return f"Kafka has no topic {topic}: create it, callbacks never do"
+    return f"the topic {topic} cannot be written: {found.error.str()}"

@@ -1,0 +1,1 @@
+"""Callbacks that are signed HTTP requests (Standard Webhooks)."""

@@ -1,0 +1,103 @@
+"""A call of a webhook, as Standard Webhooks says (https://www.standardwebhooks.com): what is sent, what an answer means."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+
+from pydantic import SecretStr
+from standardwebhooks import Webhook
+
+from callback_runner.claims import Claim
+from callback_runner.decide import Impossible, Outcome, Raised, Returned
+from callback_runner.tries import Permit
+from callback_runner.webhooks.addresses import Refused
+from callback_runner.webhooks.sending import Answer, NotConnected, Sender
+
+Secrets = Mapping[str, Sequence[SecretStr]]
+# An answer may ask for this long at most before the next try.
+MOST_SECONDS = 3600.0
+BODY_CHARACTERS = 500
+
+
+def call(claim: Claim, message_id: str, secrets: Secrets, sender: Sender, permit: Permit) -> Outcome:
+    """One try. Raises ``CutOff``, and what httpcore raises for a connection that broke."""
+    name = str(claim.options.get("secret", "default"))
+    if not secrets.get(name):
+        return no_secret(name, secrets)
+    body = body_of(claim)
+    headers = headers_of(message_id, body, secrets[name], datetime.now(UTC))
+    try:
+        answer = sender.post(claim.name, headers, body.encode(), permit)
+    except Refused as e:
+        return Impossible(str(e))
+    except NotConnected as e:
+        return Raised(str(e))
+    return outcome_of(answer, datetime.now(UTC))
+
+
+def no_secret(name: str, secrets: Secrets) -> Impossible:
+    """Nothing is sent unsigned."""
+    names = ", ".join(sorted(secrets)) or "none"
+    return Impossible(f"there is no secret {name!r} to sign with (RETROFILL_WEBHOOK_SECRETS); names there: {names}")
+
+
+def body_of(claim: Claim) -> str:
+    """The payload: the same for every try."""
+    payload = {"type": claim.event_type, "timestamp": claim.happened_at.isoformat(), "data": claim.fields}
+    return json.dumps(payload, ensure_ascii=False, separators=(",", ":"))
+
+
+def headers_of(message_id: str, body: str, secrets: Sequence[SecretStr], now: datetime) -> dict[str, str]:
+    """One signature a secret, so that receivers can change to the newest one after the other."""
+    signatures = [Webhook(secret.get_secret_value()).sign(message_id, now, body) for secret in secrets]
+    return {
+        "content-type": "application/json",
+        "user-agent": "retrofill",
+        "webhook-id": message_id,
+        "webhook-timestamp": str(int(now.timestamp())),
+        "webhook-signature": " ".join(signatures),
+    }
+
+
+def outcome_of(answer: Answer, now: datetime) -> Outcome:
+    """What an answer means: a success, a failure, or 410 Gone, after which nothing more is sent there."""
+    if 200 <= answer.status < 300:
+        return Returned()
+    error = f"the webhook answered {_status(answer.status)}{_said(answer)}"
+    if answer.status == HTTPStatus.GONE:
+        return Impossible(error, gone=True)
+    return Raised(error, after_seconds=retry_after(answer.headers.get("retry-after"), now))
+
+
+def retry_after(header: str | None, now: datetime) -> float:
+    """Seconds that a ``Retry-After`` asks for, an hour at most; 0 where there is none or it cannot be read (RFC 9110)."""
+    text = (header or "").strip()
+    if text.isascii() and text.isdigit():
+        return min(float(text[:9]), MOST_SECONDS)
+    try:
+        until = parsedate_to_datetime(text)
+        # A date without a zone is said to be in UTC.
+        seconds = (until if until.tzinfo else until.replace(tzinfo=UTC)) - now
+    except (ValueError, OverflowError):
+        return 0.0
+    return min(max(seconds.total_seconds(), 0.0), MOST_SECONDS)
+
+
+def _status(status: int) -> str:
+    try:
+        return f"{status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        return str(status)
+
+
+def _said(answer: Answer) -> str:
+    if 300 <= answer.status < 400:
+        return (
+            f", a redirect to {answer.headers.get('location', 'nowhere')[:BODY_CHARACTERS]}; redirects are not followed"
+        )
+    body = answer.body.decode("utf-8", "replace").strip()[:BODY_CHARACTERS]
+    return f": {body}" if body else ""

@@ -1,0 +1,82 @@
+"""Deadlines that count from the first start of a run or of a task, and the end of those of a task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import RowMapping
+
+from retrofill.bus.transaction import Transaction
+from retrofill.deadlines.arming import Armer, resolve
+from retrofill.deadlines.rows import Subject, last_runtimes
+from retrofill.domain.alert import AT_RUN_START, DeadlineAlert, Reference
+from retrofill.domain.deadline import Arming, alerts_counting_from, arm, arm_by_average
+from retrofill.domain.pipeline import PipelineDefinition
+from retrofill.domain.task_run import MACHINE as TASK_MACHINE
+from retrofill.domain.task_run import TaskState
+from retrofill.store import deadlines
+from run_starter.decide import TaskStep
+from run_starter.definitions import Definitions
+
+
+@dataclass(frozen=True)
+class Starts:
+    """Arms what the starts of one batch of reports call for. ``rows`` are the locked runs by id."""
+
+    tx: Transaction
+    rows: Mapping[int, RowMapping]
+    definitions: Definitions
+    partitions: int
+    now: datetime
+
+    def of_runs(self, started: Sequence[int]) -> None:
+        """Runs that started for the first time."""
+        runs = self._by_backfill(started)
+        for backfill_id, definition in self.definitions.of(self.tx.conn, runs).items():
+            ids = runs[backfill_id]
+            armer = self._armer(backfill_id, definition.name)
+            for alert in alerts_counting_from(definition.deadlines, *AT_RUN_START):
+                arming = self._arm(alert, self.rows[ids[0]]["pipeline_no"])
+                armer.arm(alert, [Subject(id, arming) for id in ids])
+
+    def of_tasks(self, steps: Sequence[TaskStep]) -> None:
+        """Tasks that started or ended; a start that is not the run's first of this task arms nothing."""
+        started: dict[str, list[int]] = {}
+        for step in steps:
+            if step.to == TaskState.RUNNING:
+                started.setdefault(step.task, []).append(step.run_id)
+        for task, run_ids in started.items():
+            runs = self._by_backfill(dict.fromkeys(run_ids))
+            for backfill_id, definition in self.definitions.of(self.tx.conn, runs).items():
+                ids = runs[backfill_id]
+                armer = self._armer(backfill_id, definition.name)
+                for alert in alerts_counting_from(definition.deadlines, Reference.TASK_STARTED_AT):
+                    if alert.task == task:
+                        arming = arm(alert, self.now, self.now)
+                        armer.arm(alert, [Subject(id, arming) for id in ids])
+        ended = {(step.run_id, step.task) for step in steps if step.to in TASK_MACHINE.terminal}
+        definitions = self.definitions.of(self.tx.conn, self._by_backfill({run_id for run_id, _ in ended}))
+        watched = [pair for pair in ended if self._is_watched(definitions, *pair)]
+        if watched:
+            resolve(self.tx, deadlines.open_of_tasks(self.tx.conn, watched))
+
+    def _is_watched(self, definitions: Mapping[str, PipelineDefinition], run_id: int, task: str) -> bool:
+        definition = definitions.get(self.rows[run_id]["backfill_id"])
+        # Where it cannot be read, what is armed of it is looked for.
+        return definition is None or any(alert.task == task for alert in definition.deadlines)
+
+    def _arm(self, alert: DeadlineAlert, pipeline_no: int) -> Arming:
+        if alert.reference == Reference.AVERAGE_RUNTIME:
+            return arm_by_average(alert, last_runtimes(self.tx.conn, pipeline_no, alert.last_n or 1), self.now)
+        return arm(alert, self.now, self.now)
+
+    def _armer(self, backfill_id: str, pipeline: str) -> Armer:
+        return Armer(self.tx, backfill_id, pipeline, self.partitions, self.now)
+
+    def _by_backfill(self, run_ids: Iterable[int]) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for id in run_ids:
+            found.setdefault(self.rows[id]["backfill_id"], []).append(id)
+        return found

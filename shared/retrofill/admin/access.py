@@ -1,0 +1,125 @@
+"""Who may do what on Kafka: one row for each of those who log in, from which ``retrofill init`` makes the ACLs.
+
+What a service may read is what its consumer subscribes to; what it may write is what it publishes by the contract
+(``messages/topics_of.py``), its dead letters, and again those messages that others put on a wrong partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
+
+from retrofill.contract.topics import (
+    CALLBACK_RUNNER,
+    CLI_CLIENT,
+    DRIVER,
+    OPERATOR,
+    PUBLISHED_AGAIN,
+    REQUESTER,
+    SERVICES,
+    Service,
+    Topic,
+)
+from retrofill.contract.topics_of import TRAFFIC
+from retrofill.settings import Settings
+
+
+@dataclass(frozen=True)
+class Access:
+    """The rights of one of them. Topics are full names; ``groups`` are beginnings of names."""
+
+    who: str
+    reads: frozenset[str]
+    writes: frozenset[str]
+    deletes: frozenset[str] = frozenset()
+    groups: tuple[str, ...] = ()
+    transactional_ids: tuple[str, ...] = ()
+
+
+def table(settings: Settings) -> dict[str, Access]:
+    """All rows, by name."""
+    rows = [_of_service(service, settings) for service in SERVICES.values()]
+    rows += [_of_driver(settings), _of_operator(settings), _of_requester(settings)]
+    return {row.who: row for row in rows}
+
+
+def _of_service(service: Service, settings: Settings) -> Access:
+    prefix = settings.topic_prefix
+    cursor, group = service.cursor_topic(prefix), service.group(prefix)
+    published = {topic for topic, traffic in TRAFFIC.items() if service in traffic.writers}
+    writes = _named(prefix, published | (PUBLISHED_AGAIN & set(service.reads))) | {cursor}
+    if service is CALLBACK_RUNNER:
+        writes |= set(settings.callback_topics)
+    return Access(
+        service.name,
+        # The cursors of all: each checks at its start that Postgres knows of what Kafka has.
+        _named(prefix, service.reads) | {each.cursor_topic(prefix) for each in SERVICES.values()},
+        writes,
+        groups=(group,),
+        transactional_ids=(f"{group}-relay",),
+    )
+
+
+def _of_driver(settings: Settings) -> Access:
+    """It reports, and nothing else; run events for OpenLineage where they are wanted."""
+    lineage = set() if settings.openlineage_topic is None else {settings.openlineage_topic}
+    return Access(DRIVER, frozenset(), _named(settings.topic_prefix, {Topic.RUN_REPORTS}) | lineage)
+
+
+def _of_operator(settings: Settings) -> Access:
+    """All that the command line does: what it publishes, and dead letters put back where they came from."""
+    prefix = settings.topic_prefix
+    read = {topic for service in SERVICES.values() for topic in service.reads}
+    return Access(
+        OPERATOR,
+        _named(prefix, Topic),
+        _named(prefix, read),
+        deletes=_named(prefix, {Topic.DEAD_LETTERS}),
+        groups=(f"{prefix}{CLI_CLIENT}",),
+    )
+
+
+def _of_requester(settings: Settings) -> Access:
+    """Who asks for backfills and follows them. Not ``pipelines``: what is on it names code that drivers run."""
+    prefix = settings.topic_prefix
+    fields = {topic for topic, traffic in TRAFFIC.items() if traffic.writers} - {
+        Topic.DEADLINES,
+        Topic.CALLBACK_REQUESTS,
+    }
+    return Access(
+        REQUESTER,
+        _named(prefix, fields),
+        _named(prefix, {Topic.BACKFILL_REQUESTS}),
+        groups=(f"{prefix}{CLI_CLIENT}", f"{prefix}subscriber"),
+    )
+
+
+def _named(prefix: str, topics: Iterable[Topic]) -> frozenset[str]:
+    return frozenset(f"{prefix}{topic}" for topic in topics)
+
+
+def acls(access: Access, user: str) -> set[AclBinding]:
+    """The row as ACLs; each of these rights brings the right to describe along."""
+    topic, group, transactional = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID
+    rights = [
+        *((topic, name, AclOperation.READ) for name in access.reads),
+        *((topic, name, AclOperation.WRITE) for name in access.writes),
+        *((topic, name, AclOperation.DELETE) for name in access.deletes),
+        *((group, name, AclOperation.READ) for name in access.groups),
+        *((transactional, name, AclOperation.WRITE) for name in access.transactional_ids),
+    ]
+    return {
+        AclBinding(
+            kind,
+            name,
+            ResourcePatternType.PREFIXED if kind is group else ResourcePatternType.LITERAL,
+            f"User:{user}",
+            "*",
+            operation,
+            AclPermissionType.ALLOW,
+        )
+        for kind, name, operation in rights
+    }

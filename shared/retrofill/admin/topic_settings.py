@@ -1,0 +1,99 @@
+"""What topics that are there already are set to, compared with what Retrofill needs of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from confluent_kafka import TopicCollection
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._resource import ResourceType
+
+from retrofill.admin.topics import FOREVER, REQUEST_SECONDS, wanted_topics
+from retrofill.bus.clients import admin
+from retrofill.contract.topics import SERVICES
+from retrofill.settings import Settings
+
+DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One setting of a topic that should be ``wanted``. ``fatal``: it cannot work like this."""
+
+    topic: str
+    setting: str
+    found: str
+    wanted: str
+    why: str
+    fatal: bool = False
+
+    def line(self, bootstrap_servers: str) -> str:
+        """What is wrong, and the command that puts it right, in a line."""
+        return (
+            f"topic {self.topic} has {self.setting}={self.found}: {self.why}. Type: kafka-configs.sh --bootstrap-server "
+            f"{bootstrap_servers} --alter --entity-type topics --entity-name {self.topic} "
+            f"--add-config {self.setting}={self.wanted}"
+        )
+
+
+def compare_topics(settings: Settings) -> list[Difference]:
+    """Where existing topics differ from what is needed, the fatal ones first. Raises ``KafkaException``."""
+    client = admin(settings, "retrofill-init")
+    wanted = {topic.topic: dict(topic.config or {}) for topic in wanted_topics(settings)}
+    cursors = {service.cursor_topic(settings.topic_prefix) for service in SERVICES.values()}
+    replicas = _replicas(client, list(wanted))
+    resources = {name: ConfigResource(ResourceType.TOPIC, name) for name in wanted}
+    asked = client.describe_configs(list(resources.values()), request_timeout=REQUEST_SECONDS)
+    found: list[Difference] = []
+    for resource, future in asked.items():
+        name = resource.name
+        current = {entry.name: str(entry.value) for entry in future.result().values()}
+        found += differences(name, wanted[name], current, replicas[name], cursor=name in cursors)
+    return sorted(found, key=lambda one: not one.fatal)
+
+
+def _replicas(client: AdminClient, names: list[str]) -> dict[str, int]:
+    described = client.describe_topics(TopicCollection(names), request_timeout=REQUEST_SECONDS)
+    return {name: min(len(p.replicas) for p in future.result().partitions) for name, future in described.items()}
+
+
+def differences(
+    topic: str, wanted: Mapping[str, str], current: Mapping[str, str], replicas: int, *, cursor: bool
+) -> Iterator[Difference]:
+    """Of one topic: ``wanted`` is what it would have been made with, ``current`` what it has."""
+    if int(current["max.message.bytes"]) < int(wanted.get("max.message.bytes", 0)):
+        yield Difference(
+            topic,
+            "max.message.bytes",
+            current["max.message.bytes"],
+            wanted["max.message.bytes"],
+            "larger messages become dead letters",
+        )
+    yield from _policy(topic, wanted, current, cursor=cursor)
+    in_sync, needed = int(current["min.insync.replicas"]), int(wanted["min.insync.replicas"])
+    if in_sync > replicas:
+        why = f"with {replicas} replicas nothing can be published"
+        yield Difference(topic, "min.insync.replicas", str(in_sync), str(max(1, replicas - 1)), why, fatal=True)
+    elif in_sync < needed:
+        why = "an acknowledged message is lost with one broker"
+        yield Difference(topic, "min.insync.replicas", str(in_sync), str(needed), why)
+
+
+def _policy(topic: str, wanted: Mapping[str, str], current: Mapping[str, str], *, cursor: bool) -> Iterator[Difference]:
+    policy, retention = current["cleanup.policy"], current["retention.ms"]
+    deletes = "delete" in policy and retention != FOREVER
+    if wanted.get("cleanup.policy") == "compact":
+        if deletes:
+            why = "the number of the last batch is deleted, and events are published twice" if cursor else "it forgets"
+            yield Difference(topic, "cleanup.policy", policy, "compact", why, fatal=cursor)
+        return
+    if "compact" in policy:
+        why = "of several messages of one key only the last may be read"
+        yield Difference(topic, "cleanup.policy", policy, "delete", why, fatal=True)
+    if wanted.get("retention.ms") == FOREVER and deletes:
+        yield Difference(topic, "retention.ms", retention, FOREVER, "dead letters are deleted unseen")
+    elif deletes and int(retention) < DAY_MS:
+        why = "messages may be deleted before they are read, which stops their shard"
+        yield Difference(topic, "retention.ms", retention, str(7 * DAY_MS), why)

@@ -1,0 +1,95 @@
+"""Making the topics of the contract, and refusing those that do not fit what was fixed at init."""
+
+from __future__ import annotations
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
+
+from retrofill.bus.clients import admin
+from retrofill.contract.topics import COMPACTED, SERVICES, Topic
+from retrofill.settings import Settings
+
+REQUEST_SECONDS = 15.0
+FOREVER = "-1"
+
+
+class TopicsDiffer(Exception):
+    """A topic exists with fewer partitions than were fixed at init, or a relay's with more than its one."""
+
+
+def create_topics(settings: Settings) -> None:
+    """Make what is missing and check the rest. Idempotent. Raises ``TopicsDiffer`` or ``KafkaException``."""
+    client = admin(settings, "retrofill-init")
+    wanted = {topic.topic: topic for topic in wanted_topics(settings)}
+    for future in client.create_topics(list(wanted.values()), request_timeout=REQUEST_SECONDS).values():
+        try:
+            future.result()
+        except KafkaException as e:
+            if e.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+    for name, count in _partition_counts(client, list(wanted)).items():
+        needed = wanted[name].num_partitions
+        if count < needed:
+            raise TopicsDiffer(
+                f"topic {name} has {count} partitions, {needed} are needed: add the missing ones with "
+                f"'kafka-topics --alter --topic {name} --partitions {needed}', "
+                "or set RETROFILL_TOPIC_PREFIX to a prefix of its own"
+            )
+        # More than those of the contract need is fine (bus/added.py), but not of a topic whose one partition is a lock.
+        if count > needed == 1 and not name.endswith(tuple(Topic)):
+            raise TopicsDiffer(f"topic {name} has {count} partitions, 1 is needed: stop the services and delete it")
+
+
+def _partition_counts(client: AdminClient, names: list[str]) -> dict[str, int]:
+    # What was created a moment ago may not be known to the broker that answers.
+    for attempt in Retrying(
+        retry=retry_if_exception(lambda e: isinstance(e, KafkaException)),
+        stop=stop_after_delay(REQUEST_SECONDS),
+        wait=wait_fixed(0.1),
+        reraise=True,
+    ):
+        with attempt:
+            described = client.describe_topics(TopicCollection(names), request_timeout=REQUEST_SECONDS)
+            return {name: len(future.result().partitions) for name, future in described.items()}
+    raise AssertionError("unreachable: the last try raises")
+
+
+def wanted_topics(settings: Settings) -> list[NewTopic]:
+    """The topics of the contract as they are made: names with the prefix, partitions, replicas, configuration."""
+    prefix, factor = settings.topic_prefix, settings.replication_factor
+    topics = [
+        NewTopic(
+            f"{prefix}{topic}",
+            num_partitions=settings.partitions,
+            replication_factor=factor,
+            config=_config(topic, factor),
+        )
+        for topic in Topic
+    ]
+    cursors = [
+        NewTopic(
+            service.cursor_topic(prefix),
+            num_partitions=1,
+            replication_factor=factor,
+            # Only the last record counts: small segments keep what has to be read on taking over short.
+            config={**_durable(factor), "cleanup.policy": "compact", "segment.bytes": "10485760"},
+        )
+        for service in SERVICES.values()
+    ]
+    return topics + cursors
+
+
+def _config(topic: Topic, factor: int) -> dict[str, str]:
+    config = {**_durable(factor), "max.message.bytes": "2097152"}
+    if topic in COMPACTED:
+        return {**config, "cleanup.policy": "compact"}
+    if topic == Topic.DEAD_LETTERS:
+        return {**config, "retention.ms": FOREVER}
+    return config
+
+
+def _durable(factor: int) -> dict[str, str]:
+    """What was acknowledged survives the loss of one broker, where there are three."""
+    return {"min.insync.replicas": str(max(1, factor - 1))}

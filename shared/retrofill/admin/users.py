@@ -1,0 +1,86 @@
+"""Making the Kafka users and their ACLs: each gets just its row of ``retrofill.admin.access``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclBinding, AclBindingFilter, AclOperation, AclPermissionType
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
+from confluent_kafka.admin._scram import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+
+from retrofill.admin.access import acls, table
+from retrofill.bus.clients import admin
+from retrofill.settings import Settings
+
+REQUEST_SECONDS = 15.0
+ITERATIONS = 8192
+
+
+class NoAuthorizer(Exception):
+    """The brokers check no rights, so that ACLs would be words only."""
+
+
+def create_users(settings: Settings) -> None:
+    """Make users (those with a password in the settings) and ACLs, and take back what is in no row any more. Idempotent.
+
+    Raises ``NoAuthorizer`` or ``KafkaException``.
+    """
+    client = admin(settings, "retrofill-init")
+    _set_passwords(client, settings)
+    for who, access in table(settings).items():
+        user = settings.kafka_user(who)
+        wanted, found = acls(access, user), _acls_of(client, user)
+        # First what is new: a service that works goes on doing so.
+        _all_done(client.create_acls(list(wanted - found), request_timeout=REQUEST_SECONDS) if wanted - found else {})
+        stale = [_exactly(each) for each in found - wanted if each.name.startswith(settings.topic_prefix)]
+        _all_done(client.delete_acls(stale, request_timeout=REQUEST_SECONDS) if stale else {})
+
+
+def _set_passwords(client: AdminClient, settings: Settings) -> None:
+    upsertions: list[Any] = [
+        UserScramCredentialUpsertion(
+            settings.kafka_user(who),
+            ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, ITERATIONS),
+            settings.kafka_passwords[who].get_secret_value().encode(),
+        )
+        for who in table(settings)
+        if who in settings.kafka_passwords
+    ]
+    if upsertions:
+        _all_done(client.alter_user_scram_credentials(upsertions, request_timeout=REQUEST_SECONDS))
+
+
+def _acls_of(client: AdminClient, user: str) -> set[AclBinding]:
+    """All ACLs of the user, whatever they are on."""
+    everything = AclBindingFilter(
+        ResourceType.ANY,
+        None,  # type: ignore[arg-type]  # any, says the library; its types forgot
+        ResourcePatternType.ANY,
+        f"User:{user}",
+        None,  # type: ignore[arg-type]  # likewise
+        AclOperation.ANY,
+        AclPermissionType.ANY,
+    )
+    try:
+        return set(client.describe_acls(everything, request_timeout=REQUEST_SECONDS).result())
+    except KafkaException as e:
+        if e.args[0].code() == KafkaError.SECURITY_DISABLED:
+            raise NoAuthorizer(
+                "Kafka checks no rights (its authorizer.class.name is not set): set that, or RETROFILL_KAFKA_ACLS=false"
+            ) from e
+        raise
+
+
+def _exactly(acl: AclBinding) -> AclBindingFilter:
+    return AclBindingFilter(
+        acl.restype, acl.name, acl.resource_pattern_type, acl.principal, acl.host, acl.operation, acl.permission_type
+    )
+
+
+def _all_done(futures: Mapping[Any, Future[Any]]) -> None:
+    for future in futures.values():
+        future.result()

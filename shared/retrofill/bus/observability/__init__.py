@@ -1,0 +1,1 @@
+"""What a service shows of itself: metrics, health, gauges, and the diagnosis of a failed connection."""

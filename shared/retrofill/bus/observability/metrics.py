@@ -1,0 +1,103 @@
+"""What the services count, as Prometheus sees it: base units, no ids in labels; counted after the commit."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+import structlog
+from prometheus_client import REGISTRY, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+log = structlog.get_logger(__name__)
+# From a millisecond to minutes: a healthy watcher is in the first few, one that was down is in the last.
+DELAY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
+CALL_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60)
+
+BATCH_BUCKETS = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+
+# the bus
+MESSAGES = Counter("retrofill_messages", "Messages handled, by topic", ["topic"])
+BATCH_SECONDS = Histogram(
+    "retrofill_batch_duration_seconds", "From taking a batch of messages to its commit", buckets=BATCH_BUCKETS
+)
+CHECK_SECONDS = Histogram("retrofill_look_duration_seconds", "How long looks took", buckets=BATCH_BUCKETS)
+DEAD_LETTERS = Counter("retrofill_dead_letters", "Messages put aside, by the topic they came from", ["topic"])
+RETRIES = Counter("retrofill_retries", "Batches, looks and relays refused, by what follows", ["of", "fault"])
+FENCES = Counter("retrofill_fences", "Times that this instance found a newer owner", ["of"])
+TAKEOVERS = Counter("retrofill_takeovers", "Shards and relays taken over", ["of"])
+PUBLISHED = Counter("retrofill_events_published", "Events of the outbox published")
+PUBLISH_SECONDS = Histogram(
+    "retrofill_publish_duration_seconds", "One Kafka transaction of the relay", buckets=BATCH_BUCKETS
+)
+
+# runs
+RUNS_CLAIMED = Counter("retrofill_runs_claimed", "Runs given to drivers")
+CLAIMS_PUT_OFF = Counter("retrofill_claims_put_off", "Looks at a backfill that started nothing, by why", ["reason"])
+RUNS_ENDED = Counter("retrofill_runs_ended", "Ends of attempts, by the state that followed", ["state"])
+REPORTS_IGNORED = Counter("retrofill_reports_ignored", "Reports that changed nothing: of an older attempt, or late")
+
+# backfills
+REQUESTS = Counter("retrofill_backfill_requests", "Requests answered for the first time, by the answer", ["answer"])
+RUNS_PLANNED = Counter("retrofill_runs_planned", "Runs planned")
+
+# deadlines and callbacks
+DEADLINES_ARMED = Counter(
+    "retrofill_deadlines_armed", "Deadlines made, by reference and the state that they began in", ["reference", "state"]
+)
+DEADLINES_DECIDED = Counter("retrofill_deadlines_decided", "Deadlines that came to an end, by that end", ["state"])
+DEADLINES_RECOVERED = Counter("retrofill_deadlines_recovered", "Missed deadlines that were done after all")
+DETECTION_DELAY = Histogram(
+    "retrofill_deadline_detection_delay_seconds",
+    "From a deadline's moment to the decision that it was missed, by the database's clock",
+    buckets=DELAY_BUCKETS,
+)
+CALLBACKS = Counter("retrofill_callbacks", "Callbacks by kind and what became of a call", ["kind", "outcome"])
+CALLBACK_SECONDS = Histogram(
+    "retrofill_callback_duration_seconds", "How long the calls of callbacks took", ["kind"], buckets=CALL_BUCKETS
+)
+
+
+class Polled(Collector):
+    """A gauge whose values are read when somebody scrapes, at most every ``seconds``.
+
+    Where they cannot be read, it has none: all other metrics are shown, above all while Kafka or Postgres is away.
+    """
+
+    def __init__(
+        self, name: str, text: str, label: str, read: Callable[[], Mapping[str, float]], seconds: float = 15.0
+    ) -> None:
+        self._name, self._text, self._label = name, text, label
+        self._read = read
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._known: Mapping[str, float] = {}
+        self._read_at = float("-inf")
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """The values by label."""
+        with self._lock:
+            if time.monotonic() - self._read_at >= self._seconds:
+                self._known, self._read_at = self._try_to_read(), time.monotonic()
+            family = GaugeMetricFamily(self._name, self._text, labels=[self._label])
+            for label, value in self._known.items():
+                family.add_metric([label], value)
+            return [family]
+
+    def _try_to_read(self) -> Mapping[str, float]:
+        try:
+            return self._read()
+        except Exception as e:  # noqa: BLE001 - whatever a server or its client says
+            log.warning("gauge_not_read", gauge=self._name, error=str(e).splitlines()[:1])
+            return {}
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        """Registering it reads nothing."""
+        return [GaugeMetricFamily(self._name, self._text, labels=[self._label])]
+
+
+def register(collector: Collector) -> None:
+    """Show a collector at /metrics."""
+    REGISTRY.register(collector)

@@ -1,0 +1,1 @@
+"""The outbox relay: publishes committed rows in Kafka transactions, each exactly once."""

@@ -1,0 +1,47 @@
+"""Setting aside one row of the outbox that Kafka refuses for good: a dead letter, or, where that is refused, a row that stays."""
+
+from __future__ import annotations
+
+import structlog
+from sqlalchemy import Connection, RowMapping, delete, insert, literal, select
+
+from retrofill.bus.dead_letters import dead_letter_of
+from retrofill.bus.observability import metrics
+from retrofill.contract.topics import Service, Topic
+from retrofill.store.outbox import Outgoing, insert_rows, unpack_headers
+from retrofill.store.tables import ServiceTables
+
+log = structlog.get_logger(__name__)
+
+
+def set_aside(conn: Connection, service: Service, own: ServiceTables, id: int, reason: str) -> None:
+    """Take row ``id`` out of the outbox and put its dead letter in, in the caller's transaction.
+
+    A dead letter that is refused itself is kept in ``<service>_outbox_refused``: there is nowhere else to publish it.
+    """
+    box = own.outbox
+    row = conn.execute(select(box).where(box.c.id == id)).mappings().one()
+    why = f"Kafka refuses it ({reason}), outbox row {id}"
+    if row["topic"] == Topic.DEAD_LETTERS:
+        names = [column.name for column in box.columns]
+        kept = select(*box.columns, literal(why)).where(box.c.id == id)
+        conn.execute(insert(own.refused).from_select([*names, "reason"], kept))
+    else:
+        insert_rows(conn, own, [dead_letter_of(_message(row), why, service.name)])
+        metrics.DEAD_LETTERS.labels(row["topic"]).inc()
+    conn.execute(delete(box).where(box.c.id == id))
+    log.error(
+        "event_refused",
+        outbox_row=id,
+        topic=row["topic"],
+        key=(row["key"] or b"").decode("utf-8", "replace"),
+        reason=reason,
+        kept_in=own.refused.name if row["topic"] == Topic.DEAD_LETTERS else str(Topic.DEAD_LETTERS),
+    )
+
+
+def _message(row: RowMapping) -> Outgoing:
+    headers = tuple(
+        (name, raw.encode() if isinstance(raw, str) else raw) for name, raw in unpack_headers(row["headers"])
+    )
+    return Outgoing(row["topic"], row["key"], row["value"], headers)

@@ -1,0 +1,241 @@
+"""Batches: the messages of a shard, handled in one transaction; refused ones are narrowed down to the message at fault."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+from sqlalchemy import text
+from sqlalchemy.exc import SQLAlchemyError
+
+from retrofill.bus.crash import crash_point
+from retrofill.bus.envelope import Record
+from retrofill.bus.faults import Fault, Fenced, classify
+from retrofill.bus.handler import Hold, Received
+from retrofill.bus.inbox import End
+from retrofill.bus.observability import metrics
+from retrofill.bus.transaction import Move, move_offsets
+from retrofill.bus.worker.context import WorkerContext
+from retrofill.bus.worker.deaths import DEATHS, write_down
+from retrofill.bus.worker.failures import Failures, short
+from retrofill.bus.worker.shard import Shard
+from retrofill.bus.worker.triage import Dead, Misplaced, triage
+
+log = structlog.get_logger(__name__)
+FLUSH_ENDS_SECONDS = 0.2
+CONFLICTS_ALONE = 3
+
+
+@dataclass(frozen=True)
+class Work:
+    """A batch after triage: the verdicts on its messages, and by topic how many items and up to which offset."""
+
+    received: list[Received]
+    misplaced: list[Misplaced]
+    dead: list[Dead]
+    moves: dict[str, Move]
+    counts: dict[str, int]
+    records: list[Record]
+
+
+class Batches:
+    """The batches of one worker's shards."""
+
+    def __init__(self, context: WorkerContext, failures: Failures) -> None:
+        self._context = context
+        self._failures = failures
+
+    def run(self, shard: Shard) -> None:
+        """Handle the next messages of a shard in one transaction."""
+        self._context.progressed()
+        now = time.monotonic()
+        records: list[Record] = []
+        began = time.monotonic()
+        try:
+            limit = 1 if shard.alone or shard.careful else self._context.settings.batch_messages
+            items = list(shard.batch(limit, now))
+            records = [item for item in items if isinstance(item, Record)]
+            if shard.careful and records and self._has_killed(shard, records[0]):
+                return
+            work = self._triage(shard, items)
+            work = self._without_held(shard, work, self._context.handler.admit(work.received))
+            self._apply(shard, work)
+        except Exception as e:  # noqa: BLE001 - every exception has a class: fence, conflict, poison or wait
+            self._refused(shard, records, e)
+            return
+        if records:
+            metrics.BATCH_SECONDS.observe(time.monotonic() - began)
+        self._landed(shard, work)
+
+    def record_ends(self, shard: Shard, now: float) -> None:
+        """Ends without messages are recorded a little later: one transaction for all that come in a row."""
+        if shard.ends_since is None:
+            shard.ends_since = now
+        if now - shard.ends_since >= FLUSH_ENDS_SECONDS:
+            self.run(shard)
+
+    def _has_killed(self, shard: Shard, record: Record) -> bool:
+        """Whether a message was set aside as one that ends its process; if not, it is written down as being tried."""
+        deaths = shard.suspect.deaths if shard.suspect is not None and shard.suspect.is_of(record) else 0
+        if deaths >= DEATHS:
+            self._bury(shard, record, f"the process that handled it, and nothing else, ended {deaths} times")
+            return True
+        write_down(self._context.engine, self._context.service, shard.partition, shard.epoch, record, deaths)
+        shard.trying = True
+        return False
+
+    def _survived(self, shard: Shard) -> None:
+        """What was tried was not handled, and we are still here: who ends us now does not do so because of it."""
+        if not shard.trying:
+            return
+        try:
+            write_down(self._context.engine, self._context.service, shard.partition, shard.epoch, None)
+            shard.trying = False
+        except (Fenced, SQLAlchemyError, OSError) as e:
+            # The successor's, or written down anew before the next try.
+            log.info("try_not_taken_back", shard=shard.partition, error=short(e))
+
+    def _triage(self, shard: Shard, items: Sequence[Record | End]) -> Work:
+        received: list[Received] = []
+        misplaced: list[Misplaced] = []
+        dead: list[Dead] = []
+        for record in (item for item in items if isinstance(item, Record)):
+            match triage(record, self._context.partitions, self._context.topic_ids.of(record.topic)):
+                case Received() as one:
+                    received.append(one)
+                case Misplaced() as copy:
+                    misplaced.append(copy)
+                case Dead() as letter:
+                    dead.append(letter)
+                case (Misplaced() as copy, Received() as here):
+                    misplaced.append(copy)
+                    received.append(here)
+        moves, counts = _progress(shard, items)
+        return Work(received, misplaced, dead, moves, counts, [i for i in items if isinstance(i, Record)])
+
+    def _without_held(self, shard: Shard, work: Work, holds: Mapping[str, Hold]) -> Work:
+        """The batch cut before what has to wait, which stays queued."""
+        if not holds:
+            return work
+        now = time.monotonic()
+        items: list[Record | End] = []
+        for topic, count in work.counts.items():
+            queued = list(shard.queues[topic].items)[:count]
+            if topic in holds:
+                shard.queues[topic].held_until = now + holds[topic].seconds
+                queued = [i for i in queued if i.offset < holds[topic].offset]
+            items += queued
+        return self._triage(shard, items)
+
+    def _apply(self, shard: Shard, work: Work) -> None:
+        if not work.records and all(move.old == move.new for move in work.moves.values()):
+            return
+        crash_point("batch:before-begin")
+        with self._context.transaction(shard) as tx:
+            crash_point("batch:begun")
+            for letter in work.dead:
+                tx.dead_letter(letter.record, letter.reason)
+            for copy in work.misplaced:
+                tx.republish(copy.record, copy.key, copy.ce_id)
+            for one in work.received:
+                crash_point(f"handle:{one.key}")
+            if work.received:
+                self._context.handler.handle(tx, work.received)
+            move_offsets(tx.conn, self._context.service, shard.partition, work.moves)
+            crash_point("batch:before-commit")
+        crash_point("batch:committed")
+        self._context.schedule_checks(shard, tx.checks)
+        for topic, count in Counter(record.topic for record in work.records).items():
+            metrics.MESSAGES.labels(topic).inc(count)
+        for letter in work.dead:
+            metrics.DEAD_LETTERS.labels(letter.record.topic).inc()
+            log.warning("dead_letter", topic=letter.record.topic, offset=letter.record.offset, reason=letter.reason)
+
+    def _landed(self, shard: Shard, work: Work) -> None:
+        shard.failures = 0
+        shard.conflicts = 0
+        shard.retry_at = 0.0
+        if shard.alone > 0:
+            shard.alone -= 1
+        if work.records:
+            # What was written down is behind the offset now.
+            shard.careful = max(0, shard.careful - 1)
+            shard.trying = False
+        self._survived(shard)
+        handled = [
+            record for topic, count in work.counts.items() for record in shard.done(topic, work.moves[topic].new, count)
+        ]
+        self._context.poller.handled(handled)
+        shard.dirty = True
+        shard.ends_since = None
+        if not shard.added:
+            self._context.handler.read_to(
+                shard.partition, {topic: queue.read_to for topic, queue in shard.queues.items()}
+            )
+
+    def _refused(self, shard: Shard, records: Sequence[Record], error: Exception) -> None:
+        fault = classify(error)
+        metrics.RETRIES.labels("batch", fault.value).inc()
+        self._survived(shard)
+        if fault is Fault.FENCED:
+            self._failures.fenced(shard, error)
+        elif fault is Fault.WAIT:
+            self._failures.back_off(shard, error, "batch_waits")
+        elif len(records) > 1:
+            shard.conflicts += 1
+            # A conflict is decided again at once; one that stays, and poison, is found by handling one by one.
+            if fault in (Fault.POISON, Fault.TIMEOUT) or shard.conflicts >= CONFLICTS_ALONE:
+                shard.conflicts = 0
+                shard.alone = len(records)
+            log.info("batch_again", shard=shard.partition, fault=fault.value, error=short(error))
+        elif not records:
+            self._failures.back_off(shard, error, "batch_waits")
+        elif fault is Fault.POISON or self._conflicts_for_ever(shard):
+            self._bury(shard, records[0], short(error))
+        else:
+            log.info("message_again", shard=shard.partition, fault=fault.value, error=short(error))
+
+    def _conflicts_for_ever(self, shard: Shard) -> bool:
+        """Whether the same message alone has failed three times while the database answers others."""
+        shard.conflicts += 1
+        if shard.conflicts < CONFLICTS_ALONE:
+            return False
+        try:
+            with self._context.engine.connect() as conn:
+                conn.execute(text("SELECT 1"))
+        except SQLAlchemyError as e:
+            self._failures.back_off(shard, e, "batch_waits")
+            return False
+        return True
+
+    def _bury(self, shard: Shard, record: Record, reason: str) -> None:
+        """The dead letter of one message, and its offset."""
+        items = [i for i in shard.queues[record.topic].items if i.offset <= record.offset]
+        moves, counts = _progress(shard, items)
+        work = Work([], [], [Dead(record, reason)], moves, counts, [record])
+        shard.conflicts = 0
+        try:
+            self._apply(shard, work)
+        except Exception as e:  # noqa: BLE001 - classified; the message is still there and is found again
+            if classify(e) is Fault.FENCED:
+                self._failures.fenced(shard, e)
+            else:
+                self._failures.back_off(shard, e, "batch_waits")
+            return
+        self._landed(shard, work)
+
+
+def _progress(shard: Shard, items: Sequence[Record | End]) -> tuple[dict[str, Move], dict[str, int]]:
+    """By topic: the offset after ``items``, and how many of them there are."""
+    moves: dict[str, Move] = {}
+    counts: dict[str, int] = {}
+    for item in items:
+        old = shard.queues[item.topic].next_offset
+        new = item.offset + 1 if isinstance(item, Record) else item.offset
+        reached = moves[item.topic].new if item.topic in moves else old
+        moves[item.topic] = Move(item.topic, old, max(new, reached))
+        counts[item.topic] = counts.get(item.topic, 0) + 1
+    return moves, counts

@@ -1,0 +1,106 @@
+"""Checks: short transactions that decide from the rows, on keys that are due."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+import structlog
+
+from retrofill.bus.crash import crash_point
+from retrofill.bus.faults import Fault, classify
+from retrofill.bus.observability import metrics
+from retrofill.bus.transaction import Transaction
+from retrofill.bus.worker.context import WorkerContext
+from retrofill.bus.worker.failures import MAX_BACKOFF_SECONDS, Failures, short
+from retrofill.bus.worker.shard import Shard
+
+log = structlog.get_logger(__name__)
+CHECKS_PER_PASS = 50
+CONFLICT_SECONDS = 0.02
+
+
+class Checks:
+    """The checks of one worker's shards."""
+
+    def __init__(self, context: WorkerContext, failures: Failures) -> None:
+        self._context = context
+        self._failures = failures
+
+    def run(self, shard: Shard) -> None:
+        """Run the checks that are due, ``CHECKS_PER_PASS`` keys at most, grouped as the service wants them."""
+        for group in self._due(shard):
+            error = self._run(shard, group)
+            if error is None:
+                continue
+            if len(group) == 1 or classify(error) in (Fault.FENCED, Fault.WAIT):
+                self._refused(shard, group, error)
+                return
+            # One key was refused: each alone, so that the others are not held up by it.
+            for key in group:
+                shard.schedule_check(key, 0.0)
+            for key in group:
+                error = self._run(shard, [key])
+                if error is not None:
+                    self._refused(shard, [key], error)
+                    return
+
+    def _due(self, shard: Shard) -> Iterator[Sequence[str]]:
+        left = CHECKS_PER_PASS
+        for group in self._context.handler.group(shard.due_checks(time.monotonic())):
+            if chosen := group[:left]:
+                yield chosen
+            left -= len(chosen)
+
+    def _run(self, shard: Shard, keys: Sequence[str]) -> Exception | None:
+        """Check ``keys`` in one transaction; why it was refused, or ``None``."""
+        self._context.progressed()
+        began = time.monotonic()
+        for key in keys:
+            shard.checks.pop(key, None)
+            crash_point(f"check:before-begin:{key}")
+        tx: Transaction | None = None
+        try:
+            with self._context.transaction(shard) as tx:
+                crash_point("check:begun")
+                self._context.handler.check(tx, keys)
+                crash_point("check:before-commit")
+            crash_point("check:committed")
+        except Exception as e:  # noqa: BLE001 - classified by the caller; a check is never lost
+            if tx is not None and classify(e) is Fault.WAIT:
+                # It may have committed, and only the answer was lost: then nobody else runs the checks that it scheduled.
+                # A batch finds that out by its offsets.
+                self._context.schedule_checks(shard, tx.checks)
+            return e
+        metrics.CHECK_SECONDS.observe(time.monotonic() - began)
+        shard.failures = 0
+        for key in keys:
+            shard.conflicting_checks.pop(key, None)
+        self._context.schedule_checks(shard, tx.checks)
+        return None
+
+    def _refused(self, shard: Shard, keys: Sequence[str], error: Exception) -> None:
+        fault = classify(error)
+        metrics.RETRIES.labels("check", fault.value).inc()
+        if fault is Fault.FENCED:
+            self._failures.fenced(shard, error)
+            return
+        now = time.monotonic()
+        for key in keys:
+            shard.schedule_check(key, now + self._pause(shard, key, fault))
+        if fault is Fault.WAIT:
+            self._failures.back_off(shard, error, "check_waits")
+        elif fault is Fault.CONFLICT:
+            log.info("check_again", shard=shard.partition, checks=list(keys), error=short(error))
+        else:
+            log.error("check_failed", shard=shard.partition, checks=list(keys), exc_info=error)
+
+    def _pause(self, shard: Shard, key: str, fault: Fault) -> float:
+        """Seconds until a refused key is checked again; a conflict at once, but less and less often where it stays."""
+        if fault is Fault.WAIT:
+            return 0.0
+        if fault is not Fault.CONFLICT:
+            return MAX_BACKOFF_SECONDS
+        before = shard.conflicting_checks.get(key, 0)
+        shard.conflicting_checks[key] = before + 1
+        return min(CONFLICT_SECONDS * 2.0 ** min(before, 10), MAX_BACKOFF_SECONDS)

@@ -1,0 +1,56 @@
+"""What the parts of one worker share: the service, its connections, its shards, and when its present step began."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+from sqlalchemy import Engine
+
+from retrofill.bus.handler import Handler
+from retrofill.bus.poller import Poller
+from retrofill.bus.takeover import TopicIds
+from retrofill.bus.transaction import Transaction, shard_transaction
+from retrofill.bus.worker.added import added_transaction
+from retrofill.bus.worker.shard import Shard
+from retrofill.bus.worker.shards import Shards
+from retrofill.contract.topics import Service
+from retrofill.settings import Settings
+
+
+@dataclass
+class WorkerContext:
+    """One worker. ``partitions``: as fixed at init. ``busy_since``: monotonic, ``None`` while it waits."""
+
+    settings: Settings
+    service: Service
+    instance: str
+    engine: Engine
+    poller: Poller
+    handler: Handler
+    topic_ids: TopicIds
+    partitions: int
+    shards: Shards = field(init=False)
+    busy_since: float | None = None
+
+    def __post_init__(self) -> None:
+        self.shards = Shards(self.partitions, [str(topic) for topic in self.service.reads])
+
+    def progressed(self) -> None:
+        """A step ended and the next one begins: the liveness probe times each by itself."""
+        self.busy_since = time.monotonic()
+
+    def transaction(self, shard: Shard) -> AbstractContextManager[Transaction]:
+        """A transaction of a shard. Raises ``Fenced`` for a former owner."""
+        limit = self.settings.max_message_bytes
+        if shard.added:
+            return added_transaction(self.engine, self.service, shard.partition, limit)
+        return shard_transaction(self.engine, self.service, shard.partition, shard.epoch, limit)
+
+    def schedule_checks(self, shard: Shard, checks: Mapping[str, float]) -> None:
+        """Check keys of a shard; each is due in so many seconds."""
+        now = time.monotonic()
+        for key, after in checks.items():
+            shard.schedule_check(key, now + after)

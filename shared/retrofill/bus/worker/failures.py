@@ -1,0 +1,51 @@
+"""What follows when a shard cannot go on: it waits, is given up as fenced, or is lost."""
+
+from __future__ import annotations
+
+import time
+
+import structlog
+
+from retrofill.bus.faults import Poison
+from retrofill.bus.observability import metrics
+from retrofill.bus.worker.context import WorkerContext
+from retrofill.bus.worker.shard import Ownership, Shard
+from retrofill.errors import first_line, kind_and_line
+
+log = structlog.get_logger(__name__)
+MAX_BACKOFF_SECONDS = 5.0
+
+
+class Failures:
+    """The failures of one worker's shards."""
+
+    def __init__(self, context: WorkerContext) -> None:
+        self._context = context
+
+    def fenced(self, shard: Shard, error: Exception) -> None:
+        """Somebody else took the shard: its state is forgotten, and it may be taken again."""
+        metrics.FENCES.labels("shard").inc()
+        log.warning("fenced", shard=shard.partition, epoch=shard.epoch, error=short(error))
+        shard.last_offsets = shard.offsets
+        self.lose(shard, Ownership.FENCED)
+        shard.retry_at = 0.0
+
+    def back_off(self, shard: Shard, error: BaseException, event: str) -> None:
+        """Try the shard again later, after a pause that doubles up to ``MAX_BACKOFF_SECONDS``."""
+        shard.failures += 1
+        shard.trouble = short(error)
+        seconds = min(0.05 * 2 ** min(shard.failures, 10), MAX_BACKOFF_SECONDS)
+        shard.retry_at = time.monotonic() + seconds
+        log.warning(event, shard=shard.partition, seconds=seconds, error=short(error))
+
+    def lose(self, shard: Shard, ownership: Ownership) -> None:
+        """Forget what an owner knows; the shard is ``ownership`` from now on."""
+        self._context.poller.handled(shard.lose(ownership))
+        self._context.poller.release(shard.partition, shard.topics)
+        if not shard.added:
+            self._context.handler.lost(shard.partition)
+
+
+def short(error: BaseException) -> str:
+    """One line of an exception; a poison's own words need no type."""
+    return first_line(error) if isinstance(error, Poison) else kind_and_line(error)

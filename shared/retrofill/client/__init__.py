@@ -1,0 +1,1 @@
+"""What any front end does: ask by an event and await the reply, follow topics, read the state. Prints nothing."""

@@ -1,0 +1,219 @@
+"""What the commands read from Postgres, always inside a read-only transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, Select, case, exists, func, select
+
+from retrofill.domain.callback import CallbackState
+from retrofill.domain.deadline import DeadlineState
+from retrofill.domain.run import RunState
+from retrofill.domain.task_run import TaskState
+from retrofill.store.tables import (
+    backfill,
+    backfill_interval,
+    backfill_request,
+    callback,
+    deadline,
+    pipeline,
+    run,
+    task_run,
+    webhook_off,
+)
+
+Rows = Sequence[RowMapping]
+
+
+def pipelines(conn: Connection) -> Rows:
+    """Pipelines in force, by name."""
+    active = (
+        select(func.count())
+        .where(backfill.c.pipeline_no == pipeline.c.no, backfill.c.ended_at.is_(None))
+        .scalar_subquery()
+    )
+    return _all(
+        conn,
+        select(pipeline.c.name, pipeline.c.definition, pipeline.c.applied_at, active.label("active_backfills"))
+        .where(pipeline.c.removed_at.is_(None))
+        .order_by(pipeline.c.name),
+    )
+
+
+def applied_at(conn: Connection, name: str) -> Any:
+    """When the pipeline was applied last."""
+    return conn.execute(select(pipeline.c.applied_at).where(pipeline.c.name == name)).scalar_one()
+
+
+def backfills(conn: Connection, of_pipeline: str | None, states: Sequence[str], limit: int) -> Rows:
+    """Backfills, the newest first, each with its ended runs counted."""
+    newest = select(backfill).order_by(backfill.c.requested_at.desc(), backfill.c.id).limit(limit)
+    if of_pipeline is not None:
+        newest = newest.where(backfill.c.pipeline == of_pipeline)
+    if states:
+        newest = newest.where(backfill.c.state.in_(states))
+    chosen = newest.subquery()
+    counted = (
+        select(func.count()).where(run.c.backfill_id == chosen.c.id, run.c.finished_at.is_not(None)).scalar_subquery()
+    )
+    # One that ended has seen all its runs end, also those that were purged since.
+    ended = case((chosen.c.ended_at.is_not(None), chosen.c.runs), else_=counted)
+    return _all(conn, select(chosen, ended.label("ended_runs")).order_by(chosen.c.requested_at.desc(), chosen.c.id))
+
+
+def one_backfill(conn: Connection, id: str) -> RowMapping | None:
+    """The backfill's row."""
+    return conn.execute(select(backfill).where(backfill.c.id == id)).mappings().first()
+
+
+def recorded_answer(conn: Connection, id: str) -> dict[str, Any] | None:
+    """What was answered to the request with this id."""
+    return conn.execute(select(backfill_request.c.answer).where(backfill_request.c.id == id)).scalar()
+
+
+def purged(conn: Connection, row: RowMapping) -> bool:
+    """Whether a purge took what it could of this backfill: each one has intervals until then."""
+    mine = exists().where(backfill_interval.c.backfill_id == row["id"])
+    return row["ended_at"] is not None and not conn.execute(select(mine)).scalar_one()
+
+
+def run_times(conn: Connection, id: str) -> RowMapping:
+    """When the first run started, when the last one ended, and how many had to start more than once."""
+    return (
+        conn.execute(
+            select(
+                func.min(run.c.started_at).label("first_started_at"),
+                func.max(run.c.finished_at).label("last_finished_at"),
+                func.count().filter(run.c.attempt > 1).label("runs_started_again"),
+            ).where(run.c.backfill_id == id)
+        )
+        .mappings()
+        .one()
+    )
+
+
+def runs_by_code(conn: Connection, id: str) -> dict[str, int]:
+    """How many runs that started used which archive of code in their latest attempt; "" where it lies."""
+    rows = conn.execute(
+        select(run.c.code_sha256, func.count().label("number"))
+        .where(run.c.backfill_id == id, run.c.attempt > 0)
+        .group_by(run.c.code_sha256)
+    )
+    return {row.code_sha256 or "": row.number for row in rows}
+
+
+def skipped(conn: Connection, id: str) -> dict[str, int]:
+    """Intervals without a run, by reason."""
+    t = backfill_interval
+    rows = conn.execute(
+        select(t.c.reason, func.count().label("number"))
+        .where(t.c.backfill_id == id, t.c.reason.is_not(None))
+        .group_by(t.c.reason)
+    )
+    return {row.reason: row.number for row in rows}
+
+
+def failed_runs(conn: Connection, id: str, limit: int) -> Rows:
+    """Runs that failed for good, in logical-date order."""
+    times = (run.c.interval_start, run.c.interval_end, run.c.finished_at)
+    columns = (run.c.id, *times, run.c.attempt, run.c.code_sha256, run.c.error, run.c.losses)
+    return _all(
+        conn,
+        select(*columns)
+        .where(run.c.backfill_id == id, run.c.state == RunState.FAILED)
+        .order_by(run.c.interval_start)
+        .limit(limit),
+    )
+
+
+def failed_tasks(conn: Connection, runs: Sequence[int]) -> Rows:
+    """The tasks that failed in the last attempt of each of these runs."""
+    columns = (task_run.c.run_id, task_run.c.task, task_run.c.try_number, task_run.c.error)
+    return _all(
+        conn,
+        select(*columns)
+        .join(run, (run.c.id == task_run.c.run_id) & (run.c.attempt == task_run.c.attempt))
+        .where(task_run.c.run_id == func.any(list(runs)), task_run.c.state == TaskState.FAILED)
+        .order_by(task_run.c.run_id, task_run.c.finished_at),
+    )
+
+
+def deadlines(
+    conn: Connection, filters: dict[str, str | None], limit: int, due_within: timedelta | None = None
+) -> Rows:
+    """Deadlines, the latest moment first; with ``due_within`` the armed ones that are due by then, the next first."""
+    found = _deadlines()
+    for column, wanted in filters.items():
+        if wanted is not None:
+            found = found.where(deadline.c[column] == wanted)
+    if due_within is None:
+        return _all(conn, found.order_by(deadline.c.due_at.desc(), deadline.c.id.desc()).limit(limit))
+    soon = found.where(
+        deadline.c.state == DeadlineState.ARMED, deadline.c.due_at <= func.clock_timestamp() + due_within
+    )
+    return _all(conn, soon.order_by(deadline.c.due_at, deadline.c.id).limit(limit))
+
+
+def one_deadline(conn: Connection, id: int) -> RowMapping | None:
+    """A deadline with what became of its callback, or of its digest's."""
+    called = callback.c.deadline_id == func.coalesce(deadline.c.digest_id, deadline.c.id)
+    found = (
+        _deadlines()
+        .add_columns(
+            callback.c.state.label("callback_state"),
+            callback.c.attempts.label("callback_attempts"),
+            callback.c.last_error.label("callback_error"),
+        )
+        .outerjoin(callback, called)
+        .where(deadline.c.id == id)
+    )
+    return conn.execute(found).mappings().first()
+
+
+def _deadlines() -> Select[Any]:
+    """Deadlines with their runs; one of a whole backfill has none."""
+    return select(deadline, run.c.interval_start, run.c.state.label("run_state")).outerjoin(
+        run, run.c.id == deadline.c.run_id
+    )
+
+
+def callbacks(conn: Connection, filters: dict[str, str | None], limit: int) -> Rows:
+    """Callbacks, those of the newest deadlines first."""
+    found = _callbacks()
+    for column, wanted in filters.items():
+        if wanted is not None:
+            found = found.where((deadline if column in _OF_THE_DEADLINE else callback).c[column] == wanted)
+    return _all(conn, found.order_by(callback.c.deadline_id.desc()).limit(limit))
+
+
+def one_callback(conn: Connection, id: int) -> RowMapping | None:
+    """The callback of a deadline; ``switched_off_at``: since when its address takes no calls."""
+    off = (webhook_off.c.url == callback.c.name) & (callback.c.kind == "webhook")
+    found = _callbacks().add_columns(webhook_off.c.since.label("switched_off_at")).outerjoin(webhook_off, off)
+    return conn.execute(found.where(callback.c.deadline_id == id)).mappings().first()
+
+
+def failed_callbacks(conn: Connection, pipeline: str | None) -> list[int]:
+    """Deadlines whose callback failed for good, the oldest first."""
+    failed = select(callback.c.deadline_id).join(deadline, deadline.c.id == callback.c.deadline_id)
+    failed = failed.where(callback.c.state == CallbackState.FAILED).order_by(callback.c.deadline_id)
+    if pipeline is not None:
+        failed = failed.where(deadline.c.pipeline == pipeline)
+    return list(conn.execute(failed).scalars())
+
+
+_OF_THE_DEADLINE = ("alert", "pipeline", "backfill_id", "run_id")
+
+
+def _callbacks() -> Select[Any]:
+    """Callbacks with what their deadlines say; rows of an older version have no pipeline of their own."""
+    own = [column for column in callback.c if column.name not in _OF_THE_DEADLINE]
+    return select(*own, *(deadline.c[name] for name in _OF_THE_DEADLINE)).join_from(
+        callback, deadline, deadline.c.id == callback.c.deadline_id
+    )
+
+
+def _all(conn: Connection, statement: Select[Any]) -> Rows:
+    return conn.execute(statement).mappings().all()

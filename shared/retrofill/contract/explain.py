@@ -1,0 +1,58 @@
+"""What pydantic found wrong, in one line for people; an unknown field is told with the nearest one that is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+SHOWN = 3
+# Comparing takes the square of the length, and no field of ours has a name as long as this.
+MAX_COMPARED = 100
+Step = int | str
+
+
+def explain(error: ValidationError, model: type[BaseModel] | None = None) -> str:
+    """The first few complaints of pydantic: where and what. ``model`` is what was validated."""
+    parts = []
+    complaints = error.errors(include_url=False, include_input=False)
+    fields = complaints[0]["loc"]
+    for complaint in complaints[:SHOWN]:
+        loc = complaint["loc"]
+        if complaint["type"] == "too_short" and fields[: len(loc)] == loc != fields:
+            # Of a list with an item that is wrong, pydantic also says that the item is not there.
+            continue
+        if complaint["type"] == "extra_forbidden" and loc:
+            place, text = loc[:-1], _unknown(model, loc)
+        else:
+            place, text = loc or ("body",), complaint["msg"].removeprefix("Value error, ")
+        parts.append(": ".join(part for part in (".".join(str(step) for step in place), text) if part))
+    return "; ".join(parts)
+
+
+def _unknown(model: type[BaseModel] | None, loc: Sequence[Step]) -> str:
+    name = str(loc[-1])
+    known = list(dict.fromkeys(_fields_at(model, loc[:-1])))
+    nearest = get_close_matches(name, known, 1) if len(name) <= MAX_COMPARED else []
+    hint = f": did you mean {nearest[0]!r}?" if nearest else f"; known fields: {', '.join(known)}" if known else ""
+    return f"unknown field {name[:MAX_COMPARED]!r}{hint}"
+
+
+def _fields_at(model: type[BaseModel] | None, place: Sequence[Step]) -> Iterator[str]:
+    """Names of the fields of the object there, as they are written."""
+    models = [] if model is None else [model]
+    for step in place:
+        fields = [field for each in models for name, field in each.model_fields.items() if step in (name, field.alias)]
+        # What is no field is the place in a list, or which kind of several an object is.
+        models = [inner for field in fields for inner in _models_in(field.annotation)] or models
+    for each in models:
+        yield from (field.alias or name for name, field in each.model_fields.items())
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _models_in(inner)

@@ -1,0 +1,42 @@
+"""Messages on ``pipelines`` and ``pipeline-events``."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from retrofill.contract.base import Message
+from retrofill.contract.fields import Explanation, PipelineName
+from retrofill.domain.pipeline import PipelineDefinition
+
+
+class PipelineApplied(Message):
+    """The whole definition of a pipeline; later ones replace it for later backfills."""
+
+    of_users: ClassVar[bool] = True
+    type: Literal["PipelineApplied"] = "PipelineApplied"
+    pipeline: PipelineDefinition = Field(description="The definition; its name is the key")
+
+
+class PipelineAccepted(Message):
+    """The definition is in force."""
+
+    type: Literal["PipelineAccepted"] = "PipelineAccepted"
+    pipeline: PipelineName
+    changed: bool = Field(description="Whether it differs from what was in force before")
+
+
+class PipelineRejected(Message):
+    """The definition cannot be used."""
+
+    type: Literal["PipelineRejected"] = "PipelineRejected"
+    pipeline: PipelineName
+    message: Explanation
+
+
+class PipelineRemoved(Message):
+    """A null value removed the pipeline: new backfills of it are refused, the present ones end."""
+
+    type: Literal["PipelineRemoved"] = "PipelineRemoved"
+    pipeline: PipelineName

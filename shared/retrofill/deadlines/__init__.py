@@ -1,0 +1,1 @@
+"""Arming deadlines: their rows, and the hint to the watcher."""

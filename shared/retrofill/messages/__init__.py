@@ -1,6 +1,0 @@
-"""Every message of every topic as a pydantic model; the JSON Schemas are made from here."""
-
-from retrofill.messages import backfills, deadlines, pipelines, runs
-from retrofill.messages.base import Message, Undecodable, decode
-
-__all__ = ["Message", "Undecodable", "backfills", "deadlines", "decode", "pipelines", "runs"]

@@ -1,0 +1,164 @@
+"""The user's code in a warm process: imported once, and again when it is another, or it or what it imports has changed.
+
+Code from the code store is imported from the folder that it was unpacked into; before code of another hash is imported, all
+of the former is forgotten, so that modules with the same names do not mix.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+from retrofill.domain.allowed import is_inside
+from retrofill.domain.pipeline import CodeLocation
+from retrofill.pipeline import Pipeline
+from retrofill.user_code.loading import PipelineFileError, import_file
+from retrofill.user_code.places import is_users
+
+# Module name → its file and the digest of that.
+Files = dict[str, tuple[str, str]]
+# From the hash of an archive to the folder with its content.
+Unpacked = Callable[[str], Path]
+
+
+class CodeMoved(Exception):
+    """The pipeline is no longer where the applied definition says."""
+
+
+class Code:
+    """The user's modules of this process. A change in any of their files, or other code, has all of them imported afresh."""
+
+    def __init__(self, unpacked: Unpacked) -> None:
+        self._unpacked = unpacked
+        self._modules: dict[str, ModuleType] = {}
+        self._files: Files = {}
+        # Of the modules that are imported now: the archive, and the folders that were added to the path for them.
+        self._sha256: str | None = None
+        self._folders: set[str] = set()
+        self._before = frozenset(sys.modules)
+        # Bytecode is trusted by its second and size: an edit within a second would be missed.
+        sys.dont_write_bytecode = True
+
+    def pipeline(self, location: CodeLocation) -> Pipeline:
+        """The pipeline at a place. Raises what the user's code raises, ``CodeMoved`` or ``CodeUnavailable``."""
+        found = getattr(self._module(location), location.attribute, None)
+        if not isinstance(found, Pipeline):
+            where = location.file or location.module
+            raise CodeMoved(f"{where} has no pipeline {location.attribute!r} any more: apply it again")
+        return found
+
+    def script(self, location: CodeLocation, script: str) -> str:
+        """Where a script of a task is: in the code's archive, or for one that is not of the archived folder where it lies.
+
+        Raises ``CodeUnavailable``, or ``CodeMoved`` for one of that folder that is not in the archive.
+        """
+        inside = None if location.sha256 is None else self._inside(location, script)
+        if inside is None:
+            return script
+        if not inside.is_file():
+            # What lies at the place instead was not shipped: it may be anybody's.
+            raise CodeMoved(f"{script} is not in the archive of the pipeline's code: apply it again")
+        return str(inside)
+
+    def _inside(self, location: CodeLocation, file: str) -> Path | None:
+        """The file in the unpacked archive; ``None`` where it is not of the archived folder."""
+        assert location.sha256 is not None and location.root is not None
+        if not is_inside(file, location.root):
+            return None
+        return self._unpacked(location.sha256) / Path(file).relative_to(location.root)
+
+    def _module(self, location: CodeLocation) -> ModuleType:
+        if location.sha256 != self._sha256 or any(_digest(path) != digest for path, digest in self._files.values()):
+            self._forget()
+        place = location.file or location.module or ""
+        if place not in self._modules:
+            self._modules[place] = self._import(location)
+        return self._modules[place]
+
+    def _import(self, location: CodeLocation) -> ModuleType:
+        path = list(sys.path)
+        before = set(sys.modules)
+        file: Path | None = None if location.file is None else Path(location.file)
+        folder: str | None = None
+        try:
+            if location.sha256 is not None:
+                folder = str(self._unpacked(location.sha256))
+                self._sha256 = location.sha256
+                if folder not in sys.path:
+                    sys.path.insert(0, folder)
+                file = None if file is None else self._inside(location, str(file))
+            return _import(location, file, folder)
+        except PipelineFileError as e:
+            # The run's report tells the error itself, with its traceback.
+            raise e.__cause__ or e from None
+        finally:
+            self._folders |= set(sys.path) - set(path)
+            # Also after a failure: half of it may be there, and is as changeable as the rest.
+            self._files |= _files((set(sys.modules) - before) | {"" if file is None else file.stem})
+            _ship(self._files)
+
+    def _forget(self) -> None:
+        for name, module in list(sys.modules.items()):
+            if name in self._files or (name not in self._before and self._is_imported_code(name, module)):
+                sys.modules.pop(name, None)
+        sys.path[:] = [folder for folder in sys.path if folder not in self._folders]
+        self._files, self._modules, self._folders, self._sha256 = {}, {}, set(), None
+
+    def _is_imported_code(self, name: str, module: ModuleType) -> bool:
+        """Whether it is the user's though importing the code did not import it: a task did, when it ran."""
+        tops = {known.partition(".")[0] for known in self._files}
+        file = getattr(module, "__file__", None)
+        # A package without a file of its own is where its parts are.
+        places = [file] if file else [str(place) for place in getattr(module, "__path__", None) or ()]
+        return any(
+            is_users(place) and ((file and name.partition(".")[0] in tops) or self._is_in_folders(place))
+            for place in places
+        )
+
+    def _is_in_folders(self, place: str) -> bool:
+        return any(place.startswith(f"{folder}/") for folder in self._folders)
+
+
+def _import(location: CodeLocation, file: Path | None, folder: str | None) -> ModuleType:
+    """The module, from ``folder`` where its code is an archive."""
+    importlib.invalidate_caches()
+    if file is not None:
+        return import_file(file)
+    if location.module is None:
+        raise CodeMoved(f"{location.file} is not in {location.root}: apply it again")
+    if location.sha256 is None and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    module = importlib.import_module(location.module)
+    places = [module.__file__] if module.__file__ else [str(place) for place in module.__path__]
+    if folder is not None and not any(place.startswith(f"{folder}/") for place in places):
+        raise CodeMoved(f"the driver has a module {location.module} of its own, in {places[0]}: rename the pipeline's")
+    return module
+
+
+def _files(names: set[str]) -> Files:
+    """Those of the modules that are files of the user."""
+    found = {}
+    for name in names & set(sys.modules):
+        path = getattr(sys.modules[name], "__file__", None)
+        if path and is_users(path) and (digest := _digest(path)):
+            found[name] = (path, digest)
+    return found
+
+
+def _digest(path: str) -> str | None:
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError:
+        return None
+
+
+def _ship(files: Files) -> None:
+    """Have functions of the user's modules travel to Spark's workers by value: the modules are not there."""
+    from pyspark import cloudpickle
+
+    for name in files.keys() & sys.modules.keys():
+        cloudpickle.register_pickle_by_value(sys.modules[name])

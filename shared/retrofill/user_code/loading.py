@@ -1,0 +1,107 @@
+"""Reading pipelines out of the user's Python, a file or a module; what is wrong with it is one line with its place."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+
+from pydantic import ValidationError
+
+from retrofill.contract.explain import explain
+from retrofill.domain.pipeline import CodeLocation
+from retrofill.pipeline import Pipeline
+
+
+class PipelineFileError(Exception):
+    """The file or module cannot be read as pipelines; the message is one line: place, kind of error, reason."""
+
+
+def load_pipelines(source: str | Path) -> list[tuple[Pipeline, CodeLocation]]:
+    """Import a file or module and find its pipelines, in their order. Raises ``PipelineFileError``."""
+    if is_path(source):
+        path = Path(source).absolute()
+        return _found(import_file(path), file=str(path))
+    return _found(_import_named(str(source)), name=str(source))
+
+
+def is_path(source: str | Path) -> bool:
+    """Whether it names a file, and not a module."""
+    return isinstance(source, Path) or source.endswith(".py") or "/" in source or Path(source).is_file()
+
+
+def import_file(path: Path) -> ModuleType:
+    """Import a file afresh as a module named after it. Its folder is importable from then on, as for a script."""
+    if not path.is_file():
+        raise PipelineFileError(f"{path}: there is no such file")
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    name = module_name(path)
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None:
+        raise PipelineFileError(f"{path}: this is no Python file (*.py)")
+    module = importlib.util.module_from_spec(spec)
+    # Known while it runs, as every import is: dataclasses and pickled functions look their module up.
+    sys.modules[name] = module
+    try:
+        # Compiled from what is there now: bytecode kept from before is trusted by its second and size only.
+        exec(compile(path.read_bytes(), str(path), "exec"), vars(module))
+    except (Exception, SystemExit) as e:
+        sys.modules.pop(name, None)
+        raise PipelineFileError(one_line(e, path)) from e
+    return module
+
+
+def module_name(path: Path) -> str:
+    """The file's own name, except where that would hide another module that is imported already."""
+    known = sys.modules.get(path.stem)
+    if known is None or getattr(known, "__file__", None) == str(path):
+        return path.stem
+    return f"retrofill_user_{path.stem}"
+
+
+def one_line(error: BaseException, path: Path | None = None) -> str:
+    """Where (the innermost line of the user's file), what kind and why, on one line."""
+    # The first line of pydantic's text only counts the mistakes.
+    text = explain(error) if isinstance(error, ValidationError) else str(error)
+    first = (text.strip() or "no message").splitlines()[0]
+    what = f"{type(error).__name__}: {first}"
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{Path(error.filename).name}:{error.lineno}: {type(error).__name__}: {error.msg}"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _users(frame.filename, path)]
+    if frames:
+        return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}: {what}"
+    return f"{path.name}: {what}" if path else what
+
+
+def _users(filename: str, path: Path | None) -> bool:
+    if path is not None:
+        return filename == str(path)
+    return not filename.startswith("<") and "importlib" not in filename and filename != __file__
+
+
+def _import_named(name: str) -> ModuleType:
+    # As with `python -m`: what is in the working folder is importable.
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as e:
+        found = one_line(e)
+        raise PipelineFileError(found if ".py:" in found else f"{name}: {found}") from e
+
+
+def _found(
+    module: ModuleType, *, file: str | None = None, name: str | None = None
+) -> list[tuple[Pipeline, CodeLocation]]:
+    found: dict[int, tuple[Pipeline, CodeLocation]] = {}
+    for attribute, value in vars(module).items():
+        if isinstance(value, Pipeline):
+            # One that has two names there counts once, under the first.
+            found.setdefault(id(value), (value, CodeLocation(file=file, module=name, attribute=attribute)))
+    if not found:
+        raise PipelineFileError(f"{file or name}: there is no Pipeline at its top level")
+    return list(found.values())

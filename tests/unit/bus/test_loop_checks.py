@@ -1,0 +1,98 @@
+"""Checks that share a transaction: a refused group is checked again key by key, and no key is lost."""
+
+import time
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+
+from retrofill.bus.faults import Conflict, Fenced, Poison
+from retrofill.bus.handler import QuietHandler
+from retrofill.bus.worker.checks import Checks
+from retrofill.bus.worker.context import WorkerContext
+from retrofill.bus.worker.failures import Failures
+from retrofill.bus.worker.shard import Ownership
+from retrofill.contract.topics import WATCHER
+
+
+class InOneGroup(QuietHandler):
+    """Checks all keys together; ``failing`` says what checking some raises, if anything."""
+
+    def __init__(self, failing):
+        self.failing = failing
+        self.seen = []
+
+    def group(self, keys):
+        return [keys]
+
+    def check(self, tx, keys):
+        self.seen.append(list(keys))
+        if (error := self.failing(list(keys))) is not None:
+            raise error
+
+
+class Played:
+    """The checks of a shard without Postgres."""
+
+    def __init__(self, failing):
+        settings = SimpleNamespace(batch_messages=10, max_message_bytes=1000)
+        self.handler = InOneGroup(failing)
+        poller = SimpleNamespace(handled=lambda records: None, release=lambda *_: None)
+        context = WorkerContext(settings, WATCHER, "i", None, poller, self.handler, None, 4)
+        context.transaction = lambda shard: nullcontext(SimpleNamespace(checks={}))
+        self.checks = Checks(context, Failures(context))
+        self.shard = context.shards[0]
+        self.shard.begin({}, epoch=1)
+        self.shard.ownership = Ownership.OWNED
+        for key in "abcd":
+            self.shard.schedule_check(key, 0.0)
+
+
+def test_what_lands_is_checked_once_and_together():
+    played = Played(lambda keys: None)
+    played.checks.run(played.shard)
+    assert played.handler.seen == [["a", "b", "c", "d"]]
+    assert played.shard.checks == {}
+
+
+@pytest.mark.parametrize("error", [Conflict("x"), Poison("x"), KeyError("x")])
+@pytest.mark.parametrize("bad", "abcd")
+def test_a_refused_key_holds_up_no_other(bad, error):
+    played = Played(lambda keys: error if bad in keys else None)
+    for _ in range(4):
+        played.checks.run(played.shard)
+    alone = [keys[0] for keys in played.handler.seen if len(keys) == 1]
+    assert {"a", "b", "c", "d"} - set(bad) <= set(alone) | {
+        k for keys in played.handler.seen for k in keys if bad not in keys
+    }
+    assert list(played.shard.checks) == [bad]
+
+
+def test_where_the_database_is_down_all_wait_and_none_is_lost():
+    played = Played(lambda keys: OSError("down"))
+    played.checks.run(played.shard)
+    assert played.handler.seen == [["a", "b", "c", "d"]]
+    assert set(played.shard.checks) == set("abcd")
+    assert played.shard.retry_at > 0
+
+
+def test_a_fence_ends_the_work():
+    played = Played(lambda keys: Fenced("x"))
+    played.checks.run(played.shard)
+    assert played.handler.seen == [["a", "b", "c", "d"]]
+    assert played.shard.ownership is Ownership.FENCED
+
+
+def test_a_check_that_conflicts_again_and_again_is_run_less_and_less_often():
+    played = Played(lambda keys: Conflict("x") if "a" in keys else None)
+    pauses = []
+    for _ in range(6):
+        played.shard.checks["a"] = 0.0
+        played.checks.run(played.shard)
+        pauses.append(played.shard.checks["a"] - time.monotonic())
+    assert pauses == sorted(pauses)
+    assert pauses[-1] > 10 * pauses[0]
+    played.handler.failing = lambda keys: None
+    played.shard.checks["a"] = 0.0
+    played.checks.run(played.shard)
+    assert played.shard.conflicting_checks == {}

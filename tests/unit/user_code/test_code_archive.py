@@ -1,0 +1,160 @@
+"""The archive of a pipeline's code: the same bytes for the same files, and what goes in."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from tests.support.installation import daily
+
+from retrofill.domain.pipeline import CodeLocation, PipelineDefinition, SubmitScript, TaskDefinition
+from retrofill.user_code.archive import DATA_MAX_BYTES, Archive, CannotArchive, archive_of, build, files_of
+
+MUCH = 10**9
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A pipeline's folder with all kinds of neighbours."""
+    texts = {
+        "flow.py": "import helper",
+        "helper.py": "",
+        "rules.sql": "SELECT 1",
+        "picture.png": "no data of ours",
+        "large.csv": "x" * (DATA_MAX_BYTES + 1),
+        ".env": "SECRET=1",
+        "package/__init__.py": "",
+        "package/inner/deep.py": "",
+        "package/inner/deep.json": "{}",
+        "package/__pycache__/x.py": "",
+        "package/old.pyc": "",
+        "package/data/only.csv": "1",
+        "other/script.py": "",
+        ".hidden/__init__.py": "",
+        "venv/__init__.py": "",
+        "venv/pyvenv.cfg": "",
+    }
+    for name, text in texts.items():
+        path = tmp_path / "flows" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path / "flows"
+
+
+def definition(folder: Path, *tasks: TaskDefinition, **code: str) -> PipelineDefinition:
+    location = CodeLocation(**(code or {"file": str(folder / "flow.py")}), attribute="p")
+    return daily().model_copy(update={"code": location, "tasks": tasks})
+
+
+def names(folder: Path, *include: Path) -> list[str]:
+    return sorted(files_of(folder, [definition(folder)], include))
+
+
+OWN = ["flow.py", "helper.py", "package/__init__.py", "package/inner/deep.json", "package/inner/deep.py", "rules.sql"]
+
+
+def test_of_a_file_its_folder_with_packages_and_small_data(folder: Path) -> None:
+    assert names(folder) == OWN
+
+
+def test_a_script_of_a_task_goes_along_where_it_is_inside(folder: Path) -> None:
+    def script(path: Path) -> TaskDefinition:
+        return TaskDefinition(name=path.stem, kind="submit", submit=SubmitScript(script=str(path)))
+
+    (folder.parent / "elsewhere.py").write_text("")
+    tasks = (script(folder / "other/script.py"), script(folder.parent / "elsewhere.py"))
+    assert sorted(files_of(folder, [definition(folder, *tasks)])) == sorted([*OWN, "other/script.py"])
+
+
+def test_what_was_imported_goes_along_in_a_package_or_not(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(folder))
+    __import__("other.script")
+    try:
+        assert names(folder) == sorted([*OWN, "other/script.py"])
+    finally:
+        del sys.modules["other.script"], sys.modules["other"]
+
+
+def test_of_a_module_its_package_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(folder))
+    __import__("package.inner.deep")
+    try:
+        made = archive_of([definition(folder, module="package.inner.deep")], [], MUCH)
+    finally:
+        for name in ("package.inner.deep", "package.inner", "package"):
+            del sys.modules[name]
+    assert made is not None
+    root, archive = made
+    assert root == folder
+    assert zipfile.ZipFile(io.BytesIO(archive.content)).namelist() == [
+        "package/__init__.py",
+        "package/inner/deep.json",
+        "package/inner/deep.py",
+    ]
+
+
+def test_a_module_of_an_installed_package_is_not_shipped(folder: Path) -> None:
+    assert archive_of([definition(folder, module="pytest")], [], MUCH) is None
+
+
+def test_included_files_and_folders(folder: Path) -> None:
+    aside = folder.parent / "common"
+    (aside / "deep").mkdir(parents=True)
+    (aside / "deep" / "table.bin").write_bytes(b"\0")
+    more = names(folder, aside, folder / "picture.png", folder / "package/data")
+    assert sorted(set(more) - set(OWN)) == ["common/deep/table.bin", "package/data/only.csv", "picture.png"]
+
+
+def test_two_included_under_one_name(folder: Path) -> None:
+    (folder.parent / "helper.py").write_text("")
+    with pytest.raises(CannotArchive, match=r"there is another helper\.py in the archive"):
+        names(folder, folder.parent / "helper.py")
+    assert names(folder, folder / "helper.py") == OWN
+
+
+def test_an_included_one_that_is_not_there(folder: Path) -> None:
+    with pytest.raises(CannotArchive, match=r"--include .*nothing: there is no such file or folder"):
+        names(folder, folder / "nothing")
+
+
+def built(folder: Path, **more: Path) -> Archive:
+    return build({name: folder / name for name in OWN} | more, MUCH)
+
+
+def test_the_same_files_make_the_same_bytes(folder: Path) -> None:
+    first = built(folder)
+    for n, name in enumerate(reversed(OWN)):
+        content = (folder / name).read_bytes()
+        (folder / name).unlink()
+        (folder / name).write_bytes(content)
+        os.utime(folder / name, (10_000 * n, 10_000 * n))
+        (folder / name).chmod(0o700 if n % 2 else 0o644)
+    again = build({name: folder / name for name in reversed(OWN)}, MUCH)
+    assert again.content == first.content
+    # For ever: what was applied by one release has the same name under the next.
+    assert first.sha256 == "02c4c0107f00df992c1fae963e298a2044e01ae0c4a543a9dc2463840c9fc13d"
+
+
+def test_another_content_or_name_is_another_archive(folder: Path) -> None:
+    first = built(folder)
+    assert built(folder, **{"copy.py": folder / "helper.py"}).sha256 != first.sha256
+    (folder / "helper.py").write_text(" ")
+    assert built(folder).sha256 != first.sha256
+
+
+def test_too_much_names_the_largest(folder: Path) -> None:
+    (folder / "helper.py").write_text("#" * 1000)
+    with pytest.raises(CannotArchive) as fields:
+        build({name: folder / name for name in OWN}, 1000)
+    assert str(fields.value).startswith("the code has 1,023 bytes, more than RETROFILL_CODE_MAX_BYTES (1,000); ")
+    assert "the largest file is helper.py (1,000)" in str(fields.value)
+    assert "\n" not in str(fields.value)
+
+
+def test_a_file_that_is_gone_meanwhile(folder: Path) -> None:
+    with pytest.raises(CannotArchive, match=r"gone\.py cannot be read: No such file or directory"):
+        built(folder, gone=folder / "gone.py")

@@ -1,0 +1,142 @@
+"""The code store and what drivers unpack from it: whole or not at all, and never other code than was named."""
+
+from __future__ import annotations
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+
+import pytest
+
+from retrofill.settings import Settings
+from retrofill.user_code.archive import Archive, build
+from retrofill.user_code.store import CodeStore, CodeStoreFails, CodeUnavailable
+from retrofill.user_code.unpacked import LEFT_BEHIND_SECONDS, unpacked
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Archive:
+    (tmp_path / "flow.py").write_text("ONE = 1\n")
+    return build({"flow.py": tmp_path / "flow.py", "package/inner.py": tmp_path / "flow.py"}, 1000)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(home=tmp_path / "home", code_store=tmp_path / "store")
+
+
+@pytest.fixture
+def store(settings: Settings) -> CodeStore:
+    assert settings.code_store is not None
+    return CodeStore(settings.code_store)
+
+
+def test_what_is_put_is_got(store: CodeStore, archive: Archive) -> None:
+    for _ in range(2):
+        store.put(archive)
+        assert store.get(archive.sha256) == archive.content
+    assert [path.name for path in store.path("x").parent.iterdir()] == [f"{archive.sha256}.zip"]
+
+
+def test_a_damaged_archive_is_refused_and_put_again(store: CodeStore, archive: Archive) -> None:
+    store.put(archive)
+    store.path(archive.sha256).write_bytes(archive.content[:-1])
+    with pytest.raises(CodeUnavailable) as fields:
+        store.get(archive.sha256)
+    assert str(fields.value).startswith(f"{store.path(archive.sha256)} has the hash ")
+    assert "apply the same code again" in str(fields.value)
+    store.put(archive)
+    assert store.get(archive.sha256) == archive.content
+
+
+def test_a_missing_archive_is_named(store: CodeStore) -> None:
+    with pytest.raises(CodeUnavailable) as fields:
+        store.get("0" * 64)
+    assert str(fields.value).startswith(f"{store.path('0' * 64)} cannot be read: No such file or directory: restore ")
+
+
+def test_a_store_that_cannot_be_written(archive: Archive, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CodeStoreFails, match=r"the code store .*/file/store cannot be written: Not a directory: set "):
+        CodeStore(tmp_path / "file" / "store").put(archive)
+
+
+def test_unpacked_once(settings: Settings, store: CodeStore, archive: Archive) -> None:
+    store.put(archive)
+    folder = unpacked(settings, archive.sha256)
+    assert folder == (settings.home / "code-cache" / archive.sha256).absolute()
+    assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*.py")) == ["flow.py", "package/inner.py"]
+    assert (folder / "flow.py").stat().st_mode & 0o222 == 0
+    store.path(archive.sha256).unlink()
+    assert unpacked(settings, archive.sha256) == folder
+
+
+def test_drivers_that_unpack_at_once_get_the_same(settings: Settings, store: CodeStore, archive: Archive) -> None:
+    store.put(archive)
+    there = Barrier(8)
+
+    def unpack(_: int) -> Path:
+        there.wait()
+        return unpacked(settings, archive.sha256)
+
+    with ThreadPoolExecutor(8) as threads:
+        folders = set(threads.map(unpack, range(8)))
+    assert len(folders) == 1
+    assert [path.name for path in (settings.home / "code-cache").iterdir()] == [archive.sha256]
+
+
+def test_one_that_is_faster_wins(
+    settings: Settings, store: CodeStore, archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other driver's folder appears between this one's look and its rename."""
+    store.put(archive)
+    rename = Path.rename
+
+    def late(self: Path, target: Any) -> Path:
+        monkeypatch.setattr(Path, "rename", rename)
+        other = unpacked(settings, archive.sha256)
+        (other / "first").touch()
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", late)
+    folder = unpacked(settings, archive.sha256)
+    assert (folder / "first").exists()
+    assert [path.name for path in folder.parent.iterdir()] == [archive.sha256]
+
+
+def test_what_a_killed_driver_left_does_no_harm_and_goes_in_time(
+    settings: Settings, store: CodeStore, archive: Archive
+) -> None:
+    store.put(archive)
+    cache = settings.home / "code-cache"
+    for name in ("old", "new"):
+        (cache / f".{archive.sha256}.{name}").mkdir(parents=True)
+        (cache / f".{archive.sha256}.{name}" / "flow.py").write_text("half")
+    before = time.time() - LEFT_BEHIND_SECONDS - 10
+    os.utime(cache / f".{archive.sha256}.old", (before, before))
+    assert (unpacked(settings, archive.sha256) / "flow.py").read_text() == "ONE = 1\n"
+    assert {path.name for path in cache.iterdir()} == {archive.sha256, f".{archive.sha256}.new"}
+
+
+def test_what_is_no_archive_is_told(settings: Settings, store: CodeStore) -> None:
+    text = Archive(b"no zip", 0, 0)
+    store.put(text)
+    with pytest.raises(CodeUnavailable, match=r"cannot be unpacked into .*: File is not a zip file: see that "):
+        unpacked(settings, text.sha256)
+    assert list((settings.home / "code-cache").iterdir()) == []
+
+
+def test_a_cache_that_cannot_be_written(settings: Settings, store: CodeStore, archive: Archive, tmp_path: Path) -> None:
+    store.put(archive)
+    (tmp_path / "file").write_text("")
+    beside = settings.model_copy(update={"code_cache": tmp_path / "file" / "cache"})
+    with pytest.raises(CodeUnavailable, match=r"cannot be unpacked into .*Not a directory.*RETROFILL_CODE_CACHE"):
+        unpacked(beside, archive.sha256)
+
+
+def test_drivers_without_a_store_say_so(tmp_path: Path) -> None:
+    with pytest.raises(CodeUnavailable, match=r"RETROFILL_CODE_STORE is not set where its driver runs"):
+        unpacked(Settings(home=tmp_path), "0" * 64)

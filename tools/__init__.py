@@ -1,0 +1,1 @@
+"""Generators: JSON Schemas, AsyncAPI and the reference pages, from the code."""

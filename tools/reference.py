@@ -1,0 +1,178 @@
+"""The reference page of all topics and messages, rendered from the JSON Schemas."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+
+from retrofill.contract import headers
+from retrofill.contract.base import REGISTRY
+from retrofill.contract.headers import Document
+from retrofill.contract.topics import COMPACTED, Topic
+from retrofill.contract.topics_of import TRAFFIC
+from retrofill.settings import Settings
+from tools.asyncapi import readers_of, summary_of, writers_of
+from tools.examples import example_of
+
+HEAD = """# Messages
+
+<!-- Generated from the models by `python -m tools.schemas --docs docs/messages.md schemas`: not to be edited. -->
+
+All topics and all messages on them. The same as files for programs: [JSON Schemas](../schemas) and
+[AsyncAPI](../schemas/asyncapi.yaml). Topics are named with the default prefix, the setting `RETROFILL_TOPIC_PREFIX`.
+
+- A value is UTF-8 JSON, one object. `type` says which message it is, or else the header `ce_type`.
+- In what you write by hand (requests, commands, definitions, replays) an unknown field is refused, with the nearest known
+  name. In all other messages unknown fields are ignored: be as tolerant when you read them.
+- Later releases may add fields and message types, and values to what events say. What is there stays, and what you may send
+  stays good. A change that breaks readers has another `version`.
+- A service puts a message whose version is newer than it knows, or whose type it does not know, into the
+  [dead letters](bad-input.md), which say so.
+- Moments have a UTC offset (RFC 3339). Every message may have `version` (default 1) and `in_reply_to`, the `ce_id` of the
+  message that it answers; the tables leave these and `type` out.
+- Messages with the same key are on the same partition, chosen as Kafka's Java clients do (murmur2). All topics have the same
+  number of partitions, the setting `RETROFILL_PARTITIONS`.
+- Read events with `isolation.level=read_committed`: each is there once, and per key in order.
+"""
+# Of every message: told once, in the head.
+COMMON = ("type", "version", "in_reply_to")
+
+Schemas = Mapping[str, Document]
+
+
+def page(schemas: Schemas) -> str:
+    """The page, as Markdown. ``schemas`` are those of all types, by name."""
+    parts = [HEAD, _topics(), _headers()]
+    for topic in Topic:
+        parts.append(_topic(topic))
+        parts += [_message(model.__name__, schemas[model.__name__]) for model in TRAFFIC[topic].types]
+    parts += ["## Types inside of messages\n", *(_type(name, schema) for name, schema in inner_types(schemas))]
+    return "\n".join(parts)
+
+
+def inner_types(schemas: Schemas) -> list[tuple[str, Document]]:
+    """The types that messages are made of, by name."""
+    found = {name: inner for schema in schemas.values() for name, inner in schema.get("$defs", {}).items()}
+    return sorted(found.items())
+
+
+def address(topic: Topic) -> str:
+    """A topic's name with the default prefix."""
+    return f"{Settings.model_fields['topic_prefix'].default}{topic}"
+
+
+def _topics() -> str:
+    rows = [
+        [
+            f"[`{topic}`](#{address(topic).replace('.', '')})",
+            traffic.key,
+            ", ".join(writers_of(traffic)),
+            ", ".join(readers_of(topic)),
+        ]
+        for topic, traffic in TRAFFIC.items()
+    ]
+    return "## Topics\n\n" + _table(["topic", "key", "written by", "read by"], rows)
+
+
+def _headers() -> str:
+    own = [[f"`{name}`", _cell(about["description"])] for name, about in headers.CLOUD_EVENT["properties"].items()]
+    dead = [[f"`{name}`", _cell(about["description"])] for name, about in headers.DEAD_LETTER["properties"].items()]
+    return (
+        "## Headers\n\nCloudEvents in binary mode. Every message of a service has all but `traceparent`; yours needs none.\n\n"
+        + _table(["header", "what it says"], own)
+        + "\nA dead letter has the headers of the original message and these:\n\n"
+        + _table(["header", "what it says"], dead)
+    )
+
+
+def _topic(topic: Topic) -> str:
+    compacted = " Compacted." if topic in COMPACTED else ""
+    traffic = TRAFFIC[topic]
+    written, read = ", ".join(writers_of(traffic)), ", ".join(readers_of(topic))
+    return (
+        f"## {address(topic)}\n\n{traffic.about}{compacted}\n\n"
+        f"Key: {traffic.key}. Written by {written}. Read by {read}.\n"
+    )
+
+
+def _message(name: str, schema: Document) -> str:
+    fields = [row for row in _fields(schema) if row[0].strip("`") not in COMMON]
+    more = "\n".join(_paragraphs(schema)[1:])
+    return (
+        f"### {name}\n\n{summary_of(REGISTRY[name])}\n\n"
+        + (f"{more}\n\n" if more else "")
+        + (_field_table(fields) if fields else "No further fields.\n")
+        + f"\n```json\n{json.dumps(example_of(name), indent=2, ensure_ascii=False)}\n```\n"
+    )
+
+
+def _type(name: str, schema: Document) -> str:
+    said = f"### {name}\n\n" + "\n\n".join(_paragraphs(schema)) + "\n"
+    if "enum" in schema:
+        return said + "\nOne of " + ", ".join(f"`{value}`" for value in schema["enum"]) + ".\n"
+    fields = _fields(schema)
+    return f"{said}\n{_field_table(fields)}" if fields else said
+
+
+def _paragraphs(schema: Document) -> list[str]:
+    return [" ".join(each.split()).replace("``", "`") for each in schema["description"].split("\n\n")]
+
+
+def _field_table(rows: list[list[str]]) -> str:
+    return _table(["field", "type", "required", "description"], rows)
+
+
+def _fields(schema: Document) -> list[list[str]]:
+    required = schema.get("required", [])
+    return [
+        [f"`{name}`", _type_of(field), "yes" if name in required else _default(field), _cell(field["description"])]
+        for name, field in schema.get("properties", {}).items()
+    ]
+
+
+def _default(field: Document) -> str:
+    default = field.get("default")
+    return "" if default in (None, [], {}) else f"default `{json.dumps(default)}`"
+
+
+def _type_of(schema: Document) -> str:
+    """A schema in a few words."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    for chosen in ("anyOf", "oneOf"):
+        if chosen in schema:
+            return " or ".join(_type_of(each) for each in schema[chosen] if each.get("type") != "null")
+    if "const" in schema:
+        return f"`{schema['const']}`"
+    if "enum" in schema:
+        return ", ".join(f"`{value}`" for value in schema["enum"])
+    return " ".join([_plain(schema), *_limits(schema)])
+
+
+def _plain(schema: Document) -> str:
+    match schema:
+        case {"type": "array"}:
+            return f"list of {_type_of(schema['items'])}"
+        case {"type": "object", "additionalProperties": dict() as values}:
+            return f"object of {_type_of(values)}"
+        case {"format": str() as kind}:
+            return kind
+        case _:
+            return str(schema.get("type", "any JSON"))
+
+
+def _limits(schema: Document) -> Iterator[str]:
+    words = {"minimum": "≥ {:,}", "maximum": "≤ {:,}", "minLength": "≥ {} characters", "maxLength": "≤ {:,} characters"}
+    for keyword, text in words.items():
+        if keyword in schema:
+            yield text.format(schema[keyword])
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
