@@ -11,7 +11,7 @@ ROUNDS ?= 1
 MARKDOWN ?=
 PROFILE ?=
 # Each has servers of its own, and waits for most of the time.
-WORKERS ?= 3
+WORKERS ?= 2
 PARALLEL = $(if $(filter-out 1,$(WORKERS)),-n $(WORKERS) --dist loadfile --no-loadscope-reorder)
 export RETROFILL_HOME ?= $(CURDIR)/.retrofill
 

@@ -1,1 +1,1 @@
-"""What is measured, against what."""
+"""Benchmarks, each with its peers."""

@@ -1,4 +1,7 @@
-"""``python -m benchmarks [NAME …]``: run the named benchmarks, or all (``make bench ONLY=NAME``), and write the results."""
+"""``python -m benchmarks [NAME …]``: runs the named benchmarks, or all, and writes the results.
+
+``make bench ONLY=NAME`` does the same.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from importlib import import_module
 from benchmarks.core import Benchmark, Figure
 from benchmarks.report import OWN
 
-# The last two fill tables with millions of rows first.
+# The last two first fill tables with millions of rows.
 NAMES = (
     "accept",
     "start",
@@ -27,12 +30,12 @@ NAMES = (
 
 
 def main(names: list[str]) -> int:
-    """Run what is named; each result is written once it is there."""
+    """Run the named benchmarks; each result is written as soon as it is available."""
     unknown = [name for name in names if name not in NAMES]
     if unknown:
         sys.stderr.write(f"there is no benchmark {unknown[0]!r}; there are: {', '.join(NAMES)}\n")
         return 2
-    # Ended from outside, too, it takes its servers with it.
+    # On SIGTERM, exit normally so that the servers are stopped too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     for name in names or NAMES:
         benchmark: Benchmark = import_module(f"benchmarks.{name}").BENCHMARK
@@ -51,7 +54,7 @@ def _line(each: Figure) -> str:
 
 
 def _say(line: str) -> None:
-    print(line, flush=True)  # noqa: T201 - for whoever waits
+    print(line, flush=True)  # noqa: T201 - progress output
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""From a request to its ``BackfillPlanned``, beside one bare insert of the same rows and a bare Kafka transaction."""
+"""Time from a request to its ``BackfillPlanned``.
+
+Compared with a bare insert of the same rows and a bare Kafka transaction.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +24,20 @@ from retrofill.contract.topics import Topic
 
 SIZES = (1, 1096, 10_000, 100_000)
 REPEATS = 3
-# The reply, the backfill's state and the relay's cursor: each is on a topic of its own.
+# The reply, the backfill's state and the relay's cursor are on separate topics.
 PARTITIONS = 3
 FIRST = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 def planned(made: Installation, sender: Producer, size: int) -> tuple[str, float]:
-    """The pipeline of a new request for ``size`` runs, and the seconds from publishing it to reading the answer."""
+    """Request ``size`` runs; returns the pipeline and the seconds until the reply is read."""
     pipeline, id = f"hourly-{uuid.uuid4().hex[:8]}", f"bench-{uuid.uuid4().hex[:8]}"
     made.apply(daily(pipeline, schedule="@hourly"))
     subscriber = at_end(made.settings, Topic.BACKFILL_EVENTS, range(made.settings.partitions))
     body = BackfillRequested.model_validate(
         {"pipeline": pipeline, "from": FIRST.isoformat(), "to": (FIRST + timedelta(hours=size - 1)).isoformat()}
     )
-    # The first answer is the end of each partition: from then on it is fetched from.
+    # First read the end of each partition. Fetching has started after that.
     for _ in range(made.settings.partitions):
         subscriber.poll(5)
     began = time.monotonic()
@@ -51,7 +54,7 @@ def planned(made: Installation, sender: Producer, size: int) -> tuple[str, float
 
 
 def inserted(made: Installation, pipeline: str) -> float:
-    """Seconds to insert the same rows in one transaction, on the server, into copies of the tables with all indexes."""
+    """Seconds to insert the same rows into indexed copies of the tables in one transaction."""
     columns = "backfill_id, pipeline_no, interval_start, interval_end, position, state"
     source = "(SELECT * FROM run WHERE pipeline_no = (SELECT no FROM pipeline WHERE name = %s)) AS r"
     with psycopg.connect(made.settings.dsn_of("owner")) as conn:
@@ -72,14 +75,14 @@ def inserted(made: Installation, pipeline: str) -> float:
 
 
 def run() -> Sequence[Figure]:
-    """Each size several times, each beside its peers."""
+    """Measure each size several times, each time next to its peers."""
     figures: list[Figure] = []
     per_run: dict[int, list[float]] = {}
     with servers() as on, installed(on) as made:
         made.start("backfill-planner")
         sender = producer(made.settings, "bench")
         bare = BareTopic(made, PARTITIONS)
-        planned(made, sender, 2)  # connected and warm, as whoever publishes often is
+        planned(made, sender, 2)  # warm up the connections, as those of a frequent publisher are
         for size in SIZES:
             ours, peers = [], []
             for _ in range(REPEATS):

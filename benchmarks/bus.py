@@ -1,4 +1,4 @@
-"""Events a second through an outbox and its relay, and how long one takes on its way, beside bare Kafka producers."""
+"""Throughput and latency of an outbox and its relay, compared with bare Kafka producers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ _ADD = "INSERT INTO deadline_watcher_outbox (topic, key, value, headers) SELECT 
 
 
 def through_the_outbox(made: Installation, subscriber: Consumer, values: Sequence[bytes]) -> float:
-    """Seconds until all are read, inserted a batch a transaction as a service does."""
+    """Seconds until all events are read.
+
+    They are inserted one batch per transaction, as by a service.
+    """
     engine = make_engine(made.settings.dsn_of(WATCHER.name), "bench")
     announcer = announcing(made)
     began = time.monotonic()
@@ -56,7 +59,7 @@ def announcing(made: Installation) -> Announcer:
 
 
 def latencies(made: Installation, subscriber: Consumer, rate: int) -> list[float]:
-    """Seconds from each insert to its reading, at so many events a second."""
+    """Seconds from inserting to reading each event, at ``rate`` events per second."""
     a_tick = max(1, round(rate * TICK))
     gap = a_tick / rate
     ticks = round(SECONDS_A_RATE / gap)
@@ -91,14 +94,14 @@ def _arrived(subscriber: Consumer, seconds: float) -> list[float]:
 
 
 def run() -> Sequence[Figure]:
-    """Throughput beside two peers, then latency at three rates."""
+    """Measure throughput next to two peers, then latency at three rates."""
     figures: list[Figure] = []
     values = [uuid.uuid4().hex.encode() * 10 for _ in range(EVENTS)]
     with servers() as on, installed(on) as made:
         made.start(WATCHER.name)
         bare = BareTopic(made)
         subscriber = at_end(made.settings, Topic.DEADLINE_MISSED, range(made.settings.partitions))
-        through_the_outbox(made, subscriber, values[:BATCH])  # the relay has taken over
+        through_the_outbox(made, subscriber, values[:BATCH])  # warm-up: the relay has taken over
         ours, transactional, idempotent = [], [], []
         for _ in range(REPEATS):
             ours.append(EVENTS / through_the_outbox(made, subscriber, values))

@@ -1,4 +1,7 @@
-"""What a freed slot costs when a thousand backfills of one pipeline wait for one. It counts; nothing here is timed."""
+"""The cost of a freed slot while a thousand backfills of one pipeline wait for one.
+
+Counts statements, commits and rows; measures no time.
+"""
 
 from __future__ import annotations
 
@@ -21,19 +24,19 @@ from retrofill.bus.observability import metrics
 from retrofill.bus.service import Context
 from retrofill.bus.takeover import TopicIds
 from retrofill.bus.transaction import Transaction, shard_transaction
-from retrofill.bus.worker.loop import CHECKS_PER_PASS
+from retrofill.bus.worker.checks import CHECKS_PER_PASS
 from retrofill.contract.runs import Report, RunHeartbeat, RunReported
 from retrofill.contract.topics import RUN_STARTER, Topic
 from retrofill.store import runs as store
 from retrofill.store.engine import make_engine
-from run_starter.executors import Key, Launch
+from run_starter.executors import Key, LaunchRequest
 from run_starter.handler import DRIVER_FREE, StarterHandler
 
 HISTORY_RUNS = 1_000_000
 WAITING = (1, 1000)
 SLOTS = 4
 FREED = 5
-# Counted by the server for this transaction alone: what was counted before it is flushed away.
+# The server's count for this transaction only: earlier counts are flushed first.
 _ROWS_FETCHED = """
 SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)
 FROM pg_stat_xact_user_tables, pg_stat_force_next_flush() WHERE schemaname = 'retrofill'
@@ -62,32 +65,30 @@ FROM backfill AS b, generate_series(0, %(runs)s - 1) AS n WHERE b.pipeline = %(p
 
 @dataclass
 class Drivers:
-    """An executor that only remembers what it was given."""
+    """An executor that only records its launches."""
 
-    launched: list[Launch] = field(default_factory=list)
+    launched: list[LaunchRequest] = field(default_factory=list)
 
     def free(self) -> int:
-        """Drivers without a run."""
         return SLOTS - len(self.launched)
 
-    def launch(self, launch: Launch) -> None:
-        """Take it."""
+    def launch(self, launch: LaunchRequest) -> None:
         self.launched.append(launch)
 
     def hosted(self) -> set[Key]:
-        """None that anybody would have to watch."""
+        """No driver needs watching."""
         return set()
 
     def end(self, key: Key) -> None:
-        """Nothing is ended."""
+        """No-op: drivers end only through ``end_one``."""
 
     def close(self) -> None:
-        """Nothing to free."""
+        """No-op: there are no real drivers."""
 
 
 @dataclass
 class Counted:
-    """What transactions cost."""
+    """The cost of transactions."""
 
     commits: int = 0
     rows: int = 0
@@ -96,7 +97,7 @@ class Counted:
 
 @dataclass
 class Owner:
-    """The owner of shard 0: the service's own handler, in the transactions in which the bus would call it."""
+    """The owner of shard 0: the real handler, called in the same transactions as by the bus."""
 
     engine: Engine
     handler: StarterHandler
@@ -105,7 +106,7 @@ class Owner:
 
     @contextmanager
     def transaction(self, counted: Counted) -> Iterator[Transaction]:
-        """One that counts itself."""
+        """A transaction whose cost is added to ``counted``."""
         with shard_transaction(self.engine, RUN_STARTER, 0, 0, 900_000) as tx:
             with recorded(self.engine) as sent:
                 yield tx
@@ -115,21 +116,22 @@ class Owner:
         self.add(tx.checks)
 
     def add(self, checks: Mapping[str, float]) -> None:
-        """Remember what is to be looked at."""
+        """Schedule checks."""
         for key, after in checks.items():
             self.checks[key] = min(after, self.checks.get(key, after))
 
     def check(self, counted: Counted) -> None:
-        """Look, pass by pass, until nothing is due any more."""
+        """Run due checks, pass by pass, until none is due."""
         while due := [key for key, after in self.checks.items() if after <= 0]:
-            for keys in self.handler.group(list(self.handler.rank(due))[:CHECKS_PER_PASS]):
+            for group in self.handler.group(due):
+                keys = group[:CHECKS_PER_PASS]
                 for key in keys:
                     del self.checks[key]
                 with self.transaction(counted) as tx:
-                    self.handler.check_all(tx, keys)
+                    self.handler.check(tx, keys)
 
     def end_one(self, counted: Counted) -> None:
-        """The first live run succeeds; its driver and its slot are free, and whoever waits is told."""
+        """End the first live run as succeeded, free its slot and notify the waiting backfills."""
         launch = self.drivers.launched.pop(0)
         about = {"backfill_id": launch.backfill_id, "run_id": launch.run_id, "attempt": launch.attempt}
         reports = [RunHeartbeat(**about), RunReported(**about, state="succeeded")]
@@ -152,7 +154,7 @@ def _received(report: Report) -> Received:
 
 @contextmanager
 def owner(made: Installation) -> Iterator[Owner]:
-    """An owner of shard 0 that has looked at all that is there."""
+    """The owner of shard 0, after its first checks."""
     settings = made.settings.acting_as(RUN_STARTER.name)
     engine = make_engine(settings.dsn_of(RUN_STARTER.name), "bench")
     drivers = Drivers()
@@ -174,7 +176,7 @@ def owner(made: Installation) -> Iterator[Owner]:
 
 
 def fill(made: Installation, waiting: int, history: int = HISTORY_RUNS) -> None:
-    """``waiting`` running backfills of one pipeline with ``SLOTS`` slots, and the finished runs of another."""
+    """Insert ``waiting`` running backfills of one pipeline, and another pipeline's history."""
     with made.session() as conn:
         insert = partial(_insert, conn, definition=json.dumps(daily().as_json()), slots=SLOTS)
         insert(_PIPELINES)
@@ -189,11 +191,11 @@ def fill(made: Installation, waiting: int, history: int = HISTORY_RUNS) -> None:
 
 
 def _insert(conn: object, statement: str, **values: object) -> None:
-    conn.execute(statement.encode(), values)  # type: ignore[attr-defined]  # psycopg's own types are not at hand here
+    conn.execute(statement.encode(), values)  # type: ignore[attr-defined]  # psycopg's types cannot be imported here
 
 
 def freed(made: Installation, waiting: int) -> Counted:
-    """What ``FREED`` freed slots cost, one after the other."""
+    """The total cost of freeing ``FREED`` slots, one after the other."""
     fill(made, waiting)
     counted = Counted()
     with owner(made) as owned:
@@ -205,7 +207,7 @@ def freed(made: Installation, waiting: int) -> Counted:
 
 
 def run() -> Sequence[Figure]:
-    """One backfill that goes on by itself, and a thousand that wait for each other."""
+    """Measure a single backfill, and a thousand that wait for the same slots."""
     figures = []
     with servers() as on:
         for waiting in WAITING:

@@ -1,4 +1,4 @@
-"""What every benchmark gives: figures with their repeats, and the limits that they are held against."""
+"""The common form of results: figures with their repeats and limits."""
 
 from __future__ import annotations
 
@@ -10,24 +10,26 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured thing. ``limit`` is what its median may be at most, or with ``at_least`` has to reach; in ``unit``."""
+    """One measured quantity.
+
+    Its median may be at most ``limit``, or with ``at_least`` must reach it; both are in ``unit``.
+    """
 
     name: str
     unit: str
     values: tuple[float, ...]
     limit: float | None = None
     at_least: bool = False
-    # Of the machine, when it was measured: others work on it too.
+    # The machine's load at the time of measurement, since it is shared.
     load: float = field(default_factory=lambda: os.getloadavg()[0])
 
     @property
     def median(self) -> float:
-        """The middle one of the repeats."""
         return statistics.median(self.values)
 
     @property
     def met(self) -> bool | None:
-        """Whether the aim is met; ``None`` where there is none."""
+        """Whether the limit is met; ``None`` if there is none."""
         if self.limit is None:
             return None
         return self.median >= self.limit if self.at_least else self.median <= self.limit
@@ -35,7 +37,10 @@ class Figure:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """``run`` measures; the texts say what, against what, and which result is wanted."""
+    """``run`` measures.
+
+    The texts say what is measured, against what, and which result is wanted.
+    """
 
     name: str
     what: str
@@ -53,5 +58,5 @@ def figure(
 
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
-    """Repeat by repeat: each was measured beside its peer."""
+    """Ratio per repeat: each was measured next to its peer."""
     return [a / b for a, b in zip(ours, theirs, strict=True)]

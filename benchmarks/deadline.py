@@ -1,4 +1,4 @@
-"""How late a missed deadline is read, with a thousand and with a million armed, and how long ten thousand at once take."""
+"""Delay of deadline misses with a thousand or a million armed, and with ten thousand at once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COLUMNS = "id, shard, alert, pipeline, backfill_id, run_id, reference, due_at, s
 
 
 class Deadlines:
-    """One installation with runs to hang deadlines on."""
+    """An installation with runs to attach deadlines to."""
 
     def __init__(self, made: Installation) -> None:
         self.made = made
@@ -41,7 +41,7 @@ class Deadlines:
         self._batch = 0
 
     def arm(self, moments: Sequence[datetime]) -> list[int]:
-        """Armed deadlines at these moments, committed; their ids."""
+        """Insert and commit armed deadlines for these times; returns their ids."""
         self._batch += 1
         sequence = "SELECT nextval(pg_get_serial_sequence('retrofill.deadline', 'id')) FROM generate_series(1, %s)"
         with psycopg.connect(self.made.settings.dsn_of("owner")) as conn:
@@ -55,7 +55,7 @@ class Deadlines:
         return ids
 
     def misses(self, moments: Sequence[datetime]) -> list[float]:
-        """Arm deadlines at ``moments``; seconds from each moment to the reading of its miss."""
+        """Arm deadlines; returns the seconds from each moment to reading its miss."""
         subscriber = at_end(self.made.settings, Topic.DEADLINE_MISSED, range(PARTITIONS))
         ids = self.arm(moments)
         self._hint(ids, moments)
@@ -65,7 +65,7 @@ class Deadlines:
         return list(delays.values())
 
     def _hint(self, ids: Sequence[int], moments: Sequence[datetime]) -> None:
-        """Tell the watcher of them, one a shard, as whoever arms deadlines does."""
+        """Publish one ``DeadlineArmed`` per shard, as a service that arms deadlines does."""
         first: dict[int, tuple[int, datetime]] = {}
         for id, moment in zip(ids, moments, strict=True):
             first.setdefault(partition_of(str(id), PARTITIONS), (id, moment))
@@ -86,12 +86,12 @@ def _read(subscriber: Consumer, count: int) -> dict[int, float]:
 
 
 def bare(made: Installation) -> list[float]:
-    """Seconds from a moment to the reading of a message that a bare timer publishes at it."""
+    """Seconds from a moment until the message that a bare timer then publishes is read."""
     topic = BareTopic(made)
     delays = []
     for _ in range(PROBES):
         due = time.monotonic() + PROBE_GAP
-        time.sleep(PROBE_GAP)  # the bare timer is what is measured
+        time.sleep(PROBE_GAP)  # simulates the bare timer
         topic.round_trip()
         delays.append(time.monotonic() - due)
     return delays
@@ -106,7 +106,7 @@ def _measure(made: Installation, armed: int) -> list[Figure]:
     far = datetime.now(UTC) + timedelta(days=1)
     bench.arm([far + timedelta(milliseconds=n) for n in range(armed)])
     made.start("deadline-watcher")
-    bench.misses([datetime.now(UTC) + timedelta(seconds=2)])  # it owns its shards from here on
+    bench.misses([datetime.now(UTC) + timedelta(seconds=2)])  # the watcher now owns its shards
     single, peer, at_once = [], [], []
     for _ in range(REPEATS):
         soon = datetime.now(UTC) + timedelta(seconds=3)
@@ -121,7 +121,7 @@ def _measure(made: Installation, armed: int) -> list[Figure]:
 
 
 def run() -> Sequence[Figure]:
-    """Each number of armed ones on an installation of its own."""
+    """Measure each number of armed deadlines on its own installation."""
     figures: list[Figure] = []
     with servers() as on:
         for armed in ARMED:

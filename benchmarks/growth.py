@@ -1,4 +1,4 @@
-"""The same work with ten years of a hundred daily pipelines behind it, and with nothing behind it."""
+"""The same work on an empty installation and after ten years of a hundred daily pipelines."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ STARTS = 10
 
 
 def first_start(made: Installation, name: str) -> float:
-    """Seconds from publishing a request for one run to its start, in the rows."""
+    """Seconds from publishing a request for one run to its start, as recorded in the rows."""
     made.apply(daily(name))
     began = time.monotonic()
     id = made.request(name, "2020-01-01", "2020-01-01")
-    # Asked more often than ``until`` does: it is tens of milliseconds that are measured.
+    # Poll more often than ``until`` does: the result is tens of milliseconds.
     while not made.value("SELECT count(*) FROM run WHERE backfill_id = %s AND started_at IS NOT NULL", id):
         assert time.monotonic() - began < 60, "it did not start"
     return time.monotonic() - began
@@ -48,7 +48,7 @@ class Side:
         return planned(self.made, self._sender, ACCEPTED)[1]
 
     def start(self, repeat: int) -> float:
-        """Seconds to the first start, the median of some."""
+        """Seconds to the first start: the median of several requests."""
         self.made.start(IDLE_STARTER)
         first_start(self.made, f"warm-{repeat}")
         seconds = sorted(first_start(self.made, f"start-{repeat}-{n}") for n in range(STARTS))
@@ -56,12 +56,12 @@ class Side:
         return seconds[STARTS // 2]
 
     def orchestrate(self, repeat: int) -> float:
-        """Seconds a run."""
+        """Seconds per run."""
         return 1 / orchestrated(self.made, ORCHESTRATED, 1, f"orchestrate-{repeat}")
 
 
 def run() -> Sequence[Figure]:
-    """Repeat by repeat, one side after the other."""
+    """Alternate between the two installations."""
     with servers() as on, installed(on) as empty_made, installed(on) as old_made:
         empty, old = Side(empty_made, history=False), Side(old_made, history=True)
         pairs: dict[str, tuple[list[float], list[float]]] = {

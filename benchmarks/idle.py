@@ -1,4 +1,4 @@
-"""What the four services cost when there is nothing to do."""
+"""The cost of the four services when there is nothing to do."""
 
 from __future__ import annotations
 
@@ -21,17 +21,16 @@ REPEATS = 3
 
 @dataclass(frozen=True)
 class Reading:
-    """Of all services together, and of the database; everything but ``memory`` counts up."""
+    """Usage of all services and of the database. All fields except ``memory`` are counters."""
 
     at: float
-    memory: float  # bytes, shared pages counted once
+    memory: float  # bytes; shared pages are counted once
     cpu: float  # seconds
     switches: int
     transactions: int
 
     @classmethod
     def now(cls, made: Installation) -> Reading:
-        """Read it."""
         processes = [psutil.Process(replica.process.pid) for replica in made.replicas]
         return cls(
             time.monotonic(),
@@ -43,7 +42,7 @@ class Reading:
 
 
 def _voluntary_switches(pid: int) -> int:
-    """Of all threads: each is one that waited and was woken."""
+    """Voluntary context switches of all threads: each is one wake-up."""
     total = 0
     for status in Path(f"/proc/{pid}/task").glob("*/status"):
         for line in status.read_text().splitlines():
@@ -53,12 +52,12 @@ def _voluntary_switches(pid: int) -> int:
 
 
 def run() -> Sequence[Figure]:
-    """Several windows, one after the other."""
+    """Measure several windows in sequence."""
     memory, cpu, switches, transactions = [], [], [], []
     with servers() as on, installed(on) as made:
         for service in SERVICES:
             made.start(service)
-        time.sleep(SETTLE_SECONDS)  # what is measured is that nothing happens
+        time.sleep(SETTLE_SECONDS)  # nothing should happen meanwhile
         before = Reading.now(made)
         for _ in range(REPEATS):
             time.sleep(WINDOW_SECONDS)
@@ -67,7 +66,7 @@ def run() -> Sequence[Figure]:
             memory.append(after.memory / 1e6)
             cpu.append(100 * (after.cpu - before.cpu) / seconds)
             switches.append((after.switches - before.switches) / seconds)
-            # The reading itself is a transaction.
+            # Subtract the transaction of the reading itself.
             transactions.append((after.transactions - before.transactions - 1) / seconds)
             before = after
     return [

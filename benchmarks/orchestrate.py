@@ -1,4 +1,4 @@
-"""Runs a second when the runs do nothing: claims, reports, events and their relay are all that is left."""
+"""Runs per second when the runs do nothing: the cost of claims, reports, events and their relay."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ _REPORTS = (
 
 
 def orchestrated(made: Installation, runs: int, backfills: int, name: str) -> float:
-    """Runs a second, from the first start to the end of the last backfill, by the database's clock."""
+    """Runs per second, from the first start to the last backfill's end, by the database clock."""
     each = runs // backfills
     last = (FIRST + timedelta(hours=each - 1)).isoformat()
     for n in range(backfills):
         definition = daily(f"{name}-{n}", schedule="@hourly", max_active_runs=DRIVERS)
         made.publish(Topic.PIPELINES, definition.name, PipelineApplied(pipeline=definition))
-    # A request waits for its pipeline to be read, so none of the answers has to be awaited before the next message.
+    # A request waits until its pipeline has been read, so no reply needs to be awaited in between.
     ids = [
         made.request(f"{name}-{n}", FIRST.isoformat(), last, max_active_runs=max(8, DRIVERS // backfills))
         for n in range(backfills)
@@ -69,7 +69,7 @@ def orchestrated(made: Installation, runs: int, backfills: int, name: str) -> fl
 
 
 def bare(made: Installation, runs: int, name: str) -> float:
-    """Runs a second when the same rows are changed by bare SQL, as many at once as there are drivers."""
+    """Runs per second when bare SQL changes the same rows on as many connections as drivers."""
     (id,) = waiting(made, 1, runs, prefix=name, limit=DRIVERS)
     with psycopg.connect(made.settings.dsn_of("owner")) as conn:
         conn.execute("SET search_path = retrofill")
@@ -85,14 +85,14 @@ def bare(made: Installation, runs: int, name: str) -> float:
 
 
 def fresh(on: Servers, runs: int, backfills: int) -> float:
-    """Runs a second on an installation of their own."""
+    """Runs per second on a new installation."""
     with installed(on) as made:
         made.start("backfill-planner")
         return orchestrated(made, runs, backfills, "p")
 
 
 def run() -> Sequence[Figure]:
-    """One backfill and a hundred, and how it goes with the size of one."""
+    """Measure one backfill, a hundred backfills, and different sizes of one."""
     with servers() as on:
         by_size = {size: [fresh(on, size, 1) for _ in range(1 if size > RUNS else REPEATS)] for size in SIZES}
         hundred = [fresh(on, RUNS, 100) for _ in range(REPEATS)]

@@ -1,4 +1,4 @@
-"""A plan of 500,000 runs with an alert beside one without: time, memory, and how long Postgres hears nothing."""
+"""A plan of 500,000 runs with and without an alert: time, memory and idle time in transaction."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WHERE application_name = %s AND state = 'idle in transaction'
 
 
 class Silence:
-    """Samples, as Postgres sees it, how long the sessions of this name were idle inside of a transaction."""
+    """Samples how long sessions with this name are idle in a transaction, as seen by Postgres."""
 
     def __init__(self, dsn: str, name: str) -> None:
         self._dsn, self._name = dsn, name
@@ -49,7 +49,10 @@ class Silence:
 
 
 def planned(owner: str, planner: str, runs: int, alerts: int) -> dict[str, float]:
-    """One plan in a process of its own: ``seconds``, ``grown`` (MB above what it had before), ``silent`` (seconds)."""
+    """Run one plan in its own process.
+
+    Returns ``seconds``, ``grown`` (MB above the memory before) and ``silent`` (seconds).
+    """
     name = f"plan-{uuid.uuid4().hex[:8]}"
     command = [sys.executable, "-m", "benchmarks.support.plan", planner, name, str(runs), str(alerts)]
     with Silence(owner, name) as silence:
@@ -59,7 +62,7 @@ def planned(owner: str, planner: str, runs: int, alerts: int) -> dict[str, float
 
 
 def run() -> Sequence[Figure]:
-    """In turn, so that both sides see the same machine."""
+    """Alternate, so that both sides see the same machine."""
     with servers() as on, installed(on) as made:
         owner, planner = made.settings.dsn_of("owner"), made.settings.dsn_of("backfill-planner")
         bare, armed, small = [], [], []

@@ -1,4 +1,4 @@
-"""A plot in plain SVG: each figure as a share of its limit, the limit as a line."""
+"""A plain SVG plot: each figure as a share of its limit, with the limit as a line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ LOWEST, HIGHEST = 0.02, 20.0  # of the limit, on a logarithmic scale
 
 
 def bars(figures: Sequence[tuple[str, Figure]]) -> str:
-    """One bar a figure: better to the left, the aim at the line, whiskers from the best to the worst repeat."""
+    """One bar per figure.
+
+    Left is better, the line is the limit, whiskers span best to worst repeat.
+    """
     height = TOP + ROW * len(figures) + 20
     rows = [line for n, (label, each) in enumerate(figures) for line in _bar(label, each, TOP + n * ROW)]
     line = _x(1.0)

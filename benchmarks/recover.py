@@ -1,4 +1,4 @@
-"""How long a backfill stands still when the process that owns it is killed."""
+"""How long a backfill makes no progress after the process that owns it is killed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STARTER = {"RETROFILL_DRIVER_SLOTS": "2"}
 
 
 def gap(made: Installation, repeat: int) -> float:
-    """Seconds without any start of a run after the kill of the run-starter that owns the backfill."""
+    """Seconds without a run start after the run-starter that owns the backfill is killed."""
     first, second = (made.start(IDLE_STARTER, **STARTER) for _ in range(2))
     owned = "SELECT count(DISTINCT owner) FROM run_starter_shard WHERE owner LIKE ANY(%s)"
     until(lambda: made.value(owned, [f"%-{r.process.pid}" for r in (first, second)]) == 2, "both own shards")
@@ -29,7 +29,7 @@ def gap(made: Installation, repeat: int) -> float:
     until(lambda: made.runs_by_state(id).get("succeeded", 0) > 20, "it runs")
     first.kill()
     killed = made.value("SELECT clock_timestamp()")
-    # Only the owner of the shard writes when a run started, and the first one is no more.
+    # Only the shard's owner writes ``started_at``, and the first owner is dead.
     again = "SELECT min(started_at) FROM run WHERE backfill_id = %s AND started_at > %s"
     until(lambda: made.value(again, id, killed) is not None, "it goes on")
     seconds = (made.value(again, id, killed) - killed).total_seconds()
@@ -39,13 +39,13 @@ def gap(made: Installation, repeat: int) -> float:
 
 
 def key_on_shard(shard: int, name: str) -> str:
-    """What makes an id with this beginning belong to the shard."""
+    """An id with this prefix that maps to the shard."""
 
     return next(str(n) for n in range(1000) if partition_of(f"{name}-{n}", PARTITIONS) == shard)
 
 
 def run() -> Sequence[Figure]:
-    """Kill it several times."""
+    """Kill the owner several times."""
     gaps = []
     for repeat in range(REPEATS):
         with servers() as on, installed(on) as made:

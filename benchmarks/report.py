@@ -1,4 +1,4 @@
-"""``results.json`` and ``RESULTS.md`` of a folder, with a plot of how far each figure is from its aim."""
+"""Writes a folder's ``results.json`` and ``RESULTS.md``, with a plot of figures against limits."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Pages:
-    """Where results are kept and shown. ``command``: what makes them."""
+    """Where results are stored and shown. ``command`` is the command that measures them."""
 
     folder: Path
     command: str
 
     @property
     def table(self) -> Path:
-        """The page that people read."""
+        """The page for people."""
         return self.folder / "RESULTS.md"
 
     @property
     def plot(self) -> Path:
-        """The picture in it."""
+        """The plot on that page."""
         return self.folder / "results.svg"
 
     @property
     def values(self) -> Path:
-        """The same for programs."""
+        """The same data for programs."""
         return self.folder / "results.json"
 
     def record(self, benchmark: Benchmark, figures: Sequence[Figure]) -> None:
-        """Put the result of one benchmark in the place of its last, and write the pages anew."""
+        """Replace the result of one benchmark and rewrite the pages."""
         known: dict[str, Any] = json.loads(self.values.read_text()) if self.values.exists() else {}
         known[benchmark.name] = {
             "what": benchmark.what,
@@ -64,7 +64,7 @@ OWN = Pages(FOLDER, "`make bench` (`make bench ONLY=accept`: one of them)")
 
 
 def machine() -> dict[str, str]:
-    """What it was measured on."""
+    """The machine of the measurement."""
     return {
         "cores": str(os.cpu_count()),
         "memory": f"{psutil.virtual_memory().total / 2**30:.0f} GiB",
@@ -77,7 +77,7 @@ def machine() -> dict[str, str]:
 
 
 def commit() -> str:
-    """The commit that is measured, with a ``+`` where code differs from it."""
+    """The measured commit, with a ``+`` if the code has uncommitted changes."""
     changed = _git("status", "--porcelain", "--", "*.py", "*.sql", "requirements.lock")
     return _git("rev-parse", "--short=10", "HEAD") + ("+" if changed else "")
 
@@ -96,7 +96,7 @@ def _installed(name: str) -> bool:
 
 
 def write_pages(pages: Pages, known: Mapping[str, Any]) -> None:
-    """The table and the plot of what is known."""
+    """Write the table and the plot of all known results."""
     lines = [
         "# Results",
         "",

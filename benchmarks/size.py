@@ -1,4 +1,4 @@
-"""What a backfill, a run and a deadline take in Postgres and in Kafka: what ``docs/sizing.md`` is computed from."""
+"""Bytes per backfill, run and deadline in Postgres and Kafka, as used in ``docs/sizing.md``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RAN = 3_000
 SMALL = 300
 OUTBOX = 20_000
 REPEATS = 3
-# What the run-starter publishes of a run.
+# Topics that the run-starter publishes to for each run.
 RELAYED = (Topic.RUN_EVENTS, Topic.INTERVAL_STATES, Topic.DEADLINES)
 _EVENTS = """
 INSERT INTO run_starter_outbox (topic, key, value, headers)
@@ -38,7 +38,7 @@ FROM generate_series(1, %s)
 
 
 def grown(made: Installation, tables: Sequence[str], work: Callable[[], object]) -> dict[str, int]:
-    """By how many bytes tables grow with their indexes, once vacuumed."""
+    """How many bytes each table and its indexes grow during ``work``, after a vacuum."""
     before = {table: _bytes(made, table) for table in tables}
     work()
     with psycopg.connect(made.settings.dsn_of("owner"), autocommit=True) as conn:
@@ -51,7 +51,7 @@ def _bytes(made: Installation, table: str) -> int:
 
 
 def plan(made: Installation) -> None:
-    """One backfill of many runs, each with a deadline that is far away."""
+    """Plan one backfill of many runs, each with a deadline far in the future."""
     far = alert("late", "RUN_QUEUED_AT", timedelta(days=30).total_seconds())
     made.apply(daily("planned", schedule="@hourly", deadlines=[far]))
     last = FIRST + timedelta(hours=PLANNED - 1)
@@ -59,7 +59,7 @@ def plan(made: Installation) -> None:
 
 
 def plan_small(made: Installation) -> None:
-    """Many backfills of one run, of one pipeline: they do not overlap."""
+    """Plan many non-overlapping backfills of one run each, all of one pipeline."""
     made.apply(daily("small", schedule="@hourly"))
     sender = producer(made.settings, "bench")
     for n in range(SMALL):
@@ -70,14 +70,14 @@ def plan_small(made: Installation) -> None:
 
 
 def insert_events(made: Installation) -> None:
-    """Events that nobody publishes: no service runs whose they are."""
+    """Insert events that stay in the outbox, because their service is not running."""
     with made.session() as conn:
         conn.execute(_EVENTS.encode(), [OUTBOX])
         conn.commit()
 
 
 def counted(made: Installation) -> float:
-    """Seconds in which a watcher counts all armed deadlines for its gauge."""
+    """Seconds that a watcher takes to count all armed deadlines for its gauge."""
     engine = make_engine(made.settings.dsn_of("owner"), "bench")
     try:
         with engine.connect() as conn:
@@ -89,12 +89,12 @@ def counted(made: Installation) -> float:
 
 
 def kafka_bytes(home: Path, prefix: str) -> int:
-    """Bytes of all messages in the topics of an installation, one replica."""
+    """Bytes of all messages in an installation's topics, for one replica."""
     return sum(path.stat().st_size for path in home.rglob(f"{prefix}*/*.log"))
 
 
 def run() -> Sequence[Figure]:
-    """Planned ones, ended ones, and events that wait."""
+    """Measure planned runs, finished runs and waiting events."""
     with servers() as on:
         with installed(on) as made:
             made.start("backfill-planner")

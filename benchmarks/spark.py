@@ -1,4 +1,4 @@
-"""The days of the demo as a backfill, beside a plain loop in one Spark session and a ``spark-submit`` for each day."""
+"""The demo as a backfill, next to a plain loop in one session and one ``spark-submit`` per day."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SUBMITTED_EACH = 2
 
 
 def backfilled(user: User, chosen: Sequence[str], id: str) -> float:
-    """Seconds from request to end of a backfill of these days."""
+    """Seconds from the request to the end of a backfill of these days."""
     user.run(
         "backfill", "create", "flights_daily", "--from", chosen[0], "--to", chosen[-1], "--id", id,
         "--reprocess", "completed", "--conf", json.dumps({"data": str(user.data)}), "--watch",
@@ -28,7 +28,7 @@ def backfilled(user: User, chosen: Sequence[str], id: str) -> float:
 
 
 def run() -> Sequence[Figure]:
-    """In turn on the same Spark, after days that warm both."""
+    """Alternate on the same Spark, after warm-up days for both."""
     with user_with_spark(flights=True) as user:
         parallel = user.settings().driver_slots
         chosen = days(DAYS)

@@ -1,4 +1,7 @@
-"""From a request to the first line of the user's code, with warm Spark drivers, beside a bare Spark Connect call."""
+"""Time from a request to the first line of user code, with warm Spark drivers.
+
+Compared with a bare Spark Connect call.
+"""
 
 from __future__ import annotations
 
@@ -38,18 +41,19 @@ def only(run):
 
 
 def started(settings: Settings, sender: Producer, notes: Path, n: int) -> float:
-    """Seconds from publishing a request for one day to the first line of the task, which notes the time in ``notes``.
+    """Seconds from publishing the n-th day's request to the first line of its task.
 
-    The n-th request is for the n-th day. The task runs on this machine, so both times are of one clock.
+    The task writes the time to ``notes``. It runs on this machine, so both times are from one
+    clock.
     """
     id = f"bench-{uuid.uuid4().hex[:8]}"
     subscriber = at_end(settings, Topic.RUN_EVENTS, [partition_of(id, settings.partitions)])
-    subscriber.poll(5)  # the end of the partition: from now on it is fetched from
+    subscriber.poll(5)  # the end of the partition: fetching has started after that
     day = (FIRST_DAY + timedelta(days=n)).isoformat()
     body = BackfillRequested.model_validate({"pipeline": "first", "from": day, "to": day})
     began = time.time()
     ask(settings, sender, id, body)
-    # The driver is free again before the next request.
+    # Wait until the driver is free again.
     _wait_for(subscriber, id, "RunSucceeded")
     subscriber.close()
     return float(notes.read_text()) - began
@@ -67,7 +71,7 @@ def _wait_for(subscriber: Consumer, id: str, type: str) -> None:
 
 
 def connect_call(remote: str) -> float:
-    """Seconds of the smallest thing that one can ask Spark Connect for, in a session of its own."""
+    """Seconds of the smallest possible Spark Connect call, in a session of its own."""
     from pyspark.sql import SparkSession
 
     began = time.monotonic()
@@ -79,7 +83,7 @@ def connect_call(remote: str) -> float:
 
 
 def run() -> Sequence[Figure]:
-    """One after the other, each beside a call."""
+    """Measure requests in sequence, each next to a bare call."""
     with user_with_spark(flights=False) as user:
         notes = user.home / "first-line"
         _apply(user, notes)

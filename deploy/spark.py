@@ -1,7 +1,7 @@
-"""Replaces itself by a part of Spark for docker-compose.yml: ``spark.py connect``, ``master`` or ``worker``.
+"""Exec a Spark process for docker-compose.yml: ``spark.py connect``, ``master`` or ``worker``.
 
-``connect`` runs on the master that RETROFILL_SPARK_MASTER names, in local mode where that is not set. ``worker`` needs it.
-None of them asks anybody for a password, so their ports belong to a private network only.
+``connect`` uses the master in RETROFILL_SPARK_MASTER, or local mode if it is not set; ``worker`` requires
+it. They have no authentication, so keep their ports in a private network.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ EVERYWHERE = "0.0.0.0"
 
 
 def connect(settings: Settings, java: Path) -> list[str]:
-    """A Spark Connect server; executors find it by the container's address."""
+    """Command of a Spark Connect server; executors reach it at the container's address."""
     here = {"spark.driver.host": socket.gethostbyname(socket.gethostname())}
     settings = settings.model_copy(update={"spark_conf": here | settings.spark_conf})
     return spark.connect_command(settings, java, settings.home, EVERYWHERE, CONNECT_PORT)
 
 
 def master(_: Settings, java: Path) -> list[str]:
-    """A master under the container's name, which is how workers must address it."""
+    """Command of a master; workers must address it by the container's name."""
     return spark_cluster.master_command(java, socket.gethostname(), MASTER_PORT, WEB_PORT)
 
 
 def worker(settings: Settings, java: Path) -> list[str]:
-    """A worker of that master."""
+    """Command of a worker of RETROFILL_SPARK_MASTER; exits if that is not set."""
     os.environ.update(spark_cluster.environment(java, settings.home))
     if settings.spark_master is None:
         raise SystemExit("RETROFILL_SPARK_MASTER is not set")
@@ -47,7 +47,7 @@ PARTS: dict[str, Callable[[Settings, Path], list[str]]] = {"connect": connect, "
 
 
 def main() -> None:
-    """Run the part in place of this process."""
+    """Replace this process with the one that ``sys.argv`` names."""
     settings = Settings()
     command = PARTS[sys.argv[1]](settings, find(settings))
     os.execv(command[0], command)

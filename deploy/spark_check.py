@@ -1,7 +1,7 @@
-"""``spark_check.py PORT [FIELD VALUE]``: whether a part of Spark in this container works, by the exit status; for its health check.
+"""Health check of a Spark process in this container: ``spark_check.py PORT [FIELD VALUE]``.
 
-Somebody must listen on the port; with FIELD and VALUE it is asked for ``/json/``, where the field must have that value. Kept small,
-as it runs every few seconds: sockets only.
+Exit status 0 if the port accepts connections and, with FIELD and VALUE, ``/json/`` has that value. Uses
+sockets only, because it runs every few seconds.
 """
 
 import json
@@ -12,7 +12,7 @@ SECONDS = 4
 
 
 def main(port: str, *wanted: str) -> None:
-    """Ask once."""
+    """Exit with an error unless the process is healthy."""
     try:
         with socket.create_connection(("127.0.0.1", int(port)), SECONDS) as connection:
             if wanted and field(connection, wanted[0]) != wanted[1]:
@@ -22,7 +22,7 @@ def main(port: str, *wanted: str) -> None:
 
 
 def field(connection: socket.socket, name: str) -> str:
-    """A field of what a master or worker says of itself."""
+    """A field of the status of a master or worker, as text."""
     connection.sendall(b"GET /json/ HTTP/1.0\r\n\r\n")
     answer = b"".join(iter(lambda: connection.recv(65536), b""))
     return str(json.loads(answer.partition(b"\r\n\r\n")[2]).get(name))

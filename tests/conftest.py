@@ -1,10 +1,11 @@
-"""The real servers of a test session, and for each test that wants one an installation of its own on them."""
+"""Starts real servers once per session; tests that need one get an installation of their own."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -13,32 +14,33 @@ import pytest
 
 from tests.support.installation import Installation, Servers
 
-# ``embedded``: Kafka and Postgres as Retrofill starts them; ``containers``: as the official images have them. Read before
-# the tests' own settings are cleared.
+# ``embedded``: Kafka and Postgres as Retrofill starts them. ``containers``: the official images.
+# Read before the tests' environment variables are cleared.
 STACK = os.environ.get("RETROFILL_TEST_STACK") or "embedded"
 ON_CONTAINERS = STACK == "containers"
-# The files of a session are a tenth of that.
+# Required free memory; a session's files take about a tenth of it.
 MEMORY_BYTES = 8_000_000_000
 
 
 def pytest_configure() -> None:
-    """Ctrl-C ends what the tests start, though the tests themselves were started in the background, where it is ignored."""
+    """Restore Ctrl-C, which is ignored in processes started in the background."""
     if STACK not in ("embedded", "containers"):
         raise pytest.UsageError(f"RETROFILL_TEST_STACK is {STACK!r}: it is embedded or containers")
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    # Java processes of tests live for a minute: what its second compiler takes then, the tests lack.
+    # Java processes live for about a minute here. The optimizing JIT would only take CPU from the
+    # tests.
     os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The tiers: ``make check`` passes ``--no-servers``, ``make verify`` passes ``--long --no-skips``."""
+    """Test tiers: ``make check`` uses ``--no-servers``, ``make verify`` ``--long --no-skips``."""
     parser.addoption("--long", action="store_true", help="run the tests marked long too (make verify does)")
     parser.addoption("--no-servers", action="store_true", help="run only what needs no Kafka, Postgres or Spark")
     parser.addoption("--no-skips", action="store_true", help="a test that would be skipped fails, with the reason")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect what the tier leaves out, and on containers what starts, kills or reads the folder of embedded servers."""
+    """Deselect tests outside the tier; on containers, also those that need the embedded servers."""
     excluded = [
         item
         for item in items
@@ -57,7 +59,7 @@ def _needs_servers(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """With ``--no-skips`` a skip is a failure: what was not run was not verified."""
+    """With ``--no-skips``, a skipped test fails."""
     report = yield
     if report.skipped and item.config.getoption("--no-skips"):
         report.outcome = "failed"
@@ -67,7 +69,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_settings_from_outside() -> None:
-    """The tests' settings are their own; only the cache of downloads is shared."""
+    """Clear all ``RETROFILL_*`` variables except the shared download cache."""
     for name in [name for name in os.environ if name.startswith("RETROFILL_") and name != "RETROFILL_CACHE"]:
         del os.environ[name]
 
@@ -75,18 +77,22 @@ def _no_settings_from_outside() -> None:
 @pytest.fixture(scope="session")
 def servers() -> Iterator[Servers]:
     """One Kafka and one Postgres for the session, with a template database."""
-    with tempfile.TemporaryDirectory(prefix="retrofill-tests-", dir=_in_memory()) as home:
-        servers = _made_in(Path(home))
-        try:
-            servers.start()
-            yield servers
-        finally:
-            servers.stop()
+    home = tempfile.mkdtemp(prefix="retrofill-tests-", dir=_in_memory())
+    servers = _made_in(Path(home))
+    try:
+        servers.start()
+        yield servers
+    finally:
+        servers.stop()
+        # A database and a dozen topics per test are 250,000 files: minutes in a process with many threads.
+        subprocess.run(["rm", "-rf", home], check=True)
 
 
 def _in_memory() -> Path | None:
-    """Where there is much room in memory, the servers' files are there: no test here cuts the power, so all that waiting for
-    the disk shows is how slow it is. Chaos stays on the disk."""
+    """The directory in memory for the servers' files, if there is room.
+
+    No test here cuts the power, so a real disk would only be slower. The chaos tests use the disk.
+    """
     memory = Path("/dev/shm")
     return memory if memory.is_dir() and shutil.disk_usage(memory).free > MEMORY_BYTES else None
 
@@ -94,7 +100,7 @@ def _in_memory() -> Path | None:
 def _made_in(home: Path) -> Servers:
     if not ON_CONTAINERS:
         return Servers(home)
-    # Imported late: who runs on the embedded servers needs no engine of containers.
+    # Imported here: the embedded servers need no container engine.
     from tests.support.containers import ContainerServers
 
     return ContainerServers(home)
@@ -102,7 +108,7 @@ def _made_in(home: Path) -> Servers:
 
 @pytest.fixture
 def installation(servers: Servers) -> Iterator[Installation]:
-    """A database and topics of its own; the processes that it starts end with the test."""
+    """A database and topics for one test; its processes end with the test."""
     made = servers.installation()
     try:
         yield made

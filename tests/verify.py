@@ -1,7 +1,7 @@
-"""``make verify``: everything that can be checked here, one stage after the other, and the pages of results.
+"""``make verify``: runs every check in stages and writes the result pages.
 
-A stage that fails does not stop the next ones; the exit status is 1 where one failed. Nothing is skipped: a stage that
-lacks a tool (Docker, helm, strace, npm, kcat) fails and names it.
+A failing stage does not stop the later ones; the exit status is 1 if any failed. Nothing is
+skipped: a stage without a required tool (Docker, helm, strace, npm, kcat) fails and names it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-# On the official images: how the services talk to Kafka and Postgres, and TLS. What is about Spark or about the embedded
-# servers themselves is the same there.
+# Tests that also run on the official images: the services' use of Kafka and Postgres, and TLS.
+# Tests of Spark or of the embedded servers would not differ there.
 ON_CONTAINERS = (
     "test_bus.py",
     "test_bus_conformance.py",
@@ -30,7 +30,7 @@ ON_CONTAINERS = (
 
 @dataclass(frozen=True)
 class Stage:
-    """A command and what it shows."""
+    """One command, and what it verifies."""
 
     name: str
     shows: str
@@ -38,14 +38,14 @@ class Stage:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def run(self) -> tuple[bool, float]:
-        """Whether it passed, and how many seconds it took."""
+        """Returns whether the stage passed, and its duration in seconds."""
         began = time.monotonic()
         done = subprocess.run(self.command, cwd=ROOT, env={**os.environ, **self.environment}, check=False)
         return done.returncode == 0, time.monotonic() - began
 
 
 def stages(seed: int) -> list[Stage]:
-    """All of them. The figures come last, when nothing else has left work behind."""
+    """All stages. Benchmarks come last, when no other stage is using the machine."""
     python = sys.executable
     parallel = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
     on_containers = (f"tests/integration/{name}" for name in ON_CONTAINERS)
@@ -72,7 +72,7 @@ def stages(seed: int) -> list[Stage]:
 
 
 def main() -> int:
-    """Run the stages; print a table of them."""
+    """Run the stages and print a table of the results."""
     asked = _arguments()
     known = stages(asked.seed)
     names = asked.only.split(",") if asked.only else [stage.name for stage in known]
@@ -90,7 +90,7 @@ def main() -> int:
 
 
 def _say(line: str) -> None:
-    print(line, flush=True)  # noqa: T201 - for whoever waits
+    print(line, flush=True)  # noqa: T201 - progress output
 
 
 def _arguments() -> argparse.Namespace:

@@ -1,4 +1,4 @@
-"""The topics as an AsyncAPI 3.0 document: what is on them, under which key, with which headers, who sends and receives it."""
+"""The topics as an AsyncAPI 3.0 document: messages, keys, headers, senders and receivers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from retrofill.settings import Settings
 from tools.examples import example_of
 
 KAFKA_BINDING = "0.5.0"
-# Two things on topics that are no message type of ours.
+# Messages without a type of their own.
 TOMBSTONE = "PipelineTombstone"
 DEAD_LETTER = "DeadLetter"
 OTHERS = "others"
@@ -30,7 +30,7 @@ ABOUT_SERVICES: dict[Service, str] = {
     PLANNER: "Turns requests into backfills with all their runs.",
     RUN_STARTER: "Starts runs within their limits and follows them to their ends.",
     WATCHER: "Decides which deadlines were met and which were missed.",
-    CALLBACK_RUNNER: "Calls what is to be called when a deadline is missed.",
+    CALLBACK_RUNNER: "Calls the callbacks of missed deadlines.",
 }
 MAX_MESSAGE_BYTES = 2_097_152
 
@@ -40,7 +40,7 @@ def _default(setting: str) -> Any:
 
 
 def document() -> Document:
-    """The whole document."""
+    """The document, as JSON data."""
     return {
         "asyncapi": "3.0.0",
         "info": _info(),
@@ -71,15 +71,15 @@ def _info() -> Document:
         "version": "1.0.0",
         "description": (
             "The topics of Retrofill. Values are UTF-8 JSON, one object; attributes are CloudEvents binary-mode "
-            "headers. A message without headers is accepted where its body has the field type. All topics have the "
-            "same number of partitions, fixed when they are made (RETROFILL_PARTITIONS), and messages with one key are "
-            "on one partition: that of the murmur2 hash, as Kafka's Java clients choose it. Read with the isolation "
-            "level read_committed: each message is there once, and per key in the order in which it came about."
+            "headers. A message without headers is accepted if its body has the field type. All topics have the "
+            "same number of partitions, fixed at init (RETROFILL_PARTITIONS), and messages with one key are "
+            "on one partition, chosen by murmur2 hash as in Kafka's Java clients. Read with the isolation "
+            "level read_committed: each message appears once, and in order per key."
         ),
         "license": {"name": "Apache-2.0"},
         "tags": [
             *({"name": service.name, "description": about} for service, about in ABOUT_SERVICES.items()),
-            {"name": OTHERS, "description": "Who is no service: users, the CLI, Spark drivers."},
+            {"name": OTHERS, "description": "Clients that are not services: users, the CLI, Spark drivers."},
         ],
     }
 
@@ -89,7 +89,7 @@ def _servers() -> Document:
         "cluster": {
             "host": "{brokers}",
             "protocol": "kafka",
-            "description": "A Kafka of your own, with whatever security its clients are configured for",
+            "description": "Your own Kafka, with the security that its clients are configured for",
             "variables": {
                 "brokers": {
                     "default": "localhost:9092",
@@ -128,17 +128,17 @@ def _channel(topic: Topic, traffic: Traffic) -> Document:
 
 
 def _describe(topic: Topic, traffic: Traffic) -> str:
-    said = f"Key: {traffic.key}. Written by {', '.join(writers_of(traffic))}. Read by {', '.join(readers_of(topic))}."
-    return f"{said} Compacted." if topic in COMPACTED else said
+    line = f"Key: {traffic.key}. Written by {', '.join(writers_of(traffic))}. Read by {', '.join(readers_of(topic))}."
+    return f"{line} Compacted." if topic in COMPACTED else line
 
 
 def writers_of(traffic: Traffic) -> list[str]:
-    """Everybody who writes a topic."""
+    """Everyone who writes a topic."""
     return [*([traffic.open] if traffic.open else []), *(writer.name for writer in traffic.writers)]
 
 
 def readers_of(topic: Topic) -> list[str]:
-    """The services that read a topic, and who else may."""
+    """The services that read a topic, and "anyone"."""
     return [*(service.name for service in SERVICES.values() if topic in service.reads), "anyone"]
 
 
@@ -152,7 +152,7 @@ def _configuration(topic: Topic) -> Document:
 
 
 def names_on(topic: Topic) -> list[str]:
-    """The names of all messages of a topic in the document."""
+    """The document's names of all messages on a topic."""
     return _names(TRAFFIC[topic].types, topic)
 
 
@@ -259,7 +259,7 @@ def _tombstone() -> Document:
 def _dead_letter() -> Document:
     return {
         "name": DEAD_LETTER,
-        "summary": "The original bytes and headers of a message that could not be handled, and why.",
+        "summary": "The original bytes and headers of a message that could not be handled, and the reason.",
         "contentType": "application/octet-stream",
         "headers": {"$ref": "#/components/schemas/DeadLetterHeaders"},
         "payload": {},

@@ -1,4 +1,4 @@
-"""Writes the table of ``configuration.md`` from the settings: ``python tools/configuration.py``."""
+"""Writes the table of ``docs/configuration.md``: ``python tools/configuration.py``."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from pathlib import Path
 
 from retrofill.settings import Settings
 
-PAGE = Path(__file__).with_name("configuration.md")
+PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 HEAD = "| variable | default | what it is |\n|---|---|---|\n"
 
 
 def table() -> str:
-    """One row for each setting, in their order."""
+    """One row per setting, in their order."""
     rows = []
     for name, field in Settings.model_fields.items():
         default = field.get_default(call_default_factory=True)
@@ -22,7 +22,7 @@ def table() -> str:
 
 
 def page() -> str:
-    """The page with the table as it is to be."""
+    """The page with the current table."""
     text = PAGE.read_text()
     before, _, rest = text.partition(HEAD)
     _, _, after = rest.partition("\n\n")

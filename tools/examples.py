@@ -1,4 +1,4 @@
-"""One complete example of each message type: the story of one backfill. Schemas, the topics' document and docs show them."""
+"""A complete example of each message type, for the schemas, the AsyncAPI document and the docs."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ BODIES: dict[str, Example] = {
     "PipelineAccepted": {"pipeline": "flights_daily", "changed": True},
     "PipelineRejected": {
         "pipeline": "flights_daily",
-        "message": "task 'publish' comes after 'delay', which is no task of this pipeline",
+        "message": "task 'publish' comes after 'delay', which is not a task of this pipeline",
     },
     "PipelineRemoved": {"pipeline": "flights_daily"},
     "BackfillRequested": {
@@ -225,5 +225,5 @@ BODIES: dict[str, Example] = {
 
 
 def example_of(name: str) -> Example:
-    """A complete message of the type: every field that one message can have is there."""
+    """A message of the type with every field that one message can have."""
     return {"type": name, "version": 1, "in_reply_to": ASKED, **BODIES[name]}

@@ -1,4 +1,4 @@
-"""The reference page of all topics and messages, rendered from the JSON Schemas."""
+"""The reference page of topics and messages, rendered from the JSON Schemas."""
 
 from __future__ import annotations
 
@@ -16,42 +16,43 @@ from tools.examples import example_of
 
 HEAD = """# Messages
 
-<!-- Generated from the models by `python -m tools.schemas --docs docs/messages.md schemas`: not to be edited. -->
+<!-- Generated from the models by `python -m tools.schemas --docs docs/messages.md schemas`. Do not edit. -->
 
-All topics and all messages on them. The same as files for programs: [JSON Schemas](../schemas) and
-[AsyncAPI](../schemas/asyncapi.yaml). Topics are named with the default prefix, the setting `RETROFILL_TOPIC_PREFIX`.
+All topics and the messages on them, also available as [JSON Schemas](../schemas) and
+[AsyncAPI](../schemas/asyncapi.yaml). Topic names have the default prefix (`RETROFILL_TOPIC_PREFIX`).
 
-- A value is UTF-8 JSON, one object. `type` says which message it is, or else the header `ce_type`.
-- In what you write by hand (requests, commands, definitions, replays) an unknown field is refused, with the nearest known
-  name. In all other messages unknown fields are ignored: be as tolerant when you read them.
-- Later releases may add fields and message types, and values to what events say. What is there stays, and what you may send
-  stays good. A change that breaks readers has another `version`.
-- A service puts a message whose version is newer than it knows, or whose type it does not know, into the
-  [dead letters](bad-input.md), which say so.
-- Moments have a UTC offset (RFC 3339). Every message may have `version` (default 1) and `in_reply_to`, the `ce_id` of the
-  message that it answers; the tables leave these and `type` out.
-- Messages with the same key are on the same partition, chosen as Kafka's Java clients do (murmur2). All topics have the same
-  number of partitions, the setting `RETROFILL_PARTITIONS`.
-- Read events with `isolation.level=read_committed`: each is there once, and per key in order.
+- A value is UTF-8 JSON, one object. The header `ce_type` names the message type, or else the field `type`.
+- In messages that users write (requests, commands, definitions, replays) an unknown field is refused,
+  with the nearest known name. In all other messages unknown fields are ignored: do the same when you
+  read them.
+- Later releases may add fields, message types, and values in events. Existing ones stay, and messages
+  you may send today remain valid. A breaking change has another `version`.
+- A message with a newer version or an unknown type becomes a [dead letter](bad-input.md) with that
+  reason.
+- Timestamps have a UTC offset (RFC 3339). Every message may have `version` (default 1) and
+  `in_reply_to`, the `ce_id` of the message it replies to; the tables omit these and `type`.
+- Messages with the same key are on the same partition, chosen as in Kafka's Java clients (murmur2).
+  All topics have the same number of partitions (`RETROFILL_PARTITIONS`).
+- Read events with `isolation.level=read_committed`: each appears once, and in order per key.
 """
-# Of every message: told once, in the head.
+# Fields of every message, described once in the head.
 COMMON = ("type", "version", "in_reply_to")
 
 Schemas = Mapping[str, Document]
 
 
 def page(schemas: Schemas) -> str:
-    """The page, as Markdown. ``schemas`` are those of all types, by name."""
+    """The page as Markdown. ``schemas`` has all message types, by name."""
     parts = [HEAD, _topics(), _headers()]
     for topic in Topic:
         parts.append(_topic(topic))
         parts += [_message(model.__name__, schemas[model.__name__]) for model in TRAFFIC[topic].types]
-    parts += ["## Types inside of messages\n", *(_type(name, schema) for name, schema in inner_types(schemas))]
+    parts += ["## Types inside messages\n", *(_type(name, schema) for name, schema in inner_types(schemas))]
     return "\n".join(parts)
 
 
 def inner_types(schemas: Schemas) -> list[tuple[str, Document]]:
-    """The types that messages are made of, by name."""
+    """The types used inside messages, sorted by name."""
     found = {name: inner for schema in schemas.values() for name, inner in schema.get("$defs", {}).items()}
     return sorted(found.items())
 
@@ -78,10 +79,10 @@ def _headers() -> str:
     own = [[f"`{name}`", _cell(about["description"])] for name, about in headers.CLOUD_EVENT["properties"].items()]
     dead = [[f"`{name}`", _cell(about["description"])] for name, about in headers.DEAD_LETTER["properties"].items()]
     return (
-        "## Headers\n\nCloudEvents in binary mode. Every message of a service has all but `traceparent`; yours needs none.\n\n"
-        + _table(["header", "what it says"], own)
-        + "\nA dead letter has the headers of the original message and these:\n\n"
-        + _table(["header", "what it says"], dead)
+        "## Headers\n\nCloudEvents in binary mode. Messages of services have all but `traceparent`; yours need none.\n\n"
+        + _table(["header", "description"], own)
+        + "\nA dead letter has the original headers and these:\n\n"
+        + _table(["header", "description"], dead)
     )
 
 
@@ -107,11 +108,11 @@ def _message(name: str, schema: Document) -> str:
 
 
 def _type(name: str, schema: Document) -> str:
-    said = f"### {name}\n\n" + "\n\n".join(_paragraphs(schema)) + "\n"
+    head = f"### {name}\n\n" + "\n\n".join(_paragraphs(schema)) + "\n"
     if "enum" in schema:
-        return said + "\nOne of " + ", ".join(f"`{value}`" for value in schema["enum"]) + ".\n"
+        return head + "\nOne of " + ", ".join(f"`{value}`" for value in schema["enum"]) + ".\n"
     fields = _fields(schema)
-    return f"{said}\n{_field_table(fields)}" if fields else said
+    return f"{head}\n{_field_table(fields)}" if fields else head
 
 
 def _paragraphs(schema: Document) -> list[str]:

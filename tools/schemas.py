@@ -1,7 +1,6 @@
-"""Generates ``schemas/`` (a JSON Schema 2020-12 for each message type, the topics as an AsyncAPI document) and their reference.
+"""Generates ``schemas/`` (JSON Schema 2020-12 and AsyncAPI) and the reference page.
 
-Run as ``python -m tools.schemas [--check] [--docs PAGE] FOLDER``. A tool of the repository: it needs the dev
-extra.
+Run ``python -m tools.schemas [--check] [--docs PAGE] FOLDER``. It needs the dev extra.
 """
 
 from __future__ import annotations
@@ -24,20 +23,20 @@ COMMAND = "python -m tools.schemas"
 
 
 def generate() -> dict[str, str]:
-    """The text of every file of the folder, by name. The same models always give the same bytes."""
+    """The text of every generated file, by name. Deterministic."""
     files = {f"{name}.json": _as_json(schema_of(REGISTRY[name])) for name in sorted(REGISTRY)}
     files[ASYNCAPI] = yaml.dump(asyncapi.document(), Dumper=_Plain, sort_keys=False, allow_unicode=True, width=110)
     return files
 
 
 def schema_of(model: type[Message]) -> Document:
-    """The JSON Schema of one message type, as a reader takes it, with an example."""
+    """The JSON Schema of a message type, for readers, with an example."""
     schema = model.model_json_schema(by_alias=True, mode="validation")
-    # Each type says its own name here, so the description is not inherited.
+    # Each type redefines this field, so it does not inherit the description.
     schema["properties"]["type"]["description"] = Message.model_fields["type"].description
     if "JsonValue" in schema.get("$defs", {}):
         schema["$defs"]["JsonValue"] = {"description": "Any JSON value."}
-    _leave_out(schema, "discriminator")
+    _remove(schema, "discriminator")
     if model.of_users:
         for each in (schema, *schema.get("$defs", {}).values()):
             if "properties" in each:
@@ -45,21 +44,20 @@ def schema_of(model: type[Message]) -> Document:
     return {"$schema": DIALECT, **schema, "examples": [example_of(model.__name__)]}
 
 
-def _leave_out(schema: Document, keyword: str) -> None:
-    """Take a keyword of OpenAPI out of a JSON Schema; its ``oneOf`` says the same."""
+def _remove(schema: Document, keyword: str) -> None:
+    """Remove an OpenAPI keyword next to ``oneOf``, which makes it redundant."""
     for inner in schema.values():
         for each in inner if isinstance(inner, list) else [inner]:
             if isinstance(each, dict):
-                _leave_out(each, keyword)
+                _remove(each, keyword)
     if "oneOf" in schema:
         schema.pop(keyword, None)
 
 
 class _Plain(yaml.SafeDumper):
-    """Writes what occurs twice twice, without anchors."""
+    """A YAML dumper that writes repeated objects in full, without anchors."""
 
     def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002
-        """Always."""
         return True
 
 
@@ -73,7 +71,7 @@ def page() -> str:
 
 
 def differing(folder: Path, docs: Path | None = None) -> list[str]:
-    """The names of the files that are missing, not as generated, or left over."""
+    """Names of files that are missing, outdated or obsolete."""
     files = generate()
     present = {path.name: path.read_text("utf-8") for path in folder.glob("*") if path.is_file()}
     stale = sorted(name for name in files.keys() | present.keys() if files.get(name) != present.get(name))
@@ -83,7 +81,7 @@ def differing(folder: Path, docs: Path | None = None) -> list[str]:
 
 
 def write(folder: Path, docs: Path | None = None) -> None:
-    """Make the folder hold exactly what is generated, and the page be what is generated."""
+    """Write the generated files, delete any others in the folder, and write the page."""
     folder.mkdir(parents=True, exist_ok=True)
     files = generate()
     for path in folder.glob("*"):
@@ -96,12 +94,12 @@ def write(folder: Path, docs: Path | None = None) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write the folder and the page, or with ``--check`` compare them; the exit status."""
+    """Write the folder and the page, or with ``--check`` compare them. Returns the exit status."""
     parser = argparse.ArgumentParser(
         prog=COMMAND, description="Generate the schemas and the reference of all messages."
     )
-    parser.add_argument("--check", action="store_true", help="change nothing; fail where a file is not current")
-    parser.add_argument("--docs", type=Path, help="also the reference of all topics and messages, as this page")
+    parser.add_argument("--check", action="store_true", help="change nothing; fail if a file is outdated")
+    parser.add_argument("--docs", type=Path, help="also write the reference of all topics and messages to PAGE")
     parser.add_argument("folder", type=Path)
     options = parser.parse_args(arguments)
     if not options.check:
@@ -110,7 +108,7 @@ def main(arguments: list[str] | None = None) -> int:
     stale = differing(options.folder, options.docs)
     if stale:
         docs = f"--docs {options.docs} " if options.docs else ""
-        sys.stderr.write(f"not current: {', '.join(stale)}; run '{COMMAND} {docs}{options.folder}'\n")
+        sys.stderr.write(f"outdated: {', '.join(stale)}; run '{COMMAND} {docs}{options.folder}'\n")
     return 1 if stale else 0
 
 

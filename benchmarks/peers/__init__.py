@@ -1,1 +1,1 @@
-"""Retrofill beside its peers, which have an environment of their own: ``make bench-peers``."""
+"""Compares Retrofill with peers that run in their own environment: ``make bench-peers``."""

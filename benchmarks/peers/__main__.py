@@ -1,4 +1,4 @@
-"""``python -m benchmarks.peers FOLDER``: Retrofill and the Airflow that ``FOLDER`` has, in turn on the same Postgres."""
+"""``python -m benchmarks.peers FOLDER``: compares Retrofill with the Airflow in ``FOLDER``."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ PAGES = Pages(HERE, "`make bench-peers`")
 
 
 def main(arguments: list[str]) -> int:
-    """Measure, and write the page."""
+    """Measure, and write the results page."""
     (folder,) = arguments
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     figures = measured(Path(folder) / "bin")
     for each in figures:
-        print(f"  {each.name}: {each.median:,.3g} {each.unit}", flush=True)  # noqa: T201 - for whoever waits
+        print(f"  {each.name}: {each.median:,.3g} {each.unit}", flush=True)  # noqa: T201 - progress output
     PAGES.record(
         Benchmark(
             "airflow",
@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> int:
 
 
 def measured(binaries: Path) -> Sequence[Figure]:
-    """Both are up all the time; they are asked in turn."""
+    """Start both systems and measure them alternately."""
     with tempfile.TemporaryDirectory(prefix="retrofill-peers-") as folder:
         return _on_a_stack(binaries, Path(folder))
 
@@ -67,8 +67,8 @@ def _on_a_stack(binaries: Path, folder: Path) -> Sequence[Figure]:
 
 
 def compared(ours: Retrofill, airflow: Airflow) -> Sequence[Figure]:
-    """Figure by figure; how many times faster is of each repeat."""
-    ours.first_run()  # connected and warm, as both are in the middle of a day
+    """Measure each figure; speedups are computed per repeat."""
+    ours.first_run()  # warm up the connections
     theirs.first_run(airflow, 0)
     figures: list[Figure] = []
 

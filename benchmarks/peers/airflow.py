@@ -1,4 +1,4 @@
-"""Apache Airflow beside Retrofill: its own environment, its own database on the same Postgres, LocalExecutor."""
+"""Runs Apache Airflow: own environment, own database on the same Postgres, LocalExecutor."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ START_SECONDS = 180.0
 
 
 class Refused(Exception):
-    """The API said no. ``code``: of HTTP."""
+    """An error response of the API. ``code`` is the HTTP status."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -41,7 +41,10 @@ class Refused(Exception):
 
 
 class Airflow:
-    """A running Airflow. ``parallelism``: how many tasks at once, as many as Retrofill has drivers."""
+    """A running Airflow.
+
+    ``parallelism`` is the number of simultaneous tasks, equal to Retrofill's drivers.
+    """
 
     def __init__(self, binaries: Path, home: Path, owner_dsn: str, parallelism: int) -> None:
         self.notes = home / "notes"
@@ -49,7 +52,7 @@ class Airflow:
         self._dsn = make_conninfo(owner_dsn, dbname="airflow")
         with psycopg.connect(make_conninfo(owner_dsn, dbname="postgres"), autocommit=True) as conn:
             conn.execute("CREATE DATABASE airflow")
-        # Held until its processes end: they bind what they are told.
+        # Keep the ports reserved until the processes bind them.
         self._held = ExitStack()
         self._port, *self._log_ports = (self._held.enter_context(held_port()) for _ in range(3))
         self._environment = self._settings(parallelism)
@@ -67,7 +70,8 @@ class Airflow:
             "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
             "AIRFLOW__CORE__PARALLELISM": str(parallelism),
             "AIRFLOW__CORE__MAX_ACTIVE_TASKS_PER_DAG": "64",
-            # Its defaults are for many DAGs on large machines: a loop that rests a second and takes ten runs at a time.
+            # The defaults suit many DAGs on large machines: a one-second idle sleep and ten runs
+            # per loop.
             "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.05",
             "AIRFLOW__SCHEDULER__MAX_DAGRUNS_TO_CREATE_PER_LOOP": "100",
             "AIRFLOW__SCHEDULER__MAX_DAGRUNS_PER_LOOP_TO_SCHEDULE": "100",
@@ -82,7 +86,7 @@ class Airflow:
             "AIRFLOW__API__BASE_URL": here,
             "AIRFLOW__API__SECRET_KEY": secrets.token_hex(16),
             "AIRFLOW__API_AUTH__JWT_SECRET": secrets.token_hex(32),
-            # No port that somebody else may have.
+            # Avoid ports that are in use.
             "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(self._log_ports[0]),
             "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(self._log_ports[1]),
             "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
@@ -92,7 +96,7 @@ class Airflow:
         }
 
     def start(self) -> None:
-        """Its tables, its four processes; back when the DAGs are known and the API answers."""
+        """Create the tables and start the processes; returns once the API knows the DAGs."""
         self._home.mkdir(parents=True, exist_ok=True)
         command = str(self._binaries / "airflow")
         done = subprocess.run(
@@ -110,7 +114,6 @@ class Airflow:
         until(lambda: all(map(self._knows, ("nothing", "first", "late"))), "Airflow's DAGs", seconds=START_SECONDS)
 
     def stop(self) -> None:
-        """End its processes."""
         self._held.close()
         for process in self._processes:
             process.terminate()
@@ -122,15 +125,12 @@ class Airflow:
                 process.wait()
 
     def get(self, path: str) -> dict[str, Any]:
-        """Ask the API."""
         return self._ask("GET", path)
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Have the API make something."""
         return self._ask("POST", path, body)
 
     def put(self, path: str) -> dict[str, Any]:
-        """Have the API change something."""
         return self._ask("PUT", path)
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -148,13 +148,13 @@ class Airflow:
             raise Refused(e.code, f"{method} {path}: {e.code} {e.read().decode()[:500]}") from e
 
     def backfill(self, first: date, last: date, limit: int, dag: str = "nothing") -> int:
-        """Ask for a backfill of ``dag`` from ``first`` to ``last``; its id, once the API has answered."""
+        """Create a backfill of ``dag`` from ``first`` to ``last``; returns its id."""
         days = {"from_date": f"{first}T00:00:00Z", "to_date": f"{last}T00:00:00Z"}
         made = self.post("/api/v2/backfills", {"dag_id": dag, "max_active_runs": limit, **days})
         return int(made["id"])
 
     def query(self, sql: str, *values: object) -> list[dict[str, Any]]:
-        """Rows of its database."""
+        """Query Airflow's database."""
         with psycopg.connect(self._dsn, row_factory=dict_row) as conn:
             return conn.execute(sql.encode(), values).fetchall()
 
@@ -176,7 +176,7 @@ class Airflow:
 
 @contextmanager
 def running(binaries: Path, home: Path, owner_dsn: str, parallelism: int) -> Iterator[Airflow]:
-    """An Airflow that ends with the block."""
+    """An Airflow that stops at the end of the block."""
     made = Airflow(binaries, home, owner_dsn, parallelism)
     try:
         made.start()

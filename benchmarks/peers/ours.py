@@ -1,4 +1,4 @@
-"""Retrofill's side of the comparison, on the whole embedded stack with its real drivers."""
+"""Measures Retrofill on the whole embedded stack with real drivers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Retrofill:
         user.run("pipelines", "apply", str(PIPELINES))
 
     def accept(self, runs: int, repeat: int) -> float:
-        """Seconds from a request until its ``BackfillPlanned`` is read: from then on all of its runs are there."""
+        """Seconds from a request to reading ``BackfillPlanned``, when all its runs exist."""
         id = f"accept-{repeat}"
         partition = partition_of(id, self.settings.partitions)
         subscriber = at_end(self.settings, Topic.BACKFILL_EVENTS, [partition])
@@ -48,19 +48,19 @@ class Retrofill:
                 answer = json.loads(message.value() or b"{}")
                 assert (answer["type"], answer["runs"]) == ("BackfillPlanned", runs), answer
                 subscriber.close()
-                # Its runs are not what is measured.
+                # Its runs are not part of the measurement.
                 self.user.run("backfill", "cancel", id)
                 self._ended(id)
                 return seconds
         raise AssertionError("there was no answer")
 
     def first_run(self) -> float:
-        """Seconds from a request for one day until the first line of its task."""
+        """Seconds from a request for one day to the first line of its task."""
         self._day += 1
         return started(self.settings, self._sender, self.notes, self._day)
 
     def runs_a_second(self, runs: int, repeat: int) -> float:
-        """From the first start to the last end, by the database's clock."""
+        """Runs per second, from the first start to the last end, by the database clock."""
         id = f"trivial-{repeat}"
         self._request("nothing", runs, id, max_active_runs=64, reprocess_behavior="completed")
         self._ended(id)
@@ -74,7 +74,7 @@ class Retrofill:
         return float(runs / row[1].total_seconds())
 
     def deadlines(self, count: int, repeat: int) -> list[float]:
-        """Seconds from each missed deadline's moment until its callback was called."""
+        """Seconds from each missed deadline to its callback."""
         self.notes.write_text("")
         id = f"late-{repeat}"
         self._request("late", count, id, reprocess_behavior="completed")
@@ -87,7 +87,7 @@ class Retrofill:
         return [noted - moment for noted, moment in zip(_times(self.notes), due, strict=True)]
 
     def _request(self, pipeline: str, runs: int, id: str, **more: object) -> None:
-        # What has run is run again, as often as it is asked for; what is watched has days of its own each time.
+        # ``nothing`` reprocesses the same days; the other pipelines get new days each time.
         self._day += 1
         first = FIRST if pipeline == "nothing" else FIRST + timedelta(days=self._day * runs)
         last = first + timedelta(days=runs - 1)

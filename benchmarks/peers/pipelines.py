@@ -1,4 +1,4 @@
-"""What Retrofill is measured with beside its peers: the same three pipelines, and the same callback."""
+"""The three pipelines and the callback with which Retrofill is compared to its peers."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ late = Pipeline(
 
 @nothing.task
 def only(run: Any) -> None:
-    """Nothing."""
+    """Does nothing."""
 
 
 @first.task
-def notes_its_first_line(run: Any) -> None:  # noqa: ARG001 - what tasks are given
-    """Says when the user's code began."""
+def notes_its_first_line(run: Any) -> None:  # noqa: ARG001 - required task signature
+    """Records when user code began."""
     Path(os.environ["PEER_NOTES"]).write_text(repr(time.time()))
 
 
 @late.task
-def outlasts_its_deadline(run: Any) -> None:  # noqa: ARG001 - what tasks are given
-    """Runs until the deadline is past: a measurement needs it to be missed."""
+def outlasts_its_deadline(run: Any) -> None:  # noqa: ARG001 - required task signature
+    """Runs past its deadline, so that the miss can be measured."""
     time.sleep(SECONDS * 2)
 
 
-def note_the_time(context: dict[str, Any], **_: Any) -> None:  # noqa: ARG001 - what callbacks are given
-    """A line with the time, in seconds since the epoch."""
+def note_the_time(context: dict[str, Any], **_: Any) -> None:  # noqa: ARG001 - required callback signature
+    """Append the time in seconds since the epoch."""
     with Path(os.environ["PEER_NOTES"]).open("a") as notes:
         notes.write(f"{time.time()}\n")

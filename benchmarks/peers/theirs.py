@@ -1,4 +1,4 @@
-"""Airflow's side of the comparison, asked by its API and read in its tables."""
+"""Measures Airflow through its API and its tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SECONDS = 900.0
 
 
 def accept(airflow: Airflow, runs: int, repeat: int) -> float:
-    """Seconds until the API has answered and all runs of a backfill are there; it is cancelled then."""
+    """Seconds until the API has replied and all runs of a backfill exist. Cancels it afterwards."""
     first = FIRST + timedelta(days=1200 * (repeat + 1))
     last = first + timedelta(days=runs - 1)
     began = time.monotonic()
@@ -28,7 +28,7 @@ def accept(airflow: Airflow, runs: int, repeat: int) -> float:
 
 
 def first_run(airflow: Airflow, repeat: int) -> float:
-    """Seconds from asking for a backfill of one day until the first line of its task."""
+    """Seconds from requesting a backfill of one day to the first line of its task."""
     day = FIRST - timedelta(days=30 + repeat)
     asked = time.time()
     id = airflow.backfill(day, day, 4, dag="first")
@@ -39,7 +39,7 @@ def first_run(airflow: Airflow, repeat: int) -> float:
 
 
 def runs_a_second(airflow: Airflow, runs: int, repeat: int) -> float:
-    """From the first start of a task to the last end."""
+    """Runs per second, from the first task start to the last end."""
     first = FIRST - timedelta(days=3000 + 1000 * repeat)
     id = airflow.backfill(first, first + timedelta(days=runs - 1), 64)
     _ended(airflow, id)
@@ -49,7 +49,7 @@ def runs_a_second(airflow: Airflow, runs: int, repeat: int) -> float:
 
 
 def deadlines(airflow: Airflow, count: int) -> list[float]:
-    """Seconds from each missed deadline's moment until its callback was called."""
+    """Seconds from each missed deadline to its callback."""
     airflow.notes.write_text("")
     asked = datetime.now(UTC)
     for _ in range(count):
@@ -74,6 +74,6 @@ FROM backfill_dag_run AS b JOIN dag_run AS r ON r.id = b.dag_run_id
 
 
 def _ended(airflow: Airflow, id: int) -> None:
-    """Only then does it take the next of the same DAG."""
+    """Wait for the end: Airflow runs one backfill per DAG at a time."""
     ended = "SELECT completed_at IS NOT NULL AS ended FROM backfill WHERE id = %s"
     until(lambda: airflow.query(ended, id)[0]["ended"], f"the end of Airflow's backfill {id}", seconds=SECONDS)

@@ -1,4 +1,4 @@
-"""The stack with Spark as a user has it, the flights of the demo, and its days by other ways."""
+"""A user's stack with Spark, the demo's flights, and other ways to process its days."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WARM_DAYS = 4
 
 
 class User:
-    """Somebody with a terminal."""
+    """A user at a terminal."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -40,24 +40,27 @@ class User:
         }
 
     def run(self, *arguments: str) -> str:
-        """Run a command of the CLI; its output."""
+        """Run a CLI command; returns its output."""
         command = [sys.executable, "-c", "from retrofill.cli.main import run; run()", *arguments]
         done = subprocess.run(command, env=self.environment, cwd=self.home, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{' '.join(arguments)}: {done.stdout}\n{done.stderr}"
         return done.stdout
 
     def json(self, *arguments: str) -> Any:
-        """The JSON document of a command."""
+        """Run a CLI command with ``--json``; returns the document."""
         return json.loads(self.run(*arguments, "--json"))
 
     def settings(self) -> Settings:
-        """As whoever works against this stack has them."""
+        """Settings for this stack."""
         return Settings(home=self.home)
 
 
 @contextmanager
 def user_with_spark(*, flights: bool, more: Mapping[str, str] | None = None) -> Iterator[User]:
-    """A user whose stack is up, with ``more`` in its environment; with the flights prepared and their pipeline applied."""
+    """A user with a running stack and ``more`` in its environment.
+
+    With ``flights``, the data is prepared and the pipeline applied.
+    """
     with tempfile.TemporaryDirectory(prefix="retrofill-bench-") as folder:
         user = User(Path(folder) / "home")
         user.environment |= more or {}
@@ -73,12 +76,12 @@ def user_with_spark(*, flights: bool, more: Mapping[str, str] | None = None) -> 
 
 
 def days(count: int, first: int = 0) -> list[str]:
-    """Days of 2013 from the ``first`` on."""
+    """``count`` days of 2013, starting at day ``first``."""
     return [(FIRST + timedelta(days=first + n)).isoformat() for n in range(count)]
 
 
 def bare_loop(user: User, chosen: Sequence[str], parallel: int) -> float:
-    """Seconds of the same transformation in a plain loop of one session, ``parallel`` days at a time."""
+    """Seconds of the same work in a plain loop in one session, ``parallel`` days at a time."""
     from pyspark.sql import SparkSession
 
     scratch = _scratch(user)
@@ -99,7 +102,7 @@ def bare_loop(user: User, chosen: Sequence[str], parallel: int) -> float:
 
 
 def submitted(user: User, chosen: Sequence[str]) -> float:
-    """Seconds of these days, all at once, each by a ``spark-submit`` of its own."""
+    """Seconds to process these days simultaneously, each with its own ``spark-submit``."""
     java, scratch = find(user.settings()), _scratch(user)
     script = ROOT / "benchmarks" / "support" / "plain_day.py"
     command = [*spark_submit_command(java, scratch / "jvm-options"), "--master", "local[2]", str(script), str(scratch)]
@@ -109,7 +112,7 @@ def submitted(user: User, chosen: Sequence[str]) -> float:
         done = subprocess.run(
             [*command, day], env=environment, cwd=user.home, capture_output=True, text=True, check=False
         )
-        # spark-submit prints what Python raises to stdout.
+        # spark-submit prints Python exceptions to stdout.
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 
     began = time.monotonic()
@@ -119,7 +122,7 @@ def submitted(user: User, chosen: Sequence[str]) -> float:
 
 
 def _scratch(user: User) -> Path:
-    """A folder with the same sources, for outputs that are nobody's."""
+    """A folder with the same sources and separate outputs."""
     scratch = user.home / "bare"
     scratch.mkdir(exist_ok=True)
     for name in ("flights", "weather"):

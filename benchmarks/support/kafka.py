@@ -1,4 +1,4 @@
-"""Bare Kafka beside which the bus is measured: the same broker, the same client, the same settings, and nothing else."""
+"""The bare Kafka peer of the bus: same broker, client and settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SECONDS = 60.0
 
 
 class BareTopic:
-    """A topic, a transactional producer, and a ``read_committed`` subscriber at the end of each partition."""
+    """A topic with a transactional producer and a ``read_committed`` subscriber at its end."""
 
     def __init__(self, made: Installation, partitions: int = 1) -> None:
         self._made = made
@@ -36,7 +36,7 @@ class BareTopic:
         self.round_trip()
 
     def round_trip(self) -> float:
-        """Seconds from beginning a transaction of one message for each partition to their reading."""
+        """Seconds to publish one message per partition in a transaction and read them."""
         began = time.monotonic()
         self._sender.begin_transaction()
         for partition in self._partitions:
@@ -46,7 +46,7 @@ class BareTopic:
         return time.monotonic() - began
 
     def transactional(self, values: Sequence[bytes], batch: int) -> float:
-        """Seconds until all of ``values`` are read, published in transactions of ``batch``."""
+        """Seconds until ``values`` are read, published in transactions of ``batch``."""
         began = time.monotonic()
         for start in range(0, len(values), batch):
             self._sender.begin_transaction()
@@ -56,7 +56,7 @@ class BareTopic:
         return time.monotonic() - began
 
     def idempotent(self, values: Sequence[bytes]) -> float:
-        """Seconds until all of ``values`` are read, published without transactions."""
+        """Seconds until ``values`` are read, published without transactions."""
         sender = producer(self._made.settings, "bare-idempotent", **{"linger.ms": 1})
         began = time.monotonic()
         _produce(sender, self.topic, values)
@@ -76,7 +76,7 @@ def _produce(sender: Producer, topic: str, values: Sequence[bytes]) -> None:
 
 
 def read(subscriber: Consumer, count: int) -> list[bytes]:
-    """So many messages."""
+    """Read ``count`` messages."""
     values: list[bytes] = []
     while len(values) < count:
         messages = subscriber.consume(min(1000, count - len(values)), SECONDS)
@@ -86,7 +86,7 @@ def read(subscriber: Consumer, count: int) -> list[bytes]:
 
 
 def at_end(settings: Settings, topic: Topic, partitions: Sequence[int]) -> Consumer:
-    """A ``read_committed`` subscriber that stands at the end of these partitions of a topic."""
+    """A ``read_committed`` subscriber positioned at the end of these partitions."""
     name = f"{settings.topic_prefix}{topic}"
     consumer = reader(settings, f"bench-{uuid.uuid4().hex[:6]}", **{"fetch.wait.max.ms": 5})
     ends = [consumer.get_watermark_offsets(TopicPartition(name, p))[1] for p in partitions]
@@ -95,7 +95,7 @@ def at_end(settings: Settings, topic: Topic, partitions: Sequence[int]) -> Consu
 
 
 def ask(settings: Settings, sender: Producer, id: str, body: BackfillRequested) -> None:
-    """Publish a request for a backfill; back when Kafka has it."""
+    """Publish a backfill request; returns once Kafka has it."""
     topic = f"{settings.topic_prefix}{Topic.BACKFILL_REQUESTS}"
     sender.produce(topic, key=id, value=body.encode(), headers=wire_headers(headers_of(body, "bench")))
     sender.flush()

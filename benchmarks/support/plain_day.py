@@ -1,6 +1,6 @@
-"""One day of the demo without Retrofill: the same transformation, checked, then put in its place.
+"""One day of the demo without Retrofill: transform, check, and move the result into place.
 
-Submitted by itself for a ``spark-submit`` a day: ``plain_day.py DATA DAY``.
+Runs as one ``spark-submit`` per day: ``plain_day.py DATA DAY``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ FLIGHTS = Path(__file__).parents[2] / "examples" / "flights"
 
 
 def plain_day(spark: Any, data: str, day: str) -> None:
-    """Write the day's figures beside the published ones, check them, and exchange the two."""
+    """Write the day's figures next to the published ones, check them, and swap the two."""
     sys.path[:0] = [str(FLIGHTS)] if str(FLIGHTS) not in sys.path else []
     from pipeline import check_day, delays_of_day, output  # type: ignore[import-not-found]  # a file of the example
 

@@ -1,4 +1,7 @@
-"""Plans one backfill as the planner does, in a process whose memory is nobody else's: DSN, name, runs and alerts as arguments."""
+"""Plans one backfill as the planner does, in its own process for memory measurement.
+
+Arguments: DSN, name, runs and alerts.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +24,18 @@ from retrofill.store.engine import make_engine
 
 FIRST = datetime(1990, 1, 1, tzinfo=UTC)
 TICK = timedelta(minutes=30)
-# Far away, so that each is armed and none is near.
+# Far in the future: every deadline is armed and none comes due.
 YEARS = timedelta(days=365 * 60).total_seconds()
 MAX_BYTES = 900_000
 
 
 def peak() -> float:
-    """The most memory that this process had so far, in MB."""
+    """Peak memory of this process so far, in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def main(dsn: str, name: str, runs: int, alerts: int) -> dict[str, float]:
-    """Seconds of the transaction, and by how much the process grew."""
+    """Seconds of the transaction, and memory growth of the process."""
     rules = [alert(f"late-{n}", "LOGICAL_DATE", YEARS) for n in range(alerts)]
     engine = make_engine(dsn, name)
     with shard_transaction(engine, PLANNER, 0, 0, MAX_BYTES) as tx:

@@ -1,4 +1,4 @@
-"""Servers and installations of one benchmark, as real as those of the tests, and nobody else's."""
+"""Servers and installations of a single benchmark, of the same kind as in the tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ IDLE_STARTER = "idle-starter"
 
 @contextmanager
 def servers() -> Iterator[Servers]:
-    """A Kafka and a Postgres of their own."""
+    """A Kafka and a Postgres for one benchmark."""
     with tempfile.TemporaryDirectory(prefix="retrofill-bench-") as home:
         made = Servers(Path(home))
         try:
@@ -27,7 +27,7 @@ def servers() -> Iterator[Servers]:
 
 @contextmanager
 def installed(on: Servers) -> Iterator[Installation]:
-    """A database and topics of its own; the processes that it starts end with it."""
+    """A database and topics; the processes started on them end with the block."""
     installation.MODULES[IDLE_STARTER] = "benchmarks.support.starter"
     installation.READY_AS[IDLE_STARTER] = "run-starter"
     made = on.installation()

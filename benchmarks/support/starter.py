@@ -1,9 +1,10 @@
-"""A run-starter whose drivers do nothing at all: what is left is the orchestration.
+"""A run-starter whose drivers do nothing, so that only orchestration is measured.
 
-Run as ``python -m benchmarks.support.starter``; it reads the same settings as the service. One thread speaks for all
-drivers, each by the protocol of a real one: a heartbeat, once that was acknowledged the question whether the attempt may
-begin, then the reports of its tasks and of its end. It asks and flushes once for all that were launched since.
-``BENCH_PROFILE``: a file that gets the profile of the worker's thread.
+Run as ``python -m benchmarks.support.starter``; it reads the same settings as the service. One
+thread acts for all drivers. Each follows the real protocol: a heartbeat, after its acknowledgement
+the question whether the attempt may begin, then reports of its tasks and its end. The thread asks
+and flushes once for all drivers that were launched meanwhile. ``BENCH_PROFILE`` names a file for a
+profile of the worker thread.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from retrofill.contract.runs import Report, RunHeartbeat, RunReported, TaskRepor
 from retrofill.contract.topics import RUN_STARTER, Topic
 from retrofill.settings import Settings
 from retrofill.store import runs as store
-from run_starter.executors import Host, Key, Launch
+from run_starter.executors import Host, Key, LaunchRequest
 from run_starter.handler import CHANNELS, StarterHandler
 
 
@@ -37,37 +38,34 @@ class IdleDrivers(threading.Thread):
         self._topic = f"{settings.topic_prefix}{Topic.RUN_REPORTS}"
         self._producer = producer(settings, "idle-drivers", **{"linger.ms": 2})
         self._engine = engine
-        self._launched: queue.SimpleQueue[Launch | None] = queue.SimpleQueue()
+        self._launched: queue.SimpleQueue[LaunchRequest | None] = queue.SimpleQueue()
         self._hosted: set[Key] = set()
         self._lock = threading.Lock()
         self.host: Host | None = None
 
     def free(self) -> int:
-        """Drivers that have nothing to do."""
+        """Number of idle drivers."""
         with self._lock:
             return self._slots - len(self._hosted)
 
     def hosted(self) -> set[Key]:
-        """Attempts that are here."""
         with self._lock:
             return set(self._hosted)
 
-    def launch(self, launch: Launch) -> None:
-        """Take an attempt."""
+    def launch(self, launch: LaunchRequest) -> None:
         with self._lock:
             self._hosted.add(launch.key)
         self._launched.put(launch)
 
     def end(self, key: Key) -> None:
-        """Nothing is ever ended here: it ends by itself."""
+        """No-op: attempts end by themselves."""
 
     def close(self) -> None:
-        """End the thread."""
         self._launched.put(None)
         self.join()
 
     def run(self) -> None:
-        """Speak for all drivers that were launched since."""
+        """Report for all drivers launched since the last pass."""
         while True:
             launches = [self._launched.get()]
             while not self._launched.empty():
@@ -76,7 +74,7 @@ class IdleDrivers(threading.Thread):
                 return
             self._execute([launch for launch in launches if launch is not None])
 
-    def _execute(self, launches: list[Launch]) -> None:
+    def _execute(self, launches: list[LaunchRequest]) -> None:
         assert self.host is not None
         self._say(RunHeartbeat(**_fields_of(launch)) for launch in launches)
         with self._engine.connect() as conn:
@@ -91,12 +89,12 @@ class IdleDrivers(threading.Thread):
             self.host.driver_ended(launch, reported=launch.key not in over, reason="ended")
 
     def _say(self, reports: Iterable[Report]) -> None:
-        """Publish, and wait until all of it is acknowledged."""
+        """Publish, and wait until everything is acknowledged."""
         for report in reports:
             self._produce(report)
         assert self._producer.flush(30) == 0
 
-    def _say_all(self, launch: Launch) -> None:
+    def _say_all(self, launch: LaunchRequest) -> None:
         fields = _fields_of(launch)
         for task in launch.pipeline.tasks:
             self._produce(TaskReported(**fields, task=task.name, state="running"))
@@ -112,12 +110,12 @@ class IdleDrivers(threading.Thread):
         )
 
 
-def _fields_of(launch: Launch) -> dict[str, object]:
+def _fields_of(launch: LaunchRequest) -> dict[str, object]:
     return {"backfill_id": launch.backfill_id, "run_id": launch.run_id, "attempt": launch.attempt}
 
 
 def make(context: Context) -> StarterHandler:
-    """The real handler around idle drivers."""
+    """The real handler with idle drivers."""
     drivers = IdleDrivers(context.settings, context.engine)
     handler = StarterHandler(context, drivers)
     drivers.host = handler.host
@@ -126,7 +124,7 @@ def make(context: Context) -> StarterHandler:
 
 
 def main() -> int:
-    """Run it, profiled where that is asked for."""
+    """Run the service, with a profile if requested."""
     path = os.environ.get("BENCH_PROFILE")
     if path is None:
         return run_service(RUN_STARTER, make, CHANNELS)

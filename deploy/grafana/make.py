@@ -1,4 +1,4 @@
-"""Makes ``dashboard.json`` beside this file: ``python deploy/grafana/make.py`` (a test compares it with what is checked in)."""
+"""Generate ``dashboard.json`` beside this file: ``python deploy/grafana/make.py`` (a test compares them)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROWS: list[tuple[str, list[Panel]]] = [
     (
         "Backfills and runs",
         [
-            ("Runs that have not ended", "short", [("{{state}}", "max by (state) (retrofill_runs)")]),
+            ("Unfinished runs", "short", [("{{state}}", "max by (state) (retrofill_runs)")]),
             (
                 "Runs ended",
                 "ops",
@@ -29,7 +29,7 @@ ROWS: list[tuple[str, list[Panel]]] = [
                 [("{{answer}}", "sum by (answer) (rate(retrofill_backfill_requests_total[$__rate_interval]))")],
             ),
             (
-                "Looks that started nothing",
+                "Checks that started nothing",
                 "ops",
                 [("{{reason}}", "sum by (reason) (rate(retrofill_claims_put_off_total[$__rate_interval]))")],
             ),
@@ -69,11 +69,11 @@ ROWS: list[tuple[str, list[Panel]]] = [
                 ],
             ),
             (
-                "Fences, take-overs and retries",
+                "Fences, takeovers and retries",
                 "ops",
                 [
                     ("fences of {{of}}", "sum by (of) (rate(retrofill_fences_total[$__rate_interval]))"),
-                    ("take-overs of {{of}}", "sum by (of) (rate(retrofill_takeovers_total[$__rate_interval]))"),
+                    ("takeovers of {{of}}", "sum by (of) (rate(retrofill_takeovers_total[$__rate_interval]))"),
                     ("{{of}} {{fault}}", "sum by (of, fault) (rate(retrofill_retries_total[$__rate_interval]))"),
                 ],
             ),
@@ -89,14 +89,14 @@ ROWS: list[tuple[str, list[Panel]]] = [
     (
         "Deadlines and callbacks",
         [
-            ("Deadlines that wait", "short", [("{{state}}", "max by (state) (retrofill_deadlines)")]),
+            ("Waiting deadlines", "short", [("{{state}}", "max by (state) (retrofill_deadlines)")]),
             (
                 "Decided",
                 "ops",
                 [("{{state}}", "sum by (state) (rate(retrofill_deadlines_decided_total[$__rate_interval]))")],
             ),
             (
-                "Delay of detection",
+                "Detection delay",
                 "s",
                 [
                     (
@@ -129,7 +129,7 @@ ROWS: list[tuple[str, list[Panel]]] = [
                 ],
             ),
             (
-                "Done after all",
+                "Recovered deadlines",
                 "ops",
                 [("recovered", "sum(rate(retrofill_deadlines_recovered_total[$__rate_interval]))")],
             ),
@@ -139,7 +139,7 @@ ROWS: list[tuple[str, list[Panel]]] = [
 
 
 def dashboard() -> dict[str, Any]:
-    """The dashboard as Grafana imports it."""
+    """The dashboard in Grafana's import format."""
     panels: list[dict[str, Any]] = []
     top = 0
     for title, row in ROWS:
@@ -183,7 +183,7 @@ def _panel(title: str, unit: str, queries: list[tuple[str, str]], place: dict[st
 
 
 def text() -> str:
-    """The file's content."""
+    """The content of ``dashboard.json``."""
     return json.dumps(dashboard(), indent=2) + "\n"
 
 

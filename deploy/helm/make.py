@@ -1,7 +1,7 @@
-"""Makes what the chart has from the code: ``python deploy/helm/make.py`` (a test compares it with what is checked in).
+"""Generate the chart's files from the code: ``python deploy/helm/make.py`` (a test compares them).
 
-``files/kafka.json``: topics, what each service reads, and the rights of each user, all without the prefix, which is a
-value of the chart. In ``values.schema.json``: the settings that may be set, none of them a secret.
+``files/kafka.json``: topics, what each service reads, and each user's rights, without the prefix, which is
+a value of the chart. ``values.schema.json``: the allowed settings; secrets are only referenced by name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from retrofill.settings import Settings
 CHART = Path(__file__).parent / "retrofill"
 KAFKA = CHART / "files" / "kafka.json"
 SCHEMA = CHART / "values.schema.json"
-# Have values of their own, because more than the services has to know them, or are not for services that run in pods.
+# Set by other values of the chart, because more than the services needs them, or not applicable in pods.
 OTHERWISE_SET = {
     "home", "cache", "kafka_bootstrap_servers", "kafka_security_protocol", "kafka_sasl_mechanism", "kafka_acls",
     "kafka_ssl_ca", "spark_remote", "spark_submit_master", "topic_prefix", "partitions", "replication_factor",
@@ -30,7 +30,7 @@ OTHERWISE_SET = {
     "kafka_passwords", "postgres_dsn", "postgres_service_dsns",
 }  # fmt: skip
 CONSTRAINTS = ("type", "enum", "anyOf", "items", "additionalProperties", "minimum", "maximum", "exclusiveMinimum")
-# Depends on a value.
+# Depends on a value of the chart.
 REPLICAS = "min.insync.replicas"
 
 
@@ -44,13 +44,13 @@ def _has_secret(kind: Any) -> bool:
 
 
 def plain_settings() -> dict[str, Any]:
-    """What may be under ``settings`` in the values: schemas by name without ``RETROFILL_``."""
+    """Schemas of the values under ``settings``, by name without ``RETROFILL_``."""
     described = Settings.model_json_schema()["properties"]
     return {name.upper(): _bare(described[name]) for name in _settable(secret=False)}
 
 
 def secret_settings() -> dict[str, Any]:
-    """What may be under ``secretSettings``: by name, each a Secret and a key of it."""
+    """Schemas of the values under ``secretSettings``: by name, each a Secret and one of its keys."""
     return {name.upper(): {"$ref": "#/$defs/secretSetting"} for name in _settable(secret=True)}
 
 
@@ -59,18 +59,18 @@ def _settable(*, secret: bool) -> list[str]:
 
 
 def _bare(schema: dict[str, Any]) -> dict[str, Any]:
-    """What a value has to be, without what only people read."""
+    """The schema without titles, descriptions and defaults."""
     return {key: value for key, value in schema.items() if key in CONSTRAINTS}
 
 
 def kafka() -> dict[str, Any]:
-    """Topics, consumer groups and rights by the code, under an empty prefix."""
+    """Topics, consumer groups and rights from the code, with an empty prefix."""
     bare = Settings.model_construct(topic_prefix="", partitions=0, replication_factor=1)
     return {
         "topics": [
             {
                 "name": topic.topic,
-                # None: as many as the others.
+                # None: the chart's value.
                 "partitions": topic.num_partitions or None,
                 "config": {name: value for name, value in topic.config.items() if name != REPLICAS},
             }
@@ -85,7 +85,7 @@ def kafka() -> dict[str, Any]:
 
 
 def rules(bindings: set[AclBinding]) -> list[dict[str, Any]]:
-    """ACLs in Strimzi's words, those of one resource in one rule, in a fixed order."""
+    """ACLs as Strimzi rules, one per resource, in a fixed order."""
     operations: dict[tuple[str, str, str], set[str]] = {}
     for each in bindings:
         kind = {"TRANSACTIONAL_ID": "transactionalId"}.get(each.restype.name, each.restype.name.lower())
@@ -98,7 +98,7 @@ def rules(bindings: set[AclBinding]) -> list[dict[str, Any]]:
 
 
 def files() -> dict[Path, str]:
-    """Each file as it is to be."""
+    """Expected content by path."""
     schema = json.loads(SCHEMA.read_text())
     schema["$defs"]["settings"]["properties"] = plain_settings()
     schema["$defs"]["secretSettings"]["properties"] = secret_settings()

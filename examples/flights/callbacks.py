@@ -1,4 +1,4 @@
-"""What is called when a deadline is missed; the callback-runner's allow-list names it ``page_oncall``."""
+"""The callback for missed deadlines, ``page_oncall`` on the callback-runner's allow-list."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def page_oncall(context: dict[str, Any], **kwargs: Any) -> None:
-    """Append a line to the file that ``FLIGHTS_PAGES`` names, as a pager would be told."""
+    """Simulate a page: append a JSON line to the file that ``FLIGHTS_PAGES`` names."""
     line = json.dumps({"context": context, "kwargs": kwargs}, default=str, sort_keys=True)
     with Path(os.environ["FLIGHTS_PAGES"]).open("a") as pages:
         pages.write(line + "\n")

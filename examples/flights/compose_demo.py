@@ -1,7 +1,7 @@
-"""The demo on containers: two replicas of each service, a Spark cluster, thirty days of flights, and some killed in the middle.
+"""The demo in containers: two replicas of each service, a Spark cluster, 30 days of flights, and kills midway.
 
-Run by ``make compose-demo`` (``DAYS=90``: more; ``KEEP=1``: leave all of it up) on a machine with a Docker engine and Compose.
-The project is ``retrofill-demo``; its passwords are made anew and kept beside its data in ``RETROFILL_HOME``.
+Run by ``make compose-demo`` (``DAYS=90``: more days; ``KEEP=1``: keep the containers running); requires
+Docker and Compose. The project is ``retrofill-demo``; its generated passwords are in ``RETROFILL_HOME``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PROJECT = "retrofill-demo"
 SERVICES = ("backfill-planner", "run-starter", "deadline-watcher", "callback-runner")
 WORKER = "spark-worker"
 REPLICAS = 2
-# Without what it depends on: all of that is up, and init would run again each time.
+# --no-deps: all dependencies are up, and init would run again each time.
 RUN = ("run", "--rm", "--no-TTY", "--no-deps")
 WAIT_SECONDS = 900.0
 CHECK_SECONDS = 2.0
@@ -41,50 +41,50 @@ class Compose:
 
     def __init__(self, home: Path) -> None:
         self._env = home / "compose.env"
-        # As long as the demo runs: Docker binds them as soon as it is told them, and somebody else does not.
+        # Held while the demo runs: Docker can bind these ports, and no other process gets them.
         self._held = ExitStack()
         if not self._env.exists():
             names = [line.split("=")[0] for line in (ROOT / ".env.example").read_text().splitlines() if line[:1] != "#"]
             self._env.touch(mode=0o600)
-            # The usual ports may be those of an embedded stack.
+            # An embedded stack may use the default ports.
             ports = {name: self._held.enter_context(held_port()) for name in ("POSTGRES_PORT", "KAFKA_PORT")}
             callbacks = {"RETROFILL_CALLBACKS": f"'{json.dumps({'page_oncall': 'flights.callbacks:page_oncall'})}'"}
             values = {name: secrets.token_hex(16) for name in names} | ports | callbacks
             self._env.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
 
     def command(self, *args: str) -> list[str]:
-        """The whole command line."""
+        """The full command line of a Compose command."""
         return ["docker", "compose", "--project-name", PROJECT, "--env-file", str(self._env), *args]
 
     def __call__(self, *args: str, stdin: Any = None) -> None:
         subprocess.run(self.command(*args), cwd=ROOT, check=True, stdin=stdin)
 
     def read(self, *args: str) -> str:
-        """What it prints."""
+        """Run a command and return its standard output."""
         return subprocess.run(self.command(*args), cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
     def retrofill(self, *args: str) -> Any:
-        """The command line's JSON document, from a container of its own."""
+        """Run the CLI in its own container and return its JSON document."""
         return json.loads(self.read(*RUN, "cli", *args, "--json"))
 
     def sql(self, query: str) -> str:
-        """What Postgres says."""
+        """The query's result as unaligned text."""
         return self.read("exec", "--no-TTY", "postgres", "psql", "-U", "retrofill", "-Atc", query).strip()
 
     def containers(self, service: str) -> list[str]:
-        """Ids of those that run."""
+        """Ids of the running containers of a service."""
         return self.read("ps", "--quiet", service).split()
 
 
 def copy_in(compose: Compose, folder: Path, to: str) -> None:
-    """A folder's content into the volume that drivers and Spark see."""
+    """Copy a directory's content into the volume of the drivers and Spark."""
     command = f"mkdir -p {to} && tar -x -C {to}"
     with subprocess.Popen(["tar", "-c", "-C", str(folder), "."], stdout=subprocess.PIPE) as packed:
         compose(*RUN, "--entrypoint", "sh", "cli", "-c", command, stdin=packed.stdout)
 
 
 def copy_out(compose: Compose, folder: str, to: Path) -> None:
-    """A folder of that volume to here."""
+    """Copy a directory of that volume to the host."""
     to.mkdir(parents=True, exist_ok=True)
     command = compose.command(*RUN, "--entrypoint", "tar", "cli", "-c", "-C", folder, ".")
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as packed:
@@ -92,7 +92,7 @@ def copy_out(compose: Compose, folder: str, to: Path) -> None:
 
 
 def await_runs(show: Callable[[], dict[str, Any]], enough: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """Ask how the backfill stands until that is ``enough``."""
+    """Poll the backfill until ``enough`` accepts it, and return it; exits after ``WAIT_SECONDS``."""
     until = time.monotonic() + WAIT_SECONDS
     while not enough(found := show()):
         if time.monotonic() > until:
@@ -102,9 +102,9 @@ def await_runs(show: Callable[[], dict[str, Any]], enough: Callable[[dict[str, A
 
 
 def kill_busy_ones(compose: Compose) -> list[str]:
-    """As a machine that fails, no goodbye: the run-starter that hosts a run, a planner, and a worker of Spark."""
+    """``docker kill`` the run-starter that hosts a run, a planner and a Spark worker; return their ids."""
     hosts = compose.sql("SELECT host FROM retrofill.run WHERE state = 'running' ORDER BY started_at DESC LIMIT 1")
-    # An instance is called after its service, its host (here a container) and its process.
+    # An instance name contains its service, its host (here a container id) and its process id.
     busy = [id for id in compose.containers("run-starter") if f"-{id[:12]}-" in hosts]
     others = [compose.containers(name)[0] for name in ("backfill-planner", WORKER)]
     victims = [(busy or compose.containers("run-starter"))[0], *others]
@@ -113,7 +113,7 @@ def kill_busy_ones(compose: Compose) -> list[str]:
 
 
 def main() -> int:
-    """The whole demo; exit status 1 where anything is not as it must be."""
+    """Run the demo; exit status 1 if the result is wrong."""
     options = argparse.ArgumentParser()
     options.add_argument("--days", type=int, default=30)
     options.add_argument("--keep", action="store_true")
@@ -135,20 +135,19 @@ def main() -> int:
 
 
 def run(compose: Compose, home: Path, days: list[str]) -> int:
-    """Everything between preparing and removing."""
-    say("The images")
+    say("Images")
     began = time.monotonic()
     compose("build", "--quiet")
     compose("--profile", "cli", "build", "--quiet", "cli")
     built = time.monotonic() - began
-    say(f"The containers, {REPLICAS} of each service and of Spark's workers")
+    say(f"Containers: {REPLICAS} of each service and Spark worker")
     began = time.monotonic()
     scales = [part for name in (*SERVICES, WORKER) for part in ("--scale", f"{name}={REPLICAS}")]
     compose("up", "--detach", "--wait", *scales)
     up = time.monotonic() - began
     copy_in(compose, home / "flights", "/data/flights")
     compose(*RUN, "cli", "pipelines", "apply", "/pipelines/flights/pipeline.py")
-    say(f"The backfill: {len(days)} days")
+    say(f"Backfill: {len(days)} days")
     id = f"flights-{int(time.time())}"
     compose.retrofill(
         "backfill", "create", "flights_daily", "--from", days[0], "--to", days[-1], "--id", id,
@@ -173,7 +172,7 @@ def report(
     at_kill: dict[str, Any],
     took: dict[str, float],
 ) -> int:
-    """Compare the output with pandas, and print the figures."""
+    """Compare the output with pandas and print a summary; returns the exit status."""
     out = home / "compose" / str(shown["id"])
     copy_out(compose, "/data/flights/delays", out / "delays")
     flights = compare(out, days)
@@ -189,7 +188,7 @@ def report(
         ("backfill", f"{wall:.1f} s"),
         (
             "killed",
-            f"a run-starter, a planner and a worker of Spark at {at_kill['by_state']}; runs that were tried again: {again}",
+            f"a run-starter, a planner and a Spark worker at {at_kill['by_state']}; retried runs: {again}",
         ),
         ("flights", f"{flights:,} in the output, {expected:,} in the source; every day equal to pandas"),
     ):

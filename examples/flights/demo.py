@@ -1,6 +1,6 @@
-"""The demo: the year 2013 as a backfill on the embedded stack, checked against pandas and against a bare Spark loop.
+"""The demo: a backfill of 2013 on the embedded stack, compared with pandas and a bare Spark loop.
 
-Run by ``make demo`` (``DAYS=30`` for a short one, ``KEEP=1`` leaves the stack up).
+Run by ``make demo`` (``DAYS=30``: fewer days; ``KEEP=1``: keep the stack running).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ console = Console()
 
 
 def retrofill(*args: str, show: bool = False, check: bool = True) -> Any:
-    """Call the CLI as a user would; its JSON document, or with ``show`` its output on the terminal."""
+    """Run the CLI and return its JSON document, or print its output with ``show``."""
     command = [str(Path(sys.executable).with_name("retrofill")), *args]
     if show:
         subprocess.run(command, check=check)
@@ -41,12 +41,12 @@ def retrofill(*args: str, show: bool = False, check: bool = True) -> Any:
 
 
 def say(text: str) -> None:
-    """A heading."""
+    """Print a heading."""
     console.rule(f"[bold]{text}", align="left")
 
 
 def bare_loop(remote: str, data: str, days: list[str], parallel: int) -> float:
-    """Seconds a day of the same transformation in a plain loop of one Spark session, ``parallel`` days at a time."""
+    """Seconds per day of the same transformation in one Spark session, ``parallel`` days at a time."""
     from pipeline import check_day, delays_of_day, output
     from pyspark.sql import SparkSession
 
@@ -67,7 +67,7 @@ def bare_loop(remote: str, data: str, days: list[str], parallel: int) -> float:
 
 
 def compare(data: Path, days: list[str]) -> int:
-    """Flights in the published output; raises where a day's figures differ from a plain pandas computation."""
+    """Number of flights in the published output; raises if a day differs from the pandas computation."""
     source = read_flights()
     source = source[source["day"].isin(days)]
     expected = (
@@ -95,7 +95,7 @@ def compare(data: Path, days: list[str]) -> int:
 
 
 def backfill(days: list[str], data: Path) -> dict[str, Any]:
-    """Run the backfill with its live progress; what ``backfill show`` says of it in the end."""
+    """Run the backfill with live progress, and return the final ``backfill show`` document."""
     id = f"flights-{int(time.time())}"
     retrofill(
         "backfill", "create", "flights_daily", "--from", days[0], "--to", days[-1], "--id", id,
@@ -105,7 +105,7 @@ def backfill(days: list[str], data: Path) -> dict[str, Any]:
 
 
 def miss_a_deadline(pages: Path) -> tuple[int, int]:
-    """One run that is too late on purpose; how many deadlines of it were missed and how often its callback was called."""
+    """Run an interval that is late on purpose; returns its missed deadlines and callback calls."""
     before = len(pages.read_text().splitlines()) if pages.exists() else 0
     id = f"late-{int(time.time())}"
     retrofill(
@@ -122,7 +122,7 @@ def miss_a_deadline(pages: Path) -> tuple[int, int]:
 
 
 def main() -> int:
-    """The whole demo; exit status 1 where anything is not as it must be."""
+    """Run the demo; exit status 1 if the result is wrong."""
     options = argparse.ArgumentParser()
     options.add_argument("--days", type=int, default=365)
     options.add_argument("--keep", action="store_true")
@@ -147,12 +147,11 @@ def main() -> int:
 
 
 def run(days: list[str], data: Path, pages: Path, began: float) -> int:
-    """Everything between preparing and stopping."""
-    say("The embedded stack")
+    say("Embedded stack")
     retrofill("up", show=True)
     status = retrofill("status")
     retrofill("pipelines", "apply", str(HERE / "pipeline.py"), show=True)
-    say(f"The backfill: {len(days)} days")
+    say(f"Backfill: {len(days)} days")
     shown = backfill(days, data)
     wall = (datetime.fromisoformat(shown["ended_at"]) - datetime.fromisoformat(shown["requested_at"])).total_seconds()
     say("A deadline missed on purpose")
@@ -166,16 +165,16 @@ def run(days: list[str], data: Path, pages: Path, began: float) -> int:
     table = Table(show_header=False, box=None)
     for name, value in (
         ("runs", ", ".join(f"{n} {state}" for state, n in shown["by_state"].items())),
-        ("backfill", f"{wall:.1f} s, {len(days) / wall:.2f} runs/s, {wall / len(days):.3f} s a day"),
-        ("bare Spark loop", f"{bare:.3f} s a day, {parallel} at a time, over {len(sample)} days"),
+        ("backfill", f"{wall:.1f} s, {len(days) / wall:.2f} runs/s, {wall / len(days):.3f} s per day"),
+        ("bare Spark loop", f"{bare:.3f} s per day, {parallel} at a time, over {len(sample)} days"),
         ("ratio", f"{wall / len(days) / bare:.2f} × the bare loop"),
         ("flights", f"{flights:,} in the output, {expected:,} in the source; every day equal to pandas"),
         ("deadline", f"{missed} missed on purpose, its callback called {called} time(s)"),
-        ("all in all", f"{time.monotonic() - began:.0f} s"),
+        ("total", f"{time.monotonic() - began:.0f} s"),
     ):
         table.add_row(name, value)
     console.print(table)
-    console.print("\nLook further (KEEP=1 leaves the stack up):")
+    console.print("\nExplore further (KEEP=1 keeps the stack running):")
     console.print(f"  .venv/bin/retrofill backfill show {shown['id']}")
     console.print(
         f"  kcat -b {status['kafka']['bootstrap_servers']} -t {status['topic_prefix']}deadline-missed -C -e "

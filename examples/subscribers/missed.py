@@ -1,4 +1,4 @@
-"""Print every missed deadline, each once: python missed.py BOOTSTRAP_SERVERS [TOPIC_PREFIX]."""
+"""Print every missed deadline once: python missed.py BOOTSTRAP_SERVERS [TOPIC_PREFIX]."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ consumer = Consumer(
         "bootstrap.servers": servers,
         "group.id": "missed-deadlines-example",
         "auto.offset.reset": "earliest",
-        "isolation.level": "read_committed",  # what a relay that died left uncommitted is never seen
+        "isolation.level": "read_committed",  # hides events that a relay left uncommitted
     }
 )
 consumer.subscribe([f"{prefix}deadline-missed"])

@@ -1,1 +1,1 @@
-"""The backfill-planner: turns a request event into runs and deadlines, atomically, and says when a backfill ended."""
+"""The backfill-planner: turns requests into runs and deadlines atomically, and ends backfills."""

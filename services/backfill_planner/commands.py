@@ -1,4 +1,4 @@
-"""Pause, resume and cancel: followed, answered again, or refused."""
+"""Pause, resume and cancel commands: carried out, answered again or refused."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 from sqlalchemy import func
 
-from backfill_planner.decide import AlreadyThere, Command, Enter, Refuse, answer_command
-from backfill_planner.states import tell_state
+from backfill_planner.decide import Command, Enter, Refuse, Unchanged, answer_command
+from backfill_planner.states import emit_state
 from retrofill.bus.faults import Conflict
 from retrofill.bus.handler import Received
 from retrofill.bus.transaction import Transaction
@@ -28,7 +28,7 @@ from retrofill.store.clock import database_now
 from retrofill.store.failures import count_failed
 
 S = BackfillState
-# The event that says a backfill is in a state because of a command.
+# The reply to a command that leads to a state.
 _EVENTS: dict[BackfillState, type[BackfillEvent]] = {
     S.PAUSED: BackfillPaused,
     S.RUNNING: BackfillResumed,
@@ -37,41 +37,41 @@ _EVENTS: dict[BackfillState, type[BackfillEvent]] = {
 }
 
 
-def follow(tx: Transaction, received: Received, command: Command) -> None:
-    """Follow one command. Its ``ce_id`` tells it apart: a repeat gets the recorded answer, and changes nothing."""
+def handle_command(tx: Transaction, received: Received, command: Command) -> None:
+    """Carry out one command, identified by its ``ce_id``: a repeat only gets the recorded reply."""
     ce_id = received.record.ce_id
     recorded = None if ce_id is None else backfills.command_outcome(tx.conn, received.key, ce_id)
     if recorded is not None:
         answer = REGISTRY[recorded.answer_type].model_validate(recorded.answer)
     else:
-        answer = _follow_first(tx, received.key, command)
+        answer = _carry_out(tx, received.key, command)
         if ce_id is not None:
             data = answer.model_dump(mode="json", by_alias=True, exclude_none=True)
             backfills.record_command(tx.conn, received.key, ce_id, Outcome(answer.type, data))
     tx.emit(Topic.BACKFILL_EVENTS, received.key, answer, reply_to=received.record)
 
 
-def _follow_first(tx: Transaction, id: str, command: Command) -> Message:
+def _carry_out(tx: Transaction, id: str, command: Command) -> Message:
     row = backfills.lock(tx.conn, id, wait=True)
     state = None if row is None else row["state"]
     decision = answer_command(command, state)
     match decision:
         case Refuse(message):
             return BackfillCommandRejected(backfill_id=id, command=command.type, message=message)
-        case AlreadyThere(where):
+        case Unchanged(where):
             assert row is not None
             return _EVENTS[where](backfill_id=id, pipeline=row["pipeline"])
         case Enter(to):
             assert row is not None and state is not None
             if not backfills.move(tx.conn, id, to, state, _values(tx, id, to)):
-                raise Conflict(f"backfill {id} was not {state} any more")
-            tell_state(tx, dict(row), to, database_now(tx.conn))
+                raise Conflict(f"backfill {id} is no longer {state}")
+            emit_state(tx, dict(row), to, database_now(tx.conn))
             tx.schedule_check(id)
             return _EVENTS[to](backfill_id=id, pipeline=row["pipeline"])
 
 
 def _values(tx: Transaction, id: str, to: BackfillState) -> dict[str, Any]:
     if to == S.RUNNING:
-        # What has failed until now is accepted by the resume. A failure that is committed later, whenever it was read, is not.
+        # A resume accepts the failures committed so far, and none committed later.
         return {"resumed_at": func.clock_timestamp(), "failed_before": count_failed(tx.conn, id)}
     return {"cancel_cause": str(CancelCause.USER)} if to == S.CANCELLING else {}

@@ -1,5 +1,7 @@
-"""The planner's decisions. Pure: (what the rows say, message, now) → a decision; how a request is planned is in
-``retrofill.domain.planning``, which a dry run shares."""
+"""The planner's decisions. Pure: rows and a message → a decision.
+
+Planning itself is in ``retrofill.domain.planning``, which dry runs share.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from retrofill.contract.backfills import (
     BackfillPauseRequested,
     BackfillResumeRequested,
 )
-from retrofill.domain.backfill import ACTIVE, BackfillState, CancelCause, OnRunFailure, end_state
+from retrofill.domain.backfill import ACTIVE, BackfillState, OnRunFailure, end_state
 
 S = BackfillState
 Command = BackfillPauseRequested | BackfillResumeRequested | BackfillCancelRequested
@@ -18,28 +20,28 @@ Command = BackfillPauseRequested | BackfillResumeRequested | BackfillCancelReque
 
 @dataclass(frozen=True)
 class Enter:
-    """Move the backfill to ``state``, and say so."""
+    """Move the backfill to ``state`` and announce it."""
 
     state: BackfillState
 
 
 @dataclass(frozen=True)
-class AlreadyThere:
-    """Nothing changes; the answer is that it is in ``state``."""
+class Unchanged:
+    """The backfill is in the state that the command leads to, or past it."""
 
     state: BackfillState
 
 
 @dataclass(frozen=True)
 class Refuse:
-    """The command cannot be followed."""
+    """The command cannot be carried out."""
 
     message: str
 
 
-Answer = Enter | AlreadyThere | Refuse
+Answer = Enter | Unchanged | Refuse
 
-# command → the state it leads to, the states it may come from, those in which it has been followed already
+# command → its target state, the states it starts from, the states in which it is already done
 _COMMANDS: dict[type[Command], tuple[BackfillState, tuple[BackfillState, ...], tuple[BackfillState, ...]]] = {
     BackfillPauseRequested: (S.PAUSED, (S.RUNNING,), (S.PAUSED,)),
     BackfillResumeRequested: (S.RUNNING, (S.PAUSED,), (S.RUNNING,)),
@@ -48,21 +50,21 @@ _COMMANDS: dict[type[Command], tuple[BackfillState, tuple[BackfillState, ...], t
 
 
 def answer_command(command: Command, state: str | None) -> Answer:
-    """What a pause, resume or cancel does to a backfill in ``state`` (``None``: there is none)."""
+    """Decide on a command for a backfill in ``state`` (``None``: no such backfill)."""
     if state is None:
-        return Refuse("there is no backfill with this id: 'retrofill backfill list' shows those there are")
-    target, sources, followed = _COMMANDS[type(command)]
+        return Refuse("there is no backfill with this id: 'retrofill backfill list' shows them all")
+    target, sources, done = _COMMANDS[type(command)]
     if state in sources:
         return Enter(target)
-    if state in followed:
-        return AlreadyThere(S(state))
-    wish = command.type.removeprefix("Backfill").removesuffix("Requested").lower()
-    return Refuse(f"the backfill is {state}: there is nothing to {wish}")
+    if state in done:
+        return Unchanged(S(state))
+    verb = command.type.removeprefix("Backfill").removesuffix("Requested").lower()
+    return Refuse(f"the backfill is {state}: there is nothing to {verb}")
 
 
 @dataclass(frozen=True)
-class Standing:
-    """How far a backfill is."""
+class Snapshot:
+    """The facts about a backfill that ``judge`` needs."""
 
     state: BackfillState
     cancel_cause: str | None
@@ -81,30 +83,25 @@ class End:
 
 @dataclass(frozen=True)
 class PauseForFailure:
-    """A run failed and the backfill wants to be paused then."""
+    """A run failed and ``on_run_failure`` is ``pause``."""
 
 
 @dataclass(frozen=True)
 class CancelForFailure:
-    """A run failed and the backfill wants to be cancelled then."""
+    """A run failed and ``on_run_failure`` is ``cancel``."""
 
 
-def judge(standing: Standing) -> End | PauseForFailure | CancelForFailure | None:
-    """What follows from the rows: an end, a pause or cancel for a failed run, or nothing."""
-    if standing.state not in ACTIVE:
+def judge(snapshot: Snapshot) -> End | PauseForFailure | CancelForFailure | None:
+    """Decide whether a backfill ends, or pauses or cancels over a failed run."""
+    if snapshot.state not in ACTIVE:
         return None
-    if not standing.any_unfinished:
-        cancelling = standing.state == S.CANCELLING
-        return End(end_state(cancelling=cancelling, cancel_cause=standing.cancel_cause, any_failed=standing.any_failed))
-    if not standing.failed_since_resume:
+    if not snapshot.any_unfinished:
+        cancelling = snapshot.state == S.CANCELLING
+        return End(end_state(cancelling=cancelling, cancel_cause=snapshot.cancel_cause, any_failed=snapshot.any_failed))
+    if not snapshot.failed_since_resume:
         return None
-    if standing.on_run_failure == OnRunFailure.PAUSE and standing.state == S.RUNNING:
+    if snapshot.on_run_failure == OnRunFailure.PAUSE and snapshot.state == S.RUNNING:
         return PauseForFailure()
-    if standing.on_run_failure == OnRunFailure.CANCEL and standing.state != S.CANCELLING:
+    if snapshot.on_run_failure == OnRunFailure.CANCEL and snapshot.state != S.CANCELLING:
         return CancelForFailure()
     return None
-
-
-def cause_of(decision: PauseForFailure | CancelForFailure | Enter) -> CancelCause:
-    """Who is behind a change."""
-    return CancelCause.USER if isinstance(decision, Enter) else CancelCause.RUN_FAILURE

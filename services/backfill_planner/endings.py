@@ -1,4 +1,4 @@
-"""Looks: whether a backfill ended, or has to pause or cancel because a run failed. Decided from the rows alone."""
+"""Checks: end a backfill, or pause or cancel it over a failed run. Decided from the rows alone."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from typing import Any
 
 from sqlalchemy import RowMapping
 
-from backfill_planner.decide import CancelForFailure, End, PauseForFailure, Standing, judge
-from backfill_planner.states import tell_state
+from backfill_planner.decide import CancelForFailure, End, PauseForFailure, Snapshot, judge
+from backfill_planner.states import emit_state
 from retrofill.bus.crash import crash_point
 from retrofill.bus.faults import Conflict
+from retrofill.bus.handler import RECHECK_SECONDS
 from retrofill.bus.transaction import Transaction
 from retrofill.contract.backfills import (
     BackfillCancelled,
@@ -26,8 +27,6 @@ from retrofill.store import backfills, deadlines
 from retrofill.store.clock import database_now
 
 S = BackfillState
-# A row that is locked by somebody else is looked at again this soon.
-AGAIN_SECONDS = 0.1
 _ENDS: dict[BackfillState, type[BackfillEnded]] = {
     S.SUCCEEDED: BackfillSucceeded,
     S.FAILED: BackfillFailed,
@@ -36,14 +35,14 @@ _ENDS: dict[BackfillState, type[BackfillEnded]] = {
 
 
 def check(tx: Transaction, id: str) -> None:
-    """Look at one backfill, without waiting for its lock."""
+    """Check one backfill. A locked one is checked again soon."""
     row = backfills.lock(tx.conn, id, wait=False)
     if row is None:
         if backfills.still_active(tx.conn, [id]):
-            tx.schedule_check(id, AGAIN_SECONDS)
+            tx.schedule_check(id, RECHECK_SECONDS)
         return
     progress = backfills.progress(tx.conn, id)
-    standing = Standing(
+    snapshot = Snapshot(
         state=S(row["state"]),
         cancel_cause=row["cancel_cause"],
         on_run_failure=OnRunFailure(row["on_run_failure"]),
@@ -51,7 +50,7 @@ def check(tx: Transaction, id: str) -> None:
         any_failed=progress.any_failed,
         failed_since_resume=progress.failed_since_resume,
     )
-    match judge(standing):
+    match judge(snapshot):
         case End(state):
             _end(tx, row, state)
         case PauseForFailure():
@@ -85,5 +84,5 @@ def _move(
     tx: Transaction, row: RowMapping, to: BackfillState, values: dict[str, Any], runs: dict[str, int] | None = None
 ) -> None:
     if not backfills.move(tx.conn, row["id"], to, row["state"], values):
-        raise Conflict(f"backfill {row['id']} was not {row['state']} any more")
-    tell_state(tx, dict(row), to, values.get("ended_at") or database_now(tx.conn), runs)
+        raise Conflict(f"backfill {row['id']} is no longer {row['state']}")
+    emit_state(tx, dict(row), to, values.get("ended_at") or database_now(tx.conn), runs)

@@ -1,4 +1,4 @@
-"""gather → decide → apply, in one transaction a batch."""
+"""The planner's handler: applies pipelines, answers requests and commands, checks backfills."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import Connection
 
 from backfill_planner import commands, endings
-from backfill_planner.known import PipelinesBarrier
+from backfill_planner.barrier import PipelinesBarrier
 from backfill_planner.requests import Intervals, Request, answer_request
 from backfill_planner.slow import TimedOut
 from retrofill.bus.faults import Poison
@@ -28,12 +28,10 @@ from retrofill.domain.allowed import refusal
 from retrofill.settings import Settings
 from retrofill.store import backfills, pipelines, planning
 
-WAIT_SECONDS = 0.1
+HOLD_SECONDS = 0.1
 
 
 class PlannerHandler(QuietHandler):
-    """The backfill-planner."""
-
     def __init__(self, context: Context) -> None:
         self._context = context
         self._intervals = Intervals(context.settings.max_plan_runs)
@@ -41,7 +39,7 @@ class PlannerHandler(QuietHandler):
         self._barrier = PipelinesBarrier(context.topic_ids)
 
     def admit(self, received: Sequence[Received]) -> Mapping[str, Hold]:
-        """Hold a request for a pipeline that is not known yet; compute the intervals of the others."""
+        """Hold requests for pipelines not known yet, and compute the intervals of the others."""
         self._intervals.forget()
         requests = [(one, one.message) for one in received if isinstance(one.message, BackfillRequested)]
         if not requests:
@@ -53,11 +51,11 @@ class PlannerHandler(QuietHandler):
                 if body.pipeline in stored:
                     self._intervals.of(stored[body.pipeline], body)
                 elif body.pipeline not in in_batch and not self._barrier.as_of(conn, one.record):
-                    return {one.record.topic: Hold(one.record.offset, WAIT_SECONDS)}
+                    return {one.record.topic: Hold(one.record.offset, HOLD_SECONDS)}
         return {}
 
     def handle(self, tx: Transaction, received: Sequence[Received]) -> None:
-        """Apply pipelines first, then plan and command, then remember what to look at."""
+        """Apply pipelines, answer requests and commands, and schedule checks for ended runs."""
         for one in received:
             if one.record.topic == Topic.PIPELINES:
                 _apply_pipeline(tx, one, self._context.settings)
@@ -85,12 +83,12 @@ class PlannerHandler(QuietHandler):
                             self._context.partitions,
                         )
                 case BackfillPauseRequested() | BackfillResumeRequested() | BackfillCancelRequested() as command:
-                    commands.follow(tx, one, command)
+                    commands.handle_command(tx, one, command)
                 case other:
                     raise _wrong_topic(one, other)
 
     def check(self, tx: Transaction, keys: Sequence[str]) -> None:
-        """Those of them that are to be decided; the others are read past, all in one statement, and not locked."""
+        """Check backfills. One statement finds those to decide on, and only they are locked."""
         if ALL_ACTIVE in keys:
             check_all_active(tx, ALL_ACTIVE, sorted(backfills.active_of_shard(tx.conn, tx.partition)))
             return
@@ -98,7 +96,7 @@ class PlannerHandler(QuietHandler):
             endings.check(tx, key)
 
     def group(self, keys: Sequence[str]) -> Sequence[Sequence[str]]:
-        """All in one transaction: hardly any of them ends, and locks that somebody else has are not waited for."""
+        """All in one transaction: few backfills end per check, and locked rows are skipped."""
         ids = [key for key in keys if key != ALL_ACTIVE]
         return [*([key] for key in keys if key == ALL_ACTIVE), *([ids] if ids else [])]
 
@@ -112,7 +110,7 @@ class PlannerHandler(QuietHandler):
 
 
 def _apply_pipeline(tx: Transaction, one: Received, settings: Settings) -> None:
-    """Put a definition in force, or take one out."""
+    """Store or remove a pipeline's definition and reply."""
     if one.misplaced:
         pipelines.expect_copy(tx.conn, one.ce_id, one.record.value)
     elif pipelines.is_copy(tx.conn, one.ce_id, one.record.value):

@@ -1,17 +1,18 @@
-"""Requests: from one event to a whole backfill or a rejection, in the transaction of the batch."""
+"""Requests: turns one event into a whole backfill or a rejection, in the batch's transaction."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import Connection
 
 from backfill_planner.slow import too_slow
-from backfill_planner.states import tell_state
+from backfill_planner.states import emit_state
 from retrofill.bus.crash import crash_point
 from retrofill.bus.envelope import Record
 from retrofill.bus.faults import Poison
@@ -23,7 +24,7 @@ from retrofill.contract.partitioning import partition_of
 from retrofill.contract.topics import Topic
 from retrofill.deadlines.arming import Armer
 from retrofill.deadlines.rows import Subject
-from retrofill.domain.alert import AT_PLANNING, OF_BACKFILL, finish_by
+from retrofill.domain.alert import AT_PLANNING, OF_BACKFILL, Reference, check_handled, finish_by
 from retrofill.domain.backfill import BackfillState
 from retrofill.domain.deadline import alerts_counting_from, arm, due_at_planning
 from retrofill.domain.planning import Plan, Reason, Rejection, find_boundaries, past_finish_by, plan, unknown_pipeline
@@ -34,52 +35,54 @@ from retrofill.store.clock import database_now
 from retrofill.store.pipelines import StoredPipeline
 from retrofill.tracing import parent_of, span
 
-# Fields of a request that came later. Where they are not given they do not count: the hash of the same request stays what an
-# older release recorded.
-_CAME_LATER = {"latest_code": False}
+# Fields added to requests later, and their defaults. A default is not hashed, so the hash of a
+# request stays what an older release recorded.
+_ADDED_LATER = {"latest_code": False}
+# What deadlines of the whole backfill count from, given when it was planned.
+_BACKFILL_REFERENCES: dict[Reference, Callable[[datetime], datetime]] = {
+    Reference.BACKFILL_REQUESTED_AT: lambda planned_at: planned_at,
+}
+check_handled(_BACKFILL_REFERENCES, OF_BACKFILL)
 
 
 @dataclass(frozen=True)
 class Request:
-    """One request under its id."""
-
     id: str
     body: BackfillRequested
     record: Record
-    # How often it was planned alone and did not end in time.
+    # How often planning it alone timed out.
     timed_out: int = 0
 
     @property
     def hash(self) -> str:
-        """Tells whether another request under the same id is the same."""
+        """Hash of the body: another request under the same id must have the same."""
         fields = self.body.model_dump(mode="json", exclude={"id", "in_reply_to"})
         fields = {
-            name: value for name, value in fields.items() if name not in _CAME_LATER or value != _CAME_LATER[name]
+            name: value for name, value in fields.items() if name not in _ADDED_LATER or value != _ADDED_LATER[name]
         }
         return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 class Intervals:
-    """Boundaries that were computed before the transaction began, because that may take seconds."""
+    """Interval boundaries, computed before the transaction because that may take seconds."""
 
     def __init__(self, max_runs: int) -> None:
         self._max_runs = max_runs
         self._known: dict[tuple[str, object, object], list[datetime] | Rejection] = {}
 
     def of(self, stored: StoredPipeline, body: BackfillRequested) -> list[datetime] | Rejection:
-        """The boundaries of a request; computed again only where the pipeline has changed meanwhile."""
+        """The boundaries of a request, recomputed only if the pipeline has changed since."""
         key = (stored.hash, body.from_, body.to)
         if key not in self._known:
             self._known[key] = find_boundaries(stored.definition, body.from_, body.to, self._max_runs)
         return self._known[key]
 
     def forget(self) -> None:
-        """A batch is done."""
         self._known.clear()
 
 
 def check_id(key: str, body: BackfillRequested) -> None:
-    """The optional id in the body is the key. Raises ``Poison``."""
+    """Raise ``Poison`` if the body has an id other than the key."""
     if body.id is not None and body.id != key:
         raise Poison(f"the key {key!r} differs from the body's id {body.id!r}")
 
@@ -93,14 +96,12 @@ def answer_request(
     settings: Settings,
     partitions: int,
 ) -> Outcome:
-    """Answer one request: again as recorded, or by planning it. Returns what was answered."""
+    """Plan one request, or repeat its recorded reply. Returns the reply."""
     check_id(request.id, request.body)
     before = known.get(request.id)
     if before is not None:
         if before.body_hash != request.hash:
-            raise Poison(
-                f"another body under the known id {request.id!r}: a request's id has one outcome; use a new id"
-            )
+            raise Poison(f"the id {request.id!r} is already used by a request with another body: use a new id")
         answer = REGISTRY[before.answer_type].model_validate(before.answer)
         tx.emit(Topic.BACKFILL_EVENTS, request.id, answer, reply_to=request.record)
         return before
@@ -151,7 +152,7 @@ def _decide(
     if size > settings.max_conf_bytes:
         return Rejection(
             Reason.CONF_TOO_LARGE,
-            f"conf has {size:,} bytes as JSON, more than {settings.max_conf_bytes:,}: put the data where tasks can read it",
+            f"conf has {size:,} bytes as JSON, more than {settings.max_conf_bytes:,}: store the data where tasks can read it",
         )
     if stored is None:
         return unknown_pipeline(request.body.pipeline, pipelines.all_names(conn))
@@ -171,56 +172,54 @@ def _decide(
 def _write(
     tx: Transaction, request: Request, stored: StoredPipeline, made: Plan, partitions: int, trace: str | None
 ) -> BackfillPlanned:
-    """All rows of the backfill, and its event."""
-    body, definition = request.body, stored.definition
+    """Insert all rows of the backfill; returns its event."""
     now = database_now(tx.conn)
-    limit = body.max_active_runs or definition.max_active_runs
-    row = planning.insert_backfill(
-        tx.conn,
-        {
-            "id": request.id,
-            "pipeline_no": stored.no,
-            "pipeline": definition.name,
-            "shard": partition_of(request.id, partitions),
-            "max_active_runs": limit,
-            "reprocess_behavior": str(body.reprocess_behavior),
-            "run_backwards": body.run_backwards,
-            "on_run_failure": str(body.on_run_failure),
-            "conf": body.conf,
-            "triggered_by": body.triggered_by,
-            "definition": definition.as_json(),
-            "code_follows": body.latest_code,
-            "requested_at": now,
-            "traceparent": trace,
-        },
-        made,
-    )
-    tell_state(tx, row, BackfillState.RUNNING, now)
+    columns = _columns(request, stored, partitions)
+    row = planning.insert_backfill(tx.conn, {**columns, "requested_at": now, "traceparent": trace}, made)
+    emit_state(tx, row, BackfillState.RUNNING, now)
     crash_point("plan:backfill-written")
-    planning.insert_runs(tx.conn, request.id, stored.no, made, now, backwards=body.run_backwards)
+    planning.insert_runs(tx.conn, request.id, stored.no, made, now, backwards=request.body.run_backwards)
     crash_point("plan:runs-written")
     _arm_deadlines(tx, request, stored, made, now, partitions)
     crash_point("plan:deadlines-written")
     return BackfillPlanned(
         backfill_id=request.id,
-        pipeline=definition.name,
+        pipeline=stored.definition.name,
         range_start=made.boundaries[0],
         range_end=made.boundaries[-1],
         runs=made.runs,
         skipped=made.skipped_counts,
-        max_active_runs=limit,
+        max_active_runs=columns["max_active_runs"],
         planned_at=now,
     )
+
+
+def _columns(request: Request, stored: StoredPipeline, partitions: int) -> dict[str, Any]:
+    body, definition = request.body, stored.definition
+    return {
+        "id": request.id,
+        "pipeline_no": stored.no,
+        "pipeline": definition.name,
+        "shard": partition_of(request.id, partitions),
+        "max_active_runs": body.max_active_runs or definition.max_active_runs,
+        "reprocess_behavior": str(body.reprocess_behavior),
+        "run_backwards": body.run_backwards,
+        "on_run_failure": str(body.on_run_failure),
+        "conf": body.conf,
+        "triggered_by": body.triggered_by,
+        "definition": definition.as_json(),
+        "code_follows": body.latest_code,
+    }
 
 
 def _arm_deadlines(
     tx: Transaction, request: Request, stored: StoredPipeline, made: Plan, now: datetime, partitions: int
 ) -> None:
-    """The deadlines whose moments are known now: the runs were queued just now, the backfill was requested just now."""
+    """Arm all deadlines whose reference is known at planning."""
     definition = stored.definition
     armer = Armer(tx, request.id, definition.name, partitions, now)
     for alert in alerts_counting_from(definition.deadlines, *OF_BACKFILL):
-        armer.arm(alert, [Subject(None, arm(alert, now, now))])
+        armer.arm(alert, [Subject(None, arm(alert, _BACKFILL_REFERENCES[alert.reference](now), now))])
     if request.body.finish_by is not None:
         alert = finish_by(request.body.finish_by, request.body.finish_by_callback)
         armer.arm(alert, [Subject(None, arm(alert, request.body.finish_by, now))])

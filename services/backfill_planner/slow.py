@@ -1,4 +1,4 @@
-"""Requests whose plans did not end in the time that Postgres allows a transaction: tried again, but not for ever."""
+"""Requests whose planning exceeds Postgres's transaction timeout: retried, then rejected."""
 
 from __future__ import annotations
 
@@ -13,25 +13,24 @@ from retrofill.domain.planning import Reason, Rejection
 
 IDLE_IN_TRANSACTION_TIMEOUT = "25P03"
 TIMEOUTS = (STATEMENT_TIMEOUT, TRANSACTION_TIMEOUT, IDLE_IN_TRANSACTION_TIMEOUT)
-# The worker loop tries a message alone three times before it makes a dead letter of it: the third time is for the answer.
+# The worker loop dead-letters a message after three tries alone: the third rejects the request.
 TRIES = 2
-# A smaller plan takes well below a second: it is not to blame where it does not end in time.
+# A smaller plan takes well below a second, so its timeout has another cause.
 LARGE_RUNS = 10_000
 
 
 class TimedOut:
-    """How often each request was planned alone and did not end in time, as far as this instance has seen."""
+    """Counts, per request, the timeouts of planning it alone on this instance."""
 
     def __init__(self) -> None:
         self._times: Counter[str] = Counter()
 
     def times(self, id: str) -> int:
-        """How often."""
         return self._times[id]
 
     @contextmanager
     def counted(self, id: str, *, alone: bool) -> Iterator[None]:
-        """Count a time-out of what is done inside; one of a batch says nothing of a single request."""
+        """Count a timeout inside the block; that of a batch blames no single request."""
         try:
             yield
         except DBAPIError as e:
@@ -42,11 +41,11 @@ class TimedOut:
 
 
 def too_slow(intervals: int, times: int) -> Rejection | None:
-    """The rejection of a large request that did not end in time often enough."""
+    """Reject a large request after ``TRIES`` timeouts."""
     if times < TRIES or intervals < LARGE_RUNS:
         return None
     return Rejection(
         Reason.TOO_MANY_RUNS,
-        f"{intervals:,} data intervals are too many for this database: {times} times they were not planned within the time that "
-        "it allows a transaction (transaction_timeout of the planner's role); split the range into several requests",
+        f"{intervals:,} data intervals are too many for this database: planning exceeded its transaction timeout {times} times "
+        "(transaction_timeout of the planner's role); split the range into several requests",
     )

@@ -1,4 +1,4 @@
-"""How a backfill stands, for those who replay ``backfill-states``."""
+"""Publishes the state of backfills on the compacted topic ``backfill-states``."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from retrofill.contract.topics import Topic
 from retrofill.domain.backfill import BackfillState
 
 
-def tell_state(
+def emit_state(
     tx: Transaction,
     row: Mapping[str, Any],
     state: BackfillState,
     at: datetime,
     by_state: Mapping[str, int] | None = None,
 ) -> None:
-    """Publish the state of a backfill, in the transaction in which it entered it. ``row`` is its row, or what becomes of it."""
+    """Publish that the backfill entered ``state``, in the transaction that changes ``row``."""
     record = BackfillStateChanged(
         backfill_id=row["id"],
         pipeline=row["pipeline"],

@@ -1,1 +1,1 @@
-"""The callback-runner: calls what a missed deadline names, once successfully, each call in a process of its own."""
+"""The callback-runner: calls functions, webhooks and topics when deadlines are missed."""

@@ -1,4 +1,4 @@
-"""One claimed call, in a thread of its own: try it, renew the lease meanwhile, record under the token."""
+"""One claimed call on its own thread: tries, renews the lease, records under the token."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from retrofill.store import callbacks
 log = structlog.get_logger(__name__)
 LEASE_SECONDS = 10.0
 RENEW_SECONDS = LEASE_SECONDS / 3
-# After a stop was asked for, how long a database that does not answer is asked again.
+# After a stop, recording is retried this long while the database does not answer.
 RECORD_AFTER_STOP_SECONDS = 2.0
 
 
 class Call:
-    """Runs one claim to its record, whoever owns the shard meanwhile."""
+    """Runs one claim until it is recorded, even after the shard is lost."""
 
     def __init__(
         self, claim: Claim, settings: Settings, engine: Engine, kinds: Kinds, done: Callable[[Call], None]
@@ -43,7 +43,7 @@ class Call:
         self._engine = engine
         self._kinds = kinds
         self._done = done
-        # From before the claim was committed: the lease ends no earlier than this says.
+        # Measured from before the claim's commit, so the lease ends no earlier.
         self._alive_until = time.monotonic() + LEASE_SECONDS
         self._stopping = threading.Event()
         self._stopped_at = 0.0
@@ -51,18 +51,17 @@ class Call:
         self._thread = threading.Thread(target=self._run, name=f"callback-{claim.deadline_id}", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Cut the call off; its try is recorded as one that failed."""
+        """Cut the call off; the try is recorded as failed."""
         self._stopped_at = time.monotonic()
         self._stopping.set()
         if self._trying is not None:
             self._trying.kill()
 
     def join(self, seconds: float) -> None:
-        """Wait for the record."""
+        """Wait up to ``seconds`` until the outcome is recorded."""
         self._thread.join(seconds)
 
     def _run(self) -> None:
@@ -92,7 +91,7 @@ class Call:
         trying, limit = begun
         self._trying = trying
         if self._stopping.is_set():
-            trying.kill()  # the stop came before there was one to kill
+            trying.kill()  # the stop came before ``_trying`` was set
         crash_point("callback:started")
         cut: Raised | Superseded | None = None
         try:
@@ -109,7 +108,7 @@ class Call:
         return replace(cut or _too_long(limit), uncertain=trying.begun)
 
     def _watch(self, trying: Try, limit: float) -> Raised | Superseded | None:
-        """Renew the lease until the try ended (``None``) or is to be cut off, and why."""
+        """Renew the lease until the try ends. Returns why it must be cut off, or ``None``."""
         end = time.monotonic() + limit
         renew_at = time.monotonic() + RENEW_SECONDS
         while not trying.wait(min(end, renew_at) - time.monotonic()):
@@ -135,23 +134,23 @@ class Call:
                 return Raised("the lease ended during the call: the database did not answer", at_once=True)
             return None
         self._alive_until = now + LEASE_SECONDS
-        trying.tell_renewed()
+        trying.lease_renewed()
         return None
 
     # recording
 
     def _record_until_landed(self, outcome: Outcome) -> None:
-        """A database that is down does not make a call that succeeded undone."""
+        """Retry while the database is down, so a call that succeeded is not repeated."""
         for attempt in Retrying(
             retry=retry_if_exception_type(SQLAlchemyError),
             wait=wait_exponential(0.1, max=2),
-            stop=lambda _: self._given_up(),
+            stop=lambda _: self._gave_up(),
             reraise=True,
         ):
             with attempt:
                 self._record(outcome)
 
-    def _given_up(self) -> bool:
+    def _gave_up(self) -> bool:
         return self._stopping.is_set() and time.monotonic() >= self._stopped_at + RECORD_AFTER_STOP_SECONDS
 
     def _record(self, outcome: Outcome) -> None:

@@ -1,4 +1,4 @@
-"""What a runner knows of a callback that it claimed, and what the called are told."""
+"""A claimed callback, and the data that its receiver gets."""
 
 from __future__ import annotations
 
@@ -13,42 +13,39 @@ from retrofill.bus.envelope import ID_NAMESPACE
 
 @dataclass(frozen=True)
 class Claim:
-    """A callback that this runner claimed."""
-
     deadline_id: int
     shard: int
-    # The function's name, the webhook's address or the topic.
+    # The function's name, the webhook's URL or the topic.
     name: str
     kind: str
     pipeline: str
     options: Mapping[str, Any]
     kwargs: dict[str, Any]
-    # DeadlineMissed or DeadlinesMissed, as published; empty in rows of an older version.
+    # DeadlineMissed or DeadlinesMissed, as published; empty in rows of an older release.
     event: dict[str, Any]
     attempt: int
     runners_lost: int
     token: str
-    # Since when the address takes no calls; not for a replay, which finds out.
+    # Since when the URL answers 410 Gone; ``None`` for a replay, which tries again.
     off_since: datetime | None
 
     @property
     def at_most_once(self) -> bool:
-        """Whether a call that may have been done is not made again."""
+        """Whether a call with an uncertain outcome must not be repeated."""
         return bool(self.options.get("at_most_once"))
 
     @property
     def replayed(self) -> bool:
-        """Whether somebody asked for this call."""
+        """Whether a user requested this call after the callback had failed."""
         return bool(self.options.get("replayed"))
 
     @property
     def idempotency_key(self) -> str:
-        """The same for every try, so that the called can tell that the work is done already."""
+        """The same for every try, so receivers can detect repeats."""
         return f"{self.deadline_id}:{self.name}"
 
     @property
     def event_type(self) -> str:
-        """Name of the event's message type."""
         return str(self.event.get("type", "DeadlineMissed"))
 
     @property
@@ -58,7 +55,7 @@ class Claim:
 
     @property
     def context(self) -> dict[str, Any]:
-        """What a function may ask for."""
+        """The ``context`` argument of a function: the event's fields with those of this try."""
         call = {"deadline_id": self.deadline_id, "idempotency_key": self.idempotency_key, "attempt": self.attempt}
         return {**self.event, **call}
 
@@ -69,12 +66,12 @@ class Claim:
         return datetime.fromisoformat(text) if text else datetime.now(UTC)
 
     def message_id(self, installation: str) -> str:
-        """The idempotency key as an id that any header and Standard Webhooks take, and that no other installation has."""
+        """The idempotency key as a webhook id, valid in headers and unique across installations."""
         return f"{self.deadline_id}-{uuid.uuid5(ID_NAMESPACE, f'{installation}:{self.idempotency_key}').hex}"
 
 
 def claim_of(row: Mapping[str, Any], shard: int) -> Claim:
-    """The claim of a pending row."""
+    """A claim of a pending row, with a new token."""
     replayed = row["options"].get("replayed")
     return Claim(
         deadline_id=row["deadline_id"],

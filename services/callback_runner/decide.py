@@ -1,4 +1,4 @@
-"""The runner's decisions. Pure: what follows from a try or a wish, whose turn it is, and when to look again."""
+"""The runner's decisions. Pure: the next step after a try or replay request, fairness, wake-ups."""
 
 from __future__ import annotations
 
@@ -9,28 +9,23 @@ from datetime import datetime
 from tenacity import RetryCallState, Retrying, wait_exponential_jitter
 
 from retrofill.domain.callback import CallbackState
-
-# Hints may be lost: the index is probed this often whatever is known.
-POLL_SECONDS = 60.0
-# Somebody else had a due row locked.
-AGAIN_SECONDS = 0.05
-# Timers may end a little early; a little late costs nothing and saves a look.
-AFTER_SECONDS = 0.001
+from retrofill.domain.polling import seconds_until
 
 _BACKOFF = wait_exponential_jitter(multiplier=0.5, max=60, exp_base=2, jitter=0.5)
 
 
 @dataclass(frozen=True)
 class Returned:
-    """The call is done: the function returned, the webhook was answered with success, the message is on its topic."""
+    """The function returned, the webhook answered 2xx, or the message is on its topic."""
 
 
 @dataclass(frozen=True)
 class Raised:
     """The try failed; another may succeed.
 
-    ``at_once``: what was called is not to blame. ``uncertain``: the call may have been done all the same.
-    ``after_seconds``: who was called asks not to be called before.
+    ``at_once``: retry without backoff, because the receiver did not cause the failure.
+    ``uncertain``: the call may have succeeded all the same.
+    ``after_seconds``: the receiver asked for this delay.
     """
 
     error: str
@@ -41,7 +36,7 @@ class Raised:
 
 @dataclass(frozen=True)
 class Impossible:
-    """No try can succeed. ``gone``: whoever was called wants to be called no more."""
+    """No try can succeed. ``gone``: the receiver wants no more calls."""
 
     error: str
     gone: bool = False
@@ -49,7 +44,7 @@ class Impossible:
 
 @dataclass(frozen=True)
 class Superseded:
-    """The claim is somebody else's now: there is nothing to record."""
+    """Another runner has the claim now: there is nothing to record."""
 
 
 Outcome = Returned | Raised | Impossible
@@ -57,12 +52,12 @@ Outcome = Returned | Raised | Impossible
 
 @dataclass(frozen=True)
 class Succeed:
-    """The callback is done."""
+    """The callback succeeded."""
 
 
 @dataclass(frozen=True)
 class GiveUp:
-    """The callback failed for good. ``uncertain``: its last call may have been done all the same."""
+    """The callback failed permanently. ``uncertain``: its last call may have succeeded."""
 
     error: str
     uncertain: bool = False
@@ -71,8 +66,6 @@ class GiveUp:
 
 @dataclass(frozen=True)
 class TryAgain:
-    """The callback is called again."""
-
     error: str
     after_seconds: float
 
@@ -81,9 +74,9 @@ Decision = Succeed | GiveUp | TryAgain
 
 
 def after_try(outcome: Outcome, attempts: int, max_attempts: int, *, at_most_once: bool = False) -> Decision:
-    """What the end of call number ``attempts`` (from 1) means.
+    """Decide what follows call number ``attempts`` (from 1).
 
-    ``at_most_once``: a call that may have been done is not made again, so it failed for good.
+    ``at_most_once``: a call with an uncertain outcome is not repeated, so it failed permanently.
     """
     match outcome:
         case Returned():
@@ -97,39 +90,38 @@ def after_try(outcome: Outcome, attempts: int, max_attempts: int, *, at_most_onc
 
 
 def backoff(attempts: int) -> float:
-    """Seconds before the next call after ``attempts`` failed ones: doubling, with jitter, a minute at most."""
+    """Seconds before the next call: exponential in ``attempts`` with jitter, at most 60."""
     state = RetryCallState(Retrying(), None, (), {})
     state.attempt_number = attempts
     return _BACKOFF(state)
 
 
 def seconds_to_next(next_try: datetime | None, next_lapse: datetime | None, now: datetime) -> float:
-    """When to look again. ``next_try`` is of what could be called then: a slot that gets free wakes the runner."""
-    left = min(((moment - now).total_seconds() for moment in (next_try, next_lapse) if moment), default=POLL_SECONDS)
-    return AGAIN_SECONDS if left <= 0 else min(left + AFTER_SECONDS, POLL_SECONDS)
+    """Seconds until the next check. ``next_try``: ``None`` while no slot is free."""
+    return seconds_until(min((moment for moment in (next_try, next_lapse) if moment), default=None), now)
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """A callback whose time to be called came."""
+    """A callback that is due."""
 
     deadline_id: int
     pipeline: str
     since: datetime
 
 
-def most_of_a_pipeline(slots: int) -> int:
-    """How many of a runner's slots the callbacks of one pipeline may hold, so that some are left for the others."""
+def max_per_pipeline(slots: int) -> int:
+    """Slots of a runner that one pipeline's callbacks may hold, so others get some too."""
     return max(1, slots // 2)
 
 
-def in_turn(
+def take_turns(
     waiting: Iterable[Waiting], running: Mapping[str, int], served: Mapping[str, int], free: int, most: int
 ) -> list[int]:
     """The deadline ids of up to ``free`` callbacks to claim.
 
-    Pipelines take turns: the one with the fewest calls in this runner first, then the one that was served longest ago
-    (``served``: a number that grows). None gets more than ``most`` at once. Of a pipeline the longest waiting is first.
+    Pipelines take turns: fewest ``running`` calls first, then the least recently ``served`` (a
+    growing number). None gets more than ``most`` slots. Within one, the longest waiting is first.
     """
     queues: dict[str, list[Waiting]] = {}
     for one in sorted(waiting, key=lambda w: (w.since, w.deadline_id), reverse=True):
@@ -147,27 +139,27 @@ def in_turn(
 
 
 def why_not_replayed(state: str | None) -> str:
-    """Why a callback in ``state`` is not called again; ``None``: there is none."""
+    """Why a callback in ``state`` (``None``: no callback) cannot be replayed."""
     match state:
         case None:
             return "this deadline has no callback"
         case CallbackState.SUCCEEDED:
             return "it succeeded, and is never called again"
         case CallbackState.FAILED:
-            return "it failed, and somebody else changes it right now"
+            return "it failed, and another transaction is changing it: try again"
         case _:
-            return f"it is {state}: it is called (again) without being asked for"
+            return f"it is {state}: it is called without a replay"
 
 
 def unknown(name: str, known: Iterable[str]) -> Impossible:
-    """A callback that the settings do not allow."""
+    """The outcome for a function that the settings do not allow."""
     names = ", ".join(sorted(known)) or "none"
     return Impossible(f"{name!r} is not in the allow-list of callbacks (RETROFILL_CALLBACKS); names there: {names}")
 
 
 def switched_off(url: str, since: datetime) -> Impossible:
-    """A webhook that answered 410 Gone."""
+    """The outcome for a webhook that has answered 410 Gone."""
     return Impossible(
-        f"{url} is switched off since {since:%Y-%m-%d %H:%M:%S} UTC: it answered 410 Gone. Once it takes calls again, "
-        "replay one that failed (retrofill callbacks replay): a success switches it on"
+        f"{url} has been switched off since {since:%Y-%m-%d %H:%M:%S} UTC: it answered 410 Gone. Once it accepts calls "
+        "again, replay a failed one (retrofill callbacks replay): a success switches it on"
     )

@@ -1,4 +1,4 @@
-"""gather → decide → apply: claims what is due for as many slots as are free, and what was left by runners that died."""
+"""The runner's handler: claims due callbacks, and reclaims those of dead runners."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from callback_runner.call import LEASE_SECONDS, RENEW_SECONDS, Call
 from callback_runner.claims import claim_of
-from callback_runner.decide import Raised, Waiting, after_try, in_turn, most_of_a_pipeline, seconds_to_next
+from callback_runner.decide import Raised, Waiting, after_try, max_per_pipeline, seconds_to_next, take_turns
 from callback_runner.kinds import Kinds
 from callback_runner.record import Tried, record
 from callback_runner.replay import replay
@@ -26,28 +26,26 @@ from retrofill.contract.deadlines import CallbackReplayRequested, CallbackReques
 from retrofill.store import callbacks
 from retrofill.store.engine import make_engine
 
-# The only thing that is looked at: the callbacks of the shard.
+# The only check key: the shard's callbacks.
 CALLBACKS = "callbacks"
-# A slot of this instance got free.
+# Channel of the notification that a slot of this instance became free.
 SLOT_FREE = "callback_slot"
-# A free slot is offered to the shards one after the other, first to the one that has waited longest.
+# Delay between offers of a free slot to the shards; the one that has waited longest is first.
 TURN_SECONDS = 0.005
 CLOSE_SECONDS = 5.0
-# A call that is cut off is made again, though it may have done its work: most need no more than this.
+# Time for calls to finish at a stop: one that is cut off is repeated, even if it succeeded.
 DRAIN_SECONDS = 3.0
-# A runner that lives renews its lease within this time, whatever was done to the database's clock meanwhile.
+# A live runner renews its lease within this time, even if the database's clock steps.
 SILENT_SECONDS = RENEW_SECONDS + 1.0
 
 
 class CallbackHandler(QuietHandler):
-    """The callback-runner."""
-
     def __init__(self, context: Context) -> None:
         self._context = context
         self._settings = context.settings
-        self._most = most_of_a_pipeline(self._settings.callback_slots)
+        self._max_per_pipeline = max_per_pipeline(self._settings.callback_slots)
         self._kinds = Kinds(self._settings, context.installation, context.instance)
-        # Calls have connections of their own: however many they are, the shards' transactions need not wait for one.
+        # Calls have their own connections, so shard transactions never wait for one.
         dsn = self._settings.dsn_of(context.service.name)
         self._engine = make_engine(
             dsn,
@@ -59,15 +57,15 @@ class CallbackHandler(QuietHandler):
         self._lock = threading.Lock()
         self._calls: dict[str, Call] = {}
         self._closed = False
-        # When each shard last claimed, and when each pipeline was last served, counted in claims.
+        # When each shard last claimed and each pipeline was last served, in numbers of claims.
         self._turns: dict[int, int] = {}
         self._served: dict[str, int] = {}
         self._claims = 0
-        # By token, on our own monotonic clock: since when the lease of another runner's call has been over, by shard.
+        # By shard and token: since when another runner's lease has been over (monotonic).
         self._silent: dict[int, dict[str, float]] = {}
 
     def handle(self, tx: Transaction, received: Sequence[Received]) -> None:
-        """Follow wishes; what is called is decided from the rows."""
+        """Answer replay requests; which callbacks to call is decided from the rows."""
         for one in received:
             match one.message:
                 case CallbackRequested():
@@ -79,36 +77,36 @@ class CallbackHandler(QuietHandler):
         tx.schedule_check(CALLBACKS)
 
     def check(self, tx: Transaction, keys: Sequence[str]) -> None:  # noqa: ARG002 - there is one key
-        """Take back what dead runners left, claim what is due, and find out when the next moment is."""
+        """Reclaim callbacks from dead runners, claim due ones, schedule the next check."""
         with self._lock:
             mine = list(self._calls)
             running = Counter(call.claim.pipeline for call in self._calls.values())
             free = 0 if self._closed else self._settings.callback_slots - len(mine)
-        again = self._take_back(tx, mine)
+        reclaim_in = self._reclaim(tx, mine)
         if free > 0:
             claimed = self._claim(tx, running, free)
             free -= len(claimed)
             running.update(claimed)
-        full = [pipeline for pipeline, calls in running.items() if calls >= self._most]
+        full = [pipeline for pipeline, calls in running.items() if calls >= self._max_per_pipeline]
         next_try = callbacks.next_try(tx.conn, tx.partition, full) if free > 0 else None
         next_lapse, now = callbacks.next_lapse(tx.conn, tx.partition)
-        if again is not None:
-            next_lapse = now + timedelta(seconds=again)
+        if reclaim_in is not None:
+            next_lapse = now + timedelta(seconds=reclaim_in)
         tx.schedule_check(CALLBACKS, seconds_to_next(next_try, next_lapse, now))
 
     def taken(self, conn: Connection, partition: int) -> Mapping[str, float]:  # noqa: ARG002
-        """Look at once: moments may have passed while nobody owned the shard."""
+        """Check at once: callbacks may have become due while the shard had no owner."""
         return {CALLBACKS: 0.0}
 
     def notified(self, channel: str, payload: str, partitions: Sequence[int]) -> Mapping[int, Mapping[str, float]]:
-        """A try of one shard is to be repeated, or a slot is free for any of them."""
+        """A callback of one shard is to be retried, or a slot became free for any shard."""
         if channel == callbacks.CHANNEL:
             return {p: {CALLBACKS: 0.0} for p in partitions if str(p) == payload}
         in_order = sorted(partitions, key=lambda p: self._turns.get(p, 0))
         return {p: {CALLBACKS: place * TURN_SECONDS} for place, p in enumerate(in_order)}
 
     def close(self) -> None:
-        """Take no more, let what runs end for a moment, cut off the rest, and wait until that is recorded."""
+        """Claim no more, let calls finish briefly, cut off the rest, and wait for their records."""
         with self._lock:
             self._closed = True
             calls = list(self._calls.values())
@@ -121,11 +119,11 @@ class CallbackHandler(QuietHandler):
             call.join(CLOSE_SECONDS)
         self._engine.dispose()
 
-    def _take_back(self, tx: Transaction, mine: Sequence[str]) -> float | None:
-        """Only an ended lease means that a runner died. One's own calls are alive: they record themselves.
+    def _reclaim(self, tx: Transaction, mine: Sequence[str]) -> float | None:
+        """Record the calls of dead runners as failed; our own (``mine``) record themselves.
 
-        It must stay over for as long as a live runner needs to renew it, by our own clock: the database's may have been set.
-        Returns in how many seconds the first of those that may still be renewed has not been.
+        A lease must stay over, by our own clock, for as long as a live runner needs to renew it:
+        the database's clock may have stepped. Returns the seconds until that holds for another.
         """
         now, before = time.monotonic(), self._silent.get(tx.partition, {})
         lapsed = callbacks.lock_lapsed(tx.conn, tx.partition, mine)
@@ -150,10 +148,12 @@ class CallbackHandler(QuietHandler):
         return min(left, default=None)
 
     def _claim(self, tx: Transaction, running: Mapping[str, int], free: int) -> list[str]:
-        """Claim up to ``free`` callbacks, to be called once this has committed; returns their pipelines."""
-        full = [pipeline for pipeline, calls in running.items() if calls >= self._most]
-        waiting = [Waiting(**row) for row in callbacks.due(tx.conn, tx.partition, full, min(free, self._most))]
-        chosen = in_turn(waiting, running, self._served, free, self._most)
+        """Claim up to ``free`` callbacks, called after the commit. Returns their pipelines."""
+        full = [pipeline for pipeline, calls in running.items() if calls >= self._max_per_pipeline]
+        waiting = [
+            Waiting(**row) for row in callbacks.due(tx.conn, tx.partition, full, min(free, self._max_per_pipeline))
+        ]
+        chosen = take_turns(waiting, running, self._served, free, self._max_per_pipeline)
         claims = [claim_of(row, tx.partition) for row in callbacks.lock_pending(tx.conn, chosen)]
         rows = [{"deadline_id": c.deadline_id, "token": c.token, "attempts": c.attempt} for c in claims]
         landed = callbacks.claim(tx.conn, rows, LEASE_SECONDS)

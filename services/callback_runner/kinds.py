@@ -1,4 +1,4 @@
-"""The kinds of callbacks: how a try of each begins, and how long it may take."""
+"""Starts a try of any kind of callback: function, webhook or topic."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from functools import cached_property, partial
 
 from callback_runner.claims import Claim
 from callback_runner.decide import Impossible, Outcome, Raised, switched_off, unknown
-from callback_runner.functions.function import FunctionTry
-from callback_runner.topics.topic import TopicSender
+from callback_runner.functions.function_try import FunctionTry
+from callback_runner.topics.sender import TopicSender
 from callback_runner.tries import Permit, ThreadTry, Try
-from callback_runner.webhooks import webhook
-from callback_runner.webhooks.sending import Sender, make_sender
+from callback_runner.webhooks import protocol
+from callback_runner.webhooks.sender import Sender, make_sender
 from retrofill.settings import Settings
 
-# A try and its limit in seconds, or what came of it without one.
+# A try and its limit in seconds, or the outcome if no try could begin.
 Begun = tuple[Try, float] | Outcome
 
 
 class Kinds:
-    """What the calls of one runner share."""
+    """Starts tries; one instance per runner."""
 
     def __init__(self, settings: Settings, installation: str, instance: str) -> None:
         self._settings = settings
@@ -31,7 +31,7 @@ class Kinds:
         return make_sender(self._settings.webhook_allow)
 
     def begin(self, claim: Claim, alive_until: Callable[[], float], lease_seconds: float) -> Begun:
-        """Begin a try. ``alive_until``: until when the claim's lease lasts, in monotonic seconds."""
+        """Begin a try. ``alive_until``: the end of the claim's lease, in monotonic seconds."""
         match claim.kind:
             case "function":
                 return self._function(claim, lease_seconds)
@@ -39,13 +39,13 @@ class Kinds:
                 return switched_off(claim.name, claim.off_since)
             case "webhook":
                 id, secrets = claim.message_id(self._installation), self._settings.webhook_secrets
-                work = partial(webhook.call, claim, id, secrets, self._sender)
+                work = partial(protocol.call, claim, id, secrets, self._sender)
                 return self._thread(work, claim, self._settings.webhook_timeout_seconds, alive_until)
             case "topic":
                 work = partial(self._topics.call, claim)
                 return self._thread(work, claim, self._settings.callback_timeout_seconds, alive_until)
             case _:
-                return Impossible(f"this callback-runner knows no callbacks of the kind {claim.kind!r}")
+                return Impossible(f"this callback-runner does not support callbacks of kind {claim.kind!r}")
 
     def _function(self, claim: Claim, lease_seconds: float) -> Begun:
         target = self._settings.callbacks.get(claim.name)

@@ -1,4 +1,4 @@
-"""What a try came to, as facts and events in one transaction."""
+"""Records the outcome of a try: row, events and dead letter in one transaction."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OUTCOMES = {Succeed: "succeeded", GiveUp: "failed", TryAgain: "to_be_repeated"}
 
 @dataclass(frozen=True)
 class Tried:
-    """A callback of which one try ended."""
+    """A callback with an ended try."""
 
     deadline_id: int
     name: str
@@ -35,7 +35,6 @@ class Tried:
 
 
 def tried_of(claim: Claim) -> Tried:
-    """The try of a claim."""
     return Tried(
         claim.deadline_id,
         claim.name,
@@ -49,9 +48,9 @@ def tried_of(claim: Claim) -> Tried:
 
 
 def record(tx: Transaction, tried: Tried, decision: Decision) -> bool:
-    """Apply ``decision`` under the token; False where the claim is somebody else's now, and nothing is recorded."""
+    """Apply ``decision`` under the token. Returns False if another runner has the claim."""
     landed = _apply(tx, tried, decision)
-    tx.after_commit.append(partial(_tell, tried, decision, landed=landed))
+    tx.after_commit.append(partial(_log, tried, decision, landed=landed))
     return landed
 
 
@@ -77,7 +76,7 @@ def _apply(tx: Transaction, tried: Tried, decision: Decision) -> bool:
 
 
 def _failed(tx: Transaction, tried: Tried, decision: GiveUp) -> None:
-    """The event, and a dead letter that is replayed by calling again."""
+    """Publish the failure, and a dead letter whose replay repeats the call."""
     id, error = tried.deadline_id, storable(decision.error)
     tx.emit(Topic.CALLBACK_EVENTS, id, CallbackFailed(**_facts(tried), message=error, uncertain=decision.uncertain))
     tx.dead_letter_of(Topic.CALLBACK_REQUESTS, id, CallbackReplayRequested(deadline_id=id), _last_line(error))
@@ -95,8 +94,8 @@ def _facts(tried: Tried) -> dict[str, Any]:
     }
 
 
-def _tell(tried: Tried, decision: Decision, *, landed: bool) -> None:
-    """Every try that ended passes here once, after its record: what counts outcomes belongs here."""
+def _log(tried: Tried, decision: Decision, *, landed: bool) -> None:
+    """Log and count each try exactly once, after its commit."""
     outcome = _OUTCOMES[type(decision)] if landed else "superseded"
     metrics.CALLBACKS.labels(tried.kind, outcome).inc()
     log.info(
@@ -111,11 +110,11 @@ def _tell(tried: Tried, decision: Decision, *, landed: bool) -> None:
 
 
 def storable(text: str) -> str:
-    """What Postgres takes as text and Kafka as UTF-8."""
+    """``text`` without the characters that Postgres or UTF-8 cannot store."""
     return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
 
 
 def _last_line(error: str) -> str:
-    """Of a traceback, what was raised."""
+    """The exception line of a traceback."""
     lines = error.strip().splitlines()
     return lines[-1] if lines else ""

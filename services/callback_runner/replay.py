@@ -1,4 +1,4 @@
-"""A wish to call a callback again that failed for good."""
+"""Requests to replay a callback that failed permanently."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from retrofill.contract.topics import Topic
 from retrofill.store import callbacks
 
 
-def replay(tx: Transaction, received: Received, wish: CallbackReplayRequested) -> None:
-    """Make it wait for its first try again, and answer. Raises ``Poison`` where the key is another deadline's."""
-    id = wish.deadline_id
+def replay(tx: Transaction, received: Received, request: CallbackReplayRequested) -> None:
+    """Make the callback pending again and reply. Raises ``Poison`` for a wrong key."""
+    id = request.deadline_id
     if received.key != str(id):
-        raise Poison(f"the key is {received.key!r} and not the deadline's id, {id}: its owner would not read it")
+        raise Poison(f"the key {received.key!r} differs from the deadline's id {id}: use the id as the key")
     row = callbacks.replay(tx.conn, id)
     if row is None:
         why = why_not_replayed(callbacks.state_of(tx.conn, id))

@@ -1,4 +1,4 @@
-"""One try of a call, whatever its kind: what the call's lifecycle needs of it, and the kind that is a thread."""
+"""One try of a call: the interface that all kinds have, and the tries that run on a thread."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ class Try(Protocol):
     def wait(self, seconds: float) -> bool:
         """Whether it ended within ``seconds``."""
 
-    def tell_renewed(self) -> None:
-        """The claim was renewed."""
+    def lease_renewed(self) -> None:
+        """The claim's lease was renewed."""
 
     def kill(self) -> None:
-        """Cut it off; from any thread, also when it has ended."""
+        """Cut the try off. Safe from any thread and after its end."""
 
     def finish(self) -> Outcome | None:
-        """Release everything; what it came to, or ``None`` where it was cut off before that was known."""
+        """Release all resources. Returns the outcome, or ``None`` if cut off before that."""
 
     @property
     def begun(self) -> bool:
-        """Whether it may have had an effect."""
+        """Whether the call may have had an effect."""
 
 
 class CutOff(Exception):
-    """The try was killed, its time is over or its claim is not known to be alive."""
+    """The try was killed, its limit has passed, or its lease may have ended."""
 
 
 class Permit:
-    """What a thread asks before each step, so that one that was given up does nothing more.
+    """Checked by a thread before each step, so an abandoned one does nothing more.
 
     ``alive_until``: the end of the claim's lease, in monotonic seconds.
     """
@@ -55,16 +55,15 @@ class Permit:
         return left
 
     def begin(self) -> None:
-        """From here on the call may have had an effect. Raises ``CutOff``: then it has had none, unless it had begun."""
+        """From here on the call may have an effect. Raises ``CutOff`` if it must not."""
         with self._lock:
             self.left()
             if time.monotonic() >= self._alive_until():
-                # This process slept through its lease: another runner may be making this call.
+                # This process was suspended past its lease: another runner may be making this call.
                 raise CutOff
             self._begun = True
 
     def revoke(self) -> None:
-        """Allow nothing more."""
         with self._lock:
             self._revoked = True
 
@@ -76,7 +75,7 @@ class Permit:
 
 
 class ThreadTry:
-    """Work in a thread of its own. A thread cannot be killed: it is left alone, and its permit ends it."""
+    """Work on its own thread, which cannot be killed: its permit stops an abandoned one."""
 
     def __init__(self, work: Callable[[Permit], Outcome], permit: Permit, name: str) -> None:
         self._work = work
@@ -86,23 +85,19 @@ class ThreadTry:
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def wait(self, seconds: float) -> bool:
-        """Whether it ended within ``seconds``."""
         return self._ended.wait(max(seconds, 0.0))
 
-    def tell_renewed(self) -> None:
-        """The permit knows."""
+    def lease_renewed(self) -> None:
+        """Nothing to do: the permit reads the lease's end itself."""
 
     def kill(self) -> None:
-        """Let it do nothing more."""
         self._permit.revoke()
 
     def finish(self) -> Outcome | None:
-        """What it came to, if that is known."""
         return self._outcome
 
     @property
     def begun(self) -> bool:
-        """Whether it may have had an effect."""
         return self._permit.begun
 
     def _run(self) -> None:
@@ -110,7 +105,7 @@ class ThreadTry:
             self._outcome = self._work(self._permit)
         except CutOff:
             pass
-        except Exception as e:  # noqa: BLE001 - whatever a server or a library does is the result of this call
+        except Exception as e:  # noqa: BLE001 - any error of a server or library is this call's outcome
             self._outcome = Raised(f"{type(e).__name__}: {e}", uncertain=self._permit.begun)
         finally:
             self._ended.set()

@@ -1,1 +1,1 @@
-"""The deadline-watcher: decides at its moment whether a deadline was met, and says so once when it was missed."""
+"""The deadline-watcher: decides whether a due deadline was met, and reports a miss once."""

@@ -1,4 +1,4 @@
-"""The watcher's decisions. Pure: (what the rows say, the database's time) → verdicts, and when to look again."""
+"""The watcher's decisions. Pure: rows and the database's time → verdicts and wake-ups."""
 
 from __future__ import annotations
 
@@ -9,17 +9,11 @@ from typing import Any, Protocol
 
 from retrofill.domain.backfill import MACHINE as BACKFILL_MACHINE
 from retrofill.domain.deadline import DeadlineState, End, Scope, Watched, judge
+from retrofill.domain.polling import seconds_until
 from retrofill.domain.run import MACHINE as RUN_MACHINE
 from retrofill.domain.task_run import TaskState
 
 Row = Mapping[str, Any]
-
-# Hints may be lost: the index is probed this often whatever is known.
-POLL_SECONDS = 60.0
-# Somebody else had the run of a due deadline locked.
-AGAIN_SECONDS = 0.05
-# Timers may end a little early; the database's clock decides, so a little late costs nothing and saves a look.
-AFTER_SECONDS = 0.001
 
 
 class TaskEnd(Protocol):
@@ -38,7 +32,7 @@ TaskEnds = Mapping[tuple[int, str], Sequence[TaskEnd]]
 
 @dataclass
 class Verdicts:
-    """Deadlines to end, by state; those that stay armed are in none. ``recovered``: when missed ones were done."""
+    """Deadlines to end, by new state. ``recovered``: by id, when missed ones succeeded."""
 
     met: list[Row] = field(default_factory=list)
     missed: list[Row] = field(default_factory=list)
@@ -47,7 +41,7 @@ class Verdicts:
 
 
 def decide(rows: Sequence[Row], tasks: TaskEnds, now: datetime) -> Verdicts:
-    """Judge armed deadlines, each with its locked run or backfill, at ``now``, read after the locks."""
+    """Judge armed deadlines whose runs or backfills are locked. ``now``: read after the locks."""
     verdicts = Verdicts()
     for row in rows:
         ended, ended_at = how_it_ended(row, tasks)
@@ -67,14 +61,14 @@ def decide(rows: Sequence[Row], tasks: TaskEnds, now: datetime) -> Verdicts:
 
 
 def scope_of(row: Row) -> Scope:
-    """What the deadline is about."""
+    """Whether the deadline watches a backfill, a run or a task."""
     if row["run_id"] is None:
         return Scope.BACKFILL
     return Scope.RUN if row["task"] is None else Scope.TASK
 
 
 def how_it_ended(row: Row, tasks: TaskEnds) -> tuple[End | None, datetime | None]:
-    """How and when what the deadline is about ended, or twice ``None``."""
+    """How and when the watched run, task or backfill ended; both ``None`` if it has not."""
     match scope_of(row):
         case Scope.BACKFILL:
             over = row["run_state"] in BACKFILL_MACHINE.terminal
@@ -86,7 +80,7 @@ def how_it_ended(row: Row, tasks: TaskEnds) -> tuple[End | None, datetime | None
 
 
 def _how_task_ended(row: Row, attempts: Sequence[TaskEnd]) -> tuple[End | None, datetime | None]:
-    """A success of any attempt counts, the first one; other ends only in the newest attempt, for the next may succeed."""
+    """The first success of any attempt counts; other ends only in the newest attempt."""
     successes = [a.finished_at for a in attempts if a.state == TaskState.SUCCEEDED and a.finished_at is not None]
     if successes:
         return End.SUCCEEDED, min(successes)
@@ -96,23 +90,18 @@ def _how_task_ended(row: Row, attempts: Sequence[TaskEnd]) -> tuple[End | None, 
             return End.FAILED, newest.finished_at
         if newest.state == TaskState.SKIPPED:
             return End.SKIPPED, newest.finished_at
-    # A lost attempt cancels its tasks too, and the next one runs them again: only the run's own end is one for the task.
+    # A lost attempt cancels its tasks, and the next runs them again: only the run's end counts.
     if row["run_state"] in RUN_MACHINE.terminal:
         return (End.FAILED if row["run_state"] == End.FAILED else End.CANCELLED), row["ended_at"]
     return None, None
 
 
 def task_state(attempts: Sequence[TaskEnd]) -> str:
-    """The state of a task as it is now: of its newest attempt."""
+    """The task's state in its newest attempt."""
     newest = max(attempts, key=lambda a: a.attempt, default=None)
     return str(TaskState.NONE if newest is None else newest.state)
 
 
 def seconds_to_next(earliest: datetime | None, now: datetime, *, more: bool) -> float:
-    """When to look again: at the next moment. ``more``: the batch was full, so there may be others at once."""
-    if more:
-        return 0.0
-    if earliest is None:
-        return POLL_SECONDS
-    left = (earliest - now).total_seconds()
-    return AGAIN_SECONDS if left <= 0 else min(left + AFTER_SECONDS, POLL_SECONDS)
+    """Seconds until the next check. ``more``: the batch was full, so others may be due already."""
+    return 0.0 if more else seconds_until(earliest, now)

@@ -1,4 +1,4 @@
-"""What is told about deadlines: rows and facts of their backfills become messages and callbacks. Pure."""
+"""Builds the messages and callbacks about missed deadlines from their rows. Pure."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from retrofill.contract.deadlines import DeadlineFacts, DeadlineMissed, Deadline
 from retrofill.domain.alert import Reference
 from retrofill.domain.deadline import Scope
 from retrofill.domain.templates import expand
-from retrofill.store.deadlines import BackfillFacts
+from retrofill.store.subjects import BackfillFacts
 
 log = structlog.get_logger(__name__)
-# What a digest has beside its list: names and moments, and an address of 2,000 characters.
+# Upper bound for a digest without its list: names, times, and a URL of 2,000 characters.
 HEAD_BYTES = 10_000
 
 
 def facts(row: Row, backfill: BackfillFacts, tasks: TaskEnds, detected_at: datetime) -> dict[str, Any]:
-    """All that ``DeadlineFacts`` has of one missed deadline."""
+    """The fields of ``DeadlineFacts`` for one missed deadline."""
     scope = scope_of(row)
     state = task_state(tasks.get((row["run_id"], row["task"]), ())) if scope == Scope.TASK else row["run_state"]
     return {
@@ -49,7 +49,6 @@ def facts(row: Row, backfill: BackfillFacts, tasks: TaskEnds, detected_at: datet
 
 
 def missed(row: Row, fields: Mapping[str, Any]) -> DeadlineMissed:
-    """The event of one miss."""
     return DeadlineMissed(**fields, callback=row["callback"])
 
 
@@ -61,8 +60,7 @@ def digest(
     now: datetime,
     max_bytes: int,
 ) -> list[DeadlinesMissed]:
-    """The event of the ``count`` misses of a window, with the first ones; in several parts where one would not fit
-    ``max_bytes``."""
+    """The event of a window's ``count`` misses, in parts of at most ``max_bytes``."""
     parts = list(_parts([DeadlineFacts(**each) for each in fields], max_bytes - HEAD_BYTES))
     return [
         DeadlinesMissed(
@@ -97,7 +95,7 @@ def _parts(missed: Sequence[DeadlineFacts], max_bytes: int) -> Iterable[list[Dea
 
 
 def recovered(row: Row, at: datetime) -> DeadlineRecovered:
-    """The event of what was done after its moment."""
+    """The event of a missed deadline whose run, task or backfill succeeded later."""
     return DeadlineRecovered(
         deadline_id=row["id"],
         alert=row["alert"],
@@ -115,7 +113,7 @@ def recovered(row: Row, at: datetime) -> DeadlineRecovered:
 
 
 def callback(row: Row, fields: Mapping[str, Any], event: Message, timezone: str, count: int = 1) -> dict[str, Any]:
-    """The callback of a miss, or of a digest whose first miss is ``row``."""
+    """The columns of the callback of a miss, or of a digest whose first miss is ``row``."""
     return {
         "deadline_id": row["id"],
         "name": row["callback"],
@@ -128,7 +126,7 @@ def callback(row: Row, fields: Mapping[str, Any], event: Message, timezone: str,
 
 
 def _expanded(kwargs: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """As they are written where they cannot be expanded: that is no reason not to call, or to stop anything else."""
+    """Expand templates; if that fails, log it and keep the raw kwargs: the call goes ahead."""
     try:
         return expand(kwargs, fields)
     except ValueError as e:
@@ -137,7 +135,7 @@ def _expanded(kwargs: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str,
 
 
 def _fields(fields: Mapping[str, Any], timezone: str, count: int) -> dict[str, Any]:
-    """What the texts in kwargs may refer to; moments are in the pipeline's time zone, as its logical dates are."""
+    """The fields that templates may refer to, with times in the pipeline's time zone."""
     local = dict(_local(fields, ZoneInfo(timezone)))
     return {
         "deadline.id": local["deadline_id"],

@@ -1,4 +1,4 @@
-"""gather → decide → apply: at the next moment of a shard, and when what a deadline is about ended."""
+"""The watcher's handler: judges deadlines when due, or once what they watch has ended."""
 
 from __future__ import annotations
 
@@ -7,36 +7,32 @@ from collections.abc import Collection, Mapping, Sequence
 from sqlalchemy import Connection
 
 from deadline_watcher.decide import seconds_to_next
-from deadline_watcher.setaside import SetAside
+from deadline_watcher.set_aside import SetAside
 from deadline_watcher.verdicts import apply_verdicts, recover
 from deadline_watcher.windows import close_due
 from retrofill.bus.faults import Poison
-from retrofill.bus.handler import QuietHandler, Received
+from retrofill.bus.handler import RECHECK_SECONDS, QuietHandler, Received
 from retrofill.bus.observability import metrics
 from retrofill.bus.service import Context
 from retrofill.bus.transaction import Transaction
 from retrofill.contract.deadlines import DeadlineArmed, DeadlineResolved
 from retrofill.store import deadlines
 
-# What is looked at: the armed deadlines of the shard whose moment came, and with its id one of which it was told.
+# Check keys: the shard's due deadlines, and one deadline by id.
 DUE = "due"
 NAMED = "named:"
-# A walk through the armed deadlines of the shard after it was taken over, window by window, so that others are not kept
-# waiting: what it looks for is decided at its moment anyway.
-LEFT = "left"
-LEFT_SECONDS = 0.2
-# A deadline about what somebody else has locked is looked at again this soon.
-AGAIN_SECONDS = 0.1
+# After a takeover: a sweep through the shard's armed deadlines, in batches so it does not block
+# due ones. What it would miss is decided when it is due.
+SWEEP = "sweep"
+SWEEP_SECONDS = 0.2
 
 
 class WatcherHandler(QuietHandler):
-    """The deadline-watcher. One probe of an index tells the next moment of a shard."""
-
     def __init__(self, context: Context) -> None:
         self._context = context
         self._set_aside = SetAside()
-        # How far the walk through each shard is.
-        self._left: dict[int, deadlines.Place] = {}
+        # Position of each shard's sweep.
+        self._sweeps: dict[int, deadlines.Place] = {}
         metrics.register(
             metrics.Polled(
                 "retrofill_deadlines", "Deadlines that wait: armed, and of these overdue", "state", self._count
@@ -44,7 +40,7 @@ class WatcherHandler(QuietHandler):
         )
 
     def handle(self, tx: Transaction, received: Sequence[Received]) -> None:
-        """Both messages are hints: what they lead to is decided from the rows."""
+        """Both messages are hints; the rows decide."""
         resolved: set[int] = set()
         for one in received:
             match one.message:
@@ -55,27 +51,27 @@ class WatcherHandler(QuietHandler):
                 case other:
                     raise Poison(f"a {type(other).__name__} does not belong on {one.record.topic}")
         if resolved:
-            # Before the judging, so that what is found missed by it is not told twice.
+            # Before judging, so a miss found there is not reported as recovered twice.
             recover(tx, deadlines.late(tx.conn, tx.partition, resolved))
             rows = deadlines.lock_named(tx.conn, tx.partition, resolved)
             apply_verdicts(tx, rows)
-            self._come_back(tx, resolved - {row["id"] for row in rows})
+            self._recheck_soon(tx, resolved - {row["id"] for row in rows})
             # A miss may have opened a digest.
             tx.schedule_check(DUE)
 
     def check(self, tx: Transaction, keys: Sequence[str]) -> None:
-        """One key: what is due, what a former owner left, or a deadline that a message named."""
+        """Check due deadlines, continue the sweep, or check the deadline that a key names."""
         (key,) = keys
         if key == DUE:
             self._check_due(tx)
-        elif key == LEFT:
-            self._check_left(tx)
+        elif key == SWEEP:
+            self._sweep(tx)
         else:
             self._check_one(tx, int(key.removeprefix(NAMED)))
 
     def _check_due(self, tx: Transaction) -> None:
-        """Decide on what is due, and compute when the next moment is."""
-        # First, so that what is missed now opens the next window and does not lengthen one that is over.
+        """Judge due deadlines and schedule the next check."""
+        # First, so a miss found now opens a new window instead of joining one that has ended.
         close_due(tx)
         excluding = self._set_aside.ids()
         rows = deadlines.lock_due(tx.conn, tx.partition, excluding)
@@ -83,16 +79,16 @@ class WatcherHandler(QuietHandler):
         earliest, now = deadlines.next_moment(tx.conn, tx.partition, self._set_aside.ids())
         tx.schedule_check(DUE, seconds_to_next(earliest, now, more=len(rows) >= deadlines.BATCH))
 
-    def _check_left(self, tx: Transaction) -> None:
-        """A former owner meant to come back to some; they need not wait for a far moment."""
-        left, place = deadlines.left_armed(tx.conn, tx.partition, self._left.get(tx.partition, deadlines.START))
+    def _sweep(self, tx: Transaction) -> None:
+        """Check deadlines that a former owner meant to recheck before they are due."""
+        left, place = deadlines.left_armed(tx.conn, tx.partition, self._sweeps.get(tx.partition, deadlines.START))
         for id in left:
             tx.schedule_check(f"{NAMED}{id}")
         if place is None:
             tx.after_commit.append(lambda: self.lost(tx.partition))
         else:
-            tx.after_commit.append(lambda: self._left.update({tx.partition: place}))
-            tx.schedule_check(LEFT, LEFT_SECONDS)
+            tx.after_commit.append(lambda: self._sweeps.update({tx.partition: place}))
+            tx.schedule_check(SWEEP, SWEEP_SECONDS)
 
     def _check_one(self, tx: Transaction, id: int) -> None:
         rows = deadlines.lock_named(tx.conn, tx.partition, [id])
@@ -100,22 +96,22 @@ class WatcherHandler(QuietHandler):
         # A miss may have opened a digest.
         tx.schedule_check(DUE)
         if not rows:
-            self._come_back(tx, {id})
+            self._recheck_soon(tx, {id})
 
-    def _come_back(self, tx: Transaction, ids: Collection[int]) -> None:
-        """A late heartbeat locks its run although that has ended: it is no reason to wait for a far moment."""
+    def _recheck_soon(self, tx: Transaction, ids: Collection[int]) -> None:
+        """Check deadlines again soon whose run was locked, perhaps by a late heartbeat."""
         for id in deadlines.armed(tx.conn, tx.partition, ids) if ids else ():
-            tx.schedule_check(f"{NAMED}{id}", AGAIN_SECONDS)
+            tx.schedule_check(f"{NAMED}{id}", RECHECK_SECONDS)
 
     def _count(self) -> dict[str, float]:
         with self._context.engine.connect() as conn:
             return deadlines.count_waiting(conn)
 
     def taken(self, conn: Connection, partition: int) -> Mapping[str, float]:  # noqa: ARG002 - nothing is read here
-        """Look at once: moments may have passed while nobody watched, and a former owner meant to come back to some."""
+        """Check at once: deadlines may be due, and a former owner may have left rechecks."""
         self.lost(partition)
-        return {DUE: 0.0, LEFT: 0.0}
+        return {DUE: 0.0, SWEEP: 0.0}
 
     def lost(self, partition: int) -> None:
-        """Whoever takes it next walks from the beginning."""
-        self._left.pop(partition, None)
+        """Restart the sweep at the next takeover."""
+        self._sweeps.pop(partition, None)

@@ -1,4 +1,4 @@
-"""Judging deadlines whose runs are locked, and what follows: rows, events and callbacks, in one transaction."""
+"""Judges deadlines whose runs are locked, and writes rows, events and callbacks."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from retrofill.contract.base import Message
 from retrofill.contract.deadlines import CallbackRequested
 from retrofill.contract.topics import Topic
 from retrofill.domain.deadline import DeadlineState, End
-from retrofill.store import deadlines, digests
+from retrofill.store import deadlines, digests, subjects
 from retrofill.store.clock import database_now
 from retrofill.store.digests import Kind
 
 
 def apply_verdicts(tx: Transaction, rows: Sequence[Row]) -> None:
-    """Judge armed deadlines, and end, tell and call what follows."""
+    """Judge armed deadlines, end them, and write the events and callbacks of misses."""
     if not rows:
         return
     tasks = task_ends(tx, rows)
@@ -47,27 +47,31 @@ def _count(verdicts: Verdicts, now: datetime) -> None:
 
 
 def recover(tx: Transaction, rows: Sequence[Row]) -> None:
-    """Missed deadlines about which there may be news: those that are done by now have recovered."""
+    """Mark missed deadlines as recovered if their run, task or backfill has succeeded since."""
     tasks = task_ends(tx, rows)
-    moments: dict[int, datetime] = {}
+    recovered_at: dict[int, datetime] = {}
     for row in rows:
         ended, ended_at = how_it_ended(row, tasks)
         if ended == End.SUCCEEDED and ended_at is not None:
-            moments[row["id"]] = ended_at
-    # A digest that is still open will list the recovery with the miss.
-    held = digests.hold_open(tx.conn, {row["digest_id"] for row in rows if row["id"] in moments and row["digest_id"]})
-    landed = deadlines.recover(tx.conn, moments)
+            recovered_at[row["id"]] = ended_at
+    # An open digest will list the recovery with the miss.
+    held = digests.hold_open(
+        tx.conn, {row["digest_id"] for row in rows if row["id"] in recovered_at and row["digest_id"]}
+    )
+    landed = deadlines.recover(tx.conn, recovered_at)
     tx.after_commit.append(lambda: metrics.DEADLINES_RECOVERED.inc(len(landed)))
     for row in rows:
         if row["id"] in landed and row["digest_id"] not in held:
-            # Under the key of its digest, so that it comes after it.
-            tx.emit(Topic.DEADLINE_MISSED, row["digest_id"] or row["id"], events.recovered(row, moments[row["id"]]))
+            # With the key of its digest, so it follows the digest.
+            tx.emit(
+                Topic.DEADLINE_MISSED, row["digest_id"] or row["id"], events.recovered(row, recovered_at[row["id"]])
+            )
 
 
 def task_ends(tx: Transaction, rows: Sequence[Row]) -> TaskEnds:
-    """The attempts of the tasks that deadlines are about, read under the locks of their runs."""
+    """The attempts of watched tasks, read under the locks of their runs."""
     pairs = {(row["run_id"], row["task"]) for row in rows if row["task"] is not None}
-    return deadlines.task_ends(tx.conn, pairs) if pairs else {}
+    return subjects.task_ends(tx.conn, pairs) if pairs else {}
 
 
 def _miss(tx: Transaction, verdicts: Verdicts, tasks: TaskEnds, now: datetime) -> None:
@@ -78,7 +82,7 @@ def _miss(tx: Transaction, verdicts: Verdicts, tasks: TaskEnds, now: datetime) -
     alone = [row for row in verdicts.missed if row["id"] in landed and row["id"] not in digest_of]
     if not alone:
         return
-    backfills = deadlines.backfill_facts(tx.conn, {row["backfill_id"] for row in alone})
+    backfills = subjects.backfill_facts(tx.conn, {row["backfill_id"] for row in alone})
     calls = []
     for row in alone:
         fields = events.facts(row, backfills[row["backfill_id"]], tasks, now)
@@ -94,14 +98,14 @@ def _miss(tx: Transaction, verdicts: Verdicts, tasks: TaskEnds, now: datetime) -
 
 
 def call(tx: Transaction, calls: Sequence[Row]) -> None:
-    """Insert callbacks and tell the runner."""
+    """Insert callbacks and request them from the runner."""
     deadlines.insert_callbacks(tx.conn, tx.partition, calls)
     for each in calls:
         _emit(tx, each["deadline_id"], each["name"], each["kwargs"])
 
 
 def _emit(tx: Transaction, id: int, name: str, kwargs: dict[str, object]) -> None:
-    """The runner calls what the row says, so arguments too large for a message are no reason not to call."""
+    """The runner reads the row, so arguments too large for a message can be omitted."""
     request: Message = CallbackRequested(deadline_id=id, callback=name, kwargs=kwargs)
     try:
         tx.emit(Topic.CALLBACK_REQUESTS, id, request)
@@ -110,7 +114,7 @@ def _emit(tx: Transaction, id: int, name: str, kwargs: dict[str, object]) -> Non
 
 
 def _join_digests(tx: Transaction, missed: Sequence[Row]) -> dict[int, int]:
-    """The digest of each missed deadline whose alert collects; always in the same order of kinds."""
+    """The digest of each missed deadline that has one. Sorted by kind, as a lock order."""
     by_kind: dict[Kind, list[int]] = {}
     for row in missed:
         if row["digest_seconds"] is not None:
@@ -123,7 +127,7 @@ def _join_digests(tx: Transaction, missed: Sequence[Row]) -> dict[int, int]:
 
 
 def kind_of(row: Row) -> Kind:
-    """Which misses may share a digest with this one: those that are told and called alike."""
+    """Misses of the same kind share a digest: same alert, callback and arguments."""
     fields = [row[name] for name in ("callback", "callback_kind", "callback_options", "kwargs", "digest_seconds")]
     target = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:32]
     return Kind(row["pipeline"], row["alert"], target, row["digest_seconds"])

@@ -1,4 +1,4 @@
-"""Closing digests: one event and one callback for all misses of a window."""
+"""Closes digests: one event and one callback for all misses of a window."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from deadline_watcher import events
 from deadline_watcher.verdicts import call, task_ends
 from retrofill.bus.transaction import Transaction
 from retrofill.contract.topics import Topic
-from retrofill.store import deadlines, digests
+from retrofill.store import deadlines, digests, subjects
 from retrofill.store.clock import database_now
 
-# A digest lists so many of its misses; the others are rows of ``deadline`` with its ``digest_id``.
+# A digest lists at most this many misses; all are rows of ``deadline`` with its ``digest_id``.
 LISTED = 1_000
 
 
 def close_due(tx: Transaction) -> None:
-    """Close the digests of the shard whose time is over."""
+    """Close the shard's digests whose window has ended."""
     for window in digests.lock_due(tx.conn, tx.partition):
         _close(tx, window)
 
@@ -24,11 +24,11 @@ def close_due(tx: Transaction) -> None:
 def _close(tx: Transaction, window: RowMapping) -> None:
     now = database_now(tx.conn)
     digests.close(tx.conn, window["id"], now)
-    # Nobody can join any more. However many did, so much is read and told.
+    # No miss can join any more. Reading is bounded by LISTED, however many did.
     count = deadlines.count_of_digest(tx.conn, window["id"])
     rows = deadlines.of_digest(tx.conn, window["id"], LISTED)
     tasks = task_ends(tx, rows)
-    backfills = deadlines.backfill_facts(tx.conn, {row["backfill_id"] for row in rows})
+    backfills = subjects.backfill_facts(tx.conn, {row["backfill_id"] for row in rows})
     fields = [
         events.facts(row, backfills[row["backfill_id"]], tasks, row["decided_at"])
         | {"recovered_at": row["recovered_at"]}

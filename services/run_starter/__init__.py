@@ -1,1 +1,1 @@
-"""The run-starter: starts runs on Spark, never beyond their limits, and records what the drivers report."""
+"""The run-starter: starts runs on Spark within their limits and records the drivers' reports."""

@@ -1,8 +1,8 @@
-"""Deadlines that count from the first start of a run or of a task, and the end of those of a task."""
+"""Arms deadlines that count from the start of a run or task, and resolves those of tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -11,7 +11,7 @@ from sqlalchemy import RowMapping
 from retrofill.bus.transaction import Transaction
 from retrofill.deadlines.arming import Armer, resolve
 from retrofill.deadlines.rows import Subject, last_runtimes
-from retrofill.domain.alert import AT_RUN_START, DeadlineAlert, Reference
+from retrofill.domain.alert import AT_RUN_START, AT_TASK_START, DeadlineAlert, Reference, check_handled
 from retrofill.domain.deadline import Arming, alerts_counting_from, arm, arm_by_average
 from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.domain.task_run import MACHINE as TASK_MACHINE
@@ -23,7 +23,7 @@ from run_starter.definitions import Definitions
 
 @dataclass(frozen=True)
 class Starts:
-    """Arms what the starts of one batch of reports call for. ``rows`` are the locked runs by id."""
+    """The starts in one batch of reports. ``rows``: the locked runs by id."""
 
     tx: Transaction
     rows: Mapping[int, RowMapping]
@@ -32,17 +32,17 @@ class Starts:
     now: datetime
 
     def of_runs(self, started: Sequence[int]) -> None:
-        """Runs that started for the first time."""
+        """Arm the deadlines of runs that started for the first time."""
         runs = self._by_backfill(started)
         for backfill_id, definition in self.definitions.of(self.tx.conn, runs).items():
             ids = runs[backfill_id]
             armer = self._armer(backfill_id, definition.name)
             for alert in alerts_counting_from(definition.deadlines, *AT_RUN_START):
-                arming = self._arm(alert, self.rows[ids[0]]["pipeline_no"])
+                arming = _AT_RUN_START[alert.reference](self, alert, self.rows[ids[0]]["pipeline_no"])
                 armer.arm(alert, [Subject(id, arming) for id in ids])
 
     def of_tasks(self, steps: Sequence[TaskStep]) -> None:
-        """Tasks that started or ended; a start that is not the run's first of this task arms nothing."""
+        """Arm the deadlines of started tasks, once per run, and resolve those of ended ones."""
         started: dict[str, list[int]] = {}
         for step in steps:
             if step.to == TaskState.RUNNING:
@@ -52,7 +52,7 @@ class Starts:
             for backfill_id, definition in self.definitions.of(self.tx.conn, runs).items():
                 ids = runs[backfill_id]
                 armer = self._armer(backfill_id, definition.name)
-                for alert in alerts_counting_from(definition.deadlines, Reference.TASK_STARTED_AT):
+                for alert in alerts_counting_from(definition.deadlines, *AT_TASK_START):
                     if alert.task == task:
                         arming = arm(alert, self.now, self.now)
                         armer.arm(alert, [Subject(id, arming) for id in ids])
@@ -64,13 +64,8 @@ class Starts:
 
     def _is_watched(self, definitions: Mapping[str, PipelineDefinition], run_id: int, task: str) -> bool:
         definition = definitions.get(self.rows[run_id]["backfill_id"])
-        # Where it cannot be read, what is armed of it is looked for.
+        # Without a readable definition, the deadline rows decide.
         return definition is None or any(alert.task == task for alert in definition.deadlines)
-
-    def _arm(self, alert: DeadlineAlert, pipeline_no: int) -> Arming:
-        if alert.reference == Reference.AVERAGE_RUNTIME:
-            return arm_by_average(alert, last_runtimes(self.tx.conn, pipeline_no, alert.last_n or 1), self.now)
-        return arm(alert, self.now, self.now)
 
     def _armer(self, backfill_id: str, pipeline: str) -> Armer:
         return Armer(self.tx, backfill_id, pipeline, self.partitions, self.now)
@@ -80,3 +75,14 @@ class Starts:
         for id in run_ids:
             found.setdefault(self.rows[id]["backfill_id"], []).append(id)
         return found
+
+
+# How alerts are armed when a run starts, by reference; the number is the pipeline's.
+_AT_RUN_START: dict[Reference, Callable[[Starts, DeadlineAlert, int], Arming]] = {
+    Reference.RUN_STARTED_AT: lambda starts, alert, _: arm(alert, starts.now, starts.now),
+    Reference.AVERAGE_RUNTIME: lambda starts, alert, no: arm_by_average(
+        alert, last_runtimes(starts.tx.conn, no, alert.last_n or 1), starts.now
+    ),
+}
+check_handled(_AT_RUN_START, AT_RUN_START)
+check_handled([Reference.TASK_STARTED_AT], AT_TASK_START)

@@ -1,4 +1,4 @@
-"""Cancelling backfills: their queued runs end, the drivers of their live ones are asked to."""
+"""Cancels backfills: ends queued runs and asks the drivers of live ones to stop."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ CANCEL_CHUNK = 500
 
 
 def cancel(tx: Transaction, row: RowMapping) -> None:
-    """Cancel queued runs, a chunk a look so that other backfills go on; ask the drivers of live ones to end."""
+    """Cancel queued runs, one chunk per check, and ask the drivers of live ones to stop."""
     tx.notify(store.RUN_CHANNEL, store.mark_cancel_requested(tx.conn, row["id"]))
     queued = next_queued(tx.conn, {row["id"]: CANCEL_CHUNK}).get(row["id"], [])
-    # Their end is dated under their locks: a watcher that has one of them may find its deadline missed until then.
+    # Read the time under the locks: a watcher that held one may have found its deadline missed.
     store.lock(tx.conn, [each["id"] for each in queued])
     now = database_now(tx.conn)
     given = [{"id": each["id"], "attempt": each["attempt"]} for each in queued]
     if store.move(tx.conn, RunState.CANCELLED, given, {"finished_at": now}, from_states=[RunState.QUEUED]) != len(
         given
     ):
-        raise Conflict("a queued run was taken by somebody else")
+        raise Conflict("a queued run was changed by another transaction")
     for each in queued:
         tx.emit(Topic.RUN_EVENTS, row["id"], RunCancelled(**facts(each, row["pipeline"], now)))
     resolve_deadlines(tx, [each["id"] for each in queued])

@@ -1,4 +1,7 @@
-"""Looks at backfills and pipelines: start runs where there is room, or cancel what has not started. Decided from the rows alone."""
+"""Checks of backfills and pipelines: start runs while slots are free, or cancel queued ones.
+
+Decided from the rows alone.
+"""
 
 from __future__ import annotations
 
@@ -11,34 +14,33 @@ from sqlalchemy import RowMapping
 
 from retrofill.bus.crash import crash_point
 from retrofill.bus.faults import Conflict
+from retrofill.bus.handler import RECHECK_SECONDS
 from retrofill.bus.observability import metrics
 from retrofill.bus.transaction import Transaction
 from retrofill.domain.backfill import BackfillState
 from retrofill.domain.run import RunState
-from retrofill.store import backfills, runs
+from retrofill.store import backfills, runs, task_runs
 from retrofill.store import claims as store
 from retrofill.store.clock import database_now
 from retrofill.store.tables import run
 from run_starter.cancelling import cancel
-from run_starter.endings import facts, tell_publishing
-from run_starter.executors import Launch
+from run_starter.endings import emit_publishing, facts
+from run_starter.executors import LaunchRequest
 from run_starter.launching import Launching
-from run_starter.leases import LOOK, Leases
+from run_starter.leases import LEASES_KEY, Leases
 from run_starter.memory import Memory, backfill_key, pipeline_key, pipelines_in
 from run_starter.sharing import YIELD_SECONDS, Candidate, Pipeline, Shares, share
 
-# A row that is locked by somebody else is looked at again this soon.
-AGAIN_SECONDS = 0.1
 POLL_SECONDS = 5.0
-# Beside those that there is room for, so many more are read: somebody may hold the first ones' rows.
+# Claimants read beyond the free slots, because the first ones' rows may be locked.
 SPARE = 8
-# So many that wait for a driver are looked at when one is free.
+# At most this many waiting keys are checked when a driver becomes free.
 STARVING_AT_ONCE = 50
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A run to be started, in a slot of its backfill and one of its pipeline."""
+    """A run to start, in a slot of its backfill and one of its pipeline."""
 
     backfill: RowMapping
     run: RowMapping
@@ -48,42 +50,40 @@ class Wanted:
 
 @dataclass
 class Claims:
-    """What an instance does for the backfills of its shards."""
+    """Starts, cancels and publishes the runs of an instance's shards."""
 
     launching: Launching
     leases: Leases
     instance: str
     memory: dict[int, Memory] = field(default_factory=dict)
-    # By pipeline: the live runs of the backfill that has the fewest and could use a slot, when that was last looked at.
+    # By pipeline: the fewest live runs of a backfill that could use a slot, as of the last check.
     fewest: dict[int, int] = field(default_factory=dict)
 
     def of(self, partition: int) -> Memory:
-        """What is remembered of a shard."""
         return self.memory.setdefault(partition, Memory())
 
     def forget(self, partition: int) -> None:
-        """The shard is somebody else's."""
+        """Drop the memory of a shard that was lost."""
         self.memory.pop(partition, None)
 
     def rank(self, key: str) -> int:
-        """Live runs of the poorest backfill that a look at ``key`` is about, as far as that is known."""
+        """The fewest live runs of a backfill that a check of ``key`` covers; 0 if unknown."""
         return next((self.fewest.get(no, 0) for no in pipelines_in([key])), 0)
 
     def starving(self, partition: int) -> list[str]:
-        """Who gets the next driver: those with the fewest live runs, of these the ones that have waited longest."""
+        """Keys that get the next driver: fewest live runs first, then the longest wait."""
         return sorted(self.of(partition).starving, key=self.rank)[:STARVING_AT_ONCE]
 
     def check(self, tx: Transaction, ids: Sequence[str], numbers: Sequence[int] = ()) -> None:
-        """Look at backfills by id, and at what waits for slots of pipelines by number, without waiting for anybody's lock.
+        """Check backfills by id and pipelines by number; locked rows are checked again soon.
 
-        As many statements for many as for one, and for a pipeline of which a thousand backfills wait as for one of which one
-        does.
+        The number of statements depends neither on their number nor on how many backfills wait.
         """
         memory = self.of(tx.partition)
         for key in (*map(backfill_key, ids), *map(pipeline_key, numbers)):
             memory.starving.pop(key, None)
         rows = backfills.lock_free(tx.conn, ids) if ids else {}
-        self._put_off(tx, [id for id in ids if id not in rows])
+        self._recheck_locked(tx, [id for id in ids if id not in rows])
         free = self.launching.executor.free() - self._adopt(tx, memory, rows)
         running = dict.fromkeys(numbers)
         for row in rows.values():
@@ -100,28 +100,28 @@ class Claims:
         elif running:
             free -= self._start(tx, memory, list(running), rows, free)
         if free > 0 and memory.starving:
-            # Whom the driver was for did not need it.
+            # The free driver was not needed for these keys: offer it to the others.
             for key in self.starving(tx.partition):
                 tx.schedule_check(key)
 
-    def _put_off(self, tx: Transaction, locked: Sequence[str]) -> None:
-        """Somebody else has these rows; those of them that are not over are looked at again soon."""
+    def _recheck_locked(self, tx: Transaction, locked: Sequence[str]) -> None:
+        """Check locked backfills again soon, unless they have ended."""
         if not locked:
             return
         metrics.CLAIMS_PUT_OFF.labels("backfill_locked").inc(len(locked))
         for id in backfills.still_active(tx.conn, locked):
-            tx.schedule_check(backfill_key(id), AGAIN_SECONDS)
+            tx.schedule_check(backfill_key(id), RECHECK_SECONDS)
 
     def _starve(self, memory: Memory, numbers: Mapping[int, None] | Sequence[int]) -> None:
         metrics.CLAIMS_PUT_OFF.labels("no_driver").inc(len(numbers))
         memory.starve(pipeline_key(no) for no in numbers)
 
     def _adopt(self, tx: Transaction, memory: Memory, backfills_by_id: Mapping[str, RowMapping]) -> int:
-        """Publish what accepted attempts staged whose publisher was lost; how many were given to our drivers."""
+        """Give accepted attempts whose publisher was lost to our drivers; returns how many."""
         waiting = runs.orphans(tx.conn, list(backfills_by_id)) if backfills_by_id else {}
         if not waiting:
             return 0
-        # They have their slots already: it takes nothing but a driver.
+        # They still hold their slots and need only a driver.
         definitions = self.launching.definitions.of(tx.conn, set(waiting.values()))
         readable = [id for id, backfill in waiting.items() if backfill in definitions]
         free = max(0, self.launching.executor.free())
@@ -138,30 +138,30 @@ class Claims:
             launch = self.launching.launch_of(
                 backfill, row, definitions[backfill["id"]], publication=publication, outputs=outputs
             )
-            tell_publishing(tx, facts(row, launch.pipeline.name, now), outputs, launch.publication)
+            emit_publishing(tx, facts(row, launch.pipeline.name, now), outputs, launch.publication)
             launches.append(launch)
         if launches:
             self.leases.renewed(tx.partition, chosen)
             tx.after_commit.append(lambda: self.launching.hand_over(launches))
-            tx.schedule_check(LOOK, lease)
+            tx.schedule_check(LEASES_KEY, lease)
         return len(launches)
 
     def _start(
         self, tx: Transaction, memory: Memory, numbers: Sequence[int], locked: Mapping[str, RowMapping], free: int
     ) -> int:
-        """Start what there is room for in these pipelines; how many drivers that took."""
+        """Start runs in the free slots of these pipelines; returns how many."""
         limits = store.lock_pipelines(tx.conn, numbers)
         for no in set(numbers) - limits.keys():
             metrics.CLAIMS_PUT_OFF.labels("pipeline_locked").inc()
-            tx.schedule_check(pipeline_key(no), AGAIN_SECONDS)
+            tx.schedule_check(pipeline_key(no), RECHECK_SECONDS)
         taken = store.taken_slots(tx.conn, limits) if limits else {}
-        room = {no: limits[no] - len(taken[no].pipeline_slots) for no in limits}
-        self._poll(tx, [no for no in room if room[no] <= 0])
-        most = {no: min(room[no], free) + SPARE for no in room if room[no] > 0}
-        if not most:
+        free_slots = {no: limits[no] - len(taken[no].pipeline_slots) for no in limits}
+        self._poll(tx, [no for no in free_slots if free_slots[no] <= 0])
+        to_read = {no: min(free_slots[no], free) + SPARE for no in free_slots if free_slots[no] > 0}
+        if not to_read:
             return 0
-        with_live_runs = {id: slots for no in most for id, slots in taken[no].of_backfills.items()}
-        found = store.claimants(tx.conn, tx.partition, most, with_live_runs)
+        with_live_runs = {id: slots for no in to_read for id, slots in taken[no].of_backfills.items()}
+        found = store.claimants(tx.conn, tx.partition, to_read, with_live_runs)
         rows = self._mine(tx, found, locked)
         candidates = [
             Candidate(id, row["pipeline_no"], row["max_active_runs"], frozenset(with_live_runs.get(id, ())))
@@ -180,7 +180,7 @@ class Claims:
                 tuple(rivals.get(no, ())),
                 now - memory.yielding_since.get(no, now),
             )
-            for no in most
+            for no in to_read
         }
         shares = share(candidates, pipelines, free)
         self._remember(tx, memory, candidates, pipelines, shares)
@@ -189,17 +189,17 @@ class Claims:
     def _mine(
         self, tx: Transaction, found: Mapping[str, store.Claimant], locked: Mapping[str, RowMapping]
     ) -> dict[str, RowMapping]:
-        """The claimants of this shard that are ours to start runs of, locked, in the order in which they were requested."""
+        """The running claimants of this shard, locked, in the order of their requests."""
         mine = [each for each in found.values() if each.shard == tx.partition]
         missing = [each.id for each in mine if each.id not in locked]
         rows = {**locked, **(backfills.lock_free(tx.conn, missing) if missing else {})}
         for each in mine:
             if each.id not in rows:
                 metrics.CLAIMS_PUT_OFF.labels("backfill_locked").inc()
-                tx.schedule_check(pipeline_key(each.pipeline_no), AGAIN_SECONDS)
+                tx.schedule_check(pipeline_key(each.pipeline_no), RECHECK_SECONDS)
         readable = self.launching.definitions.of(tx.conn, [each.id for each in mine if each.id in rows])
         ordered = sorted(mine, key=lambda each: (each.requested_at, each.id))
-        # Read before it was locked: it may have been paused in between.
+        # A claimant was read before it was locked, so it may have been paused since.
         return {
             each.id: rows[each.id]
             for each in ordered
@@ -214,7 +214,7 @@ class Claims:
         pipelines: Mapping[int, Pipeline],
         shares: Shares,
     ) -> None:
-        """When to look again at those that did not get all that they could use."""
+        """Schedule checks for pipelines and backfills that got fewer slots than they could use."""
         if shares.short_of_drivers:
             self._starve(memory, sorted(shares.short_of_drivers))
         now = time.monotonic()
@@ -226,7 +226,7 @@ class Claims:
             if no not in memory.yielding_since:
                 tx.notify(runs.SLOT_CHANNEL, [no])
             since = memory.yielding_since.setdefault(no, now)
-            tx.schedule_check(pipeline_key(no), max(AGAIN_SECONDS, since + YIELD_SECONDS - now))
+            tx.schedule_check(pipeline_key(no), max(RECHECK_SECONDS, since + YIELD_SECONDS - now))
         for no in pipelines:
             self.fewest.pop(no, None)
         for each in candidates:
@@ -236,13 +236,13 @@ class Claims:
         self._poll(tx, waiting - shares.left - shares.short_of_drivers)
 
     def _poll(self, tx: Transaction, full: Sequence[int] | set[int]) -> None:
-        """All slots of these are taken. A notification tells when one is free; this is the poll behind it."""
+        """Poll full pipelines, in case the notification of a free slot is lost."""
         for no in full:
             metrics.CLAIMS_PUT_OFF.labels("limit").inc()
             tx.schedule_check(pipeline_key(no), POLL_SECONDS)
 
     def _claim(self, tx: Transaction, rows: Mapping[str, RowMapping], shares: Shares) -> int:
-        """Start as many runs as there are slots for; how many that were."""
+        """Start one queued run per slot; returns how many."""
         if not shares.slots:
             return 0
         queued = store.next_queued(tx.conn, {id: len(slots) for id, slots in shares.slots.items()})
@@ -253,7 +253,7 @@ class Claims:
         ]
         for id, slots in shares.slots.items():
             if len(queued.get(id, ())) < len(slots):
-                # It had fewer runs left than slots: another one may use the rest.
+                # It had fewer queued runs than slots: another backfill may use the rest.
                 tx.schedule_check(pipeline_key(rows[id]["pipeline_no"]))
         self._write(tx, wanted)
         return len(wanted)
@@ -279,7 +279,7 @@ class Claims:
             "host": self.instance,
         }
         if runs.move(tx.conn, RunState.STARTING, given, values, from_states=[RunState.QUEUED]) != len(given):
-            raise Conflict("a queued run was taken by somebody else")
+            raise Conflict("a queued run was changed by another transaction")
         crash_point("claim:written")
         launches = [
             self.launching.launch_of(
@@ -287,14 +287,14 @@ class Claims:
             )
             for each in wanted
         ]
-        runs.insert_task_runs(
+        task_runs.create(
             tx.conn, [(each.run_id, each.attempt, task.name) for each in launches for task in each.pipeline.tasks]
         )
         self.leases.renewed(tx.partition, [each.run_id for each in launches])
         tx.after_commit.append(lambda: self._launch(launches))
-        tx.schedule_check(LOOK, lease)
+        tx.schedule_check(LEASES_KEY, lease)
 
-    def _launch(self, launches: Sequence[Launch]) -> None:
+    def _launch(self, launches: Sequence[LaunchRequest]) -> None:
         metrics.RUNS_CLAIMED.inc(len(launches))
         crash_point("claim:committed")
         self.launching.hand_over(launches)

@@ -1,4 +1,4 @@
-"""The run-starter's decisions. Pure: (what the rows say, reports, now) → what becomes of runs and tasks."""
+"""The run-starter's decisions. Pure: rows and reports → outcomes of runs and steps of tasks."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from retrofill.contract.runs import ErrorInfo, Report, RunHeartbeat, RunReported
 from retrofill.domain.run import LIVE, RunState, after_loss
 from retrofill.domain.task_run import MACHINE as TASK_MACHINE
 from retrofill.domain.task_run import TaskState
-from run_starter.losses import UNKNOWN, Losses, and_one_more, failure
+from run_starter.losses import UNKNOWN, Losses, failure, with_loss
 
 # reports
 
 
 @dataclass(frozen=True)
 class RunRow:
-    """A run as the decision needs it."""
+    """The fields of a run that decisions need."""
 
     id: int
     state: RunState
@@ -25,30 +25,30 @@ class RunRow:
     cancel_requested: bool
     started_before: bool
     publication: int = 0
-    orphaned: bool = False  # it is to be published, and nobody does
-    losses: Losses = ()  # those that counted, the last few of them
+    orphaned: bool = False  # accepted, but no driver publishes it
+    losses: Losses = ()  # the last few that counted
 
 
 @dataclass
 class RunOutcome:
-    """What a batch of reports makes of one run."""
+    """What a batch of reports changes about one run."""
 
     starts: bool = False
     first_start: bool = False
     alive: bool = False
-    stages: tuple[str, ...] = ()  # accepted: these outputs are to be published
-    orphaned: bool = False  # its publisher was lost: another one is to go on
-    ends: RunState | None = None
-    lost: bool = False  # it ends, or goes back to the queue, because its driver was lost
-    counted: bool = False  # the loss counts against the run
-    loss: ErrorInfo | None = None  # how it was lost
-    losses: Losses = ()  # the run's, with this one where it counts
+    stages: tuple[str, ...] = ()  # the attempt is accepted: publish these outputs
+    orphaned: bool = False  # its publisher was lost: another driver must publish it
+    ends: RunState | None = None  # queued: it gets a new attempt
+    lost: bool = False  # its driver was lost
+    counted: bool = False  # the loss counts towards the limit
+    loss: ErrorInfo | None = None  # why the driver was lost
+    losses: Losses = ()  # the run's, including this one if it counts
     error: ErrorInfo | None = None
 
 
 @dataclass(frozen=True)
 class TaskStep:
-    """One edge of one task."""
+    """One state change of one task."""
 
     run_id: int
     attempt: int
@@ -57,12 +57,12 @@ class TaskStep:
     to: TaskState
     try_number: int
     error: ErrorInfo | None
-    announce: bool  # an event tells it; the implicit step into the queue is not announced
+    announce: bool  # publish an event; not for the implicit step to queued
 
 
 @dataclass
 class Outcome:
-    """What a batch of reports makes of runs and tasks; ``ignored`` says why a report changed nothing."""
+    """What a batch of reports changes. ``ignored``: the others, each with the reason."""
 
     runs: dict[int, RunOutcome] = field(default_factory=dict)
     tasks: list[TaskStep] = field(default_factory=list)
@@ -75,7 +75,7 @@ TaskKey = tuple[int, int, str]
 def fold(
     reports: Sequence[Report], runs: Mapping[int, RunRow], tasks: Mapping[TaskKey, TaskState], max_lost_attempts: int
 ) -> Outcome:
-    """Fold reports, in their order, over the rows. Reports of an older attempt or of a run that is not live change nothing."""
+    """Apply reports to the rows, in order. Ignores older attempts and runs that are not live."""
     outcome = Outcome()
     task_states = dict(tasks)
     for report in reports:
@@ -131,12 +131,12 @@ def _start(row: RunRow, sofar: RunOutcome) -> None:
 
 
 def lose(row: RunRow, sofar: RunOutcome, max_lost_attempts: int, *, counted: bool, error: ErrorInfo | None) -> None:
-    """The driver of the attempt is gone. A loss that does not count never ends the run, however many there were."""
+    """Decide on an attempt whose driver was lost. Only a ``counted`` loss can fail the run."""
     lost = row.lost_attempts + counted
     sofar.lost, sofar.counted, sofar.loss = True, counted, error or UNKNOWN
-    sofar.losses = and_one_more(row.losses, row.attempt, sofar.loss) if counted else row.losses
+    sofar.losses = with_loss(row.losses, row.attempt, sofar.loss) if counted else row.losses
     if row.state == RunState.PUBLISHING or sofar.stages:
-        # Its attempt was accepted and is not run again, nor cancelled: somebody else publishes what it staged.
+        # An accepted attempt is neither repeated nor cancelled: another driver publishes it.
         sofar.ends = RunState.FAILED if counted and lost >= max_lost_attempts else None
         sofar.orphaned = sofar.ends is None
     else:
@@ -155,7 +155,7 @@ def _fold_task(report: TaskReported, states: dict[TaskKey, TaskState], outcome: 
     if from_state is None:
         outcome.ignored.append((report, f"the run has no task {report.task!r}"))
         return
-    # A driver need not say that a task is queued before it says that it runs.
+    # A driver may report a task as running without having reported it as queued.
     path = (
         [TaskState.QUEUED, report.state]
         if (from_state, report.state) == (TaskState.NONE, TaskState.RUNNING)
@@ -163,7 +163,7 @@ def _fold_task(report: TaskReported, states: dict[TaskKey, TaskState], outcome: 
     )
     for to in path:
         if not TASK_MACHINE.allows(from_state, to):
-            # A task that is running, succeeded or failed is never overwritten by a skip.
+            # For example, a skip never overwrites a task that runs or has ended.
             outcome.ignored.append((report, f"the task is {from_state}"))
             return
         last = to is path[-1]

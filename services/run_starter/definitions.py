@@ -1,7 +1,7 @@
-"""Definitions that backfills were planned with; they never change, so each is read once.
+"""The definitions that backfills were planned with. They never change, so each is read once.
 
-One that this release cannot read, because a newer one wrote it, concerns its own backfill only: that one is named in the
-log and starts nothing here, and all others go on.
+A definition written by a newer release may be unreadable. Only its own backfill is affected: the
+log names it, and this instance starts none of its runs.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ KEPT = 1000
 
 
 class Definitions:
-    """A cache by backfill id, which forgets the oldest beyond ``KEPT``."""
+    """A cache by backfill id that evicts the oldest beyond ``KEPT``."""
 
     def __init__(self) -> None:
-        # The pipeline's name, and the definition unless it cannot be read.
+        # The pipeline's name, and the definition (``None``: unreadable).
         self._known: dict[str, tuple[str, PipelineDefinition | None]] = {}
 
     def of(self, conn: Connection, backfill_ids: Collection[str]) -> dict[str, PipelineDefinition]:
-        """The definitions of backfills, without those that cannot be read."""
+        """The readable definitions by backfill id. Raises ``Poison`` for an unknown backfill."""
         known = self._of(conn, backfill_ids)
         return {id: definition for id, (_, definition) in known.items() if definition is not None}
 
     def names(self, conn: Connection, backfill_ids: Collection[str]) -> dict[str, str]:
-        """The names of the backfills' pipelines, whatever their definitions say. Raises ``Poison`` for no such backfill."""
+        """Pipeline names by backfill id, also for unreadable definitions. Raises like ``of``."""
         return {id: name for id, (name, _) in self._of(conn, backfill_ids).items()}
 
     def _of(self, conn: Connection, backfill_ids: Collection[str]) -> dict[str, tuple[str, PipelineDefinition | None]]:
@@ -67,6 +67,6 @@ def _read(backfill_id: str, stored: object) -> PipelineDefinition | None:
             "definition_unreadable",
             backfill=backfill_id,
             error=first_line(e),
-            what_to_do="a newer release planned it: start that release's run-starter again, or cancel the backfill",
+            what_to_do="a newer release planned it: restart that release's run-starter, or cancel the backfill",
         )
         return None

@@ -1,4 +1,4 @@
-"""Writing what reports, lost leases and cancels make of runs: rows, events, deadlines and wake-ups together."""
+"""Writes the outcomes of reports, lost leases and cancels: rows, events, deadlines and wake-ups."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from retrofill.deadlines.arming import resolve
 from retrofill.domain.run import LIVE, MACHINE, RunState
 from retrofill.domain.task_run import MACHINE as TASK_MACHINE
 from retrofill.domain.task_run import TaskState
-from retrofill.store import deadlines
+from retrofill.store import deadlines, task_runs
 from retrofill.store import runs as store
 from retrofill.store.tables import run, task_run
 from run_starter.decide import RunOutcome, TaskStep
@@ -39,7 +39,7 @@ _EVENTS: dict[RunState, type[RunEvent]] = {S.SUCCEEDED: RunSucceeded, S.FAILED: 
 
 
 def facts(row: RowMapping, pipeline: str, now: datetime) -> dict[str, Any]:
-    """What every event about a run says."""
+    """The fields that all events about a run have."""
     return {
         "backfill_id": row["backfill_id"],
         "pipeline": pipeline,
@@ -58,7 +58,7 @@ def write_starts(
     pipelines: Mapping[str, str],
     now: datetime,
 ) -> None:
-    """Runs whose driver says that it lives."""
+    """Move runs to ``running`` at the first report of their attempt."""
     starting = [rows[id] for id, outcome in outcomes.items() if outcome.starts]
     _landed(
         store.move(
@@ -73,7 +73,7 @@ def write_starts(
     for row in starting:
         fields = facts(row, pipelines[row["backfill_id"]], now)
         tx.emit(Topic.RUN_EVENTS, row["backfill_id"], RunStarted(**fields, code_sha256=row["code_sha256"]))
-        _tell_state(tx, fields, S.RUNNING)
+        _emit_state(tx, fields, S.RUNNING)
 
 
 def write_stages(
@@ -83,7 +83,7 @@ def write_stages(
     pipelines: Mapping[str, str],
     now: datetime,
 ) -> None:
-    """Runs whose staged output is accepted; and those whose publisher was lost, which the next look gives to another."""
+    """Accept staged output, and release runs whose publisher was lost to another one."""
     staging = [(rows[id], outcome) for id, outcome in outcomes.items() if outcome.stages and outcome.ends is None]
     given = [
         {**key, "outputs": {"folders": list(o.stages)}}
@@ -92,7 +92,7 @@ def write_stages(
     _landed(store.move(tx.conn, S.PUBLISHING, given, {}, from_states=[S.RUNNING]), staging)
     for row, outcome in staging:
         fields = facts(row, pipelines[row["backfill_id"]], now)
-        tell_publishing(tx, fields, outcome.stages, row["publication"])
+        emit_publishing(tx, fields, outcome.stages, row["publication"])
     tx.notify(store.RUN_CHANNEL, [row["id"] for row, _ in staging])
     orphans = [rows[id] for id, outcome in outcomes.items() if outcome.orphaned]
     lost = [
@@ -101,19 +101,19 @@ def write_stages(
         for o in [outcomes[row["id"]]]
     ]
     if store.orphan(tx.conn, lost) != len(orphans):
-        raise Conflict("a publishing run was changed by somebody else")
+        raise Conflict("a publishing run was changed by another transaction")
     for row in orphans:
         tx.schedule_check(f"b:{row['backfill_id']}")
 
 
-def tell_publishing(tx: Transaction, fields: dict[str, Any], outputs: Sequence[str], publication: int) -> None:
-    """The run's output is being published, by its own driver or by the next one."""
+def emit_publishing(tx: Transaction, fields: dict[str, Any], outputs: Sequence[str], publication: int) -> None:
+    """Announce that a run's output is being published."""
     tx.emit(
         Topic.RUN_EVENTS,
         fields["backfill_id"],
         RunPublishing(**fields, outputs=tuple(outputs), publication=publication),
     )
-    _tell_state(tx, fields, S.PUBLISHING)
+    _emit_state(tx, fields, S.PUBLISHING)
 
 
 def write_tasks(
@@ -123,7 +123,7 @@ def write_tasks(
     pipelines: Mapping[str, str],
     now: datetime,
 ) -> None:
-    """Task steps, in waves: the n-th step of every task in one statement for each state entered."""
+    """Write task steps in waves: the n-th step of every task, one statement per new state."""
     waves: dict[int, list[TaskStep]] = {}
     seen: dict[tuple[int, int, str], int] = {}
     for step in steps:
@@ -162,7 +162,7 @@ def _write_wave(tx: Transaction, to: TaskState, steps: Sequence[TaskStep], now: 
         values["started_at"] = func.coalesce(task_run.c.started_at, now)
     if to in TASK_MACHINE.terminal:
         values["finished_at"] = now
-    _landed(store.move_tasks(tx.conn, to, rows, values), steps)
+    _landed(task_runs.move(tx.conn, to, rows, values), steps)
 
 
 def write_ends(
@@ -172,27 +172,27 @@ def write_ends(
     pipelines: Mapping[str, str],
     now: datetime,
 ) -> None:
-    """Runs that ended or go back to the queue, their open tasks, their events, and whom a free slot wakes."""
+    """End or requeue runs, cancel their open tasks, and announce the free slots."""
     ending = [(rows[id], outcome) for id, outcome in outcomes.items() if outcome.ends is not None]
     if not ending:
         return
     for to, group in groupby(sorted(ending, key=lambda e: str(e[1].ends)), key=lambda e: e[1].ends):
         assert to is not None
         _write_end(tx, to, list(group), now)
-    store.cancel_open_tasks(tx.conn, [(row["id"], row["attempt"]) for row, _ in ending], now)
+    task_runs.cancel_open(tx.conn, [(row["id"], row["attempt"]) for row, _ in ending], now)
     for row, outcome in ending:
         pipeline = pipelines[row["backfill_id"]]
         tx.emit(Topic.RUN_EVENTS, row["backfill_id"], _event(row, outcome, pipeline, now))
         assert outcome.ends is not None
-        _tell_state(tx, facts(row, pipeline, now), outcome.ends)
+        _emit_state(tx, facts(row, pipeline, now), outcome.ends)
         tx.schedule_check(f"b:{row['backfill_id']}")
     tx.after_commit.append(lambda: _count(outcome.ends for _, outcome in ending))
     resolve_deadlines(tx, [row["id"] for row, outcome in ending if outcome.ends != S.QUEUED])
     tx.notify(store.SLOT_CHANNEL, {row["pipeline_no"] for row, _ in ending})
 
 
-def _tell_state(tx: Transaction, fields: dict[str, Any], state: RunState) -> None:
-    """How the interval stands, for those who replay ``interval-states``. What was never started has no record there."""
+def _emit_state(tx: Transaction, fields: dict[str, Any], state: RunState) -> None:
+    """Publish the state on ``interval-states``. A run that never started has no record there."""
     key = interval_key(fields["pipeline"], fields["interval_start"])
     tx.emit(Topic.INTERVAL_STATES, key, IntervalStateChanged.model_validate({**fields, "state": str(state)}))
 
@@ -203,7 +203,7 @@ def _count(states: Iterable[RunState | None]) -> None:
 
 
 def resolve_deadlines(tx: Transaction, run_ids: Sequence[int]) -> None:
-    """Tell the watcher that these runs ended, so that their deadlines need not wait for their moment."""
+    """Have the watcher decide on these runs' open deadlines now, not when they are due."""
     resolve(tx, deadlines.open_of_runs(tx.conn, run_ids))
 
 
@@ -238,6 +238,6 @@ def _keys(rows: Sequence[RowMapping]) -> list[dict[str, Any]]:
 
 
 def _landed(landed: int, expected: Sequence[object]) -> None:
-    """The rows are locked and were read under the lock, so a miss means that what was read is not what is there."""
+    """Raise ``Conflict`` if a guarded update missed: the locked rows differ from what was read."""
     if landed != len(expected):
-        raise Conflict(f"{len(expected) - landed} of {len(expected)} guarded updates did not land")
+        raise Conflict(f"{len(expected) - landed} of {len(expected)} guarded updates changed no row")

@@ -1,4 +1,4 @@
-"""gather → decide → apply, in one transaction a batch; looks start runs, cancel them and end leases."""
+"""The run-starter's handler: records reports; its checks start runs, cancel them and end leases."""
 
 from __future__ import annotations
 
@@ -29,20 +29,18 @@ from run_starter.executors import Executor
 from run_starter.executors.build import build_executor
 from run_starter.hosting import DriverHost, Watch
 from run_starter.launching import Launching
-from run_starter.leases import LOOK, Leases
+from run_starter.leases import LEASES_KEY, Leases
 from run_starter.memory import backfill_key, backfills_in, pipeline_key, pipelines_in
 from run_starter.reports import handle_reports
 
 DRIVER_FREE = "driver_free"
 CHANNELS = (store.RUN_CHANNEL, store.SLOT_CHANNEL)
 _TO_CHECK = (BackfillPlanned, BackfillResumed, BackfillCancelling)
-# Looks with a transaction of their own.
-ALONE = (LOOK, ALL_ACTIVE, ALL_NOW)
+# Checks with a transaction of their own.
+ALONE = (LEASES_KEY, ALL_ACTIVE, ALL_NOW)
 
 
 class StarterHandler(QuietHandler):
-    """The run-starter."""
-
     def __init__(self, context: Context, executor: Executor | None = None) -> None:
         settings = context.settings
         self._context = context
@@ -77,7 +75,7 @@ class StarterHandler(QuietHandler):
         return {"free": self._executor.free(), "busy": len(self._executor.hosted())}
 
     def handle(self, tx: Transaction, received: Sequence[Received]) -> None:
-        """Reports of drivers in bulk; events of backfills only say where to look."""
+        """Apply the drivers' reports together; events of backfills only schedule checks."""
         reports = [one for one in received if one.record.topic == Topic.RUN_REPORTS]
         if reports:
             settings = self._context.settings
@@ -103,8 +101,8 @@ class StarterHandler(QuietHandler):
                 raise Poison(f"a {type(other).__name__} does not belong on {one.record.topic}")
 
     def check(self, tx: Transaction, keys: Sequence[str]) -> None:
-        """The leases of the shard, all its active backfills, or some backfills and pipelines."""
-        if LOOK in keys:
+        """Check the shard's leases, all its active backfills, or some backfills and pipelines."""
+        if LEASES_KEY in keys:
             self._leases.check(tx)
         for key in (ALL_ACTIVE, ALL_NOW):
             if key in keys:
@@ -114,33 +112,32 @@ class StarterHandler(QuietHandler):
             self._claims.check(tx, ids, numbers)
 
     def _to_check(self, tx: Transaction) -> list[str]:
-        """The leases, and whatever of the shard a lost hint may have been about: as few keys as say it all."""
+        """The fewest keys that cover all active work of the shard, in case a hint was lost."""
         active = backfills.active(tx.conn, tx.partition)
         one_by_one = {each.id for each in active if each.state == BackfillState.CANCELLING}
         one_by_one |= set(store.orphans(tx.conn, [each.id for each in active]).values()) if active else set()
         numbers = dict.fromkeys(each.pipeline_no for each in active if each.state == BackfillState.RUNNING)
-        return [LOOK, *map(backfill_key, sorted(one_by_one)), *map(pipeline_key, numbers)]
+        return [LEASES_KEY, *map(backfill_key, sorted(one_by_one)), *map(pipeline_key, numbers)]
 
     def group(self, keys: Sequence[str]) -> Sequence[Sequence[str]]:
-        """Leases first and alone: their transaction locks runs, which come after backfills. Then all backfills and pipelines
-        together, those with the fewest live runs first.
+        """Leases first and alone: they lock runs, which come after backfills in the lock order.
+        Then all backfills and pipelines in one transaction, fewest live runs first.
         """
         others = sorted((key for key in keys if key not in ALONE), key=self._claims.rank)
         return [*([key] for key in keys if key in ALONE), *([others] if others else [])]
 
     def taken(self, conn: Connection, partition: int) -> Mapping[str, float]:
-        """All active backfills of the shard, and its leases."""
+        """Check the shard's leases and all its active backfills."""
         self._leases.taken(partition)
         ids = backfills.active_of_shard(conn, partition)
-        return {LOOK: 0.0, ALL_ACTIVE: EVERY_SECONDS} | {backfill_key(id): 0.0 for id in ids}
+        return {LEASES_KEY: 0.0, ALL_ACTIVE: EVERY_SECONDS} | {backfill_key(id): 0.0 for id in ids}
 
     def lost(self, partition: int) -> None:
-        """Forget what the next owner reads from the rows."""
         self._leases.forget(partition)
         self._claims.forget(partition)
 
     def notified(self, channel: str, payload: str, partitions: Sequence[int]) -> Mapping[int, Mapping[str, float]]:
-        """A driver is free, a slot of a pipeline is free, or a hosted run changed."""
+        """A driver or a pipeline's slot became free, or a hosted run changed."""
         if channel in ("", store.RUN_CHANNEL):
             self._watch.wake()
             self.host.wake()
@@ -157,11 +154,10 @@ class StarterHandler(QuietHandler):
         return {partition: dict.fromkeys(keys, 0.0) for partition, keys in checks.items()}
 
     def read_to(self, partition: int, ends: Mapping[str, int]) -> None:
-        """So far the reports have been handled."""
         self._leases.read_to(partition, ends)
 
     def close(self) -> None:
-        """End the drivers and say so, so that the next owner need not wait for their leases."""
+        """End the drivers and report them, so the next owner need not wait for their leases."""
         self.host.closing()
         self._watch.stop()
         self._executor.close()

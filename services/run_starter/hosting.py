@@ -1,4 +1,4 @@
-"""This replica as host of drivers: what it answers them, what it reports for those that are gone, which it ends."""
+"""This replica as a host: answers drivers, reports those that exited, ends obsolete ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from retrofill.contract.runs import ErrorInfo, RunReported
 from retrofill.contract.topics import RUN_STARTER, Topic
 from retrofill.errors import first_line
 from retrofill.store import runs as store
-from run_starter.executors import Executor, Launch
+from run_starter.executors import Executor, LaunchRequest
 
 log = structlog.get_logger(__name__)
 POLL_SECONDS = 1.0
@@ -39,10 +39,10 @@ class DriverHost:
         self._changed = threading.Condition()
         self._changes = 0
 
-    def may_begin(self, launch: Launch) -> bool:
-        """Read from Postgres now; where it does not answer, the driver must not begin.
+    def may_begin(self, launch: LaunchRequest) -> bool:
+        """Read from Postgres now; if it does not answer, the driver must not begin.
 
-        Where the lease seems to be over, wait for what the owner makes of it: renewed, or the attempt's end.
+        If the lease seems over, wait until the shard's owner renews it or ends the attempt.
         """
         while not self._closing:
             seen = self._changes
@@ -57,10 +57,10 @@ class DriverHost:
             self._wait_for_change(seen)
         return False
 
-    def may_publish(self, launch: Launch) -> bool:
-        """Wait for the answer to what the driver staged. Where Postgres stays away, the driver's own lease ends it."""
+    def may_publish(self, launch: LaunchRequest) -> bool:
+        """Wait until staged output is accepted or refused; the driver's own lease limits this."""
         while not self._closing:
-            # Before the read: what changes after it is not missed.
+            # Before the read, so no later change is missed.
             seen = self._changes
             try:
                 with self._engine.connect() as conn:
@@ -83,30 +83,30 @@ class DriverHost:
             self._changes += 1
             self._changed.notify_all()
 
-    def driver_ended(self, launch: Launch, *, reported: bool, reason: str, gone: bool = True) -> None:
-        """Report the end of a driver that could not do so itself: its process is gone, so its lease is over."""
+    def driver_ended(self, launch: LaunchRequest, *, reported: bool, reason: str, exited: bool = True) -> None:
+        """Report the end of a driver that did not do so itself."""
         if not reported:
             log.warning(
-                "driver_gone" if gone else "driver_out_of_sight",
+                "driver_gone" if exited else "driver_out_of_sight",
                 backfill=launch.backfill_id,
                 run=launch.run_id,
                 attempt=launch.attempt,
                 reason=reason,
             )
-            if gone:
+            if exited:
                 error = ErrorInfo(type="DriverLost", message=reason[:4000])
                 self._report(launch, "released" if self._closing else "lost", error)
         self._freed()
 
-    def refused(self, launch: Launch, reason: str) -> None:
-        """Report a run that may not be executed as failed; no driver had it."""
+    def refused(self, launch: LaunchRequest, reason: str) -> None:
+        """Report a run that the settings forbid as failed; no driver was given it."""
         log.warning(
             "run_refused", backfill=launch.backfill_id, run=launch.run_id, attempt=launch.attempt, reason=reason
         )
         self._report(launch, "failed", ErrorInfo(type="NotAllowed", message=reason[:4000]))
         self._freed()
 
-    def _report(self, launch: Launch, state: Literal["failed", "lost", "released"], error: ErrorInfo) -> None:
+    def _report(self, launch: LaunchRequest, state: Literal["failed", "lost", "released"], error: ErrorInfo) -> None:
         report = RunReported(
             backfill_id=launch.backfill_id,
             run_id=launch.run_id,
@@ -125,7 +125,7 @@ class DriverHost:
             )
             self._reports.poll(0)
         except (BufferError, KafkaException) as e:
-            # The lease says the same, a little later.
+            # The end of the lease has the same effect, a little later.
             log.warning(
                 "loss_not_reported",
                 backfill=launch.backfill_id,
@@ -135,17 +135,17 @@ class DriverHost:
             )
 
     def closing(self) -> None:
-        """Drivers that end from now on are released: this replica stops, and that is no fault of theirs."""
+        """Report lost drivers as released from now on, so the losses do not count."""
         self._closing = True
         self.wake()
 
     def close(self) -> None:
-        """Deliver what was reported."""
+        """Flush the reports."""
         self._reports.flush(FLUSH_SECONDS)
 
 
 class Watch(threading.Thread):
-    """Ends hosted drivers whose attempt is to be cancelled or is no longer the live one, whoever owns the shard."""
+    """Ends hosted drivers whose attempt is cancelled or no longer live, whoever owns the shard."""
 
     def __init__(self, engine: Engine, executor: Executor) -> None:
         super().__init__(name="watch", daemon=True)
@@ -159,12 +159,11 @@ class Watch(threading.Thread):
         self._woken.set()
 
     def stop(self) -> None:
-        """End the thread."""
         self._stopping.set()
         self._woken.set()
 
     def run(self) -> None:
-        """Look when poked, and every second while drivers are hosted."""
+        """Check when woken, and every second while drivers are hosted."""
         while not self._stopping.is_set():
             self._woken.wait(POLL_SECONDS if self._executor.hosted() else None)
             self._woken.clear()
@@ -175,7 +174,7 @@ class Watch(threading.Thread):
                 with self._engine.connect() as conn:
                     over = store.to_be_ended(conn, hosted)
             except SQLAlchemyError as e:
-                # The drivers' own leases end them where Postgres stays away.
+                # During a Postgres outage, the drivers' own leases end them.
                 log.warning("watch_waits", error=first_line(e))
                 continue
             for key in over:

@@ -1,4 +1,4 @@
-"""From claimed rows to launches: what a driver is told, and the handing over once the claim has committed."""
+"""Builds launch requests from claimed rows, and hands them over after the commit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from retrofill.bus.transaction import Transaction
 from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.store import pipelines
 from run_starter.definitions import Definitions
-from run_starter.executors import Executor, Launch
+from run_starter.executors import Executor, LaunchRequest
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,11 @@ class Launching:
     lease_seconds: float
     launched: Callable[[], None]
 
-    def launch_of(self, backfill: RowMapping, row: RowMapping, pipeline: PipelineDefinition, **more: Any) -> Launch:
-        """What a driver is told of ``row``, a run of ``backfill``."""
-        return Launch(
+    def launch_of(
+        self, backfill: RowMapping, row: RowMapping, pipeline: PipelineDefinition, **more: Any
+    ) -> LaunchRequest:
+        """``row`` is a run of ``backfill``; ``more`` replaces fields."""
+        return LaunchRequest(
             **{
                 "backfill_id": backfill["id"],
                 "run_id": row["id"],
@@ -43,9 +45,9 @@ class Launching:
         )
 
     def definitions_now(self, tx: Transaction, rows: Sequence[RowMapping]) -> dict[str, PipelineDefinition]:
-        """What runs of these backfills that start now are made of: as planned, but with the latest code where they follow it.
+        """The definitions for runs that start now: as planned, or with the latest code if followed.
 
-        Their pipelines are locked by the caller, so that nothing is applied meanwhile.
+        The caller has locked the pipelines, so no new definition is applied meanwhile.
         """
         planned = self.definitions.of(tx.conn, [row["id"] for row in rows])
         following = {row["id"]: row["pipeline_no"] for row in rows if row["code_follows"]}
@@ -56,8 +58,8 @@ class Launching:
             id: planned[id].model_copy(update={"code": latest[no]}) for id, no in following.items() if no in latest
         }
 
-    def hand_over(self, launches: Sequence[Launch]) -> None:
-        """Give them to drivers; call it once what they are claimed by has committed."""
+    def hand_over(self, launches: Sequence[LaunchRequest]) -> None:
+        """Give launches to drivers. Call it after their claim has committed."""
         for each in launches:
             self.executor.launch(each)
         crash_point("claim:launched")

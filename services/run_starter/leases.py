@@ -1,8 +1,8 @@
-"""Lost leases: a silent driver is dead only once ``run-reports`` was read to its end as of a moment after the lease's end.
+"""Ends leases: a silent driver counts as dead only once ``run-reports`` has been read to its end,
+as of a moment after the lease's end. Otherwise a backlog of heartbeats would count as death.
 
-Otherwise a backlog of heartbeats would count as death. And a lease is over only by two clocks: the database's, and the
-owner's own, which measures the attempt's lease from when it last saw it renewed (or took the shard over). A step of the
-database's clock therefore ends none.
+Two clocks must agree: the database's, and the owner's monotonic one, which measures from when it
+last saw the lease renewed (or took over the shard). A step of the database's clock thus ends none.
 """
 
 from __future__ import annotations
@@ -29,14 +29,13 @@ from run_starter.losses import SILENT
 from run_starter.reports import run_row
 
 log = structlog.get_logger(__name__)
-LOOK = "leases"
+LEASES_KEY = "leases"
 WAIT_FOR_END_SECONDS = 0.1
-AGAIN_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class Asked:
-    """Where the end of ``run-reports`` was, asked after ``moment`` of the database's clock."""
+    """The end offset of ``run-reports``, read after ``moment`` of the database's clock."""
 
     moment: datetime
     end: int
@@ -44,7 +43,7 @@ class Asked:
 
 @dataclass
 class Leases:
-    """The leases of the shards of one instance. ``lease_seconds`` is for attempts that have none of their own stored."""
+    """The leases of an instance's shards. ``lease_seconds``: for attempts that have none stored."""
 
     ends: Ends
     definitions: Definitions
@@ -52,30 +51,30 @@ class Leases:
     lease_seconds: float
     asked: dict[int, Asked] = field(default_factory=dict)
     read: dict[int, int] = field(default_factory=dict)
-    # By shard, on this process's monotonic clock: when it was taken over, and when each live run's lease was renewed.
+    # By shard, monotonic: when it was taken over, and when each live run's lease was renewed.
     taken_at: dict[int, float] = field(default_factory=dict)
     renewed_at: dict[int, dict[int, float]] = field(default_factory=dict)
 
     def taken(self, partition: int) -> None:
-        """The shard is ours now: what its last owner saw is not known."""
+        """Measure the shard's leases from now: what its last owner saw is unknown."""
         self.taken_at[partition] = time.monotonic()
         self.renewed_at[partition] = {}
 
     def renewed(self, partition: int, run_ids: Collection[int]) -> None:
-        """The leases of these runs begin anew. Called before the commit: where that fails, a lease lasts longer, never shorter."""
+        """Measure these runs' leases from now. If the commit fails later, they only last longer."""
         self.renewed_at.setdefault(partition, {}).update(dict.fromkeys(run_ids, time.monotonic()))
 
     def read_to(self, partition: int, ends: Mapping[str, int]) -> None:
-        """So far the reports of a shard have been handled."""
+        """Reports of the shard before these offsets have been handled."""
         self.read[partition] = ends.get(str(Topic.RUN_REPORTS), -1)
 
     def forget(self, partition: int) -> None:
-        """The shard is somebody else's."""
+        """Drop what is known of a shard that was lost."""
         for remembered in (self.asked, self.read, self.taken_at, self.renewed_at):
             remembered.pop(partition, None)
 
     def check(self, tx: Transaction) -> None:
-        """End the leases that are known to be over; ask about those that seem to be."""
+        """Expire ended leases; for those that may have ended, look up the end of the reports."""
         shard = tx.partition
         asked = self.asked.get(shard)
         if asked is not None and self.read.get(shard, -1) >= asked.end:
@@ -93,16 +92,16 @@ class Leases:
             for lease in leases
         )
         if remaining > 0:
-            tx.schedule_check(LOOK, remaining + 0.05)
+            tx.schedule_check(LEASES_KEY, remaining + 0.05)
         elif asked is None:
-            # The broker is asked after this transaction: nobody waits for it inside one.
+            # After the commit, because a transaction must not wait for the broker.
             tx.after_commit.append(lambda: self._ask(shard, now))
-            tx.schedule_check(LOOK, WAIT_FOR_END_SECONDS)
+            tx.schedule_check(LEASES_KEY, WAIT_FOR_END_SECONDS)
         else:
-            tx.schedule_check(LOOK, WAIT_FOR_END_SECONDS)
+            tx.schedule_check(LEASES_KEY, WAIT_FOR_END_SECONDS)
 
     def _remaining(self, shard: int, run_id: int, seconds: float | None) -> float:
-        """Seconds that a lease still lasts by our own clock."""
+        """Seconds left of a lease, by this process's clock."""
         now = time.monotonic()
         since = self.renewed_at.get(shard, {}).get(run_id, self.taken_at.setdefault(shard, now))
         return since + (seconds or self.lease_seconds) - now

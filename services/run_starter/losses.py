@@ -1,4 +1,4 @@
-"""Why drivers of a run were lost: kept with the run, the last few of them, and told where the run fails over it. Pure."""
+"""The last reasons why a run lost its drivers, stored with it and listed in its error. Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ SILENT = ErrorInfo(type="DriverLost", message="its lease ended: no heartbeat arr
 
 @dataclass(frozen=True)
 class Loss:
-    """One attempt, and how its driver was lost."""
-
     attempt: int
     reason: str
 
@@ -27,22 +25,22 @@ Losses = tuple[Loss, ...]
 
 
 def losses_of(stored: Mapping[str, Any]) -> Losses:
-    """The losses as a run's row has them."""
+    """The losses from a run's row."""
     return tuple(Loss(one["attempt"], one["reason"]) for one in stored.get("last", ()))
 
 
 def stored(losses: Losses) -> dict[str, Any]:
-    """The losses for a run's row: in an object, for a list in an array of rows would be one more dimension of it."""
+    """The losses for a run's row, as an object: Postgres reads a list as an array dimension."""
     return {"last": [asdict(loss) for loss in losses]} if losses else {}
 
 
-def and_one_more(losses: Losses, attempt: int, error: ErrorInfo) -> Losses:
-    """The losses with the newest one, of bounded size."""
+def with_loss(losses: Losses, attempt: int, error: ErrorInfo) -> Losses:
+    """The losses with the newest one added, bounded in number and length."""
     return (*losses, Loss(attempt, error.message[:REASON_CHARS]))[-KEPT:]
 
 
 def failure(losses: Losses, count: int) -> ErrorInfo:
-    """The error of a run that fails because it lost ``count`` drivers, with the reason of each that is kept."""
+    """The error of a run that failed after losing ``count`` drivers, with the kept reasons."""
     reasons = (
         _fields_of([loss.attempt for loss in same], reason)
         for reason, same in groupby(losses, lambda loss: loss.reason)

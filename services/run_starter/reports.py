@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 import structlog
@@ -17,9 +17,10 @@ from retrofill.contract.runs import Report, TaskReported
 from retrofill.domain.run import RunState
 from retrofill.domain.task_run import TaskState
 from retrofill.store import runs as store
+from retrofill.store import task_runs
 from retrofill.store.clock import database_now
 from run_starter.alerts import Starts
-from run_starter.decide import RunRow, fold
+from run_starter.decide import Outcome, RunRow, TaskKey, fold
 from run_starter.definitions import Definitions
 from run_starter.endings import write_ends, write_stages, write_starts, write_tasks
 from run_starter.losses import losses_of
@@ -36,22 +37,15 @@ def handle_reports(
     max_lost_attempts: int,
     partitions: int,
 ) -> list[int]:
-    """Apply a batch of reports; the runs whose leases that renews. Raises ``Poison`` for a run that is not the backfill's.
+    """Apply a batch of reports. Returns the ids of the runs whose leases they renew.
 
-    ``lease_seconds`` is for attempts that an older release claimed, which stored none.
+    ``lease_seconds``: for attempts claimed by an older release, which stored none.
+    Raises ``Poison`` for a run that does not belong to the report's backfill.
     """
     reports = [_checked(one) for one in received]
-    rows = store.lock(tx.conn, {report.run_id for report in reports})
-    for report in reports:
-        if report.run_id not in rows or rows[report.run_id]["backfill_id"] != report.backfill_id:
-            raise Poison(f"backfill {report.backfill_id} has no run {report.run_id}")
-    current = {(row["id"], row["attempt"]) for row in rows.values()}
-    reported = {(r.run_id, r.attempt) for r in reports if isinstance(r, TaskReported)} & current
-    tasks = (
-        {key: TaskState(row["state"]) for key, row in store.task_runs(tx.conn, reported).items()} if reported else {}
-    )
+    rows, tasks = _gather(tx, reports)
     outcome = fold(reports, {id: run_row(row) for id, row in rows.items()}, tasks, max_lost_attempts)
-    # Read after the locks: the database's clock at the moment of these facts.
+    # Read after the locks: the time of these facts.
     now = database_now(tx.conn)
     pipelines = definitions.names(tx.conn, {row["backfill_id"] for row in rows.values()})
     write_starts(tx, rows, outcome.runs, pipelines, now)
@@ -62,13 +56,30 @@ def handle_reports(
     write_stages(tx, rows, outcome.runs, pipelines, now)
     write_ends(tx, rows, outcome.runs, pipelines, now)
     alive = [id for id, o in outcome.runs.items() if o.alive and o.ends is None and not o.orphaned]
-    # Each by its own length: that is by which its driver ends itself.
+    # Each by its own length, by which its driver ends itself.
     until = {id: now + timedelta(seconds=rows[id]["lease_seconds"] or lease_seconds) for id in alive}
     store.extend_leases(tx.conn, {(id, rows[id]["attempt"]): until[id] for id in alive})
     crash_point("report:written")
     if any(o.ends is not None for o in outcome.runs.values()):
         crash_point("report:end-written")
         tx.after_commit.append(lambda: crash_point("report:end-committed"))
+    _log_ignored(outcome)
+    return alive
+
+
+def _gather(tx: Transaction, reports: Sequence[Report]) -> tuple[Mapping[int, RowMapping], dict[TaskKey, TaskState]]:
+    """The locked runs by id, and the states of the tasks that the reports name."""
+    rows = store.lock(tx.conn, {report.run_id for report in reports})
+    for report in reports:
+        if report.run_id not in rows or rows[report.run_id]["backfill_id"] != report.backfill_id:
+            raise Poison(f"backfill {report.backfill_id} has no run {report.run_id}")
+    current = {(row["id"], row["attempt"]) for row in rows.values()}
+    reported = {(r.run_id, r.attempt) for r in reports if isinstance(r, TaskReported)} & current
+    found = task_runs.find(tx.conn, reported) if reported else {}
+    return rows, {key: TaskState(row["state"]) for key, row in found.items()}
+
+
+def _log_ignored(outcome: Outcome) -> None:
     for report, why in outcome.ignored:
         metrics.REPORTS_IGNORED.inc()
         log.info(
@@ -79,11 +90,10 @@ def handle_reports(
             attempt=report.attempt,
             why=why,
         )
-    return alive
 
 
 def run_row(row: RowMapping) -> RunRow:
-    """A run as decisions need it."""
+    """The fields of a run that decisions need."""
     return RunRow(
         id=row["id"],
         state=RunState(row["state"]),

@@ -1,4 +1,4 @@
-"""How free slots are shared among the backfills that could use them. Pure."""
+"""Shares free slots among the backfills that can use them. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-# Up to so long slots of a pipeline are left to backfills of other shards that have fewer live runs.
+# At most this long, a pipeline's slots are left to other shards' backfills with fewer live runs.
 YIELD_SECONDS = 5.0
 
 Slots = tuple[int, int]  # of the backfill, and of its pipeline
@@ -15,7 +15,7 @@ Slots = tuple[int, int]  # of the backfill, and of its pipeline
 
 @dataclass(frozen=True)
 class Candidate:
-    """A backfill with a run to start; ``slots`` are those that its live runs hold."""
+    """A backfill with a run to start. ``slots``: held by its live runs."""
 
     id: str
     pipeline_no: int
@@ -25,7 +25,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """``slots`` are those that live runs hold; ``rivals`` the live runs of each claimable backfill of another shard."""
+    """``slots``: held by live runs; ``rivals``: live runs per claimable backfill elsewhere."""
 
     limit: int
     slots: frozenset[int]
@@ -35,7 +35,7 @@ class Pipeline:
 
 @dataclass
 class Shares:
-    """Runs to start, by backfill, and the pipelines of which slots were left to rivals or found no driver."""
+    """Slots to fill, by backfill; pipelines with slots left to rivals, or without a free driver."""
 
     slots: dict[str, list[Slots]] = field(default_factory=dict)
     left: set[int] = field(default_factory=set)
@@ -43,7 +43,7 @@ class Shares:
 
 
 def share(candidates: Sequence[Candidate], pipelines: Mapping[int, Pipeline], free_drivers: int) -> Shares:
-    """One slot at a time to the candidate with the fewest live runs (the earlier one of two), within all limits."""
+    """Give each slot to the candidate with the fewest live runs (ties: the earlier one)."""
     shares = Shares()
     own = {each.id: free_slots(each.slots, each.limit) for each in candidates}
     shared = {no: free_slots(each.slots, each.limit) for no, each in pipelines.items()}
@@ -69,5 +69,5 @@ def share(candidates: Sequence[Candidate], pipelines: Mapping[int, Pipeline], fr
 
 
 def free_slots(taken: frozenset[int], limit: int) -> list[int]:
-    """Free slots, lowest first; after a limit was lowered, none until so many have ended that it holds."""
+    """Free slots, lowest first; none while a lowered limit is exceeded."""
     return [slot for slot in range(1, limit + 1) if slot not in taken][: max(0, limit - len(taken))]

@@ -1,4 +1,4 @@
-"""``Deadline``: what users write to be told when a run, a task or a backfill is not done in time."""
+"""``Deadline``: alerts when a run, a task or a backfill is not done in time."""
 
 from __future__ import annotations
 
@@ -20,15 +20,13 @@ R = ReferenceName
 
 @dataclass(frozen=True)
 class ReferencePoint:
-    """The moment a deadline counts from; made by ``Reference``."""
+    """The moment a deadline counts from. Create one with ``Reference``."""
 
     name: ReferenceName
     arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 class _References:
-    """The references there are."""
-
     RUN_QUEUED_AT = ReferencePoint(R.RUN_QUEUED_AT)
     """The run was planned."""
     RUN_STARTED_AT = ReferencePoint(R.RUN_STARTED_AT)
@@ -40,14 +38,14 @@ class _References:
 
     @staticmethod
     def FIXED_DATETIME(at: datetime) -> ReferencePoint:
-        """The moment ``at``, which has a UTC offset."""
+        """The moment ``at``. Raises ``ValueError`` if it has no time zone."""
         if not isinstance(at, datetime) or at.tzinfo is None:
             raise ValueError(f"FIXED_DATETIME({at!r}): give a datetime with a time zone")
         return ReferencePoint(R.FIXED_DATETIME, {"at": at})
 
     @staticmethod
     def AVERAGE_RUNTIME(last_n: int = 10, min_runs: int = 3) -> ReferencePoint:
-        """The first start plus the average runtime of the pipeline's ``last_n`` last successes.
+        """The first start plus the average runtime of the pipeline's last ``last_n`` successes.
 
         With fewer than ``min_runs`` successes there is no deadline.
         """
@@ -59,31 +57,33 @@ class _References:
         return ReferencePoint(R.TASK_STARTED_AT, {"task": getattr(task, "__name__", task)})
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise AttributeError(f"there is no reference {name}; there are: {', '.join(R)}")
+        raise AttributeError(f"unknown reference {name}: use one of {', '.join(R)}")
 
 
 Reference = _References()
 
 
 def Webhook(url: str, *, secret: str = "default") -> WebhookCall:
-    """A callback that POSTs the event to ``url``, signed with what the settings have under the name ``secret``."""
+    """A callback that POSTs the event to ``url``, signed with the ``secret`` of that name."""
     return WebhookCall(url=url, secret=secret)
 
 
 def KafkaTopic(topic: str) -> TopicMessage:
-    """A callback that publishes the event on a Kafka topic of yours."""
+    """A callback that publishes the event to one of your Kafka topics."""
     return TopicMessage(topic=topic)
 
 
 @dataclass(frozen=True)
 class Deadline:
-    """What must be done ``interval`` after its ``reference``, or ``callback`` is called, once, with ``kwargs``.
+    """Calls ``callback`` once if the work is not done ``interval`` after ``reference``.
 
-    ``interval`` may be negative, for a warning before the moment. ``callback`` is a name of the allow-list in the settings,
-    a ``Webhook`` or a ``KafkaTopic``; texts in ``kwargs`` may refer to the deadline, like ``{run.logical_date}``. With
-    ``at_most_once`` a call whose end is not known is not made again. A moment that is past already when the deadline
-    would be armed is let off unless ``fire_if_past``; one whose run failed or was cancelled before it, unless
-    ``fire_on_failure``. ``digest="5m"`` collects what is missed in five minutes into one event and one call.
+    ``interval`` may be negative, for a warning before that moment.
+    ``callback`` is a name from the allow-list in the settings, a ``Webhook`` or a ``KafkaTopic``.
+    Strings in ``kwargs`` may refer to the deadline, like ``{run.logical_date}``.
+    With ``at_most_once``, a call with an unknown outcome is not repeated.
+    A deadline that is already past when it would be armed fires only with ``fire_if_past``;
+    one whose run failed or was cancelled before it was due fires only with ``fire_on_failure``.
+    ``digest="5m"`` combines the misses of five minutes into one event and one call.
     """
 
     name: str
@@ -97,26 +97,25 @@ class Deadline:
     digest: str | timedelta | None = None
 
     def __post_init__(self) -> None:
-        """Check it where it is written, so that the traceback names the user's line."""
+        """Validate here, so the traceback points to the user's line."""
         if not isinstance(self.interval, timedelta):
             raise ValueError(f"deadline {self.name!r} has the interval {self.interval!r}: give a timedelta")
         if not isinstance(self.reference, ReferencePoint):
             given = getattr(self.reference, "__name__", self.reference)
             raise ValueError(
                 f"deadline {self.name!r} has the reference {given!r}: give one of Reference.{', '.join(R)}, "
-                "called where it takes arguments"
+                "with arguments where required"
             )
         if self.kwargs is not None and not isinstance(self.kwargs, Mapping):
             raise ValueError(f"deadline {self.name!r} has the kwargs {self.kwargs!r}: give a dict")
         if self.callback is not None and not isinstance(self.callback, str | FunctionCall | WebhookCall | TopicMessage):
             raise ValueError(
-                f"deadline {self.name!r} has the callback {self.callback!r}: give a name of the allow-list, a Webhook or a "
-                "KafkaTopic"
+                f"deadline {self.name!r} has the callback {self.callback!r}: give a name from the allow-list, a Webhook "
+                "or a KafkaTopic"
             )
         self.to_alert()
 
     def to_alert(self) -> DeadlineAlert:
-        """The deadline as data."""
         callback = FunctionCall(name=self.callback) if isinstance(self.callback, str) else self.callback
         return DeadlineAlert(
             name=self.name,

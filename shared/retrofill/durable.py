@@ -1,4 +1,4 @@
-"""What was written or renamed survives a power cut only once the disk was told to keep it."""
+"""fsync, so writes and renames survive a power failure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SYNCS = 8
 
 
 def sync(path: Path) -> None:
-    """Keep a file's content, or the names in a folder. Raises ``OSError``."""
+    """Sync a file's content or a directory's entries to disk. Raises ``OSError``."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -19,8 +19,8 @@ def sync(path: Path) -> None:
 
 
 def sync_tree(top: Path) -> None:
-    """Keep a folder with all that is in it. Raises ``OSError``."""
-    # All at once: the file system writes its journal once for many.
+    """Sync a directory and everything in it. Raises ``OSError``."""
+    # In parallel: the file system then writes its journal once for many files.
     with ThreadPoolExecutor(SYNCS) as threads:
         for _ in threads.map(sync, [top, *top.rglob("*")]):
             continue

@@ -1,19 +1,20 @@
-"""How an exception is put on one line, wherever it comes from."""
+"""Errors shown to users, and exceptions as one line of text."""
 
 from __future__ import annotations
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an exception's text, or its type's name where it has no text.
+    """The first line of an exception's text, or its type's name if it has none.
 
-    A wrapped database error (SQLAlchemy's ``orig``) speaks for itself: its wrapper only repeats the statement.
+    For a wrapped database error (SQLAlchemy's ``orig``), of the original: the wrapper only repeats
+    the statement.
     """
     cause = getattr(error, "orig", None) or error
     return next(iter(str(cause).strip().splitlines()), type(cause).__name__)
 
 
 def kind_and_line(error: BaseException) -> str:
-    """``Type: first line`` of an exception."""
+    """An exception as ``Type: first line``."""
     cause = getattr(error, "orig", None) or error
     line = first_line(cause)
     name = type(cause).__name__
@@ -21,15 +22,15 @@ def kind_and_line(error: BaseException) -> str:
 
 
 class UserError(Exception):
-    """What went wrong and what to do about it, in one line. Every front end shows it as it is; nothing was changed."""
+    """A one-line message about what went wrong and what to do. Front ends show it unchanged."""
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.split()))
 
 
 class WrongUsage(UserError):
-    """An argument that is invalid whatever the state of the installation."""
+    """An argument that is invalid regardless of the state of the installation."""
 
 
 class Interrupted(UserError):
-    """Somebody stopped waiting; what was asked for goes on."""
+    """The user stopped waiting; the requested work continues."""

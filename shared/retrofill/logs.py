@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object a line on standard error, with whatever is bound in context."""
+"""Structured logs: one JSON object per line on standard error, with context variables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import structlog
 
 
 def configure_logging(level: str, *last: structlog.typing.Processor) -> None:
-    """Send structlog's and the standard library's records to standard error as JSON, each after the ``last`` processors."""
+    """Log structlog's and the standard library's records as JSON;
+
+    ``last`` processors run before rendering.
+    """
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,

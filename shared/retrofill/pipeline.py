@@ -1,4 +1,7 @@
-"""``Pipeline``: what users write; services only ever see the ``PipelineDefinition`` that it becomes."""
+"""``Pipeline``, the class users define pipelines with.
+
+Services only see its ``PipelineDefinition``.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from retrofill.deadline import Deadline
 from retrofill.domain.data import check_name
@@ -25,8 +28,29 @@ After = Upstream | Iterable[Upstream] | None
 Delay = timedelta | float | int
 
 
+class TaskOptions(TypedDict, total=False):
+    """Options of every kind of task.
+
+    ``retries`` and ``retry_delay`` (seconds) default to the pipeline's.
+    """
+
+    after: After
+    trigger_rule: str
+    retries: int | None
+    retry_delay: Delay | None
+
+
+class FunctionOptions(TaskOptions, total=False):
+    """Options of ``task`` and ``branch``; ``name`` defaults to the function's name."""
+
+    name: str | None
+
+
 class Pipeline:
-    """A named, scheduled PySpark job of tasks. ``retries`` and ``retry_delay`` hold for tasks that say nothing else."""
+    """A named, scheduled PySpark job of tasks.
+
+    ``retries`` and ``retry_delay`` are the tasks' defaults.
+    """
 
     def __init__(
         self,
@@ -60,40 +84,26 @@ class Pipeline:
         }
 
     def __repr__(self) -> str:
-        """Its name."""
         return f"Pipeline({self.name!r})"
 
     @overload
     def task(self, function: Function, /) -> Function: ...
     @overload
-    def task(
-        self,
-        *,
-        after: After = None,
-        trigger_rule: str = "all_success",
-        retries: int | None = None,
-        retry_delay: Delay | None = None,
-        name: str | None = None,
-    ) -> Callable[[Function], Function]: ...
-    def task(self, *function: Any, **how: Any) -> Any:
-        """Make a function of one argument, the run, a task. The function stays as it is."""
-        return self._decorate("python", *function, **how)
+    def task(self, **options: Unpack[FunctionOptions]) -> Callable[[Function], Function]: ...
+    def task(self, *function: Any, **options: Unpack[FunctionOptions]) -> Any:
+        """Register a function as a task.
+
+        It is called with one argument, the run, and returned unchanged.
+        """
+        return self._decorate("python", options, *function)
 
     @overload
     def branch(self, function: Function, /) -> Function: ...
     @overload
-    def branch(
-        self,
-        *,
-        after: After = None,
-        trigger_rule: str = "all_success",
-        retries: int | None = None,
-        retry_delay: Delay | None = None,
-        name: str | None = None,
-    ) -> Callable[[Function], Function]: ...
-    def branch(self, *function: Any, **how: Any) -> Any:
-        """Make a function a task that returns the names of the tasks after it to go on with; the others are skipped."""
-        return self._decorate("branch", *function, **how)
+    def branch(self, **options: Unpack[FunctionOptions]) -> Callable[[Function], Function]: ...
+    def branch(self, *function: Any, **options: Unpack[FunctionOptions]) -> Any:
+        """Register a function that returns the names of the next tasks; others are skipped."""
+        return self._decorate("branch", options, *function)
 
     def submit(
         self,
@@ -102,67 +112,49 @@ class Pipeline:
         *,
         args: Sequence[str] = (),
         conf: Mapping[str, object] | None = None,
-        after: After = None,
-        trigger_rule: str = "all_success",
-        retries: int | None = None,
-        retry_delay: Delay | None = None,
+        **options: Unpack[TaskOptions],
     ) -> str:
-        """Make a PySpark script a task, as it is.
+        """Register an existing PySpark script as a task.
 
-        ``args`` may name ``{interval.start:%Y-%m-%d}``, ``{run.id}`` or ``{conf[key]}``.
-        Returns the task's name, for others to come ``after``.
+        ``args`` may contain ``{interval.start:%Y-%m-%d}``, ``{run.id}`` or ``{conf[key]}``.
+        Returns the task's name, for use in ``after``.
         """
-        submit = SubmitScript(script=script, args=tuple(args), conf=_conf(conf))
-        self._add(name, "submit", submit, after, trigger_rule, retries, retry_delay)
+        self._add(name, "submit", options, SubmitScript(script=script, args=tuple(args), conf=_conf(conf)))
         return name
 
     def to_definition(self, code: CodeLocation) -> PipelineDefinition:
-        """The pipeline as data. Raises ``pydantic.ValidationError``, a ``ValueError``, where it is not one."""
+        """The pipeline as data.
+
+        Raises ``pydantic.ValidationError``, a ``ValueError``, if it is invalid.
+        """
         folder = Path(code.file).parent if code.file else None
         tasks = tuple(_with_script_path(task, folder) for task in self._tasks)
         return PipelineDefinition(name=self.name, tasks=tasks, code=code, **self._settings)
 
-    def _decorate(self, kind: str, function: Any = None, /, **how: Any) -> Any:
-        if function is not None:
-            return self._register(kind, function)
-        return lambda decorated: self._register(kind, decorated, **how)
+    def _decorate(self, kind: str, options: FunctionOptions, function: Any = None) -> Any:
+        def register(function: Function) -> Function:
+            name = options.get("name") or function.__name__
+            if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+                # Calling it would only create a coroutine or generator, and the run would succeed.
+                raise ValueError(f"task {name!r} is an async function or a generator: make it a plain function")
+            self._add(name, kind, options)
+            self.functions[name] = function
+            return function
 
-    def _register(
-        self,
-        kind: str,
-        function: Function,
-        *,
-        after: After = None,
-        trigger_rule: str = "all_success",
-        retries: int | None = None,
-        retry_delay: Delay | None = None,
-        name: str | None = None,
-    ) -> Function:
-        named = name or function.__name__
-        if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
-            # Calling it would do nothing of what it says, and the run would succeed.
-            raise ValueError(f"task {named!r} is an async function or a generator: make it a plain function")
-        self._add(named, kind, None, after, trigger_rule, retries, retry_delay)
-        self.functions[named] = function
-        return function
+        return register if function is None else register(function)
 
-    def _add(
-        self,
-        name: str,
-        kind: str,
-        submit: SubmitScript | None,
-        after: After,
-        trigger_rule: str,
-        retries: int | None,
-        retry_delay: Delay | None,
-    ) -> None:
+    def _add(self, name: str, kind: str, options: TaskOptions, submit: SubmitScript | None = None) -> None:
+        known = FunctionOptions.__annotations__
+        if unknown := sorted(options.keys() - known.keys()):
+            raise TypeError(f"task {name!r} has no option {unknown[0]!r}: use {', '.join(known)}")
         if any(task.name == name for task in self._tasks):
-            raise ValueError(f"task {name!r} is there twice: give each task a name of its own")
+            raise ValueError(f"pipeline {self.name!r} already has a task {name!r}: give each task its own name")
+        retries, retry_delay = options.get("retries"), options.get("retry_delay")
         given = {
             "name": name,
             "kind": kind,
-            "after": tuple(self._name_of(upstream, name) for upstream in _listed(after)),
-            "trigger_rule": TriggerRule(trigger_rule),
+            "after": tuple(self._name_of(upstream, name) for upstream in _listed(options.get("after"))),
+            "trigger_rule": TriggerRule(options.get("trigger_rule", "all_success")),
             "retries": self._retries if retries is None else retries,
             "retry_delay_seconds": _seconds(self._retry_delay if retry_delay is None else retry_delay),
             "submit": submit,
@@ -176,7 +168,7 @@ class Pipeline:
             if function is upstream:
                 return name
         called = getattr(upstream, "__name__", repr(upstream))
-        raise ValueError(f"task {task!r} comes after {called!r}, which is no task of pipeline {self.name!r} yet")
+        raise ValueError(f"task {task!r} comes after {called!r}, which is not yet a task of pipeline {self.name!r}")
 
 
 def _listed(after: After) -> list[Upstream]:
@@ -196,7 +188,7 @@ def _seconds(delay: Delay) -> float:
 
 
 def _moment(given: str | date | datetime | None) -> str | date | datetime | None:
-    """A text that is a bare date means that day, not a midnight without a zone."""
+    """A bare date as text means that day, not midnight without a time zone."""
     try:
         return date.fromisoformat(given) if isinstance(given, str) else given
     except ValueError:
@@ -204,7 +196,7 @@ def _moment(given: str | date | datetime | None) -> str | date | datetime | None
 
 
 def _conf(conf: Mapping[str, object] | None) -> dict[str, str]:
-    """Spark's spelling: a Python ``True`` is its ``true``."""
+    """Values as text. Spark spells booleans in lower case."""
     return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in (conf or {}).items()}
 
 
@@ -216,9 +208,12 @@ def _with_script_path(task: TaskDefinition, folder: Path | None) -> TaskDefiniti
 
 
 def _script_path(script: str, folder: Path | None) -> str:
-    """A script's path made absolute, beside the pipeline's file first; addresses of other file systems stay."""
+    """The absolute path of a script: next to the pipeline's file, or else in the working directory.
+
+    Addresses of other file systems are kept.
+    """
     if "://" in script:
         return script
     beside = folder / script if folder else None
-    # Without "..", which would hide where it is.
+    # Normalized, because ".." would hide the real location.
     return os.path.normpath(beside if beside is not None and beside.exists() else Path(script).absolute())

@@ -1,4 +1,4 @@
-"""Masking what must not leave a driver: passwords in the texts of users' errors, in reports and in the driver's log."""
+"""Masks passwords and tokens in a driver's reports and logs."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from collections.abc import MutableMapping, Sequence
 from typing import Any
 
 MASK = "***"
-# In addition to those of the setting. What a group matches is masked, or all of it where there is no group.
 _NAMES = r"(?:password|passwd|pwd|secret(?:[_-]?access)?(?:[_-]?key)?|token|api[_-]?key|access[_-]?key)"
+# Groups are masked, or the whole match if a pattern has none.
 BUILT_IN = (
     # The password of a URL or DSN.
     r"://[^\s/:@]*:([^\s/@]+)@",
     # password=…, db_token = "…".
     rf"(?i){_NAMES}\s*=(?!=)\s*(?:\"([^\"]+)\"|'([^']+)'|([^\s\"',;&)]+))",
-    # "password": "…" of JSON and of Python's dicts.
+    # "password": "…" in JSON and Python dicts.
     rf"(?i)[\"'][\w.-]*{_NAMES}[\"']\s*:\s*(?:\"([^\"]+)\"|'([^']+)')",
 )
 _patterns = tuple(re.compile(pattern) for pattern in BUILT_IN)
 
 
 def configure_redaction(patterns: Sequence[str]) -> None:
-    """Have this process mask what these patterns match, too. Raises ``re.error``."""
+    """Also mask these patterns in this process. Raises ``re.error``."""
     global _patterns
     _patterns = tuple(re.compile(pattern) for pattern in (*BUILT_IN, *patterns))
 
 
 def redacted(text: str) -> str:
-    """The text with everything masked that is to be."""
+    """The text with secrets masked."""
     for pattern in _patterns:
         text = pattern.sub(_masked, text)
     return text
 
 
 def redact_event(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """The same for a line of the log, in all of its values."""
+    """Structlog processor that masks secrets in all values of an event."""
     return {name: _in_value(value) for name, value in event.items()}
 
 

@@ -1,7 +1,8 @@
-"""Trace context (W3C ``traceparent``) from the request to the driver, and spans where OpenTelemetry's exporter is configured.
+"""Trace context (W3C ``traceparent``) from request to driver, and optional OpenTelemetry spans.
 
-Without ``OTEL_EXPORTER_OTLP_ENDPOINT`` nothing of OpenTelemetry is imported, and the context that came with a request is passed
-on as it is. The exporter is set up by OpenTelemetry's own variables (``OTEL_EXPORTER_OTLP_HEADERS``, ``OTEL_SERVICE_NAME``, …).
+Without ``OTEL_EXPORTER_OTLP_ENDPOINT``, OpenTelemetry is not imported and a request's context is
+passed on unchanged. OpenTelemetry's own variables configure the exporter
+(``OTEL_EXPORTER_OTLP_HEADERS``, ``OTEL_SERVICE_NAME``, …).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import structlog
 log = structlog.get_logger(__name__)
 HEADER = "traceparent"
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-# https://www.w3.org/TR/trace-context/#traceparent-header; a header that is not like this is as good as none.
+# https://www.w3.org/TR/trace-context/#traceparent-header; other values are ignored.
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 FLUSH_MILLISECONDS = 2000
 
@@ -25,7 +26,10 @@ _provider: Any = None
 
 
 def configure_tracing(service: str) -> None:
-    """Export the spans of this process, where an exporter is configured; once, before the first span."""
+    """Export this process's spans if an exporter is configured.
+
+    Call once, before the first span.
+    """
     global _provider
     if not any(os.environ.get(name) for name in ENDPOINTS):
         return
@@ -45,14 +49,14 @@ def configure_tracing(service: str) -> None:
 
 
 def parent_of(headers: dict[str, str]) -> str | None:
-    """The trace context of a message, where it has a sound one."""
+    """The trace context of a message, or ``None`` if it has no valid one."""
     value = headers.get(HEADER)
     return value if value is not None and _TRACEPARENT.fullmatch(value) else None
 
 
 @contextmanager
 def span(name: str, parent: str | None, **attributes: str | int) -> Iterator[str | None]:
-    """A span under ``parent``; gives its own context to pass on, or ``parent`` where spans are not exported.
+    """A span under ``parent``. Yields its context to pass on, or ``parent`` without an exporter.
 
     An exception that leaves the block is recorded on the span.
     """
@@ -71,7 +75,7 @@ def span(name: str, parent: str | None, **attributes: str | int) -> Iterator[str
 
 
 def fail_span(message: str) -> None:
-    """Mark the present span as failed."""
+    """Mark the current span as failed."""
     if _provider is not None:
         from opentelemetry.trace import Status, StatusCode, get_current_span
 
@@ -79,6 +83,6 @@ def fail_span(message: str) -> None:
 
 
 def flush() -> None:
-    """Export what is left, before this process ends without notice."""
+    """Export buffered spans, before the process exits without cleanup."""
     if _provider is not None:
         _provider.force_flush(FLUSH_MILLISECONDS)

@@ -1,4 +1,4 @@
-"""The whole embedded stack with Spark, as a user runs it: up, apply, backfill, look, kill, down."""
+"""The embedded stack with Spark, as a user runs it: up, apply, backfill, inspect, kill, down."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.spark
 
 
 class User:
-    """Somebody with a terminal in a folder."""
+    """A user with a terminal in a folder."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -38,36 +38,38 @@ class User:
             **{name: value for name, value in os.environ.items() if not name.startswith("RETROFILL_")},
             **({"RETROFILL_CACHE": os.environ["RETROFILL_CACHE"]} if "RETROFILL_CACHE" in os.environ else {}),
             "RETROFILL_HOME": str(home),
-            "RETROFILL_LEASE_SECONDS": "8",
+            # On a busy machine the first Spark session of a driver takes seconds without a heartbeat.
+            "RETROFILL_LEASE_SECONDS": "20",
             "RETROFILL_CALLBACKS": json.dumps({"page_oncall": "callbacks:page_oncall"}),
             "FLIGHTS_PAGES": str(home / "pages"),
             "PYTHONPATH": str(ROOT / "examples" / "flights"),
         }
 
     def run(self, *arguments: str, status: int = 0) -> str:
-        """Run a command of the CLI; its output."""
+        """Run a CLI command that must succeed. Returns its output."""
         done = self.start(*arguments)
         assert done.returncode == status, f"{' '.join(arguments)}: {done.stdout}\n{done.stderr}"
         return done.stdout if status == 0 else done.stderr
 
     def start(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run a command of the CLI to its end."""
+        """Run a CLI command to its end, whatever its status."""
         command = [str(Path(sys.executable).with_name("retrofill")), *arguments]
         return subprocess.run(
             command, env=self.environment, cwd=self.home, capture_output=True, text=True, check=False, timeout=300
         )
 
     def json(self, *arguments: str) -> Any:
-        """The JSON document of a command."""
+        """The JSON document that a command prints."""
         return json.loads(self.run(*arguments, "--json"))
 
     def pid(self, name: str) -> int | None:
-        """The process of a part."""
+        """The pid of a part of the stack."""
         return next(part["pid"] for part in self.json("status")["parts"] if part["name"] == name)
 
     def progress(self, id: str) -> tuple[str, int]:
-        """A backfill's state and its succeeded runs, from the rows: each command is a new process, and asking often would slow
-        down what is asked about."""
+        """A backfill's state and number of succeeded runs, from the rows. Polling with a CLI
+        process each time would slow down the stack.
+        """
         if self._dsn is None:
             self._dsn = self.json("status")["postgres"]["dsn"]
         query = (
@@ -80,7 +82,7 @@ class User:
         return row[0], row[1]
 
     def marker(self) -> str:
-        """What tells this stack's processes."""
+        """The value of ``RETROFILL_STACK`` in this stack's processes."""
         return str(json.loads((self.home / "identity.json").read_text())["id"])
 
     def processes(self) -> list[psutil.Process]:
@@ -97,7 +99,7 @@ class User:
 
 @pytest.fixture(scope="module")
 def user() -> Iterator[User]:
-    """A user whose stack is up, with the flights prepared."""
+    """A user with a running stack and the prepared flights data."""
     with tempfile.TemporaryDirectory(prefix="retrofill-acceptance-") as folder:
         user = User(Path(folder) / "home")
         user.home.mkdir()
@@ -186,7 +188,7 @@ def test_one_deadline_one_callback(user: User) -> None:
 @pytest.mark.long
 def test_up_is_idempotent_and_state_survives_down(user: User) -> None:
     before = user.json("status")
-    assert "runs already" in user.run("up")
+    assert "already running" in user.run("up")
     assert user.json("status") == before
     user.run("down")
     assert user.processes() == []
@@ -222,7 +224,7 @@ def test_mistakes_get_one_line(user: User, arguments: list[str], words: str) -> 
 
 
 def blocks(page: Path, heading: str) -> list[str]:
-    """The indented blocks of a section, each as it is shown."""
+    """The indented blocks of a section, as displayed."""
     section = page.read_text().split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
     return [textwrap.dedent(block) for block in re.findall(r"(?:^ {4}.*\n)+", section, re.MULTILINE)]
 
@@ -236,7 +238,7 @@ def test_the_readme_is_true(user: User) -> None:
     for command in commands:
         words = shlex.split(command.replace("/tmp/orders", str(out)), comments=True)
         if words[0] != "retrofill" or words[1] == "up":
-            continue  # it is up
+            continue  # already up
         if "ID" in words:
             words[words.index("ID")] = user.json("backfill", "list")[0]["id"]
         user.run(*words[1:])
@@ -257,12 +259,14 @@ def test_what_the_readme_does_with_kcat(user: User) -> None:
     assert any(line.startswith("by-hand ") and "BackfillPlanned" in line for line in fields.stdout.splitlines())
 
 
-# Those that go on until Ctrl-C, and those that end or undo what this module shares; each has tests of its own.
+# Commands that run until Ctrl-C, or that end or undo what this module shares. Other tests cover
+# them.
 GO_ON = ("-f", "watch", "service", "--watch")
 NOT_HERE = ("up", "down", "init", "pause", "resume", "cancel", "drop")
 
 
-# What a page's command says where what it is about is the reader's own, or was done by the test of the README already.
+# Expected refusals of commands whose arguments only exist for the reader of the page, or that the
+# README test has already run.
 REFUSALS = {
     r"backfill (create|dry-run) orders_daily": "already exists",
     r"backfill show ID": "no backfill",

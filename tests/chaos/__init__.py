@@ -1,1 +1,1 @@
-"""Seeded faults over a running workload on the real servers, and the oracle that says what must hold afterwards."""
+"""Injects seeded faults into a running workload on real servers, then checks every promise."""

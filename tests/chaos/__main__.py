@@ -1,4 +1,4 @@
-"""The long run: ``python -m tests.chaos`` plays all scenarios under seeds and prints a table."""
+"""The long run: ``python -m tests.chaos`` plays all scenarios with seeds and prints a table."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from tests.chaos.servers import OwnServers
 
 
 def main() -> int:
-    """Play, print, and say by the exit status whether every promise was kept."""
+    """Play the scenarios. The exit status says whether every promise was kept."""
     asked = _arguments()
-    # Whoever ends this ends its servers with it.
+    # On SIGTERM, exit normally so that the servers are stopped too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    # That servers go away is what this is about.
+    # librdkafka logs every lost connection, which is expected here.
     logging.getLogger("librdkafka").setLevel(logging.CRITICAL)
     seed = asked.seed if asked.seed is not None else random.SystemRandom().randrange(1_000_000)
     names = asked.only.split(",") if asked.only else [*LONG, SPARK]
@@ -57,16 +57,19 @@ def main() -> int:
 
 
 def _say(text: str) -> None:
-    """How it goes on; the table alone is the output."""
+    """Print progress to stderr; stdout has only the table."""
     print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _play(name: str, seed: int, profile: str) -> Result:
-    """On servers of its own: whatever it does to them harms nobody. What cannot be played is a violation."""
+    """Play one scenario on its own servers.
+
+    A scenario that cannot be played counts as a violation.
+    """
     began = time.monotonic()
     try:
         result = _played(name, seed, PROFILES[profile])
-    except Exception as e:  # noqa: BLE001 - the others are played all the same, and this one has failed
+    except Exception as e:  # noqa: BLE001 - this scenario failed; play the others anyway
         _say(traceback.format_exc())
         broken = [Violation("the_scenario_itself", f"it could not be played: {type(e).__name__}: {e}")]
         result = Result(name, seed, time.monotonic() - began, Counter(), 0, 0, broken)
@@ -96,7 +99,7 @@ def _played(name: str, seed: int, plays: Mapping[str, Scenario]) -> Result:
 
 
 def _kept(home: Path) -> Path:
-    """A copy of all logs and of Kafka's data, to find out why."""
+    """Keep a copy of all logs and of Kafka's data for debugging."""
     folder = Path(tempfile.mkdtemp(prefix="retrofill-chaos-kept-"))
     for path in (*home.rglob("*.log"), *home.rglob("*.json")):
         copy = folder / path.relative_to(home)

@@ -1,7 +1,8 @@
-"""What Postgres itself saw: triggers that note every change of a state and every event written, in the transaction of each.
+"""Triggers that record every state change and every outbox row, in the same transaction.
 
-The oracle's own source: it does not depend on what services say of themselves. What is rolled back is not noted.
-The numbers of one shard's notes are in the order of its commits, as its transactions follow one another.
+The oracle's own source: it does not depend on what the services report. Rolled-back work is not
+recorded. Within one shard, the records are numbered in commit order, because its transactions do
+not overlap.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ BEGIN
 END $$;
 """
 ENTITIES = ("backfill", "run", "task_run", "deadline", "callback")
-# How these rows come to be is judged by what happens to them: there are very many of them.
+# There are too many inserts of these rows to record. Their later changes are checked instead.
 INSERTS_NOT_NOTED = ("run", "task_run")
 CHANGE = (
     "CREATE TRIGGER chaos_change AFTER UPDATE OF state ON retrofill.{} FOR EACH ROW"
@@ -64,7 +65,7 @@ Row = dict[str, Any]
 
 
 def install(made: Installation) -> None:
-    """Note everything from now on; before the first request."""
+    """Install the triggers. Call before the first request."""
     with psycopg.connect(made.settings.dsn_of("owner")) as conn:
         conn.execute(TABLES)
         for entity in ENTITIES:
@@ -76,12 +77,16 @@ def install(made: Installation) -> None:
 
 
 def changes(made: Installation) -> list[Row]:
-    """All changes: ``entity``, ``id``, ``from``, ``to``, ``attempt``, ``task``, ``tx``, and when: ``began``, ``at``."""
+    """All state changes.
+
+    Columns: ``entity``, ``id``, ``from``, ``to``, ``attempt``, ``task``, ``tx``, and the times
+    ``began`` and ``at``.
+    """
     return _rows(made, "SELECT * FROM chaos.change ORDER BY seq")
 
 
 def committed(made: Installation) -> list[Row]:
-    """All events that were written: ``service``, ``topic``, ``key``, ``ce_id`` and the MD5 of the value."""
+    """All committed events: ``service``, ``topic``, ``key``, ``ce_id`` and the MD5 of the value."""
     rows = _rows(made, "SELECT * FROM chaos.event ORDER BY seq")
     return [{**row, "key": (row["key"] or b"").decode("utf-8", "replace")} for row in rows]
 

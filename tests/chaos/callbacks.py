@@ -1,4 +1,4 @@
-"""The function that callbacks of the workload call: it notes its call in a file."""
+"""The workload's callback function: it records each call in a file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def note(context: dict[str, Any], path: str) -> None:
-    """One line a call; one write, so that lines of several processes do not mix."""
+    """Append one line per call, in a single write so that processes do not interleave."""
     line = json.dumps({"deadline": context["deadline_id"], "key": context["idempotency_key"], "at": time.time()})
     log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:

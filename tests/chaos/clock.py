@@ -1,4 +1,4 @@
-"""What Postgres' clock says at a moment of the machine's: a scenario may set it off."""
+"""Maps the machine's clock to the Postgres clock, which a scenario may shift."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from datetime import timedelta
 
 
 class Clock:
-    """Steps of Postgres' clock, each at a moment of the machine's."""
+    """Shifts of the Postgres clock, each at a time of the machine's clock."""
 
     def __init__(self) -> None:
         self._steps: list[tuple[float, float]] = [(0.0, 0.0)]
 
     def jumped(self, offset: float) -> None:
-        """From now on it is off by so many seconds."""
+        """Record that the Postgres clock is off by ``offset`` seconds from now on."""
         self._steps.append((time.time(), offset))
 
     def of_postgres(self, at: float) -> float:
-        """Its moment at a moment of the machine's."""
+        """The Postgres time at ``at`` on the machine's clock."""
         return at + self._steps[bisect_right([moment for moment, _ in self._steps], at) - 1][1]
 
     @property
     def slack(self) -> timedelta:
-        """The largest jump: by so much two moments beside one may differ."""
+        """The largest jump: timestamps near a jump may be off by this much."""
         offsets = [offset for _, offset in self._steps]
         return timedelta(seconds=max(offsets) - min(offsets))

@@ -1,6 +1,7 @@
-"""A clock that jumps: Postgres' time of day is set off, backwards, forwards in steps, and forwards by far more than a lease.
+"""Jumps of the Postgres clock: backward, forward in steps, and forward by much more than a lease.
 
-A lease ends by two clocks, Postgres' and its owner's own, so that none of these takes a live run from its driver.
+A lease ends only when both the Postgres clock and the owner's clock say so. None of these jumps may
+take a live run from its driver.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from tests.support.installation import until
 
 SOURCE = Path(__file__).with_name("shifted_clock.c")
 STEP_SECONDS = 1.0
-# Longer than the stage's, so that a lease which ends here has not ended because a machine was busy.
+# Longer than the stage's default, so that a busy machine does not end leases.
 LEASE_SECONDS = 10.0
-# Runs that are at work before a jump and at its end, and for long enough after it that an owner would have found them.
-# Each is a backfill of its own: of one backfill, others that wait would keep the second run from its driver.
+# Runs that are at work before a jump and long enough after it for an owner to notice an ended
+# lease. Each is its own backfill: within one backfill, waiting runs would delay the second driver.
 LIVE, LIVE_SECONDS = 2, LEASE_SECONDS
-# One jump may fall between two checks of the leases, and the next heartbeat renews them: several, and one is seen.
+# A single jump may fall between two lease checks and go unnoticed after the next heartbeat.
 JUMPS = 8
 AT_WORK = "SELECT count(*) FROM run WHERE backfill_id = ANY(%s) AND state = 'running'"
 ATTEMPTS = "SELECT state, attempt, lost_attempts FROM run WHERE backfill_id = ANY(%s)"
@@ -37,7 +38,11 @@ ENDED = "SELECT count(*) FROM backfill WHERE id = ANY(%s) AND ended_at IS NOT NU
 
 
 def clock_jumps(stage: Stage, back: float = 12.0, on: float = 6 * LEASE_SECONDS) -> None:
-    """Postgres' clock jumps back, returns in steps, and jumps on by several leases, again and again, while runs are at work."""
+    """Shift the Postgres clock while runs are at work.
+
+    First back by ``back`` seconds, then forward in steps, then repeatedly forward by ``on``
+    seconds.
+    """
     servers = own(stage)
     folder = stage.made.settings.home / "clock"
     folder.mkdir()
@@ -69,7 +74,7 @@ def clock_jumps(stage: Stage, back: float = 12.0, on: float = 6 * LEASE_SECONDS)
 
 
 def _live_runs(stage: Stage) -> list[str]:
-    """Runs that are at work together; returns their backfills."""
+    """Start runs that are at work at the same time; returns their backfills."""
     days = [FAR + timedelta(days=n) for n in range(LIVE)]
     wishes = [Wish(f"live-{n}", PROBE, day, day, seconds=LIVE_SECONDS) for n, day in enumerate(days)]
     ids = [wish.id for wish in wishes]
@@ -80,7 +85,7 @@ def _live_runs(stage: Stage) -> list[str]:
 
 
 def _set(stage: Stage, file: Path, seconds: float) -> None:
-    # In place: the processes have it mapped. Eight bytes at once are one store.
+    # Write in place, because the processes have the file mapped. Eight bytes are one store.
     handle = os.open(file, os.O_WRONLY)
     try:
         os.pwrite(handle, struct.pack("d", seconds), 0)
@@ -94,7 +99,7 @@ def _set(stage: Stage, file: Path, seconds: float) -> None:
 
 
 def _compiled(folder: Path) -> Path:
-    """The library that sets it off; fails where there is no C compiler: then this fault cannot be played here."""
+    """Compile the library that shifts the clock. Fails without a C compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     assert compiler is not None, "no C compiler is here, and without one Postgres' clock cannot be set off: install gcc"
     library = folder / "shifted_clock.so"

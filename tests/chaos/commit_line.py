@@ -1,4 +1,4 @@
-"""A line to Postgres that resets connections in the middle of a COMMIT: before the server has it, or before its answer."""
+"""A Postgres proxy that resets connections during COMMIT: before it arrives or before the reply."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from enum import Enum
 
 from tests.support.proxy import Proxy, _reset
 
-# As psycopg sends it: a simple query (Q), or the statement that is parsed (P) in the extended protocol.
+# psycopg's COMMIT: a simple query (Q), or a parsed statement (P) in the extended protocol.
 COMMIT = b"COMMIT\x00"
 
 
 class When(Enum):
-    """Where the connection breaks."""
+    """When the connection breaks."""
 
     BEFORE = "before the server has it"
     AFTER = "before its answer"
 
 
 class CommitLine(Proxy):
-    """Passes everything on, but for every ``every``-th COMMIT while it is told to break them."""
+    """Forwards all traffic, but while breaking is on, resets every ``every``-th COMMIT."""
 
     def __init__(self, target: tuple[str, int]) -> None:
         super().__init__(target)
@@ -31,12 +31,12 @@ class CommitLine(Proxy):
         self._doomed: set[int] = set()
 
     def break_commits(self, when: When, every: int) -> None:
-        """From now on."""
+        """Reset every ``every``-th COMMIT from now on."""
         self.every = every
         self.when = when
 
     def mend(self) -> None:
-        """No more."""
+        """Stop breaking commits."""
         self.when = None
         super().mend()
 
@@ -50,7 +50,7 @@ class CommitLine(Proxy):
                 if source is pair[0] and COMMIT in data and (when := self._to_be_hit()) is not None:
                     if when is When.BEFORE:
                         break
-                    # Its answer is not passed on: by then the server has committed.
+                    # Withhold the reply: the server has committed by then.
                     self._doomed.add(id(pair))
                 elif source is pair[1] and id(pair) in self._doomed:
                     break

@@ -1,4 +1,4 @@
-"""The replicas of all services, kept at their number: whichever dies is started again, as a supervisor does."""
+"""Keeps replicas of all services running: like a supervisor, it restarts those that exit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ NAMES = tuple(SERVICES)
 
 
 class Crew:
-    """Keeps ``count`` replicas of each service while entered; ``extra`` is environment by service."""
+    """Keeps ``count`` replicas of each service while entered.
+
+    ``extra`` is additional environment by service.
+    """
 
     def __init__(self, made: Installation, environment: Mapping[str, str], count: int = 1) -> None:
         self._made = made
@@ -30,23 +33,22 @@ class Crew:
         self.error: BaseException | None = None
 
     def __enter__(self) -> Self:
-        """Start all."""
         self._keep()
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Start no more; the installation ends those that are there."""
+        """Stop restarting replicas. The installation ends those that still run."""
         self._stopping.set()
         self._thread.join()
 
     def of(self, name: str) -> list[Replica]:
-        """The replicas of a service that are there."""
+        """Running replicas of a service."""
         with self._lock:
             return [each for each in self._replicas[name] if each.process.poll() is None]
 
     def scale(self, name: str, count: int) -> None:
-        """Want so many; those that are too many are told to stop."""
+        """Set the number of replicas; surplus ones are stopped."""
         with self._lock:
             self._wanted[name] = count
             extra = self._replicas[name][count:]
@@ -55,19 +57,19 @@ class Crew:
             replica.stop()
 
     def equip(self, name: str, **environment: str) -> None:
-        """Start replicas of a service with this more from now on; nothing takes it back."""
+        """Add environment to future replicas of a service. This cannot be undone."""
         with self._lock:
             self._extra[name] = environment
 
     def launch(self, name: str, **environment: str) -> Replica:
-        """One that is not kept: whoever calls this looks after it."""
+        """Start an unsupervised replica. The caller must stop it."""
         module = "light-starter" if name == "run-starter" else name
         with self._lock:
             self.starts += 1
             return self._made.start(module, False, **{**self._environment, **self._extra[name], **environment})
 
     def replace(self, name: str) -> None:
-        """A rolling restart: one by one, each told to stop and its successor started."""
+        """Rolling restart: stop and replace the replicas one by one."""
         for replica in self.of(name):
             with self._lock:
                 if replica in self._replicas[name]:

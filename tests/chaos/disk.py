@@ -1,4 +1,4 @@
-"""A full disk under Postgres: the runs' table on a small file system of its own, filled to the last byte, then freed."""
+"""A full disk under Postgres: the ``run`` table on a small file system, filled and then freed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INDEXES = "SELECT indexname FROM pg_indexes WHERE schemaname = 'retrofill' AND t
 
 
 def disk_full(stage: Stage) -> None:
-    """No room for runs for a while."""
+    """Fill the file system that holds the ``run`` table until a service reports the error."""
     place = stage.made.settings.home / "small"
     place.mkdir()
     with mounted(place, SIZE_MB), _runs_in(stage, place):
@@ -38,7 +38,7 @@ def disk_full(stage: Stage) -> None:
 
 @contextmanager
 def _runs_in(stage: Stage, place: Path) -> Iterator[None]:
-    """The table and its indexes in a tablespace there."""
+    """Move the ``run`` table and its indexes to a tablespace in ``place``."""
     data = place / "data"
     data.mkdir(mode=0o700)
     os.chown(data, _owner_of_postgres(stage), -1)

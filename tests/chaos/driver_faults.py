@@ -1,4 +1,4 @@
-"""Faults of drivers whose host lives: stopped for longer than their lease, or cut off from Kafka alone."""
+"""Driver faults with a live host: drivers frozen past their lease, or cut off from Kafka only."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tests.support.installation import until
 from tests.support.proxy import Proxy
 
 LOST = "SELECT coalesce(sum(lost_attempts), 0) + count(*) FILTER (WHERE state = 'publishing' AND host IS NULL) FROM run"
-# The light driver takes it for the address of its Kafka (``light_driver.py``).
+# The Kafka address that the light driver uses (``light_driver.py``).
 DRIVERS_KAFKA = "CHAOS_DRIVERS_KAFKA"
 
 
 def drivers_frozen(stage: Stage, count: int = 3) -> None:
-    """SIGSTOP of all drivers of a run-starter that lives, until their runs are given to others; then they wake up."""
+    """SIGSTOP all drivers of a run-starter until their runs are lost, then resume them."""
     for _ in range(count):
         stage.wait(stage.chance.uniform(0.3, 1.0))
         before = stage.made.value(LOST)
@@ -24,7 +24,7 @@ def drivers_frozen(stage: Stage, count: int = 3) -> None:
         wait_lost(stage, before)
         for driver in frozen:
             _thaw(driver)
-        # Those that had nothing to do have slept through nothing, and stay.
+        # Idle drivers missed nothing, so they survive.
         until(
             lambda frozen=frozen: not all(map(_there, frozen)), "a driver that slept through its lease ends", seconds=60
         )
@@ -32,7 +32,7 @@ def drivers_frozen(stage: Stage, count: int = 3) -> None:
 
 
 def drivers_without_kafka(stage: Stage, count: int = 2) -> None:
-    """Kafka cut off from the drivers alone, or stalled for them, until their runs are given to others."""
+    """Cut off or stall Kafka for the drivers only, until their runs are lost."""
     with own(stage).kafka_line() as line:
         stage.crew.equip("run-starter", **{DRIVERS_KAFKA: f"127.0.0.1:{line.port}"})
         stage.crew.replace("run-starter")
@@ -53,7 +53,7 @@ def _cut(stage: Stage, line: Proxy, *, stalled: bool) -> None:
 
 
 def wait_lost(stage: Stage, before: int) -> None:
-    """Wait until a run was taken from its driver."""
+    """Wait until another attempt is lost."""
     until(lambda: stage.made.value(LOST) > before, "an attempt is lost", seconds=60)
 
 
@@ -75,7 +75,7 @@ def _thaw(driver: psutil.Process) -> None:
     try:
         driver.resume()
     except psutil.NoSuchProcess:
-        return  # its host has ended it
+        return  # the host has killed it
 
 
 def _there(driver: psutil.Process) -> bool:

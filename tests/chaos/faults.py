@@ -1,4 +1,4 @@
-"""Faults of services: killed at a point, frozen, restarted one by one, scaled; drivers killed."""
+"""Service faults: killed at a crash point, frozen, restarted, scaled; drivers killed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ REACH_SECONDS = 90.0
 
 
 def kill_at_points(stage: Stage, points: dict[str, str]) -> None:
-    """One replica of each service that dies at its point, all at the same time; then the crew starts the next."""
+    """Kill one replica of each service at its crash point, all at once; the crew restarts them."""
     for name in points:
         if points[name].startswith("lease:"):
-            # Only drivers that are gone with their host leave leases to end.
+            # Kill the hosts with their drivers, so that there are leases left to expire.
             for replica in stage.crew.of(name):
                 replica.kill()
         stage.crew.scale(name, 0)
@@ -29,7 +29,7 @@ def kill_at_points(stage: Stage, points: dict[str, str]) -> None:
             replica = armed.pop(name)
             assert replica.process.returncode == -signal.SIGKILL, (name, points[name], replica.said()[-2000:])
             stage.fault(f"kill -9 of {name} at {points[name].partition('@')[0]}")
-            # At once: the others may wait for what this one does.
+            # Scale down immediately: other services may be waiting for this one.
             stage.crew.scale(name, 1)
         return not armed
 
@@ -42,7 +42,7 @@ def kill_at_points(stage: Stage, points: dict[str, str]) -> None:
 
 
 def stop_at_a_point(stage: Stage, name: str, point: str) -> Replica:
-    """The only replica of a service stops itself at a point (SIGSTOP)."""
+    """Start the only replica of a service so that it stops itself (SIGSTOP) at a crash point."""
     stage.crew.scale(name, 0)
     stopped = stage.crew.launch(name, RETROFILL_CRASH_POINT=f"{point}:stop")
     until(lambda: is_stopped(stopped), f"{name} stands still at {point}", stopped.said, REACH_SECONDS)
@@ -51,14 +51,14 @@ def stop_at_a_point(stage: Stage, name: str, point: str) -> Replica:
 
 
 def is_stopped(replica: Replica) -> bool:
-    """Whether a process has stopped. Fails where it has ended."""
+    """Whether the process is stopped. Fails if it has exited."""
     assert replica.process.poll() is None, replica.said()
     stat = Path(f"/proc/{replica.process.pid}/stat").read_text()
     return stat.rpartition(")")[2].split()[0] == "T"
 
 
 def wait_succeeded_by_another(stage: Stage, name: str, former: Replica) -> None:
-    """Wait until none of the shards is the former owner's."""
+    """Wait until another replica owns every shard of ``former``."""
     statement = f"SELECT count(*) FROM {SERVICES[name].package}_shard WHERE owner LIKE %s"
     until(
         lambda: stage.made.value(statement, f"%-{former.process.pid}") == 0,
@@ -68,18 +68,18 @@ def wait_succeeded_by_another(stage: Stage, name: str, former: Replica) -> None:
 
 
 def wait_relay_taken(stage: Stage, name: str, epoch: int) -> None:
-    """Wait until another relay took over."""
+    """Wait until another relay has taken over from ``epoch``."""
     statement = f"SELECT epoch FROM {SERVICES[name].package}_relay"
     until(lambda: stage.made.value(statement) > epoch, f"another relay of {name}", seconds=REACH_SECONDS)
 
 
 def wait_says(replica: Replica, text: str) -> None:
-    """Wait for a line of a replica's log."""
+    """Wait for ``text`` in a replica's log."""
     until(lambda: text in replica.said(), f"the log says {text}", lambda: replica.said()[-2000:], REACH_SECONDS)
 
 
 def kill_drivers(stage: Stage, count: int) -> int:
-    """``kill -9`` of drivers that are there, as many as ``count``; returns how many there were."""
+    """``kill -9`` up to ``count`` drivers; returns how many were killed."""
     drivers = drivers_of(stage)
     killed = stage.chance.sample(drivers, min(count, len(drivers)))
     for driver in killed:
@@ -102,11 +102,11 @@ def _children(pid: int) -> list[psutil.Process]:
     try:
         return psutil.Process(pid).children()
     except psutil.NoSuchProcess:
-        return []  # it ended this moment
+        return []  # exited meanwhile
 
 
 def _command(process: psutil.Process) -> list[str]:
     try:
         return process.cmdline()
     except psutil.Error:
-        return []  # it ended this moment
+        return []  # exited meanwhile

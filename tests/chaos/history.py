@@ -1,4 +1,4 @@
-"""All that is known of a workload after its drain: what was asked, the rows, the events, the work, the calls."""
+"""Everything known about a workload after its drain: requests, rows, events, work and calls."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.chaos.work import PART, label
 from tests.support.installation import Event, Installation
 
 Row = dict[str, Any]
-# The keys of messages that the workload spoiled begin so.
+# Key prefix of the workload's poison messages.
 POISON = "poison-"
 LETTERS = (str(Topic.DEAD_LETTERS),)
 TABLES = ("pipeline", "backfill", "backfill_request", "backfill_interval", "run", "task_run", "deadline", "callback")
-# Sessions of services that hold a transaction open, and locks that wait: after a heal there is neither for long.
+# Service sessions with an open transaction, and waiting locks. Neither lasts long after a heal.
 HELD = """
 SELECT a.application_name, a.state, a.query, extract(epoch FROM clock_timestamp() - a.xact_start) AS seconds
 FROM pg_stat_activity a WHERE a.datname = current_database() AND a.pid <> pg_backend_pid()
@@ -34,7 +34,7 @@ WHERE NOT l.granted AND a.datname = current_database() AND a.query_start < clock
 
 @dataclass(frozen=True)
 class Wish:
-    """One request of the workload, however often it was published."""
+    """One request of the workload, however often it is published."""
 
     id: str
     pipeline: str
@@ -50,20 +50,20 @@ class Wish:
 
     @property
     def starts(self) -> list[datetime]:
-        """The logical dates asked for; ``last`` is a whole day."""
+        """The requested logical dates. ``last`` is included as a whole day."""
         start = datetime.combine(self.first, time(), UTC)
         end = datetime.combine(self.last, time(), UTC) + timedelta(days=1)
         return [start + n * self.step for n in range((end - start) // self.step)]
 
     @property
     def days(self) -> list[str]:
-        """Their labels."""
+        """Labels of the requested dates."""
         return [label(start) for start in self.starts]
 
 
 @dataclass
 class History:
-    """What the promises are checked on; every part of it can be made by hand."""
+    """The input of the promises. Tests can construct any part of it by hand."""
 
     wishes: dict[str, Wish] = field(default_factory=dict)
     limits: dict[str, int] = field(default_factory=dict)
@@ -99,17 +99,16 @@ class History:
     """What did not come to its end in time."""
 
     def rows(self, table: str) -> list[Row]:
-        """Rows of a table."""
         return self.tables.get(table, [])
 
     def of(self, topic: Topic) -> list[Event]:
-        """Events of a topic, in the order of each partition."""
+        """Events of a topic, in order within each partition."""
         return self.events.get(str(topic), [])
 
 
 @dataclass
 class Known:
-    """What the stage knows and no server says."""
+    """What only the stage knows, and the servers do not."""
 
     folder: Path
     wishes: Mapping[str, Wish]
@@ -127,7 +126,7 @@ class Known:
 
 
 def gather(made: Installation, known: Known) -> History:
-    """Read everything there is."""
+    """Read the history from the servers and files."""
     tables = [*TABLES]
     for package in SERVICE_TABLES:
         tables += [f"{package}_{kind}" for kind in ("outbox", "relay", "shard", "shard_offset")]
@@ -160,7 +159,7 @@ def _spoiled(event: Event) -> bool:
 
 
 def _lines(path: Path) -> list[Row]:
-    """Lines of JSON. A kill may cut the last line of a file short only where a write is not one call; these are."""
+    """Parse lines of JSON. Each line was a single write, so a kill cannot truncate one."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
@@ -184,5 +183,5 @@ def ends_of(made: Installation) -> dict[tuple[str, str, int], int]:
 
 
 def _outputs(folder: Path) -> dict[tuple[str, str], str]:
-    """By pipeline and day, what a reader of the tables finds."""
+    """A reader's view of the output, by (pipeline, day)."""
     return {(path.parent.parent.name, path.parent.name): path.read_text() for path in folder.glob(f"*/*/{PART}")}

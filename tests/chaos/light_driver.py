@@ -1,6 +1,6 @@
-"""A driver without Spark: ``python -m tests.chaos.light_driver`` is ``retrofill.driver`` with sessions of nothing.
+"""A driver without Spark: ``retrofill.driver`` with sessions that do nothing.
 
-Its lease, its kernel timer, its reports, its talk with the host and its import of the users' code are the real ones.
+Its lease, kernel timer, reports, host protocol and import of user code are the real ones.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from retrofill.settings import Settings
 
 
 class NoSessions:
-    """Implements ``Sessions`` around nothing."""
+    """An implementation of ``Sessions`` without Spark."""
 
     def open(self) -> None:
-        """There is nothing to open."""
+        """No-op: there is no Spark session."""
 
     def use(self) -> Any:
-        """No work of these tests uses Spark."""
+        """The workload does not use Spark."""
         raise AssertionError("there is no Spark here")
 
     def lost(self, error: BaseException) -> None:
-        """What was never there is not lost."""
+        """No-op: there is no session to lose."""
 
     def interrupt(self) -> None:
-        """All work is in this process, which ends."""
+        """No-op: all work is in this process, which exits."""
 
     def release(self) -> None:
-        """There is nothing to free."""
+        """No-op: there is no session to release."""
 
 
 def main() -> None:
-    """Serve until the host ends it."""
+    """Serve until the host ends the process."""
     heard, said = take_pipes()
     if (address := os.environ.get("CHAOS_DRIVERS_KAFKA")) is not None:
-        # A line to Kafka that is the drivers' alone.
+        # A Kafka connection that a fault can cut for the drivers only.
         os.environ["RETROFILL_KAFKA_BOOTSTRAP_SERVERS"] = address
     settings = Settings()
     configure_logging(settings.log_level)

@@ -1,4 +1,4 @@
-"""The run-starter as it is, with a pool whose driver processes need no Spark: ``python -m tests.chaos.light_starter``."""
+"""The real run-starter with drivers that need no Spark: ``python -m tests.chaos.light_starter``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts live runs in Postgres as often as it can, through all faults of the server too."""
+"""Samples the number of live runs in Postgres as often as possible, also during server faults."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AGAIN_SECONDS = 0.2
 
 
 class LimitsSampler:
-    """``most`` by backfill id, and by ``pipeline:`` and its name."""
+    """``most`` is the highest count by backfill id, and by ``pipeline:`` plus name."""
 
     def __init__(self, made: Installation) -> None:
         self._dsn = made.settings.dsn_of("owner")
@@ -31,16 +31,14 @@ class LimitsSampler:
         self.samples = 0
 
     def __enter__(self) -> Self:
-        """Begin."""
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End."""
         self.stop()
 
     def stop(self) -> None:
-        """End, and have ``most`` complete."""
+        """Stop sampling; ``most`` is final afterwards."""
         self._stopping.set()
         self._thread.join()
 
@@ -51,7 +49,7 @@ class LimitsSampler:
                     while not self._stopping.wait(PAUSE_SECONDS):
                         self._sample(conn)
             except psycopg.Error:
-                # The server is away: nothing can be claimed either, so nothing is missed.
+                # While the server is down, nothing can be claimed, so no sample is missed.
                 self._stopping.wait(AGAIN_SECONDS)
 
     def _sample(self, conn: psycopg.Connection) -> None:

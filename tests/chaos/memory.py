@@ -1,4 +1,4 @@
-"""What memory the services use while a scenario runs."""
+"""Samples the services' memory during a scenario."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MB = 1_000_000
 
 
 class Memory:
-    """Resident memory in MB by service: every sample of whichever of its replicas has the most."""
+    """Resident memory in MB by service: each sample is that of the largest replica."""
 
     def __init__(self, crew: Crew) -> None:
         self._crew = crew
@@ -24,12 +24,10 @@ class Memory:
         self.samples: dict[str, list[float]] = defaultdict(list)
 
     def __enter__(self) -> Self:
-        """Begin."""
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End."""
         self._stopping.set()
         self._thread.join()
 

@@ -1,4 +1,4 @@
-"""The oracle: every promise, checked on a history. Written once, for all scenarios."""
+"""The oracle: checks every promise on a history, for all scenarios alike."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PROMISES: dict[str, Promise] = {
     )
     for promise in family.PROMISES
 }
-# They take the rows' moments for the order in which things happened: no promise where the database's clock jumped.
+# Promises that order events by the rows' timestamps. They do not hold after a database clock jump.
 BY_CLOCK = {
     "one_active_backfill_of_an_interval",
     "skips_are_due",
@@ -49,26 +49,26 @@ BY_CLOCK = {
     "limits_hold_in_the_events",
     "events_are_in_order",
 }
-# Of one promise no more than so many breaches are told.
+# Most violations listed per promise.
 NAMED = 5
 
 
 @dataclass(frozen=True)
 class Violation:
-    """One breach of a promise."""
+    """One violation of a promise."""
 
     promise: str
     what: str
 
 
 def check(history: History, promises: Iterable[str] = PROMISES) -> list[Violation]:
-    """All breaches, of these promises."""
+    """All violations of ``promises``."""
     skipped = BY_CLOCK if history.clock_slack else set()
     return [Violation(name, what) for name in promises if name not in skipped for what in PROMISES[name](history)]
 
 
 def fields(violations: list[Violation]) -> str:
-    """For people: the first few of each promise."""
+    """A readable summary: the first few violations of each promise."""
     counts = Counter(each.promise for each in violations)
     lines = []
     for promise, count in counts.items():

@@ -1,4 +1,4 @@
-"""The scenarios of too much: very many requests at once, and a giant beside small ones."""
+"""Overload scenarios: thousands of requests at once, and one giant backfill beside small ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_MB = 600.0
 SECONDS = 1200.0
 ANSWERED = "SELECT count(*) FROM backfill_request WHERE id = ANY(%s)"
 ENDED = "SELECT count(*) FROM backfill WHERE id = ANY(%s) AND ended_at IS NOT NULL"
-# Runs of the giant that began while the last of the small ones was not done.
+# Runs of the giant that started before the last small backfill ended.
 AHEAD = """
 SELECT count(*) FROM run WHERE backfill_id = %s
 AND started_at < (SELECT max(ended_at) FROM backfill WHERE id = ANY(%s))
@@ -26,7 +26,7 @@ AND started_at < (SELECT max(ended_at) FROM backfill WHERE id = ANY(%s))
 
 
 def requests_at_once(stage: Stage, count: int = 10_000) -> None:
-    """So many requests in one moment; one in twenty asks for a day that is not asked for yet."""
+    """Publish ``count`` requests at once for few distinct days, so that most are refused."""
     wishes = []
     for n in range(count):
         day = FAR + timedelta(days=n % max(1, count // 20))
@@ -46,7 +46,10 @@ def requests_at_once(stage: Stage, count: int = 10_000) -> None:
 
 
 def giant(stage: Stage, days: int = 70, small: int = 100) -> None:
-    """A backfill of ``days`` days of minutes beside small ones, which must not wait for it; then it is cancelled."""
+    """Run a backfill of ``days`` days of minutes beside small ones, then cancel it.
+
+    The small ones must not wait for it.
+    """
     stage.made.apply(
         daily("giant", schedule="* * * * *", max_active_runs=4, code={"file": work.__file__, "attribute": "work"})
     )
@@ -65,7 +68,7 @@ def giant(stage: Stage, days: int = 70, small: int = 100) -> None:
         until(lambda: stage.made.value(ENDED, ids) == small, "the small ones end", seconds=SECONDS)
         ahead = stage.made.value(AHEAD, wish.id, ids)
         stage.facts[f"runs of the giant that began before {2 * small} runs of small ones had ended"] = ahead
-        # The giant has its share of the drivers, no more: it never gets ahead because it is large.
+        # The giant gets its fair share of drivers, and no more because of its size.
         assert ahead < 10 * 2 * small + 100, ahead
         stage.script.cancelled.add(wish.id)
         stage.player.send(Topic.BACKFILL_REQUESTS, wish.id, BackfillCancelRequested(), 1)
@@ -80,7 +83,7 @@ def _ask(stage: Stage, wishes: list[Wish]) -> None:
 
 
 def _tell(stage: Stage, memory: Memory) -> None:
-    """Into the table; and no service has more than a generous bound."""
+    """Report memory in the table and check it against a generous bound."""
     for name, used in memory.samples.items():
         stage.facts[f"memory of {name} at first, at most, at last (MB)"] = (
             f"{used[0]:.0f}, {max(used):.0f}, {used[-1]:.0f}"

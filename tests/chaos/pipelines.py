@@ -11,7 +11,7 @@ from tests.support.installation import alert, daily
 
 
 def definitions(script: Script, folder: Path, webhook: str) -> list[PipelineDefinition]:
-    """The pipelines of a script: deadlines that are missed and such that are met, each kind of callback."""
+    """A script's pipelines: deadlines that are missed or met, and every kind of callback."""
     function = {"callback": "note", "kwargs": {"path": str(folder / "calls.log")}}
     alerts = [
         alert("soon", "RUN_QUEUED_AT", 1.5, callback={"kind": "webhook", "url": webhook, "secret": "default"}),

@@ -1,4 +1,4 @@
-"""All scenarios by the names that the command line knows: the long run plays ``LONG``, the tests play ``SHORT``."""
+"""All scenarios by command-line name. The long run plays ``LONG``, the tests play ``SHORT``."""
 
 from __future__ import annotations
 
@@ -44,5 +44,5 @@ LONG: dict[str, Scenario] = {
 }
 SHORT: dict[str, Scenario] = {"short": short.short}
 PLAYS = LONG | SHORT
-# With the whole stack instead of an installation.
+# Uses the whole stack instead of an installation.
 SPARK = "spark-stack"

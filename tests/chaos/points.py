@@ -1,4 +1,4 @@
-"""The crash points: around every commit of every service, and which of them one round kills at."""
+"""The crash points around every commit of every service, and the points for each round."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ OWN: dict[str, tuple[str, ...]] = {
     ),
 }
 POINTS = {service: (*COMMON, *own) for service, own in OWN.items()}
-# Passed often enough that a later pass is reached, too.
+# These points are passed often, so a later pass is reached too.
 OFTEN = ("batch:", "check:", "outbox:", "relay:numbered", "relay:published", "relay:deleted", "claim:", "report:")
 
 
 def rounds(chance: random.Random, count: int | None = None) -> list[dict[str, str]]:
-    """Rounds with one point of each service: ``count`` at random, or all points of all services."""
+    """Rounds with one point per service: ``count`` random ones, or enough to cover all points."""
     shuffled = {service: chance.sample(points, len(points)) for service, points in POINTS.items()}
     most = max(map(len, shuffled.values())) if count is None else count
     return [

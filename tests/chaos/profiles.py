@@ -1,4 +1,4 @@
-"""The sizes of the scenarios: all of them in full, or so small that all together take less than half an hour (``verify``)."""
+"""Scenario sizes: full, or small enough to run all of them in half an hour (``verify``)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FULL, VERIFY = "full", "verify"
 
 
 def _of(count: int, scenario: Callable[..., None], **more: object) -> Scenario:
-    """Of so many services, which the seed chooses."""
+    """Run the scenario for ``count`` services, which the seed chooses."""
 
     def play(stage: Stage) -> None:
         scenario(stage, stage.chance.sample(NAMES, count), **more)

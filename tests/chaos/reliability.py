@@ -1,4 +1,4 @@
-"""The section of ``docs/reliability.md`` that a run writes: when, on what, of which commit, with the table and the aims."""
+"""Writes the results section of ``docs/reliability.md``: date, machine, commit, table and aims."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BEGIN, END = "<!-- chaos: begin -->", "<!-- chaos: end -->"
 
 
 def section(results: list[Result], command: str) -> str:
-    """What the page says of a run."""
+    """The section for one long run."""
     violations = sum(len(each.violations) for each in results)
     broken = ", ".join(sorted({each.name for each in results if each.violations}))
     missed = missed_aims(results)
@@ -33,7 +33,10 @@ def section(results: list[Result], command: str) -> str:
 
 
 def rewrite(text: str, section: str) -> str:
-    """A page with the section between its two markers. Raises ``ValueError`` where it has not each of them once."""
+    """Replace the section between the two markers.
+
+    Raises ``ValueError`` unless each occurs once.
+    """
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
         raise ValueError(
             f"the page needs one line {BEGIN} and, after it, one line {END}: the section goes between them"
@@ -44,12 +47,12 @@ def rewrite(text: str, section: str) -> str:
 
 
 def write(page: Path, results: list[Result], command: str) -> None:
-    """Put the section into a page."""
+    """Write the section into ``page``."""
     page.write_text(rewrite(page.read_text(), section(results, command)))
 
 
 def commit() -> str:
-    """What was tried: the tag or short hash, and whether there were changes on top of it."""
+    """The tested commit: tag or short hash, and whether the tree had changes."""
     try:
         done = subprocess.run(
             ["git", "describe", "--tags", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False

@@ -1,4 +1,4 @@
-"""What one scenario came to, and the table of all of them."""
+"""The result of one scenario, and the table of all results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.chaos.oracle import Violation, fields
 
 @dataclass
 class Result:
-    """One scenario under one seed. Recovery times are seconds, by what was healed."""
+    """One scenario with one seed. Recovery times are in seconds, by what was healed."""
 
     name: str
     seed: int
@@ -28,26 +28,26 @@ class Result:
 
     @property
     def repeat(self) -> str:
-        """The command that does this again."""
+        """The command that reproduces this result."""
         return f"make chaos SEED={self.seed} ONLY={self.name}{f' PROFILE={self.profile}' if self.profile else ''}"
 
     def explain(self) -> str:
-        """Of a failure: what broke, under which seed, and how to see it again."""
+        """Describe a failure: what broke, with which seed, and how to reproduce it."""
         return f"seed {self.seed}, again with: {self.repeat}\n{fields(self.violations)}"
 
 
-# Servers, which start anew before anything can move; all else is a service.
+# Servers must restart before anything can progress. All other kinds are services.
 AIMS = {"Kafka": 30.0, "Postgres": 30.0, "Spark Connect": 30.0}
 SERVICE_AIM = 15.0
 
 
 def aim_of(kind: str) -> float:
-    """Within how many seconds after a heal of this kind everything is to move again."""
+    """Seconds after a heal of this kind within which work must progress again."""
     return next((seconds for name, seconds in AIMS.items() if name in kind), SERVICE_AIM)
 
 
 def table(results: list[Result]) -> str:
-    """Markdown: faults by kind, what was checked, what broke, and how long recovery took."""
+    """A Markdown table: faults by kind, checks, violations and recovery times."""
     lines = [
         "| scenario | seed | seconds | faults | runs | events checked | violations | moves again after |",
         "|---|---|---|---|---|---|---|---|",
@@ -65,12 +65,12 @@ def table(results: list[Result]) -> str:
 
 
 def missed_aims(results: list[Result]) -> int:
-    """How many kinds of heals took longer than their aim."""
+    """Number of kinds of heals that missed their aim."""
     return sum(max(times) > aim_of(kind) for each in results for kind, times in each.recoveries.items())
 
 
 def _by_kind(faults: Counter[str]) -> Counter[str]:
-    """The points of one service count together."""
+    """Count all crash points of one service together."""
     kinds: Counter[str] = Counter()
     for kind, count in faults.items():
         what, at, _ = kind.partition(" at ")

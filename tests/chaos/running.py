@@ -1,4 +1,4 @@
-"""Running a scenario by its name and seed, from its installation to its result."""
+"""Runs one scenario by name and seed and returns its result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.installation import Installation
 
 
 def run(name: str, scenario: Scenario, made: Installation, seed: int, **more: Any) -> Result:
-    """Play ``scenario`` on an installation of its own and check everything."""
+    """Play ``scenario`` on its own installation and check every promise."""
     began = time.monotonic()
     with LimitsSampler(made) as sampler, staged(made, seed, **more) as stage:
         history, broken = _play(scenario, stage, sampler)
@@ -37,10 +37,10 @@ def run(name: str, scenario: Scenario, made: Installation, seed: int, **more: An
 
 
 def _play(scenario: Scenario, stage: Stage, sampler: LimitsSampler) -> tuple[History, list[Violation]]:
-    """What the scenario itself found broken is a breach like any other; the rest is still looked at."""
+    """Play the scenario. Its own failure counts as a violation; the promises are checked anyway."""
     try:
         scenario(stage)
-    except Exception as e:  # noqa: BLE001 - whatever kept it from being played to its end, it was not
+    except Exception as e:  # noqa: BLE001 - any error means that the scenario was not played to its end
         place = traceback.extract_tb(e.__traceback__)[-1]
         what = f"{type(e).__name__}: {e} ({Path(place.filename).name}:{place.lineno})"
         return finish(stage, sampler), [Violation("the_scenario_itself", what)]

@@ -1,4 +1,4 @@
-"""The scenarios of services: which faults, in which order; what must hold afterwards is the oracle's."""
+"""Scenarios with service faults. The oracle checks the outcome."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.support.installation import until
 
 Scenario = Callable[[Stage], None]
 SERVICE = "a service"
-# Longer than the six seconds after which the partitions of a dead service move.
+# Longer than the six seconds after which a dead service's partitions move.
 FROZEN_SECONDS = 8.0
 
 
 def kills(stage: Stage, count: int = 12) -> None:
-    """``kill -9`` of services at random moments."""
+    """``kill -9`` of services at random times."""
     for _ in range(count):
         stage.wait(stage.chance.uniform(0.3, 3.0))
         name = stage.chance.choice(NAMES)
@@ -29,14 +29,17 @@ def kills(stage: Stage, count: int = 12) -> None:
 
 
 def crash_points(stage: Stage, count: int | None = None) -> None:
-    """``kill -9`` at the points around commits, in all services at the same time: all points, or some at random."""
+    """``kill -9`` all services at once at crash points: all points, or ``count`` random rounds."""
     for points in rounds(stage.chance, count):
         faults.kill_at_points(stage, points)
     stage.recovered(f"{SERVICE} killed at a point")
 
 
 def freezes(stage: Stage, names: tuple[str, ...] = NAMES) -> None:
-    """Each service stopped just before it writes, until it has a successor; then woken: its late write is refused."""
+    """Freeze each service just before it writes, until it has a successor.
+
+    Its late write must be refused.
+    """
     for name in names:
         stopped = faults.stop_at_a_point(stage, name, "batch:before-begin")
         stage.crew.scale(name, 1)
@@ -48,7 +51,10 @@ def freezes(stage: Stage, names: tuple[str, ...] = NAMES) -> None:
 
 
 def relay_freezes(stage: Stage, names: tuple[str, ...] = NAMES) -> None:
-    """Each relay stopped inside its Kafka transaction; woken after a successor, it publishes and numbers nothing."""
+    """Freeze each relay inside its Kafka transaction until it has a successor.
+
+    Afterwards it must not publish or number anything.
+    """
     for name in names:
         point = stage.chance.choice(["relay:numbered", "relay:kafka-begun", "relay:before-kafka-commit"])
         stopped = faults.stop_at_a_point(stage, name, point)
@@ -62,7 +68,7 @@ def relay_freezes(stage: Stage, names: tuple[str, ...] = NAMES) -> None:
 
 
 def random_freezes(stage: Stage, count: int = 6) -> None:
-    """SIGSTOP of services at random moments, for longer than their session or for a moment, with a second replica."""
+    """SIGSTOP services that have a second replica, briefly or past the session timeout."""
     for name in NAMES:
         stage.crew.scale(name, 2)
     for _ in range(count):
@@ -77,7 +83,7 @@ def random_freezes(stage: Stage, count: int = 6) -> None:
 
 
 def rolling(stage: Stage, count: int = 3) -> None:
-    """Restarts of all services, one after the other, under load."""
+    """Rolling restarts of all services under load."""
     for _ in range(count):
         for name in NAMES:
             stage.crew.replace(name)
@@ -87,7 +93,7 @@ def rolling(stage: Stage, count: int = 3) -> None:
 
 
 def scaling(stage: Stage, most: int = 4) -> None:
-    """One replica of each, then ``most``, then one again."""
+    """Scale each service from one replica to ``most`` and back to one."""
     for number in (most, 1):
         for name in NAMES:
             stage.crew.scale(name, number)

@@ -1,4 +1,4 @@
-"""The scenarios of servers: killed, cut off from one service, stalled, slow, breaking commits, locked up, full."""
+"""Scenarios with server faults: killed, cut off, stalled, slow, commits broken, rows locked."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ SLOW_SECONDS = 0.5
 
 
 def own(stage: Stage) -> OwnServers:
-    """The servers, which are the scenario's own."""
+    """The scenario's own servers."""
     assert isinstance(stage.servers, OwnServers), "this scenario kills servers: it needs its own"
     return stage.servers
 
 
 def kafka_killed(stage: Stage, count: int = 2) -> None:
-    """``kill -9`` of the broker; supervisord starts it again."""
+    """``kill -9`` of the broker; supervisord restarts it."""
     for _ in range(count):
         stage.wait(stage.chance.uniform(0.5, 3.0))
         own(stage).kill(KAFKA)
@@ -41,7 +41,7 @@ def kafka_killed(stage: Stage, count: int = 2) -> None:
 
 
 def postgres_killed(stage: Stage, count: int = 3) -> None:
-    """Postgres ended without a checkpoint: by its immediate shutdown, or by ``kill -9`` of the server."""
+    """End Postgres without a checkpoint: by immediate shutdown or ``kill -9``."""
     for _ in range(count):
         stage.wait(stage.chance.uniform(0.5, 3.0))
         number = stage.chance.choice([signal.SIGQUIT, signal.SIGKILL])
@@ -52,7 +52,7 @@ def postgres_killed(stage: Stage, count: int = 3) -> None:
 
 
 def commits_broken(stage: Stage, names: tuple[str, ...] = NAMES, hits: int = 6) -> None:
-    """Connections of each service reset in the middle of COMMIT: some had committed, some had not."""
+    """Reset each service's connections during COMMIT: some commits take effect, some do not."""
     for name in names:
         with CommitLine(postgres_address(stage.made)) as line:
             stage.crew.equip(name, **through_postgres_line(stage.made, name, line))
@@ -68,7 +68,7 @@ def commits_broken(stage: Stage, names: tuple[str, ...] = NAMES, hits: int = 6) 
 
 
 def postgres_line(stage: Stage, names: tuple[str, ...] = NAMES) -> None:
-    """Postgres cut off from one service, then stalled, then slow."""
+    """Cut Postgres off from one service at a time, then stall it, then slow it down."""
     for name in names:
         with Proxy(postgres_address(stage.made)) as line:
             stage.crew.equip(name, **through_postgres_line(stage.made, name, line))
@@ -78,7 +78,7 @@ def postgres_line(stage: Stage, names: tuple[str, ...] = NAMES) -> None:
 
 
 def kafka_line(stage: Stage, names: tuple[str, ...] = NAMES) -> None:
-    """Kafka cut off from one service, then stalled, then slow."""
+    """Cut Kafka off from one service at a time, then stall it, then slow it down."""
     with own(stage).kafka_line() as line:
         for name in names:
             stage.crew.equip(name, **through_kafka_line(line))
@@ -107,13 +107,16 @@ def _ill_treat(stage: Stage, line: Proxy, what: str) -> None:
 
 
 def back(stage: Stage, name: str) -> None:
-    """Without the line again."""
+    """Restart the service without the proxy's environment."""
     stage.crew.equip(name)
     stage.crew.replace(name)
 
 
 def open_transaction(stage: Stage, seconds: float = 120.0) -> None:
-    """Somebody's transaction holds a backfill, its runs and a pipeline for minutes: what is in other shards goes on."""
+    """Another transaction locks a backfill, its runs and a pipeline for minutes.
+
+    Other shards must keep working.
+    """
     with held(stage) as shard:
         stage.fault("a write transaction left open")
         others = [each for each in range(stage.made.settings.partitions) if each != shard]
@@ -125,7 +128,7 @@ def open_transaction(stage: Stage, seconds: float = 120.0) -> None:
 
 @contextmanager
 def held(stage: Stage) -> Iterator[int]:
-    """The shard of what is held."""
+    """Hold the locks; yields the backfill's shard."""
     active = "SELECT id FROM backfill WHERE ended_at IS NULL AND pipeline <> %s ORDER BY id LIMIT 1"
     until(lambda: bool(stage.made.query(active, PROBE)), "a backfill is active")
     with stage.made.session() as conn:

@@ -1,4 +1,4 @@
-"""Servers of a scenario's own, which may be killed; and lines to them that can be cut for one service alone."""
+"""A scenario's own servers, which may be killed, and proxies that cut them off from one service."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LISTENER = "LINE"
 
 
 class OwnServers(Servers):
-    """An embedded Kafka and Postgres that supervisord starts again whenever they die."""
+    """Embedded Kafka and Postgres, which supervisord restarts whenever they exit."""
 
     def __init__(self, home: Path) -> None:
         super().__init__(home)
@@ -32,34 +32,34 @@ class OwnServers(Servers):
         self._line_ports: tuple[int, int] | None = None
 
     def pid(self, part: str) -> int:
-        """The process of a server."""
+        """The pid of a server."""
         pid = self._supervisor().status()[part].pid
         assert pid is not None, f"{part} does not run"
         return pid
 
     def pid_or_none(self, part: str) -> int | None:
-        """The process of a server, where it has one."""
+        """The pid of a server, or ``None`` if it is not running."""
         return self._supervisor().status()[part].pid
 
     def supervisor_pid(self) -> int:
-        """The process of supervisord."""
+        """The pid of supervisord."""
         return self._supervisor().pid()
 
     def up(self) -> None:
-        """As a user starts the stack again."""
+        """Start the stack again, as ``retrofill up`` does."""
         self._stack.up(lambda *_: None, lambda _: None)
 
     def stop_part(self, part: str) -> None:
-        """Stop a server in good order."""
+        """Stop a server cleanly."""
         self._supervisor().stop_parts([part])
 
     def start_part(self, part: str) -> None:
-        """Start it again, and wait until it answers."""
+        """Start a server and wait until it answers."""
         self._supervisor().start_part(part)
         self.wait_answers(part)
 
     def run_with(self, part: str, environment: dict[str, str]) -> None:
-        """Start a server anew with more environment."""
+        """Restart a server with additional environment."""
         config = self.layout.run / "supervisord.conf"
         program = f"[program:{part}]\n"
         more = ",".join(f'{name}="{value}"' for name, value in environment.items())
@@ -72,20 +72,20 @@ class OwnServers(Servers):
         self.start_part(part)
 
     def kill(self, part: str, number: signal.Signals = signal.SIGKILL) -> None:
-        """End a server without a goodbye; returns when it is gone. SIGQUIT is Postgres' immediate shutdown."""
+        """Kill a server; returns once it has exited. SIGQUIT is Postgres' immediate shutdown."""
         pid = self.pid(part)
         os.kill(pid, number)
         until(lambda: self._supervisor().status()[part].pid != pid, f"{part} is gone")
 
     def wait_answers(self, part: str) -> float:
-        """Wait until a server answers; returns the seconds."""
+        """Wait until a server answers; returns the seconds that took."""
         began = time.monotonic()
         until(self._kafka_answers if part == KAFKA else self._postgres_answers, f"{part} answers", seconds=120)
         return time.monotonic() - began
 
     @contextmanager
     def kafka_line(self) -> Iterator[Proxy]:
-        """A line to Kafka: the broker tells those who come by it to stay on it, by a listener of its own."""
+        """A proxy to Kafka. A separate listener advertises the proxy, so its clients stay on it."""
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         with Proxy(("127.0.0.1", port)) as line:
@@ -93,7 +93,7 @@ class OwnServers(Servers):
             yield line
 
     def _listen_also(self, port: int, fields: int) -> None:
-        """One more listener, at ``port``, whose advertised address is the line's. The broker is started anew."""
+        """Restart the broker with another listener that advertises the proxy's address."""
         path = self.layout.run / "kafka.properties"
         values = dict(line.split("=", 1) for line in path.read_text().splitlines())
         for name, where in (("listeners", port), ("advertised.listeners", fields)):
@@ -113,7 +113,7 @@ class OwnServers(Servers):
     def _kafka_answers(self) -> bool:
         try:
             admin(self.settings, "chaos").list_topics(timeout=2)
-        except Exception:  # noqa: BLE001 - whatever it says, it does not answer yet
+        except Exception:  # noqa: BLE001 - any error means that it does not answer yet
             return False
         return True
 
@@ -127,20 +127,20 @@ class OwnServers(Servers):
 
 
 def postgres_address(made: Installation) -> tuple[str, int]:
-    """Where Postgres listens."""
+    """The host and port of Postgres."""
     parts = conninfo_to_dict(made.settings.dsn_of("owner"))
     return str(parts["host"]), int(str(parts["port"]))
 
 
 def through_postgres_line(made: Installation, service: str, line: Proxy) -> dict[str, str]:
-    """The environment of a service that comes to Postgres by a line."""
+    """Environment that makes a service reach Postgres through a proxy."""
     dsns = {name: dsn.get_secret_value() for name, dsn in made.settings.postgres_service_dsns.items()}
     dsns[service] = make_conninfo(dsns[service], port=line.port)
     return {"RETROFILL_POSTGRES_SERVICE_DSNS": json.dumps(dsns)}
 
 
 def through_kafka_line(line: Proxy) -> dict[str, str]:
-    """The environment of a service that comes to Kafka by a line."""
+    """Environment that makes a service reach Kafka through a proxy."""
     return {"RETROFILL_KAFKA_BOOTSTRAP_SERVERS": f"127.0.0.1:{line.port}"}
 
 

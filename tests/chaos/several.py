@@ -1,4 +1,4 @@
-"""Several faults at once, which and whose by the seed: each is begun before the first of them is healed."""
+"""Several faults at once, chosen by the seed: all of them begin before the first is healed."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ LONGEST = 12.0
 
 
 def several(stage: Stage, rounds: int = 4, count: int = 3) -> None:
-    """Rounds of so many faults together."""
+    """Play ``rounds`` rounds of ``count`` simultaneous faults."""
     for _ in range(rounds):
         group(stage, stage.chance.sample(FAULTS, count))
 
 
 def group(stage: Stage, chosen: Sequence[Fault]) -> None:
-    """Begin all of them, then heal all of them."""
+    """Begin all faults, then heal all of them."""
     with ExitStack() as healing:
         for fault in chosen:
             healing.enter_context(fault(stage))
@@ -37,7 +37,7 @@ def group(stage: Stage, chosen: Sequence[Fault]) -> None:
 
 @contextmanager
 def frozen_service(stage: Stage) -> Iterator[None]:
-    """One replica stands still for longer than its session may last."""
+    """Freeze one replica for longer than its session timeout."""
     name = stage.chance.choice(NAMES)
     frozen = stage.crew.of(name)[:1]
     for replica in frozen:
@@ -51,7 +51,7 @@ def frozen_service(stage: Stage) -> Iterator[None]:
 
 @contextmanager
 def killed_services(stage: Stage) -> Iterator[None]:
-    """Two services at once."""
+    """Kill two services at once."""
     for name in stage.chance.sample(NAMES, 2):
         for replica in stage.crew.of(name)[:1]:
             replica.kill()
@@ -61,7 +61,7 @@ def killed_services(stage: Stage) -> Iterator[None]:
 
 @contextmanager
 def frozen_drivers(stage: Stage) -> Iterator[None]:
-    """All drivers stand still; their host lives."""
+    """Freeze all drivers; their host keeps running."""
     frozen = drivers_of(stage)
     for driver in frozen:
         with suppress(psutil.NoSuchProcess):
@@ -75,7 +75,7 @@ def frozen_drivers(stage: Stage) -> Iterator[None]:
 
 @contextmanager
 def killed_kafka(stage: Stage) -> Iterator[None]:
-    """The broker; supervisord starts it again."""
+    """Kill the broker; supervisord restarts it."""
     own(stage).kill(KAFKA)
     stage.fault("together: kill -9 of Kafka")
     yield
@@ -84,7 +84,7 @@ def killed_kafka(stage: Stage) -> Iterator[None]:
 
 @contextmanager
 def killed_postgres(stage: Stage) -> Iterator[None]:
-    """The server; supervisord starts it again."""
+    """Kill Postgres; supervisord restarts it."""
     own(stage).kill(POSTGRES)
     stage.fault("together: kill -9 of Postgres")
     yield
@@ -93,7 +93,7 @@ def killed_postgres(stage: Stage) -> Iterator[None]:
 
 @contextmanager
 def cut_postgres(stage: Stage) -> Iterator[None]:
-    """Postgres for one service alone."""
+    """Cut Postgres off from one service only."""
     name = stage.chance.choice(NAMES)
     with Proxy(postgres_address(stage.made)) as line:
         stage.crew.equip(name, **through_postgres_line(stage.made, name, line))
@@ -108,15 +108,15 @@ def cut_postgres(stage: Stage) -> Iterator[None]:
 
 @contextmanager
 def open_transaction(stage: Stage) -> Iterator[None]:
-    """Somebody holds a backfill, its runs and a pipeline."""
+    """Lock a backfill, its runs and a pipeline in another transaction."""
     with ExitStack() as transaction:
         with suppress(psycopg.Error):
-            # Where Postgres is away already, nobody can hold anything in it.
+            # If another fault has already taken Postgres down, no lock can be taken.
             transaction.enter_context(held(stage))
             stage.fault("together: a write transaction left open")
         yield
         with suppress(psycopg.Error):
-            transaction.close()  # a kill of Postgres has ended it
+            transaction.close()  # killing Postgres has ended it
 
 
 FAULTS: list[Fault] = [

@@ -1,4 +1,4 @@
-/* Sets the time of day of a process off by the seconds (a double) that a file says, at each call anew. */
+/* Shifts the time of day of a process by the seconds (a double) in a file, read at every call. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <math.h>

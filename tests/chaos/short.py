@@ -1,4 +1,4 @@
-"""The short selection, which is part of the tests: what breaks most, in one go."""
+"""The short selection that is part of the tests: the harshest faults in one scenario."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from tests.chaos.stage import Stage
 
 
 def short(stage: Stage) -> None:
-    """Every service killed at a point around its commits; then both servers killed while all drivers stand still."""
+    """Kill every service at a crash point, then kill both servers while all drivers are frozen."""
     scenarios.crash_points(stage, count=1)
     several.group(stage, [several.frozen_drivers, several.killed_kafka, several.killed_postgres])

@@ -1,4 +1,4 @@
-"""A folder of a server on a small file system of its own, filled to the last byte, then freed."""
+"""Moves a server's directory to a small file system, fills it completely, then frees it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.support.installation import until
 
 FULL_SECONDS = 10.0
 MB = 1_000_000
-# Beside what is in a folder when it is moved.
+# Free space in addition to the directory's current content.
 ROOM_MB = 96
 
 
 @contextmanager
 def mounted(place: Path, size_mb: int) -> Iterator[None]:
-    """A small file system; fails where nothing may be mounted: then this fault cannot be played here."""
+    """Mount a small file system. Fails if mounting is not permitted."""
     done = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={size_mb}m", "tmpfs", str(place)], capture_output=True, text=True
     )
@@ -34,17 +34,17 @@ def mounted(place: Path, size_mb: int) -> Iterator[None]:
 
 
 def fill(filler: Path) -> None:
-    """To the last byte."""
+    """Fill the file system completely."""
     with filler.open("wb", buffering=0) as file:
         try:
             while True:
                 file.write(b"x" * 4096)
         except OSError:
-            return  # it is full: that is what was wanted
+            return  # full, as intended
 
 
 def wal_full(stage: Stage) -> None:
-    """No room for Postgres' write-ahead log: it panics, and cannot start again before there is."""
+    """No room for Postgres' write-ahead log: it panics and cannot restart until there is space."""
     servers = own(stage)
     folder = servers.layout.data(POSTGRES) / "pg_wal"
     with _on_small_disk(servers, POSTGRES, folder):
@@ -53,7 +53,7 @@ def wal_full(stage: Stage) -> None:
 
 
 def kafka_full(stage: Stage) -> None:
-    """No room for Kafka's logs: the broker stops, and cannot start again before there is."""
+    """No room for Kafka's logs: the broker stops and cannot restart until there is space."""
     servers = own(stage)
     folder = servers.layout.data(KAFKA)
     with _on_small_disk(servers, KAFKA, folder):
@@ -69,7 +69,7 @@ def _fill_for_a_while(stage: Stage, part: str, folder: Path, fault: str) -> None
 
     def noticed() -> bool:
         _use_room(stage, part)
-        # Kafka says nothing of it: without a binding of SLF4J it has no log.
+        # Without an SLF4J binding, Kafka logs nothing, so check the pid.
         return servers.pid_or_none(part) != pid
 
     until(noticed, f"{part} stops for want of room", seconds=120)
@@ -81,14 +81,14 @@ def _fill_for_a_while(stage: Stage, part: str, folder: Path, fault: str) -> None
 
 
 def _use_room(stage: Stage, part: str) -> None:
-    """Write-ahead logs have segments in store: without this it would take minutes until another is needed."""
+    """Use up preallocated WAL segments. Otherwise it takes minutes until a new one is needed."""
     if part == POSTGRES:
         stage.quietly(lambda: stage.made.query("SELECT pg_switch_wal() FROM pg_logical_emit_message(true, 'a', 'b')"))
 
 
 @contextmanager
 def _on_small_disk(servers: OwnServers, part: str, folder: Path) -> Iterator[None]:
-    """The folder's content there, for a while; the server is stopped to move it."""
+    """Move a stopped server's directory to a small file system for the duration of the block."""
     aside = folder.with_name(f"{folder.name}.aside")
     servers.stop_part(part)
     used = sum(path.stat().st_blocks * 512 for path in folder.rglob("*")) // MB

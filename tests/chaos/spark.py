@@ -1,6 +1,7 @@
-"""The whole stack with Spark: ``up`` killed at its work, supervisord killed, parts killed; then ``up`` again and all is done.
+"""The whole stack with Spark: kills ``up``, supervisord and every part; after ``up``, all work
+finishes.
 
-The rows and all topics are judged by the oracle, the figures on the disk by pandas; every run must have succeeded.
+The oracle checks rows and topics, pandas checks the figures on disk, and every run must succeed.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from tests.support.installation import ROOT, Installation, until
 FIRST, LAST, DAYS = "2013-05-01", "2013-05-30", 30
 ID = "spark-chaos"
 PIPELINE = "flights_daily"
-# What needs drivers and callbacks that note their work, or days in UTC.
+# These promises need drivers and callbacks that record their work, or days in UTC.
 ELSEWHERE = {
     "every_interval_has_its_outcome",
     "skips_are_due",
@@ -43,7 +44,7 @@ ELSEWHERE = {
     "no_output_without_work",
 }
 JUDGED = [name for name in PROMISES if name not in ELSEWHERE]
-# The parts that are killed, and what the table calls them.
+# The parts to kill, and their names in the table.
 PARTS = {
     "driver": "a driver",
     "spark-connect": "Spark Connect",
@@ -55,7 +56,7 @@ PARTS = {
 
 
 def spark_stack(seed: int, name: str) -> Result:
-    """Kill each part of a running stack in an order that the seed gives."""
+    """Kill each part of a running stack, in an order that the seed gives."""
     began = time.monotonic()
     chance = random.Random(seed)
     faults: Counter[str] = Counter()
@@ -85,7 +86,7 @@ def spark_stack(seed: int, name: str) -> Result:
             user.run("backfill", "watch", ID)
             history = _history(made)
             violations = [*_wrong(user), *check(history, JUDGED)]
-        except Exception as e:  # noqa: BLE001 - whatever kept it from being played to its end, it was not
+        except Exception as e:  # noqa: BLE001 - any error means that the scenario was not played to its end
             violations = [Violation("the_scenario_itself", f"{type(e).__name__}: {e}")]
         finally:
             user.run("down")
@@ -97,7 +98,7 @@ def spark_stack(seed: int, name: str) -> Result:
 
 
 def _history(made: Installation) -> History:
-    """Once nothing is left to do."""
+    """Read the history once all work is done."""
     wishes = {ID: Wish(ID, PIPELINE, date.fromisoformat(FIRST), date.fromisoformat(LAST))}
     undrained = still_waiting(lambda: waiting(made, wishes))
     (definition,) = [
@@ -109,7 +110,7 @@ def _history(made: Installation) -> History:
 
 
 def _kill_up(user: User, seconds: float, faults: Counter[str]) -> None:
-    """``up`` killed while it starts the stack."""
+    """Kill ``up`` while it starts the stack."""
     command = [str(Path(sys.executable).with_name("retrofill")), "up"]
     process = subprocess.Popen(command, env=user.environment, cwd=user.home, stdout=subprocess.DEVNULL)
     try:

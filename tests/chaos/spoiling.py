@@ -1,4 +1,4 @@
-"""Messages that nobody can read, for each topic that a service reads: the workload puts them between its own."""
+"""Poison messages for every topic that a service reads. The workload mixes them with its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from retrofill.contract.topics import SERVICES, Topic
 from tests.chaos.history import POISON
 
 READ = tuple(sorted({topic for service in SERVICES.values() for topic in service.reads}))
-# None of them is null: on a compacted topic that is no poison, it removes what the key names.
+# No null value: on a compacted topic, that is no poison but a deletion of the key.
 VALUES: tuple[bytes, ...] = (
     b"",
     b"{",
@@ -30,7 +30,7 @@ HEADERS: tuple[Headers, ...] = ([], [], [("ce_type", b"\xff\xfe")], [("ce_id", b
 
 @dataclass
 class Spoiler:
-    """Draws messages that cannot be read; ``sent`` are the keys of those that the broker has."""
+    """Draws poison messages. ``sent`` holds the keys that the broker acknowledged."""
 
     chance: random.Random
     name: str
@@ -38,7 +38,7 @@ class Spoiler:
     _count: int = 0
 
     def draw(self, topic: Topic | None = None) -> tuple[Topic, str, bytes, Headers]:
-        """Topic, key, value, headers; a key of its own, on the partition where it belongs."""
+        """Topic, key, value and headers; each message has its own key, on the correct partition."""
         self._count += 1
         key = f"{POISON}{self.name}-{self._count}"
         return (

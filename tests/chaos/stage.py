@@ -1,4 +1,4 @@
-"""One scenario on its way: an installation with its crew and workload, then the drain, then the oracle."""
+"""Plays one scenario: an installation with its crew and workload, then the drain."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ PROBE = "probe"
 
 @dataclass
 class Stage:
-    """What a scenario works with. ``chance`` is the seed's; ``faults`` counts what was done, by kind."""
+    """What a scenario works with.
+
+    ``chance`` is seeded; ``faults`` counts injected faults by kind.
+    """
 
     made: Installation
     crew: Crew
@@ -69,19 +72,21 @@ class Stage:
     _probes: int = 0
 
     def fault(self, kind: str) -> None:
-        """One fault was done."""
+        """Count one fault."""
         self.faults[kind] += 1
 
     def wait(self, seconds: float) -> None:
-        """Let the workload run: how long a fault lasts is part of the fault."""
+        """Let the workload run for the duration of a fault."""
         time.sleep(seconds)
 
     def runs_ended(self) -> int:
-        """How many runs have ended so far."""
         return int(self.made.value("SELECT count(*) FROM run WHERE finished_at IS NOT NULL"))
 
     def recovered(self, kind: str, shards: Sequence[int] | None = None) -> float:
-        """After a heal: the seconds until a request to each shard went all its way, to the callback of its deadline."""
+        """Wait until work progresses after a heal; returns the seconds.
+
+        A probe request to each shard must complete, including its deadline's callback.
+        """
         began = time.monotonic()
         wishes = []
         for shard in range(self.made.settings.partitions) if shards is None else shards:
@@ -108,14 +113,14 @@ class Stage:
 
     @staticmethod
     def quietly(ask: Callable[[], Any]) -> Any:
-        """What is asked of Postgres, or nothing while it is away."""
+        """The result of a Postgres query, or ``None`` while the server is down."""
         try:
             return ask()
         except psycopg.Error:
             return None
 
     def wishes(self) -> dict[str, Wish]:
-        """All that was asked for."""
+        """All requests, including those of the scenario itself."""
         return {**self.script.wishes, **self.extra}
 
 
@@ -134,7 +139,7 @@ def staged(
     environment: dict[str, str] | None = None,
     servers: Servers | None = None,
 ) -> Iterator[Stage]:
-    """The services at work on the workload of a seed, with room for faults."""
+    """Run the services on a seed's workload; yields the stage for the scenario."""
     folder = made.settings.home / "data"
     folder.mkdir()
     script = Script(seed)
@@ -171,7 +176,7 @@ def staged(
 
 
 def finish(stage: Stage, sampler: LimitsSampler) -> History:
-    """No more faults, no more requests: wait for the end of all, then read everything."""
+    """Stop the faults and requests, wait for the drain, then read the history."""
     stage.player.stop()
     undrained = drain(stage)
     assert stage.crew.error is None, stage.crew.error
@@ -200,7 +205,7 @@ def finish(stage: Stage, sampler: LimitsSampler) -> History:
 
 
 def drain(stage: Stage) -> list[str]:
-    """Wait until nothing is left to do; returns what is left when the time is over."""
+    """Wait until all work is done; returns what is left at the timeout."""
 
     def left() -> list[str]:
         stage.player.resume_paused()
@@ -210,7 +215,7 @@ def drain(stage: Stage) -> list[str]:
 
 
 def still_waiting(ask: Callable[[], list[str]]) -> list[str]:
-    """What ``ask`` names when the time is over; nothing as soon as it names nothing."""
+    """Poll ``ask`` until it returns nothing; returns what it names at the timeout."""
     left: list[str] = []
 
     def done() -> bool:
@@ -225,7 +230,7 @@ def still_waiting(ask: Callable[[], list[str]]) -> list[str]:
 
 
 def waiting(made: Installation, wishes: dict[str, Wish]) -> list[str]:
-    """What still waits for something."""
+    """Unfinished work of all kinds."""
     answered = {row["id"] for row in made.query("SELECT id FROM backfill_request")}
     left = [f"{id} is not answered" for id in wishes.keys() - answered]
     for what, statement in {

@@ -1,4 +1,4 @@
-"""Two supervisors on one home: a second one beside one that runs, and beside one that stands still."""
+"""Two supervisors for one home: started beside one that runs, or beside one that is frozen."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from tests.support.installation import until
 
 
 def two_supervisors(stage: Stage) -> None:
-    """A second supervisord is refused; ``up`` beside one that stands still replaces it, and no server runs twice."""
+    """A second supervisord is refused, but ``up`` replaces a frozen one.
+
+    No server ever runs twice.
+    """
     servers = own(stage)
     stage.wait(1.0)
     before = {part: servers.pid(part) for part in (KAFKA, POSTGRES)}

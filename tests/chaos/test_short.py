@@ -1,4 +1,4 @@
-"""A short selection of the faults under one seed; ``make chaos`` plays all of them for longer."""
+"""A short selection of the faults with one seed. ``make chaos`` plays all of them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def own() -> Iterator[tuple[OwnServers, Installation]]:
 
 @pytest.mark.embedded
 def test_every_promise_is_kept(own: tuple[OwnServers, Installation]) -> None:
-    """Each kind of fault was really played, each kind of work was there to be judged, and every promise was kept."""
+    """Every kind of fault was injected, every kind of work checked, and every promise kept."""
     servers, made = own
     (name,) = SHORT
     result = run(name, SHORT[name], made, SEED, servers=servers)

@@ -1,6 +1,6 @@
-"""What the runs of the workload do: a folder a day, staged as users stage theirs, and a log of being at work.
+"""User code of the workload: it stages one directory per day and logs while it is at work.
 
-This is the users' side: drivers import it. ``conf`` has ``pipeline``, ``folder``, ``seconds`` (how long a run takes) and
+Drivers import this file. ``conf`` has ``pipeline``, ``folder``, ``seconds`` (duration of a run) and
 ``failing`` (logical dates that fail).
 """
 
@@ -22,19 +22,19 @@ work = Pipeline("work", schedule="@daily", start="2000-01-01")
 
 
 class DayFails(Exception):
-    """This day was to fail."""
+    """This day is configured to fail."""
 
 
 @work.task
 def only(run: Any) -> None:
-    """Be at work for a while, then stage the output."""
+    """Work for the configured time, then stage the output."""
     folder, day = Path(str(run.conf["folder"])), label(run.logical_date)
     log = os.open(folder / "work.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
         end = time.monotonic() + float(run.conf["seconds"])
         note(log, run, day)
         while (left := end - time.monotonic()) > 0:
-            time.sleep(min(TICK_SECONDS, left))  # the work itself
+            time.sleep(min(TICK_SECONDS, left))  # simulated work
             note(log, run, day)
         if day in run.conf["failing"]:
             raise DayFails(day)
@@ -45,12 +45,12 @@ def only(run: Any) -> None:
 
 
 def label(moment: datetime) -> str:
-    """The name of a logical date: the day, with the minute where it is not midnight."""
+    """The name of a logical date: the day, plus the time unless it is midnight."""
     return moment.strftime("%Y-%m-%d" if moment.hour == moment.minute == 0 else "%Y-%m-%dT%H:%M")
 
 
 def note(log: int, run: Any, day: str) -> None:
-    """One line: this attempt is at work now (the machine's monotonic clock)."""
+    """Log that this attempt is at work now, by the machine's monotonic clock."""
     line = {
         "pipeline": run.conf["pipeline"],
         "backfill": run.backfill_id,
@@ -59,23 +59,26 @@ def note(log: int, run: Any, day: str) -> None:
         "day": day,
         "at": time.monotonic(),
     }
-    # One write to a file that is appended to: lines of several processes do not mix.
+    # A single append, so that lines of several processes do not interleave.
     os.write(log, json.dumps(line).encode() + b"\n")
 
 
 def stage(run: Any, folder: Path, pipeline: str, day: str) -> None:
-    """Write the attempt's own folder; it becomes the day's once the attempt was accepted."""
+    """Write the attempt's own directory.
+
+    It becomes the day's output once the attempt is accepted.
+    """
     own = Path(run.stage(str(output(folder, pipeline, day))))
     own.mkdir()
     (own / PART).write_text(content(pipeline, day, run.backfill_id, run.attempt))
 
 
 def output(folder: Path, pipeline: str, day: str) -> Path:
-    """Where readers find a day."""
+    """Where readers find a day's output."""
     return folder / "output" / pipeline / day
 
 
 def content(pipeline: str, day: str, backfill: str, attempt: int) -> str:
-    """The plain computation: what a day's file holds, and who made it."""
+    """The expected content of a day's file, including the backfill and attempt that wrote it."""
     total = sum(n * n for n in range(sum(map(int, re.findall("[0-9]+", day)))))
     return json.dumps({"pipeline": pipeline, "day": day, "total": total, "backfill": backfill, "attempt": attempt})

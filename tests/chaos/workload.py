@@ -1,4 +1,4 @@
-"""The workload: what a seed makes of pipelines, requests and commands, and the thread that publishes it."""
+"""The workload: seeded pipelines, requests and commands, and the thread that publishes them."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ from tests.chaos.promises.attempts import FORGED
 from tests.chaos.spoiling import Spoiler
 from tests.support.installation import Installation
 
-# While this many wishes are open, no further one is published.
+# No new request is published while this many are open.
 OPEN = 8
-# How many of the wishes are at the edge of the calendar, over days that were asked for before, for no pipeline at all.
+# Shares of requests at the edge of the calendar, for dates requested before, and for an unknown
+# pipeline.
 EDGES, AGAIN, UNKNOWN = 0.08, 0.2, 0.03
-# With each step of the script so many messages are published that nobody can read.
+# Probability of a poison message with each step of the script.
 SPOILED = 0.6
 PAUSED = "SELECT id FROM backfill WHERE state = 'paused'"
 DONE = """
@@ -49,7 +50,7 @@ OLD_ATTEMPTS = "SELECT id, backfill_id, attempt FROM run WHERE attempt > 1 AND f
 
 @dataclass(frozen=True)
 class Order:
-    """A command of a user about one backfill."""
+    """A user's command for one backfill."""
 
     backfill: str
     message: Message
@@ -60,7 +61,7 @@ Step = Wish | Order
 
 @dataclass
 class Script:
-    """What one seed asks for, in its order; endless, so that it lasts as long as there are faults."""
+    """A seed's requests in order. Endless, so that it lasts as long as the faults."""
 
     seed: int
     pipelines: int = 3
@@ -73,11 +74,11 @@ class Script:
         self._next = dict.fromkeys(range(self.pipelines), date(2001, 1, 1))
 
     def limit(self, number: int) -> int:
-        """The limit of a pipeline: two, three, four."""
+        """A pipeline's limit: 2, 3 or 4."""
         return 2 + number % 3
 
     def steps(self) -> Iterator[Step]:
-        """Wishes, each with what its users do about it later."""
+        """Requests, mixed with later commands for them."""
         later: list[Order] = []
         while True:
             wish = self._wish()
@@ -97,10 +98,10 @@ class Script:
         kind = chance.random()
         first = self._next[number]
         if kind < EDGES:
-            # Over the pipeline's first date, or over today: some of it is skipped, or all.
+            # Around the pipeline's first date or today: some or all intervals are skipped.
             first = chance.choice([date(2000, 1, 1), self.today]) - timedelta(days=chance.randint(0, days))
         elif kind < EDGES + AGAIN:
-            # Over a range that was asked for before: refused, or what is left of it.
+            # Overlaps an earlier range: refused, or reduced to what is left.
             first = max(date(2001, 1, 1), first - timedelta(days=chance.randint(1, 6)))
         last = first + timedelta(days=days - 1)
         if kind >= EDGES:
@@ -127,7 +128,10 @@ class Script:
 
 
 class Player(threading.Thread):
-    """Publishes a script until told to stop: each message one to three times, and the next when there is room for it."""
+    """Publishes a script until stopped.
+
+    Each message is sent one to three times, and the next one follows when few requests are open.
+    """
 
     def __init__(self, made: Installation, script: Script, folder: Path, least: int) -> None:
         super().__init__(name="player", daemon=True)
@@ -143,7 +147,7 @@ class Player(threading.Thread):
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        """Publish at least ``least`` wishes, and then as many as keep the services busy."""
+        """Publish at least ``least`` requests, then keep the services busy until stopped."""
         try:
             for step in self._script.steps():
                 self._publish(step)
@@ -162,34 +166,34 @@ class Player(threading.Thread):
             raise
 
     def stop(self) -> None:
-        """Ask for nothing more."""
+        """Stop publishing. Raises if the thread failed or does not end."""
         self._stopping.set()
         self.join(120)
         if self.error is not None or self.is_alive():
             raise AssertionError(f"the player did not end: {self.error!r}")
 
     def resume_paused(self) -> None:
-        """Let those go on that a failed run or a user had paused."""
+        """Resume all paused backfills."""
         try:
             paused = self._made.query(PAUSED)
         except psycopg.Error:
-            return  # the server is away: the next time
+            return  # the server is down: try again next time
         for row in paused:
             self.send(Topic.BACKFILL_REQUESTS, row["id"], BackfillResumeRequested(), 1)
 
     def send(self, topic: Topic, key: str, message: Message, copies: int) -> None:
-        """Publish ``copies`` with one ``ce_id``; returns when the broker has them, however long it is away."""
+        """Publish ``copies`` with one ``ce_id``; waits out any outage of the broker."""
         self.send_all(topic, [(key, message)] * copies)
 
     def send_all(self, topic: Topic, messages: Sequence[tuple[str, Message]]) -> None:
-        """Publish many at once; a message that is there twice has one ``ce_id``."""
+        """Publish many messages at once; repeats of the same message share a ``ce_id``."""
         headers = {id(message): wire_headers(headers_of(message, "chaos")) for _, message in messages}
         for key, message in messages:
             self._produce(f"{self._made.settings.topic_prefix}{topic}", key, message.encode(), headers[id(message)])
         self._flush()
 
     def _flush(self) -> None:
-        """Until the broker has all, however long it is away."""
+        """Flush until the broker has everything, even after an outage."""
         while self._producer.flush(5) > 0 and not self._stopping.is_set():
             continue
         assert self._producer.flush(60) == 0, "the broker is away"
@@ -200,7 +204,8 @@ class Player(threading.Thread):
                 self._producer.produce(topic, key=key, value=value, headers=headers)
                 return
             except KafkaException as e:
-                # So says a broker of every topic while it starts, and the client believes it until it asks again.
+                # A starting broker reports every topic as unknown, and the client caches that until
+                # it asks again.
                 if e.args[0].code() != KafkaError._UNKNOWN_TOPIC:
                     raise
                 with suppress(KafkaException):
@@ -214,7 +219,7 @@ class Player(threading.Thread):
             self.send(Topic.BACKFILL_REQUESTS, step.id, request_of(step, self._folder), copies)
 
     def _spoil(self) -> None:
-        """Something between all this that nobody can read."""
+        """Sometimes publish a poison message."""
         if self._chance.random() < SPOILED:
             topic, key, value, headers = self.spoiler.draw()
             self._produce(f"{self._made.settings.topic_prefix}{topic}", key, value, headers)
@@ -225,10 +230,10 @@ class Player(threading.Thread):
         try:
             return len(self._script.wishes) - int(self._made.value(DONE)) >= OPEN
         except psycopg.Error:
-            return True  # the server is away
+            return True  # the server is down
 
     def _forge(self) -> None:
-        """Say of attempts that are over that they failed, as a driver does that wakes up late."""
+        """Report failures for ended attempts, as a driver does that wakes up late."""
         try:
             rows = self._made.query(OLD_ATTEMPTS)
         except psycopg.Error:
@@ -247,7 +252,7 @@ class Player(threading.Thread):
 
 
 def request_of(wish: Wish, folder: Path) -> BackfillRequested:
-    """The message of a wish."""
+    """The message for a request."""
     conf: dict[str, Any] = {
         "pipeline": wish.pipeline,
         "folder": str(folder),
@@ -269,7 +274,7 @@ def request_of(wish: Wish, folder: Path) -> BackfillRequested:
 
 
 def probe_id(shard: int) -> str:
-    """An id of a probe that belongs to a shard."""
+    """An id for a probe that maps to ``shard``."""
     from retrofill.contract.partitioning import partition_of
 
     while True:

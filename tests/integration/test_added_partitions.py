@@ -1,11 +1,13 @@
-"""Somebody adds partitions to topics while two planners work: nobody stops, and all that lands there is answered once."""
+"""Partitions are added to topics while two planners work: no planner stops, and each message there
+gets one reply.
+"""
 
 from __future__ import annotations
 
 from confluent_kafka.admin import NewPartitions
 from tests.support.installation import Installation, daily, key_on, until
 
-from retrofill.admin.init import initialise
+from retrofill.admin.init import initialize
 from retrofill.bus.clients import admin
 from retrofill.contract.backfills import BackfillRequested
 from retrofill.contract.pipelines import PipelineApplied
@@ -17,11 +19,13 @@ def test_partitions_that_are_added_to_topics_stop_nobody(installation: Installat
     installation.apply(daily())
     prefix = installation.settings.topic_prefix
     client = admin(installation.settings, "test-admin")
-    # Not the same number for both: then the group gives no member all topics of the same partition.
+    # Different counts for the two topics, so the group assigns no member all topics of some
+    # partitions.
     wanted = [NewPartitions(prefix + Topic.BACKFILL_REQUESTS, 8), NewPartitions(prefix + Topic.PIPELINES, 6)]
     for future in client.create_partitions(wanted).values():
         future.result(20)
-    # Clients that know of the eight put keys on all of them; the first four are half of the time on a wrong one for us.
+    # Clients that see eight partitions use all of them. For the planners' four, half of the keys on
+    # the first four are misplaced.
     ids = [key_on(p, 8) for p in range(8)]
     for n, id in enumerate(ids):
         installation.request("p", f"200{n}-01-01", f"200{n}-01-02", id=id)
@@ -32,8 +36,8 @@ def test_partitions_that_are_added_to_topics_stop_nobody(installation: Installat
     for id in (*ids, "on-an-added-one"):
         assert installation.outcome(id).body["type"] == "BackfillPlanned"
     installation.wait_answer(applied, Topic.PIPELINE_EVENTS)
-    # One that starts now, and an init, take the topics as they are.
-    initialise(installation.settings)
+    # A new planner and a new init accept the topics as they are.
+    initialize(installation.settings)
     planners[0].kill()
     installation.start("backfill-planner")
     last = installation.request("p", "2010-01-01", "2010-01-02", id=key_on(6, 8) + "-again")

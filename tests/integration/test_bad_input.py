@@ -1,4 +1,6 @@
-"""Every kind of bad input, published on the real topics in one go: each has its outcome, and none stops its partition."""
+"""Every kind of bad input, published on the real topics in one go. Each has its outcome, and none
+stops its partition.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ from retrofill.contract.topics import PLANNER, RUN_STARTER, WATCHER, Topic
 REQUESTS = Topic.BACKFILL_REQUESTS
 DAY = {"from": "2024-01-01", "to": "2024-01-01"}
 MAX_CONF = 10_000
-# Far more than the broker's limit of 2 MiB, which is of what it stores: it takes this where the client compresses it.
+# Far above the broker's limit of 2 MiB, which applies to the stored size, so compression lets it
+# through.
 HUGE = 10_000_000
 
 
@@ -32,18 +35,18 @@ def request(pipeline: str = "bad", **fields: Any) -> dict[str, Any]:
 
 
 def with_conf(text: str) -> bytes:
-    """A request whose ``conf.x`` is a piece of JSON, or of what is none."""
+    """A request whose ``conf.x`` is this raw text, valid JSON or not."""
     return json.dumps(request(conf={"x": "HERE"})).replace('"HERE"', text).encode()
 
 
 def applied(name: str, **fields: Any) -> dict[str, Any]:
-    """The body of a definition."""
+    """The body of a ``PipelineApplied``."""
     return {"type": "PipelineApplied", "pipeline": {**daily().as_json(), "name": name, **fields}}
 
 
 @dataclass(frozen=True)
 class Dead:
-    """A dead letter whose reason says this."""
+    """Expects a dead letter with this reason."""
 
     reason: str
     cut: bool = False
@@ -51,7 +54,7 @@ class Dead:
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer of this type on ``backfill-events``, with these fields."""
+    """Expects a reply of this type with these fields."""
 
     type: str
     fields: dict[str, Any] = field(default_factory=dict)
@@ -59,7 +62,9 @@ class Answer:
 
 @dataclass(frozen=True)
 class Case:
-    """One message. ``key`` is ``...`` where the case's own is used; ``partition`` says how far from home it is put."""
+    """One message. A ``key`` of ``...`` means the case's name; ``away`` is the distance from the
+    home partition.
+    """
 
     value: Any
     outcome: Dead | Answer
@@ -74,17 +79,17 @@ class Case:
 
 
 def rejected(reason: str, **fields: Any) -> Answer:
-    """A request that becomes nothing."""
+    """Expects a rejected request."""
     return Answer("BackfillRejected", {"reason": reason, **fields})
 
 
 def planned(runs: int, **fields: Any) -> Answer:
-    """A request that is followed."""
+    """Expects a planned request."""
     return Answer("BackfillPlanned", {"runs": runs, **fields})
 
 
 def day(n: int) -> dict[str, str]:
-    """A range of one day that no other case has."""
+    """A one-day range that no other case uses."""
     one = f"2024-02-{n:02}"
     return {"from": one, "to": one}
 
@@ -92,7 +97,7 @@ def day(n: int) -> dict[str, str]:
 SQL = "'; DROP TABLE retrofill.run; --"
 HTML = "<script>alert(1)</script>"
 CASES = {
-    # what is no message at all
+    # not messages at all
     "null": Case(None, Dead("the value is null")),
     "null_run_event": Case(None, Dead("the value is null"), topic=Topic.RUN_EVENTS),
     "null_report": Case(None, Dead("the value is null"), topic=Topic.RUN_REPORTS),
@@ -110,11 +115,11 @@ CASES = {
         {"type": "BackfillPauseRequested"}, Dead("'ce_id' holds a NUL"), headers=(("ce_id", b"id_with_nul\0"),)
     ),
     "key_not_utf8": Case(request(), Dead("the key is not UTF-8"), key=b"\xff\xfe"),
-    "key_with_newline": Case(request(), Dead("the key is no id"), key=b"a\nb"),
+    "key_with_newline": Case(request(), Dead("invalid key"), key=b"a\nb"),
     "registry": Case(
-        b"\0\0\0\0\7" + json.dumps(request()).encode(), Dead("a schema id (7), as serializers of a Schema Registry")
+        b"\0\0\0\0\7" + json.dumps(request()).encode(), Dead("a schema id (7), as Schema Registry serializers")
     ),
-    "registry_pipeline": Case(b"\0\0\0\1\0{}", Dead("publish the plain JSON"), topic=Topic.PIPELINES),
+    "registry_pipeline": Case(b"\0\0\0\1\0{}", Dead("publish plain JSON"), topic=Topic.PIPELINES),
     "deep": Case(with_conf("[" * 200 + "]" * 200), Dead("nested more than 100 levels")),
     "nan": Case(with_conf("NaN"), Dead("NaN is not JSON")),
     "infinite": Case(with_conf("1e400"), Dead("1e400 is too large")),
@@ -122,7 +127,7 @@ CASES = {
     "nul": Case(with_conf(r'"a\u0000b"'), Dead("NUL")),
     "nul_in_pipeline": Case(request("a\0b"), Dead("NUL")),
     "half_a_character": Case(with_conf(r'"\ud83d"'), Dead("surrogate")),
-    # what is a message of something else
+    # messages that belong elsewhere
     "unknown_type": Case({"type": "BackfillWished"}, Dead("unknown message type 'BackfillWished'")),
     "no_type": Case({"pipeline": "bad"}, Dead("has no type")),
     "wrong_topic": Case({"type": "DeadlineArmed", "deadline_id": 1, "due_at": "2024-01-01T00:00:00Z"}, Dead("belong")),
@@ -170,9 +175,9 @@ CASES = {
     "misplaced_and_bad": Case(b"{", Dead("not JSON"), away=1),
     "misplaced_and_unknown": Case(request("nope"), rejected("unknown_pipeline"), away=1),
     "known_id_again": Case(
-        request("good", conf={"another": "body"}), Dead("another body under the known id"), key=b"known"
+        request("good", conf={"another": "body"}), Dead("is already used by a request with another body"), key=b"known"
     ),
-    # moments
+    # timestamps
     "wrong_order": Case(request(**{"from": "2024-01-02", "to": "2024-01-01"}), rejected("bad_range")),
     "naive": Case(request(**{"from": "2024-01-01T00:00:00"}), Dead("has no UTC offset")),
     "naive_deadline": Case(request(finish_by="2030-01-01T00:00:00"), Dead("finish_by")),
@@ -182,8 +187,8 @@ CASES = {
     "unbounded": Case(request("minutely", to="9999-12-30"), rejected("too_many_runs")),
     "unbounded_daily": Case(request(**{"from": "0001-01-02", "to": "9999-12-30"}), rejected("too_many_runs")),
     "never": Case(applied("never", schedule="0 0 30 2 *"), Dead("'0 0 30 2 *'"), topic=Topic.PIPELINES),
-    "no_zone": Case(applied("no_zone", timezone="Mars/Olympus"), Dead("no time zone"), topic=Topic.PIPELINES),
-    # what would bring code along
+    "no_zone": Case(applied("no_zone", timezone="Mars/Olympus"), Dead("unknown time zone"), topic=Topic.PIPELINES),
+    # attempts to inject code
     "jars": Case(
         applied("jars", spark_conf={"spark.jars": "https://evil.example/x.jar"}),
         Answer("PipelineRejected", {"pipeline": "jars"}),
@@ -199,24 +204,25 @@ CASES = {
     ),
     # size
     "huge": Case(with_conf('"' + "x" * HUGE + '"'), rejected("conf_too_large")),
-    "huge_without_key": Case(with_conf('"' + "x" * HUGE + '"'), Dead("more than 900,000", cut=True), key=None),
+    "huge_without_key": Case(with_conf('"' + "x" * HUGE + '"'), Dead("the limit is 900,000", cut=True), key=None),
     "huge_and_bad": Case(b'"' + b"x" * HUGE, Dead("not JSON", cut=True)),
     "huge_headers": Case(request(), Dead("bytes, more than 50,000", cut=True), headers=(("x", b"x" * 2_000_000),)),
-    "huge_key": Case(request(), Dead("the key is no id", cut=True), key=b"k" * 2_000_000),
+    "huge_key": Case(request(), Dead("invalid key", cut=True), key=b"k" * 2_000_000),
     "huge_type": Case({"type": "T" * 1_000_000}, Dead("unknown message type")),
     "huge_conf": Case(request(conf={"x": "y" * MAX_CONF}), rejected("conf_too_large")),
-    # what looks bad and is only text
+    # suspicious, but only text
     "sql": Case(request(SQL), rejected("unknown_pipeline", pipeline=SQL)),
     "html": Case(request(HTML), rejected("unknown_pipeline", pipeline=HTML)),
     "sql_key": Case(request("nope"), rejected("unknown_pipeline"), key=SQL.encode()),
-    "sql_pipeline": Case(applied(SQL), Dead("is no name"), topic=Topic.PIPELINES, key=SQL.encode()),
+    "sql_pipeline": Case(applied(SQL), Dead("invalid name"), topic=Topic.PIPELINES, key=SQL.encode()),
     "pause_of_nothing": Case({"type": "BackfillPauseRequested"}, Answer("BackfillCommandRejected")),
-    # what looks bad and is not
+    # suspicious, but valid
     "no_key": Case(request(**day(1)), planned(1), key=None),
     "empty_key": Case(request(**day(2)), planned(1), key=b""),
     "key_in_the_body": Case(request(id="named", **day(3)), planned(1, backfill_id="named"), key=None),
     "misplaced": Case(request(**day(4)), planned(1), away=2),
-    # 02:30 in New York does not exist on this day; with an offset it is a moment all the same, 07:30 UTC.
+    # 02:30 does not exist in New York on this day. With an offset it is still a valid moment, 07:30
+    # UTC.
     "in_the_gap": Case(
         request("hourly", **{"from": "2024-03-10T02:30:00-05:00", "to": "2024-03-10T04:00:00-04:00"}),
         planned(1, range_start="2024-03-10T08:00:00Z", range_end="2024-03-10T09:00:00Z"),
@@ -228,7 +234,7 @@ CASES = {
     ),
     "largest_integer": Case(with_conf(str(2**63 - 1)).replace(b"2024-01-01", b"2024-02-10"), planned(1)),
 }
-# Each pipeline that is really there; "good" is that of the requests that follow the cases.
+# The pipelines that exist. The requests that follow the cases use "good".
 PIPELINES = {
     "bad": daily("bad"),
     "good": daily("good"),
@@ -241,7 +247,7 @@ SERVICES = (PLANNER, RUN_STARTER, WATCHER)
 
 @dataclass
 class Outcome:
-    """What was published for the cases."""
+    """The installation, and everything published in response to the cases."""
 
     made: Installation
     letters: list[Event]
@@ -250,7 +256,9 @@ class Outcome:
 
 @pytest.fixture(scope="module")
 def outcome(servers: Servers) -> Iterator[Outcome]:
-    """All cases published, each followed by a good message on its partition; then all outcomes awaited."""
+    """Publish all cases, each followed by a good message on its partition, and wait for all
+    outcomes.
+    """
     made = servers.installation()
     try:
         made.start(
@@ -278,7 +286,7 @@ def outcome(servers: Servers) -> Iterator[Outcome]:
 
 
 def publish(made: Installation) -> None:
-    """All cases with what follows them, as a client with large limits of its own does it."""
+    """Publish all cases and their followers, using a client with large limits."""
     client = producer(made.settings, "test", **{"message.max.bytes": 4 * HUGE, "compression.type": "zstd"})
     for n, (name, case) in enumerate(CASES.items()):
         key = name.encode() if case.key is ... else case.key
@@ -323,7 +331,9 @@ def put(
 
 
 def follower(n: int, topic: Topic, partition: int) -> tuple[Topic, str, dict[str, Any]]:
-    """A good message right after the n-th case, on its partition where that topic has answers: topic, key and body."""
+    """A good message right after the n-th case, on its partition (as a request, unless the case is
+    on ``pipelines``). Returns topic, key and body.
+    """
     prefix = f"after-{n}"
     key = next(key for i in range(1000) if partition_of(key := f"{prefix}-{i}", PARTITIONS) == partition)
     if topic == Topic.PIPELINES:

@@ -1,4 +1,6 @@
-"""Exactly once between Kafka and Postgres: processes killed at every step, stopped and woken, and topics that changed."""
+"""Exactly-once between Kafka and Postgres: processes killed at every step, frozen and thawed, and
+recreated topics.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from retrofill.bus.clients import admin
 from retrofill.contract.pipelines import PipelineApplied
 from retrofill.contract.topics import PLANNER, Topic
 
-# Around every commit of the consumer and between the three steps of the relay.
+# Around each commit of the consumer and between the relay's three steps.
 CRASH_POINTS = [
     "batch:begun",
     "batch:before-commit",
@@ -27,7 +29,7 @@ CRASH_POINTS = [
 
 
 def stands_still(replica: Replica) -> bool:
-    """Whether a process has stopped itself."""
+    """Whether the process has stopped itself."""
     stat = Path(f"/proc/{replica.process.pid}/stat").read_text()
     return stat.rpartition(")")[2].split()[0] == "T"
 
@@ -40,7 +42,7 @@ def test_a_planner_killed_at_any_step_leaves_one_outcome(installation: Installat
     id = installation.request("p", "2020-01-01", "2020-01-10")
     until(lambda: dying.process.poll() is not None, f"the planner dies at {point}")
     assert dying.process.returncode == -signal.SIGKILL
-    # The whole backfill or none: never one without its runs.
+    # The whole backfill or nothing: never a backfill without its runs.
     for backfill in installation.query("SELECT id, runs FROM backfill"):
         assert installation.runs_by_state(backfill["id"]) == {"queued": backfill["runs"]}
     installation.start("backfill-planner")

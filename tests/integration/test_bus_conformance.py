@@ -1,4 +1,6 @@
-"""The simulation's bus behaves as the real Kafka does: the same scripts on both, and what readers see compared."""
+"""The simulated bus behaves like the real Kafka: the same scripts run on both, and what readers see
+is compared.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ END = KafkaError._PARTITION_EOF
 
 
 class Clients:
-    """Makes clients of one of the two buses; topic ``t`` has three partitions."""
+    """Makes clients of one of the two buses. Topic ``t`` has three partitions."""
 
     topic: str
 
@@ -32,11 +34,11 @@ class Clients:
         """A producer."""
 
     def reader(self, isolation: str) -> Any:
-        """A consumer that is assigned by hand."""
+        """A consumer with manual assignment."""
 
 
 class RealClients(Clients):
-    """Of the real broker."""
+    """Clients of the real broker."""
 
     def __init__(self, installation: Installation) -> None:
         self._settings = installation.settings
@@ -46,17 +48,15 @@ class RealClients(Clients):
             future.result(20)
 
     def producer(self, transactional_id: str | None = None) -> Any:
-        """See ``Clients``."""
         more = {} if transactional_id is None else {"transactional.id": f"{self.topic}-{transactional_id}"}
         return producer(self._settings, "test", **more)
 
     def reader(self, isolation: str) -> Any:
-        """See ``Clients``."""
         return reader(self._settings, f"test-{uuid.uuid4().hex[:6]}", **{"isolation.level": isolation})
 
 
 class FakeClients(Clients):
-    """Of the broker in memory."""
+    """Clients of the in-memory broker."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         broker = Broker(scheduler)
@@ -66,16 +66,16 @@ class FakeClients(Clients):
         self.process = self._connections.process
 
     def producer(self, transactional_id: str | None = None) -> Any:
-        """See ``Clients``."""
         return FakeProducer(self._connections, {"transactional.id": transactional_id})
 
     def reader(self, isolation: str) -> Any:
-        """See ``Clients``."""
         return FakeConsumer(self._connections, {"group.id": "test", "isolation.level": isolation})
 
 
 def seen(clients: Clients, isolation: str, start: int = 0, partition: int = 0) -> list[Any]:
-    """What a reader sees from ``start``: values with their offsets, and last where it finds the end."""
+    """What a reader sees from ``start`` on: offsets with values and headers, and the offset of the
+    end.
+    """
     consumer = clients.reader(isolation)
     consumer.assign([TopicPartition(clients.topic, partition, start)])
     found: list[Any] = []
@@ -92,7 +92,7 @@ def seen(clients: Clients, isolation: str, start: int = 0, partition: int = 0) -
 
 
 def marks(clients: Clients, isolation: str, partition: int = 0) -> tuple[int, int]:
-    """The first offset and the next one."""
+    """The low and high watermarks."""
     consumer = clients.reader(isolation)
     found = consumer.get_watermark_offsets(TopicPartition(clients.topic, partition), timeout=10)
     consumer.close()
@@ -100,26 +100,26 @@ def marks(clients: Clients, isolation: str, partition: int = 0) -> tuple[int, in
 
 
 def settle(clients: Clients) -> None:
-    """Partitions are told of the end of a transaction a little later: wait until they all know."""
+    """Wait until every partition has the transaction's end marker, which arrives a little later."""
     while any(marks(clients, "read_committed", p) != marks(clients, "read_uncommitted", p) for p in range(PARTITIONS)):
         pass
 
 
 def both_isolations(clients: Clients, start: int = 0) -> list[Any]:
-    """What they see, and where they find the ends."""
+    """What both isolation levels read, with their watermarks."""
     isolations = ("read_committed", "read_uncommitted")
     return [[seen(clients, isolation, start), marks(clients, isolation)] for isolation in isolations]
 
 
 def send(client: Any, clients: Clients, *values: bytes, partition: int = 0) -> None:
-    """Publish and have it acknowledged."""
+    """Publish and wait for the acknowledgment."""
     for value in values:
         client.produce(clients.topic, key=b"k", value=value, partition=partition, headers=[("h", b"\xff"), ("n", None)])
     assert client.flush(10) == 0
 
 
 def refused(call: Callable[[], Any]) -> str:
-    """The name of the error that a call raises."""
+    """The name of the error that the call raises."""
     try:
         call()
     except KafkaException as e:
@@ -128,7 +128,7 @@ def refused(call: Callable[[], Any]) -> str:
 
 
 def an_open_transaction(clients: Clients) -> list[Any]:
-    """It hides what comes after it, for those who read committed."""
+    """An open transaction hides everything after it from read_committed readers."""
     plain, transactional = clients.producer(), clients.producer("x")
     send(plain, clients, b"0")
     transactional.init_transactions(10)
@@ -142,7 +142,7 @@ def an_open_transaction(clients: Clients) -> list[Any]:
 
 
 def an_aborted_transaction(clients: Clients) -> list[Any]:
-    """Nobody who reads committed sees it; its marker takes an offset."""
+    """read_committed readers never see it; its marker occupies an offset."""
     transactional = clients.producer("x")
     transactional.init_transactions(10)
     transactional.begin_transaction()
@@ -158,7 +158,7 @@ def an_aborted_transaction(clients: Clients) -> list[Any]:
 
 
 def a_fenced_producer(clients: Clients) -> list[Any]:
-    """Its open transaction is aborted by its successor, and it commits nothing more."""
+    """Its successor aborts the open transaction, and the fenced producer can no longer commit."""
     first, second = clients.producer("x"), clients.producer("x")
     first.init_transactions(10)
     first.begin_transaction()
@@ -173,7 +173,7 @@ def a_fenced_producer(clients: Clients) -> list[Any]:
 
 
 def a_transaction_over_partitions(clients: Clients) -> list[Any]:
-    """All of it or nothing; a marker in each partition that it wrote to."""
+    """All or nothing, with a marker in each partition that was written to."""
     transactional = clients.producer("x")
     transactional.init_transactions(10)
     transactional.begin_transaction()
@@ -186,7 +186,9 @@ def a_transaction_over_partitions(clients: Clients) -> list[Any]:
 
 
 def the_relays_cursor(clients: Clients) -> list[Any]:
-    """The last committed value before the own mark, wherever one begins to read; what comes after the mark is not read."""
+    """The last committed value before the relay's own mark, from any start offset. Nothing after
+    the mark is read.
+    """
     transactional = clients.producer("x")
     transactional.init_transactions(10)
     for key, value in (
@@ -214,7 +216,7 @@ def the_relays_cursor(clients: Clients) -> list[Any]:
 
 
 def where_keys_land(clients: Clients) -> list[Any]:
-    """The same partition for the same key."""
+    """Equal keys land on equal partitions."""
     plain = clients.producer()
     for n in range(20):
         plain.produce(clients.topic, key=f"key-{n}".encode(), value=str(n).encode())
@@ -224,7 +226,7 @@ def where_keys_land(clients: Clients) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def installation(servers: Servers) -> Iterator[Installation]:
-    """One for all of these tests: each has a topic of its own."""
+    """Shared by all of these tests; each uses its own topic."""
     made = servers.installation()
     yield made
     made.close()

@@ -1,4 +1,6 @@
-"""Callbacks on a real Kafka and Postgres, with real runners: each kind, what failures mean, and once more."""
+"""Callbacks on a real Kafka and Postgres with real runners: each kind, the meaning of failures, and
+replays.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,7 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def modules(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Settings of a runner that finds the users' functions."""
+    """A runner's settings with which it finds the callback functions."""
     folder = tmp_path_factory.mktemp("modules")
     (folder / "their_functions.py").write_text(FUNCTIONS)
     return SETTINGS | {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
@@ -62,7 +64,7 @@ def modules(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def shared(servers: Servers, modules: dict[str, str]) -> Iterator[Installation]:
-    """An installation with one runner, for the tests that leave it alive."""
+    """An installation with one runner, for tests that leave it running."""
     made = servers.installation()
     made.start("callback-runner", **modules)
     yield made
@@ -71,19 +73,19 @@ def shared(servers: Servers, modules: dict[str, str]) -> Iterator[Installation]:
 
 @pytest.fixture(scope="module")
 def receiver() -> Iterator[Receiver]:
-    """Where webhooks go."""
+    """The server that webhooks are sent to."""
     with receiving() as made:
         yield made
 
 
 class Callbacks:
-    """Callbacks as a watcher makes them."""
+    """Creates callbacks as a watcher would, and reads their results."""
 
     def __init__(self, installation: Installation) -> None:
         self.installation = installation
 
     def add(self, kind: str, name: str, *, pipeline: str = "p", **more: Any) -> int:
-        """A missed deadline with a callback; the deadline's id."""
+        """Add a missed deadline with a callback. Returns the deadline's id."""
         with self.installation.session() as conn:
             row = conn.execute(
                 "INSERT INTO deadline (shard, alert, pipeline, backfill_id, reference, due_at, state, decided_at,"
@@ -118,14 +120,14 @@ class Callbacks:
         return row
 
     def ended(self, id: int, state: str) -> dict[str, Any]:
-        """The row once the callback ended, which must be in ``state``."""
+        """Wait until the callback has ended, assert its state, and return the row."""
         until(lambda: self.row(id)["finished_at"] is not None, f"callback {id} ends", lambda: str(self.row(id)))
         row = self.row(id)
         assert row["state"] == state, row
         return row
 
     def events(self, id: int) -> list[Event]:
-        """What was told of the callback, once the relay has published it all."""
+        """The callback's events, once the relay has published everything."""
         until(lambda: not self.installation.value("SELECT count(*) FROM callback_runner_outbox"), "the outbox is empty")
         return [e for e in self.installation.events(Topic.CALLBACK_EVENTS) if e.key == str(id)]
 
@@ -142,7 +144,7 @@ def callbacks(shared: Installation) -> Callbacks:
 
 @pytest.fixture
 def here(shared: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands find the installation."""
+    """Point the CLI at the installation."""
     for variable, value in shared.environment().items():
         monkeypatch.setenv(variable, value)
 
@@ -308,7 +310,7 @@ def test_calls_that_hang_delay_only_their_own_pipeline(callbacks: Callbacks, tmp
 
 
 def read(installation: Installation, topic: str, isolation: str) -> list[tuple[bytes, Any, dict[str, str]]]:
-    """All messages of a topic of one partition."""
+    """All messages of a topic with one partition."""
     consumer: Consumer = reader(installation.settings, "test-topic", **{"isolation.level": isolation})
     consumer.assign([TopicPartition(topic, 0, 0)])
     found = []
@@ -322,7 +324,7 @@ def read(installation: Installation, topic: str, isolation: str) -> list[tuple[b
 
 
 def create_topic(installation: Installation, name: str) -> str:
-    """A topic of a user's."""
+    """Create a user's topic."""
     client = admin(installation.settings, "test")
     (made,) = client.create_topics([NewTopic(name, 1, 1)]).values()
     made.result(20)
@@ -352,7 +354,7 @@ def test_topics_that_cannot_be_written(callbacks: Callbacks) -> None:
     missing = f"nobodys-{settings.topic_prefix}topic"
     nowhere = callbacks.add("topic", missing)
     own = callbacks.add("topic", f"{settings.topic_prefix}{Topic.BACKFILL_REQUESTS}")
-    assert "topic of Retrofill's own" in callbacks.ended(own, "failed")["last_error"]
+    assert "one of Retrofill's own topics" in callbacks.ended(own, "failed")["last_error"]
     assert callbacks.row(own)["attempts"] == 1
     row = callbacks.ended(nowhere, "failed")
     assert row["last_error"] == f"Kafka has no topic {missing}: create it, callbacks never do"
@@ -361,7 +363,7 @@ def test_topics_that_cannot_be_written(callbacks: Callbacks) -> None:
     assert callbacks.installation.events(Topic.BACKFILL_REQUESTS) == []
 
 
-# once more
+# replays
 
 
 def test_a_failure_is_a_dead_letter_whose_replay_calls_again(
@@ -416,7 +418,7 @@ def test_a_wish_under_another_key_is_a_dead_letter(callbacks: Callbacks) -> None
     letter = callbacks.installation.wait_event(
         Topic.DEAD_LETTERS, lambda e: e.key == "elsewhere", "the dead letter of the wish"
     )
-    assert "not the deadline's id" in letter.headers["retrofill_reason"]
+    assert "differs from the deadline's id" in letter.headers["retrofill_reason"]
 
 
 def test_commands(callbacks: Callbacks, receiver: Receiver, here: None, cli: Any) -> None:
@@ -446,7 +448,7 @@ def test_commands(callbacks: Callbacks, receiver: Receiver, here: None, cli: Any
     assert cli("callbacks", "replay", "--failed", "--pipeline", "nobodys").out == "no callback has failed\n"
 
 
-# runners that stop and die
+# runners that are frozen or killed
 
 
 def test_a_runner_that_dies_in_the_middle(
@@ -459,7 +461,8 @@ def test_a_runner_that_dies_in_the_middle(
     again = callbacks.add("webhook", receiver.answer("/died", Answer(hold=hold), Answer(200)), pipeline="q")
     runner = installation.start("callback-runner", **modules, RETROFILL_CRASH_POINT="callback:called")
     until(lambda: receiver.got("/once") and receiver.got("/died"), "both are called")
-    # The end of a third call kills the runner: the message is there, and nothing is recorded.
+    # The runner is killed at the end of the third call: the message was published, but no result
+    # recorded.
     sent = callbacks.add("topic", topic, pipeline="r")
     runner.process.wait(30)
     assert {callbacks.row(id)["state"] for id in (once, again, sent)} == {"running"}

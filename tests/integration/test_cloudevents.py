@@ -1,4 +1,6 @@
-"""What is published is CloudEvents, by the CloudEvents project's own package, and fits the contract; so is what it makes."""
+"""Published messages are valid CloudEvents, checked with the CloudEvents SDK, and fit the contract.
+Messages made by that SDK are accepted.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from retrofill.contract.backfills import BackfillRequested
 from retrofill.contract.topics import Topic
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-# What the services of this module publish on.
+# The topics that the services of this module publish on.
 FILLED = {
     Topic.PIPELINE_EVENTS,
     Topic.BACKFILL_EVENTS,
@@ -39,7 +41,7 @@ FILLED = {
 
 @pytest.fixture(scope="module")
 def worked(servers: Servers) -> Iterator[Installation]:
-    """An installation in which backfills ran, deadlines were missed, and one message was poison."""
+    """An installation in which backfills ran, deadlines were missed and one message was poison."""
     made = servers.installation()
     try:
         made.start("backfill-planner", wait=False)
@@ -64,7 +66,7 @@ def worked(servers: Servers) -> Iterator[Installation]:
 
 
 def records(made: Installation, topic: Topic) -> list[Published]:
-    """All committed records of a topic, as the Kafka client gives them to anybody."""
+    """All committed records of a topic, as the plain Kafka client returns them."""
     consumer = reader(made.settings, f"test-{uuid.uuid4().hex[:6]}", **{"isolation.level": "read_committed"})
     try:
         name, partitions = f"{made.settings.topic_prefix}{topic}", made.settings.partitions
@@ -85,7 +87,7 @@ def records(made: Installation, topic: Topic) -> list[Published]:
 
 
 def event_of(record: Published) -> BaseCloudEvent:
-    """A record as the package reads it."""
+    """A record as the SDK parses it."""
     headers = {name: value for name, value in record.headers() or () if isinstance(value, bytes)}
     return kafka.from_binary_event(kafka.KafkaMessage(headers, record.key(), record.value() or b""))
 
@@ -105,7 +107,7 @@ def test_the_answer_to_a_request_is_an_event_with_all_attributes(worked: Install
     time = event.get_time()
     assert time is not None and time.utcoffset() is not None
     assert time == datetime.fromisoformat((headers["ce_time"] or b"").decode())
-    # The key says what an event is about; there is no second attribute for it.
+    # The key identifies the subject; there is no second attribute for it.
     assert event.get_extension("partitionkey") == "b-1"
     assert (event.get_subject(), event.get_dataschema()) == (None, None)
     data = event.get_data()
@@ -178,6 +180,6 @@ def test_topics_are_configured_as_the_document_says(worked: Installation) -> Non
         assert {name: described[name].value for name in said} == {
             name: ",".join(value) if isinstance(value, list) else str(value) for name, value in said.items()
         }
-        # What the document does not say of a topic is as brokers have it.
+        # Topic settings that the document omits have the broker's defaults.
         assert ("cleanup.policy" in said) == (described["cleanup.policy"].value != "delete")
         assert ("retention.ms" in said) == (described["retention.ms"].value == "-1")

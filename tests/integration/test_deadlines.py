@@ -1,4 +1,6 @@
-"""Deadlines on a real Kafka and Postgres: what each reference means, and what is told when a moment passes."""
+"""Deadlines on a real Kafka and Postgres: the moment of each reference, and the events when it
+passes.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ NEVER = "3600"
 
 @pytest.fixture
 def stack(installation: Installation) -> Installation:
-    """Planner and watcher, and a run-starter whose drivers go on until the test reports for them."""
+    """A planner, a watcher, and a run-starter whose drivers run until the test reports for them."""
     installation.start("backfill-planner", wait=False)
     installation.start("instant-starter", wait=False, INSTANT_SECONDS=NEVER, RETROFILL_DRIVER_SLOTS="8")
     installation.start("deadline-watcher")
@@ -27,7 +29,7 @@ def stack(installation: Installation) -> Installation:
 
 
 def run_of(stack: Installation, id: str, day: str) -> dict[str, Any]:
-    """The run of a day, once it runs."""
+    """Wait until the day's run is running. Returns it."""
     found: list[dict[str, Any]] = []
 
     def runs() -> bool:
@@ -41,7 +43,7 @@ def run_of(stack: Installation, id: str, day: str) -> dict[str, Any]:
 
 
 def report(stack: Installation, run: dict[str, Any], state: str, task: str | None = None) -> None:
-    """Say what a driver would."""
+    """Publish a report as a driver would."""
     fields = {"backfill_id": run["backfill_id"], "run_id": run["id"], "attempt": run["attempt"], "state": state}
     error = ErrorInfo(type="ValueError", message="bad") if state == "failed" else None
     message = RunReported(**fields, error=error) if task is None else TaskReported(**fields, task=task, error=error)
@@ -49,12 +51,12 @@ def report(stack: Installation, run: dict[str, Any], state: str, task: str | Non
 
 
 def fields(stack: Installation, *types: str) -> list[Event]:
-    """Events about deadlines."""
+    """The events about deadlines."""
     return [e for e in stack.events(Topic.DEADLINE_MISSED) if e.body["type"] in (types or ("DeadlineMissed",))]
 
 
 def states(stack: Installation) -> dict[str, list[str]]:
-    """States of the deadlines, by alert."""
+    """The deadlines' states, by alert."""
     found: dict[str, list[str]] = {}
     for row in stack.query("SELECT alert, state FROM deadline ORDER BY alert, id"):
         found.setdefault(row["alert"], []).append(row["state"])
@@ -62,7 +64,7 @@ def states(stack: Installation) -> dict[str, list[str]]:
 
 
 def moment(text: str) -> datetime:
-    """A moment of an event."""
+    """A timestamp of an event."""
     return datetime.fromisoformat(text)
 
 
@@ -104,7 +106,7 @@ def test_each_reference_is_the_moment_that_it_names(stack: Installation) -> None
     void = {name: row["reason"] for name, row in rows.items() if row["state"] == "void"}
     assert void == {
         "logical": "already past when it was armed",
-        "average": "0 successful runs are known, fewer than the 2 that the average needs",
+        "average": "the average needs 2 successful runs, but there are 0",
     }
     assert {row["state"] for name, row in rows.items() if name not in void} == {"armed"}
     assert {name for name, row in rows.items() if row["run_id"] is None} == {"all", "finish_by"}
@@ -161,7 +163,7 @@ def test_a_miss_is_told_completely_and_its_recovery_with_how_late_it_was(stack: 
     report(stack, other, "failed")
     until(lambda: "void" in stack.runs_by_state(id) or stack.runs_by_state(id).get("failed") == 1, "the other failed")
     until(lambda: states(stack)["far"].count("met") == 1, "the far one of the good run is met")
-    # It fires on failure, but not before its moment.
+    # It fires on failure, but not before it is due.
     assert stack.value("SELECT state FROM deadline WHERE run_id = %s AND alert = 'far'", other["id"]) == "armed"
     recovered = fields(stack, "DeadlineRecovered")
     assert sorted((e.body["alert"], e.body["run_id"]) for e in recovered) == [
@@ -292,7 +294,7 @@ def test_a_digest_is_one_event_and_one_callback_for_all_that_were_missed_in_its_
     installation.start("instant-starter", RETROFILL_DRIVER_SLOTS="8")
     assert installation.wait_state(id, "succeeded", "failed") == "succeeded"
     until(lambda: len(fields(installation, "DeadlineRecovered")) == 30, "all recover")
-    # After the digest and in its order: under its key.
+    # After the digest and in its order, because it has the same key.
     assert {e.key for e in fields(installation, "DeadlineRecovered")} == {event.key}
     assert not fields(installation)
 
@@ -326,7 +328,7 @@ def test_one_that_cannot_be_decided_stops_no_other_of_its_shard(installation: In
     id = installation.request("p", "2020-01-01", "2020-01-20")
     installation.outcome(id)
     with installation.session() as owner:
-        # As no version of ours writes it: one of each shard.
+        # A reference that no release writes, in one deadline of each shard.
         owner.execute(
             "UPDATE deadline SET reference = 'NONSENSE' WHERE id IN (SELECT min(id) FROM deadline GROUP BY shard)"
         )
@@ -453,7 +455,7 @@ def test_what_a_former_owner_meant_to_come_back_to_is_decided_by_the_next(instal
     everything = {"far": ["met"], "whole": ["met"], "failed": ["met"]}
     until(lambda: states(installation) == everything, "all are met")
     watcher.stop()
-    # All has been read, and nothing tells the next owner of these but the rows.
+    # All messages are consumed, so the next owner learns of these deadlines from the rows only.
     installation.query("UPDATE deadline SET state = 'armed', decided_at = NULL RETURNING 1")
     installation.start("deadline-watcher")
     until(lambda: states(installation) == everything, "all are met")

@@ -1,6 +1,6 @@
-"""What a server acknowledged is on its disk: while a flush is held back, no acknowledgment comes.
+"""Acknowledged writes are on disk: while a flush is delayed, no acknowledgment is sent.
 
-strace holds the flush: the server's own fsync or fdatasync returns late.
+strace delays the return of the server's fsync and fdatasync calls.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def own() -> Iterator[OwnServers]:
 
 @contextmanager
 def flushes_held(pid: int, log: Path) -> Iterator[Callable[[], int]]:
-    """Every flush of the process and its threads returns ``HELD_SECONDS`` late; yields a counter of flushes so far."""
+    """Delay each flush of the process and its threads by ``HELD_SECONDS``. Yields a counter of the
+    flushes so far.
+    """
     command = [
         "strace", "-f", "-y", "-o", str(log), "-p", str(pid), "-e", "trace=fsync,fdatasync",
         "-e", f"inject=fsync,fdatasync:delay_exit={int(HELD_SECONDS * 1_000_000)}",
@@ -70,7 +72,7 @@ def is_acknowledged_only_after_the_flush(act: Callable[[], None], flushes: Calla
 
 
 def test_postgres_acknowledges_a_commit_after_its_flush(own: OwnServers, tmp_path: Path) -> None:
-    # As a service connects: neither its role nor its database may have turned waiting for the disk off.
+    # Connect as a service does: neither its role nor its database may disable synchronous commits.
     with psycopg.connect(own.settings.dsn_of("backfill-planner"), autocommit=True) as conn:
         table = "retrofill.backfill_planner_shard"
         with flushes_held(conn.info.backend_pid, tmp_path / "strace") as flushes:
@@ -88,6 +90,6 @@ def test_kafka_acknowledges_a_message_after_its_flush(own: OwnServers, tmp_path:
         sender.produce(topic, key=b"k", value=b"{}")
         assert sender.flush(60) == 0
 
-    publish()  # connected, and the log's segment is there
+    publish()  # connects, and creates the log segment
     with flushes_held(own.pid(KAFKA), tmp_path / "strace") as flushes:
         is_acknowledged_only_after_the_flush(publish, flushes)

@@ -1,4 +1,6 @@
-"""The Helm chart, rendered by the real helm: what Kubernetes would be told, against the schemas and the code's tables."""
+"""The Helm chart rendered by the real helm, checked against the Kubernetes schemas and the code's
+own tables.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,12 @@ from retrofill.admin.topics import wanted_topics
 from retrofill.contract.topics import DRIVER, OPERATOR, SERVICES
 from retrofill.settings import Settings
 
-# helm is built where there is none, which takes minutes: a part of the long tier.
+# Where helm is missing it is built, which takes minutes, so these tests are in the long tier.
 pytestmark = pytest.mark.long
 ROOT = Path(__file__).parents[2]
 MAKE = runpy.run_path(str(ROOT / "deploy" / "helm" / "make.py"))
-# The oldest and the newest that the chart is for; volumes of images, which one case has, came later than the oldest.
+# The oldest and newest Kubernetes versions that the chart supports. Image volumes, which one case
+# uses, are newer than the oldest.
 VERSIONS = ("1.27", "1.37")
 LEAST: dict[str, Any] = {
     "kafka": {"bootstrapServers": "kafka-0:9093,kafka-1:9093,kafka-2:9094"},
@@ -83,7 +86,7 @@ ALL: dict[str, Any] = {
 }
 HOOK: dict[str, Any] = {**LEAST, **CODE_IMAGE, "init": {"hook": True, "kafka": {"saslMechanism": "PLAIN"}}}
 CASES = {"least": LEAST, "off": OFF, "all": ALL, "hook": HOOK}
-# Whose kinds are in no schema of Kubernetes itself.
+# API groups of operators, whose kinds are not in Kubernetes' own schemas.
 FOREIGN = {"keda.sh", "kafka.strimzi.io", "monitoring.coreos.com"}
 FULL = helm.RELEASE + "-retrofill"
 OWN = {service: f"retrofill.{service}" for service in (*SERVICES, DRIVER, OPERATOR, "init")}
@@ -95,7 +98,7 @@ def rendered(case: str) -> list[Manifest]:
 
 
 def settings_of(case: str, **more: Any) -> Settings:
-    """The settings that the values of a case are about."""
+    """The settings that a case's values should produce."""
     values = CASES[case]
     return Settings(
         topic_prefix=values.get("topicPrefix", "retrofill."),
@@ -159,7 +162,7 @@ def test_names_are_unique(case: str) -> None:
     assert len(names) == len(set(names))
 
 
-# what runs
+# workloads
 
 
 @every_case
@@ -239,11 +242,13 @@ def test_every_setting_exists(case: str) -> None:
 
 @every_case
 def test_services_of_the_namespace_set_no_setting(case: str) -> None:
-    """A Service named retrofill-postgres would have Kubernetes set RETROFILL_POSTGRES_PORT to an address."""
+    """With service links, a Service named retrofill-postgres would set RETROFILL_POSTGRES_PORT to
+    an address.
+    """
     assert all(pod.spec["enableServiceLinks"] is False for pod in every_pod(case))
 
 
-# Who is given which secrets: the Secret and its key.
+# The Secrets that each component may read: name and key.
 KNOWS: dict[str, set[tuple[str, str]]] = {
     "backfill-planner": {("retrofill-postgres", "backfill-planner"), (OWN["backfill-planner"], "password")},
     "run-starter": {
@@ -271,7 +276,7 @@ def test_a_pod_is_given_its_own_secrets_only(case: str) -> None:
             expected = {(secret, key) for secret, key in expected if key != "password"}
         if case == "all":
             expected |= {("cluster-ca", "ca.crt")}
-            # Strimzi makes the users.
+            # Strimzi creates the users.
             expected -= {("retrofill-init", "kafka-passwords")}
         if case == "all" and pod.component == "callback-runner":
             expected |= {("hooks", "all")}
@@ -287,15 +292,15 @@ def test_no_manifest_has_a_secret_in_it(case: str) -> None:
     for pod in every_pod(case):
         for one in pod.containers[0]["env"]:
             if one["name"] in secret:
-                # Put together by the kubelet from a variable that comes from a Secret.
+                # The kubelet builds this value from a variable that comes from a Secret.
                 assert one["value"] == '{"driver": "$(DRIVER_KAFKA_PASSWORD)"}'
-    # An address of Postgres has a password in it.
+    # A Postgres URL would contain a password.
     assert not [text for each in rendered(case) for text in strings(each) if "://" in text and "@" in text]
 
 
 @every_case
 def test_what_a_pod_is_told_are_settings_as_they_are_meant(case: str, tmp_path: Path, monkeypatch: Any) -> None:
-    """Read by the services' own settings from what a kubelet would set."""
+    """The services' own ``Settings`` parse the environment that a kubelet would set."""
     for pod in every_pod(case):
         secrets = {place: f"value-of-{place[0]}-{place[1]}" for place in pod.secrets}
         dsns = {name: f"dsn-of-{name}" for name in SERVICES}
@@ -335,7 +340,7 @@ def test_what_a_pod_is_told_are_settings_as_they_are_meant(case: str, tmp_path: 
             assert settings.kafka_sasl_mechanism == ("PLAIN" if case == "hook" else "SCRAM-SHA-512")
 
 
-# who selects whom
+# selectors
 
 
 @every_case
@@ -358,7 +363,8 @@ def test_selectors_match_just_the_pods_that_are_meant(case: str) -> None:
     assert {f"{FULL}-{name}" for name in SERVICES} <= set(of_kind(rendered(case), "Deployment"))
 
 
-# What may be called beside names (53) and Postgres: Kafka's ports, Spark, webhooks, what a case adds.
+# Allowed egress ports besides DNS (53) and Postgres: Kafka, Spark, webhooks, and those that a case
+# adds.
 MAY_CALL = {
     "least": {"run-starter": {15002}, "callback-runner": {443}, "": {9093, 9094}},
     "hook": {"run-starter": {15002}, "callback-runner": {443}, "": {9093, 9094}},
@@ -405,10 +411,10 @@ def test_only_who_makes_pods_may_talk_to_kubernetes(case: str) -> None:
         ]
 
 
-# what other operators are told
+# custom resources
 
 
-# Of kinds whose schemas no package has: the version, and what may be in their spec.
+# Kinds whose schemas no package provides: the API version and the allowed fields of ``spec``.
 KINDS = {
     "KafkaTopic": ("kafka.strimzi.io/v1", {"partitions", "replicas", "config"}),
     "KafkaUser": ("kafka.strimzi.io/v1", {"authentication", "authorization", "quotas"}),
@@ -462,7 +468,7 @@ def test_each_service_scales_by_the_lag_of_what_it_reads_up_to_the_partitions() 
             assert (trigger["metadata"]["sasl"], trigger["metadata"]["tls"]) == ("scram_sha512", "enable")
             assert all(isinstance(value, str) for value in trigger["metadata"].values())
             assert trigger["authenticationRef"] == {"name": name}
-        # As the service itself: with secrets that its pods have, too.
+        # KEDA logs in as the service itself, with Secrets that the service's pods also have.
         given = logins[name]["spec"]["secretTargetRef"]
         assert {each["parameter"] for each in given} == {"password", "ca"}
         assert {(each["name"], each["key"]) for each in given} <= pods(rendered("all"))[service.name].secrets
@@ -489,7 +495,7 @@ def test_uninstalling_keeps_the_topics() -> None:
 
 
 def rights_of(user: Manifest) -> set[tuple[str, str, str, str]]:
-    """Kind, name, pattern and operation of each."""
+    """Each rule's resource type, name, pattern type and operation."""
     assert user["spec"]["authorization"]["type"] == "simple"
     return {
         (rule["resource"]["type"], rule["resource"]["name"], rule["resource"]["patternType"], operation)
@@ -542,17 +548,17 @@ def test_prometheus_finds_every_service() -> None:
     assert endpoint["path"] == "/metrics"
 
 
-# changes
+# upgrades
 
 
 def job(values: dict[str, Any]) -> tuple[str, str]:
-    """Its name, and the pod that it is for."""
+    """The Job's name and spec."""
     ((name, found),) = of_kind(helm.render(values), "Job").items()
     return name, json.dumps(found["spec"], sort_keys=True)
 
 
 def test_a_job_that_is_there_is_never_told_to_be_another() -> None:
-    """Kubernetes refuses that: what has to be done anew is done by another Job."""
+    """Kubernetes rejects changes to a Job's pod template, so a changed Job needs a new name."""
     strimzi = {"strimzi": {"enabled": True, "cluster": "main"}}
     changes: list[dict[str, Any]] = [
         {"cli": {"enabled": True}},
@@ -584,7 +590,7 @@ def test_a_new_setting_starts_the_pods_anew() -> None:
     assert all(old != new for old, new in zip(before, after, strict=True))
 
 
-# what is wrong is said in one line that names it
+# each mistake is refused with one line that names it
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no Kafka": ({"spark": {"remote": "sc://s:1"}}, "kafka.bootstrapServers is needed"),
     "no Spark": ({"kafka": LEAST["kafka"]}, "spark.remote is needed"),

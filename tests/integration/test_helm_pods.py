@@ -1,4 +1,6 @@
-"""What the chart's pods are told, as processes on real servers: a Kafka with TLS, users and rights, and a Postgres with roles."""
+"""The chart's pods, run as processes with exactly the environment that they would get, against real
+servers: Kafka with TLS, users and ACLs, and Postgres with roles.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ from retrofill.settings import Settings
 from retrofill.stack import kafka_auth
 from retrofill.stack.layout import Identity, Layout
 
-# helm is built where there is none, which takes minutes: a part of the long tier.
+# Where helm is missing it is built, which takes minutes, so these tests are in the long tier.
 pytestmark = pytest.mark.long
 
 COMMAND = ("-c", "from retrofill.cli.main import run; run()")
@@ -37,7 +39,7 @@ COMMAND = ("-c", "from retrofill.cli.main import run; run()")
 
 @dataclass(frozen=True)
 class Cluster:
-    """A rendered release, and what its Secrets hold."""
+    """A rendered release and the contents of its Secrets."""
 
     manifests: list[Manifest]
     secrets: dict[tuple[str, str], str]
@@ -48,12 +50,14 @@ class Cluster:
         return pods(self.manifests)[component]
 
     def start(self, component: str, *command: str) -> subprocess.Popen[bytes]:
-        """Start the container of a component as the kubelet would, but for the container."""
+        """Start a component's container command as a process, with the environment that a kubelet
+        would set.
+        """
         root = self.folder / component
         fields = environment(self.pod(component), self.manifests, self.secrets, root)
         home = root / "var/lib/retrofill"
         home.mkdir(parents=True, exist_ok=True)
-        # As the image has it; and not everything on one machine can listen on one port.
+        # The image sets the home. The port differs because all containers share one machine.
         fields |= {"RETROFILL_HOME": str(home), "RETROFILL_HTTP_PORT": "0"}
         inherited = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "HOME") if name in os.environ}
         with (root / "out").open("wb") as out, (root / "err").open("wb") as err:
@@ -62,18 +66,18 @@ class Cluster:
             )
 
     def said(self, component: str) -> str:
-        """What its container wrote on standard error."""
+        """The stderr of its container."""
         return (self.folder / component / "err").read_text()
 
     def run(self, component: str, *arguments: str) -> tuple[int, str, str]:
-        """Run the command line in a component's container: status, output and errors."""
+        """Run a CLI command in a component's container. Returns status, stdout and stderr."""
         status = self.start(component, *COMMAND, *arguments).wait(120)
         return status, (self.folder / component / "out").read_text(), self.said(component)
 
 
 @dataclass(frozen=True)
 class Outside:
-    """What the chart finds: a Kafka with TLS, and a Postgres."""
+    """The chart's external dependencies: a Kafka with TLS, and a Postgres."""
 
     clients: Settings
     identity: Identity
@@ -82,7 +86,7 @@ class Outside:
     folder: Path
 
     def release(self, **more: Any) -> Cluster:
-        """A release in a database and under a prefix of its own, with ``more`` values."""
+        """Render a release with its own database and topic prefix. ``more`` overrides values."""
         name = f"h{uuid.uuid4().hex[:10]}"
         values: dict[str, Any] = {
             "topicPrefix": f"{name}.",
@@ -110,7 +114,7 @@ def outside(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def _secrets(database: str, clients: Settings, postgres: Settings, identity: Identity) -> dict[tuple[str, str], str]:
-    """As the chart's README has an administrator make them."""
+    """The Secrets that an administrator creates by following the chart's README."""
     dsns = {
         who: make_conninfo(dsn.get_secret_value(), dbname=database)
         for who, dsn in postgres.postgres_service_dsns.items()
@@ -129,7 +133,7 @@ def _secrets(database: str, clients: Settings, postgres: Settings, identity: Ide
 def test_init_then_services_that_answer_their_probes_then_commands(outside: Outside) -> None:
     administrator = {"username": kafka_auth.ADMIN, "saslMechanism": "PLAIN"}
     cluster = outside.release(init={"kafka": administrator}, cli={"enabled": True})
-    for _ in range(2):  # a Job may be started again
+    for _ in range(2):  # a Job may be restarted
         status, out, err = cluster.run("init", *cluster.pod("init").containers[0]["args"])
         assert status == 0, err
         assert "have their rights" in out
@@ -146,7 +150,7 @@ def test_init_then_services_that_answer_their_probes_then_commands(outside: Outs
                 )
                 assert answer.status_code == 200, answer.text
         assert cluster.run("cli", "backfill", "list", "--json")[:2] == (0, "[]\n")
-        # Its answer comes from the planner.
+        # The reply comes from the planner.
         status, _, err = cluster.run("cli", "backfill", "pause", "nothing")
         assert (status, err.count("\n")) == (1, 1)
         assert "there is no backfill with this id" in err
@@ -165,7 +169,7 @@ def test_init_has_enough_with_the_rights_that_strimzi_gives_it(outside: Outside)
     cluster.secrets[name, "password"] = "anything"
     status, _, err = cluster.run("init", "init")
     assert (status, err.count("\n")) == (1, 1)
-    assert f"the login of {name} is refused" in err
+    assert f"the login of {name} was refused" in err
     make_user(kafka_auth.as_admin(outside.clients, outside.identity.passwords), user, "anything")
     for _ in range(2):
         status, out, err = cluster.run("init", "init")
@@ -174,7 +178,7 @@ def test_init_has_enough_with_the_rights_that_strimzi_gives_it(outside: Outside)
 
 
 def make_user(settings: Settings, user: Manifest, password: str) -> None:
-    """As Strimzi's user operator does."""
+    """Create a user as Strimzi's user operator does."""
     name = user["metadata"]["name"]
     client = admin(settings, "test")
     credential = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)

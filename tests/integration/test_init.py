@@ -1,4 +1,4 @@
-"""``retrofill init``: as often as one likes, and not against what was fixed the first time."""
+"""``retrofill init`` is idempotent and refuses to contradict what the first run fixed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_init_may_be_repeated(installation: Installation) -> None:
 def test_init_refuses_what_differs_from_the_first_one(installation: Installation) -> None:
     done = init(installation.environment() | {"RETROFILL_PARTITIONS": "7"})
     assert done.returncode == 1
-    assert done.stderr.startswith("retrofill: this database was initialised with ")
+    assert done.stderr.startswith("retrofill: this database was initialized with ")
     assert done.stderr.count("\n") == 1
 
 

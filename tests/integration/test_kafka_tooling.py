@@ -1,4 +1,4 @@
-"""Every command of docs/kafka-tooling.md, in the order of the page, on an installation of its own."""
+"""Every command in docs/kafka-tooling.md, in the page's order, on its own installation."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ pytestmark = pytest.mark.skipif(not (shutil.which("kcat") and shutil.which("jq")
 
 @dataclass(frozen=True)
 class Shell:
-    """Runs commands of the page as they stand, but for the prefix of the topics."""
+    """Runs the page's commands unchanged except for the topic prefix."""
 
     made: Installation
     tools: Path
 
     def run(self, command: str) -> str:
-        """What it prints."""
+        """Run the command, which must succeed. Returns its stdout."""
         prefix = self.made.settings.topic_prefix
         command = re.sub(r"(-t |--topic |--group )retrofill\.", rf"\g<1>{prefix}", command)
         path = f"{self.tools}:/usr/local/bin:/usr/bin:/bin"
@@ -39,7 +39,7 @@ class Shell:
 
 
 def one(pattern: str) -> str:
-    """The one command of the page that matches."""
+    """The page's only command that matches."""
     (found,) = [command for command in COMMANDS if re.search(pattern, command, re.DOTALL)]
     return found
 

@@ -1,4 +1,6 @@
-"""Plans of very many runs: each statement has a bounded part of them, and each deadline is what one alone would be."""
+"""Very large plans: each statement writes a bounded number of rows, and each deadline equals one
+that is armed alone.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ ALERTS = [
 
 @pytest.fixture
 def engine(installation: Installation) -> Iterator[Engine]:
-    """As the planner has it."""
+    """An engine with the planner's role."""
     made = make_engine(installation.settings.dsn_of(PLANNER.name), "planner")
     yield made
     made.dispose()
@@ -55,7 +57,7 @@ def engine(installation: Installation) -> Iterator[Engine]:
 def planned(
     installation: Installation, engine: Engine, alerts: list[dict[str, Any]], *, backwards: bool
 ) -> tuple[Transaction, Recorded]:
-    """Plan one backfill; its transaction, and what that sent."""
+    """Plan one backfill. Returns its transaction and the statements sent."""
     name = f"p-{backwards}"
     with shard_transaction(engine, PLANNER, 0, 0, 900_000) as tx:
         pipelines.put(tx.conn, daily(name, schedule="*/10 * * * *", deadlines=alerts))
@@ -101,12 +103,12 @@ def test_deadlines_of_a_large_plan(installation: Installation, engine: Engine, b
             if row["state"] == DeadlineState.ARMED and row["due_at"] <= near:
                 of_shard[row["shard"]] = min(row["due_at"], of_shard.get(row["shard"], near))
         mine = {row["shard"]: row["due_at"] for row in rows if row["id"] in hinted}
-        # One hint a shard: of the earliest.
+        # One hint per shard, for its earliest deadline.
         assert mine == of_shard
         assert sum(row["id"] in hinted for row in rows) == len(of_shard)
 
 
-# What a slow machine does: each statement that writes many runs takes longer than a transaction may.
+# Simulates a slow machine: a statement that inserts many runs exceeds the transaction timeout.
 _SLOW = """
 CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -125,7 +127,7 @@ def test_a_plan_that_does_not_end_in_time_is_refused_and_keeps_nobody_waiting(in
     dsns[PLANNER.name] = make_conninfo(dsns[PLANNER.name], options="-c transaction_timeout=3s")
     installation.start("backfill-planner", RETROFILL_POSTGRES_SERVICE_DSNS=json.dumps(dsns))
     installation.apply(daily(schedule="* * * * *"))
-    # Of the same shard, one after the other.
+    # All in one shard, so they are handled in order.
     ids = (id for n in range(1000) if partition_of(id := f"b-{n}", PARTITIONS) == 1)
     large = installation.request("p", "2020-01-01", "2020-01-10", id=next(ids))
     small = installation.request("p", "2021-01-01T00:00Z", "2021-01-01T00:09Z", id=next(ids))

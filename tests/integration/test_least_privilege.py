@@ -1,4 +1,6 @@
-"""A Kafka that asks for passwords and checks rights: all works with them, and what is not one's own is refused."""
+"""A Kafka with authentication and ACLs: everything works with each login's own rights, and
+everything else is refused.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ WHO = (*SERVICES, DRIVER, OPERATOR, REQUESTER)
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[Servers]:
-    """Servers of their own: Kafka with an authorizer."""
+    """Separate servers whose Kafka has an authorizer."""
     with tempfile.TemporaryDirectory(prefix="retrofill-tests-") as home:
         servers = Servers(Path(home), auth=True)
         try:
@@ -40,7 +42,7 @@ def guarded() -> Iterator[Servers]:
 
 @pytest.fixture(scope="module")
 def house(guarded: Servers) -> Iterator[Installation]:
-    """An installation with users and rights, whose topics are full of nonsense before long."""
+    """An installation with users and ACLs. Its topics fill up with invalid messages."""
     made = guarded.installation()
     yield made
     made.close()
@@ -48,7 +50,7 @@ def house(guarded: Servers) -> Iterator[Installation]:
 
 @pytest.fixture
 def clean(guarded: Servers) -> Iterator[Installation]:
-    """One in which services run."""
+    """A separate installation in which services run."""
     made = guarded.installation(callback_topics=[THEIRS])
     try:
         yield made
@@ -56,7 +58,8 @@ def clean(guarded: Servers) -> Iterator[Installation]:
         made.close()
 
 
-# What each may do by section 6 of the design, written down by hand: read, write; "." is its own cursor, "*" those of all.
+# The rights from section 6 of the design, written by hand: reads, then writes. "." is the service's
+# own cursor topic, "*" those of all services.
 MAY = {
     "backfill-planner": (
         "pipelines backfill-requests run-events *",
@@ -82,7 +85,7 @@ MAY = {
 
 
 def names(settings: Settings) -> dict[str, str]:
-    """Every topic there is, by a short name."""
+    """Every topic by its short name."""
     prefix = settings.topic_prefix
     cursors = {f"cursors.{name}": service.cursor_topic(prefix) for name, service in SERVICES.items()}
     return {str(topic): f"{prefix}{topic}" for topic in Topic} | cursors
@@ -94,7 +97,7 @@ def expected(who: str, which: int) -> set[str]:
 
 
 def refused(do: Callable[[], object]) -> bool:
-    """Whether Kafka said no; any other trouble is the test's."""
+    """Whether Kafka denied the call. Any other error fails the test."""
     try:
         do()
     except KafkaException as e:
@@ -113,7 +116,7 @@ def _is_refusal(error: KafkaError) -> bool:
 
 
 def writable(settings: Settings, topics: Collection[str]) -> set[str]:
-    """Those topics that a message could be published on; for all others Kafka said no."""
+    """The topics that accept a message. Kafka must have denied all others."""
     answers: dict[str, KafkaError | None] = {}
     client = producer(settings, "test")
 
@@ -128,7 +131,7 @@ def writable(settings: Settings, topics: Collection[str]) -> set[str]:
 
 
 def readable(settings: Settings, topics: Collection[str]) -> set[str]:
-    """Those topics that could be read to an end; for all others Kafka said no, or did not even say that they exist."""
+    """The topics that can be read to their end. Kafka must have denied or hidden all others."""
     groups = access.table(settings)[_who(settings)].groups or ("nobody's",)
     consumer = reader(settings, f"{groups[0].removeprefix(settings.topic_prefix)}-test")
     open_ends = consumer.list_topics(timeout=SECONDS).topics.keys() & set(topics)
@@ -145,7 +148,7 @@ def readable(settings: Settings, topics: Collection[str]) -> set[str]:
         else:
             assert _is_refusal(error)
             if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-                # Who has no group at all is told so first.
+                # Without any group rights, the group is denied before the topic.
                 continue
         open_ends -= {message.topic()}
     consumer.close()
@@ -157,14 +160,14 @@ def _who(settings: Settings) -> str:
 
 
 def schedule_check(settings: Settings, group: str) -> None:
-    """Ask for what a group has committed. Raises ``KafkaException``."""
+    """Request a group's committed offsets. Raises ``KafkaException``."""
     asked = [ConsumerGroupTopicPartitions(group)]
-    client = admin(settings, "test")  # it has to outlive what it was asked for
+    client = admin(settings, "test")  # must outlive the request
     client.list_consumer_group_offsets(asked, request_timeout=SECONDS)[group].result()
 
 
 def begin(settings: Settings, transactional_id: str) -> None:
-    """Take a transactional id, which fences whoever has it. Raises ``KafkaException``."""
+    """Initialize a transactional id, which fences its current holder. Raises ``KafkaException``."""
     producer(settings, "test", **{"transactional.id": transactional_id}).init_transactions(SECONDS)
 
 
@@ -208,7 +211,9 @@ def test_a_wrong_password_is_no_login(house: Installation) -> None:
 
 
 def test_the_whole_path_works_with_each_as_itself(guarded: Servers, clean: Installation) -> None:
-    """From the request to the callback of a missed deadline, all four with their own logins; and no secret is told."""
+    """From the request to the callback of a missed deadline, with all four services using their own
+    logins. No log contains a secret.
+    """
     client = admin(guarded.as_admin(clean.settings), "test")
     client.create_topics([NewTopic(THEIRS, 1, 1)], request_timeout=SECONDS)[THEIRS].result()
     for name in ("backfill-planner", "instant-starter", "deadline-watcher", "callback-runner"):
@@ -217,7 +222,7 @@ def test_the_whole_path_works_with_each_as_itself(guarded: Servers, clean: Insta
     clean.apply(daily(deadlines=[alert("late", "BACKFILL_REQUESTED_AT", 0.1, callback=to_their_topic)]))
     id = clean.request("p", "2020-01-01", "2020-01-10")
     assert clean.wait_state(id, "succeeded", "failed") == "succeeded"
-    # An event follows its row: the last of them may be on its way yet.
+    # Events follow their rows with a delay, so the last ones may still be in the outbox.
     until(
         lambda: sum(e.body.get("type") == "RunSucceeded" for e in clean.events(Topic.RUN_EVENTS)) == 10,
         "each run's end is published once",
@@ -244,5 +249,5 @@ def test_init_again_takes_back_what_is_in_no_row(guarded: Servers, house: Instal
     for _ in range(2):
         create_users(settings)
     until(lambda: not writable(watcher, [secret]), "it may not any more")
-    # What somebody granted on topics of their own stays.
+    # Grants on other people's topics are kept.
     assert writable(watcher, ["theirs"]) == {"theirs"}

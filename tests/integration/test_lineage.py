@@ -1,4 +1,4 @@
-"""OpenLineage run events on a Kafka topic, as a driver tells them."""
+"""OpenLineage run events that a driver publishes on a Kafka topic."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from retrofill.driver.lineage import lineage_of, run_uuid
 
 
 def launch(run_id: int) -> Launch:
-    """One attempt."""
+    """The launch of one attempt."""
     return Launch(
         backfill_id="b",
         run_id=run_id,

@@ -1,4 +1,4 @@
-"""Very many deadlines of one shard: whatever their number, so much of them is read at once."""
+"""Very many deadlines of one shard: the number read at once stays bounded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from retrofill.store import deadlines
 from retrofill.store.engine import make_engine
 
 COUNT = 2 * LISTED + 500
-# All at the same moment, as those of one plan are.
+# All due at the same moment, as the deadlines of one plan are.
 _DEADLINES = """
 INSERT INTO deadline (shard, alert, pipeline, backfill_id, run_id, reference, due_at, state, decided_at, digest_seconds,
                       callback)
@@ -31,7 +31,7 @@ RETURNING id
 
 @pytest.fixture
 def engine(installation: Installation) -> Iterator[Engine]:
-    """As the watcher has it, with many queued runs in the database."""
+    """An engine with the watcher's role, on a database with many queued runs."""
     waiting(installation, 1, COUNT)
     made = make_engine(installation.settings.dsn_of(WATCHER.name), "watcher")
     yield made

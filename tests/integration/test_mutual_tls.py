@@ -1,4 +1,6 @@
-"""A Kafka that knows its clients by their certificates: a driver has one of its own, and never the run-starter's key."""
+"""A Kafka that authenticates clients by certificate: a driver uses its own key and never gets the
+run-starter's.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> tls.Authority:
 
 @pytest.fixture(scope="module")
 def administrator(servers: Servers, authority: tls.Authority) -> Iterator[Settings]:
-    """The administrator of a broker on which everybody has just their rights."""
+    """Settings of the administrator of a broker where each user has only its own ACLs."""
     identity = Layout(servers.home).identity()
     assert identity is not None
     with tls.broker(authority.folder / "broker", identity, authority, "IP:127.0.0.1", mutual=True) as clients:
@@ -48,7 +50,7 @@ def administrator(servers: Servers, authority: tls.Authority) -> Iterator[Settin
 
 
 def environment(settings: Settings) -> dict[str, str]:
-    """What the run-starter has in its environment."""
+    """The run-starter's environment variables."""
     names = ("home", "kafka_bootstrap_servers", "kafka_security_protocol", "topic_prefix")
     files = (
         "kafka_ssl_ca",
@@ -64,7 +66,7 @@ def environment(settings: Settings) -> dict[str, str]:
 def starter(
     administrator: Settings, authority: tls.Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Settings:
-    """The settings of a run-starter with a key, whose drivers have another."""
+    """The settings of a run-starter with its own key, and another key for its drivers."""
     certificate, key = authority.issue_to(DRIVER)
     own = {"home": tmp_path, "kafka_driver_ssl_certificate": certificate, "kafka_driver_ssl_key": key}
     settings = administrator.model_copy(update={**tls.by_certificate(authority, RUN_STARTER.name), **own})
@@ -74,7 +76,7 @@ def starter(
 
 
 def refused(settings: Settings, topic: Topic) -> KafkaError | None:
-    """What the broker says to a message of theirs."""
+    """The error that the broker returns for a message from this client."""
     said: list[KafkaError | None] = []
     client = producer(settings, "test")
     client.produce(f"{PREFIX}{topic}", b"x", on_delivery=lambda error, _: said.append(error))
@@ -86,7 +88,7 @@ def test_a_driver_has_a_key_of_its_own_and_its_own_rights_only(starter: Settings
     process = processes.start(COMMAND, starter.home, login(starter), pipes=True)
     try:
         assert process.stdout is not None
-        # It is connected by then, or has said that it is not.
+        # By now it has connected or reported an error.
         assert process.stdout.readline() == '{"ready": true}\n'
         found = psutil.Process(process.pid).environ()
         assert "kafka_away" not in (starter.home / "logs" / "drivers.log").read_text()

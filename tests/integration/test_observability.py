@@ -1,4 +1,4 @@
-"""What each service shows over HTTP, scraped as Prometheus does and probed as Kubernetes does."""
+"""Each service's HTTP endpoints, scraped as Prometheus does and probed as Kubernetes does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ IDS = re.compile(r"(^|_)(id|run|backfill|deadline|attempt|partition|shard)(_|$)"
 
 
 def get(made: Installation, replica: Replica, path: str) -> tuple[int, str]:
-    """Status and body."""
+    """Returns status and body."""
     (ready,) = (made.settings.home / "run").glob(f"*.{replica.process.pid}.ready")
     url = json.loads(ready.read_text())["http"]
     try:
@@ -31,7 +31,7 @@ def get(made: Installation, replica: Replica, path: str) -> tuple[int, str]:
 
 @pytest.fixture(scope="module")
 def busy(servers: Servers) -> Iterator[tuple[Installation, dict[str, Replica]]]:
-    """All services after a backfill with misses."""
+    """All services, after a backfill whose deadlines were missed."""
     made = servers.installation()
     replicas = {name: made.start(name) for name in SERVICES}
     made.apply(daily(deadlines=[alert("past", "RUN_QUEUED_AT", -1, fire_if_past=True, callback="nobody")]))
@@ -43,7 +43,7 @@ def busy(servers: Servers) -> Iterator[tuple[Installation, dict[str, Replica]]]:
 
 
 def samples(text: str) -> dict[str, float]:
-    """Values by name and labels."""
+    """The values, by metric name and labels."""
     found = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:

@@ -58,7 +58,7 @@ def test_the_same_request_five_times_has_one_outcome(planner: Installation) -> N
     answers = [planner.wait_answer(ce_id) for ce_id in ids]
     assert {a.body["type"] for a in answers} == {"BackfillPlanned"}
     assert planner.value("SELECT count(*) FROM run") == 3
-    # On whatever partition it was published, the answer is on the key's own.
+    # The reply is on the key's home partition, wherever the request was published.
     assert {a.partition for a in answers} == {partition_of("same", PARTITIONS)}
 
 
@@ -101,7 +101,7 @@ def test_a_message_made_by_hand_gets_an_id_and_an_answer(planner: Installation) 
     planner.publish(Topic.BACKFILL_REQUESTS, None, json.dumps(body).encode())
     answer = planner.wait_event(Topic.BACKFILL_EVENTS, lambda e: e.body["type"] == "BackfillPlanned", "an answer")
     assert answer.body["runs"] == 2
-    assert "in_reply_to" in answer.body  # it was published again under the fresh id, with a ce_id
+    assert "in_reply_to" in answer.body  # republished under the new id, with a ce_id
 
 
 def test_poison_stops_nothing(planner: Installation) -> None:
@@ -130,7 +130,7 @@ def test_commands_are_followed_once_and_answered_again(planner: Installation) ->
     assert planner.wait_answer(pause).body["type"] == "BackfillPaused"
     resume = planner.publish(Topic.BACKFILL_REQUESTS, id, BackfillResumeRequested())
     assert planner.wait_answer(resume).body["type"] == "BackfillResumed"
-    # The old pause once more: its recorded answer, and the backfill goes on.
+    # A repeat of the earlier pause gets its recorded reply, and the backfill keeps running.
     planner.publish(Topic.BACKFILL_REQUESTS, id, BackfillPauseRequested(), headers={"ce_id": pause or ""})
     until(
         lambda: len([e for e in planner.events(Topic.BACKFILL_EVENTS) if e.body.get("in_reply_to") == pause]) == 2,

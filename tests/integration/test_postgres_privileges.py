@@ -1,4 +1,4 @@
-"""Each service's Postgres role does what is its own and is refused everything else, tried table by table."""
+"""Each service's Postgres role can do what it owns and nothing else, tried table by table."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.support.installation import ROOT, Installation, daily, until
 
 from retrofill.contract.topics import SERVICES
 
-# Section 6 of the design, by hand: I(nsert), U(pdate), D(elete), L(ock a row, by its column lock_only). "own" stands for
-# the service's own bus tables.
+# Section 6 of the design, by hand: I(nsert), U(pdate), D(elete), L(ock a row, through its column
+# lock_only). "own" replaces the service's prefix in its bus tables.
 MAY = """
 table              planner  starter  watcher  runner   reader
 pipeline           IU       L        -        -        -
@@ -41,7 +41,7 @@ REFUSED = psycopg.errors.InsufficientPrivilege
 
 
 def may(who: str) -> dict[str, str]:
-    """What the table says of one of them: rights by name of a table."""
+    """A role's expected rights, by table name."""
     head, *lines = [line.split() for line in MAY.strip().splitlines()]
     column = head.index(next(short for short, name in COLUMNS.items() if name == who))
     own = who.replace("-", "_")
@@ -49,7 +49,9 @@ def may(who: str) -> dict[str, str]:
 
 
 def test_the_query_that_scales_run_starters_counts_live_runs_too(installation: Installation) -> None:
-    """With the last run started none is queued, and a scaler that counts those alone stops the pod that works on it."""
+    """Once the last run has started, none is queued. A scaler that counts only queued runs would
+    stop the pod that executes it.
+    """
     query = re.search(r"`(SELECT count\(\*\) FROM retrofill\.run [^`]+)`", (ROOT / "deploy/helm/README.md").read_text())
     assert query is not None
     installation.start("backfill-planner")
@@ -63,7 +65,7 @@ def test_the_query_that_scales_run_starters_counts_live_runs_too(installation: I
 
 
 def tables(installation: Installation) -> dict[str, list[str]]:
-    """Every table there is, with its columns."""
+    """Every table with its columns."""
     rows = installation.query(
         "SELECT table_name, array_agg(column_name::text ORDER BY ordinal_position) AS columns"
         " FROM information_schema.columns WHERE table_schema = 'retrofill' GROUP BY table_name"
@@ -72,7 +74,7 @@ def tables(installation: Installation) -> dict[str, list[str]]:
 
 
 def works(conn: psycopg.Connection, statement: str, *names: str) -> bool:
-    """Whether the statement is refused for want of a right, or not; what else is wrong with it does not matter here."""
+    """Whether the role has the privilege for the statement. Integrity errors count as allowed."""
     try:
         conn.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))
     except REFUSED:
@@ -85,7 +87,7 @@ def works(conn: psycopg.Connection, statement: str, *names: str) -> bool:
 
 
 def rights(conn: psycopg.Connection, table: str, columns: list[str]) -> str:
-    """What could be done to a table."""
+    """The operations on a table that the role is allowed."""
     plain = next(column for column in columns if column != "lock_only")
     tried = {
         "I": works(conn, "INSERT INTO {} DEFAULT VALUES", table),

@@ -1,4 +1,6 @@
-"""A Postgres that was restored from an older copy, beside a Kafka that went on: noticed, and gone on from."""
+"""Postgres was restored from an older copy while Kafka moved on: services detect it, and
+``retrofill recover`` resolves it.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,11 @@ SERVICES = ("backfill-planner", "instant-starter")
 
 
 class Own(OwnServers):
-    """Servers whose Postgres may be stopped, copied and restored."""
+    """Servers whose Postgres can be stopped, copied and restored."""
 
     @property
     def data(self) -> Path:
-        """The data folder of Postgres."""
+        """Postgres's data directory."""
         return self.layout.data(POSTGRES)
 
     def stop_postgres(self) -> None:
@@ -36,14 +38,14 @@ class Own(OwnServers):
         self._supervisor().stop_parts([POSTGRES])
 
     def start_postgres(self) -> None:
-        """Start it and wait until it answers."""
+        """Start it and wait until it accepts connections."""
         self._supervisor().start_part(POSTGRES)
         self.wait_answers(POSTGRES)
 
 
 @pytest.fixture
 def own() -> Iterator[tuple[Own, Installation]]:
-    """Servers of this test alone, and an installation on them."""
+    """Dedicated servers with one installation."""
     with tempfile.TemporaryDirectory(prefix="retrofill-tests-") as home:
         servers = Own(Path(home))
         try:
@@ -78,17 +80,19 @@ def recover(made: Installation, *options: str) -> subprocess.CompletedProcess[st
 
 
 def starts(made: Installation) -> Counter[tuple[int, int]]:
-    """How often each attempt was told to have begun."""
+    """The number of ``RunStarted`` events of each attempt."""
     events = [event.body for event in made.events(Topic.RUN_EVENTS) if event.body["type"] == "RunStarted"]
     return Counter((body["run_id"], body["attempt"]) for body in events)
 
 
 def refuse_to_work(made: Installation, sign: str) -> None:
-    """Every service ends at once, with one line that says what it found and what to type."""
+    """Assert that every service exits at once, with one line that names the finding and the command
+    to type.
+    """
     for replica in start_all(made, wait=False):
         assert replica.process.wait(60) == 1, replica.said()
         last = replica.said().splitlines()[-1]
-        assert sign in last and "type 'retrofill recover'" in last, replica.said()
+        assert sign in last and "run 'retrofill recover'" in last, replica.said()
 
 
 @pytest.mark.embedded
@@ -113,13 +117,13 @@ def test_a_restored_copy_is_noticed_and_gone_on_from(own: tuple[Own, Installatio
         shutil.rmtree(servers.data)
         shutil.copytree(tmp_path / "copy", servers.data, symlinks=True)
         servers.start_postgres()
-        # A cold copy is on the same timeline: what Kafka has gives it away.
+        # A cold copy is on the same timeline; only Kafka's newer state reveals it.
         refuse_to_work(made, "it was restored from an older copy")
         asked = recover(made)
         assert (asked.returncode, asked.stderr.count("\n")) == (1, 1) and "nothing was changed" in asked.stderr
         done = recover(made, "--yes")
         assert (done.returncode, done.stderr) == (0, "")
-        assert "Postgres knows of" in done.stdout and f"recovered (generation {again})" in done.stdout
+        assert "Postgres only" in done.stdout and f"recovered (generation {again})" in done.stdout
         replicas = start_all(made)
         if again == 1:
             until(lambda: sum(starts(made).values()) >= sum(before.values()) + 5, "runs start again")
@@ -139,7 +143,9 @@ def test_a_restored_copy_is_noticed_and_gone_on_from(own: tuple[Own, Installatio
 
 @pytest.mark.embedded
 def test_another_timeline_ends_services_at_work(own: tuple[Own, Installation]) -> None:
-    """A fail-over: Postgres is away for a moment and then another one, which may have lost the last commits."""
+    """A failover: Postgres is briefly away and returns on another timeline, which may lack the last
+    commits.
+    """
     servers, made = own
     replicas = start_all(made)
     made.apply(daily("p"))
@@ -151,7 +157,7 @@ def test_another_timeline_ends_services_at_work(own: tuple[Own, Installation]) -
     made.query("SELECT pg_promote()")
     for replica in replicas:
         assert replica.process.wait(60) == 1, replica.said()
-        assert "Postgres is on timeline 2, it was on 1" in replica.said().splitlines()[-1]
+        assert "Postgres is on timeline 2, but 1 is recorded" in replica.said().splitlines()[-1]
     assert recover(made, "--yes").returncode == 0
     start_all(made)
     made.wait_state(id, "succeeded")
@@ -166,7 +172,7 @@ def test_events_of_the_copy_that_kafka_has_are_not_published_again(installation:
     (event,) = installation.events(Topic.PIPELINE_EVENTS)
     headers = Jsonb([[*each] for each in event.headers.items()])
     with psycopg.connect(installation.settings.dsn_of("owner")) as conn:
-        # As the copy had it before the event was published; and one that never was.
+        # One event as the copy had it before publication, and one that was never published.
         conn.execute("UPDATE retrofill.backfill_planner_relay SET batch = batch - 1")
         for value, each in ((event.value, headers), (b"{}", Jsonb([["ce_id", "never published"]]))):
             conn.execute(
@@ -175,7 +181,7 @@ def test_events_of_the_copy_that_kafka_has_are_not_published_again(installation:
             )
     done = recover(installation, "--yes")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "1 that waited here were published already" in done.stdout
+    assert "pending events dropped as already published: 1\n" in done.stdout
     planner = installation.start("backfill-planner")
     until(
         lambda: installation.value("SELECT count(*) FROM backfill_planner_outbox") == 0, "it is published", planner.said

@@ -1,4 +1,6 @@
-"""Events that Kafka refuses: the one is found, named and set aside, or its topic is held; all others are published."""
+"""Events that Kafka refuses: the relay isolates and sets aside the refused event, or holds its
+topic, and publishes all others.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ SMALL = 50_000
 
 
 def limit_messages(made: Installation, topic: Topic) -> None:
-    """Give a topic a smaller ``max.message.bytes`` than the events need."""
+    """Lower a topic's ``max.message.bytes`` below the size of the events."""
     entry = ConfigEntry("max.message.bytes", str(SMALL), incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, f"{made.settings.topic_prefix}{topic}", incremental_configs=[entry])
     client = admin(made.settings, "test")
@@ -29,7 +31,7 @@ def limit_messages(made: Installation, topic: Topic) -> None:
 
 
 def emit(made: Installation, *rows: tuple[Topic, bytes], key: bytes = b"k") -> list[int]:
-    """Rows of the planner's outbox, committed together; their ids."""
+    """Insert rows into the planner's outbox in one transaction. Returns their ids."""
     with psycopg.connect(made.settings.dsn_of("owner")) as conn:
         ids = [
             conn.execute(
@@ -108,7 +110,7 @@ def test_a_deleted_topic_holds_only_its_own_events_until_it_is_there_again(insta
     )
     until(lambda: values(installation, Topic.BACKFILL_EVENTS) == [b"1", b"2"], "the others go on", planner.said)
     assert installation.value("SELECT count(*) FROM backfill_planner_outbox") == 2
-    assert f"topic {Topic.PIPELINE_EVENTS} takes no events" in (ready(installation, planner)["events"] or "")
+    assert f"topic {Topic.PIPELINE_EVENTS} rejects events" in (ready(installation, planner)["events"] or "")
     client.create_topics([NewTopic(gone, installation.settings.partitions, 1)])[gone].result(20)
     wait_empty(installation, planner)
     assert values(installation, Topic.PIPELINE_EVENTS) == [b"first", b"second"]
@@ -121,6 +123,6 @@ def test_a_batch_is_bounded_in_bytes(installation: Installation) -> None:
     emit(installation, *((Topic.BACKFILL_EVENTS, large) for _ in range(20)))
     planner = installation.start("backfill-planner")
     wait_empty(installation, planner)
-    # 18 MB in batches of 8 MB at most.
+    # 18 MB in batches of at most 8 MB.
     assert installation.value("SELECT batch FROM backfill_planner_relay") == 3
     assert len(values(installation, Topic.BACKFILL_EVENTS)) == 20

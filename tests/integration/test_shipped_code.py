@@ -1,6 +1,7 @@
-"""Code by content hash: a backfill stays on the code that it was planned with, and a driver never runs other code than that.
+"""Code is addressed by content hash: a backfill keeps the code that it was planned with, and a
+driver never runs any other.
 
-Everything is real but Spark: the command line, the planner, the run-starter and its warm drivers.
+Everything is real except Spark: the CLI, the planner, the run-starter and its warm drivers.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from tests.support.tiers import some
 
 from retrofill.contract.topics import Topic
 
-# Each run writes the text of a module that it imports only when it runs; the first one of a backfill waits to be let on.
+# Each run writes the text of a module that it imports lazily. The first run of a gated backfill
+# waits at the gate.
 FLOW = """
 import os
 from pathlib import Path
@@ -43,7 +45,7 @@ def write(run):
 
 @dataclass(frozen=True)
 class User:
-    """Who writes a pipeline and applies it, in a folder of their own."""
+    """A user who writes and applies a pipeline in their own folder."""
 
     made: Installation
     folder: Path
@@ -69,7 +71,7 @@ class User:
         return json.loads(done.stdout)
 
     def apply(self, text: str) -> str:
-        """Apply the flow with a text; the hash of its archive."""
+        """Apply the flow with this text. Returns the hash of its archive."""
         (self.folder / "flow.py").write_text(FLOW)
         (self.folder / "words.py").write_text(f"TEXT = {text!r}\n")
         (result,) = self.ask("pipelines", "apply", str(self.folder / "flow.py"))["pipelines"]
@@ -78,7 +80,7 @@ class User:
         return str(result["code_sha256"])
 
     def create(self, id: str, month: int, *more: str, gate: bool = False) -> None:
-        """Ask for a backfill of the first three days of a month, one at a time."""
+        """Request a backfill of the first three days of a month, one run at a time."""
         if gate:
             os.mkfifo(self.folder / f"{id}.gate")
         days = ["--from", f"2013-{month:02}-01", "--to", f"2013-{month:02}-03", "--max-active-runs", "1"]
@@ -86,20 +88,20 @@ class User:
         self.ask("backfill", "create", "flow", *days, "--id", id, "--conf", conf, *more)
 
     def open_gate(self, id: str) -> None:
-        """Let the first run on, once it is there."""
+        """Release the first run, once it waits at the gate."""
         until(lambda: _opened(self.folder / f"{id}.gate"), f"the first run of {id} waits at its gate")
 
     def wrote(self, id: str) -> list[str]:
         return [(self.folder / f"{id}-{day:02}").read_text() for day in (1, 2, 3)]
 
     def used(self, id: str) -> list[str | None]:
-        """Which code the runs used, as their rows say, in the order of their dates."""
+        """The code hash that each run used, according to its row, in interval order."""
         rows = self.made.query("SELECT code_sha256 FROM run WHERE backfill_id = %s ORDER BY position", id)
         return [row["code_sha256"] for row in rows]
 
 
 def _opened(gate: Path) -> bool:
-    """Whether somebody waits there for a writer, who is let on thereby."""
+    """Whether a reader waits at the gate; opening it releases that reader."""
     try:
         os.close(os.open(gate, os.O_WRONLY | os.O_NONBLOCK))
     except OSError:
@@ -185,7 +187,7 @@ def test_runs_fail_with_one_line_where_their_code_is_not_there(user: User, spoil
         assert "\n" not in failed["error"]["message"]
     assert not list(user.folder.glob("spoilt-*"))
 
-    # What the line says helps: the same code, applied again, has the same name.
+    # Following the advice works: applying the same code again produces the same hash.
     (result,) = user.ask("pipelines", "apply", str(user.folder / "flow.py"))["pipelines"]
     assert (result["changed"], result["code_sha256"]) == (False, one)
     user.create("again", 1, "--reprocess", "failed")

@@ -1,4 +1,6 @@
-"""Staged output through the real run-starter: drivers stopped at every point of it, and woken when others went on."""
+"""Staged output through the real run-starter: drivers are stopped at every point of publication and
+resumed after others have continued.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from retrofill.contract.topics import Topic
 from retrofill.driver.publication import AREA
 
 LEASE = {"RETROFILL_LEASE_SECONDS": "3"}
-# In their order; before ``stage:told`` the attempt is not accepted, and another one does the work again.
+# In execution order. Before ``stage:told`` the attempt is not accepted, so another attempt repeats
+# the work.
 POINTS = (
     "stage:sealed",
     "stage:told",
@@ -41,7 +44,7 @@ def starter(stack: Installation, out: Path, **more: str) -> Replica:
 
 
 def backfill(stack: Installation, first: str, last: str) -> str:
-    """Process the range, again if need be; its id once it succeeded."""
+    """Process the range, again if needed. Returns the id once it has succeeded."""
     id = stack.request("p", first, last, reprocess_behavior="completed")
     assert stack.wait_state(id, "succeeded", "failed") == "succeeded"
     return id
@@ -53,7 +56,7 @@ def days(out: Path) -> dict[str, str]:
 
 
 def runs_of(stack: Installation, id: str) -> dict[str, str]:
-    """What each day of a backfill is to have."""
+    """The expected content of each day of a backfill."""
     rows = stack.query("SELECT id, interval_start FROM run WHERE backfill_id = %s ORDER BY position", id)
     return {f"day={row['interval_start']:%Y-%m-%d}": f"run {row['id']}" for row in rows}
 
@@ -77,7 +80,7 @@ def test_output_appears_when_its_attempt_was_accepted_and_a_later_run_replaces_i
 def test_a_driver_stopped_anywhere_and_woken_after_a_later_run_changes_nothing(
     stack: Installation, tmp_path: Path, point: str
 ) -> None:
-    # There is an older output, so that there is something to displace and to retire.
+    # Publish an older output first, so there is something to displace and to retire.
     before = starter(stack, tmp_path)
     backfill(stack, "2020-01-01", "2020-01-01")
     (tmp_path / AREA / "day=2020-01-01@0").mkdir()
@@ -95,7 +98,7 @@ def test_a_driver_stopped_anywhere_and_woken_after_a_later_run_changes_nothing(
     table = days(tmp_path)
     assert table == runs_of(stack, later)
     stopped.thaw()
-    # Its driver ends when it is told that the output is not its own, or has done what is left of its steps.
+    # The driver ends when its output is refused or after it has completed its remaining steps.
     until(lambda: '"driver_gone"' in stopped.said() or "report_ignored" in said_by_all(stack), "the woken driver ends")
     assert days(tmp_path) == table
     assert [row["state"] for row in stack.query("SELECT state FROM run")] == ["succeeded"] * 3
@@ -145,7 +148,7 @@ def test_output_that_was_deleted_before_it_was_published_fails_the_run(stack: In
 
 
 def is_stopped(replica: Replica) -> bool:
-    """Whether the process is stopped, as ``ps`` says it."""
+    """Whether the process is stopped, according to /proc."""
     return Path(f"/proc/{replica.process.pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
 
 

@@ -1,4 +1,4 @@
-"""The run-starter as real processes, with drivers that need no Spark, on a real Kafka and Postgres."""
+"""The run-starter as real processes with Spark-free drivers, on a real Kafka and Postgres."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ __all__ = ["cli"]
 
 @pytest.fixture
 def stack(installation: Installation) -> Installation:
-    """An installation with a planner."""
     installation.start("backfill-planner")
     return installation
 
 
 def most_live(events: list[dict[str, object]]) -> int:
-    """The largest number of runs that were live at once, by the events of one key in their order."""
+    """The largest number of runs live at once, according to one key's events in order."""
     live, most = 0, 0
     for event in events:
         if event["type"] == "RunStarted":
@@ -43,7 +42,7 @@ def test_a_backfill_runs_within_its_limit_and_in_order(stack: Installation) -> N
     assert most_live(events) <= 3
     started = stack.query("SELECT position, started_at FROM run WHERE backfill_id = %s ORDER BY position", id)
     assert len(started) == 40
-    # Claims go in order; starts of neighbours that were claimed together may swap.
+    # Claims are in order, but runs that were claimed together may start in any order.
     for earlier, later in zip(started, started[3:], strict=False):
         assert earlier["started_at"] <= later["started_at"]
     tasks = stack.query("SELECT state, count(*) AS n FROM task_run GROUP BY state")
@@ -53,10 +52,12 @@ def test_a_backfill_runs_within_its_limit_and_in_order(stack: Installation) -> N
 
 
 def test_the_pipelines_limit_holds_over_disjoint_backfills(stack: Installation) -> None:
-    # As many slots as backfills: with fewer, those with as many live runs as another may have to wait for its end.
+    # As many slots as backfills. With fewer, a backfill with as many live runs as another might
+    # have to wait for its end.
     stack.apply(daily(max_active_runs=3))
     with stack.session() as somebody:
-        # Nobody claims before all three are planned and both replicas have their shards: none gets ahead by coming first.
+        # The lock delays all claims until the three are planned and both replicas own shards, so
+        # none gets ahead by arriving first.
         somebody.execute("SELECT 1 FROM pipeline WHERE name = 'p' FOR NO KEY UPDATE")
         for _ in range(2):
             stack.start("instant-starter", RETROFILL_DRIVER_SLOTS="8", INSTANT_SECONDS="0.05")
@@ -73,7 +74,7 @@ def test_the_pipelines_limit_holds_over_disjoint_backfills(stack: Installation) 
 
     until(all_ended, "all three succeeded")
     assert max(seen) == 3
-    # None was starved: each started before the first one had ended.
+    # No backfill was starved: each started before the first one had ended.
     firsts = stack.query("SELECT min(started_at) AS first, max(finished_at) AS last FROM run GROUP BY backfill_id")
     assert max(row["first"] for row in firsts) < min(row["last"] for row in firsts)
 
@@ -110,7 +111,7 @@ def test_pause_resume_and_cancel(stack: Installation) -> None:
     assert stack.runs_by_state(id) == {"cancelled": 61}
     assert stack.value("SELECT count(*) FROM task_run WHERE state NOT IN ('cancelled')") == 0
     assert starter.process.poll() is None
-    # The range is free again.
+    # The range is available again.
     again = stack.request("p", "2020-01-01", "2020-03-01")
     assert stack.outcome(again).body["type"] == "BackfillPlanned"
 
@@ -147,7 +148,7 @@ def test_reports_of_an_older_attempt_change_nothing(stack: Installation) -> None
     stack.apply(daily(max_active_runs=1))
     stack.start("instant-starter", INSTANT_SECONDS="3600", RETROFILL_LEASE_SECONDS="3")
     id = stack.request("p", "2020-01-01", "2020-01-01")
-    # Nobody sends heartbeats after the first: the lease ends and a new attempt begins.
+    # This executor sends no heartbeat after the first, so the lease ends and a new attempt begins.
     until(lambda: stack.value("SELECT coalesce(max(attempt), 0) FROM run") >= 2, "a second attempt")
     run = stack.value("SELECT id FROM run")
     for report in (
@@ -226,7 +227,9 @@ def test_deadlines_and_callbacks_fire_once(stack: Installation) -> None:
 
 
 def test_a_run_whose_settings_are_allowed_no_more_fails_before_it_has_a_driver(installation: Installation) -> None:
-    """They were allowed when the pipeline was applied; the run-starter is the one that would load the code."""
+    """The settings were allowed when the pipeline was applied. The run-starter must check again
+    because it is the one that would load the code.
+    """
     installation.start("backfill-planner", RETROFILL_SPARK_CONF_ALLOW='["*"]')
     installation.apply(daily(spark_conf={"spark.jars": "https://evil.example/x.jar"}))
     installation.start("run-starter", RETROFILL_DRIVER_SLOTS="1")

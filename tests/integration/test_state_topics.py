@@ -1,4 +1,6 @@
-"""Replaying the compacted topics from their beginning tells what is done and what is not."""
+"""Replaying the compacted state topics from the beginning yields the current state of backfills and
+intervals.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What the hot paths send to Postgres: as many statements for a hundred as for one, and each finds its rows by an index."""
+"""The hot paths' SQL: the number of statements does not grow with the batch, and each uses an
+index.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from tests.support.history import finished, waiting
 from tests.support.installation import PARTITIONS, Installation, Servers
 from tests.support.statements import Recorded, recorded, scanned
 
-from deadline_watcher.setaside import SetAside
+from deadline_watcher.set_aside import SetAside
 from retrofill.bus.envelope import Record
 from retrofill.bus.handler import Received
 from retrofill.bus.takeover import Ends
@@ -24,7 +26,7 @@ from retrofill.store import backfills, deadlines, failures
 from retrofill.store.engine import make_engine
 from run_starter.claims import Claims
 from run_starter.definitions import Definitions
-from run_starter.executors import Key, Launch
+from run_starter.executors import Key, LaunchRequest
 from run_starter.launching import Launching
 from run_starter.leases import Leases
 from run_starter.reports import handle_reports
@@ -34,16 +36,16 @@ PIPELINES = 100
 
 
 class Launched:
-    """An executor with room for all, unless told otherwise, that remembers what it was given."""
+    """An executor with configurable room that records its launches."""
 
     def __init__(self) -> None:
-        self.launches: list[Launch] = []
+        self.launches: list[LaunchRequest] = []
         self.room = 100_000
 
     def free(self) -> int:
         return self.room
 
-    def launch(self, launch: Launch) -> None:
+    def launch(self, launch: LaunchRequest) -> None:
         self.launches.append(launch)
 
     def hosted(self) -> set[Key]:
@@ -62,7 +64,9 @@ def admin_is_not_asked() -> AdminClient:
 
 @dataclass
 class Hot:
-    """One installation without services: the tests do what those do, in their transactions and under their roles."""
+    """An installation without services. Tests run the services' transactions under the services'
+    roles.
+    """
 
     made: Installation
 
@@ -77,7 +81,7 @@ class Hot:
         return make_engine(self.made.settings.dsn_of(service.name), "test")
 
     def sent(self, service: Service, work: Callable[[Transaction], Any]) -> Recorded:
-        """What one transaction of shard 0 sends."""
+        """The statements that one transaction of shard 0 sends."""
         engine = self.engine(service)
         try:
             with recorded(engine) as found, shard_transaction(engine, service, 0, 0, 900_000) as tx:
@@ -87,11 +91,11 @@ class Hot:
             engine.dispose()
 
     def claimed(self, ids: list[str]) -> Recorded:
-        """A look of the run-starter at these backfills."""
+        """The run-starter's check of these backfills."""
         return self.sent(RUN_STARTER, lambda tx: self.claims.check(tx, ids))
 
-    def reported(self, launches: list[Launch]) -> Recorded:
-        """All that the drivers of these runs report, in one batch."""
+    def reported(self, launches: list[LaunchRequest]) -> Recorded:
+        """One batch with all reports of these runs' drivers."""
         received = [_received(report) for launch in launches for report in _reports(launch)]
         return self.sent(
             RUN_STARTER,
@@ -101,15 +105,15 @@ class Hot:
         )
 
     def leases_looked_at(self) -> Recorded:
-        """A look at the leases of the shard."""
+        """The check of the shard's leases."""
         return self.sent(RUN_STARTER, self.leases.check)
 
     def planner_looked(self, ids: list[str]) -> Recorded:
-        """A look of the planner at backfills of which none is over."""
+        """The planner's check of backfills that have not ended."""
         return self.sent(PLANNER, lambda tx: backfills.to_be_decided(tx.conn, ids))
 
     def missed(self, count: int) -> Recorded:
-        """A look of the watcher when so many deadlines are due."""
+        """The watcher's check when ``count`` deadlines are due."""
         armed = self.made.query(
             "INSERT INTO deadline (shard, alert, pipeline, backfill_id, run_id, reference, due_at, state) "
             "SELECT 0, 'due', 'x', backfill_id, id, 'RUN_QUEUED_AT', clock_timestamp(), 'armed' FROM run "
@@ -124,12 +128,12 @@ class Hot:
         assert self.made.value(missed, ids) == count
         return found
 
-    def take_launches(self) -> list[Launch]:
+    def take_launches(self) -> list[LaunchRequest]:
         launches, self.launched.launches = self.launched.launches, []
         return launches
 
 
-def _reports(launch: Launch) -> list[Report]:
+def _reports(launch: LaunchRequest) -> list[Report]:
     fields: dict[str, Any] = {
         "backfill_id": launch.backfill_id,
         "run_id": launch.run_id,
@@ -150,7 +154,7 @@ def _received(report: Report) -> Received:
 
 @pytest.fixture(scope="module")
 def old(servers: Servers) -> Iterator[Hot]:
-    """Ten years of a hundred daily pipelines behind it: 365,000 runs."""
+    """A history of ten years of a hundred daily pipelines: 365,000 runs."""
     made = servers.installation()
     finished(made, PIPELINES, YEARS_OF_DAYS)
     yield Hot(made)
@@ -159,7 +163,7 @@ def old(servers: Servers) -> Iterator[Hot]:
 
 @pytest.fixture
 def empty(installation: Installation) -> Hot:
-    """One without history."""
+    """An installation without history."""
     return Hot(installation)
 
 
@@ -168,7 +172,7 @@ def test_one_claim_sends_as_much_as_a_hundred(empty: Hot) -> None:
     assert len(empty.take_launches()) == 1
     many = empty.claimed(waiting(empty.made, 100, 5, prefix="many-"))
     assert len(empty.take_launches()) == 500
-    # Definitions, which never change, are read once for each backfill.
+    # Definitions are immutable and read once per backfill.
     assert _without_definitions(many) == _without_definitions(one)
     assert len(_without_definitions(one)) <= 11
 

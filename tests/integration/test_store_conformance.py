@@ -1,4 +1,6 @@
-"""The simulation's store behaves as the real Postgres does: the same scripts on both, results and tables compared."""
+"""The simulated store behaves like the real Postgres: the same scripts run on both, and results and
+tables are compared.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +32,8 @@ from retrofill.store import (
     pipelines,
     planning,
     runs,
+    subjects,
+    task_runs,
 )
 from retrofill.store import tables as t
 from retrofill.store.engine import make_engine
@@ -40,20 +44,20 @@ START = datetime(2020, 1, 1, tzinfo=UTC)
 
 
 class Both:
-    """The two stores, and what they said to the same script."""
+    """Plays scripts on both stores and compares the results."""
 
     def __init__(self, installation: Installation) -> None:
         self.engine = make_engine(installation.settings.dsn_of("owner"), "conformance", pool_size=5)
         self.real, self.memory = RealStore(self.engine), MemoryStore()
 
     def play(self, *steps: Step) -> list[Any]:
-        """Play on both; what both said."""
+        """Play on both stores, which must return the same. Returns the results."""
         real, memory = self.real.play(steps), self.memory.play(steps)
         assert memory == real
         return real
 
     def same_tables(self, *tables: Any) -> None:
-        """What is committed is the same."""
+        """Assert that both stores have the same committed rows."""
         for table in tables:
             rows: list[Callable[[Any], Any]] = [
                 lambda conn, table=table: sorted(  # type: ignore[misc]
@@ -65,7 +69,7 @@ class Both:
 
 @pytest.fixture(scope="module")
 def installation(servers: Servers) -> Iterator[Installation]:
-    """One for all of these tests: each begins with empty tables."""
+    """Shared by all of these tests; each starts with empty tables."""
     made = servers.installation()
     yield made
     made.close()
@@ -87,7 +91,7 @@ def put(name: str = "p", **more: Any) -> Step:
 
 def plan_of(days: int, first: datetime = START) -> Plan:
     boundaries = find_boundaries(daily(), first, first + (days - 1) * DAY, 1000)
-    made = plan(daily(), boundaries, planning.History([], {}, frozenset()), "completed", NOW)  # type: ignore[arg-type]
+    made = plan(daily(), boundaries, planning.History([], {}), "completed", NOW)  # type: ignore[arg-type]
     assert isinstance(made, Plan)
     return made
 
@@ -167,21 +171,21 @@ def test_a_backfill_from_plan_to_end(both: Both) -> None:
         ("a", lambda conn: claims.next_queued(conn, {"b2": 1, "b1": 2})),
         ("a", lambda conn: (start(conn, 1, 1), start(conn, 1, 1), start(conn, 2, 2))),
         ("a", lambda conn: (claims.taken_slots(conn, [1]), claims.claimants(conn, 0, {1: 1}, ["b1", "b2"]))),
-        ("a", lambda conn: runs.insert_task_runs(conn, [(1, 1, "x"), (1, 1, "y"), (2, 1, "x"), (2, 1, "y")])),
-        ("a", lambda conn: runs.task_runs(conn, [(1, 1), (2, 7)])),
+        ("a", lambda conn: task_runs.create(conn, [(1, 1, "x"), (1, 1, "y"), (2, 1, "x"), (2, 1, "y")])),
+        ("a", lambda conn: task_runs.find(conn, [(1, 1), (2, 7)])),
         (
             "a",
             lambda conn: (runs.leases(conn, 0), runs.leases(conn, 1)),
         ),
         ("a", lambda conn: runs.extend_leases(conn, {(1, 1): NOW + 2 * DAY, (2, 9): NOW})),
         ("a", lambda conn: (end(conn, 1), end(conn, 1), end(conn, 2, attempt=9))),
-        ("a", lambda conn: runs.cancel_open_tasks(conn, [(1, 1)], NOW)),
+        ("a", lambda conn: task_runs.cancel_open(conn, [(1, 1)], NOW)),
         ("a", lambda conn: runs.mark_cancel_requested(conn, "b1")),
         ("a", lambda conn: runs.to_be_ended(conn, [(1, 1, 0), (2, 1, 0), (2, 1, 1), (3, 1, 0)])),
         ("a", lambda conn: (runs.may_begin(conn, 1, 1, 0), runs.may_begin(conn, 2, 1, 0))),
         ("a", lambda conn: backfills.progress(conn, "b1")),
         ("a", lambda conn: (backfills.run_counts(conn, "b1"), runs.count_unfinished(conn))),
-        ("a", lambda conn: deadlines.backfill_facts(conn, ["b1", "b2"])),
+        ("a", lambda conn: subjects.backfill_facts(conn, ["b1", "b2"])),
         ("a", lambda conn: end(conn, 2, state=RunState.FAILED)),
         ("a", lambda conn: (failures.count_failed(conn, "b1"), backfills.progress(conn, "b1"))),
         ("a", lambda conn: planning.history(conn, 1, START, START + 9 * DAY)),
@@ -194,7 +198,9 @@ def test_a_backfill_from_plan_to_end(both: Both) -> None:
 
 
 def test_a_failure_that_was_read_before_a_resume_and_committed_after_it_counts(both: Both) -> None:
-    """Its moment is before the resume, which could not know of it; the one that was committed before it is accepted."""
+    """A resume accepts only the failures committed before it. One that failed before the resume but
+    committed after it still counts.
+    """
 
     def resume(conn: Any) -> bool:
         values = {"resumed_at": NOW + DAY, "failed_before": failures.count_failed(conn, "b1")}
@@ -409,7 +415,9 @@ def test_a_locked_row_is_skipped(both: Both) -> None:
 
 
 def test_who_waited_looks_again(both: Both) -> None:
-    """The update names a state that the row has left meanwhile: it does not land."""
+    """A waiting update rechecks its condition after the lock: if the row has left the expected
+    state, the update does not land.
+    """
     said = both.play(
         *BASE,
         ("a", lambda conn: start(conn, 1, 1)),
@@ -532,7 +540,7 @@ def test_a_statement_sees_what_was_committed_when_it_began(both: Both) -> None:
 
 
 def test_of_a_deadlock_one_is_the_victim(both: Both) -> None:
-    """Whom the server chooses is its own affair: one has an error, the other goes on."""
+    """The server may choose either session as victim: one gets an error, the other continues."""
     steps: Sequence[Step] = [
         *BASE,
         ("a", lock_run(1)),
@@ -553,7 +561,9 @@ def test_of_a_deadlock_one_is_the_victim(both: Both) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_random_scripts(both: Both, seed: int) -> None:
-    """Two sessions that claim, end, lock and skip at random, on the same few rows; whoever waits is let go on."""
+    """Two sessions claim, end, lock and skip the same few rows at random. A session that waits for
+    a lock continues once it is free.
+    """
     chance = random.Random(seed)
     made: list[Step] = []
 
@@ -579,7 +589,8 @@ def test_random_scripts(both: Both, seed: int) -> None:
             ),
         )
 
-    # One transaction of b inside of each of a: no deadlock, whose victim is the server's choice.
+    # Each transaction of b lies inside one of a. This avoids deadlocks, where the choice of the
+    # victim is up to the server.
     for _ in range(6):
         made += [some("a") for _ in range(chance.randint(1, 2))]
         made += [some("b"), ("a", chance.choice([commit, rollback])), ("b", chance.choice([commit, rollback]))]

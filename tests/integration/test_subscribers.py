@@ -1,4 +1,4 @@
-"""The example subscribers, as somebody else's processes: each sees every miss once, and nothing that was not committed."""
+"""The example subscribers as separate processes: each sees every committed miss exactly once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MISSES = 7
 
 @pytest.fixture(scope="module")
 def missed(servers: Servers) -> Iterator[Installation]:
-    """An installation in which some deadlines were missed, and a transaction on their topic was aborted."""
+    """An installation with some missed deadlines and an aborted transaction on their topic."""
     made = servers.installation()
     made.start("backfill-planner", wait=False)
     made.start("deadline-watcher")
@@ -32,7 +32,7 @@ def missed(servers: Servers) -> Iterator[Installation]:
 
 
 def where(made: Installation) -> list[str]:
-    """The arguments of the examples."""
+    """Command-line arguments for the examples."""
     return [made.settings.bootstrap_servers(), made.settings.topic_prefix]
 
 

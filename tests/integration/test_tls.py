@@ -1,4 +1,6 @@
-"""A Kafka that talks TLS and asks for passwords: everything works with it, and what is wrong is said in one line."""
+"""A Kafka with TLS and passwords: everything works, and each misconfiguration is reported in one
+line.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from tests.support import tls
 from tests.support.installation import ROOT, Installation, Servers, daily, until
 
 from retrofill.bus.clients import admin, producer, reader
-from retrofill.bus.observability.diagnosis import why
+from retrofill.bus.observability.diagnosis import explain
 from retrofill.contract.topics import DRIVER, PLANNER, Topic
 from retrofill.settings import Settings
 from retrofill.stack.layout import Layout
@@ -29,7 +31,9 @@ COMMAND = "from retrofill.cli.main import run; run()"
 
 @dataclass(frozen=True)
 class Encrypted:
-    """A broker whose certificate is from ``authority``, for 127.0.0.1 only; and an authority that it knows nothing of."""
+    """A broker with a certificate from ``authority`` for 127.0.0.1 only, and another authority that
+    it does not trust.
+    """
 
     servers: Servers
     clients: Settings
@@ -37,7 +41,7 @@ class Encrypted:
     other: tls.Authority
 
     def installation(self) -> Installation:
-        """A new one on this broker."""
+        """A new installation on this broker."""
         kafka = ("bootstrap_servers", "security_protocol", "ssl_ca", "acls", "passwords")
         return self.servers.installation(**{f"kafka_{name}": getattr(self.clients, f"kafka_{name}") for name in kafka})
 
@@ -82,39 +86,39 @@ def test_a_producer_and_a_consumer_talk_to_a_broker_that_they_trust_only(
         client = make(wary, "retrofill-cli", error_cb=heard.append, logger=SILENT)
         with pytest.raises(KafkaException):
             client.list_topics(timeout=2)
-        # The reasons come to who polls.
+        # Errors are delivered by ``poll``.
         client.poll(1.0)
         assert KafkaError._SSL in {error.code() for error in heard}
 
 
 def wrong(encrypted: Encrypted, folder: Path) -> dict[str, tuple[dict[str, object], str]]:
-    """What may be wrong, and what is said of it."""
+    """Each misconfiguration and the message it must produce."""
     no_pem = folder / "ca.pem"
     no_pem.write_text("not a certificate")
     address = encrypted.clients.bootstrap_servers()
     return {
         "another authority": (
             {"kafka_ssl_ca": encrypted.other.certificate},
-            f"no TLS with {address}: its certificate is not from an authority in RETROFILL_KAFKA_SSL_CA"
+            f"TLS with {address} failed: its certificate is not from an authority in RETROFILL_KAFKA_SSL_CA"
             f" ({encrypted.other.certificate})",
         ),
         "the machine's authorities": ({"kafka_ssl_ca": None}, "RETROFILL_KAFKA_SSL_CA (not set)"),
         "another name": (
             {"kafka_bootstrap_servers": address.replace("127.0.0.1", "localhost")},
-            "no TLS with localhost:",
+            "TLS with localhost:",
         ),
         "no file": (
             {"kafka_ssl_ca": folder / "nowhere.pem"},
-            f"{folder / 'nowhere.pem'} is not there: check RETROFILL_KAFKA_SSL_CA",
+            f"{folder / 'nowhere.pem'} does not exist: check RETROFILL_KAFKA_SSL_CA",
         ),
-        "no certificate": ({"kafka_ssl_ca": no_pem}, "it is not in PEM format: check RETROFILL_KAFKA_SSL_CA"),
+        "no certificate": ({"kafka_ssl_ca": no_pem}, "is not in PEM format: check RETROFILL_KAFKA_SSL_CA"),
         "no TLS": (
             {"kafka_security_protocol": "SASL_PLAINTEXT"},
-            f"nothing at {address} talks SASL_PLAINTEXT: is it up",
+            f"no broker at {address} answers over SASL_PLAINTEXT: is it running",
         ),
         "a wrong password": (
             {"kafka_password": SecretStr("hunter2"), "kafka_passwords": {}},
-            "driver is refused: check RETROFILL_KAFKA_PASSWORD",
+            "driver was refused: check RETROFILL_KAFKA_PASSWORD",
         ),
         "no password": (
             {"kafka_password": None, "kafka_passwords": {}},
@@ -136,7 +140,7 @@ def test_what_is_wrong_is_said_in_one_line(
     settings = house.settings.acting_as(DRIVER).model_copy(update=changed)
     with pytest.raises(KafkaException) as caught:
         admin(settings, "test").list_topics(timeout=2)
-    line = why(settings, caught.value)
+    line = explain(settings, caught.value)
     assert said in line
     assert "\n" not in line
     assert "hunter2" not in line
@@ -144,11 +148,11 @@ def test_what_is_wrong_is_said_in_one_line(
 
 def test_a_broker_that_answers_is_not_said_to_be_away(house: Installation) -> None:
     late = KafkaError(KafkaError._TIMED_OUT)
-    assert why(house.settings.acting_as(DRIVER), KafkaException(late)) == late.str()
+    assert explain(house.settings.acting_as(DRIVER), KafkaException(late)) == late.str()
 
 
 def run(house: Installation, changed: dict[str, str], *command: str) -> subprocess.CompletedProcess[str]:
-    """A command of ours, started by hand with some variables changed."""
+    """Run a command by hand with some variables changed."""
     return subprocess.run(
         [sys.executable, *command],
         cwd=ROOT,
@@ -170,7 +174,9 @@ def test_a_command_says_it_in_one_line(command: tuple[str, ...], house: Installa
     done = run(house, changed, "-c", COMMAND, *command)
     assert done.returncode == 1
     (line,) = done.stderr.strip().splitlines()
-    assert line.startswith(f"retrofill: Kafka cannot be used: no TLS with {encrypted.clients.bootstrap_servers()}: ")
+    assert line.startswith(
+        f"retrofill: Kafka cannot be used: TLS with {encrypted.clients.bootstrap_servers()} failed: "
+    )
 
 
 def test_a_service_without_its_authorities_file_does_not_start(house: Installation, tmp_path: Path) -> None:
@@ -178,8 +184,8 @@ def test_a_service_without_its_authorities_file_does_not_start(house: Installati
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert done.stderr.strip().splitlines()[-1] == (
-        "backfill-planner: no client of Kafka can be made: "
-        f"{tmp_path / 'nowhere.pem'} is not there: check RETROFILL_KAFKA_SSL_CA"
+        "backfill-planner: cannot create a Kafka client: "
+        f"{tmp_path / 'nowhere.pem'} does not exist: check RETROFILL_KAFKA_SSL_CA"
     )
 
 

@@ -1,4 +1,4 @@
-"""What wakes services after a commit, and what ends a session that stands still, whichever role it logs in as."""
+"""Services are woken after commits, and idle sessions are ended, whichever role logs in."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ from retrofill.store.runs import SLOT_CHANNEL
 def test_a_commit_wakes_others_without_a_notify_in_its_transaction(
     installation: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One with a NOTIFY in it commits alone in the whole cluster."""
-    monkeypatch.setattr("retrofill.bus.announcer._here", None)
+    """Transactions with NOTIFY commit one at a time in the whole cluster, so a shard's transaction
+    must not contain one.
+    """
+    monkeypatch.setattr("retrofill.bus.announcer._installed", None)
     dsn = installation.settings.dsn_of(RUN_STARTER.name)
     here: list[tuple[str, str]] = []
     there: list[tuple[str, str]] = []
@@ -37,7 +39,7 @@ def test_a_commit_wakes_others_without_a_notify_in_its_transaction(
 
     announcer = Announcer(dsn, "test", lambda name, payload: here.append((name, payload)))
     other = Listener(dsn, "other", sorted(both), heard)
-    own = Listener(dsn, "own", sorted(both), heard=lambda *_: None, known=lambda pid: pid == announcer.pid)
+    own = Listener(dsn, "own", sorted(both), on_notification=lambda *_: None, is_own=lambda pid: pid == announcer.pid)
     for thread in (announcer, other, own):
         thread.start()
     install(announcer)

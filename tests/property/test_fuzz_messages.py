@@ -1,4 +1,4 @@
-"""Messages as the schemas allow them, then broken at random: what reads them refuses them and never fails."""
+"""Schema-conforming messages with random damage: readers refuse them and never crash."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from retrofill.contract.topics_of import TRAFFIC
 
 REQUESTS = {topic: TRAFFIC[topic].types for service in SERVICES.values() for topic in service.reads}
 MESSAGES = 500
-# Plausible words, so that messages find pipelines, backfills and each other, and words that make trouble.
+# Plausible words, so that messages refer to existing pipelines, backfills and each other; and
+# difficult words.
 NAMES = ["p", "q", "b-1", "b-2", "only", "UTC", "@daily", "*/5 * * * *", "Europe/Berlin"]
 TROUBLE = [
     "",
@@ -57,7 +58,7 @@ BROKEN = [None, [], {}, "", *TROUBLE, *NUMBERS, *DATES, *MOMENTS]
 
 @dataclass(frozen=True)
 class Fuzzed:
-    """One message on its way."""
+    """One message as published."""
 
     topic: Topic
     key: bytes | None
@@ -66,16 +67,16 @@ class Fuzzed:
     partition: int
 
     def record(self) -> Record:
-        """As consumed."""
+        """The message as consumed."""
         headers, bad = read_headers(self.headers)
         return Record(self.topic, self.partition, 7, self.key, self.value, headers, self.headers, 1, bad)
 
 
-# messages as the schemas allow them
+# schema-conforming messages
 
 
 def made_of(schema: dict[str, Any], definitions: dict[str, Any], random: Random) -> Any:
-    """Something that the schema allows, or nearly: patterns and lengths are left to chance."""
+    """A value that the schema allows or nearly allows: patterns and lengths are left to chance."""
     if "$ref" in schema:
         return made_of(definitions[schema["$ref"].rpartition("/")[2]], definitions, random)
     if "const" in schema:
@@ -123,13 +124,13 @@ SCHEMAS: dict[type[Message], dict[str, Any]] = {
 
 
 def well_made(type: type[Message], random: Random) -> dict[str, Any]:
-    """The body of a message that can be handled, more often than not."""
+    """A body that is usually valid and can be handled."""
     schema = SCHEMAS[type]
     body: dict[str, Any] = {**made_of(schema, schema.get("$defs", {}), random), "type": type.__name__, "version": 1}
     if "from" in body:
         body |= {"pipeline": random.choice("pq"), "from": random.choice(DATES), "to": random.choice(DATES)}
     if isinstance(body.get("pipeline"), dict):
-        # A definition made wholly by chance is hardly ever one.
+        # A fully random definition is almost never valid.
         made = body["pipeline"]
         body["pipeline"] = {**made, **daily(random.choice("pq")).as_json()}
         kept = random.choice(sorted(made))
@@ -137,11 +138,11 @@ def well_made(type: type[Message], random: Random) -> dict[str, Any]:
     return body
 
 
-# what may happen to them
+# damage
 
 
 def broken(body: Any, random: Random) -> Any:
-    """The body with one thing changed, somewhere in it."""
+    """The body with one random change at a random place."""
     if isinstance(body, dict | list) and body and random.random() < 0.6:
         inside = random.choice(list(body)) if isinstance(body, dict) else random.randrange(len(body))
         changed = copy.copy(body)
@@ -154,7 +155,7 @@ def broken(body: Any, random: Random) -> Any:
             changed[inside] = broken(body[inside], random)
         return changed
     nested: Any = body
-    # What is large is not made larger still.
+    # Large values are not enlarged further.
     match random.randrange(4) if len(repr(body)) < 2_000 else 3:
         case 0:
             for _ in range(random.choice([1, 5, 98, 300])):
@@ -169,15 +170,15 @@ def broken(body: Any, random: Random) -> Any:
 
 
 def cut(value: bytes, random: Random) -> bytes:
-    """The bytes with something wrong with them."""
+    """The encoded message, truncated or corrupted."""
     at = random.randrange(len(value) + 1)
     return random.choice([value[:at], value[:at] + b"\xff" + value[at:], b"\0\0\0\0\1" + value, value + value])
 
 
 def fuzzed(random: Random, topics: list[Topic]) -> Fuzzed:
-    """A message for one of ``topics``: as it should be, broken inside, or no message at all."""
+    """A message for one of ``topics``: valid, damaged, or not a message at all."""
     topic = random.choice(topics)
-    # Now and then one of another topic.
+    # Occasionally use a type of another topic.
     types = REQUESTS[topic if random.random() < 0.9 else random.choice(list(REQUESTS))]
     body: Any = well_made(random.choice(types), random)
     for _ in range(random.choice([0, 0, 1, 1, 2, 5])):
@@ -197,7 +198,7 @@ def fuzzed(random: Random, topics: list[Topic]) -> Fuzzed:
     return Fuzzed(topic, key, value, kept, at_home if random.random() < 0.8 else random.randrange(PARTITIONS))
 
 
-# The first draws wait for whatever else the machine does; that says nothing about the code.
+# The first draws depend on the machine's load, which says nothing about the code.
 @settings(max_examples=1_500, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.integers(0, 2**32))
 def test_nothing_but_undecodable_comes_of_any_message(seed: int) -> None:
@@ -211,12 +212,12 @@ def test_nothing_but_undecodable_comes_of_any_message(seed: int) -> None:
         assert len(str(e).splitlines()) == 1
         assert not (isinstance(verdict, Received) and verdict.message is not None)
     else:
-        # What was read can be stored and sent on.
+        # Accepted messages can be stored and forwarded.
         assert decode(message.encode()) == message
 
 
 def test_every_request_type_is_made_well_and_badly() -> None:
-    """Else the tests of this module would try nothing."""
+    """Otherwise the tests of this module would test nothing."""
     read: set[str] = set()
     refused: set[Topic] = set()
     for seed in range(2_000):
@@ -252,7 +253,7 @@ def test_a_planner_survives_hundreds_of_them(installation: Installation) -> None
     until(lambda: is_quiet(installation, [PLANNER]), "every partition is read to its end")
     assert planner.process.poll() is None
     reasons = [letter.headers["retrofill_reason"] for letter in installation.events(Topic.DEAD_LETTERS)]
-    # All were refused on purpose: none because something of ours or of the database failed over it.
+    # Every refusal was deliberate: none was caused by an error in our code or the database.
     assert len(reasons) > MESSAGES / 10
     assert [reason for reason in reasons if re.match(r"\w+(Error|Exception|Violation|\w*Large): ", reason)] == []
     answered = {event.body["type"] for event in installation.events(Topic.BACKFILL_EVENTS)}

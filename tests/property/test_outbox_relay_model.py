@@ -1,12 +1,15 @@
-"""Every interleaving of two outbox relays that crash, or pause for as long as they like, at any step.
+"""A model of two outbox relays that may crash or pause at any step, explored through every
+interleaving.
 
-The protocol is the relay's as it is built: the row of the relay in Postgres has its epoch, the number of the newest batch and
-the ids of that batch's rows; deleting a published batch and numbering the next are one transaction there. A Kafka
-transaction publishes the rows and the cursor together; it is open before it commits, and ``init_transactions`` of a
-successor aborts it and refuses everything of its producer. Rows of one key are committed one after the other.
+The model follows the implementation. The relay's row in Postgres has its epoch, the newest batch's
+number and that batch's row ids. Deleting a published batch and numbering the next one are one
+transaction. A Kafka transaction publishes the rows together with the cursor. It stays open before
+it commits, and a successor's ``init_transactions`` aborts it and fences its producer. Rows of one
+key are committed in order.
 
-One row is refused by Kafka for good: its batch is never committed. Once its transaction is aborted, by its own producer or by
-whoever took over, the batch gets fewer rows under the same number, and a row that was refused alone is set aside.
+Kafka permanently refuses one row, so its batch never commits. Once that transaction is aborted (by
+its own producer or by a successor), the batch is narrowed under the same number, and a row that is
+refused alone is set aside.
 """
 
 from collections import deque
@@ -20,12 +23,13 @@ RELAYS = 2
 
 @dataclass(frozen=True)
 class Protocol:
-    """The order of taking over, and whether numbering asserts the epoch."""
+    """The takeover order, and whether numbering asserts the epoch."""
 
     takeover: tuple[str, ...] = ("epoch", "fence", "cursor", "recover")
     asserts_epoch: bool = True
     crashes: int = 2
-    # The row that Kafka refuses; only a batch of it alone is set aside, and what was decided is for that batch only.
+    # The row that Kafka refuses. It is only set aside when it is alone in its batch, and a decision
+    # applies to that batch only.
     refuses: int | None = None
     sets_aside_alone: bool = True
     decides_by_batch: bool = True
@@ -37,29 +41,29 @@ class Protocol:
 
 @dataclass(frozen=True)
 class Relay:
-    """What one process has in its memory."""
+    """The in-memory state of one relay process."""
 
-    step: int = 0  # how far its taking over is; the length of the protocol's means that it is done
+    step: int = 0  # takeover progress; the takeover's length means done
     epoch: int = 0
     producer: int = 0
     cursor: int = 0
-    batch: tuple[int, tuple[int, ...]] | None = None  # the one that it is to publish
+    batch: tuple[int, tuple[int, ...]] | None = None  # the batch that it has to publish
     sent: bool = False  # its Kafka transaction is open and complete
-    refused: tuple[int, tuple[int, ...]] | None = None  # the batch that was refused, and of which it is decided
-    aborted: bool = False  # its transaction is aborted, by its own producer
+    refused: tuple[int, tuple[int, ...]] | None = None  # the refused batch that the decision is about
+    aborted: bool = False  # its own producer has aborted the transaction
 
 
 @dataclass(frozen=True)
 class World:
-    """Postgres, Kafka, and the processes."""
+    """Postgres, Kafka and the relay processes."""
 
-    written: int = 0  # so many rows were committed to the outbox
+    written: int = 0  # number of rows committed to the outbox
     outbox: tuple[int, ...] = ()
     epoch: int = 0
     number: int = 0
     ids: tuple[int, ...] = ()
     producer: int = 0
-    read: tuple[int, ...] = ()  # what a subscriber that reads committed has seen
+    read: tuple[int, ...] = ()  # what a read_committed subscriber has seen
     cursor: int = 0
     aside: tuple[int, ...] = ()
     relays: tuple[Relay, ...] = (Relay(),) * RELAYS
@@ -67,7 +71,7 @@ class World:
 
 
 def moves(world, protocol):
-    """All that may happen next, with its name."""
+    """Every possible next step, with its name."""
     if world.written < ROWS:
         yield "commit a row", replace(world, written=world.written + 1, outbox=(*world.outbox, world.written))
     for i, relay in enumerate(world.relays):
@@ -76,7 +80,7 @@ def moves(world, protocol):
 
 
 def steps(world, relay, protocol):
-    """What one relay may do next: (name, the world after it, the relay after it)."""
+    """One relay's possible next steps: (name, next world, next relay)."""
     if relay != Relay() and world.crashes < protocol.crashes:
         yield "crash", replace(world, crashes=world.crashes + 1), Relay()
     if relay.step < len(protocol.takeover):
@@ -114,12 +118,12 @@ def taking_over(world, relay, protocol):
             for name, after, batch in dropped_and_numbered(world, relay.cursor):
                 yield f"drop and {name}", after, replace(following, batch=batch)
         case "recover":
-            # Only rows that are still there can be sent again.
+            # Only rows that still exist can be sent again.
             yield from decided(world, following, protocol)
 
 
 def settled(world, relay, protocol):
-    """After its own producer aborted: one transaction in Postgres."""
+    """After its own producer has aborted: one transaction in Postgres."""
     if relay.epoch != world.epoch:
         yield "refused by Postgres", world, Relay()
         return
@@ -127,7 +131,9 @@ def settled(world, relay, protocol):
 
 
 def decided(world, relay, protocol):
-    """The numbered batch was not published: send it again, or do what was decided where it was refused."""
+    """The numbered batch was not published: resend it, or, if it was refused, narrow it or set the
+    row aside.
+    """
     number, refused = relay.refused or (0, ())
     relay = replace(relay, refused=None)
     rows = tuple(row for row in world.ids if row in world.outbox)
@@ -143,7 +149,9 @@ def decided(world, relay, protocol):
 
 
 def next_batch(world, relay, protocol):
-    """The batch before is published (or there was none): delete it and number the next, in one transaction."""
+    """The previous batch, if any, is published: delete it and number the next one in one
+    transaction.
+    """
     if protocol.asserts_epoch and relay.epoch != world.epoch:
         yield "refused by Postgres", world, Relay()
         return
@@ -153,7 +161,9 @@ def next_batch(world, relay, protocol):
 
 
 def dropped_and_numbered(world, last):
-    """Delete the rows of the numbered batch; then number any first part of the rest, or nothing where there is none."""
+    """Delete the numbered batch's rows, then number any prefix of the rest, or nothing if no row is
+    left.
+    """
     left = tuple(row for row in world.outbox if row not in world.ids)
     if not left:
         yield "number nothing", replace(world, outbox=left, number=last, ids=()), None
@@ -163,7 +173,7 @@ def dropped_and_numbered(world, last):
 
 
 def wrong(world, protocol):
-    """What a subscriber could complain of."""
+    """The invariant that a subscriber sees violated, or ``None``."""
     if len(set(world.read)) < len(world.read):
         return "twice"
     if list(world.read) != sorted(world.read):
@@ -178,7 +188,9 @@ def wrong(world, protocol):
 
 
 def explore(protocol):
-    """(how many worlds there are, what is wrong in the nearest wrong one, how it came to it)."""
+    """Breadth-first search. Returns the number of worlds, the nearest violation, and the steps that
+    lead to it.
+    """
     start = World()
     before = {start: None}
     queue = deque([start])
@@ -188,7 +200,8 @@ def explore(protocol):
         if complaint := wrong(world, protocol):
             return len(before), complaint, trace(before, world)
         following = list(moves(world, protocol))
-        # Take-overs are bounded here and nowhere else: a world that used them all up says nothing.
+        # The model bounds takeovers and reality does not, so worlds that used them all up are not
+        # stuck.
         bounded = protocol.takeovers in (world.epoch, world.producer)
         if not following and not bounded and sorted(world.read + world.aside) != list(range(ROWS)):
             stuck.append(trace(before, world))
@@ -214,7 +227,7 @@ AS_BUILT = {"all rows are good": Protocol(), "one is refused": Protocol(crashes=
 def test_as_built_every_row_is_published_once_and_in_order_or_set_aside(protocol):
     worlds, complaint, how = explore(protocol)
     assert complaint is None, how
-    # It really explored something: crashes, take-overs and all three rows.
+    # The exploration was not trivial: it covered crashes, takeovers and all three rows.
     assert worlds > 10_000
 
 

@@ -1,4 +1,6 @@
-"""Publishers stopped at every point and woken at every later one, on a real file system: a later publication stands."""
+"""Publishers stopped at every point and resumed at every later one, on a real file system: a later
+publication always stands.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ from retrofill.driver.publication import (
 
 
 def staged(target: Path, run_id: int, attempt: int = 1) -> Publication:
-    """A sealed output of a run, as its driver leaves it."""
+    """A run's sealed output, as its driver leaves it."""
     folder = own_folder(target, run_id) / f"{attempt}.writing-1"
     (folder / "new").mkdir(parents=True)
     (folder / "new" / "part-0").write_text(f"run {run_id}")
@@ -33,7 +35,7 @@ def staged(target: Path, run_id: int, attempt: int = 1) -> Publication:
 
 
 def again(publication: Publication, number: int) -> Publication:
-    """The same output, to be published by another driver."""
+    """The same output, for publication by another driver."""
     return Publication(publication.target, publication.run_id, publication.attempt, number)
 
 
@@ -46,7 +48,7 @@ class Publisher:
         self.gone = False
 
     def step(self) -> None:
-        """Go on to the next pause."""
+        """Continue to the next pause."""
         try:
             next(self._steps)
         except StopIteration:
@@ -55,13 +57,13 @@ class Publisher:
             self.ended = self.gone = True
 
     def go(self, count: int) -> None:
-        """Take ``count`` steps, or those that there are."""
+        """Take up to ``count`` steps."""
         for _ in range(count):
             if not self.ended:
                 self.step()
 
     def finish(self) -> None:
-        """Go on to the end."""
+        """Continue to the end."""
         while not self.ended:
             self.step()
 
@@ -72,7 +74,7 @@ def content(target: Path) -> str:
 
 
 def length(make: Publication) -> int:
-    """How many steps a publication has when nobody disturbs it."""
+    """The number of steps in an undisturbed publication."""
     publisher = Publisher(make)
     count = 0
     while not publisher.ended:
@@ -83,7 +85,9 @@ def length(make: Publication) -> int:
 
 @pytest.fixture
 def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An output that an earlier run has published. Nothing here cuts the power, so nothing is flushed to the disk."""
+    """An output that an earlier run has published. These tests do not simulate power loss, so
+    nothing is flushed to disk.
+    """
     for name in ("sync", "sync_tree"):
         monkeypatch.setattr(publication_module, name, lambda _: None)
     target = tmp_path / "table" / "day=2013-01-01"
@@ -92,7 +96,7 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def fresh(target: Path) -> None:
-    """As the fixture leaves it."""
+    """Recreate the state that the fixture provides."""
     shutil.rmtree(target.parent, ignore_errors=True)
     publish(staged(target, 1))
 
@@ -116,7 +120,7 @@ def test_it_may_be_repeated(target: Path) -> None:
 def test_output_that_somebody_deleted_is_not_called_published(target: Path) -> None:
     publication = staged(target, 2)
     shutil.rmtree(own_folder(target, 2))
-    with pytest.raises(StagedOutputGone, match=r"what run 2 staged for .* is not in .* any more"):
+    with pytest.raises(StagedOutputGone, match=r"the output that run 2 staged for .* is no longer in "):
         publish(publication)
     assert content(target) == "run 1"
 
@@ -126,7 +130,8 @@ def test_a_publisher_stopped_anywhere_and_woken_after_a_later_run_changes_nothin
         fresh(target)
         former = Publisher(staged(target, 2))
         former.go(stop)
-        # Its run ended (another driver published it, or it failed), and the interval was processed once more.
+        # Its run ended (another driver published it, or it failed), and the interval was processed
+        # again.
         publish(staged(target, 3))
         before = snapshot(target)
         former.finish()
@@ -147,14 +152,16 @@ def test_a_publisher_stopped_anywhere_is_replaced_by_another_of_the_same_run(tar
         last.finish()
         assert not last.gone, f"stopped after {stops}"
         assert content(target) == "run 2"
-        # Woken in either order.
+        # Resumed in either order.
         for publisher in reversed(stopped):
             publisher.finish()
             assert content(target) == "run 2", f"stopped after {stops}"
 
 
 def interleavings(counts: tuple[int, int], switches: int = 3) -> Iterator[tuple[int, ...]]:
-    """All orders in which two publishers take so many steps with up to ``switches`` switches between them, either first."""
+    """All orders of the two publishers' steps with up to ``switches`` switches, either publisher
+    first.
+    """
     for first in (0, 1):
         yield from _go_on(counts, first, switches)
 
@@ -171,7 +178,7 @@ def _go_on(counts: tuple[int, int], who: int, switches: int) -> Iterator[tuple[i
 
 def test_two_publishers_of_one_run_in_every_interleaving(target: Path) -> None:
     longest = length(staged(target, 2))
-    # The second needs a step more: it takes what the first one had.
+    # The second publisher needs more steps, because it takes over what the first one had.
     for order in interleavings((longest, longest + 2)):
         fresh(target)
         publication = staged(target, 2)
@@ -201,7 +208,7 @@ def test_a_straggler_that_still_writes_for_an_earlier_run_is_never_published(tar
     former = Publisher(staged(target, 2))
     former.go(3)
     publish(staged(target, 3))
-    # Spark makes the folders again that a later publication has thrown away.
+    # Spark recreates the folders that a later publication has deleted.
     late = own_folder(target, 2) / "1.writing-1" / "new"
     late.mkdir(parents=True)
     (late / "part-0").write_text("too late")
@@ -223,7 +230,7 @@ def test_who_writes_to_the_output_itself_is_displaced(target: Path) -> None:
 
 
 def snapshot(target: Path) -> dict[str, str]:
-    """All that a reader of the table sees."""
+    """Everything that a reader of the table sees."""
     sweep(target.parent / AREA)
     visible = (path for path in target.parent.rglob("*") if path.is_file() and AREA not in path.parts)
     return {str(path): path.read_text() for path in visible}

@@ -1,1 +1,5 @@
-"""Deterministic simulation: the services' own code on a bus, a store and clocks of memory, one step at a time."""
+"""Deterministic simulation of the services.
+
+The services' real code runs one step at a time on an in-memory Kafka and Postgres with simulated
+clocks.
+"""

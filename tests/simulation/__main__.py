@@ -1,7 +1,9 @@
-"""Run schedules: ``python -m tests.simulation --seed N`` repeats one, ``--seconds 60`` or ``--schedules 500`` runs many.
+"""Run simulated schedules.
 
-Prints schedules a minute, faults by kind, events checked and violations; the exit status is 1 where there was one. Each
-violation comes with the command that repeats it. ``--jobs`` processes share the seeds.
+``python -m tests.simulation --seed N`` repeats one schedule; ``--seconds 60`` or ``--schedules
+500`` runs many. Prints schedules per minute, injected faults by kind, events checked and
+violations. Each violation is printed with the command that reproduces it, and the exit status is
+then 1. ``--jobs`` sets the number of processes that share the seeds.
 """
 
 from __future__ import annotations
@@ -17,17 +19,16 @@ from concurrent.futures import ProcessPoolExecutor
 from tests.simulation.jobs import Done, Share, find, run_all, stay_on_one_processor
 from tests.simulation.mutations import INVARIANT_OF, MUTATIONS
 
-# Each mutation is found within these.
+# Every mutation must be found within this many schedules.
 MUTATED_SCHEDULES = 1000
-# Runs of a schedule that need not be told apart.
+# Schedules with this many planned runs or more are counted together.
 MANY = 6
 
 
 def main() -> int:
-    """Run what the arguments say."""
     given = _arguments()
     if os.environ.get("PYTHONHASHSEED") != "0":
-        # The order of sets of texts is part of a schedule.
+        # Set iteration order is part of a schedule, so the hash seed must be fixed at startup.
         os.execve(
             sys.executable,
             [sys.executable, "-m", "tests.simulation", *sys.argv[1:]],
@@ -63,7 +64,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _find_all(names: list[str], share: Share, jobs: int) -> bool:
-    """A table of which seed finds each mutation, and by which check; whether all were found."""
+    """Print which seed and which check find each mutation. Returns whether all were found."""
     width = max(map(len, names))
     with ProcessPoolExecutor(min(jobs, len(names))) as pool:
         asked = {name: pool.submit(find, name, share) for name in names}
@@ -104,7 +105,7 @@ def _summary(done: list[Done], seconds: float) -> None:
 
 
 def _distribution(counts: Iterable[int]) -> str:
-    """How many of the schedules planned how many runs."""
+    """Share of schedules by number of planned runs."""
     found = Counter(str(n) if n < MANY else f"{MANY} and more" for n in counts)
     total = sum(found.values()) or 1
     return ", ".join(

@@ -1,4 +1,4 @@
-"""What callbacks call in the simulation: a target that takes its time, fails at times, and counts what it was asked to do."""
+"""Simulated callback targets: they take time, sometimes fail, and count their calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class SimulatedTry:
-    """One call."""
+    """One callback attempt."""
 
     def __init__(self, world: World, process: Process, claim: Claim, alive_until: Callable[[], float]) -> None:
         self._world, self._process, self._claim = world, process, claim
@@ -51,23 +51,23 @@ class SimulatedTry:
         self._ended.set()
 
     def wait(self, seconds: float) -> bool:
-        """Whether it ended within ``seconds``."""
+        """Wait up to ``seconds``; returns whether the call ended."""
         return self._ended.wait(max(0.0, seconds))
 
-    def tell_renewed(self) -> None:
-        """It knows."""
+    def lease_renewed(self) -> None:
+        """No-op: ``alive_until()`` already includes the renewal."""
 
     def kill(self) -> None:
-        """Forget it."""
+        """Abandon the call."""
         self._killed = True
 
     def finish(self) -> Outcome | None:
-        """What it came to."""
+        """The outcome, or ``None`` if there is none."""
         return self._outcome
 
 
 class SimulatedKinds:
-    """Begins calls, of whatever kind."""
+    """Replaces the real callback kinds: every kind begins a simulated call."""
 
     def __init__(self, world: World, process: Process) -> None:
         self._world, self._process = world, process
@@ -75,5 +75,5 @@ class SimulatedKinds:
     def begin(
         self, claim: Claim, alive_until: Callable[[], float], lease_seconds: float
     ) -> tuple[SimulatedTry, float] | Outcome:
-        """A try and its limit in seconds."""
+        """A new attempt and its time limit in seconds."""
         return SimulatedTry(self._world, self._process, claim, alive_until), 7.0

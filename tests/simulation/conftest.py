@@ -1,4 +1,4 @@
-"""One world with all its services, for tests that play an interleaving step by step."""
+"""Fixture: a world with one replica of each service, for tests that replay an interleaving."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drivers of the simulation: actors that keep the drivers' protocol on the bus, and may die, stall and be late."""
+"""Simulated drivers: actors that follow the driver protocol and may die, stall or report late."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrofill.contract.runs import ErrorInfo, Report, RunHeartbeat, RunReported, RunStaged, TaskReported
 from retrofill.contract.topics import Topic
-from run_starter.executors import Host, Key, Launch
+from run_starter.executors import Host, Key, LaunchRequest
 from tests.simulation.scheduler import Process
 from tests.simulation.servers import wire
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class SimulatedExecutor:
-    """Hosts simulated drivers, each a process of its own."""
+    """Hosts simulated drivers, each in its own simulated process."""
 
     world: World
     process: Process
@@ -26,35 +26,34 @@ class SimulatedExecutor:
     drivers: dict[Key, Driver] = field(default_factory=dict)
 
     def free(self) -> int:
-        """Slots without a driver."""
+        """Number of slots without a driver."""
         return self.slots - len(self.drivers)
 
     def hosted(self) -> set[Key]:
-        """Drivers that are here."""
+        """Attempts whose drivers run here."""
         return set(self.drivers)
 
-    def launch(self, launch: Launch) -> None:
-        """Begin."""
+    def launch(self, launch: LaunchRequest) -> None:
         driver = Driver(self, launch)
         self.drivers[launch.key] = driver
         driver.start()
 
     def end(self, key: Key) -> None:
-        """Kill the driver."""
+        """Kill one driver."""
         driver = self.drivers.get(key)
         if driver is not None:
             driver.die("ended by its host")
 
     def close(self) -> None:
-        """Kill all."""
+        """Kill all drivers."""
         for driver in list(self.drivers.values()):
             driver.die("the run-starter stopped")
 
 
 class Driver:
-    """One attempt of one run."""
+    """The driver of one attempt of one run."""
 
-    def __init__(self, executor: SimulatedExecutor, launch: Launch) -> None:
+    def __init__(self, executor: SimulatedExecutor, launch: LaunchRequest) -> None:
         self.executor = executor
         self.launch = launch
         self.world = executor.world
@@ -68,15 +67,16 @@ class Driver:
         self.world.drivers.append(self)
         assert launch.lease_seconds is not None
         self.lease = launch.lease_seconds
-        # By its own clock it stops working then, unless another heartbeat was acknowledged.
+        # The end of the driver's own lease, by its process clock. Each acknowledged heartbeat
+        # extends it.
         self.alive_until = 0.0
 
     def start(self) -> None:
-        """Run in a task of its own process."""
+        """Start the driver in a task of its own process."""
         self.world.scheduler.spawn(self.process, "driver", self._run)
 
     def die(self, reason: str) -> None:
-        """Its process ends; its host sees that, if there is one still."""
+        """End the process. If the host is still alive, it notices."""
         if not self.process.alive:
             return
         self.world.scheduler.kill(self.process)
@@ -98,7 +98,8 @@ class Driver:
         scheduler = self.world.scheduler
         reported = False
         if scheduler.random.random() < self.world.slow:
-            # Its session takes its time, maybe until the attempt's first lease is over: its own lease begins after it.
+            # A slow session start may outlast the attempt's first lease. The driver's own lease
+            # starts after it.
             scheduler.wait(object(), scheduler.random.random() * 3 * self.lease)
         self.alive_until = self._clock() + self.lease
         if self._say(RunHeartbeat(**self.fields)) and self._asked("may_begin") and self.works():
@@ -110,7 +111,7 @@ class Driver:
             )
 
     def _asked(self, what: str) -> bool:
-        """What the host says to a question, asked in its process."""
+        """Ask the host a question. The host answers in its own process; no answer counts as no."""
         host = self.executor.process
         answer: list[bool] = []
         if not host.alive:
@@ -131,14 +132,17 @@ class Driver:
         return bool(answer) and answer[0]
 
     def works(self) -> bool:
-        """Whether its process lives and has not given itself up."""
+        """Whether the process is alive and its own lease has not ended."""
         return self.process.alive and self._clock() < self.alive_until
 
     def _clock(self) -> float:
         return self.world.scheduler.now + self.process.offset
 
     def _work(self) -> bool:
-        """User code; whether it came to its end and said so. It ends itself where its lease may have ended."""
+        """Run user code. Returns whether it finished and its result was acknowledged.
+
+        The driver stops itself once its lease may have ended.
+        """
         world, lease = self.world, self.lease
         world.working(self)
         failed = world.fails(self.launch)
@@ -160,7 +164,10 @@ class Driver:
         return self._say(RunStaged(**self.fields, outputs=outputs)) and self._asked("may_publish") and self._publish()
 
     def _publish(self) -> bool:
-        """Publish; whether it came to its end and said so. It takes a while, in which anything may happen to it."""
+        """Publish the output. Returns whether it finished and its result was acknowledged.
+
+        Takes a while, so that faults can hit it.
+        """
         for _ in range(self.world.scheduler.random.randint(0, 2)):
             self.world.scheduler.wait(object(), self.world.scheduler.random.random() * self.lease / 2)
             if not self._beat():
@@ -176,23 +183,24 @@ class Driver:
         return self.works()
 
     def _say(self, report: Report) -> bool:
-        """Publish; whether it was acknowledged."""
+        """Publish a report; returns whether it was acknowledged."""
         scheduler = self.world.scheduler
         scheduler.step("report")
         if self.process.cut:
             return False
         if scheduler.random.random() < self.world.late:
-            # On its way for long: it arrives when the attempt may have been given up.
+            # A delayed report: the attempt may already be lost when it arrives.
             scheduler.wait(object(), scheduler.random.random() * 3 * self.lease)
         while self.world.broker.down:
-            # Its client sends it again and again.
+            # The client keeps retrying.
             scheduler.wait(object(), 0.3)
             if not self.works():
                 return False
         headers = wire(report, "driver")
         self.world.broker.append(str(Topic.RUN_REPORTS), report.backfill_id.encode(), report.encode(), headers)
         if scheduler.random.random() < self.world.duplicates:
-            # A producer's retry, without idempotence: the driver's own is idempotent, others' need not be.
+            # A duplicate from a non-idempotent retry. Drivers use idempotent producers, but other
+            # clients may not.
             self.world.broker.append(str(Topic.RUN_REPORTS), report.backfill_id.encode(), report.encode(), headers)
         scheduler.step("reported")
         return True

@@ -1,4 +1,4 @@
-"""What goes wrong in a schedule: at random steps, or where it hurts most, to anybody or to whoever is there."""
+"""Injected faults: at random steps or around commits, in the current process or in any other."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tests.simulation.memory.engine import IDLE_SECONDS
 from tests.simulation.scheduler import Process, Task
 from tests.simulation.world import SESSION_SECONDS, World
 
-# Between a decision and what follows it. There are fewer such steps: each is chosen so much more often.
+# Steps between a decision and its consequences. They are rare, so faults are more likely there.
 COMMITS = frozenset({"commit", "committed"})
 MORE_OFTEN = 8
-# Seconds. The third time in a row makes a message a dead letter, rightly so.
+# Seconds between timeouts. Three in a row would correctly dead-letter a message.
 TIME_OUTS_APART = 20.0
 
 
 class Faults:
-    """Happen at random steps, until told to stop."""
+    """Injects faults at random steps until stopped."""
 
     def __init__(self, world: World, chance: float) -> None:
         self._world = world
@@ -31,18 +31,18 @@ class Faults:
         servers = [self.stop_postgres, self.stop_kafka, self.hold_locks, self.time_out, self.freeze_in_transaction]
         servers += [self.poison, self.lose_message]
         every = [*deaths, self.crash, *stalls, *clocks, *servers]
-        # Each schedule has its own favourites.
+        # Each schedule prefers some kinds of fault.
         self._kinds: list[Any] = world.random.choice([deaths, stalls, moves, servers, every, every])
         if self._kinds is every:
             self._kinds = world.random.sample(every, world.random.randint(1, len(every)))
         self._only_commits = world.random.random() < 0.4
-        # How likely it is that it happens to the process that is at the step.
+        # Probability that a fault hits the process that is at the step.
         self._here = world.random.choice([0.0, 0.5, 1.0])
         self._at: Task | None = None
         self._timed_out = -TIME_OUTS_APART
 
     def step(self, task: Task, what: str) -> None:
-        """Maybe now."""
+        """Maybe inject a fault here. ``Scheduler.on_step`` calls this."""
         random = self._world.random
         if not self.on or random.random() >= self._chance_at(what):
             return
@@ -55,7 +55,7 @@ class Faults:
         self._at = None
 
     def plan(self, seconds: float) -> None:
-        """Some more at random moments within ``seconds``: while everybody waits there are hardly any steps."""
+        """Plan more faults within ``seconds``, because waiting tasks take few steps."""
         scheduler, random = self._world.scheduler, self._world.random
         for _ in range(random.choice([0, 0, 1, 2])):
             scheduler.at(scheduler.now + random.random() * seconds, self._strike)
@@ -81,15 +81,15 @@ class Faults:
         return random.choice(alive) if alive else None
 
     def _just_expelled(self) -> float:
-        """Seconds after which a silent process is given up, and a little: it wakes up while its successor takes over."""
+        """Seconds just past the session timeout, to wake up during the successor's takeover."""
         return SESSION_SECONDS + self._world.random.random() * 0.4
 
     def crash(self) -> bool:
-        """kill -9."""
+        """``kill -9`` of one replica."""
         return self._end_one(machine=False)
 
     def lose_machine(self) -> bool:
-        """A machine is gone with all its connections."""
+        """Lose a machine; its connections are not closed."""
         return self._end_one(machine=True)
 
     def _end_one(self, *, machine: bool) -> bool:
@@ -110,7 +110,7 @@ class Faults:
         world.scheduler.at(world.scheduler.now + world.random.random() * 3.0, again)
 
     def start(self) -> bool:
-        """One more replica."""
+        """Start another replica."""
         service = self._world.random.choice(self._world.services)
         if len(self._world.alive(service)) >= 3:
             return False
@@ -118,13 +118,13 @@ class Faults:
         return True
 
     def rebalance(self) -> bool:
-        """Partitions move, or a relay."""
+        """Move partitions or a relay."""
         victim = self._victim()
         self._world.rebalance(None if victim is None else victim.service)
         return True
 
     def freeze(self) -> bool:
-        """A process stands still, maybe for so long that it is a zombie when it goes on."""
+        """Freeze a process, sometimes long enough to make it a zombie."""
         victim = self._victim()
         if victim is None or victim.process.frozen:
             return False
@@ -134,7 +134,7 @@ class Faults:
         return True
 
     def freeze_caller(self) -> bool:
-        """A runner stands still in the middle of a call until its lease is over, and then goes on."""
+        """Freeze a callback runner during a call until its lease has ended, then resume it."""
         callers = [each for each in self._world.alive() if each.process in self._world.calling]
         if not callers:
             return False
@@ -146,7 +146,7 @@ class Faults:
         return True
 
     def freeze_machine(self) -> bool:
-        """A run-starter stands still with the drivers that it hosts, until their leases are over, and goes on with them."""
+        """Freeze a run-starter and its drivers until their leases have ended, then resume them."""
         world = self._world
         hosts = [each for each in world.alive() if each.executor is not None and each.executor.drivers]
         if not hosts:
@@ -162,7 +162,7 @@ class Faults:
         return True
 
     def cut(self) -> bool:
-        """A process loses Kafka only."""
+        """Cut a process off from Kafka only."""
         victim = self._victim()
         if victim is None or victim.process.cut:
             return False
@@ -172,7 +172,7 @@ class Faults:
         return True
 
     def jump(self) -> bool:
-        """A process's clock goes ahead."""
+        """Move a process's clock forward."""
         victim = self._victim()
         if victim is None:
             return False
@@ -180,43 +180,43 @@ class Faults:
         return True
 
     def jump_database(self) -> bool:
-        """The database's clock goes ahead."""
+        """Move the database clock forward slightly."""
         self._world.database.jump(self._world.random.choice([0.05, 1.0]))
         return True
 
     def step_database(self) -> bool:
-        """The database's clock is set ahead by more than a lease."""
+        """Move the database clock forward by more than a lease."""
         self._world.database.jump(self._world.settings.lease_seconds * self._world.random.choice([1.1, 2.0]))
         return True
 
     def stop_postgres(self) -> bool:
-        """Postgres is away, for everybody."""
+        """Stop Postgres for a while."""
         if self._world.servers.is_disturbed():
             return False
         self._world.servers.stop_postgres(self._world.random.choice([0.5, 3.0, 8.0]))
         return True
 
     def stop_kafka(self) -> bool:
-        """Kafka is away, for everybody."""
+        """Stop Kafka for a while."""
         if self._world.servers.is_disturbed():
             return False
         self._world.servers.stop_kafka(self._world.random.choice([0.5, 3.0, 8.0]))
         return True
 
     def hold_locks(self) -> bool:
-        """Somebody else keeps rows locked, for longer than ``lock_timeout``."""
+        """Another session locks rows, sometimes for longer than ``lock_timeout``."""
         return self._world.servers.hold_locks(self._world.random.choice([0.5, 3.0, 6.0]))
 
     def poison(self) -> bool:
-        """A message that nobody can handle."""
+        """Publish a poison message."""
         return self._world.servers.poison()
 
     def lose_message(self) -> bool:
-        """A service's message that nobody can read."""
+        """Make one message from a service unreadable."""
         return self._world.servers.lose_message()
 
     def freeze_in_transaction(self) -> bool:
-        """A process stands still in the middle of a transaction until the server ends its session."""
+        """Freeze a process inside a transaction until the server ends its session."""
         at_it = {tx.who for tx in self._world.database.open}
         victims = [i for i in self._world.alive() if i.name in at_it and not i.process.frozen]
         if not victims:
@@ -231,7 +231,6 @@ class Faults:
         return self._world.random.choice(alive) if alive else None
 
     def kill_driver(self) -> bool:
-        """A driver's process ends."""
         driver = self._driver()
         if driver is None:
             return False
@@ -239,7 +238,7 @@ class Faults:
         return True
 
     def stall_driver(self) -> bool:
-        """A driver stands still and goes on when it may have been given up."""
+        """Freeze a driver, sometimes until its attempt may be lost."""
         driver = self._driver()
         if driver is None or driver.process.frozen:
             return False
@@ -255,7 +254,10 @@ class Faults:
         self._world.scheduler.at(self._world.scheduler.now + seconds, thaw)
 
     def time_out(self, task: Task, what: str) -> None:
-        """A transaction takes too long for the server. Seldom enough that it is not the same message's fault every time."""
+        """Fail a transaction with ``transaction_timeout``.
+
+        Rare enough that the same message is not blamed each time.
+        """
         scheduler, mine = self._world.scheduler, self._mine(task)
         if what != "statement" or not mine or scheduler.now < self._timed_out + TIME_OUTS_APART:
             return
@@ -269,7 +271,7 @@ class Faults:
         return [tx for tx in self._world.database.open if tx.who == task.process.name and not tx.waits_for]
 
     def disconnect(self, task: Task, what: str) -> None:
-        """A connection to Postgres breaks; of a commit nobody may know whether it landed."""
+        """Break a Postgres connection. A broken COMMIT may or may not have taken effect."""
         if what not in ("statement", "commit", "committed"):
             return
         self._world.injected[f"disconnect at {what}"] += 1

@@ -1,7 +1,8 @@
-"""Statements that were built before are not built again: what SQLAlchemy makes of the same arguments is kept.
+"""Caches SQLAlchemy expressions: the same arguments give the same object.
 
-Its expressions are immutable, so that one object can stand in any number of statements. To build them took half of a
-schedule's time. The services' own code runs all the same: only SQLAlchemy's part of it is looked up.
+SQLAlchemy's expressions are immutable, so any number of statements can share one. Building them
+took half of a schedule's time. The services' own code still runs in full; only SQLAlchemy's part is
+cached.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _Made = tuple[Any, Any, Any]
 
 
 class _Kept:
-    """What was made, by what it was made of; what was not asked for in a long while is forgotten."""
+    """A two-generation cache: entries that have not been used for a long time are dropped."""
 
     def __init__(self) -> None:
         self._young: dict[Any, _Made] = {}
@@ -63,7 +64,7 @@ class _Kept:
         return found[0]
 
     def put(self, key: Any, made: Any, args: Any, more: Any) -> None:
-        # The arguments are kept with it: an id in a key is theirs as long as the key is there.
+        # Keep the arguments alive: an ``id`` in the key is valid only as long as its object exists.
         self._young[key] = (made, args, more)
         if len(self._young) > _MOST:
             self._young, self._old = {}, self._young
@@ -73,7 +74,7 @@ _kept = _Kept()
 
 
 class _Unknown(Exception):
-    """A value that may change, or whose equality says little."""
+    """The value is mutable or has no useful equality, so it cannot be part of a key."""
 
 
 def _key(value: Any) -> Any:
@@ -88,7 +89,7 @@ def _how(kind: type) -> Callable[[Any], Any]:
     if issubclass(kind, _IDENTITIES):
         return id
     if issubclass(kind, _PLAIN):
-        # 1, 1.0 and True are the same key of a dictionary.
+        # As dictionary keys, 1, 1.0 and True are equal.
         return lambda value: (kind, value)
     return _unknown
 
@@ -107,7 +108,7 @@ _HOW: dict[type, Callable[[Any], Any]] = {
 
 
 def _interned(make: Callable[..., Any], key_of: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> Callable[..., Any]:
-    """``make``, called once for arguments of the same ``key_of``."""
+    """Cache ``make`` by ``key_of`` of its arguments."""
 
     @wraps(make)
     def call(*args: Any, **more: Any) -> Any:
@@ -129,20 +130,20 @@ def _named(name: str) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
 
 
 def _operated(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Of ``operate``: the operator is a function, of which there is one."""
+    """Key for ``operate``: the operator is a function with a stable identity."""
     operand, operator, *other = args
     return id(operator), id(operand), tuple([_key(each) for each in other])
 
 
 def _called(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Of ``func.name(…)``: what is called is made anew each time."""
+    """Key for ``func.name(…)``: SQLAlchemy creates a new object for each call."""
     generator, *given = args
     return "func", tuple(generator._FunctionGenerator__names), tuple([_key(each) for each in given])
 
 
 @contextmanager
 def interned(packages: tuple[str, ...]) -> Iterator[None]:
-    """What the modules of ``packages`` ask SQLAlchemy for is made once, meanwhile."""
+    """Cache the SQLAlchemy calls of all modules in ``packages``."""
     before: list[tuple[Any, str, Any]] = []
 
     def exchange(owner: Any, name: str, instead: Any) -> None:

@@ -1,4 +1,4 @@
-"""Schedules shared out to processes: which seed runs where is decided by its number, and what it does by the seed alone."""
+"""Distributes schedules over processes. A schedule's behavior depends on its seed alone."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tests.simulation.mutations import INVARIANT_OF, applied
 from tests.simulation.schedule import Result, run_schedule
 from tests.simulation.world import World
 
-# Cyclic garbage is collected between schedules, and then of several at once: what has lived for long only now and then.
+# Schedules between two collections of cyclic garbage; older generations are collected less often.
 COLLECT_EVERY = 20
 COLLECT_ALL_EVERY = 400
-# Invariants of deadlines and callbacks: most schedules have none.
+# Invariants about deadlines and callbacks. Most schedules have neither.
 ABOUT_DEADLINES = (10, 11)
 
 
 @dataclass(frozen=True)
 class Share:
-    """What one of ``jobs`` processes runs: every ``jobs``-th seed from ``first + number``."""
+    """The seeds of one process: every ``jobs``-th one from ``first + number``."""
 
     first: int
     number: int = 0
@@ -36,7 +36,7 @@ class Share:
     seconds: float | None = None
 
     def seeds(self) -> Iterator[int]:
-        """Its seeds, as long as there are schedules and time left."""
+        """Seeds of this share, until the schedules or the time run out."""
         end = None if self.seconds is None else time.perf_counter() + self.seconds
         numbers = count(self.number, self.jobs)
         if self.schedules is not None:
@@ -50,7 +50,7 @@ class Share:
 
 @dataclass
 class Done:
-    """What a process has run. ``used``: seconds of processor time."""
+    """Results of one process. ``used`` is CPU time in seconds."""
 
     results: list[Result] = field(default_factory=list)
     failed: list[int] = field(default_factory=list)
@@ -58,7 +58,7 @@ class Done:
 
 
 def run(share: Share) -> Done:
-    """Run a share here, and say which seeds break an invariant."""
+    """Run a share in this process and print each violation."""
     if share.jobs > 1:
         stay_on_one_processor(share.number)
     done, began = Done(), time.process_time()
@@ -66,7 +66,7 @@ def run(share: Share) -> Done:
         for n, seed in enumerate(share.seeds(), 1):
             try:
                 done.results.append(run_schedule(seed))
-            except Exception as e:  # noqa: BLE001 - told here, with how to repeat it
+            except Exception as e:  # noqa: BLE001 - reported with the command that reproduces it
                 done.failed.append(seed)
                 _tell(seed, e)
             _collect(n)
@@ -75,7 +75,7 @@ def run(share: Share) -> Done:
 
 
 def run_all(shares: list[Share]) -> list[Done]:
-    """Run each share in a process of its own; a single one here."""
+    """Run each share in its own process; a single share runs in this one."""
     if len(shares) == 1:
         return [run(shares[0])]
     with ProcessPoolExecutor(len(shares)) as pool:
@@ -84,7 +84,7 @@ def run_all(shares: list[Share]) -> list[Done]:
 
 @dataclass(frozen=True)
 class Found:
-    """What found a mutation: a seed, the so-and-so-many-th schedule, and the check that did not hold."""
+    """What found a mutation: the seed, how many schedules it took, and the check that failed."""
 
     seed: int
     schedules: int
@@ -93,10 +93,10 @@ class Found:
 
 
 def find(name: str, share: Share) -> Found | None:
-    """The first seed of the share that finds the mutation ``name``; ``None``: none does.
+    """The first seed of the share that finds the mutation ``name``, or ``None``.
 
-    A seed that breaks something without the mutation as well has not found it. Schedules without deadlines are left out, and
-    not counted, where the mutation is about them.
+    A seed that also fails without the mutation does not count. If the mutation is about deadlines,
+    schedules without deadlines are skipped and not counted.
     """
     with shims.exchanged(), _collected_between():
         seeds = (seed for seed in share.seeds() if INVARIANT_OF[name] not in ABOUT_DEADLINES or _has_deadlines(seed))
@@ -118,7 +118,7 @@ def _has_deadlines(seed: int) -> bool:
 def _error_of(seed: int) -> Exception | None:
     try:
         run_schedule(seed)
-    except Exception as e:  # noqa: BLE001 - whatever it breaks is what is looked for
+    except Exception as e:  # noqa: BLE001 - any failure means that the mutation was found
         return e
     return None
 
@@ -132,7 +132,7 @@ def _tell(seed: int, error: Exception) -> None:
 
 
 class _collected_between:
-    """No collection of garbage in the middle of a schedule: it takes a third of the time, and finds little there."""
+    """Disables garbage collection during a schedule, where it takes a third of the time."""
 
     def __enter__(self) -> None:
         gc.collect()
@@ -152,7 +152,7 @@ def _collect(n: int) -> None:
 
 
 def stay_on_one_processor(number: int) -> None:
-    """One thread of a process runs at a time: to pass the turn to one on another processor costs more."""
+    """Pin the process to one CPU. One thread runs at a time, and switching CPUs is slower."""
     if hasattr(os, "sched_setaffinity"):
         usable = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {usable[number % len(usable)]})

@@ -1,4 +1,4 @@
-"""What must hold: looked at after every commit, and once more when the faults are over and everything has drained."""
+"""The oracle: runs all checks after every commit, and again after the drain."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ __all__ = ["Oracle", "Violation"]
 
 
 class Oracle:
-    """Follows the commits of one schedule."""
-
     def __init__(self, world: World) -> None:
         self._world = world
         self.attempts = Attempts(world)
@@ -57,15 +55,15 @@ class Oracle:
 
     @property
     def events(self) -> int:
-        """How many events were committed."""
+        """Number of committed events."""
         return sum(map(len, self.published.events.values()))
 
     def drained(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether all work is done."""
         return self.waiting.drained()
 
     def check_end(self) -> None:
-        """Everything has drained: what must be true of all that happened."""
+        """Run the checks that need a drained system."""
         for check in self._checks:
             check.at_the_end()
         if self._world.scheduler.failure is not None:

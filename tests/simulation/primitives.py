@@ -1,4 +1,4 @@
-"""What the services' modules get instead of ``time``, ``threading`` and ``queue``: whoever waits takes turns."""
+"""Replaces ``time``, ``threading`` and ``queue`` in the services: blocking calls yield the turn."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _scheduler: Scheduler | None = None
 
 
 def scheduler() -> Scheduler:
-    """Of the simulation that runs."""
+    """The scheduler of the running simulation."""
     assert _scheduler is not None
     return _scheduler
 
 
 def running(on: Scheduler | None) -> None:
-    """Which simulation the exchanged names are about."""
+    """Set the simulation that the replaced names use."""
     global _scheduler
     _scheduler = on
 
 
 def connections() -> Connections:
-    """Of the process whose turn it is."""
+    """The Kafka connections of the current process."""
     found: Connections = scheduler().me().process.connections  # type: ignore[attr-defined]
     return found
 
@@ -53,20 +53,17 @@ class Event:
         self._set = False
 
     def set(self) -> None:
-        """Wake those who wait."""
         self._set = True
         scheduler().wake(self)
 
     def clear(self) -> None:
-        """Not any more."""
         self._set = False
 
     def is_set(self) -> bool:
-        """Whether it is."""
         return self._set
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Until it is set."""
+        """Wait until set or timed out; returns whether it is set."""
         running = scheduler()
         running.step("event")
         if not self._set:
@@ -82,7 +79,6 @@ class Thread:
         self._over = Event()
 
     def start(self) -> None:
-        """Begin."""
         running = scheduler()
 
         def body() -> None:
@@ -92,12 +88,11 @@ class Thread:
         running.spawn(running.me().process, self.name, body)
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for its end."""
         self._over.wait(timeout)
 
 
 class Condition:
-    """A condition whose waiters take turns. Nobody else runs between two steps, so there is nothing to lock."""
+    """A condition variable. It needs no lock: no other task runs between two steps."""
 
     def __enter__(self) -> Condition:
         return self
@@ -106,11 +101,10 @@ class Condition:
         pass
 
     def notify_all(self) -> None:
-        """Wake those who wait."""
         scheduler().wake(self)
 
     def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Until it holds, or the time is over."""
+        """Wait until ``predicate`` holds or the timeout ends; returns whether it holds."""
         running = scheduler()
         running.step("condition")
         if not predicate():
@@ -126,18 +120,15 @@ class Threading:
 
 
 class SimpleQueue:
-    """A queue whose readers take turns."""
-
     def __init__(self) -> None:
         self._items: deque[Any] = deque()
 
     def put(self, item: Any) -> None:
-        """Add."""
         self._items.append(item)
         scheduler().wake(self)
 
     def get(self, timeout: float | None = None) -> Any:
-        """The first, or ``Empty``."""
+        """Remove the first item; raises ``Empty`` after ``timeout``."""
         running = scheduler()
         running.step("queue")
         if not self._items:
@@ -145,17 +136,16 @@ class SimpleQueue:
         return self.get_nowait()
 
     def get_nowait(self) -> Any:
-        """The first, or ``Empty``."""
+        """Remove the first item; raises ``Empty`` if there is none."""
         if not self._items:
             raise real_queue.Empty
         return self._items.popleft()
 
 
 class CallsQueue(SimpleQueue):
-    """Calls for the thread that polls Kafka: they wake it."""
+    """The queue of calls to the thread that polls Kafka. Adding one wakes that thread."""
 
     def put(self, item: Any) -> None:
-        """Add."""
         super().put(item)
         connections().asked()
 
@@ -166,7 +156,7 @@ class Queue:
 
 
 class Future:
-    """An answer that somebody of the same process gives."""
+    """A result that another thread of the same process provides."""
 
     def __init__(self) -> None:
         self._done = Event()
@@ -177,17 +167,14 @@ class Future:
         return cls
 
     def set_result(self, result: Any) -> None:
-        """The answer."""
         self._result = result
         self._done.set()
 
     def set_exception(self, error: BaseException) -> None:
-        """What was raised instead."""
         self._error = error
         self._done.set()
 
     def result(self, timeout: float | None = None) -> Any:
-        """Wait for it."""
         if not self._done.wait(timeout):
             raise FutureTimeout
         if self._error is not None:

@@ -1,4 +1,4 @@
-"""One schedule: a random scenario, faults while it runs, then peace until everything has drained, then the last look."""
+"""One schedule: a random scenario with faults, then a heal, a drain and the final checks."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tests.support.installation import alert, daily
 
 FIRST = datetime(2020, 1, 1, tzinfo=UTC)
 DRAIN_SECONDS = 900.0
-# Most of a small schedule happens within these.
+# Planned faults fall within this time, in which most of a small schedule happens.
 PLANNED_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a schedule came to."""
+    """Counters of one schedule."""
 
     seed: int
     steps: int
@@ -42,24 +42,24 @@ class Result:
 
 
 class Scenario:
-    """What clients do."""
+    """What clients do during a schedule."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._random = world.random
         self.ids: list[str] = []
-        # What is still to come of what was planned.
+        # Planned client actions that have not happened yet.
         self.left = 0
         self.busy_seconds = self._random.choice(world.size.busy_seconds)
         self._pipelines = [f"p{n}" for n in range(self._random.choice(world.size.pipelines))]
 
     def decide_failures(self) -> None:
-        """For which intervals the user's code fails."""
+        """Choose the intervals whose user code fails."""
         days = [FIRST + timedelta(days=n) for n in range(8)]
         self._world.failing = {(p, day) for p in self._pipelines for day in days if self._random.random() < 0.15}
 
     def prepare(self) -> None:
-        """Plan all of it, at random moments."""
+        """Plan all client actions at random times."""
         self.decide_failures()
         for name in self._pipelines:
             self._at(0.0, lambda name=name: self.apply(name))
@@ -82,7 +82,7 @@ class Scenario:
         self._world.scheduler.at(self._world.scheduler.now + seconds, act)
 
     def definition(self, name: str) -> PipelineDefinition:
-        """A pipeline with deadlines of many kinds."""
+        """A pipeline with random limits, tasks and deadline alerts."""
         alerts = [
             alert("slow", "RUN_STARTED_AT", self._random.choice([0.5, 3.0, 20.0]), callback="page"),
             alert("late", "RUN_QUEUED_AT", self._random.choice([1.0, 6.0, 60.0]), fire_on_failure=True),
@@ -99,14 +99,14 @@ class Scenario:
         return daily(name, tasks, max_active_runs=self._random.choice([1, 2, 3]), deadlines=chosen)
 
     def apply(self, name: str | None = None) -> None:
-        """Apply a pipeline, maybe on a partition where it does not belong."""
+        """Apply a pipeline, sometimes on the wrong partition."""
         name = name or self._random.choice(self._pipelines)
         wrong = self._random.random() < 0.2
         partition = self._random.randrange(self._world.partitions) if wrong else None
         self._world.publish(Topic.PIPELINES, name, PipelineApplied(pipeline=self.definition(name)), partition=partition)
 
     def request(self) -> None:
-        """Request a backfill, maybe twice, maybe on a partition where it does not belong."""
+        """Request a backfill, sometimes twice or on the wrong partition."""
         id = f"b{len(self.ids)}-{self._random.randint(0, 99)}"
         self.ids.append(id)
         first = FIRST + timedelta(days=self._random.randint(0, 3))
@@ -129,20 +129,20 @@ class Scenario:
         self._world.publish(Topic.BACKFILL_REQUESTS, id, request, partition=partition, times=times)
 
     def command(self) -> None:
-        """Pause, resume or cancel a backfill, maybe twice, maybe one that is not there yet or any more."""
+        """Pause, resume or cancel a backfill, which may be unplanned or ended; sometimes twice."""
         id = self._random.choice(self.ids)
         command = self._random.choice([BackfillPauseRequested, BackfillResumeRequested, BackfillCancelRequested])
         self._world.publish(Topic.BACKFILL_REQUESTS, id, command(), times=self._random.choice([1, 1, 2]))
 
     def resume_all(self) -> None:
-        """So that everything can end."""
+        """Resume all paused backfills, so that everything can end."""
         for row in self._world.database.rows("backfill"):
             if row["state"] == "paused":
                 self._world.publish(Topic.BACKFILL_REQUESTS, row["id"], BackfillResumeRequested())
 
 
 def run_schedule(seed: int) -> Result:
-    """Run one schedule in ``shims.exchanged()``. Raises where something does not hold."""
+    """Run one schedule. Call it inside ``shims.exchanged()``. Raises if a check fails."""
     world = World(seed)
     try:
         return _run(world)
@@ -187,13 +187,16 @@ def _run(world: World) -> Result:
 
 
 def _is_over(world: World, scenario: Scenario) -> bool:
-    """Whether nothing more is to come, and nobody who stands still would go on with something."""
+    """Whether no client action is left, no process is disturbed and everything is drained."""
     to_come = scenario.left or world.waiting_for_kafka or world.is_disturbed()
     return not to_come and world.oracle.drained()
 
 
 def run_until_drained(world: World, scenario: Scenario, end: float) -> None:
-    """Until nothing is left to do, resuming what is paused. Raises ``Stuck`` where there still is at ``end``."""
+    """Run until all work is done, resuming paused backfills.
+
+    Raises ``Stuck`` if work is left at ``end``.
+    """
     while True:
         scenario.resume_all()
         _drain(world, end)
@@ -213,7 +216,7 @@ def _drained(world: World) -> bool:
 
 
 def _seldom(over: Callable[[], bool]) -> Callable[[], bool]:
-    """``over`` looked at every 20th time: it takes longer than a step."""
+    """Evaluate ``over`` on every 20th call only: it takes longer than a step."""
     asked = 0
 
     def ask() -> bool:

@@ -1,7 +1,8 @@
-"""The seeded scheduler: tasks take turns at named steps, so that a seed alone decides every interleaving.
+"""The seeded scheduler: tasks take turns at named steps, so the seed alone decides the
+interleaving.
 
-A task is a greenlet: its own stack, and it runs only while it has the turn. To pass the turn between threads took longer
-than most of what is done in a turn. Simulated processes own tasks, and a clock of their own that may jump.
+A task is a greenlet: it has its own stack and runs only during its turn. Switching threads took
+longer than most turns. Each simulated process owns tasks and a clock that may jump.
 """
 
 from __future__ import annotations
@@ -15,24 +16,27 @@ from greenlet import getcurrent, greenlet
 
 
 class Killed(BaseException):
-    """Unwinds a task whose process died; not an ``Exception``, so that the services' own handlers let it pass."""
+    """Unwinds a task whose process died.
+
+    A ``BaseException``, so that the services' own handlers do not catch it.
+    """
 
 
 class Stuck(Exception):
-    """The simulation did not come to its end."""
+    """The simulation made no progress or did not finish."""
 
 
 class Process:
-    """A simulated process. ``offset``: what its clock is ahead of the true time, in seconds."""
+    """A simulated process. ``offset`` is how many seconds its clock is ahead of true time."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.offset = 0.0
-        # True time of its last jump.
+        # True time of the last clock jump.
         self.jumped_at = -inf
         self.alive = True
         self.frozen = False
-        # Kafka does not answer, though everything else does.
+        # Whether only Kafka is unreachable.
         self.cut = False
         self.tasks: list[Task] = []
         self.on_death: list[Callable[[], None]] = []
@@ -55,7 +59,10 @@ class Task:
 
 
 class Scheduler:
-    """Runs tasks. ``on_step(task, what)`` is called at each step, in the task that is there; it may inject faults."""
+    """Runs tasks.
+
+    ``on_step(task, what)`` is called at each step, in the current task, and may inject faults.
+    """
 
     def __init__(self, seed: int, *, max_steps: int = 200_000) -> None:
         self.random = random.Random(seed)
@@ -77,13 +84,12 @@ class Scheduler:
     # processes and tasks
 
     def process(self, name: str) -> Process:
-        """A new process."""
         process = Process(name)
         self.processes.append(process)
         return process
 
     def spawn(self, process: Process, name: str, target: Callable[[], None]) -> Task:
-        """A new task, ready to run."""
+        """Create a runnable task."""
         task = Task(process, name, target)
         if not process.alive:
             task.ended = True
@@ -93,12 +99,12 @@ class Scheduler:
         return task
 
     def at(self, moment: float, action: Callable[[], None]) -> None:
-        """Do ``action`` at true time ``moment``, between two steps."""
+        """Call ``action`` at true time ``moment``, between two steps."""
         self._event_no += 1
         heapq.heappush(self._events, (moment, self._event_no, action))
 
     def kill(self, process: Process) -> None:
-        """End a process at once, wherever its tasks are."""
+        """End a process immediately, wherever its tasks are."""
         if not process.alive:
             return
         process.alive = False
@@ -108,7 +114,7 @@ class Scheduler:
             if task is not self.current:
                 self._unwind(task)
             else:
-                # It is what ends it, or is about to wait: it finds out with its next turn.
+                # The current task cannot be unwound here. It ends at its next step or turn.
                 task.waits_for = task.until = None
         process.frozen = False
 
@@ -120,7 +126,7 @@ class Scheduler:
             self._end(task)
             return
         before, self.current = self.current, task
-        # Where the turn goes once it has unwound.
+        # Continue here once the task has unwound.
         task.stack.parent = getcurrent()
         task.stack.switch()
         self.current = before
@@ -133,12 +139,12 @@ class Scheduler:
     # inside tasks
 
     def me(self) -> Task:
-        """The task that runs."""
+        """The running task."""
         assert self.current is not None
         return self.current
 
     def step(self, what: str) -> None:
-        """Anything may happen here: another task's turn, a crash, a pause."""
+        """A point at which anything may happen: another task's turn, a crash or a pause."""
         task = self.current
         if task is None:
             return
@@ -156,7 +162,10 @@ class Scheduler:
             raise Killed
 
     def wait(self, what: object, seconds: float | None = None) -> bool:
-        """Until ``wake(what)`` or for ``seconds`` of the process's clock; whether it was woken."""
+        """Wait for ``wake(what)``, at most ``seconds`` of the process clock.
+
+        Returns whether it was woken.
+        """
         task = self.me()
         self._check(task)
         task.waits_for = what
@@ -167,13 +176,13 @@ class Scheduler:
         return not task.timed_out
 
     def wake(self, what: object) -> None:
-        """Those who wait for ``what`` may go on."""
+        """Make all tasks that wait for ``what`` runnable."""
         for task in self.tasks:
             if task.waits_for is what:
                 task.waits_for = task.until = None
 
     def jump(self, process: Process, seconds: float) -> None:
-        """The clock of a process goes ahead."""
+        """Move a process's clock forward, including the timeouts of its waiting tasks."""
         process.offset += seconds
         process.jumped_at = self.now
         for task in process.tasks:
@@ -183,7 +192,7 @@ class Scheduler:
     # turns
 
     def _give_turn(self) -> None:
-        """Let the next task go on, and come back when it is this one's turn again."""
+        """Switch to the next task; returns when this one is chosen again."""
         mine = self.me()
         nxt = self._choose()
         if nxt is not mine:
@@ -191,7 +200,7 @@ class Scheduler:
         self._check(mine)
 
     def _turn_of(self, nxt: Task | None) -> greenlet:
-        """Where to go on: ``nxt``, or outside where the simulation is over."""
+        """The greenlet to switch to: that of ``nxt``, or the caller of ``run`` at the end."""
         self.current = nxt
         if nxt is None:
             return self._main
@@ -205,16 +214,16 @@ class Scheduler:
             task.target()
         except Killed:
             pass
-        except BaseException as e:  # noqa: BLE001 - it is the simulation's result
+        except BaseException as e:  # noqa: BLE001 - becomes the simulation's result
             if self.failure is None and not task.killed:
                 self.failure = e
         self._end(task)
         if not task.killed:
-            # A greenlet that ends passes the turn to its parent.
+            # When a greenlet ends, control passes to its parent.
             getcurrent().parent = self._turn_of(self._choose())
 
     def _choose(self) -> Task | None:
-        """The next task, or ``None`` where the simulation is over."""
+        """The next task, or ``None`` at the end of the simulation."""
         while True:
             if self.failure is not None:
                 return None
@@ -232,7 +241,7 @@ class Scheduler:
                 return None
 
     def _ready(self) -> list[Task]:
-        """Tasks that can go on. It is the simulation's innermost loop."""
+        """Runnable tasks. This is the simulation's innermost loop."""
         ready, now = [], self.now
         for task in self.tasks:
             if task.process.frozen:
@@ -251,7 +260,7 @@ class Scheduler:
         while self._events and self._events[0][0] <= self.now:
             try:
                 heapq.heappop(self._events)[2]()
-            except Exception as e:  # noqa: BLE001 - it is the simulation's result
+            except Exception as e:  # noqa: BLE001 - becomes the simulation's result
                 self.failure = self.failure or e
 
     def _advance(self) -> bool:
@@ -263,10 +272,13 @@ class Scheduler:
         self.now = max(self.now, min(moments))
         return True
 
-    # from outside
+    # called from outside the tasks
 
     def run(self, until: Callable[[], bool]) -> None:
-        """Let the tasks run until ``until()``, looked at between turns. Raises what a task or a check raised."""
+        """Run tasks until ``until()`` holds; it is evaluated between turns.
+
+        Raises any error from a task or a check.
+        """
         self.until = until
         self._main = getcurrent()
         nxt = self._choose()
@@ -277,7 +289,7 @@ class Scheduler:
             raise self.failure
 
     def close(self) -> None:
-        """End all tasks."""
+        """Kill all processes."""
         self.current = None
         self.on_step = None
         for process in self.processes:

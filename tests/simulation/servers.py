@@ -1,4 +1,4 @@
-"""What goes wrong with the servers themselves: outages, a session of somebody else's that keeps locks, bytes that are poison."""
+"""Faults of the servers: outages, locks held by another session, and poison messages."""
 
 from __future__ import annotations
 
@@ -16,50 +16,49 @@ from tests.simulation.memory.rows import NO_KEY_UPDATE, Tx
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-# What is left of a message that is lost.
+# The value of a message that became unreadable.
 LOST = b"{lost"
-# What may hold rows that the services lock.
+# Tables whose rows another session may lock.
 LOCKED = ("backfill", "pipeline", "run", "backfill_planner_shard", "run_starter_shard", "deadline_watcher_shard")
 
 
 class Servers:
-    """Postgres and Kafka of one world."""
+    """The faults of one world's Postgres and Kafka."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self.holders: list[Tx] = []
 
     def is_disturbed(self) -> bool:
-        """Whether something of theirs is to end yet."""
+        """Whether a server fault is still active."""
         return self._world.database.down or self._world.broker.down or bool(self.holders)
 
     def _after(self, seconds: float, action: Callable[[], None]) -> None:
         self._world.scheduler.at(self._world.scheduler.now + seconds, action)
 
     def stop_postgres(self, seconds: float) -> None:
-        """No session survives it, and what was not committed is gone."""
+        """Stop Postgres: all sessions end, and uncommitted work is lost."""
         self._world.database.stop()
         self._after(seconds, self.start_postgres)
 
     def start_postgres(self) -> None:
-        """Those who listen connect again and are told that they may have missed something."""
+        """Start Postgres. Listeners reconnect and learn that they may have missed notifications."""
         if self._world.database.down:
             self._world.database.down = False
             for instance in self._world.alive():
                 self._after(self._world.random.random(), instance.listens_again)
 
     def stop_kafka(self, seconds: float) -> None:
-        """Nobody can reach it; what was acknowledged is there when it is back, and groups and transactions go on."""
+        """Make Kafka unreachable. Acknowledged messages, groups and transactions survive."""
         self._world.broker.down = True
         self._after(seconds, self.start_kafka)
 
     def start_kafka(self) -> None:
-        """It is back."""
         self._world.broker.down = False
         self._world.broker.woken()
 
     def hold_locks(self, seconds: float) -> bool:
-        """Somebody else's transaction keeps rows locked that nobody has locked now."""
+        """Lock random unlocked rows in another session's transaction."""
         world, random = self._world, self._world.random
         rows = world.database.tables[random.choice(LOCKED)].rows
         free = [row for row in rows if row.committed is not None and not row.locks]
@@ -78,7 +77,7 @@ class Servers:
             self._world.database.rollback(tx)
 
     def heal(self) -> None:
-        """Everything works again."""
+        """End all server faults."""
         self.start_postgres()
         self.start_kafka()
         for tx in list(self.holders):
@@ -87,7 +86,7 @@ class Servers:
     # messages
 
     def poison(self) -> bool:
-        """A client publishes what cannot be handled, on any topic that a service reads."""
+        """Publish a message that no handler accepts, on any topic that a service reads."""
         world, random = self._world, self._world.random
         topic = random.choice(sorted({topic for service in world.services for topic in service.reads}))
         ce_id = f"poison-{len(world.poison)}"
@@ -111,23 +110,23 @@ class Servers:
         return b"\xff\xff", b'{"type": "RunHeartbeat"}', None
 
     def _refused(self, topic: Topic) -> tuple[bytes, bytes, str | None]:
-        """It can be read, and no handler can do anything with it."""
+        """A readable message that every handler refuses."""
         rows = self._world.database.rows("backfill")
         message: Message = RunHeartbeat(backfill_id="nobody", run_id=999_999, attempt=1)
         if topic == Topic.BACKFILL_REQUESTS and rows:
-            # Another body under a known id.
+            # A different body under a known id.
             message = BackfillRequested.model_validate(
                 {"pipeline": "another", "from": "2020-01-01", "to": "2020-01-01", "triggered_by": "poison"}
             )
             return rows[0]["id"].encode(), message.encode(), message.type
-        # Of a run that is not there, or on a topic where it does not belong.
+        # A report for an unknown run, or on the wrong topic.
         return b"nobody", message.encode(), message.type
 
     def _key(self) -> bytes:
         return f"poison{self._world.random.randint(0, 9)}".encode()
 
     def lose_message(self) -> bool:
-        """The next message of a service for a service becomes unreadable: it ends as a dead letter, and is lost for good."""
+        """Make the next message between services unreadable: it becomes a dead letter."""
         self._world.broker.spoil = self._spoil
         return True
 
@@ -141,12 +140,12 @@ class Servers:
 
 
 def wire(message: Message, source: str) -> list[tuple[str, bytes | None]]:
-    """The headers of a message of ``source`` as Kafka has them."""
+    """Kafka headers of a message from ``source``."""
     return [(n, v.encode()) for n, v in wire_headers(headers_of(message, source)) if isinstance(v, str)]
 
 
 def body_of(value: bytes | None) -> dict[str, Any]:
-    """The object in a message, or none where it is poison."""
+    """The message's JSON object, or an empty one if it is poison."""
     try:
         found = json.loads(value or b"{}")
     except ValueError:

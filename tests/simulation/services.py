@@ -1,4 +1,4 @@
-"""Instances of the services: the real handlers, loop, poller and relay, wired as ``retrofill.bus.service`` wires them."""
+"""Service replicas: real handlers, loop, poller and relay, wired as by ``bus.service``."""
 
 from __future__ import annotations
 
@@ -34,8 +34,6 @@ _CHANNELS = {RUN_STARTER.name: CHANNELS, CALLBACK_RUNNER.name: (callbacks.CHANNE
 
 
 class Instance:
-    """One replica of one service."""
-
     def __init__(self, world: World, service: Service, number: int) -> None:
         self.world = world
         self.service = service
@@ -47,11 +45,12 @@ class Instance:
         self.process.kinds = SimulatedKinds(world, self.process)  # type: ignore[attr-defined]
         lease = world.random.choice(world.leases)
         self.settings = world.settings.model_copy(update={"lease_seconds": lease})
-        # Its machine may go with it: the server keeps its sessions until they time out.
+        # Whether the machine fails with the process. The server then keeps the sessions until they
+        # time out.
         self.lingers = False
         self.loop: Loop | None = None
         self.executor: SimulatedExecutor | None = None
-        # Its connection for notifications is made anew: it is told that it may have missed some.
+        # Called when the notification connection is reopened: some notifications may be lost.
         self.listens_again: Callable[[], None] = lambda: None
         world.scheduler.spawn(self.process, "worker", self._run)
 
@@ -120,7 +119,10 @@ class Instance:
         return handler
 
     def _listen(self, channels: set[str], heard: Callable[[str, str], None]) -> None:
-        """Notifications arrive a little later; those of a moment without a connection do not, and a reconnect is told."""
+        """Subscribe to notifications, delivered with a small delay.
+
+        Notifications sent while there is no connection are lost; the reconnect itself is announced.
+        """
         scheduler, database = self.world.scheduler, self.world.database
 
         def deliver(channel: str, payload: str) -> None:

@@ -1,6 +1,7 @@
-"""What the services' modules get instead of ``time``, ``threading``, ``queue``, ``uuid`` and Kafka's clients.
+"""Replaces ``time``, ``threading``, ``queue``, ``uuid`` and the Kafka clients in the services'
+modules.
 
-The modules themselves are the real ones: their references to these libraries are exchanged while a simulation runs.
+The modules themselves are the real ones; only these names are replaced during a simulation.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def _reader(settings: Any, client_id: str, **more: Any) -> FakeConsumer:
 
 @contextmanager
 def _noted_transaction(engine: Any, service: Any, partition: int, epoch: int, most: int) -> Iterator[Transaction]:
-    """The real one, with a note for the oracle of whose transaction it is."""
+    """The real transaction, labeled with its owner for the oracle."""
     with transaction.shard_transaction(engine, service, partition, epoch, most) as tx:
         noted: Any = tx.conn
         noted.notes["shard"] = (f"{service.package}_shard", partition, epoch)
@@ -59,7 +60,10 @@ def _noted_transaction(engine: Any, service: Any, partition: int, epoch: int, mo
 
 
 def _announce(notifications: Any) -> None:
-    """After a commit: this process hears at once, the others a little later, where it is still there to tell them."""
+    """Announce a commit: this process hears it immediately, the others a little later.
+
+    The others hear nothing if this process is dead by then.
+    """
     scheduler().step("announce")
     scheduler().me().process.announce(list(notifications))  # type: ignore[attr-defined]
 
@@ -69,17 +73,17 @@ def _retrying(**how: Any) -> Retrying:
 
 
 def _start_as_task(self: Any) -> None:
-    """Instead of ``threading.Thread.start``, for the services' threads."""
+    """Replaces ``threading.Thread.start`` in the services' threads."""
     running = scheduler()
     running.spawn(running.me().process, self.name, self.run)
 
 
 def _no_join(self: Any, timeout: float | None = None) -> None:
-    """Instead of ``join``: whoever stops a process in the simulation looks at its tasks."""
+    """Replaces ``join`` with a no-op: the simulation tracks a stopping process's tasks itself."""
 
 
 _PACKAGES = ("retrofill", "backfill_planner", "run_starter", "deadline_watcher", "callback_runner")
-# module → the names in it that are exchanged
+# module → names to replace
 _EXCHANGED: dict[str, dict[str, Any]] = {
     "retrofill.bus.worker.loop": {"time": Time},
     "retrofill.bus.worker.context": {"time": Time, "shard_transaction": _noted_transaction},
@@ -100,7 +104,7 @@ _EXCHANGED: dict[str, dict[str, Any]] = {
     },
     "retrofill.bus.relay.cursor": {"time": Time, "reader": _reader},
     "retrofill.bus.relay.sending": {"time": Time},
-    "retrofill.bus.worker.holds": {"time": Time},
+    "retrofill.bus.relay.holds": {"time": Time},
     "retrofill.bus.membership": {
         "Consumer": lambda config: FakeConsumer(connections(), config),
         "threading": Threading,
@@ -119,7 +123,7 @@ _EXCHANGED: dict[str, dict[str, Any]] = {
     "run_starter.claims": {"time": Time},
     "run_starter.leases": {"time": Time},
     "run_starter.hosting": {"threading": Threading, "Watch.start": _start_as_task, "Watch.join": _no_join},
-    "deadline_watcher.setaside": {"time": Time},
+    "deadline_watcher.set_aside": {"time": Time},
     "callback_runner.call": {"threading": Threading, "time": Time, "Retrying": _retrying},
     "callback_runner.handler": {
         "threading": Threading,
@@ -133,7 +137,7 @@ _EXCHANGED: dict[str, dict[str, Any]] = {
 
 @contextmanager
 def exchanged() -> Iterator[None]:
-    """The services' modules work on the simulation that is ``running()`` meanwhile."""
+    """Run the services' modules on the simulation set with ``running()``."""
     before: list[tuple[Any, str, Any]] = []
     level = logging.CRITICAL
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(level), cache_logger_on_first_use=False)

@@ -1,4 +1,4 @@
-"""How large a schedule is: most are small, because a small one ends soon and most mistakes need no more; some are large."""
+"""Sizes of schedules. Most are small: they run fast, and most bugs need no more."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Size:
-    """What a schedule chooses from: each field has the values that are equally likely."""
+    """The options of a schedule: the values in each field are equally likely."""
 
     partitions: tuple[int, ...]
     busy_seconds: tuple[float, ...]
-    # Whether there are deadlines, with which probability, and how many a run has.
+    # Probability of having deadlines, and the number of alerts per run.
     with_deadlines: float
     alerts: int
     tasks: tuple[int, ...]
     lease_seconds: tuple[float, ...]
     replicas: tuple[int, ...]
     pipelines: tuple[int, ...]
-    # With which probability a pipeline is applied once more.
+    # Probability that a pipeline is applied again.
     applied_again: float
     backfills: tuple[int, ...]
-    # Of a backfill's range.
+    # Number of days in a backfill's range.
     days: tuple[int, ...]
-    # Within so many seconds its request comes.
+    # A request arrives within this many seconds.
     within_seconds: tuple[float, ...]
     commands: tuple[int, ...]
-    # Of a fault, at each step.
+    # Probability of a fault at each step.
     chances: tuple[float, ...]
 
 
@@ -76,5 +76,5 @@ LARGE = replace(
 
 
 def choose(chance: random.Random) -> Size:
-    """Small most of the time."""
+    """Choose a size; usually a small one."""
     return chance.choices((SMALL, MIDDLE, LARGE), weights=(90, 8, 2))[0]

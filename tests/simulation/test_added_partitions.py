@@ -1,4 +1,4 @@
-"""Partitions are added to topics while services work and die: every request is still answered once."""
+"""Topics gain partitions while services run and crash: every request is still answered once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A message that ends every process that handles it: it is set aside, and its partition goes on."""
+"""A message that kills every process that handles it is set aside, and its partition continues."""
 
 from __future__ import annotations
 
@@ -24,13 +24,16 @@ def request(world: World, id: str, year: int) -> None:
     message = BackfillRequested.model_validate(body)
     ce_id = world.publish(Topic.BACKFILL_REQUESTS, id, message, partition=0)
     if id == KILLER:
-        # What it gets is a dead letter, with its key and its bytes, and no answer.
+        # Expect a dead letter with its key and bytes, and no reply.
         world.poison[ce_id] = (id.encode(), message.encode())
         del world.published[ce_id]
 
 
 def planner_dies_of(world: World, patch: pytest.MonkeyPatch, killer: str) -> Counter[int]:
-    """Have each planner die that handles ``killer``, and another started; the deaths by messages handled together."""
+    """Crash and replace every planner that handles ``killer``.
+
+    Returns the number of crashes by batch size.
+    """
     handle = PlannerHandler.handle
     deaths: Counter[int] = Counter()
 
@@ -60,7 +63,7 @@ def test_a_message_that_ends_its_process_is_set_aside_alone(world: World, monkey
     world.oracle.check_end()
     (letter,) = (entry for _, _, entry in world.broker.read(str(Topic.DEAD_LETTERS)))
     assert letter.key == KILLER.encode()
-    assert f"ended {DEATHS} times" in dict(letter.headers)["retrofill_reason"].decode()  # type: ignore[union-attr]
+    assert f"died {DEATHS} times" in dict(letter.headers)["retrofill_reason"].decode()  # type: ignore[union-attr]
     assert {row["id"] for row in world.database.rows("backfill")} == {"before-1", "before-2", "after-1", "after-2"}
-    # At most two with others: the shard went on between them.
+    # At most two crashes in a batch with other messages: the shard made progress in between.
     assert (deaths[1] >= DEATHS, sum(deaths.values()) <= DEATHS + 2) == (True, True)

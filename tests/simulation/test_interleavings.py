@@ -1,4 +1,4 @@
-"""Interleavings that broke something, each played again step by step."""
+"""Interleavings that once broke an invariant, each replayed step by step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from retrofill.contract.backfills import BackfillCancelRequested, BackfillReques
 from retrofill.contract.pipelines import PipelineApplied
 from retrofill.contract.topics import CALLBACK_RUNNER, RUN_STARTER, Topic
 from retrofill.store import runs as store
-from run_starter.leases import LOOK
+from run_starter.leases import LEASES_KEY
 from tests.simulation.memory import errors
 from tests.simulation.memory.rows import NO_KEY_UPDATE
 from tests.simulation.schedule import DRAIN_SECONDS, Scenario, run_until_drained
@@ -24,7 +24,7 @@ from tests.support.installation import alert, daily
 
 
 def begin(world: World, **more: Any) -> Scenario:
-    """A pipeline and a backfill of three runs, one at a time."""
+    """Apply a pipeline and request a backfill of three runs, one at a time."""
     world.publish(Topic.PIPELINES, "p", PipelineApplied(pipeline=daily("p", **more)))
     request = {"pipeline": "p", "from": "2020-01-01", "to": "2020-01-03", "max_active_runs": 1}
     world.publish(Topic.BACKFILL_REQUESTS, "b", BackfillRequested.model_validate(request))
@@ -43,11 +43,14 @@ def run_until(world: World, over: Callable[[], bool], seconds: float = DRAIN_SEC
 
 
 def test_a_step_of_the_databases_clock_ends_no_lease(world: World) -> None:
-    """A driver has nothing to say for less than its lease, which is over by the clock that stepped: it is not given up."""
+    """The database clock jumps past a lease while the driver is silent for less than a lease.
+
+    The attempt must not be lost.
+    """
     scenario = Scenario(world)
     scenario.apply()
     scenario.request()
-    # Its first heartbeat was handled, by the clock as it was then.
+    # The first heartbeat is handled before the clock jumps.
     run_until(world, lambda: bool(world.at_work) and any(r["state"] == "running" for r in world.database.rows("run")))
     driver = world.at_work[0]
     driver.process.frozen = True
@@ -56,7 +59,7 @@ def test_a_step_of_the_databases_clock_ends_no_lease(world: World) -> None:
     for instance in world.alive(RUN_STARTER):
         assert instance.loop is not None
         for partition in instance.loop.owned():
-            instance.loop._context.shards[partition].schedule_check(LOOK, 0.0)
+            instance.loop._context.shards[partition].schedule_check(LEASES_KEY, 0.0)
     for notified in world.database.listeners:
         notified(store.RUN_CHANNEL, "0")
     drain(world, scenario)
@@ -65,7 +68,10 @@ def test_a_step_of_the_databases_clock_ends_no_lease(world: World) -> None:
 
 
 def test_a_definition_that_cannot_be_read_stops_its_own_backfill_only() -> None:
-    """A newer release planned it, and the older one took the shard over again: its leases end, and all others go on."""
+    """A newer release planned the backfill, then an older one took over its shard.
+
+    Its leases still end, and all other backfills continue.
+    """
     with exchanged():
         world = World(next(seed for seed in range(100) if World(seed).partitions == 1))
         for service in world.services:
@@ -99,7 +105,7 @@ def test_a_definition_that_cannot_be_read_stops_its_own_backfill_only() -> None:
 
 
 def test_a_claim_whose_commit_was_not_answered_ends_with_its_lease(world: World) -> None:
-    """It has committed, but its drivers were not launched, and the run-starter does not know that there is a lease."""
+    """The claim committed, but no driver started and the run-starter does not know the lease."""
     lost: list[str] = []
 
     def lose_the_answer(task: Task, what: str) -> None:
@@ -117,7 +123,7 @@ def test_a_claim_whose_commit_was_not_answered_ends_with_its_lease(world: World)
 
 @pytest.mark.parametrize("kind", ["BackfillPlanned", "BackfillCancelling", "RunSucceeded", "RunCancelled"])
 def test_a_message_that_became_a_dead_letter_does_no_harm(world: World, kind: str) -> None:
-    """It only says where to look, and its reader looks there without it, though nobody takes a shard over."""
+    """The message is only a hint: its reader finds the work without it, even without a takeover."""
 
     def spoil(topic: str, headers: list[tuple[str, bytes | None]], value: bytes | None) -> bytes | None:
         if body_of(value).get("type") != kind or topic not in (Topic.BACKFILL_EVENTS, Topic.RUN_EVENTS):
@@ -134,7 +140,10 @@ def test_a_message_that_became_a_dead_letter_does_no_harm(world: World, kind: st
 
 
 def test_heartbeats_that_nobody_has_read_yet_are_a_sign_of_life(world: World) -> None:
-    """The run-starter stands still for longer than a lease, its driver does not: what it said meanwhile counts."""
+    """The run-starter freezes for longer than a lease while its driver keeps running.
+
+    The unread heartbeats must keep the attempt alive.
+    """
     frozen: list[float] = []
 
     def freeze(task: Task, what: str) -> None:
@@ -152,7 +161,10 @@ def test_heartbeats_that_nobody_has_read_yet_are_a_sign_of_life(world: World) ->
 
 
 def test_a_batch_whose_deletion_postgres_did_not_take_is_not_published_again(world: World) -> None:
-    """It was committed to Kafka when Postgres went away: the cursor says so to whoever has the relay afterwards."""
+    """Postgres goes down after the batch was committed to Kafka.
+
+    The cursor tells the next relay that the batch was published.
+    """
     outages: list[str] = []
 
     def stop(task: Task, what: str) -> None:
@@ -167,7 +179,10 @@ def test_a_batch_whose_deletion_postgres_did_not_take_is_not_published_again(wor
 
 
 def test_a_command_waits_for_as_long_as_somebody_else_has_its_backfill(world: World) -> None:
-    """``lock_timeout`` ends each try after a second. That says nothing against the message, however many there are."""
+    """``lock_timeout`` ends each try after a second.
+
+    Such failures, however many, must not dead-letter the message.
+    """
     scenario = begin(world)
     world.scheduler.run(lambda: bool(world.database.rows("backfill")))
     (row,) = [row for row in world.database.tables["backfill"].rows if row.committed]
@@ -183,7 +198,10 @@ def test_a_command_waits_for_as_long_as_somebody_else_has_its_backfill(world: Wo
 
 
 def test_a_call_that_goes_on_after_its_shard_is_somebody_elses_is_recorded_once() -> None:
-    """The runner renews its lease in Postgres and records under its token; the new owner leaves the call alone."""
+    """The runner renews its lease in Postgres and records the outcome under its token.
+
+    The shard's new owner leaves the call alone.
+    """
     with exchanged():
         world = next(world for seed in count() if (world := World(seed)).services == ALL)
         try:

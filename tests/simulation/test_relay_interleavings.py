@@ -1,7 +1,8 @@
-"""The relay's own code through the interleavings of its model: a crash at every step, and a pause at every step that ends late.
+"""Exhaustive interleavings of two real relays: a crash, or a pause that ends late, at every step.
 
-``tests/property/test_outbox_relay_model.py`` explores a model of the protocol. Here two real relays run on the Kafka and the
-Postgres of memory, whose tasks take turns only where one waits, so that a pair of steps is one interleaving, always the same.
+``tests/property/test_outbox_relay_model.py`` explores a model of the protocol. Here, two real
+relays run on the in-memory Kafka and Postgres. Tasks switch only where one waits, so a pair of
+steps is one deterministic interleaving.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
-from retrofill.bus.relay import relay as relay_module
+from retrofill.bus.relay import numbering
 from retrofill.bus.relay.relay import Relay
 from retrofill.contract.topics import PLANNER, Topic
 from retrofill.settings import Settings
@@ -32,23 +33,26 @@ TOPIC = str(Topic.BACKFILL_EVENTS)
 SETTINGS = Settings(kafka_bootstrap_servers="simulated", postgres_dsn="simulated", topic_prefix="")
 REFUSED = b"1"
 ROWS = 6
-# A take-over and three batches take fewer steps; a fault beyond the last step is none.
+# A takeover and three batches take fewer steps. A fault beyond the last step never happens.
 STEPS = 100
 LATER = tuple(range(2, 60, 8))
 AFTERWARDS = 12.0
 
 
 class Prompt(Scheduler):
-    """Tasks take turns only where one waits or stands still; what is due happens between any two steps."""
+    """Switches tasks only where one waits or is frozen; due events run between any two steps."""
 
     def step(self, what: str) -> None:
-        """See ``Scheduler``."""
         super().step(what)
         self._due_events()
 
 
 class Bench:
-    """Two relays of one service. At its step ``fault_at``, the first crashes, or stands still until the other's ``wake_at``."""
+    """Two relays of one service.
+
+    The first crashes at its step ``fault_at``, or freezes until the other reaches its step
+    ``wake_at``.
+    """
 
     def __init__(self, fault_at: int, wake_at: int | None, refused: bytes | None) -> None:
         self.scheduler = Prompt(1, max_steps=20_000)
@@ -96,7 +100,7 @@ class Bench:
         if name == "A" and self.steps["A"] == self.fault_at:
             self.fault()
         elif name == "A":
-            # It has the turn, and keeps it until it waits.
+            # The first relay keeps its turn until it waits.
             self.scheduler.switch_chance = 0.0
         elif name == "B" and self.steps["B"] == self.wake_at:
             self.first.frozen = False
@@ -104,7 +108,7 @@ class Bench:
 
     def fault(self) -> None:
         self.faulty = True
-        # A service commits one more event meanwhile, and the coordinator finds that the member is gone.
+        # Meanwhile, a service commits another event and the coordinator expels the member.
         self.commit_row(ROWS - 1)
         for member in list(self.group.members):
             self.group.leave(member)
@@ -125,7 +129,7 @@ class Bench:
         return not self.database.rows(OWN.outbox.name) and self.broker.settled()
 
     def run(self) -> str | None:
-        """What a subscriber could complain of in the end."""
+        """Play the interleaving. Returns what a subscriber saw wrong, or ``None``."""
         try:
             self.scheduler.run(self.done)
             self.first.frozen = False
@@ -154,13 +158,13 @@ class Bench:
 
 @pytest.fixture(autouse=True)
 def _two_rows_a_batch(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(relay_module, "BATCH_ROWS", 2)
+    monkeypatch.setattr(numbering, "BATCH_ROWS", 2)
     with exchanged():
         yield
 
 
 def complaints(refused: bytes | None) -> Iterator[tuple[int, int | None, str]]:
-    """All that is wrong, with its interleaving."""
+    """All failures, each with its interleaving."""
     for fault_at in range(1, STEPS):
         for wake_at in (None, *LATER):
             bench = Bench(fault_at, wake_at, refused)

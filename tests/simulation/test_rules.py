@@ -1,4 +1,4 @@
-"""Hypothesis drives the simulation: it chooses what goes wrong and when, and shrinks what breaks an invariant."""
+"""Hypothesis drives the simulation: it chooses the faults and their times, and shrinks failures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STEPS = st.integers(1, 200)
 
 
 class Simulation(RuleBasedStateMachine):
-    """Rules are what clients do and what goes wrong; between them a few steps are taken."""
+    """Each rule is a client action or a fault; a few steps run between rules."""
 
     @initialize(seed=st.integers(0, 10_000))
     def begin(self, seed: int) -> None:
@@ -65,7 +65,7 @@ class Simulation(RuleBasedStateMachine):
         self.world.scheduler.at(end, lambda: None)
         self.world.scheduler.run(lambda: self.world.scheduler.now >= end)
 
-    # what goes wrong
+    # faults
 
     @rule(number=st.integers(0, 9), machine=st.booleans())
     @precondition(lambda self: len(self.world.alive()) > 1)
@@ -126,7 +126,7 @@ class Simulation(RuleBasedStateMachine):
 
 
 class TestSimulation(Simulation.TestCase):  # type: ignore[misc, valid-type]  # Hypothesis makes it
-    """Always the same examples, so that what fails here fails for everybody."""
+    """The examples are fixed, so a failure here fails for everyone."""
 
     settings = settings(
         max_examples=8,

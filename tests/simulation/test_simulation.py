@@ -1,4 +1,4 @@
-"""Some schedules of the simulation, always the same ones; ``python -m tests.simulation`` runs as many as you like."""
+"""Plays a fixed set of schedules. ``python -m tests.simulation`` runs any number of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SCHEDULES = 40
 
 
 def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """The runner as a process: the order of sets of texts is part of a schedule, and a process's from its start."""
+    """Run the simulation in its own process, where the hash seed can be fixed at startup."""
     return subprocess.run(
         [sys.executable, "-m", "tests.simulation", *arguments],
         cwd=ROOT,
@@ -39,7 +39,7 @@ def test_no_schedule_breaks_an_invariant() -> None:
     said = simulate("--schedules", str(SCHEDULES))
     assert said.returncode == 0, said.stdout + said.stderr
     assert f"{SCHEDULES} schedules" in said.stdout
-    # What needs several runs to go wrong has its chance: most schedules have them.
+    # Most schedules must plan several runs, or bugs that need several could not appear.
     alone = re.search(r"runs planned: .*\b1: (\d+)%", said.stdout)
     assert alone and int(alone[1]) <= 20, said.stdout
 
@@ -52,7 +52,7 @@ def test_a_seed_repeats_its_schedule() -> None:
 
 
 def test_a_seed_is_the_same_schedule_in_every_process_and_after_any_other() -> None:
-    """Alone, after others in one process, and shared out to several: the printed steps are those of the same schedules."""
+    """A seed takes the same steps alone, after others, and split over several processes."""
     alone = [counted(simulate("--seed", seed)) for seed in ("5", "6")]
     group = counted(simulate("--first", "5", "--schedules", "2", "--jobs", "1"))
     shared = counted(simulate("--first", "5", "--schedules", "2", "--jobs", "2"))
@@ -60,14 +60,17 @@ def test_a_seed_is_the_same_schedule_in_every_process_and_after_any_other() -> N
 
 
 def counted(said: subprocess.CompletedProcess[str]) -> list[int]:
-    """Steps, statements, commits and events."""
+    """Counts of steps, statements, commits and events."""
     assert said.returncode == 0, said.stdout + said.stderr
     line = next(line for line in said.stdout.splitlines() if "statements" in line)
     return [int(number.replace(",", "")) for number in re.findall(r"[\d,]*\d", line)]
 
 
 def test_a_violation_is_found_and_told_with_its_seed() -> None:
-    """Each mutation is well-meant, small, and breaks something. All of them are tried by the long test."""
+    """Each mutation is a plausible small change that breaks an invariant.
+
+    The long test tries all of them.
+    """
     names = ("unknown_batch_is_resent", "claims_beyond_limits", "no_attempt_guard")
     said = simulate("--mutation", *names, "--schedules", "100")
     assert said.returncode == 0, said.stdout + said.stderr
@@ -77,7 +80,7 @@ def test_a_violation_is_found_and_told_with_its_seed() -> None:
 
 
 def test_a_mutation_that_does_not_fit_the_code_is_an_error() -> None:
-    """Else it would break the code in a way of its own, and count as found."""
+    """Otherwise it would break the code in some other way and count as found."""
     patches = Patches()
     with pytest.raises(AttributeError, match="has no rooms"):
         patches(claims, "rooms", lambda conn: {})

@@ -1,4 +1,4 @@
-"""One simulated installation: the servers, replicas of the services, clients, drivers, and what goes wrong."""
+"""One simulated installation: servers, service replicas, clients, drivers and faults."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from retrofill.contract.base import Message
 from retrofill.contract.topics import CALLBACK_RUNNER, PLANNER, RUN_STARTER, SERVICES, WATCHER, Service, Topic
 from retrofill.settings import Settings
 from retrofill.store.tables import SERVICE_TABLES
-from run_starter.executors import Launch
+from run_starter.executors import LaunchRequest
 from tests.simulation import primitives, sizes
 from tests.simulation.bus.broker import Broker, Entry, Headers, ce_id_of
 from tests.simulation.bus.groups import Group
@@ -43,7 +43,7 @@ def _settings() -> Settings:
 
 
 class World:
-    """All of one schedule. Use it in ``shims.exchanged()``."""
+    """The state of one schedule. Use it inside ``shims.exchanged()``."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -60,10 +60,11 @@ class World:
                 "batch_messages": self.random.choice([1, 3, 20]),
             }
         )
-        # Many schedules are without deadlines, and shorter for it.
+        # Many schedules have no deadlines, which makes them shorter.
         self.services = ALL if self.random.random() < self.size.with_deadlines else ALL[:2]
         self.duplicates = self.lost_notifications = self.lost_answers = self.failing_calls = self.late = self.slow = 0.0
-        # Replicas may be set to different leases, as while one restarts with another setting.
+        # Replicas may have different lease settings, as during a rolling restart with a changed
+        # setting.
         self.leases: tuple[float, ...] = (self.settings.lease_seconds,)
         self.database = Database(self.scheduler, LOCK_SECONDS)
         marker_seconds = self.random.choice([0.001, 0.05, 0.5])
@@ -71,18 +72,18 @@ class World:
         self._create_topics()
         self._create_rows()
         self.servers = Servers(self)
-        # By ce_id: key and value of what cannot be handled.
+        # Poison messages by ce_id: key and value.
         self.poison: dict[str, tuple[bytes | None, bytes | None]] = {}
-        # By ce_id: what services published and nobody can read.
+        # Messages from services that became unreadable, by ce_id.
         self.lost: dict[str, bytes] = {}
         self.oracle = Oracle(self)
         self.instances: list[Instance] = []
         self.drivers: list[Driver] = []
         self.at_work: list[Driver] = []
-        self.calling: list[Process] = []  # runners of callbacks, once for each call that is under way
-        self.failing: set[tuple[str, Any]] = set()  # pipeline and start of intervals whose user code fails
+        self.calling: list[Process] = []  # callback runners, once per call in progress
+        self.failing: set[tuple[str, Any]] = set()  # (pipeline, interval start) that fails
         self.injected: Counter[str] = Counter()
-        self.waiting_for_kafka = 0  # messages of clients that Kafka does not have yet
+        self.waiting_for_kafka = 0  # client messages that Kafka has not accepted yet
         self.published: dict[str, int] = {}  # ce_id → how often it was published
         self.calls, self.calls_done = Counter[int](), Counter[int]()
         self._numbers: Counter[str] = Counter()
@@ -109,27 +110,27 @@ class World:
     def _put(self, tx: Any, table: str, values: Mapping[str, Any]) -> None:
         self.database.tables[table].insert(tx, dict(values), skip=lambda _: False)
 
-    # what there is
+    # services and clients
 
     def start(self, service: Service) -> Instance:
-        """One more replica."""
+        """Start another replica."""
         self._numbers[service.name] += 1
         instance = Instance(self, service, self._numbers[service.name])
         self.instances.append(instance)
         return instance
 
     def alive(self, service: Service | None = None) -> list[Instance]:
-        """Replicas that live."""
+        """Live replicas, of one service or of all."""
         return [i for i in self.instances if i.process.alive and (service is None or i.service is service)]
 
     def is_disturbed(self) -> bool:
-        """Whether a process stands still or is cut off, and is to go on."""
+        """Whether a process is frozen or cut off and will resume."""
         processes = [each.process for each in (*self.alive(), *self.drivers)]
         stands_still = any(process.alive and (process.frozen or process.cut) for process in processes)
         return stands_still or self.servers.is_disturbed()
 
     def publish(self, topic: Topic, key: str, message: Message, *, partition: int | None = None, times: int = 1) -> str:
-        """A client's message; its ``ce_id``."""
+        """Publish a client's message; returns its ``ce_id``."""
         headers = wire(message, "client")
         for _ in range(times):
             self.append(str(topic), key.encode(), message.encode(), headers, partition=partition)
@@ -140,7 +141,7 @@ class World:
     def append(
         self, topic: str, key: bytes | None, value: bytes | None, headers: Headers, *, partition: int | None = None
     ) -> None:
-        """A client's message, which it sends until Kafka has it."""
+        """Append a client's message, retrying until Kafka accepts it."""
         if self.broker.down:
             later = self.scheduler.now + 0.5
             self.waiting_for_kafka += 1
@@ -154,55 +155,54 @@ class World:
         self.broker.append(topic, key, value, headers, partition=partition)
 
     def is_poison(self, entry: Entry) -> bool:
-        """Whether it cannot be handled."""
         return ce_id_of(entry) in self.poison
 
     def body(self, entry: Entry) -> dict[str, Any]:
-        """The object in a message; an empty one where it is poison."""
+        """The message's JSON object, or an empty one if it is poison."""
         return body_of(self.lost.get(ce_id_of(entry), entry.value))
 
-    # what drivers and targets ask and say
+    # reported by drivers and callback targets
 
-    def fails(self, launch: Launch) -> bool:
-        """Whether the user's code fails for this interval."""
+    def fails(self, launch: LaunchRequest) -> bool:
+        """Whether user code fails for this interval."""
         return (launch.pipeline.name, launch.interval_start) in self.failing
 
-    def stages(self, launch: Launch) -> bool:
-        """Whether the user's code stages its output: every second run does."""
+    def stages(self, launch: LaunchRequest) -> bool:
+        """Whether user code stages its output: every second run does."""
         return launch.run_id % 2 == 0
 
     def working(self, driver: Driver) -> None:
-        """User code begins; that of no other attempt of the run goes on."""
+        """User code starts; no other attempt of the run may still be at work."""
         self.oracle.attempts.began(driver, self.at_work)
         self.at_work.append(driver)
 
     def worked(self, driver: Driver) -> None:
-        """User code ended, one way or another."""
+        """User code ended, whatever the outcome."""
         self.at_work.remove(driver)
 
     def called(self, claim: Claim) -> None:
-        """A callback's target was reached."""
+        """The callback's target received a call."""
         self.calls[claim.deadline_id] += 1
         self.oracle.callbacks.called(claim)
 
     def done(self, claim: Claim) -> None:
-        """The target did it."""
+        """The callback's target finished the call."""
         self.calls_done[claim.deadline_id] += 1
 
-    # what goes wrong
+    # faults
 
     def crash(self, instance: Instance, *, machine: bool) -> None:
-        """Kill -9, or the loss of its whole machine: then the server keeps its sessions for a while."""
+        """``kill -9``. With ``machine``, the servers keep its sessions for a while."""
         instance.lingers = machine
         if instance.executor is not None:
             for driver in list(instance.executor.drivers.values()):
-                # Those of a pool die with it; those of a cluster live on.
+                # A local pool's drivers die with the host; a cluster's survive.
                 if self.random.random() < 0.6:
                     self.scheduler.kill(driver.process)
         self.scheduler.kill(instance.process)
 
     def freeze(self, instance: Instance, seconds: float) -> None:
-        """Stop a process; the servers see that it is silent."""
+        """Freeze a process; the servers time out its sessions."""
         process = instance.process
         process.frozen = True
         now = self.scheduler.now
@@ -220,7 +220,7 @@ class World:
         instance.process.frozen = False
 
     def cut(self, instance: Instance, seconds: float) -> None:
-        """Kafka cannot be reached, Postgres can: its partitions move on, and it does not know."""
+        """Cut a process off from Kafka only: its partitions move without its knowledge."""
         instance.process.cut = True
         now = self.scheduler.now
         if seconds > SESSION_SECONDS:
@@ -240,14 +240,14 @@ class World:
         self.broker.woken()
 
     def rebalance(self, service: Service | None = None) -> None:
-        """The coordinator moves partitions of a service, or its relay."""
+        """Move partitions of a service, or its relay."""
         service = service or self.random.choice(self.services)
         group = service.group("")
         self.broker.groups[self.random.choice([group, f"{group}-relay"])].rebalance()
         self.broker.woken()
 
     def heal(self) -> None:
-        """All faults stop; there is one replica of each service at least."""
+        """End all faults and make sure that each service has a replica."""
         self.duplicates = self.lost_notifications = self.lost_answers = self.failing_calls = self.late = self.slow = 0.0
         for instance in self.alive():
             instance.process.frozen = instance.process.cut = False
@@ -260,6 +260,5 @@ class World:
                 self.start(service)
 
     def close(self) -> None:
-        """End everything."""
         self.scheduler.close()
         primitives.running(None)

@@ -1,4 +1,6 @@
-"""AsyncAPI's own JSON Schema of its documents, from the npm package of its authors; kept in the cache once it is there."""
+"""AsyncAPI's own JSON Schema of its documents, from its authors' npm package. Cached after the
+first download.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ NPM_SECONDS = 120
 
 
 def official_schema() -> dict[str, Any]:
-    """The schema (draft 07) of AsyncAPI 3.0.0 documents; skips the test where npm cannot bring it."""
+    """The schema (draft 07) of AsyncAPI 3.0.0 documents. Skips the test if the download fails."""
     folder = Path(os.environ.get("RETROFILL_CACHE") or Path.home() / ".cache" / "retrofill")
     kept = folder / f"asyncapi-3.0.0-{SHA256[:12]}.json"
     if not kept.exists():

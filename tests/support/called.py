@@ -1,4 +1,4 @@
-"""Callbacks of tests: each call leaves a line in a file, whatever process makes it."""
+"""A callback function for tests: each call appends a line to a file, whichever process makes it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 
 
 def append_line(path: str, context: dict[str, Any]) -> None:
-    """Append the call's deadline and try; a line written at once with ``O_APPEND`` is never torn."""
+    """Append the call's deadline, idempotency key and attempt. One ``O_APPEND`` write is never
+    torn.
+    """
     line = json.dumps({name: context[name] for name in ("deadline_id", "idempotency_key", "attempt")})
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:

@@ -1,4 +1,6 @@
-"""What a new JSON Schema of a message must keep of the released one, so that nobody who reads or sends it is broken."""
+"""What a message's new JSON Schema must preserve from the released one, so that existing readers
+and senders keep working.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +8,20 @@ from collections.abc import Iterator
 from typing import Any
 
 Schema = dict[str, Any]
-# Keywords that limit what is taken, and whether the new value must be at most the old one (or at least).
+# Keywords that limit a value. The new limit must be at most the old one, at least the old one, or
+# the same.
 AT_MOST = ("minimum", "minLength", "minItems", "exclusiveMinimum")
 AT_LEAST = ("maximum", "maxLength", "maxItems", "exclusiveMaximum")
 SAME = ("format", "pattern")
 
 
 def breaks(old: Schema, new: Schema, *, sent_by_others: bool) -> list[str]:
-    """What of ``new`` breaks those who were made for ``old``, a line each with the place.
+    """The changes in ``new`` that break clients made for ``old``, one line each with the place.
 
-    Of every type: a field that is gone or newly required. Of what others send: anything of the old that is not taken any
-    more. Of what services send: a field that is not always there any more, or that has a JSON type that it had not; further
-    values of an enum are allowed, as readers are told to expect them.
+    For every type: a removed field, or a newly required one. For types that others send: anything
+    previously accepted that no longer is. For types that services send: a field that is no longer
+    always present, or that may have a new JSON type. New enum values are allowed, because readers
+    are told to expect them.
     """
     return list(_Comparison(old.get("$defs", {}), new.get("$defs", {}), sent_by_others).objects("", old, new))
 
@@ -27,7 +31,7 @@ class _Comparison:
         self.old, self.new, self.sent_by_others = old, new, sent_by_others
 
     def objects(self, place: str, old: Schema, new: Schema) -> Iterator[str]:
-        """What of two objects breaks."""
+        """The breaking changes between two objects."""
         now = new.get("properties", {})
         for name, was in old.get("properties", {}).items():
             there = f"{place}.{name}".removeprefix(".")
@@ -41,20 +45,20 @@ class _Comparison:
             yield from (f"{place}.{name} is not always there".removeprefix(".") for name in sorted(before - after))
 
     def values(self, place: str, old: Schema, new: Schema) -> Iterator[str]:
-        """What of two fields breaks: each alternative of the old needs one of the new that fits."""
+        """The breaking changes between two fields. Each old alternative needs a fitting new one."""
         olds, news = list(_alternatives(old, self.old)), list(_alternatives(new, self.new))
         if not self.sent_by_others:
             for kind in sorted({str(each.get("type")) for each in news} - {str(each.get("type")) for each in olds}):
                 yield f"{place} may be of type {kind} now"
         for was in olds:
-            # What services send no more harms no reader.
+            # Services may stop sending an alternative without harming readers.
             fitting = [now for now in news if self.sent_by_others or now.get("type") == was.get("type")]
             complaints = [list(self.alternative(place, was, now)) for now in fitting]
             if complaints:
                 yield from min(complaints, key=len)
 
     def alternative(self, place: str, old: Schema, new: Schema) -> Iterator[str]:
-        """What of two alternatives of a field breaks."""
+        """The breaking changes between two alternatives of a field."""
         if self.sent_by_others:
             yield from _narrowed(place, old, new)
         if "properties" in old:
@@ -65,7 +69,7 @@ class _Comparison:
 
 
 def _narrowed(place: str, old: Schema, new: Schema) -> Iterator[str]:
-    """What ``old`` took and ``new`` does not, of what is not inside of them."""
+    """Values that ``old`` accepted and ``new`` does not, without looking at nested values."""
     was, now = old.get("type"), new.get("type")
     if now is not None and now != was and (was, now) != ("integer", "number"):
         yield f"{place} is {now} and was {was}"
@@ -93,7 +97,7 @@ def _listed(schema: Schema) -> list[Any] | None:
 
 
 def _alternatives(schema: Schema, definitions: Schema) -> Iterator[Schema]:
-    """The schemas without references and choices that a schema is made of."""
+    """The plain schemas that a schema resolves to: references followed, choices expanded."""
     if "$ref" in schema:
         yield from _alternatives(definitions[schema["$ref"].rpartition("/")[2]], definitions)
     elif "anyOf" in schema or "oneOf" in schema:

@@ -1,4 +1,6 @@
-"""Kafka and Postgres as containers, from the official images: the same fixtures on servers that Retrofill did not start."""
+"""Kafka and Postgres in containers from the official images: the same fixtures on servers that
+Retrofill did not start.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,15 @@ POSTGRES_IMAGE = "postgres:18"
 KAFKA_IMAGE = "apache/kafka:4.3.0"
 OWNER = DATABASE = "retrofill"
 START_SECONDS = 120
-# As the embedded ones have it, so that the same tests find the same servers.
+# The embedded servers' settings, so tests see the same behavior.
 POSTGRES_SETTINGS = {"max_connections": 200, "shared_buffers": "128MB", "max_wal_size": "1GB"}
 KAFKA_SETTINGS = {
     "KAFKA_NODE_ID": 1,
     "KAFKA_PROCESS_ROLES": "broker,controller",
     "KAFKA_CONTROLLER_QUORUM_VOTERS": "1@localhost:9093",
     "KAFKA_CONTROLLER_LISTENER_NAMES": "CONTROLLER",
-    # The broker calls itself, too, to end transactions: by a listener that is reached from inside.
+    # The broker also connects to itself to end transactions, so it needs a listener that is
+    # reachable from inside.
     "KAFKA_LISTENERS": "HOST://:9092,INSIDE://:19092,CONTROLLER://:9093",
     "KAFKA_LISTENER_SECURITY_PROTOCOL_MAP": "CONTROLLER:PLAINTEXT,INSIDE:PLAINTEXT,HOST:PLAINTEXT",
     "KAFKA_INTER_BROKER_LISTENER_NAME": "INSIDE",
@@ -51,7 +54,7 @@ KAFKA_SETTINGS = {
 
 
 class ContainerServers(Servers):
-    """The two servers in containers; ``home`` is the folder for what tests write."""
+    """The two servers in containers; ``home`` is for the tests' own files."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -77,16 +80,18 @@ class ContainerServers(Servers):
         prepare_database(self.settings)
 
     def stop(self) -> None:
-        """Remove both, with their data."""
+        """Remove both with their data."""
         self._running.close()
 
     def as_admin(self, settings: Settings) -> Settings:
-        """Everybody may do all on this Kafka."""
+        """This Kafka has no authorizer, so no login is needed."""
         return settings
 
 
 def postgres_container(password: str) -> DockerContainer:
-    """A Postgres that answers over TCP: the one that runs the first start's scripts listens on its socket only."""
+    """A Postgres that is ready when it answers over TCP. The temporary server of the first start
+    listens on its socket only.
+    """
     made = DockerContainer(POSTGRES_IMAGE)
     made.ports["5432/tcp"] = ("127.0.0.1", None)
     for name, value in {"USER": OWNER, "DB": DATABASE, "PASSWORD": password}.items():
@@ -97,7 +102,9 @@ def postgres_container(password: str) -> DockerContainer:
 
 
 def kafka_container(port: int, settings: Settings) -> DockerContainer:
-    """A broker that clients on this machine reach at ``port``: it tells them where it is, so that has to be known before."""
+    """A broker that clients on this machine reach at ``port``. It advertises this port, so it must
+    be chosen in advance.
+    """
     session_ms = int(settings.consumer_session_seconds * 1000)
     heartbeat_ms = min(1000, session_ms // 3)
     more: dict[str, Any] = {
@@ -108,7 +115,7 @@ def kafka_container(port: int, settings: Settings) -> DockerContainer:
         "KAFKA_GROUP_CONSUMER_MIN_HEARTBEAT_INTERVAL_MS": min(heartbeat_ms, 500),
     }
     made = DockerContainer(KAFKA_IMAGE)
-    made.ports["9092/tcp"] = ("127.0.0.1", port)  # no password is asked for: only this machine may
+    made.ports["9092/tcp"] = ("127.0.0.1", port)  # reachable from this machine only, because there is no password
     for name, value in {**KAFKA_SETTINGS, **more}.items():
         made = made.with_env(name, str(value))
     started = LogMessageWaitStrategy("Kafka Server started")

@@ -1,4 +1,4 @@
-"""The contract as somebody else gets it: the files in ``schemas/``."""
+"""The contract as third parties get it: the files in ``schemas/``."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Document = dict[str, Any]
 
 @cache
 def topics() -> Document:
-    """The AsyncAPI document. Not to be changed."""
+    """The AsyncAPI document. It is cached, so callers must not modify it."""
     document: Document = yaml.safe_load((FOLDER / "asyncapi.yaml").read_text("utf-8"))
     return document
 
 
 def found(reference: str) -> Any:
-    """What a reference inside of that document stands for."""
+    """Resolve a reference inside that document."""
     inside: Any = topics()
     for step in reference.removeprefix("#/").split("/"):
         inside = inside[step]
@@ -31,7 +31,7 @@ def found(reference: str) -> Any:
 
 @cache
 def headers_of(name: str) -> Draft202012Validator:
-    """Whether a message of this name may have these headers."""
+    """The validator for this message's headers."""
     headers = topics()["components"]["messages"][name]["headers"]
     if "$ref" in headers:
         return Draft202012Validator(found(headers["$ref"]))
@@ -40,5 +40,5 @@ def headers_of(name: str) -> Draft202012Validator:
 
 @cache
 def value_of(name: str) -> Draft202012Validator:
-    """Whether a message of this name may have this value."""
+    """The validator for this message's value."""
     return Draft202012Validator(json.loads((FOLDER / f"{name}.json").read_text("utf-8")))

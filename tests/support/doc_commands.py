@@ -1,4 +1,4 @@
-"""The ``retrofill`` commands that pages show."""
+"""The ``retrofill`` commands in the documentation."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from tests.support.installation import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "deploy" / "README.md"]
 SHOWN = re.compile(r"^ {4}(?:[A-Z_]+=\S+ |[A-Z_]+='[^']*' )*(retrofill [a-z-]+.*?)(?: +#.*)?$", re.MULTILINE)
-# What pages write for something of the reader's.
+# Values for the pages' placeholders.
 STANDS_FOR = {"ID": "42", "NAME": "run-starter", "FILE": "orders.py", "PLACE": "2:0", "…": ""}
 
 
 def shown() -> list[tuple[str, str]]:
-    """Page and command."""
+    """Each command with its page."""
     return [(page.name, command) for page in PAGES for command in SHOWN.findall(page.read_text())]
 
 
 def words_of(command: str) -> list[str]:
-    """Its arguments, with something for what is the reader's."""
+    """The command's arguments, with placeholders replaced."""
     words = [STANDS_FOR.get(word, word) for word in shlex.split(command)[1:]]
     return [word for word in words if word]

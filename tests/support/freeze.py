@@ -1,7 +1,7 @@
-"""Keeps what is released of the messages for ever: ``python -m tests.support.freeze`` writes what is not there yet.
+"""Archives the released messages: ``python -m tests.support.freeze`` writes the missing files.
 
-For each message type one complete sample, one with the required fields alone, and its JSON Schema. What is there is never
-changed: tests read it with whatever the models have become.
+Each message type has a complete sample, a sample with only the required fields, and its JSON
+Schema. Existing files are never changed: tests read them with the current models.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from tools.schemas import schema_of
 
 from retrofill.contract.base import REGISTRY, VERSION
 
-# One of two fields is needed, which the schema does not say.
+# One of two fields is required, which the schema cannot express.
 ALSO = {"CodeLocation": ("file",)}
 SAMPLES = Path(__file__).parents[1] / "samples"
 
 
 def messages(version: int = VERSION) -> Path:
-    """The folder with the samples of a version."""
+    """The folder with a version's samples."""
     return SAMPLES / "messages" / f"v{version}"
 
 
 def schemas(version: int = VERSION) -> Path:
-    """The folder with the schemas of a version."""
+    """The folder with a version's schemas."""
     return SAMPLES / "schemas" / f"v{version}"
 
 
 def minimal(sample: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
-    """The sample with the type and the fields that the schema requires alone, inside of it too."""
+    """The sample with only its type and the required fields, at every level."""
     return {"type": sample["type"], **_required(sample, schema, schema.get("$defs", {}))}
 
 
@@ -47,7 +47,7 @@ def _required(value: Any, schema: dict[str, Any], definitions: dict[str, Any]) -
 
 
 def missing() -> dict[Path, dict[str, Any]]:
-    """What is not kept yet of the present version, by its file."""
+    """The current version's files that do not exist yet, with their content."""
     wanted: dict[Path, dict[str, Any]] = {}
     for name, model in REGISTRY.items():
         schema, full = schema_of(model), example_of(name)
@@ -58,7 +58,7 @@ def missing() -> dict[Path, dict[str, Any]]:
 
 
 def main() -> None:
-    """Write what is missing."""
+    """Write the missing files."""
     for path, content in missing().items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", "utf-8")

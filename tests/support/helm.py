@@ -1,4 +1,4 @@
-"""The real helm: that of ``RETROFILL_HELM`` or of the PATH, else built once with Go, of a fixed version."""
+"""The real helm, from ``RETROFILL_HELM`` or the PATH, or a fixed version built once with Go."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ VERSION = "v4.3.1"
 MODULE = f"helm.sh/helm/v4/cmd/helm@{VERSION}"
 CHART = Path(__file__).parents[2] / "deploy" / "helm" / "retrofill"
 BUILD_SECONDS = 1100
-# Read at once: a session's tests begin without any variable of Retrofill's.
+# Read at import, because the test session removes all RETROFILL variables from the environment.
 NAMED = os.environ.get("RETROFILL_HELM")
 RELEASE, NAMESPACE = "r", "backfills"
 
 
 @cache
 def helm() -> str:
-    """The command. Skips the test where there is none and it cannot be built."""
+    """The path of helm. Skips the test if helm is missing and cannot be built."""
     found = NAMED or shutil.which("helm")
     if found is not None:
         return found
     folder = cache_folder(Settings()) / f"helm-{VERSION}"
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / "helm.lock").open("w") as lock:
-        # Two that need it build it once.
+        # Concurrent test processes build it once.
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
             _build(folder)
@@ -65,7 +65,7 @@ def _build(folder: Path) -> None:
 
 
 def run(command: str, values: dict[str, Any], *more: str) -> subprocess.CompletedProcess[str]:
-    """``helm COMMAND`` of the chart with these values over its own."""
+    """Run ``helm COMMAND`` on the chart with these values."""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         json.dump(values, file)
         file.flush()
@@ -79,14 +79,14 @@ def run(command: str, values: dict[str, Any], *more: str) -> subprocess.Complete
 
 
 def render(values: dict[str, Any]) -> list[dict[str, Any]]:
-    """The manifests that would be applied."""
+    """The rendered manifests."""
     done = run("template", values)
     assert done.returncode == 0, done.stderr
     return [manifest for manifest in yaml.safe_load_all(done.stdout) if manifest]
 
 
 def refusal(values: dict[str, Any]) -> str:
-    """What helm says of values that the chart does not take, without what it says of every error."""
+    """helm's error for values that the chart refuses, without helm's boilerplate."""
     done = run("template", values)
     assert done.returncode != 0, "the chart takes these values"
     assert "goroutine" not in done.stderr

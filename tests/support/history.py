@@ -1,4 +1,4 @@
-"""Rows as years of work leave them, made by a few statements: what a test or a benchmark of large tables starts from."""
+"""Bulk-inserted rows that resemble years of work, for tests and benchmarks of large tables."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ WHERE backfill_id LIKE %(prefix)s || '%%' AND attempt > 0
 
 
 def finished(made: Installation, pipelines: int, runs: int, prefix: str = "old-") -> None:
-    """``pipelines`` pipelines, each with a backfill whose ``runs`` daily runs from 2000 on succeeded, and met a deadline."""
+    """Create ``pipelines`` pipelines, each with one backfill of ``runs`` daily runs from 2000 on
+    that succeeded and met their deadlines.
+    """
     _make(made, prefix, pipelines, runs, state="succeeded", run_state="succeeded", attempt=1)
 
 
@@ -57,7 +59,9 @@ def waiting(
     limit: int = 16,
     on_run_failure: str = "continue",
 ) -> list[str]:
-    """As many running backfills of as many pipelines, with queued daily runs from 2000 on; their ids."""
+    """Create running backfills, one per pipeline, with queued daily runs from 2000 on. Returns
+    their ids.
+    """
     more = {"shard": shard, "limit": limit, "on_run_failure": on_run_failure}
     _make(made, prefix, backfills, runs, state="running", run_state="queued", attempt=0, **more)
     return [f"{prefix}{n}" for n in range(1, backfills + 1)]
@@ -79,5 +83,5 @@ def _make(made: Installation, prefix: str, pipelines: int, runs: int, **values: 
             conn.execute(statement.encode(), given)
         conn.commit()
         conn.autocommit = True
-        # As the server's own vacuum leaves it soon after so many rows.
+        # Autovacuum would do this soon after so many inserts.
         conn.execute("VACUUM ANALYZE")

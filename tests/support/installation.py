@@ -1,4 +1,6 @@
-"""Installations for tests: a copy of a template database, topics under a prefix, services as real processes."""
+"""Test installations: a copy of a template database, topics under a unique prefix, and services as
+real processes.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import dict_row
 
-from retrofill.admin.init import initialise
+from retrofill.admin.init import initialize
 from retrofill.bus.clients import producer, reader
 from retrofill.bus.envelope import headers_of, wire_headers
 from retrofill.contract.backfills import BackfillRequested
@@ -42,7 +44,7 @@ MODULES = {name: service.package for name, service in SERVICES.items()} | {
     "instant-starter": "tests.support.instant_starter",
     "light-starter": "tests.chaos.light_starter",
 }
-# Modules that are a service under another name.
+# Modules that replace a service and report ready under its name.
 READY_AS = {"instant-starter": "run-starter", "light-starter": "run-starter"}
 
 
@@ -56,16 +58,15 @@ class Servers:
         self.settings = Settings(home=home)
 
     def start(self) -> None:
-        """Start both; the stack's own database becomes the template."""
+        """Start both. The stack's own database becomes the template."""
         self._stack.up(lambda *_: None, lambda _: None)
         self.settings = Settings(home=self.home)
 
     def stop(self) -> None:
-        """Stop both."""
         self._stack.down()
 
     def installation(self, **more: Any) -> Installation:
-        """A new one, with ``more`` settings for its init."""
+        """A new installation. ``more`` overrides settings for its init."""
         name = f"t{uuid.uuid4().hex[:10]}"
         dsn = self.settings.dsn_of("owner")
         with psycopg.connect(make_conninfo(dsn, dbname="postgres"), autocommit=True) as conn:
@@ -85,11 +86,11 @@ class Servers:
         (self.home / name).mkdir()
         with psycopg.connect(make_conninfo(dsn, dbname=name)) as conn:
             conn.execute("UPDATE retrofill.installation SET topic_prefix = %s", [f"{name}."])
-        initialise(self.as_admin(settings))
+        initialize(self.as_admin(settings))
         return Installation(settings)
 
     def as_admin(self, settings: Settings) -> Settings:
-        """The settings of who may do all on Kafka."""
+        """The settings with the Kafka administrator's login."""
         identity = Layout(self.home).identity()
         assert identity is not None
         open_to_all = settings.kafka_security_protocol == "PLAINTEXT"
@@ -110,25 +111,25 @@ class Replica:
     log: Path
 
     def kill(self) -> None:
-        """As kill -9."""
+        """Send SIGKILL and wait for the exit."""
         self.process.kill()
         self.process.wait()
 
     def freeze(self) -> None:
-        """SIGSTOP."""
+        """Send SIGSTOP."""
         self.process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         self.process.send_signal(signal.SIGCONT)
 
     def tell_to_stop(self) -> None:
-        """SIGTERM, also to one that is stopped."""
+        """Send SIGTERM, after SIGCONT in case the process is stopped."""
         self.process.send_signal(signal.SIGCONT)
         self.process.terminate()
 
     def stop(self) -> None:
-        """As an operator stops it."""
+        """Stop it as an operator does; kill it after 20 seconds."""
         self.tell_to_stop()
         try:
             self.process.wait(20)
@@ -142,7 +143,7 @@ class Replica:
 
 @dataclass
 class Installation:
-    """A database, topics and processes of one test."""
+    """One test's database, topics and processes."""
 
     settings: Settings
     replicas: list[Replica] = field(default_factory=list)
@@ -181,7 +182,8 @@ class Installation:
     ) -> Replica:
         """Start one replica of a service (or ``instant-starter``) and wait until it is ready.
 
-        ``clock_off``: so many seconds its machine's clock is off. ``tree``: where its code is, for that of another release.
+        ``clock_off`` is its clock's error in seconds. ``tree`` is the source tree to run, for
+        another release.
         """
         wrong = ["tests.support.wrong_clock", str(clock_off)] if clock_off else []
         log = self.settings.home / f"{name}-{len(self.replicas)}.log"
@@ -204,7 +206,7 @@ class Installation:
         return replica
 
     def close(self) -> None:
-        """End the processes that are still there, all at once."""
+        """Stop the remaining processes, all at once."""
         there = [replica for replica in self.replicas if replica.process.poll() is None]
         for replica in there:
             replica.tell_to_stop()
@@ -214,19 +216,19 @@ class Installation:
     # Postgres
 
     def query(self, statement: str, *parameters: Any) -> list[dict[str, Any]]:
-        """Rows, read as the owner."""
+        """The result rows, read as the owner."""
         with psycopg.connect(self.settings.dsn_of("owner"), row_factory=dict_row, autocommit=True) as conn:
             conn.execute("SET search_path = retrofill")
             return conn.execute(statement, parameters or None).fetchall()  # type: ignore[arg-type]
 
     def value(self, statement: str, *parameters: Any) -> Any:
-        """The one value of a query."""
+        """The single value of a query."""
         ((value,),) = [row.values() for row in self.query(statement, *parameters)]
         return value
 
     @contextmanager
     def session(self) -> Iterator[psycopg.Connection]:
-        """A transaction of somebody else, rolled back in the end."""
+        """A connection with a transaction of its own, which is rolled back at the end."""
         conn = psycopg.connect(self.settings.dsn_of("owner"))
         try:
             conn.execute("SET search_path = retrofill")
@@ -249,8 +251,10 @@ class Installation:
         partition: int | None = None,
         headers: dict[str, str] | None = None,
     ) -> str | None:
-        """Publish a message; its ``ce_id``, or ``None`` for plain bytes, which go without headers unless given."""
-        # One that is new knows of partitions that were added since.
+        """Publish a message and return its ``ce_id``. Plain bytes get no headers and no ``ce_id``
+        unless given.
+        """
+        # A new producer knows of partitions that were added since.
         sender = self._sender() if partition is None else producer(self._operator(), "test")
         if isinstance(value, Message):
             headers = headers_of(value, "test") | (headers or {})
@@ -263,7 +267,7 @@ class Installation:
         return (headers or {}).get("ce_id")
 
     def _sender(self) -> Producer:
-        """One producer for all that a test publishes: connecting takes longer than sending."""
+        """A cached producer, because connecting takes longer than sending."""
         settings = self._operator()
         place = (settings.bootstrap_servers(), settings.kafka_username)
         if place not in self._senders:
@@ -271,7 +275,7 @@ class Installation:
         return self._senders[place]
 
     def publish_aborted(self, topic: Topic, key: str, value: bytes) -> None:
-        """Publish in a transaction that is aborted, as a relay that died does."""
+        """Publish in a transaction that is aborted, as a relay that died would leave it."""
         sender = producer(self.settings, "test", **{"transactional.id": f"test-{uuid.uuid4().hex[:6]}"})
         sender.init_transactions(20)
         sender.begin_transaction()
@@ -280,8 +284,8 @@ class Installation:
         sender.abort_transaction(20)
 
     def events(self, topic: Topic, *, isolation: str = "read_committed") -> list[Event]:
-        """All events of a topic up to its end now, in the order of each partition."""
-        # Of the end of a partition an empty answer tells, and the broker need not hold it back.
+        """All events of a topic up to its current end, in each partition's order."""
+        # The end of a partition arrives with an empty fetch, which the broker need not delay.
         more = {"isolation.level": isolation, "fetch.wait.max.ms": 10}
         consumer = reader(self._operator(), f"{CLI_CLIENT}-{uuid.uuid4().hex[:6]}", **more)
         try:
@@ -290,7 +294,7 @@ class Installation:
             consumer.close()
 
     def wait_event(self, topic: Topic, wanted: Callable[[Event], bool], what: str) -> Event:
-        """The first event that is wanted."""
+        """Wait for an event that matches. Returns the first one."""
         found: list[Event] = []
 
         def check() -> bool:
@@ -301,18 +305,18 @@ class Installation:
         return found[0]
 
     def wait_answer(self, ce_id: str | None, topic: Topic = Topic.BACKFILL_EVENTS) -> Event:
-        """The answer to a message."""
+        """Wait for the reply to a message."""
         return self.wait_event(topic, lambda e: e.body.get("in_reply_to") == ce_id, f"an answer to {ce_id}")
 
-    # what most tests do
+    # shortcuts
 
     def apply(self, definition: PipelineDefinition) -> None:
-        """Apply a pipeline and wait for the answer."""
+        """Apply a pipeline and wait for the reply."""
         ce_id = self.publish(Topic.PIPELINES, definition.name, PipelineApplied(pipeline=definition))
         self.wait_answer(ce_id, Topic.PIPELINE_EVENTS)
 
     def request(self, pipeline: str, first: str, last: str, *, id: str | None = None, **more: Any) -> str:
-        """Publish a request; its id."""
+        """Publish a request. Returns its id."""
         id = id or f"b-{uuid.uuid4().hex[:8]}"
         self.publish(
             Topic.BACKFILL_REQUESTS,
@@ -322,7 +326,7 @@ class Installation:
         return id
 
     def outcome(self, id: str) -> Event:
-        """How the request was answered."""
+        """Wait for the reply to the request."""
         return self.wait_event(
             Topic.BACKFILL_EVENTS,
             lambda e: e.key == id and e.body["type"] in ("BackfillPlanned", "BackfillRejected"),
@@ -330,7 +334,7 @@ class Installation:
         )
 
     def wait_state(self, id: str, *states: str) -> str:
-        """Wait until the backfill is in one of ``states``."""
+        """Wait until the backfill is in one of ``states``. Returns the state."""
         found: list[str] = [""]
 
         def check() -> bool:
@@ -342,7 +346,7 @@ class Installation:
         return found[0]
 
     def runs_by_state(self, id: str) -> dict[str, int]:
-        """Runs of a backfill by state."""
+        """The number of a backfill's runs in each state."""
         rows = self.query("SELECT state, count(*) AS n FROM run WHERE backfill_id = %s GROUP BY state", id)
         return {row["state"]: row["n"] for row in rows}
 
@@ -380,7 +384,7 @@ def _read(consumer: Consumer, topic: str, partitions: int) -> Iterator[Event]:
 
 
 def path_of(tree: Path) -> dict[str, str]:
-    """The environment in which the code of another tree than this is imported."""
+    """The environment for importing another source tree's code."""
     return (
         {} if tree == ROOT else {"PYTHONPATH": os.pathsep.join(str(tree / part) for part in ("shared", "services", ""))}
     )
@@ -389,16 +393,16 @@ def path_of(tree: Path) -> dict[str, str]:
 def until(
     condition: Callable[[], bool], what: str, detail: Callable[[], str] = lambda: "", seconds: float = WAIT_SECONDS
 ) -> None:
-    """Wait for a condition of another process; fails with what was waited for."""
+    """Poll until the condition holds. Fails after ``seconds`` with ``what`` and ``detail``."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, f"waited {seconds:.0f} s: {what} {detail()}"
-        # Another process's rows and events: there is nothing here that could be awaited instead.
+        # Polling, because other processes' rows and events offer nothing to wait on.
         time.sleep(0.05)
 
 
 def daily(name: str = "p", tasks: tuple[str, ...] = ("only",), **more: Any) -> PipelineDefinition:
-    """A daily pipeline in UTC whose tasks follow one another."""
+    """A daily pipeline in UTC whose tasks run one after another."""
     return PipelineDefinition.model_validate(
         {
             "name": name,
@@ -414,12 +418,12 @@ def daily(name: str = "p", tasks: tuple[str, ...] = ("only",), **more: Any) -> P
 
 
 def alert(name: str, reference: str, seconds: float, **more: Any) -> dict[str, Any]:
-    """A deadline alert of a pipeline."""
+    """A pipeline's deadline alert, as JSON."""
     return DeadlineAlert.model_validate(
         {"name": name, "reference": reference, "interval_seconds": seconds, **more}
     ).model_dump(mode="json")
 
 
 def key_on(partition: int, partitions: int = PARTITIONS) -> str:
-    """A key that belongs on ``partition``."""
+    """A key that hashes to ``partition``."""
     return next(key for n in range(1000) if partition_of(key := f"key-{n}", partitions) == partition)

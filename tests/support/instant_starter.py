@@ -1,9 +1,10 @@
-"""A run-starter whose drivers are threads that report success at once: everything real but Spark.
+"""A run-starter whose drivers are threads that report success at once. Everything else is real.
 
-Run as ``python -m tests.support.instant_starter``; it reads the same settings as the service. ``INSTANT_SECONDS`` is how
-long a run takes, logical dates in ``INSTANT_FAIL`` (ISO dates, comma separated) fail, and ``INSTANT_LOG`` is a file that
-gets a line of JSON for each run's work: run, attempt, interval, and when it began and ended (monotonic, of the machine).
-Where ``INSTANT_OUT`` names a folder, each run stages a folder ``day=DATE`` in it, with a file that names the run.
+Run it as ``python -m tests.support.instant_starter``; it reads the service's settings. Further
+variables: ``INSTANT_SECONDS`` is the duration of a run. Logical dates in ``INSTANT_FAIL`` (ISO
+dates, comma-separated) fail. ``INSTANT_LOG`` is a file that gets one JSON line for each run's work:
+run, attempt, interval, and when it began and ended (machine-wide monotonic clock). With
+``INSTANT_OUT``, each run stages a folder ``day=DATE`` there, containing a file that names the run.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ from retrofill.bus.service import Context, run_service
 from retrofill.contract.runs import ErrorInfo, Report, RunHeartbeat, RunReported, RunStaged, TaskReported
 from retrofill.contract.topics import RUN_STARTER, Topic
 from retrofill.driver.execute import Result
-from retrofill.driver.launch import Launch as DriverLaunch
+from retrofill.driver.launch import Launch
 from retrofill.driver.publishing import publish_all, publish_staged
 from retrofill.driver.staging import Staging
 from retrofill.settings import Settings
-from run_starter.executors import Host, Key, Launch
+from run_starter.executors import Host, Key, LaunchRequest
 from run_starter.handler import CHANNELS, StarterHandler
 
 
 class InstantExecutor:
-    """Threads that do what a driver's protocol asks, around no work."""
+    """Threads that follow the driver protocol but do no work."""
 
     def __init__(self, settings: Settings, seconds: float, failing: frozenset[str]) -> None:
         self._slots = settings.driver_slots
@@ -57,7 +58,7 @@ class InstantExecutor:
         with self._lock:
             return set(self._hosted)
 
-    def launch(self, launch: Launch) -> None:
+    def launch(self, launch: LaunchRequest) -> None:
         ended = threading.Event()
         with self._lock:
             self._hosted[launch.key] = ended
@@ -74,7 +75,7 @@ class InstantExecutor:
                 ended.set()
         self._threads.shutdown(wait=True)
 
-    def _run(self, launch: Launch, ended: threading.Event) -> None:
+    def _run(self, launch: LaunchRequest, ended: threading.Event) -> None:
         fields: dict[str, Any] = {"backfill_id": launch.backfill_id, "run_id": launch.run_id, "attempt": launch.attempt}
         fields["publication"] = launch.publication
         self._say(RunHeartbeat(**fields))
@@ -100,8 +101,8 @@ class InstantExecutor:
             del self._hosted[launch.key]
         self.host.driver_ended(launch, reported=reported, reason="ended")
 
-    def _work(self, launch: Launch, ended: threading.Event) -> bool:
-        """What a run does; whether it came to its end."""
+    def _work(self, launch: LaunchRequest, ended: threading.Event) -> bool:
+        """Simulate the run's work. Returns whether it finished without being ended."""
         began = time.monotonic()
         done = not ended.wait(self._seconds)
         if self._log is not None:
@@ -112,11 +113,11 @@ class InstantExecutor:
                 "began": began,
                 "ended": time.monotonic(),
             }
-            # One write to a file that is appended to: lines of several processes do not mix.
+            # One O_APPEND write, so lines of several processes do not mix.
             os.write(self._log, json.dumps(line).encode() + b"\n")
         return done
 
-    def _publish(self, launch: Launch) -> Result | None:
+    def _publish(self, launch: LaunchRequest) -> Result | None:
         """Write, stage and publish the day's folder as a driver does."""
         given = driver_launch(launch)
         staging = Staging(given)
@@ -124,9 +125,9 @@ class InstantExecutor:
         folder.mkdir()
         (folder / "part-0").write_text(f"run {launch.run_id}")
         talk = Talk(self, launch)
-        return publish_staged(given, staging, talk, talk)  # type: ignore[arg-type]  # what it needs of both
+        return publish_staged(given, staging, talk, talk)  # type: ignore[arg-type]  # implements what is needed of both
 
-    def _report(self, launch: Launch, result: Result) -> None:
+    def _report(self, launch: LaunchRequest, result: Result) -> None:
         given = driver_launch(launch)
         state = "succeeded" if result.succeeded else "failed"
         self._say(RunReported(**given.about, state=state, error=result.error))
@@ -142,9 +143,9 @@ class InstantExecutor:
 
 
 class Talk:
-    """A driver's reporter and its conversation with the host, without a process between."""
+    """Replaces a driver's reporter and its pipe to the host, in one process."""
 
-    def __init__(self, executor: InstantExecutor, launch: Launch) -> None:
+    def __init__(self, executor: InstantExecutor, launch: LaunchRequest) -> None:
         self._executor = executor
         self._launch = launch
 
@@ -160,13 +161,13 @@ class Talk:
         return self._executor.host.may_publish(self._launch)
 
 
-def driver_launch(launch: Launch) -> DriverLaunch:
-    """As a driver process is told it."""
-    return DriverLaunch.model_validate(launch.as_json())
+def driver_launch(launch: LaunchRequest) -> Launch:
+    """The launch as a driver process receives it."""
+    return Launch.model_validate(launch.as_json())
 
 
 def make(context: Context) -> StarterHandler:
-    """The real handler around instant drivers."""
+    """The real handler with instant drivers."""
     failing = frozenset(os.environ.get("INSTANT_FAIL", "").split(","))
     executor = InstantExecutor(context.settings, float(os.environ.get("INSTANT_SECONDS", "0")), failing)
     handler = StarterHandler(context, executor)

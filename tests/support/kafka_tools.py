@@ -1,4 +1,4 @@
-"""Kafka's own command-line tools, as a distribution has them: scripts on the PATH around the classes from Maven Central."""
+"""Kafka's own command-line tools: wrapper scripts around the jars from Maven Central."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FETCH_SECONDS = 300
 
 
 def make_tools(folder: Path) -> Path:
-    """A folder with the scripts; skips the test where the classes cannot be fetched."""
+    """Write the scripts to the folder. Skips the test if the jars cannot be downloaded."""
     settings = Settings()
     java = runtime.find(settings)
     cache = cache_folder(settings)

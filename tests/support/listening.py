@@ -1,4 +1,4 @@
-"""Where processes listen."""
+"""The listening sockets of processes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import psutil
 
 
 def beyond_loopback(processes: Iterable[psutil.Process]) -> list[str]:
-    """What listens on another address than one of loopback, of these processes and all that they started."""
+    """The non-loopback listening sockets of these processes and their descendants."""
     return [f"{name} {ip}:{port}" for name, ip, port in listening(processes) if not _is_loopback(ip)]
 
 
 def listening(processes: Iterable[psutil.Process]) -> list[tuple[str, str, int]]:
-    """Each listening socket of these processes and all that they started: the process, the address, the port."""
+    """Each listening socket of these processes and their descendants: process, address, port."""
     found = []
     for process in {each for one in processes for each in (one, *one.children(recursive=True))}:
         try:

@@ -1,4 +1,4 @@
-"""Rendered manifests, as the parts of Kubernetes that act on them would see them."""
+"""Rendered manifests, as the Kubernetes components that act on them would interpret them."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class Pod:
 
     @property
     def component(self) -> str:
-        """Which part of the release it is."""
+        """The component of the release."""
         return self.labels[COMPONENT]
 
     @property
     def containers(self) -> list[dict[str, Any]]:
-        """All of them."""
+        """All containers, including init containers."""
         return [*self.spec["containers"], *self.spec.get("initContainers", [])]
 
     @property
     def secrets(self) -> set[tuple[str, str]]:
-        """Secret and key of what it is given, by whatever way."""
+        """The Secrets (name and key) that the pod gets, as variables or files."""
         return set(self.secret_files()) | {
             (one["valueFrom"]["secretKeyRef"]["name"], one["valueFrom"]["secretKeyRef"]["key"])
             for container in self.containers
@@ -40,7 +40,7 @@ class Pod:
         }
 
     def secret_files(self) -> dict[tuple[str, str], str]:
-        """By Secret and key: the path of the file."""
+        """The file path of each Secret (name and key) that is mounted."""
         return {
             (source["secret"]["name"], item["key"]): f"{mount['mountPath']}/{item['path']}"
             for volume in self.spec.get("volumes", [])
@@ -53,12 +53,12 @@ class Pod:
 
 
 def of_kind(manifests: list[Manifest], kind: str) -> dict[str, Manifest]:
-    """Those of a kind, by name."""
+    """The manifests of a kind, by name."""
     return {each["metadata"]["name"]: each for each in manifests if each["kind"] == kind}
 
 
 def pods(manifests: list[Manifest]) -> dict[str, Pod]:
-    """By component."""
+    """The pods, by component."""
     found = (
         Pod(each, each["spec"]["template"]["spec"], each["spec"]["template"]["metadata"]["labels"])
         for each in manifests
@@ -68,7 +68,7 @@ def pods(manifests: list[Manifest]) -> dict[str, Pod]:
 
 
 def selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
-    """Whether a label selector, of those kinds that the chart has, selects the labels."""
+    """Whether the label selector matches. Supports only the forms that the chart uses."""
     assert set(selector) <= {"matchLabels", "matchExpressions"}
     for each in selector.get("matchExpressions", []):
         assert each["operator"] == "NotIn"
@@ -78,7 +78,9 @@ def selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
 
 
 def environment(pod: Pod, manifests: list[Manifest], secrets: dict[tuple[str, str], str], root: Path) -> dict[str, str]:
-    """The variables of the pod's container as a kubelet sets them; its secret files are written under ``root``."""
+    """The container's variables as a kubelet would set them. Secret files are written under
+    ``root``.
+    """
     maps = of_kind(manifests, "ConfigMap")
     (container,) = pod.containers
     found: dict[str, str] = {}
@@ -107,12 +109,12 @@ def _looked_up(source: dict[str, Any], secrets: dict[tuple[str, str], str]) -> s
 
 
 def _moved(value: str, mounts: set[str], root: Path) -> str:
-    """Paths on what is mounted, under ``root``."""
+    """Move paths on mounted volumes under ``root``."""
     return str(root / value.lstrip("/")) if any(value == m or value.startswith(f"{m}/") for m in mounts) else value
 
 
 def strings(value: Any) -> Iterator[str]:
-    """Every text in a manifest."""
+    """Every string in a manifest."""
     if isinstance(value, dict):
         for each in value.values():
             yield from strings(each)

@@ -1,4 +1,4 @@
-"""What of a migration the release before would not survive while it is still at work."""
+"""Finds the parts of a migration that would break the previous release while it is running."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import retrofill.store.migrations.versions
 VERSIONS = Path(retrofill.store.migrations.versions.__file__).parent
 _NEW_TABLE = re.compile(r"CREATE TABLE (?:IF NOT EXISTS )?(\S+)", re.IGNORECASE)
 _ADDED_COLUMN = re.compile(r"ADD COLUMN (?:IF NOT EXISTS )?(\S+) ([^,]*(?:\([^)]*\)[^,]*)*)", re.IGNORECASE)
-# What is in a statement about a table that was there → what it does to those who know the table as it was.
+# Patterns in statements about existing tables → the effect on a release that knows the old schema.
 _HARM = {
     r"\bDROP TABLE\b": "drops a table",
     r"\bDROP COLUMN\b": "drops a column",
@@ -25,14 +25,14 @@ _HARM = {
 
 
 def harm(sql: str) -> list[str]:
-    """What of the statements breaks the release before, a line each; empty where all of them only add."""
+    """The statements that break the previous release, one line each. Empty if all only add."""
     statements = [" ".join(each.split()) for each in sql.split(";\n") if each.strip()]
     new = {match.group(1) for each in statements if (match := _NEW_TABLE.match(each))}
     return [fields for each in statements if not _is_about(each, new) for fields in _harm_of(each)]
 
 
 def _is_about(statement: str, tables: set[str]) -> bool:
-    """Whether a statement changes a table that the same migration made."""
+    """Whether the statement changes a table that the same migration created."""
     altered = re.match(r"(?:ALTER|DROP) TABLE (?:ONLY |IF EXISTS )*(\S+)", statement, re.IGNORECASE)
     return altered is not None and altered.group(1) in tables
 
@@ -47,5 +47,7 @@ def _harm_of(statement: str) -> Iterator[str]:
 
 
 def is_contract(module: str) -> bool:
-    """Whether a migration says of itself, by ``contract = True``, that it takes away what no release in use needs."""
+    """Whether the migration declares, by ``contract = True``, that it removes what no release in
+    use needs.
+    """
     return re.search(r"^contract = True$", module, re.MULTILINE) is not None

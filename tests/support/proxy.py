@@ -1,4 +1,4 @@
-"""A TCP proxy between a service and a server, which can be cut, stalled and slowed."""
+"""A TCP proxy between a service and a server that can cut, stall and slow connections."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Self
 
 
 class Proxy:
-    """Listens on loopback and passes bytes on to ``target`` while it is told to."""
+    """Forwards bytes from a loopback port to ``target``. ``delay`` slows each chunk (seconds)."""
 
     def __init__(self, target: tuple[str, int]) -> None:
         self._target = target
@@ -26,17 +26,17 @@ class Proxy:
         self._thread = threading.Thread(target=self._accept, name="proxy", daemon=True)
 
     def __enter__(self) -> Self:
-        """Begin to listen."""
+        """Start listening."""
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Cut everything and end."""
+        """Cut all connections and stop listening."""
         self.cut()
         self._listener.close()
 
     def cut(self) -> None:
-        """Reset all connections, and refuse new ones until ``mend``."""
+        """Reset all connections and refuse new ones until ``mend``."""
         self._refusing = True
         self._flowing.set()
         with self._lock:
@@ -46,11 +46,11 @@ class Proxy:
                 _reset(side)
 
     def stall(self) -> None:
-        """Keep connections open and pass nothing on until ``mend``."""
+        """Keep connections open but forward nothing until ``mend``."""
         self._flowing.clear()
 
     def mend(self) -> None:
-        """Pass everything on again."""
+        """Forward everything again, without delay."""
         self._refusing = False
         self.delay = 0.0
         self._flowing.set()
@@ -84,14 +84,14 @@ class Proxy:
                 if not data:
                     break
                 if self.delay:
-                    time.sleep(self.delay)  # the fault itself: a slow line
+                    time.sleep(self.delay)  # the fault itself: a slow link
                 sink.sendall(data)
         with suppress(OSError):
             sink.shutdown(socket.SHUT_WR)
 
 
 def _reset(side: socket.socket) -> None:
-    """Close so that the other end sees a reset."""
+    """Close with a TCP reset."""
     with suppress(OSError):
         side.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
     with suppress(OSError):

@@ -1,4 +1,6 @@
-"""Whether services have nothing left to do: the moment after which what did not happen will not."""
+"""Detects when services have nothing left to do, so a test can assert that something did not
+happen.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from tests.support.installation import PARTITIONS, Installation
 
 
 def is_quiet(made: Installation, services: Sequence[Service]) -> bool:
-    """Whether all services have handled everything on their topics and published all that follows from it."""
+    """Whether all services have handled everything on their topics and published everything that
+    follows from it.
+    """
     before = ends_of(made, services)
     return (
         not outboxes(made, services)
@@ -23,7 +27,7 @@ def is_quiet(made: Installation, services: Sequence[Service]) -> bool:
 
 
 def ends_of(made: Installation, services: Sequence[Service]) -> dict[tuple[str, int], int]:
-    """Where each partition that one of the services reads ends."""
+    """The end offset of each partition that one of the services reads."""
     consumer: Consumer = reader(made.settings, "test-ends")
     try:
         return {
@@ -39,12 +43,12 @@ def ends_of(made: Installation, services: Sequence[Service]) -> dict[tuple[str, 
 
 
 def stored_offsets(made: Installation, services: Sequence[Service]) -> dict[tuple[str, int], int]:
-    """The consumed offsets of the services."""
+    """The services' consumed offsets."""
     tables = [f"SELECT topic, partition, next_offset FROM {service.package}_shard_offset" for service in services]
     return {(row["topic"], row["partition"]): row["next_offset"] for row in made.query(" UNION ALL ".join(tables))}
 
 
 def outboxes(made: Installation, services: Sequence[Service]) -> int:
-    """How many events wait to be published."""
+    """The number of events that wait to be published."""
     tables = [f"(SELECT count(*) FROM {service.package}_outbox)" for service in services]
     return int(made.value(f"SELECT {' + '.join(tables)}"))

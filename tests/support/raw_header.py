@@ -1,4 +1,6 @@
-"""A message with a header whose name is any bytes, which the Python client cannot make: its C library can."""
+"""Publishes a message whose header name is arbitrary bytes. Only librdkafka's C API can do this,
+not the Python client.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,14 @@ from pathlib import Path
 
 import confluent_kafka
 
-# rd_kafka_vtype_t of librdkafka's rdkafka.h
+# rd_kafka_vtype_t from librdkafka's rdkafka.h
 END, TOPIC, PARTITION, VALUE, KEY, FLAGS, HEADERS = 0, 1, 3, 4, 5, 7, 10
 COPY = 2
 PRODUCER = 0
 
 
 def publish_with_header(servers: str, topic: str, partition: int, key: bytes, value: bytes, name: bytes) -> None:
-    """Publish it and wait until the broker has it."""
+    """Publish the message and wait until the broker has it."""
     (path,) = (Path(confluent_kafka.__file__).parents[1] / "confluent_kafka.libs").glob("librdkafka*")
     library = ctypes.CDLL(str(path))
     for function in ("rd_kafka_conf_new", "rd_kafka_new", "rd_kafka_headers_new"):

@@ -1,4 +1,4 @@
-"""A receiver of webhooks: an HTTP server in this process whose answers a test writes beforehand."""
+"""A webhook receiver: an HTTP server in this process with scripted responses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Request:
-    """One request as it came."""
+    """One received request."""
 
     path: str
     headers: dict[str, str]
@@ -22,13 +22,12 @@ class Request:
 
     @property
     def json(self) -> Any:
-        """The payload."""
         return json.loads(self.body)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What to answer. ``hold``: not before this is set."""
+    """A scripted response. With ``hold``, it is sent once that event is set."""
 
     status: int = 204
     headers: dict[str, str] = field(default_factory=dict)
@@ -37,7 +36,7 @@ class Answer:
 
 
 class Receiver:
-    """Answers each path with what was written for it, the last of which stays; 204 where there is nothing."""
+    """Answers each path with its scripted responses, repeating the last one; 204 without any."""
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.requests: list[Request] = []
@@ -51,21 +50,19 @@ class Receiver:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def url(self, path: str, host: str = "127.0.0.1") -> str:
-        """The address of a path."""
         return f"http://{host}:{self.port}{path}"
 
     def answer(self, path: str, *answers: Answer) -> str:
-        """Write the answers of a path; returns its address."""
+        """Set the responses of a path. Returns its URL."""
         with self._lock:
             self._answers[path] = list(answers)
         return self.url(path)
 
     def got(self, path: str) -> list[Request]:
-        """The requests to a path."""
+        """The requests received for a path."""
         return [request for request in list(self.requests) if request.path == path]
 
     def close(self) -> None:
-        """Stop."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -104,7 +101,7 @@ class Receiver:
 
 @contextmanager
 def receiving(tls: ssl.SSLContext | None = None) -> Iterator[Receiver]:
-    """A receiver for as long as the block; with ``tls`` of https."""
+    """A receiver for the duration of the block; HTTPS with ``tls``."""
     receiver = Receiver(tls)
     try:
         yield receiver

@@ -1,4 +1,4 @@
-"""Schemas and code of the release before, for the tests in which two releases are at work on one database."""
+"""The previous release's schema and code, for tests in which two releases share one database."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from retrofill.admin.database import prepare_database
 from retrofill.store.engine import make_engine
 from tests.support.installation import ROOT, Installation, path_of
 
-# The release before the newest migration, and the schema that it made.
+# The last commit before the newest migration, and that release's schema.
 BEFORE = "9fe1653b83b0cf3bb552f591afbe7824f1ac0dd3"
 REVISION_BEFORE = "0003"
 
 
 def tree_before(folder: Path) -> Path:
-    """The code of the release before, in ``folder``. Skips where it is not in git's history here."""
+    """Extract the previous release into ``folder``. Skips the test if git does not have it."""
     packed = subprocess.run(
         ["git", "archive", BEFORE, "shared", "services", "tests"], cwd=ROOT, capture_output=True, check=False
     )
@@ -30,14 +30,14 @@ def tree_before(folder: Path) -> Path:
 
 
 def at_schema_before(made: Installation) -> None:
-    """The installation anew, with the schema of the release before."""
+    """Recreate the installation's database with the previous release's schema."""
     dropped(made)
     prepare_database(made.settings, REVISION_BEFORE)
     assert schema_of(made) == REVISION_BEFORE
 
 
 def dropped(made: Installation) -> None:
-    """The installation before its first ``init``, but for its topics."""
+    """Return the installation to its state before the first ``init``, except for its topics."""
     engine = make_engine(made.settings.dsn_of("owner"), "test")
     with engine.begin() as conn:
         conn.exec_driver_sql("DROP SCHEMA retrofill CASCADE")
@@ -50,7 +50,7 @@ def schema_of(made: Installation) -> str:
 
 
 def command(made: Installation, *arguments: str, tree: Path = ROOT, **environment: str) -> subprocess.Popen[str]:
-    """Start a command line of the release in ``tree``."""
+    """Start a CLI command of the release in ``tree``."""
     return subprocess.Popen(
         [sys.executable, "-c", "from retrofill.cli.main import run; run()", *arguments],
         cwd=tree,
@@ -62,6 +62,6 @@ def command(made: Installation, *arguments: str, tree: Path = ROOT, **environmen
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """How a command ended: its status, and what it said on standard error."""
+    """Wait for a command's end. Returns its status and stderr."""
     _, err = process.communicate(timeout=120)
     return process.returncode, err

@@ -1,4 +1,6 @@
-"""Watching limits while a test runs: what Postgres says, as often as it can be asked, and what drivers really did."""
+"""Samples limits while a test runs, from Postgres as often as possible, and evaluates the drivers'
+own logs.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ STOPS = ("RunSucceeded", "RunFailed", "RunCancelled", "RunAttemptLost")
 
 
 class Sampler:
-    """Counts live runs in a thread until left; ``most`` by backfill, and ``most_together`` of all at one moment."""
+    """Counts live runs in a thread. ``most`` has the maximum per backfill, ``most_together`` that
+    of all at once.
+    """
 
     def __init__(self, made: Installation) -> None:
         self._dsn = made.settings.dsn_of("owner")
@@ -31,12 +35,10 @@ class Sampler:
         self.error: Exception | None = None
 
     def __enter__(self) -> Self:
-        """Begin."""
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End."""
         self._stopping.set()
         self._thread.join()
 
@@ -55,7 +57,7 @@ class Sampler:
 
 
 def most_live(events: Iterable[Event]) -> dict[str, int]:
-    """The largest number of runs that were live at once, by backfill, as a subscriber of run-events counts them."""
+    """Each backfill's maximum of live runs, as a subscriber of run-events counts them."""
     live: dict[str, set[int]] = {}
     most: Counter[str] = Counter()
     for event in events:
@@ -69,12 +71,14 @@ def most_live(events: Iterable[Event]) -> dict[str, int]:
 
 
 def work_of(path: Path) -> list[dict[str, Any]]:
-    """What instant drivers wrote down of their work."""
+    """The work that instant drivers logged."""
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def most_at_once(work: Sequence[dict[str, Any]]) -> int:
-    """How many were at work at one moment, at the most; one that ends as another begins does not count with it."""
+    """The maximum number of concurrent runs. One that ends as another begins does not overlap with
+    it.
+    """
     moments = sorted([(w["began"], 1) for w in work] + [(w["ended"], -1) for w in work])
     now = most = 0
     for _, change in moments:

@@ -1,4 +1,6 @@
-"""Sessions of a store that take steps as a script says, on the real Postgres and on the simulation's, told alike."""
+"""Scripted store sessions that run on the real Postgres and on the simulated store and return
+comparable results.
+"""
 
 from __future__ import annotations
 
@@ -17,32 +19,32 @@ from tests.simulation.scheduler import Scheduler, Task
 
 Action = Callable[[Any], Any]
 Step = tuple[str, Action]
-# What a clock says differs; everything else has to be the same.
+# Clock values differ; everything else must be equal.
 RECENT = datetime(2025, 1, 1, tzinfo=UTC)
 
 
 def commit(conn: Any) -> None:
-    """End the session's transaction; the next step begins another."""
+    """End the session's transaction. The next step begins another."""
     conn.commit()
 
 
 def rollback(conn: Any) -> None:
-    """Undo the session's transaction."""
     conn.rollback()
 
 
 class Store(Protocol):
-    """Runs scripts."""
+    """Plays scripts."""
 
     def play(self, steps: Sequence[Step]) -> list[Any]:
-        """Take the steps in order; one that has to wait for a lock lets the next ones go on.
+        """Take the steps in order. A step that waits for a lock lets the next ones continue.
 
-        Returns what each came to, as ``told``; with ``("waited", …)`` around it where it did not end by itself.
+        Returns each step's result, normalized by ``fields``. A result is ``["waited", result]`` if
+        the step had to wait for another session.
         """
 
 
 def fields(value: Any) -> Any:
-    """A result without what differs between servers: moments of a clock, and how rows are wrapped."""
+    """A result without server-specific differences: clock values, and how rows are wrapped."""
     if isinstance(value, DBAPIError):
         return f"error {getattr(value.orig, 'sqlstate', None)}"
     if isinstance(value, datetime):
@@ -72,7 +74,6 @@ class RealStore:
         self._engine = engine
 
     def play(self, steps: Sequence[Step]) -> list[Any]:
-        """See ``Store``."""
         with self._sessions(sorted({name for name, _ in steps})) as sessions:
             pending: dict[str, int] = {}
             results: list[Any] = [None] * len(steps)
@@ -90,7 +91,7 @@ class RealStore:
             return results
 
     def _waits(self, session: _RealSession) -> bool:
-        """Whether its step waits for somebody, told by the server."""
+        """Whether the session's step waits for a lock, according to the server."""
         with self._engine.connect() as conn:
             while not session.done.is_set():
                 blocked = conn.execute(text("SELECT cardinality(pg_blocking_pids(:pid)) > 0"), {"pid": session.pid})
@@ -147,14 +148,13 @@ class _RealSession:
 
 
 class MemoryStore:
-    """The simulation's store; each session is a task."""
+    """The simulated store; each session is a task."""
 
     def __init__(self) -> None:
         self.scheduler = Scheduler(0)
         self.database = Database(self.scheduler)
 
     def play(self, steps: Sequence[Step]) -> list[Any]:
-        """See ``Store``."""
         sessions = {name: _MemorySession(self, name) for name in sorted({name for name, _ in steps})}
         pending: dict[str, int] = {}
         results: list[Any] = [None] * len(steps)
@@ -178,7 +178,7 @@ class MemoryStore:
         return results
 
     def _run(self) -> None:
-        """Until every session waits: for its next step or for a lock."""
+        """Run until every session waits, for its next step or for a lock."""
         self.scheduler.run(lambda: all(task.waits_for is not None for task in self.scheduler.tasks))
 
 

@@ -1,4 +1,6 @@
-"""A small Spark standalone cluster on loopback, of processes: a master, and workers that can be killed."""
+"""A small Spark standalone cluster of processes on loopback: a master, and workers that can be
+killed.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,14 @@ from retrofill.stack.ports import answers, held_port
 from tests.support.installation import until
 
 HERE = "127.0.0.1"
-# What Spark's web pages listen on: they have no setting of their own for that.
+# Binds Spark's web UIs to loopback; they have no setting of their own for that.
 LOOPBACK_ONLY = {"SPARK_LOCAL_IP": HERE}
 START_SECONDS = 240.0
 WORKER_MEMORY, EXECUTOR = "1g", {"spark.executor.memory": "512m"}
 
 
 class Cluster:
-    """A master and its workers; what they do is asked of the master."""
+    """A master and its workers. Their state is read from the master."""
 
     def __init__(self, home: Path, java: Path) -> None:
         self._home = home
@@ -39,7 +41,7 @@ class Cluster:
         self.address = f"spark://{HERE}:{self._port}"
 
     def start(self, workers: int) -> None:
-        """Start the master and its workers, and wait until it knows them."""
+        """Start the master and its workers, and wait until all have registered."""
         self._start("master", spark_cluster.master_command(self._java, HERE, self._port, self._web_port))
         until(
             lambda: self._answers() or self.processes[0].poll() is not None,
@@ -56,11 +58,11 @@ class Cluster:
         until(lambda: len(self.alive()) == workers, "the master knows its workers", self.log, START_SECONDS)
 
     def kill_worker(self, n: int) -> None:
-        """As a machine that fails: the worker and all that it started."""
+        """Kill a worker and its executors, as a machine failure would."""
         _kill(self.processes[1 + n])
 
     def state(self) -> dict[str, Any]:
-        """What the master says of itself."""
+        """The state that the master reports."""
         with urllib.request.urlopen(f"http://{HERE}:{self._web_port}/json/", timeout=10) as answer:
             return dict(json.load(answer))
 
@@ -68,29 +70,31 @@ class Cluster:
         try:
             return bool(self.state())
         except (OSError, ValueError):
-            # It does not listen yet, or does not have the page yet and shows another one.
+            # It does not listen yet, or serves another page while it starts.
             return False
 
     def alive(self) -> list[dict[str, Any]]:
-        """Its workers that live."""
+        """The live workers."""
         return [worker for worker in self.state()["workers"] if worker["state"] == "ALIVE"]
 
     def apps(self) -> list[dict[str, Any]]:
-        """Applications that run or ended."""
+        """The running and completed applications."""
         state = self.state()
         return [*state["activeapps"], *state["completedapps"]]
 
     def tasks_of(self, n: int, app: str) -> int:
-        """Tasks of an application that the executors of a worker finished, by their own logs."""
+        """The number of an application's tasks that a worker's executors finished, according to
+        their logs.
+        """
         logs = (self._home / f"worker-{n}" / app).glob("*/stderr")
         return sum(log.read_text().count(": Finished task ") for log in logs)
 
     def log(self) -> str:
-        """The last of what its processes said."""
+        """The last lines of its processes' logs."""
         return "\n".join(path.read_text()[-1500:] for path in self._home.glob("*.log"))
 
     def stop(self) -> None:
-        """End all of it."""
+        """Kill all of its processes."""
         self._held.close()
         for process in reversed(self.processes):
             _kill(process)
@@ -101,7 +105,7 @@ class Cluster:
 
 @contextmanager
 def connect_server(home: Path, java: Path, master: str, conf: Mapping[str, str]) -> Iterator[str]:
-    """The address of a Spark Connect server on the ``master``, which ends with the block."""
+    """Run a Spark Connect server on ``master`` for the duration of the block; yields its URL."""
     settings = Settings(home=home, spark_master=master, spark_conf=dict(conf))
     with connect_process(settings, java) as (remote, _):
         yield remote
@@ -111,7 +115,9 @@ def connect_server(home: Path, java: Path, master: str, conf: Mapping[str, str])
 def connect_process(
     settings: Settings, java: Path, port: int | None = None
 ) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """A Spark Connect server that ends with the block, with its Python workers: its address and its process."""
+    """Start a Spark Connect server for the duration of the block and kill its Python workers with
+    it. Yields its address and process.
+    """
     layout = Layout(settings.home)
     layout.make()
     with ExitStack() as held:
@@ -132,7 +138,7 @@ def connect_process(
 
 
 def _start(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    # Functions of the tests' Python need workers of the same.
+    # UDFs from the tests' Python need workers with the same Python.
     python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     with log.open("ab") as out:
         return subprocess.Popen(

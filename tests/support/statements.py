@@ -1,4 +1,4 @@
-"""The statements that code really sends: recorded at the engine, counted, and explained."""
+"""The SQL statements that code really sends: recorded at the engine, counted and explained."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 import psycopg
 from sqlalchemy import Engine, event
 
-# Read from end to end these say that an index is missing; the others are small, backfills too: one row a request.
+# A sequential scan of these means that an index is missing. The others are small; backfill has only
+# one row per request.
 EXPLAINED = ("SELECT", "INSERT", "UPDATE", "DELETE", "WITH")
 LARGE = frozenset({"run", "task_run", "deadline", "backfill_interval"})
 
@@ -25,18 +26,18 @@ class Statement:
 
 @dataclass
 class Recorded:
-    """What was sent while it was recorded."""
+    """The statements sent during a recording."""
 
     statements: list[Statement] = field(default_factory=list)
 
     def shapes(self) -> list[str]:
-        """The statements without their parameters, in their order."""
+        """The statements without their parameters, in order."""
         return [statement.text for statement in self.statements]
 
 
 @contextmanager
 def recorded(engine: Engine) -> Iterator[Recorded]:
-    """Record what an engine sends."""
+    """Record the statements that an engine sends."""
     found = Recorded()
 
     def sent(_conn: object, _cursor: object, text: str, parameters: Any, _context: object, _many: bool) -> None:
@@ -50,7 +51,7 @@ def recorded(engine: Engine) -> Iterator[Recorded]:
 
 
 def scanned(conn: psycopg.Connection, statement: Statement) -> set[str]:
-    """The large tables that a statement would read from end to end."""
+    """The large tables that the statement would scan sequentially."""
     if not statement.text.lstrip().startswith(EXPLAINED):
         # Savepoints and the like read nothing.
         return set()

@@ -1,4 +1,4 @@
-"""The command line as a user runs it, in this process."""
+"""Runs the command line in this process as a user would."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from retrofill.cli.main import run
 
 @dataclass(frozen=True)
 class Result:
-    """What a command left behind."""
+    """The result of a command."""
 
     status: int
     out: str
@@ -23,7 +23,7 @@ class Result:
 
     @property
     def document(self) -> Any:
-        """The one JSON document on standard output."""
+        """The single JSON document on stdout."""
         return json.loads(self.out)
 
 
@@ -32,7 +32,7 @@ Cli = Callable[..., Result]
 
 @pytest.fixture
 def cli(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
-    """Run a command line."""
+    """Returns a function that runs a command line."""
 
     def call(*arguments: str) -> Result:
         monkeypatch.setattr(sys, "argv", ["retrofill", *arguments])

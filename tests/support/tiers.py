@@ -1,4 +1,4 @@
-"""Which of many cases belong to which tier."""
+"""Assigns parametrized cases to test tiers."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ import pytest
 
 
 def some(cases: Iterable[Any], *chosen: Any) -> list[Any]:
-    """Every case, of which ``make test`` takes those that are chosen, and ``make verify`` all."""
+    """All cases. ``make test`` runs only those in ``chosen``; ``make verify`` runs all."""
     return [pytest.param(case, marks=[] if case in chosen else pytest.mark.long) for case in cases]

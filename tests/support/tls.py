@@ -1,4 +1,4 @@
-"""A Kafka that talks TLS, and certificates for it: made anew by ``openssl`` for each test session."""
+"""A Kafka with TLS, and certificates for it, created with ``openssl`` for each test session."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ ADDRESS = "127.0.0.1"
 
 @dataclass(frozen=True)
 class Authority:
-    """An authority of certificates in a folder of its own."""
+    """A certificate authority in its own folder."""
 
     folder: Path
 
     @classmethod
     def make(cls, folder: Path, name: str) -> Authority:
-        """A new one. Skips the test where there is no openssl."""
+        """Create an authority. Skips the test without openssl."""
         if shutil.which("openssl") is None:
             pytest.skip("no openssl on the PATH, which makes the certificates")
         folder.mkdir()
@@ -47,7 +47,9 @@ class Authority:
         return self.folder / "ca.pem"
 
     def issue(self, names: str) -> Path:
-        """Key and certificate of a server, in one PEM file; ``names`` as in ``IP:127.0.0.1,DNS:localhost``."""
+        """A server's key and certificate in one PEM file. ``names`` looks like
+        ``IP:127.0.0.1,DNS:localhost``.
+        """
         certificate, key = self.issue_to("broker", f"subjectAltName={names}")
         both = self.folder / "server.pem"
         both.touch(mode=0o600)
@@ -55,7 +57,7 @@ class Authority:
         return both
 
     def issue_to(self, name: str, extension: str = "basicConstraints=CA:FALSE") -> tuple[Path, Path]:
-        """Certificate and key of somebody: Kafka calls them ``CN=name``."""
+        """A client's certificate and key. Kafka sees its principal as ``CN=name``."""
         key, request, certificate = (self.folder / f"{name}.{end}" for end in ("key", "csr", "crt"))
         extensions = self.folder / f"{name}.ext"
         extensions.write_text(f"{extension}\n")
@@ -80,9 +82,10 @@ def _openssl(*arguments: str) -> None:
 def broker(
     home: Path, identity: Identity, authority: Authority, names: str, *, mutual: bool = False
 ) -> Iterator[Settings]:
-    """A broker with users, rights and TLS, as the embedded one is but for that; the settings of its clients.
+    """Start a broker like the embedded one, with users, ACLs and TLS. Yields its clients' settings.
 
-    ``mutual``: clients prove who they are by certificates of the same authority, and the settings are the administrator's.
+    With ``mutual``, clients authenticate by certificates of the same authority, and the settings
+    are the administrator's.
     """
     settings = Settings(home=home, embedded_kafka_auth=True)
     layout = Layout(home)
@@ -121,14 +124,14 @@ def _choose(reserved: ports.Reservations) -> dict[str, int]:
 
 
 def by_certificate(authority: Authority, name: str) -> dict[str, object]:
-    """The settings of somebody who logs in by a certificate, and has no password."""
+    """The settings of a client that authenticates by certificate, without a password."""
     certificate, key = authority.issue_to(name)
     login = {"kafka_ssl_certificate": certificate, "kafka_ssl_key": key, "kafka_passwords": {}}
     return {"kafka_security_protocol": "SSL", **login}
 
 
 def _talk_tls(properties: Path, authority: Authority, names: str, *, mutual: bool) -> None:
-    """The listener of the clients talks TLS."""
+    """Switch the client listener to TLS."""
     lines = dict(line.split("=", 1) for line in properties.read_text().splitlines())
     lines |= {
         "listener.security.protocol.map": f"{kafka_auth.LISTENER}:SASL_SSL,CONTROLLER:SASL_PLAINTEXT",

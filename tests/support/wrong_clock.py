@@ -1,6 +1,6 @@
-"""A service on a machine whose clock is wrong: ``python -m tests.support.wrong_clock SECONDS MODULE``.
+"""Runs a service with a wrong clock: ``python -m tests.support.wrong_clock SECONDS MODULE``.
 
-Everything in the process that asks Python for the time of day is told a time that is off by so many seconds.
+Python's time of day is off by SECONDS in the whole process.
 """
 
 from __future__ import annotations

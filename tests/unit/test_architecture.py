@@ -1,4 +1,4 @@
-"""The rules of the house that a reviewer would otherwise have to remember."""
+"""Architecture rules that a reviewer would otherwise have to remember."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_every_module_says_what_it_is_for() -> None:
 
 
 def test_the_contracts_of_imports_are_kept() -> None:
-    """No service imports another, decisions do no I/O, and so on: the contracts are in pyproject.toml."""
+    """The contracts in pyproject.toml: no service imports another, decisions do no I/O, etc."""
     command = [Path(sys.executable).with_name("lint-imports"), "--no-cache"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
@@ -38,7 +38,7 @@ def test_importing_it_loads_no_client(module: str) -> None:
 
 @pytest.mark.parametrize("service", ["backfill_planner", "deadline_watcher", "callback_runner"])
 def test_a_service_without_spark_does_not_load_it(service: str) -> None:
-    """Whatever is imported late included, as far as its handler goes."""
+    """Imports the service's handler, so late imports up to there are covered."""
     code = f"import sys, {service}.handler; print('pyspark' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False"]

@@ -1,4 +1,6 @@
-"""docker-compose.yml without an engine: who gets which secret, and that every container is locked."""
+"""docker-compose.yml, checked without a container engine: which container gets which secret, and
+that all are locked down.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docker-compose.yml").read_text()
 PARTS: dict[str, dict[str, Any]] = yaml.safe_load(TEXT)["services"]
 OWN = {name: part for name, part in PARTS.items() if "build" in part}
-# Who knows which passwords; init makes the roles and users, so it knows all but none of it runs on.
+# The passwords that each container may have. init is not listed: it creates the roles and users, so
+# it has almost all of them, but it does not keep running.
 KNOWS = {
     "backfill-planner": {"PLANNER", "KAFKA_PLANNER"},
     "run-starter": {"RUN_STARTER", "KAFKA_RUN_STARTER", "KAFKA_DRIVER"},
@@ -32,13 +35,13 @@ KNOWS = {
     "postgres": {"POSTGRES"},
     "kafka": {"KAFKA_ADMIN"},
 }
-# Those that are asked of people, by what they look with.
+# Passwords that the monitoring UIs ask people for.
 FOR_PEOPLE = {"GRAFANA", "KAFKA_UI"}
 OBSERVE = ("prometheus", "grafana", "kafka-ui")
 
 
 def passwords(part: dict[str, Any]) -> set[str]:
-    """Names of the passwords that a container is given."""
+    """The names of the passwords that a container gets."""
     return set(re.findall(r"\$\{(\w+)_PASSWORD", str(part)))
 
 

@@ -1,4 +1,6 @@
-"""The dashboard is made of just the metrics that services show, and what is checked in is what its script makes."""
+"""The dashboard uses exactly the metrics that services publish, and the checked-in file is what its
+script generates.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ POLLED = re.compile(r'Polled\(\s*"(retrofill_\w+)"')
 
 
 def known() -> set[str]:
-    """Names of all time series: those counted in the module, and the gauges that are read when somebody scrapes."""
+    """The names of all time series: the module's metrics and the gauges that are read at scrape
+    time.
+    """
     found = set()
     for family in REGISTRY.collect():
         if family.name.startswith("retrofill_"):
@@ -34,14 +38,14 @@ def test_the_file_is_what_the_script_makes() -> None:
 
 
 def test_it_asks_for_what_there_is_and_shows_all_of_it() -> None:
-    assert metrics.CALLBACKS is not None  # imported: its counters are registered
+    assert metrics.CALLBACKS is not None  # importing registers its counters
     dashboard = json.loads((FOLDER / "dashboard.json").read_text())
     queries = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
     asked = {name for query in queries for name in re.findall(r"retrofill_\w+", query)}
     assert asked <= known()
     hidden = {re.sub(r"_(sum|count|bucket)$", "", name) for name in known() - asked}
     shown = {re.sub(r"_bucket$", "", name) for name in asked}
-    # What helps only to look closer is not drawn.
+    # Metrics for detailed analysis are not on the dashboard.
     assert hidden - shown <= {
         "retrofill_look_duration_seconds",
         "retrofill_publish_duration_seconds",

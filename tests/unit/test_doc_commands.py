@@ -1,4 +1,4 @@
-"""Every ``retrofill`` command that a page shows is one that the command line takes: names, arguments and options."""
+"""Every ``retrofill`` command in the docs is valid for the CLI: names, arguments and options."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_the_command_line_takes_what_a_page_shows(page: str, command: str) -> No
 
 
 def parse(command: click.Command, words: list[str]) -> None:
-    """Go down to the command and have its options and arguments read; nothing is run."""
+    """Resolve the command and parse its options and arguments without running it."""
     while isinstance(command, click.Group):
         context = click.Context(command)
         name, found, words = command.resolve_command(context, words)

@@ -1,4 +1,4 @@
-"""The docs say what the code says."""
+"""The docs agree with the code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OUTSIDE = "[*]"
 
 
 def diagrams() -> dict[str, list[tuple[str, str]]]:
-    """The edges of each state diagram in how-it-works.md, by the entity that its comment names."""
+    """The edges of each state diagram in how-it-works.md, by the entity in its comment."""
     blocks = re.findall(r"```mermaid\nstateDiagram-v2\n(.*?)```", (DOCS / "how-it-works.md").read_text(), re.DOTALL)
     found = {}
     for block in blocks:
@@ -53,7 +53,7 @@ def test_the_diagram_is_the_table_of_edges(machine: Machine) -> None:
 
 
 def test_the_table_of_settings_is_made_from_the_settings() -> None:
-    made = runpy.run_path(str(DOCS / "make_configuration.py"))["page"]()
+    made = runpy.run_path(str(ROOT / "tools" / "configuration.py"))["page"]()
     assert (DOCS / "configuration.md").read_text() == made
 
 
@@ -84,7 +84,7 @@ def test_every_link_leads_somewhere() -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
+    """A page's heading anchors, as GitHub generates them."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

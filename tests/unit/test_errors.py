@@ -1,4 +1,4 @@
-"""One line of an exception, also of one that has no text."""
+"""One-line descriptions of exceptions, including those without a message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A held port is nobody else's, whoever asks for one, until the server that is told it listens."""
+"""A held port is given to no other process until the server that it is reserved for listens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.listening import listening
 
 from retrofill.stack.ports import Reservations, held_port
 
-# Linux: from which ports the kernel chooses for one socket.
+# Linux: the range of ports that the kernel chooses from, per socket.
 IP_LOCAL_PORT_RANGE = 51
 
 
@@ -27,7 +27,7 @@ def held(request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 def only(port: int) -> socket.socket:
-    """A socket for which the kernel has no other choice."""
+    """A socket for which the kernel can choose this port only."""
     made = socket.socket()
     made.setsockopt(socket.IPPROTO_IP, IP_LOCAL_PORT_RANGE, struct.pack("I", port << 16 | port))
     return made
@@ -42,7 +42,7 @@ def test_a_held_port_is_given_to_nobody_but_who_names_it(held: int) -> None:
         client.connect(server.getsockname())
     with socket.socket() as careless, pytest.raises(OSError, match="in use"):
         careless.bind(("127.0.0.1", held))
-    # As Java and Postgres listen, over IPv6 too.
+    # Listen as Java and Postgres do, over IPv6 too.
     with socket.create_server(("127.0.0.1", held)) as server, socket.create_connection(server.getsockname()) as client:
         assert client.getpeername()[1] == held
         assert [port for _, _, port in listening([psutil.Process()]) if port == held] == [held]

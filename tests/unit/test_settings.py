@@ -1,4 +1,4 @@
-"""Secrets in the settings: where they may come from, who gets which, and that nobody is shown one."""
+"""Secrets in the settings: where they may come from, who gets which, and that none is displayed."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_no_secret_is_shown() -> None:
 
 @pytest.mark.parametrize("address", ["host:15002", "sc://host:15002/?token=hunter2", "sc://host:15002/;hunter2"])
 def test_what_is_no_connect_address_is_refused_and_not_quoted(address: str) -> None:
-    """Spark's own error would quote it, in the middle of a run."""
+    """Spark's own error would quote the address, in the middle of a run."""
     with pytest.raises(ValidationError, match="like sc://host:15002") as refused:
         Settings.model_validate({"spark_remote": address})
     assert "hunter2" not in str(refused.value)
@@ -142,7 +142,7 @@ def test_a_driver_never_logs_in_as_the_run_starter() -> None:
     for given in ({"kafka_password": SECRET}, {"kafka_passwords": {"run-starter": SECRET}}):
         settings = Settings.model_validate({"kafka_security_protocol": "SASL_SSL", **given})
         with pytest.raises(
-            NotConfigured, match=r"log in to Kafka as retrofill\.run-starter: give RETROFILL_KAFKA_PASSWORDS"
+            NotConfigured, match=r"log in to Kafka as retrofill\.run-starter: add a password for driver"
         ) as caught:
             login(settings.acting_as("run-starter"))
         assert SECRET not in str(caught.value)

@@ -1,4 +1,4 @@
-"""A callback that notes when it was called."""
+"""A callback that records when it was called."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from typing import Any
 
 
 async def note_the_time(**_: Any) -> None:
-    """A line with the time, in seconds since the epoch."""
+    """Append the time in seconds since the epoch."""
     with Path(os.environ["PEER_NOTES"]).open("a") as notes:
         notes.write(f"{time.time()}\n")

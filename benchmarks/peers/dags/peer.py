@@ -1,4 +1,4 @@
-"""Airflow's three DAGs: a task that does nothing, one that notes its first line, and one that misses its deadline."""
+"""Airflow's three DAGs: one does nothing, one records its first line, one misses its deadline."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ with DAG("nothing", schedule="@daily", start_date=datetime(1980, 1, 1), catchup=
 
     @task
     def only() -> None:
-        """Nothing."""
+        """Does nothing."""
 
     only()
 
@@ -24,7 +24,7 @@ with DAG("first", schedule="@daily", start_date=datetime(1980, 1, 1), catchup=Fa
 
     @task
     def notes_its_first_line() -> None:
-        """Says when the user's code began."""
+        """Records when user code began."""
         Path(os.environ["PEER_NOTES"]).write_text(repr(time.time()))
 
     notes_its_first_line()
@@ -41,7 +41,7 @@ with DAG(
 
     @task
     def outlasts_its_deadline() -> None:
-        """Runs until the deadline is past: a measurement needs it to be missed."""
+        """Runs past its deadline, so that the miss can be measured."""
         time.sleep(SECONDS * 2)
 
     outlasts_its_deadline()

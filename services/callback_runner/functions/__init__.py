@@ -1,1 +1,1 @@
-"""Callbacks that are Python functions, each called in a process of its own."""
+"""Callbacks that are Python functions, each called in its own process."""

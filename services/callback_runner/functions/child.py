@@ -1,9 +1,9 @@
-"""The process of one call: ``python -m callback_runner.functions.child module:function``, with one line of JSON on stdin.
+"""The process of one call: ``python -m callback_runner.functions.child module:function``.
 
-It imports the user's code, so it imports nothing of the service's. Exit status 0 says that the function returned; what
-it writes to stdout or stderr is kept for the error. Each further line on stdin says that the claim is still alive;
-when none comes for its lease, or stdin ends, the runner is dead or stopped and this process ends itself, so that a
-call that is made again elsewhere does not run beside this one.
+It reads the arguments as one line of JSON from stdin. It imports the user's code, and therefore
+nothing of the service. Exit status 0 means that the function returned; the end of stdout and stderr
+becomes the error message. Each further line on stdin renews the claim. If none arrives within the
+lease, or stdin closes, this process kills itself, so it does not run beside a repeated call.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-# The claim's lease began a little before this process knew of it.
+# The lease began before this process started, so only this share of it counts.
 LEASE_SHARE = 0.8
 
 
 def main(target: str) -> int:
-    """Call ``target`` as stdin says; returns the exit status."""
+    """Call ``target`` with the arguments from stdin. Returns the exit status."""
     with os.fdopen(os.dup(0), "rb", buffering=0) as lifeline:
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
@@ -37,7 +37,7 @@ def main(target: str) -> int:
         ).start()
         try:
             invoke(resolve(target), call["kwargs"], call["context"])
-        except Exception:  # noqa: BLE001 - whatever the user's code raises is the result of this call
+        except Exception:  # noqa: BLE001 - any error of the user's code is this call's outcome
             traceback.print_exc()
             return 1
         return 0
@@ -52,13 +52,13 @@ def resolve(target: str) -> Callable[..., object]:
     for part in name.split("."):
         found = getattr(found, part)
     if not callable(found):
-        raise ValueError(f"{target} is no function but of type {type(found).__name__}")
+        raise ValueError(f"{target} is not a function but of type {type(found).__name__}")
     function: Callable[..., object] = found
     return function
 
 
 def invoke(function: Callable[..., object], kwargs: dict[str, Any], context: dict[str, Any]) -> None:
-    """Call ``function``, with the context where it has a parameter of that name, and await what it returns."""
+    """Call ``function``, with ``context`` if it has that parameter, and await its result."""
     if "context" not in kwargs and _takes_context(function):
         kwargs = {**kwargs, "context": context}
     result = function(**kwargs)
@@ -69,7 +69,7 @@ def invoke(function: Callable[..., object], kwargs: dict[str, Any], context: dic
 def _takes_context(function: Callable[..., object]) -> bool:
     try:
         parameters = inspect.signature(function).parameters
-    except (TypeError, ValueError):  # some that are written in C have no signature
+    except (TypeError, ValueError):  # some functions written in C have no signature
         return False
     named = parameters.get("context")
     return named is not None and named.kind in (named.POSITIONAL_OR_KEYWORD, named.KEYWORD_ONLY)
@@ -80,7 +80,7 @@ async def _wait_for(result: Awaitable[object]) -> None:
 
 
 def _read_line(fd: int) -> bytes:
-    """The first line; byte counts do not matter to the lines after it, which say nothing but that they came."""
+    """Read the first line. Bytes read beyond it may be dropped: later lines have no content."""
     parts: list[bytes] = []
     while True:
         part = os.read(fd, 65536)
@@ -90,7 +90,7 @@ def _read_line(fd: int) -> bytes:
 
 
 def _end_with_claim(fd: int, seconds: float) -> None:
-    """End this process and all it started once nobody says any more that the claim is alive."""
+    """Kill this process and its children once the claim is no longer renewed."""
     with selectors.DefaultSelector() as selector:
         selector.register(fd, selectors.EVENT_READ)
         until = time.monotonic() + seconds

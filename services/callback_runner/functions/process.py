@@ -1,4 +1,4 @@
-"""One child process: started with its input, its output's tail kept, killed with all that it started."""
+"""One child process: gets its input, keeps the end of its output, dies with its children."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from contextlib import suppress
 from typing import Any
 
 TAIL_BYTES = 4000
-# How long the rest of the output is waited for once the process has ended.
+# Time to read the rest of the output after the process has exited.
 DRAIN_SECONDS = 1.0
 
 
 class Child:
-    """A call of ``module:function`` in a process and process group of its own."""
+    """A call of ``module:function`` in its own process and process group."""
 
     def __init__(
         self, target: str, kwargs: Mapping[str, Any], context: Mapping[str, Any], lease_seconds: float
@@ -34,38 +34,38 @@ class Child:
         )
         self._tail = b""
         self._writing = threading.Lock()
-        # Neither a child that does not read nor one that writes without end may keep the worker from its lease.
+        # On threads: a child that does not read or stop writing must not block lease renewals.
         self._writer = threading.Thread(target=self._write, args=(json.dumps(call).encode() + b"\n",), daemon=True)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._writer.start()
         self._reader.start()
 
     def wait(self, seconds: float) -> bool:
-        """Whether it ended within ``seconds``."""
+        """Whether the process exits within ``seconds``."""
         try:
             self._process.wait(max(seconds, 0.0))
         except subprocess.TimeoutExpired:
             return False
         return True
 
-    def tell_renewed(self) -> None:
-        """Tell the child that its claim was renewed."""
+    def lease_renewed(self) -> None:
+        """Send the child a line that renews its claim."""
         if not self._writer.is_alive():
             self._write(b"\n")
 
     @property
     def signalled(self) -> bool:
-        """Whether a signal ended it."""
+        """Whether a signal ended the process."""
         return (self._process.returncode or 0) < 0
 
     def kill(self) -> None:
-        """Kill it and what it started; from any thread, also when it has ended."""
+        """Kill the process and its children. Safe from any thread and after its exit."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def finish(self) -> str | None:
-        """Release everything of an ended or killed process; returns what went wrong, or ``None`` for a success."""
-        self.kill()  # what it started and left behind
+        """Kill the group and release everything. Returns the error (``None``: exit status 0)."""
+        self.kill()  # children that outlived the process
         status = self._process.wait()
         self._reader.join(DRAIN_SECONDS)
         self._writer.join(DRAIN_SECONDS)
@@ -77,8 +77,8 @@ class Child:
             return None
         how = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
         # NUL cannot be stored.
-        said = self._tail.decode("utf-8", "replace").replace("\x00", "\ufffd").strip()
-        return said or f"the call ended with no output: {how}"
+        output = self._tail.decode("utf-8", "replace").replace("\x00", "\ufffd").strip()
+        return output or f"the call ended with no output: {how}"
 
     def _write(self, data: bytes) -> None:
         assert self._process.stdin is not None

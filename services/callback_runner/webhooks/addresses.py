@@ -1,4 +1,4 @@
-"""Which addresses a webhook may be sent to: public ones, and those that the settings allow by name or network."""
+"""The addresses a webhook may be sent to: public ones, and those the settings allow."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 
 Address = IPv4Address | IPv6Address
 
-# Not for everybody, whatever the library's tables say (RFC 6598, 7526, 6666, 3879, 8215, 5180, 9637).
+# Not public, whatever ``ipaddress`` reports (RFC 6598, 7526, 6666, 3879, 8215, 5180, 9637).
 _NOT_PUBLIC = [
     ip_network(text)
     for text in (
@@ -28,11 +28,11 @@ _V4_COMPATIBLE = IPv6Network("::/96")
 
 
 class Refused(Exception):
-    """The host of a webhook has an address that is not to be called."""
+    """The webhook's host has an address that is not allowed."""
 
 
 class Allowed:
-    """``RETROFILL_WEBHOOK_ALLOW``: host names, whatever addresses they have, and networks."""
+    """``RETROFILL_WEBHOOK_ALLOW``: networks, and host names with any address."""
 
     def __init__(self, entries: Iterable[str]) -> None:
         self._hosts: set[str] = set()
@@ -44,15 +44,15 @@ class Allowed:
                 self._hosts.add(entry.lower().rstrip("."))
 
     def check(self, host: str, addresses: Iterable[str]) -> None:
-        """All ``addresses`` that ``host`` resolved to. Raises ``Refused`` where one of them is not allowed."""
+        """Raise ``Refused`` if one of the ``addresses`` of ``host`` is not allowed."""
         if host.lower().rstrip(".") in self._hosts:
             return
         for text in addresses:
             address = ip_address(text)
             if not is_public(address) and not self._has(address):
                 raise Refused(
-                    f"{host} has the address {text}, which is not public: RETROFILL_WEBHOOK_ALLOW can allow it "
-                    "by the name or the network"
+                    f"{host} has the address {text}, which is not public: allow the host or its network with "
+                    "RETROFILL_WEBHOOK_ALLOW"
                 )
 
     def _has(self, address: Address) -> bool:
@@ -61,7 +61,7 @@ class Allowed:
 
 
 def is_public(address: Address) -> bool:
-    """Whether it is one address of one machine in the public internet; an IPv4 address in disguise counts as itself."""
+    """Whether it is a public unicast address; an embedded IPv4 address is checked instead."""
     inner = embedded(address)
     if inner is not None:
         return is_public(inner)
@@ -70,7 +70,7 @@ def is_public(address: Address) -> bool:
 
 
 def embedded(address: Address) -> IPv4Address | None:
-    """The IPv4 address that traffic to this IPv6 address may end at: mapped, compatible, 6to4 or NAT64."""
+    """The IPv4 address that an IPv6 address may route to: mapped, compatible, 6to4 or NAT64."""
     if not isinstance(address, IPv6Address):
         return None
     if address.ipv4_mapped is not None:

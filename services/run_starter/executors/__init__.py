@@ -1,4 +1,4 @@
-"""Executors: what a claimed run is handed to. Each hosts its drivers and says when one was lost."""
+"""Executors run the drivers of claimed runs and report when one ends."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pydantic import JsonValue
 
 from retrofill.domain.pipeline import PipelineDefinition
 
-# Run id, attempt and publication: whose driver it is.
+# Identifies a driver: run id, attempt and publication.
 Key = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
-class Launch:
-    """One attempt to be executed, or to be published: all that a driver needs to know."""
+class LaunchRequest:
+    """A request to execute one attempt, or to publish its output: all that a driver needs."""
 
     backfill_id: str
     run_id: int
@@ -26,19 +26,18 @@ class Launch:
     interval_end: datetime
     conf: dict[str, JsonValue]
     trace: str | None = None
-    # From 1: the attempt's output is only to be published, because its own driver was lost over it.
+    # From 1: only publish the attempt's output, because its own driver was lost meanwhile.
     publication: int = 0
     outputs: tuple[str, ...] = ()
-    # Of the attempt: its driver ends itself by it, whatever the settings say by then.
+    # The attempt's own lease, which settings changed later do not affect.
     lease_seconds: float | None = None
 
     @property
     def key(self) -> Key:
-        """Whose driver it is."""
         return self.run_id, self.attempt, self.publication
 
     def as_json(self) -> dict[str, Any]:
-        """As sent to a driver process."""
+        """The ``launch`` message to a driver process (``retrofill.driver.launch``)."""
         return {
             "backfill_id": self.backfill_id,
             "run_id": self.run_id,
@@ -55,38 +54,38 @@ class Launch:
 
 
 class Host(Protocol):
-    """What an executor needs of the run-starter that it lives in. Every method may be called from any thread."""
+    """What an executor needs of its run-starter. Every method may be called from any thread."""
 
-    def may_begin(self, launch: Launch) -> bool:
-        """Whether the attempt is still the live one and its lease has not ended, read from Postgres now."""
+    def may_begin(self, launch: LaunchRequest) -> bool:
+        """Whether the attempt is still live and its lease has not ended, read from Postgres now."""
 
-    def may_publish(self, launch: Launch) -> bool:
-        """Whether what the attempt staged was accepted and is its own to publish. Waits until that is decided."""
+    def may_publish(self, launch: LaunchRequest) -> bool:
+        """Whether this driver publishes what the attempt staged. Waits until that is decided."""
 
-    def driver_ended(self, launch: Launch, *, reported: bool, reason: str, gone: bool = True) -> None:
-        """A driver is gone or free again. ``reported``: it had delivered its own RunReported; otherwise it was lost.
+    def driver_ended(self, launch: LaunchRequest, *, reported: bool, reason: str, exited: bool = True) -> None:
+        """A driver exited or is free again. ``reported``: it sent a RunReported, else it was lost.
 
-        ``gone`` is false where nobody here can tell whether it still runs: then only its lease ends the attempt.
+        ``exited``: false if it may still run out of reach; then only its lease ends the attempt.
         """
 
-    def refused(self, launch: Launch, reason: str) -> None:
-        """The attempt is not to be executed at all: its run fails, for that ``reason``."""
+    def refused(self, launch: LaunchRequest, reason: str) -> None:
+        """The attempt may not be executed: its run fails with ``reason``."""
 
 
 class Executor(Protocol):
     """Hosts drivers. No method blocks for longer than a few milliseconds."""
 
     def free(self) -> int:
-        """How many more runs may be launched now."""
+        """Number of runs that may be launched now."""
 
-    def launch(self, launch: Launch) -> None:
+    def launch(self, launch: LaunchRequest) -> None:
         """Hand an attempt to a driver; its end arrives at ``Host.driver_ended``."""
 
     def hosted(self) -> set[Key]:
-        """Whose drivers are here."""
+        """The keys of all drivers here, including launches that still wait for one."""
 
     def end(self, key: Key) -> None:
-        """End a driver, Spark work by tag and process alike; unknown keys are ignored."""
+        """End a driver's Spark work (by tag) and its process; unknown keys are ignored."""
 
     def close(self) -> None:
-        """End all drivers and free what the executor holds."""
+        """End all drivers and release the executor's resources."""

@@ -1,17 +1,17 @@
-"""The executors of one run-starter behind one face: a run goes where its pipeline says, all within one limit."""
+"""Builds a run-starter's executor, which dispatches runs by pipeline within one limit."""
 
 from __future__ import annotations
 
 from retrofill.domain.allowed import refusal
 from retrofill.settings import Settings
-from run_starter.executors import Executor, Host, Key, Launch
+from run_starter.executors import Executor, Host, Key, LaunchRequest
 from run_starter.executors.local_pool import LocalPool
 from run_starter.executors.login import login
 from run_starter.executors.spark_submit import SparkSubmit
 
 
 class Dispatch:
-    """The pool of warm drivers and spark-submit, within ``driver_slots`` together."""
+    """The pool of warm drivers and spark-submit, sharing ``driver_slots``."""
 
     def __init__(self, settings: Settings, host: Host) -> None:
         self._settings = settings
@@ -23,38 +23,34 @@ class Dispatch:
         }
 
     def free(self) -> int:
-        """Drivers that may still be started."""
         return self._limit - len(self.hosted())
 
-    def launch(self, launch: Launch) -> None:
-        """Hand the attempt to the executor that its pipeline names, unless it may not run at all."""
+    def launch(self, launch: LaunchRequest) -> None:
+        """Hand the attempt to the executor of its pipeline, unless the settings forbid it."""
         settings = self._settings
-        # What is only published was accepted before, and runs neither code nor Spark.
+        # Publishing runs no user code, and the attempt was accepted.
         if not launch.publication:
-            # Its definition was accepted by the planner, but that may have been under other settings.
+            # The planner accepted the definition, but perhaps under other settings.
             reason = refusal(launch.pipeline, settings.spark_conf_allow, settings.script_allow)
             if reason is not None:
                 self._host.refused(launch, reason)
                 return
-        # Publishing needs no Spark, and a warm process has none to wait for.
+        # Publishing needs no Spark, so it need not wait for spark-submit.
         self._executors["pool" if launch.publication else launch.pipeline.executor].launch(launch)
 
     def hosted(self) -> set[Key]:
-        """Whose drivers are here."""
         return set().union(*(executor.hosted() for executor in self._executors.values()))
 
     def end(self, key: Key) -> None:
-        """End the driver wherever it is."""
         for executor in self._executors.values():
             executor.end(key)
 
     def close(self) -> None:
-        """End all drivers."""
         for executor in self._executors.values():
             executor.close()
 
 
 def build_executor(settings: Settings, host: Host) -> Executor:
-    """The executors that the settings ask for. Raises ``NotConfigured`` where drivers would log in as the run-starter."""
+    """Raises ``NotConfigured`` if drivers would log in to Kafka as the run-starter."""
     login(settings)
     return Dispatch(settings, host)

@@ -1,4 +1,4 @@
-"""A pool of warm driver processes, each with a Spark Connect session a run; the protocol is ``retrofill.driver``'s."""
+"""A pool of warm driver processes, with one Spark Connect session per run."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ import structlog
 
 from retrofill.groups import lines_until_exit
 from retrofill.settings import Settings
-from run_starter.executors import Host, Key, Launch, processes
+from run_starter.executors import Host, Key, LaunchRequest, processes
 from run_starter.executors.login import login
 
 log = structlog.get_logger(__name__)
 COMMAND = (sys.executable, "-m", "retrofill.driver")
 MAX_BACKOFF_SECONDS = 30.0
-# Doubling further changes nothing, and a float has its end.
+# Beyond this, doubling changes nothing and would overflow.
 MAX_DOUBLINGS = 10
 CLOSE_SECONDS = 5.0
 
 
 class Worker:
-    """One warm process. What it says is handled on a thread of its own."""
+    """One warm process. Its messages are handled on its own reader thread."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
         self.ready = False
         self.retiring = False
-        self.launch: Launch | None = None
+        self.launch: LaunchRequest | None = None
         self.runs = 0
         self.reader: threading.Thread | None = None
         self.why_lost: str | None = None
         self._writing = threading.Lock()
 
-    def say(self, message: dict[str, Any]) -> bool:
-        """Send one line; False where the process is gone, which its reader notices too."""
+    def send(self, message: dict[str, Any]) -> bool:
+        """Send one line. Returns False if the process has exited, which its reader notices too."""
         assert self.process.stdin is not None
         try:
             with self._writing:
@@ -51,7 +51,7 @@ class Worker:
         return True
 
     def retire(self) -> None:
-        """Let the idle process end by itself: the end of its input tells it to."""
+        """Let the idle process exit by closing its input."""
         self.retiring = True
         assert self.process.stdin is not None
         with self._writing:
@@ -68,11 +68,11 @@ class LocalPool:
         self._slots = settings.driver_slots
         self._lock = threading.Lock()
         self._workers: list[Worker] = []
-        self._waiting: deque[Launch] = deque()
+        self._waiting: deque[LaunchRequest] = deque()
         self._failures = 0
         self._closed = threading.Event()
         self._spawns: SimpleQueue[bool] = SimpleQueue()
-        # Drivers ask the kernel to end them with their parent, which is the thread that started them: this one stays.
+        # The kernel ends drivers with the thread that started them, so this thread stays.
         self._spawner = threading.Thread(target=self._spawn_loop, name="spawner", daemon=True)
         self._spawner.start()
         for _ in range(self._slots):
@@ -81,38 +81,36 @@ class LocalPool:
     # Executor
 
     def free(self) -> int:
-        """Runs that may be launched now."""
         return self._slots - len(self.hosted())
 
     def hosted(self) -> set[Key]:
-        """Attempts that are here, also those that wait for a warm process."""
         with self._lock:
             busy = [worker.launch for worker in self._workers if worker.launch is not None]
             return {launch.key for launch in [*busy, *self._waiting]}
 
-    def launch(self, launch: Launch) -> None:
-        """Give the attempt to a warm process, or to the next one that is."""
+    def launch(self, launch: LaunchRequest) -> None:
+        """Queue the attempt for the next warm process."""
         with self._lock:
             self._waiting.append(launch)
         self._assign()
 
     def end(self, key: Key) -> None:
-        """End the attempt's process; its end is reported when it is gone."""
+        """End the attempt's process; reported once it has exited."""
         with self._lock:
             waiting = [each for each in self._waiting if each.key == key]
             for each in waiting:
                 self._waiting.remove(each)
             busy = [worker for worker in self._workers if worker.launch is not None and worker.launch.key == key]
             for worker in busy:
-                # Should it be done this very moment, the end must not hit the run that it would be given next.
+                # If it finishes right now, it must not be given another run, which this would end.
                 worker.retiring = True
         for each in waiting:
-            self._host.driver_ended(each, reported=False, reason="ended before a driver had it")
+            self._host.driver_ended(each, reported=False, reason="ended before a driver was given it")
         for worker in busy:
             processes.end(worker.process)
 
     def close(self) -> None:
-        """End all processes; those that were busy are reported."""
+        """End all processes and report the busy ones."""
         self._closed.set()
         self._spawns.put(False)
         with self._lock:
@@ -123,7 +121,7 @@ class LocalPool:
         for worker in workers:
             processes.end(worker.process)
         for worker in workers:
-            # Its reader reports what it was busy with, once the process is gone.
+            # The reader reports the worker's run once the process has exited.
             if worker.reader is not None:
                 worker.reader.join(CLOSE_SECONDS)
             if worker.process.poll() is None:
@@ -137,7 +135,7 @@ class LocalPool:
                 self._closed.wait(min(0.5 * 2 ** min(self._failures, MAX_DOUBLINGS), MAX_BACKOFF_SECONDS))
             if not self._closed.is_set():
                 self._spawn()
-        # The drivers' parent is this thread: it must not end before the process does.
+        # This thread is the drivers' parent, so it must not end before the process does.
         self._closed.wait()
         threading.Event().wait()
 
@@ -146,7 +144,7 @@ class LocalPool:
         try:
             worker = Worker(processes.start(self._command, self._settings.home, environment, pipes=True))
         except OSError as e:
-            # No memory, no file left, a full disk: it passes, and without this thread no driver ever starts again.
+            # Out of memory, files or disk space: retry, because only this thread starts drivers.
             log.error("driver_not_started", error=str(e))
             with self._lock:
                 self._failures += 1
@@ -155,10 +153,10 @@ class LocalPool:
         worker.reader = threading.Thread(target=self._listen, args=(worker,), name="driver-reader", daemon=True)
         with self._lock:
             self._workers.append(worker)
-            # Known and listened to at once: a close in between would join a thread that has not begun.
+            # Under one lock: a close in between would join a thread that has not started.
             worker.reader.start()
         if self._closed.is_set():
-            # It was being started while we were closed: nobody else ends it.
+            # Started while the pool was closed, so nothing else ends it.
             processes.end(worker.process)
 
     def _listen(self, worker: Worker) -> None:
@@ -186,11 +184,11 @@ class LocalPool:
 
     def _on_may_begin(self, worker: Worker) -> None:
         launch = worker.launch
-        worker.say({"begin": launch is not None and self._host.may_begin(launch)})
+        worker.send({"begin": launch is not None and self._host.may_begin(launch)})
 
     def _on_may_publish(self, worker: Worker) -> None:
         launch = worker.launch
-        worker.say({"publish": launch is not None and self._host.may_publish(launch)})
+        worker.send({"publish": launch is not None and self._host.may_publish(launch)})
 
     def _on_done(self, worker: Worker, fields: dict[str, Any]) -> None:
         with self._lock:
@@ -209,7 +207,7 @@ class LocalPool:
         self._assign()
 
     def _on_exit(self, worker: Worker) -> None:
-        reason = processes.how_it_ended(worker.process, worker.why_lost)
+        reason = processes.exit_reason(worker.process, worker.why_lost)
         with self._lock:
             launch, worker.launch = worker.launch, None
             known = worker in self._workers
@@ -224,12 +222,12 @@ class LocalPool:
 
     def _assign(self) -> None:
         """Give waiting attempts to idle warm processes."""
-        given: list[tuple[Worker, Launch]] = []
+        given: list[tuple[Worker, LaunchRequest]] = []
         with self._lock:
             for worker in self._workers:
                 if self._waiting and worker.ready and worker.launch is None and not worker.retiring:
                     worker.launch = self._waiting.popleft()
                     given.append((worker, worker.launch))
         for worker, launch in given:
-            # A process that is gone is noticed by its reader, which reports the launch as lost.
-            worker.say({"launch": launch.as_json()})
+            # If the process has exited, its reader reports the launch as lost.
+            worker.send({"launch": launch.as_json()})

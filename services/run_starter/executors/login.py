@@ -1,4 +1,4 @@
-"""How drivers log in to Kafka: as themselves, never with what the run-starter logs in with."""
+"""How drivers log in to Kafka: with their own credentials, never with the run-starter's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from retrofill.bus.clients import security
 from retrofill.contract.topics import DRIVER, RUN_STARTER
 from retrofill.settings import NotConfigured, Settings
 
-# Properties of librdkafka that say or prove who somebody is.
+# Prefixes of librdkafka properties that hold an identity or credentials.
 _IDENTITY = (
     "ssl.key", "ssl.certificate", "ssl.keystore", "ssl.engine", "ssl_key", "ssl_certificate",
     "sasl.username", "sasl.password", "sasl.oauthbearer", "sasl.kerberos",
@@ -19,17 +19,17 @@ _IDENTITY = (
 
 
 def login(settings: Settings) -> dict[str, str]:
-    """The variables with a driver's login. Raises ``NotConfigured`` where that would be the run-starter's.
+    """Variables of a driver's login. Raises ``NotConfigured`` if it would be the run-starter's.
 
-    A login that all share is the driver's, too.
+    A login shared by all services is the driver's, too.
     """
     own = settings.acting_as(DRIVER)
     ours = settings.kafka_user(RUN_STARTER.name)
     if settings.kafka_security_protocol.startswith("SASL_") and own.kafka_username == ours:
         raise NotConfigured(
             "RETROFILL_KAFKA_PASSWORDS",
-            f"drivers would log in to Kafka as {ours}: give RETROFILL_KAFKA_PASSWORDS a password for driver, beside that for "
-            f"{RUN_STARTER.name}, or set RETROFILL_KAFKA_USERNAME to a login that all share",
+            f"drivers would log in to Kafka as {ours}: add a password for driver to RETROFILL_KAFKA_PASSWORDS, beside that for "
+            f"{RUN_STARTER.name}, or set RETROFILL_KAFKA_USERNAME to a login that all services share",
         )
     fields: dict[str, str] = {}
     if own.kafka_username is not None and own.kafka_password is not None:
@@ -47,27 +47,27 @@ def _config(settings: Settings) -> dict[str, SecretStr]:
     if found := sorted(name for name in settings.kafka_config if name.startswith(_IDENTITY)):
         raise NotConfigured(
             "RETROFILL_KAFKA_DRIVER_CONFIG",
-            f"RETROFILL_KAFKA_CONFIG has the run-starter's own login ({', '.join(found)}), which its drivers must not have: "
-            "set RETROFILL_KAFKA_DRIVER_CONFIG to what they are to have instead",
+            f"RETROFILL_KAFKA_CONFIG contains the run-starter's own login ({', '.join(found)}), which its drivers must not have: "
+            "set RETROFILL_KAFKA_DRIVER_CONFIG to the drivers' configuration",
         )
     return settings.kafka_config
 
 
 def _certificate(settings: Settings) -> dict[str, str]:
-    """Of mutual TLS, the driver's certificate and key."""
+    """The driver's certificate and key for mutual TLS, if that is used."""
     certificate, key = settings.kafka_driver_ssl_certificate, settings.kafka_driver_ssl_key
     if "ssl.key.location" not in security(settings):
         return {}
     if certificate is None or key is None:
         raise NotConfigured(
             "RETROFILL_KAFKA_DRIVER_SSL_KEY",
-            "Kafka is reached by mutual TLS and drivers have no key of their own: set RETROFILL_KAFKA_DRIVER_SSL_CERTIFICATE and "
-            "RETROFILL_KAFKA_DRIVER_SSL_KEY to files with a certificate and key of the driver, which are not the run-starter's",
+            "Kafka requires mutual TLS and drivers have no key of their own: set RETROFILL_KAFKA_DRIVER_SSL_CERTIFICATE and "
+            "RETROFILL_KAFKA_DRIVER_SSL_KEY to files with the driver's certificate and key, not the run-starter's",
         )
     if settings.kafka_ssl_key is not None and _same(key, settings.kafka_ssl_key):
         raise NotConfigured(
             "RETROFILL_KAFKA_DRIVER_SSL_KEY",
-            f"RETROFILL_KAFKA_DRIVER_SSL_KEY ({key}) is the run-starter's own key: give drivers one of their own",
+            f"RETROFILL_KAFKA_DRIVER_SSL_KEY ({key}) is the run-starter's own key: give drivers their own",
         )
     fields = {"RETROFILL_KAFKA_SSL_CERTIFICATE": str(certificate), "RETROFILL_KAFKA_SSL_KEY": str(key)}
     password = settings.kafka_driver_ssl_key_password
@@ -78,5 +78,5 @@ def _same(one: Path, other: Path) -> bool:
     try:
         return one.resolve() == other.resolve() or one.read_bytes() == other.read_bytes()
     except OSError:
-        # The driver's may be only where drivers run, in a cluster.
+        # The driver's key may exist only in the cluster.
         return False

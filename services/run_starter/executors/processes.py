@@ -1,4 +1,4 @@
-"""Driver processes: started with their log, ended with all their children."""
+"""Driver processes: starts them with a log and ends them with all their children."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_LOG_BYTES = 50_000_000
 
 
 def driver_log(home: Path) -> IO[bytes]:
-    """The log that all drivers of a home append to; a large one is put aside first."""
+    """Open the log that all drivers of a home append to, rotating a large one first."""
     folder = home.absolute() / "logs"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "drivers.log"
@@ -36,12 +36,12 @@ def driver_log(home: Path) -> IO[bytes]:
 
 
 def inherited(environment: Mapping[str, str]) -> dict[str, str]:
-    """What a driver gets of our environment: all but the secrets that are not its own."""
+    """The environment that a driver inherits: ours without secrets that are not its own."""
     return {name: value for name, value in environment.items() if name.upper() not in _NOT_THE_DRIVERS}
 
 
 def start(command: Sequence[str], home: Path, environment: Mapping[str, str], *, pipes: bool) -> subprocess.Popen[str]:
-    """Start a driver in a session of its own, so that a terminal's Ctrl-C reaches it only through us."""
+    """Start a driver in its own session, so a terminal's Ctrl-C does not reach it directly."""
     with driver_log(home) as log:
         return subprocess.Popen(
             command,
@@ -56,7 +56,7 @@ def start(command: Sequence[str], home: Path, environment: Mapping[str, str], *,
 
 
 def end(process: subprocess.Popen[str]) -> None:
-    """Ask the process to end, and after a grace kill it with all its children. Returns at once."""
+    """Terminate the process; after a grace period, kill it with its children. Returns at once."""
     if process.poll() is not None:
         return
     kill_later(process)
@@ -64,15 +64,10 @@ def end(process: subprocess.Popen[str]) -> None:
 
 
 def kill_later(process: subprocess.Popen[str]) -> None:
-    """Kill the process with all its children after the grace, if it is still there then. Returns at once."""
+    """Kill the process with all its children after the grace period. Returns at once."""
     killer = threading.Timer(GRACE_SECONDS, _kill, args=(process, _family(process.pid)))
     killer.daemon = True
     killer.start()
-
-
-def end_now(process: subprocess.Popen[str]) -> None:
-    """Kill the process with all its children."""
-    _kill(process, _family(process.pid))
 
 
 def _family(pid: int) -> list[psutil.Process]:
@@ -86,20 +81,20 @@ def _family(pid: int) -> list[psutil.Process]:
 def _kill(process: subprocess.Popen[str], family: Sequence[psutil.Process]) -> None:
     for each in [*_family(process.pid), *family]:
         try:
-            # psutil compares creation times, so that a number used anew is not hit.
+            # psutil compares creation times, so a reused pid is not killed.
             each.kill()
         except psutil.NoSuchProcess:
             continue
 
 
-def how_it_ended(process: subprocess.Popen[str], why: str | None) -> str:
-    """Wait for the process, end its group, and tell for people why it ended: what it said itself, or its status or signal."""
+def exit_reason(process: subprocess.Popen[str], why: str | None) -> str:
+    """Wait for the process, end its group, and describe its exit; ``why``: its own last report."""
     await_exit(process.pid)
     code = process.wait()
     if why is not None:
         return why
     if code in (LEASE_OVER, -signal.SIGALRM):
-        return "the driver ended itself because its lease was over: no heartbeat was acknowledged in time"
+        return "the driver exited because its lease ended: no heartbeat was acknowledged in time"
     return (
         f"the driver process was ended by signal {-code}"
         if code < 0

@@ -1,8 +1,8 @@
-"""Whole runs by spark-submit: a driver of its own for each, on whatever ``--master`` the settings name.
+"""Runs by spark-submit: one driver process per run, on the ``--master`` that the settings name.
 
-The driver talks to its host as a warm one does, but over a socket: spark-submit keeps the pipes for itself. In client mode
-that is one of loopback, and the driver is a child. In cluster mode it is somewhere else: it is heard through
-the socket only, whose end makes it leave, and once nobody hears it only its lease tells whether it still runs.
+The driver uses the protocol of the warm pool, but over a socket, because spark-submit keeps the
+pipes. In client mode the driver is a child and connects over loopback. In cluster mode the socket
+is the only link: closing it makes the driver exit; if it breaks, only the lease ends the attempt.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ import structlog
 
 from retrofill.groups import await_exit
 from retrofill.settings import LOOPBACK, Settings
-from run_starter.executors import Host, Key, Launch, processes, submission
+from run_starter.executors import Host, Key, LaunchRequest, processes, submission
 from run_starter.executors.login import login
 
 log = structlog.get_logger(__name__)
 CONNECT_SECONDS = 300.0
-# Who connects says at once who it is; others may knock where the port is not of loopback.
-GREETING_SECONDS = 5.0
-MAX_GREETING = 1000
+# A driver sends its token at once; strangers may connect if the port is not on loopback.
+HANDSHAKE_SECONDS = 5.0
+MAX_HANDSHAKE_CHARS = 1000
 
 
 @dataclass
 class Submitted:
-    """One run in its own driver; ``lines`` is the connection with it, once there is one."""
+    """One run in its own driver. ``lines``: the connection, once the driver has connected."""
 
-    launch: Launch
+    launch: LaunchRequest
     process: subprocess.Popen[str]
     server: socket.socket
     token: str
@@ -48,26 +48,26 @@ class Submitted:
     _writing: threading.Lock = field(default_factory=threading.Lock)
 
     def connect(self, lines: Any) -> bool:
-        """The driver is there; False where it is to be ended by now."""
+        """Store the driver's connection. Returns False if the driver is being ended."""
         with self._writing:
             self.lines = lines
             return not self.ending
 
-    def say(self, message: dict[str, Any]) -> None:
-        """Send one line. Who is being ended is told nothing more, least of all to begin."""
+    def send(self, message: dict[str, Any]) -> None:
+        """Send one line, unless the driver is being ended."""
         with self._writing:
             if not self.ending:
                 self._write(message)
 
     def end(self) -> None:
-        """Have the driver end itself, and kill what is left after a grace. Returns at once.
+        """Ask the driver to exit, and kill what is left after a grace period. Returns at once.
 
-        A signal would reach Spark first, whose end fails the tasks, and the driver would tell this as the run's failure.
+        A signal would stop Spark first, and the driver would report the failing tasks.
         """
         with self._writing:
-            fields = not self.ending and self.lines is not None and self._try({"end": True})
+            asked = not self.ending and self.lines is not None and self._try({"end": True})
             self.ending = True
-        if fields:
+        if asked:
             processes.kill_later(self.process)
         else:
             processes.end(self.process)
@@ -80,13 +80,13 @@ class Submitted:
         try:
             self._write(message)
         except (OSError, ValueError):
-            # It has hung up, or we have.
+            # Either side has closed the connection.
             return False
         return True
 
 
 class SparkSubmit:
-    """An executor with a process a run."""
+    """An executor with one process per run."""
 
     def __init__(self, settings: Settings, host: Host) -> None:
         self._settings = settings
@@ -96,29 +96,25 @@ class SparkSubmit:
         self._closing = False
 
     def free(self) -> int:
-        """Runs that may be launched now."""
         return self._settings.driver_slots - len(self.hosted())
 
     def hosted(self) -> set[Key]:
-        """Whose drivers are here."""
         with self._lock:
             return set(self._running)
 
-    def launch(self, launch: Launch) -> None:
-        """Submit the attempt; everything about it happens on a thread of its own, which is the parent of its driver."""
+    def launch(self, launch: LaunchRequest) -> None:
+        """Submit the attempt on its own thread, which is the parent of its driver."""
         with self._lock:
             self._running[launch.key] = None
         threading.Thread(target=self._run, args=(launch,), name="spark-submit", daemon=True).start()
 
     def end(self, key: Key) -> None:
-        """End the attempt's driver."""
         with self._lock:
             submitted = self._running.get(key)
         if submitted is not None:
             submitted.end()
 
     def close(self) -> None:
-        """End all drivers."""
         self._closing = True
         with self._lock:
             running = [each for each in self._running.values() if each is not None]
@@ -130,7 +126,7 @@ class SparkSubmit:
             except subprocess.TimeoutExpired:
                 log.warning("driver_stays", pid=each.process.pid)
 
-    def _run(self, launch: Launch) -> None:
+    def _run(self, launch: LaunchRequest) -> None:
         key = launch.key
         reported, reason, submitted = False, "spark-submit could not be started", None
         try:
@@ -140,31 +136,31 @@ class SparkSubmit:
             if self._closing:
                 submitted.end()
             reported, reason = self._serve(submitted)
-        except Exception as e:  # noqa: BLE001 - no Java, no socket, no memory: whatever it is, the loss says it
+        except Exception as e:  # noqa: BLE001 - no Java, no socket, no memory: reported as the loss's reason
             reason = f"spark-submit could not be started: {e}"
         finally:
             with self._lock:
                 self._running.pop(key, None)
-            # One in the cluster that we never talked with cannot begin any more: nobody listens.
+            # A driver in the cluster that never connected can no longer begin: nothing listens.
             heard = submitted is not None and submitted.lines is not None
-            gone = self._settings.spark_submit_deploy_mode == "client" or not heard
-            self._host.driver_ended(launch, reported=reported, reason=reason, gone=gone)
+            exited = self._settings.spark_submit_deploy_mode == "client" or not heard
+            self._host.driver_ended(launch, reported=reported, reason=reason, exited=exited)
 
     def _serve(self, submitted: Submitted) -> tuple[bool, str]:
-        """Serve one driver to the end of its process: only then may its run be told as lost and begin anew."""
+        """Serve one driver until its process exits; only then may its run be reported as lost."""
         reported = False
         try:
-            reported = self._talk(submitted)
-        except Exception as e:  # noqa: BLE001 - what cannot be understood must not go on unobserved
+            reported = self._serve_connection(submitted)
+        except Exception as e:  # noqa: BLE001 - a driver whose messages cannot be read must not run on
             log.error("driver_said_nonsense", run=submitted.launch.run_id, error=str(e))
             processes.end(submitted.process)
-        reason = processes.how_it_ended(submitted.process, submitted.why_lost)
+        reason = processes.exit_reason(submitted.process, submitted.why_lost)
         submitted.server.close()
         submission.remove(submitted.properties)
         return reported, reason
 
-    def _submit(self, launch: Launch) -> Submitted:
-        # Only who has a Spark needs its parts: imported here.
+    def _submit(self, launch: LaunchRequest) -> Submitted:
+        # Imported late: not every installation has Spark.
         from retrofill.java import find, loopback_only, spark_submit_command
 
         settings = self._settings
@@ -193,11 +189,11 @@ class SparkSubmit:
             raise
         return Submitted(launch, process, server, token, file)
 
-    def _talk(self, submitted: Submitted) -> bool:
-        """Serve one driver; whether it had delivered its own report."""
-        # A submit that ends before its driver connected must not be waited for: the process's end closes the server.
+    def _serve_connection(self, submitted: Submitted) -> bool:
+        """Serve one driver; returns whether it delivered its own report."""
+        # If spark-submit exits before its driver has connected, closing the server ends the wait.
         threading.Thread(target=_close_when_gone, args=(submitted,), name="submit-watch", daemon=True).start()
-        connected = self._greeted(submitted)
+        connected = self._accept_driver(submitted)
         if connected is None:
             processes.end(submitted.process)
             return False
@@ -205,8 +201,8 @@ class SparkSubmit:
         with connection, lines:
             return submitted.connect(lines) and self._converse(submitted, lines)
 
-    def _greeted(self, submitted: Submitted) -> tuple[socket.socket, Any] | None:
-        """The connection of who knows the token; ``None`` where nobody came in time. Others are sent away."""
+    def _accept_driver(self, submitted: Submitted) -> tuple[socket.socket, Any] | None:
+        """Accept the connection that sends the token (``None``: none in time); close others."""
         until = time.monotonic() + CONNECT_SECONDS
         while (left := until - time.monotonic()) > 0:
             submitted.server.settimeout(left)
@@ -214,7 +210,7 @@ class SparkSubmit:
                 connection, _ = submitted.server.accept()
             except OSError:
                 return None
-            lines = _greeting(connection, submitted.token)
+            lines = _handshake(connection, submitted.token)
             if lines is not None:
                 return connection, lines
             connection.close()
@@ -226,11 +222,11 @@ class SparkSubmit:
             for line in lines:
                 fields = json.loads(line)
                 if "ready" in fields:
-                    submitted.say({"launch": launch.as_json()})
+                    submitted.send({"launch": launch.as_json()})
                 elif "may_begin" in fields:
-                    submitted.say({"begin": self._host.may_begin(launch)})
+                    submitted.send({"begin": self._host.may_begin(launch)})
                 elif "may_publish" in fields:
-                    submitted.say({"publish": self._host.may_publish(launch)})
+                    submitted.send({"publish": self._host.may_publish(launch)})
                 elif "lost" in fields:
                     submitted.why_lost = str(fields["lost"])
                 elif "done" in fields:
@@ -242,23 +238,23 @@ class SparkSubmit:
         return False
 
 
-def _greeting(connection: socket.socket, token: str) -> Any:
-    """The lines of a connection that begins with the token."""
+def _handshake(connection: socket.socket, token: str) -> Any:
+    """The connection's lines, if its first message is the token."""
     lines = connection.makefile("rw", encoding="utf-8")
     try:
-        connection.settimeout(GREETING_SECONDS)
-        fields = json.loads(lines.readline(MAX_GREETING) or "{}").get("token")
+        connection.settimeout(HANDSHAKE_SECONDS)
+        sent = json.loads(lines.readline(MAX_HANDSHAKE_CHARS) or "{}").get("token")
         connection.settimeout(None)
     except (OSError, ValueError, AttributeError):
-        fields = None
-    known = isinstance(fields, str) and secrets.compare_digest(fields.encode(), token.encode())
+        sent = None
+    known = isinstance(sent, str) and secrets.compare_digest(sent.encode(), token.encode())
     return lines if known else None
 
 
 def _close_when_gone(submitted: Submitted) -> None:
     await_exit(submitted.process.pid)
     try:
-        # Closing alone does not wake a thread that waits in accept.
+        # Closing does not wake a thread blocked in accept.
         submitted.server.shutdown(socket.SHUT_RDWR)
     except OSError:
         submitted.server.close()

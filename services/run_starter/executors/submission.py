@@ -1,4 +1,4 @@
-"""What spark-submit is told for one driver: its settings, and, for one in the cluster, the environment it is to have there."""
+"""The arguments of spark-submit for one driver: its settings and, in a cluster, its environment."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import retrofill.driver
-from retrofill.private import write_properties
+from retrofill.java import write_properties
 from retrofill.settings import Settings
-from run_starter.executors import Launch, processes
+from run_starter.executors import LaunchRequest, processes
 
 ENTRY = Path(retrofill.driver.__file__).with_name("once.py")
 KUBERNETES = "k8s://"
-# How each kind of cluster takes a variable for a driver. Spark masks those in its own UI whose names say that they are secret.
+# Prefixes of a driver's environment variables. Spark's UI masks those whose names look secret.
 DRIVER_ENV = {"yarn": "spark.yarn.appMasterEnv.", KUBERNETES: "spark.kubernetes.driverEnv."}
 SECRET_REF = "spark.kubernetes.driver.secretKeyRef."
-# Folders of this machine mean nothing in the cluster, and where the code is comes with its settings.
+# Folders of this machine do not exist in the cluster.
 _NOT_THERE = ("RETROFILL_HOME", "RETROFILL_CACHE", "RETROFILL_JAVA_HOME")
 
 
-def driver_conf(settings: Settings, launch: Launch) -> dict[str, str]:
-    """Spark's settings of one driver, the pipeline's last."""
+def driver_conf(settings: Settings, launch: LaunchRequest) -> dict[str, str]:
+    """Spark's settings for one driver; the pipeline's take precedence."""
     return {
         "spark.app.name": f"retrofill {launch.pipeline.name} {launch.interval_start.isoformat()}",
         "spark.ui.enabled": "false",
@@ -33,9 +33,9 @@ def driver_conf(settings: Settings, launch: Launch) -> dict[str, str]:
 
 
 def in_cluster(settings: Settings, conf: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """The settings of a driver that runs in the cluster: ``conf``, and our own variables as that cluster takes them.
+    """The settings of a driver in the cluster: ``conf``, and our own variables as settings.
 
-    Those that a Kubernetes secret is to give there are not sent.
+    Variables that come from a Kubernetes secret there are not sent.
     """
     kind = KUBERNETES if settings.spark_submit_master.startswith(KUBERNETES) else "yarn"
     ours = {name: value for name, value in processes.inherited(os.environ).items() if name.startswith("RETROFILL_")}
@@ -48,13 +48,13 @@ def in_cluster(settings: Settings, conf: Mapping[str, str], environment: Mapping
 
 
 def entry(settings: Settings) -> str:
-    """Where the driver's program is: YARN gets it from here, and an image for Kubernetes has it at the same place."""
+    """Location of the driver's program: sent to YARN, or at the same path in the image."""
     remote = settings.spark_submit_deploy_mode == "cluster" and settings.spark_submit_master.startswith(KUBERNETES)
     return f"local://{ENTRY}" if remote else str(ENTRY)
 
 
 def arguments(settings: Settings, conf: Mapping[str, str], file: Path) -> Sequence[str]:
-    """The arguments of spark-submit; the settings go into ``file``, which nobody else may read, not into the process list."""
+    """The arguments of spark-submit. Writes ``conf`` to ``file``, not to the process list."""
     mode = settings.spark_submit_deploy_mode
     return [
         *("--master", settings.spark_submit_master, "--deploy-mode", mode),
@@ -64,10 +64,10 @@ def arguments(settings: Settings, conf: Mapping[str, str], file: Path) -> Sequen
 
 
 def properties_file() -> Path:
-    """A name for it in a folder of its own."""
+    """A path for the properties file, in a new private folder."""
     return Path(tempfile.mkdtemp(prefix="retrofill-submit-")) / "spark.properties"
 
 
 def remove(file: Path) -> None:
-    """Remove its folder."""
+    """Remove the properties file with its folder."""
     shutil.rmtree(file.parent, ignore_errors=True)

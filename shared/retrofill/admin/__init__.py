@@ -1,1 +1,1 @@
-"""Setting an installation up and keeping it: schema, roles, topics and ACLs; purge, export and recovery."""
+"""Installation and maintenance: schema, roles, topics, ACLs, purge, export and recovery."""

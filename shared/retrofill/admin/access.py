@@ -1,7 +1,8 @@
-"""Who may do what on Kafka: one row for each of those who log in, from which ``retrofill init`` makes the ACLs.
+"""Kafka rights: one row per principal, from which ``retrofill init`` creates the ACLs.
 
-What a service may read is what its consumer subscribes to; what it may write is what it publishes by the contract
-(``messages/topics_of.py``), its dead letters, and again those messages that others put on a wrong partition.
+A service may read the topics its consumer subscribes to. It may write what it publishes by the
+contract (``contract/topics_of.py``), dead letters, and messages it republishes to the right
+partition.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from retrofill.contract.topics import (
     CLI_CLIENT,
     DRIVER,
     OPERATOR,
-    PUBLISHED_AGAIN,
+    REPUBLISHED,
     REQUESTER,
     SERVICES,
     Service,
@@ -29,7 +30,7 @@ from retrofill.settings import Settings
 
 @dataclass(frozen=True)
 class Access:
-    """The rights of one of them. Topics are full names; ``groups`` are beginnings of names."""
+    """The rights of one principal. Topics are full names; ``groups`` are prefixes."""
 
     who: str
     reads: frozenset[str]
@@ -40,7 +41,7 @@ class Access:
 
 
 def table(settings: Settings) -> dict[str, Access]:
-    """All rows, by name."""
+    """The rights of every service, driver, operator and requester, by name."""
     rows = [_of_service(service, settings) for service in SERVICES.values()]
     rows += [_of_driver(settings), _of_operator(settings), _of_requester(settings)]
     return {row.who: row for row in rows}
@@ -50,12 +51,12 @@ def _of_service(service: Service, settings: Settings) -> Access:
     prefix = settings.topic_prefix
     cursor, group = service.cursor_topic(prefix), service.group(prefix)
     published = {topic for topic, traffic in TRAFFIC.items() if service in traffic.writers}
-    writes = _named(prefix, published | (PUBLISHED_AGAIN & set(service.reads))) | {cursor}
+    writes = _named(prefix, published | (REPUBLISHED & set(service.reads))) | {cursor}
     if service is CALLBACK_RUNNER:
         writes |= set(settings.callback_topics)
     return Access(
         service.name,
-        # The cursors of all: each checks at its start that Postgres knows of what Kafka has.
+        # All cursors: at its start each service compares them with Postgres.
         _named(prefix, service.reads) | {each.cursor_topic(prefix) for each in SERVICES.values()},
         writes,
         groups=(group,),
@@ -64,13 +65,13 @@ def _of_service(service: Service, settings: Settings) -> Access:
 
 
 def _of_driver(settings: Settings) -> Access:
-    """It reports, and nothing else; run events for OpenLineage where they are wanted."""
+    """Drivers only report, and publish OpenLineage events if configured."""
     lineage = set() if settings.openlineage_topic is None else {settings.openlineage_topic}
     return Access(DRIVER, frozenset(), _named(settings.topic_prefix, {Topic.RUN_REPORTS}) | lineage)
 
 
 def _of_operator(settings: Settings) -> Access:
-    """All that the command line does: what it publishes, and dead letters put back where they came from."""
+    """Everything the CLI does: what it publishes, and dead letters it replays."""
     prefix = settings.topic_prefix
     read = {topic for service in SERVICES.values() for topic in service.reads}
     return Access(
@@ -83,15 +84,15 @@ def _of_operator(settings: Settings) -> Access:
 
 
 def _of_requester(settings: Settings) -> Access:
-    """Who asks for backfills and follows them. Not ``pipelines``: what is on it names code that drivers run."""
+    """Requests backfills and follows them.
+
+    May not write ``pipelines``, which names code that drivers run.
+    """
     prefix = settings.topic_prefix
-    fields = {topic for topic, traffic in TRAFFIC.items() if traffic.writers} - {
-        Topic.DEADLINES,
-        Topic.CALLBACK_REQUESTS,
-    }
+    published = {topic for topic, traffic in TRAFFIC.items() if traffic.writers}
     return Access(
         REQUESTER,
-        _named(prefix, fields),
+        _named(prefix, published - {Topic.DEADLINES, Topic.CALLBACK_REQUESTS}),
         _named(prefix, {Topic.BACKFILL_REQUESTS}),
         groups=(f"{prefix}{CLI_CLIENT}", f"{prefix}subscriber"),
     )
@@ -102,7 +103,7 @@ def _named(prefix: str, topics: Iterable[Topic]) -> frozenset[str]:
 
 
 def acls(access: Access, user: str) -> set[AclBinding]:
-    """The row as ACLs; each of these rights brings the right to describe along."""
+    """The rights as ACLs of ``user``; each implies the right to describe."""
     topic, group, transactional = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID
     rights = [
         *((topic, name, AclOperation.READ) for name in access.reads),

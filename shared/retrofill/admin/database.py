@@ -1,4 +1,4 @@
-"""Preparing Postgres: the schema, the roles, and the installation's fixed values. Idempotent."""
+"""Preparing Postgres: schema, roles and the installation's fixed values. Idempotent."""
 
 from __future__ import annotations
 
@@ -23,38 +23,41 @@ from retrofill.store.roles import READER, grant
 log = structlog.get_logger(__name__)
 LOCK_SECONDS = 1
 TRIES = 60
-# A lock was not to be had in time; a deadlock.
-_IN_THE_WAY = ("55P03", "40P01")
+# Lock timeout; deadlock.
+_CONFLICTS = ("55P03", "40P01")
 
 
 class InstallationDiffers(Exception):
-    """The settings contradict what was fixed when this database was initialised."""
+    """The settings contradict the values fixed when this database was initialized."""
 
 
 def prepare_database(settings: Settings, revision: str = "head") -> Installation:
-    """Migrate, make roles, and fix or check the installation. Idempotent. Raises ``InstallationDiffers``.
+    """Migrate, create roles, and fix or check the installation. Idempotent.
 
-    Services may be at work meanwhile: what they lock is waited for a moment at a time, so that they are not held up.
+    Raises ``InstallationDiffers``.
+
+    Services may be running: it waits for their locks only briefly and retries, so as not to block
+    them.
     """
     engine = make_engine(settings.dsn_of("owner"), "retrofill-init")
-    patience = Retrying(
-        retry=retry_if_exception(_is_in_the_way),
+    retrying = Retrying(
+        retry=retry_if_exception(_is_conflict),
         stop=stop_after_attempt(TRIES),
         wait=wait_exponential(0.1, max=2),
         reraise=True,
     )
     try:
-        return patience(_prepare, engine, settings, revision)
+        return retrying(_prepare, engine, settings, revision)
     finally:
         engine.dispose()
 
 
 def _prepare(engine: Engine, settings: Settings, revision: str) -> Installation:
     with engine.begin() as conn:
-        # Whoever waits for a whole table holds up all who come after.
+        # A session that waits for a table lock blocks every later one.
         conn.execute(text(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'"))
-        # One that an older release's init meets is left to the newer one, with its rights: the two are at work together, or
-        # somebody goes back to the older one.
+        # A schema newer than this release keeps its version and grants: both releases are running,
+        # or this is a rollback.
         if (schema_version(conn) or "") <= t.REVISION:
             upgrade(conn, revision)
             grant(conn, _passwords(settings))
@@ -64,15 +67,15 @@ def _prepare(engine: Engine, settings: Settings, revision: str) -> Installation:
         return found
 
 
-def _is_in_the_way(error: BaseException) -> bool:
-    """Whether it failed only for the work of others at this moment."""
-    return isinstance(error, OperationalError) and getattr(error.orig, "sqlstate", None) in _IN_THE_WAY
+def _is_conflict(error: BaseException) -> bool:
+    """Whether it failed on a lock held by another session."""
+    return isinstance(error, OperationalError) and getattr(error.orig, "sqlstate", None) in _CONFLICTS
 
 
 def check_service_limits(settings: Settings) -> None:
-    """Check it for every service, as it logs in; one whose login is not had here is left to its own start.
+    """Check the session limits of every service's login. Raises ``LimitsMissing``.
 
-    Raises ``LimitsMissing``.
+    A service that cannot log in from here checks its limits when it starts.
     """
     for name in SERVICES:
         engine = make_engine(settings.dsn_of(name), "retrofill-init", pool_size=1, limited=True)
@@ -97,14 +100,14 @@ def _fix_installation(conn: Connection, settings: Settings) -> Installation:
             conn.execute(insert(own.shard), [{"partition": p} for p in range(found.partitions)])
     if (found.topic_prefix, found.partitions) != (settings.topic_prefix, settings.partitions):
         raise InstallationDiffers(
-            f"this database was initialised with {found.partitions} partitions and topic prefix {found.topic_prefix!r}, "
-            f"the settings say {settings.partitions} and {settings.topic_prefix!r}: set them back, or use a new database"
+            f"this database was initialized with {found.partitions} partitions and topic prefix {found.topic_prefix!r}, but "
+            f"the settings have {settings.partitions} and {settings.topic_prefix!r}: set them back, or use a new database"
         )
     return found
 
 
 def _record_history(conn: Connection) -> None:
-    """The first time, which Postgres this is; later only ``recover`` says that another one is to be worked on."""
+    """Record which Postgres this is, the first time only. Later, only ``recover`` changes it."""
     here = read_history(conn)
     if here is not None:
         values = {"system_identifier": here.system_identifier, "timeline": here.timeline}
@@ -112,7 +115,7 @@ def _record_history(conn: Connection) -> None:
 
 
 def _passwords(settings: Settings) -> dict[str, str]:
-    """Passwords by role, as the services' DSNs have them."""
+    """Passwords by role, from the services' DSNs."""
     roles = {name: service.role for name, service in SERVICES.items()} | {"reader": READER}
     passwords = {}
     for name, dsn in settings.postgres_service_dsns.items():

@@ -1,4 +1,4 @@
-"""Rows of tables as Parquet files, each complete and on the disk before it has its name."""
+"""Table rows as Parquet files. A file gets its name once it is complete and on disk."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from retrofill.durable import sync
 
 
 class CannotExport(Exception):
-    """There is nothing that writes Parquet, or the folder does not take files."""
+    """PyArrow is not installed, or files cannot be written."""
 
 
 class Draft:
-    """A file that has all its rows and not yet its name."""
+    """A complete file that does not have its name yet."""
 
     def __init__(self, path: Path, hidden: Path) -> None:
         self.path = path
         self._hidden = hidden
 
     def keep(self) -> None:
-        """Give it its name, for good. Raises ``CannotExport``."""
+        """Give the file its name, durably. Raises ``CannotExport``."""
         try:
             self._hidden.rename(self.path)
             sync(self.path.parent)
@@ -32,17 +32,17 @@ class Draft:
             raise CannotExport(f"{self.path} cannot be written: {e.strerror}") from e
 
     def drop(self) -> None:
-        """What was not kept is not needed."""
+        """Delete the file unless it was kept."""
         self._hidden.unlink(missing_ok=True)
 
 
 class Export:
-    """The files of one purge: ``FOLDER/TABLE/NAME-00001.parquet``, so that each table's folder is one data set."""
+    """The files of one purge: ``FOLDER/TABLE/NAME-00001.parquet``, one data set per table."""
 
     def __init__(self, folder: Path, name: str) -> None:
         """Raises ``CannotExport``."""
         try:
-            import pyarrow  # noqa: F401 - only who exports needs it
+            import pyarrow  # noqa: F401 - needed only for exports
         except ImportError as e:
             raise CannotExport("--export writes Parquet with pyarrow, which is not installed: retrofill[spark]") from e
         self._folder = folder
@@ -60,7 +60,7 @@ class Export:
         """Write rows, read them back and compare. Raises ``CannotExport``."""
         self._files += 1
         path = self._folder / table / f"{self._name}-{self._files:05}.parquet"
-        # Readers of a data set pass over names that begin with a dot.
+        # Readers of a data set skip names that begin with a dot.
         hidden = path.with_name(f".{path.name}.tmp")
         try:
             if not path.parent.exists():
@@ -85,7 +85,7 @@ def _write(path: Path, columns: Sequence[Column[Any]], rows: Sequence[tuple[Any,
         file.flush()
         os.fsync(file.fileno())
     if not pq.read_table(path, partitioning=None).equals(made):
-        raise OSError("what was read back is not what was written")
+        raise OSError("the file reads back differently than written")
 
 
 def _type(column: Column[Any]) -> Any:

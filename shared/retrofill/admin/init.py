@@ -1,4 +1,4 @@
-"""Everything that must exist before a service starts: schema, roles, topics, and the users and ACLs of Kafka."""
+"""Creates what services need before they start: schema, roles, topics, Kafka users and ACLs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from retrofill.admin.users import create_users
 from retrofill.settings import Settings
 
 
-def initialise(settings: Settings) -> None:
-    """Prepare Postgres and Kafka. Idempotent; raises one of the errors of the two where they contradict the settings."""
+def initialize(settings: Settings) -> None:
+    """Prepare Postgres and Kafka. Idempotent. Raises if either contradicts the settings."""
     prepare_database(settings)
     check_service_limits(settings)
     create_topics(settings)

@@ -1,12 +1,13 @@
-"""What Kafka shows of the time that Postgres has lost: which attempts were given out, and which events were published.
+"""What Kafka shows of lost commits: which attempts were claimed, which events published.
 
-All of that time is behind the offsets that Postgres has: its services read on from there, and so does this.
+It reads from the offsets stored in Postgres: everything lost is after them.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -23,14 +24,14 @@ Offsets = dict[tuple[str, int], int]
 
 @dataclass
 class Seen:
-    """Of runs by id: the highest attempt, and the highest publication. ``ends``: up to where was read."""
+    """The highest attempt and publication by run id, and the offsets up to which Kafka was read."""
 
     attempts: dict[int, int] = field(default_factory=dict)
     publications: dict[int, int] = field(default_factory=dict)
     ends: Offsets = field(default_factory=dict)
 
     def add(self, value: bytes | None) -> None:
-        """A message on ``run-reports`` or ``run-events``; what is none of ours says nothing."""
+        """Add a message of ``run-reports`` or ``run-events``. Undecodable ones are ignored."""
         try:
             body = json.loads(value or b"null")
         except ValueError:
@@ -44,7 +45,10 @@ class Seen:
 
 
 def read_attempts(settings: Settings, starts: Offsets) -> Seen:
-    """From these offsets of ``run-reports`` and ``run-events`` to their ends now. Raises ``KafkaException``."""
+    """Read ``run-reports`` and ``run-events`` from ``starts`` to their current ends.
+
+    Raises ``KafkaException``.
+    """
     seen = Seen()
 
     def take(_: str, message: Message) -> None:
@@ -55,22 +59,25 @@ def read_attempts(settings: Settings, starts: Offsets) -> Seen:
 
 
 def read_ids(settings: Settings, topics: Iterable[str], since_ms: int) -> dict[str, set[bytes]]:
-    """``identity`` of all messages on ``topics`` that were published since then, by topic. Raises ``KafkaException``."""
+    """``identity`` of all messages published since ``since_ms``, by topic.
+
+    Raises ``KafkaException``.
+    """
     found: dict[str, set[bytes]] = {topic: set() for topic in topics}
 
     def take(topic: str, message: Message) -> None:
         found[topic].add(identity(message.key(), message.value(), dict(message.headers() or ()).get("ce_id")))
 
     with _reader(settings) as consumer:
-        asked = [
+        places = [
             TopicPartition(settings.topic_prefix + topic, p, since_ms)
             for topic in found
             for p in range(settings.partitions)
         ]
         starts = {
             (tp.topic.removeprefix(settings.topic_prefix), tp.partition): tp.offset
-            for tp in consumer.offsets_for_times(asked, timeout=KAFKA_SECONDS)
-            # Less than 0: nothing was published since then.
+            for tp in consumer.offsets_for_times(places, timeout=KAFKA_SECONDS)
+            # Negative: nothing was published since.
             if tp.offset >= 0
         }
     _read(settings, starts, take)
@@ -78,20 +85,20 @@ def read_ids(settings: Settings, topics: Iterable[str], since_ms: int) -> dict[s
 
 
 def identity(key: bytes | None, value: bytes | None, ce_id: bytes | str | None) -> bytes:
-    """What tells one message from another: its ``ce_id``, or all of it where it has none."""
+    """Identifies a message: its ``ce_id``, or key and value if it has none."""
     if ce_id:
         return ce_id.encode() if isinstance(ce_id, str) else ce_id
     return b"\0".join((key or b"", value or b""))
 
 
 def fence(settings: Settings, service: Service, epoch: int) -> int:
-    """End whatever the service's relays have open, say on its cursor topic that ``epoch`` took over, and read the cursor.
+    """Fence the service's relays, write ``epoch`` to the cursor topic, and return the cursor.
 
-    From here on Kafka remembers ``epoch``, whatever becomes of Postgres. Raises ``KafkaException``.
+    From here on Kafka stores ``epoch``, whatever happens to Postgres. Raises ``KafkaException``.
     """
     topic = service.cursor_topic(settings.topic_prefix)
     transactional_id = f"{service.group(settings.topic_prefix)}-relay"
-    # It waits for the end of an open transaction by itself: on a terminal that is nobody's concern.
+    # librdkafka logs that it waits for an open transaction, which means nothing to a user.
     client = producer(settings, "retrofill-recover", **{"transactional.id": transactional_id, "log_level": 2})
     mark = str(epoch).encode()
     client.init_transactions(KAFKA_SECONDS)
@@ -102,21 +109,12 @@ def fence(settings: Settings, service: Service, epoch: int) -> int:
     return read_cursor(settings, topic, "retrofill-recover", mark)
 
 
-class _reader:
-    """A consumer that is closed afterwards."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._consumer = reader(settings, "retrofill-recover")
-
-    def __enter__(self) -> Consumer:
-        return self._consumer
-
-    def __exit__(self, *_: object) -> None:
-        self._consumer.close()
+def _reader(settings: Settings) -> closing[Consumer]:
+    return closing(reader(settings, "retrofill-recover"))
 
 
 def _read(settings: Settings, starts: Mapping[tuple[str, int], int], take: Callable[[str, Message], None]) -> Offsets:
-    """Everything from ``starts`` to the ends now; what was deleted before it could be read is left out."""
+    """Read from ``starts`` to the current ends, which it returns. Deleted records are skipped."""
     prefix = settings.topic_prefix
     ends: Offsets = {}
     with _reader(settings) as consumer:

@@ -1,6 +1,6 @@
-"""``recover``: find out what Postgres lost, by what Kafka has, and go on beyond it.
+"""``retrofill recover``: find what Postgres lost by what Kafka has, and continue beyond it.
 
-Kafka first: it remembers the new epochs before Postgres has them, so a recovery that ends anywhere is just typed again.
+Kafka stores the new epochs before Postgres does, so a recovery that stops anywhere can be repeated.
 """
 
 from __future__ import annotations
@@ -28,13 +28,16 @@ from retrofill.store.outbox import Outgoing, unpack_headers
 from retrofill.store.relays import relays
 from retrofill.store.tables import installation
 
-# Clocks of services may be behind the database's, whose time an event's row has.
+# Kafka's timestamps may be behind the database's clock, which outbox rows use.
 CLOCK_SECONDS = 3600
 
 
 @dataclass(frozen=True)
 class Found:
-    """What is known before anything is changed. ``signs`` say, a line each, how it shows that Postgres is not what it was."""
+    """What was found before any change.
+
+    ``signs`` are one-line indications that Postgres lost commits.
+    """
 
     generation: int
     signs: tuple[str, ...]
@@ -43,16 +46,16 @@ class Found:
 
 @dataclass
 class Recovered:
-    """What a recovery did."""
+    """Result of a recovery."""
 
     generation: int
     requeued: int = 0
-    # Events of the copy that were published already, by service.
+    # Outbox rows already published, by service.
     dropped: dict[str, int] = field(default_factory=dict)
 
 
 def find(settings: Settings, engine: Engine) -> Found:
-    """Look, and change nothing. Raises ``KafkaException``."""
+    """Check Postgres against Kafka without changes. Raises ``KafkaException``."""
     topics = {name: service.cursor_topic(settings.topic_prefix) for name, service in SERVICES.items()}
     read = read_marks(settings, topics.values(), "retrofill-recover")
     if len(read) < len(topics):
@@ -65,25 +68,28 @@ def find(settings: Settings, engine: Engine) -> Found:
     signs = []
     if here is not None and recorded.system_identifier is not None:
         if here.system_identifier != recorded.system_identifier:
-            signs.append("this is another Postgres than the one that was recorded")
+            signs.append("this is not the recorded Postgres")
         elif here.timeline != recorded.timeline:
-            signs.append(f"Postgres is on timeline {here.timeline}, it was on {recorded.timeline}")
+            signs.append(f"Postgres is on timeline {here.timeline}, but {recorded.timeline} is recorded")
     for name, row in rows.items():
-        said = contradiction(SERVICES[name], marks[name], batch=row.batch, epoch=row.epoch)
-        if said is not None:
-            signs.append(said.split(":")[0])
+        conflict = contradiction(SERVICES[name], marks[name], batch=row.batch, epoch=row.epoch)
+        if conflict is not None:
+            signs.append(conflict.split(":")[0])
     numbers = [row.epoch for row in rows.values()] + [mark.taken for mark in marks.values()]
     return Found(store.generation_of(numbers) + 1, tuple(signs), here)
 
 
 def recover(settings: Settings, engine: Engine, found: Found) -> Recovered:
-    """Go on beyond what was lost. Raises ``KafkaException`` or a database error, and then it is to be typed again."""
+    """Continue beyond what was lost.
+
+    Raises ``KafkaException`` or a database error; then run it again.
+    """
     epoch = found.generation * store.SPAN
     cursors = {name: lost_time.fence(settings, service, epoch) for name, service in SERVICES.items()}
     crash_point("recover:fenced")
     done = Recovered(found.generation)
     with engine.begin() as conn:
-        # First, so that a service that is at work after all does nothing more.
+        # First, so that a service still running commits nothing more.
         store.fence_owners(conn, found.generation)
         for name, service in SERVICES.items():
             if store.set_relay(conn, service.package, epoch, cursors[name]):
@@ -95,7 +101,7 @@ def recover(settings: Settings, engine: Engine, found: Found) -> Recovered:
         given_up = store.requeue_runs(conn, seen.attempts, seen.publications, margin)
         store.skip_reports(conn, {place: end for place, end in seen.ends.items() if place in reports})
         store.raise_ids(conn, found.generation)
-        store.tell(conn, RUN_STARTER.package, [one for row in given_up for one in _lost(row, conn)])
+        store.publish(conn, RUN_STARTER.package, [one for row in given_up for one in _lost(row, conn)])
         store.record_history(conn, found.here)
         done.requeued = len(given_up)
         crash_point("recover:before-commit")
@@ -103,15 +109,15 @@ def recover(settings: Settings, engine: Engine, found: Found) -> Recovered:
 
 
 def _drop_published(conn: Connection, settings: Settings, package: str) -> int:
-    """Remove the rows of an outbox whose events Kafka has; how many."""
+    """Delete outbox rows whose events are in Kafka; returns their number."""
     rows = store.waiting(conn, package)
     if not rows:
         return 0
     since = min(row["created_at"] for row in rows).timestamp() - CLOCK_SECONDS
     published = lost_time.read_ids(settings, {row["topic"] for row in rows}, max(0, int(since * 1000)))
-    gone = [row["id"] for row in rows if _identity(row) in published[row["topic"]]]
-    store.drop(conn, package, gone)
-    return len(gone)
+    duplicates = [row["id"] for row in rows if _identity(row) in published[row["topic"]]]
+    store.drop(conn, package, duplicates)
+    return len(duplicates)
 
 
 def _identity(row: RowMapping) -> bytes:
@@ -120,7 +126,7 @@ def _identity(row: RowMapping) -> bytes:
 
 
 def _lost(row: RowMapping, conn: Connection) -> list[Outgoing]:
-    """What subscribers are told of an attempt that was given up, as of one whose driver was lost."""
+    """Events of an attempt that was given up, the same as for a lost driver."""
     facts = {
         "backfill_id": row["backfill_id"],
         "pipeline": row["pipeline"],

@@ -1,4 +1,4 @@
-"""What topics that are there already are set to, compared with what Retrofill needs of them."""
+"""Compares the configuration of existing topics with what Retrofill needs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DAY_MS = 86_400_000
 
 @dataclass(frozen=True)
 class Difference:
-    """One setting of a topic that should be ``wanted``. ``fatal``: it cannot work like this."""
+    """A topic setting that should be ``wanted``; ``fatal`` if Retrofill cannot work without it."""
 
     topic: str
     setting: str
@@ -30,24 +30,24 @@ class Difference:
     fatal: bool = False
 
     def line(self, bootstrap_servers: str) -> str:
-        """What is wrong, and the command that puts it right, in a line."""
+        """The problem and the command that fixes it, in one line."""
         return (
-            f"topic {self.topic} has {self.setting}={self.found}: {self.why}. Type: kafka-configs.sh --bootstrap-server "
+            f"topic {self.topic} has {self.setting}={self.found}: {self.why}. Run: kafka-configs.sh --bootstrap-server "
             f"{bootstrap_servers} --alter --entity-type topics --entity-name {self.topic} "
             f"--add-config {self.setting}={self.wanted}"
         )
 
 
 def compare_topics(settings: Settings) -> list[Difference]:
-    """Where existing topics differ from what is needed, the fatal ones first. Raises ``KafkaException``."""
+    """Differences of existing topics, fatal ones first. Raises ``KafkaException``."""
     client = admin(settings, "retrofill-init")
     wanted = {topic.topic: dict(topic.config or {}) for topic in wanted_topics(settings)}
     cursors = {service.cursor_topic(settings.topic_prefix) for service in SERVICES.values()}
     replicas = _replicas(client, list(wanted))
     resources = {name: ConfigResource(ResourceType.TOPIC, name) for name in wanted}
-    asked = client.describe_configs(list(resources.values()), request_timeout=REQUEST_SECONDS)
+    described = client.describe_configs(list(resources.values()), request_timeout=REQUEST_SECONDS)
     found: list[Difference] = []
-    for resource, future in asked.items():
+    for resource, future in described.items():
         name = resource.name
         current = {entry.name: str(entry.value) for entry in future.result().values()}
         found += differences(name, wanted[name], current, replicas[name], cursor=name in cursors)
@@ -62,7 +62,7 @@ def _replicas(client: AdminClient, names: list[str]) -> dict[str, int]:
 def differences(
     topic: str, wanted: Mapping[str, str], current: Mapping[str, str], replicas: int, *, cursor: bool
 ) -> Iterator[Difference]:
-    """Of one topic: ``wanted`` is what it would have been made with, ``current`` what it has."""
+    """Differences of one topic: ``wanted`` is the configuration a new topic gets."""
     if int(current["max.message.bytes"]) < int(wanted.get("max.message.bytes", 0)):
         yield Difference(
             topic,
@@ -86,14 +86,18 @@ def _policy(topic: str, wanted: Mapping[str, str], current: Mapping[str, str], *
     deletes = "delete" in policy and retention != FOREVER
     if wanted.get("cleanup.policy") == "compact":
         if deletes:
-            why = "the number of the last batch is deleted, and events are published twice" if cursor else "it forgets"
+            why = (
+                "the last batch's number is deleted, so events are published twice"
+                if cursor
+                else "it loses the latest states"
+            )
             yield Difference(topic, "cleanup.policy", policy, "compact", why, fatal=cursor)
         return
     if "compact" in policy:
-        why = "of several messages of one key only the last may be read"
+        why = "older messages of a key may be deleted before they are read"
         yield Difference(topic, "cleanup.policy", policy, "delete", why, fatal=True)
     if wanted.get("retention.ms") == FOREVER and deletes:
-        yield Difference(topic, "retention.ms", retention, FOREVER, "dead letters are deleted unseen")
+        yield Difference(topic, "retention.ms", retention, FOREVER, "dead letters are deleted before anyone reads them")
     elif deletes and int(retention) < DAY_MS:
         why = "messages may be deleted before they are read, which stops their shard"
         yield Difference(topic, "retention.ms", retention, str(7 * DAY_MS), why)

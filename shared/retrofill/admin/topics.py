@@ -1,4 +1,4 @@
-"""Making the topics of the contract, and refusing those that do not fit what was fixed at init."""
+"""Creates the topics of the contract and refuses existing ones that do not fit the installation."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ FOREVER = "-1"
 
 
 class TopicsDiffer(Exception):
-    """A topic exists with fewer partitions than were fixed at init, or a relay's with more than its one."""
+    """A topic has too few partitions, or a cursor topic more than one."""
 
 
 def create_topics(settings: Settings) -> None:
-    """Make what is missing and check the rest. Idempotent. Raises ``TopicsDiffer`` or ``KafkaException``."""
+    """Create missing topics and check the others. Idempotent.
+
+    Raises ``TopicsDiffer`` or ``KafkaException``.
+    """
     client = admin(settings, "retrofill-init")
     wanted = {topic.topic: topic for topic in wanted_topics(settings)}
     for future in client.create_topics(list(wanted.values()), request_timeout=REQUEST_SECONDS).values():
@@ -33,17 +36,20 @@ def create_topics(settings: Settings) -> None:
         needed = wanted[name].num_partitions
         if count < needed:
             raise TopicsDiffer(
-                f"topic {name} has {count} partitions, {needed} are needed: add the missing ones with "
+                f"topic {name} has {count} partitions but needs {needed}: add the missing ones with "
                 f"'kafka-topics --alter --topic {name} --partitions {needed}', "
                 "or set RETROFILL_TOPIC_PREFIX to a prefix of its own"
             )
-        # More than those of the contract need is fine (bus/added.py), but not of a topic whose one partition is a lock.
+        # Topics of the contract may have more (bus/worker/added.py), but a cursor topic's partition
+        # is a lock.
         if count > needed == 1 and not name.endswith(tuple(Topic)):
-            raise TopicsDiffer(f"topic {name} has {count} partitions, 1 is needed: stop the services and delete it")
+            raise TopicsDiffer(
+                f"topic {name} has {count} partitions but needs exactly 1: stop the services and delete it"
+            )
 
 
 def _partition_counts(client: AdminClient, names: list[str]) -> dict[str, int]:
-    # What was created a moment ago may not be known to the broker that answers.
+    # The broker that replies may not know a new topic yet.
     for attempt in Retrying(
         retry=retry_if_exception(lambda e: isinstance(e, KafkaException)),
         stop=stop_after_delay(REQUEST_SECONDS),
@@ -57,7 +63,7 @@ def _partition_counts(client: AdminClient, names: list[str]) -> dict[str, int]:
 
 
 def wanted_topics(settings: Settings) -> list[NewTopic]:
-    """The topics of the contract as they are made: names with the prefix, partitions, replicas, configuration."""
+    """Specifications of all topics: full names, partitions, replicas and configuration."""
     prefix, factor = settings.topic_prefix, settings.replication_factor
     topics = [
         NewTopic(
@@ -73,7 +79,7 @@ def wanted_topics(settings: Settings) -> list[NewTopic]:
             service.cursor_topic(prefix),
             num_partitions=1,
             replication_factor=factor,
-            # Only the last record counts: small segments keep what has to be read on taking over short.
+            # Only the last record matters: small segments keep the read at a takeover short.
             config={**_durable(factor), "cleanup.policy": "compact", "segment.bytes": "10485760"},
         )
         for service in SERVICES.values()
@@ -91,5 +97,5 @@ def _config(topic: Topic, factor: int) -> dict[str, str]:
 
 
 def _durable(factor: int) -> dict[str, str]:
-    """What was acknowledged survives the loss of one broker, where there are three."""
+    """With three brokers, acknowledged messages survive the loss of one."""
     return {"min.insync.replicas": str(max(1, factor - 1))}

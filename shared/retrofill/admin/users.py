@@ -1,4 +1,4 @@
-"""Making the Kafka users and their ACLs: each gets just its row of ``retrofill.admin.access``."""
+"""Creates Kafka users and their ACLs: each gets exactly its row of ``retrofill.admin.access``."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ ITERATIONS = 8192
 
 
 class NoAuthorizer(Exception):
-    """The brokers check no rights, so that ACLs would be words only."""
+    """The brokers have no authorizer, so ACLs would have no effect."""
 
 
 def create_users(settings: Settings) -> None:
-    """Make users (those with a password in the settings) and ACLs, and take back what is in no row any more. Idempotent.
+    """Create users that have a password in the settings, and ACLs; delete obsolete ACLs.
+
+    Idempotent.
 
     Raises ``NoAuthorizer`` or ``KafkaException``.
     """
@@ -34,7 +36,7 @@ def create_users(settings: Settings) -> None:
     for who, access in table(settings).items():
         user = settings.kafka_user(who)
         wanted, found = acls(access, user), _acls_of(client, user)
-        # First what is new: a service that works goes on doing so.
+        # New rights first, so running services are not interrupted.
         _all_done(client.create_acls(list(wanted - found), request_timeout=REQUEST_SECONDS) if wanted - found else {})
         stale = [_exactly(each) for each in found - wanted if each.name.startswith(settings.topic_prefix)]
         _all_done(client.delete_acls(stale, request_timeout=REQUEST_SECONDS) if stale else {})
@@ -55,10 +57,10 @@ def _set_passwords(client: AdminClient, settings: Settings) -> None:
 
 
 def _acls_of(client: AdminClient, user: str) -> set[AclBinding]:
-    """All ACLs of the user, whatever they are on."""
+    """All ACLs of the user, on any resource."""
     everything = AclBindingFilter(
         ResourceType.ANY,
-        None,  # type: ignore[arg-type]  # any, says the library; its types forgot
+        None,  # type: ignore[arg-type]  # None means any; the stubs omit it
         ResourcePatternType.ANY,
         f"User:{user}",
         None,  # type: ignore[arg-type]  # likewise
@@ -70,7 +72,7 @@ def _acls_of(client: AdminClient, user: str) -> set[AclBinding]:
     except KafkaException as e:
         if e.args[0].code() == KafkaError.SECURITY_DISABLED:
             raise NoAuthorizer(
-                "Kafka checks no rights (its authorizer.class.name is not set): set that, or RETROFILL_KAFKA_ACLS=false"
+                "Kafka has no authorizer (authorizer.class.name is not set): set it, or set RETROFILL_KAFKA_ACLS=false"
             ) from e
         raise
 

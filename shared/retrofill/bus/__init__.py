@@ -1,1 +1,1 @@
-"""Kafka: clients, topics, envelopes, the fenced consumer of shards, the outbox relay and dead letters."""
+"""Kafka: clients, envelopes, the fenced consumer of shards, the outbox relay, dead letters."""

@@ -1,8 +1,8 @@
-"""Wake-ups after a commit: this process's at once, those of others by ``NOTIFY``, coalesced and in a transaction of its own.
+"""Wake-ups after a commit: immediate in this process, by coalesced ``NOTIFY`` in others.
 
-Postgres lets one transaction of the whole cluster at a time commit with a ``NOTIFY`` in it, and holds the others up until that one
-is on disk. So none is in the transaction of the facts (``docs/decisions/notify-after-commit.md``). What a crash in between
-loses is found by the polls that stand behind each wake-up.
+In a whole Postgres cluster, only one transaction that contains a ``NOTIFY`` can commit at a time,
+and the others wait until it is on disk. So notifications are sent in transactions of their own
+(``docs/decisions/notify-after-commit.md``). Fallback polls find whatever a crash in between loses.
 """
 
 from __future__ import annotations
@@ -17,43 +17,43 @@ from retrofill.errors import first_line
 from retrofill.store.engine import connect
 
 log = structlog.get_logger(__name__)
-# At most one transaction in so many seconds: the first goes at once, those that follow share the next.
+# Minimum time between two transactions; notifications in between are coalesced.
 GAP_SECONDS = 0.005
 RECONNECT_SECONDS = 1.0
 Notification = tuple[str, str]
 
-_here: Announcer | None = None
+_installed: Announcer | None = None
 
 
 class Announcer(threading.Thread):
-    """Sends the notifications of one process. ``heard``: what this process does about its own."""
+    """Sends the notifications of one process; its own are delivered by ``on_notification``."""
 
-    def __init__(self, dsn: str, name: str, heard: Callable[[str, str], None]) -> None:
+    def __init__(self, dsn: str, name: str, on_notification: Callable[[str, str], None]) -> None:
         super().__init__(name="announcer", daemon=True)
         self._dsn = dsn
         self._name = f"{name}-announcer"
-        self._heard = heard
+        self._on_notification = on_notification
         self._stopping = threading.Event()
         self._woken = threading.Event()
         self._lock = threading.Lock()
         self._waiting: dict[Notification, None] = {}
-        # The session that notifies: its own notifications are known already.
+        # The sending session, whose notifications this process has already handled.
         self.pid: int | None = None
 
     def announce(self, notifications: Iterable[Notification]) -> None:
-        """Wake those who wait for ``notifications`` (channel, payload); from any thread."""
+        """Deliver (channel, payload) pairs here and queue them for others; from any thread."""
         new = dict.fromkeys(notifications)
         for channel, payload in new:
-            self._heard(channel, payload)
+            self._on_notification(channel, payload)
         with self._lock:
             self._waiting |= new
         self._woken.set()
 
     def run(self) -> None:
-        """Send until stopped, connecting again when the server goes away."""
+        """Send until stopped, reconnecting after errors."""
         while not self._stopping.is_set():
             try:
-                # Nothing here has to survive a crash of the server, and the lock is held until the commit is done.
+                # Notifications may be lost in a server crash; a fast commit frees the lock sooner.
                 with connect(self._dsn, self._name, autocommit=True, options="-c synchronous_commit=off") as conn:
                     self.pid = conn.info.backend_pid
                     self._send_from(conn)
@@ -78,13 +78,13 @@ class Announcer(threading.Thread):
                 self._stopping.wait(GAP_SECONDS)
 
     def stop(self) -> None:
-        """End the thread at its next wake-up; it is a daemon and holds nothing."""
+        """End the daemon thread at its next wake-up, without waiting for it."""
         self._stopping.set()
         self._woken.set()
 
 
 def notify(conn: psycopg.Connection, notifications: Iterable[Notification]) -> None:
-    """Notify in one statement."""
+    """Send all notifications in one statement."""
     pairs = list(notifications)
     conn.execute(
         "SELECT pg_notify(c, p) FROM unnest(%s::text[], %s::text[]) AS n(c, p)",
@@ -93,12 +93,12 @@ def notify(conn: psycopg.Connection, notifications: Iterable[Notification]) -> N
 
 
 def install(announcer: Announcer) -> None:
-    """From now on ``announcer`` is that of this process."""
-    global _here
-    _here = announcer
+    """Make ``announcer`` this process's."""
+    global _installed
+    _installed = announcer
 
 
 def announce(notifications: Iterable[Notification]) -> None:
-    """Wake those who wait, once what they wait for is committed. Nothing happens in a process without an announcer."""
-    if _here is not None:
-        _here.announce(notifications)
+    """Send ``notifications``, after the commit; does nothing without an installed announcer."""
+    if _installed is not None:
+        _installed.announce(notifications)

@@ -1,4 +1,4 @@
-"""Calls made for other threads by the one that polls: a client that is polled answers nobody else meanwhile."""
+"""Runs calls on the thread that polls a Kafka client: polling blocks calls of other threads."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 T = TypeVar("T")
-ANSWER_SECONDS = 20.0
+CALL_SECONDS = 20.0
 
 
 class Calls:
-    """A queue of calls, made in their order by whoever calls ``make``."""
+    """A queue of calls, run in order by the thread that calls ``run_pending``."""
 
     def __init__(self) -> None:
         self._waiting: SimpleQueue[tuple[Callable[[], object], Future[object]]] = SimpleQueue()
 
-    def ask(self, call: Callable[[], T]) -> Future[T]:
-        """Have ``call`` made; its result or exception is the future's."""
+    def submit(self, call: Callable[[], T]) -> Future[T]:
+        """Queue ``call``; the future gets its result or exception."""
         future: Future[T] = Future()
         self._waiting.put((call, future))  # type: ignore[arg-type]  # the queue forgets what each call returns
         return future
 
-    def make(self) -> None:
-        """Make the calls that wait."""
+    def run_pending(self) -> None:
+        """Run the queued calls."""
         while True:
             try:
                 call, future = self._waiting.get_nowait()
@@ -32,5 +32,5 @@ class Calls:
                 return
             try:
                 future.set_result(call())
-            except Exception as e:  # noqa: BLE001 - it is the asker's
+            except Exception as e:  # noqa: BLE001 - it belongs to the caller of ``submit``
                 future.set_exception(e)

@@ -1,4 +1,4 @@
-"""Kafka clients with the settings that the contract rests on: one partitioner, durable writes, committed reads."""
+"""Kafka clients with the contract's settings: one partitioner, durable writes, committed reads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _librdkafka = logging.getLogger("librdkafka")
 
 
 def common_config(settings: Settings, client_id: str) -> dict[str, Any]:
-    """What every client has; ``RETROFILL_KAFKA_CONFIG`` wins."""
+    """The configuration of every client; ``RETROFILL_KAFKA_CONFIG`` takes precedence."""
     return {
         "bootstrap.servers": settings.bootstrap_servers(),
         "client.id": client_id,
@@ -29,7 +29,7 @@ def common_config(settings: Settings, client_id: str) -> dict[str, Any]:
 
 
 def security(settings: Settings) -> dict[str, Any]:
-    """How the client proves who it is, and has the broker do so."""
+    """The client's TLS and SASL configuration."""
     protocol = settings.kafka_security_protocol
     config: dict[str, Any] = {"security.protocol": protocol}
     if protocol.startswith("SASL_"):
@@ -53,7 +53,7 @@ def _secret(value: SecretStr | None) -> str | None:
 
 
 def producer(settings: Settings, client_id: str, **more: Any) -> Producer:
-    """An idempotent producer: ``acks=all``, and a key lands where Java's clients put it."""
+    """An idempotent producer with ``acks=all``; partitions keys like the Java client."""
     return Producer(
         {
             **common_config(settings, client_id),
@@ -70,7 +70,7 @@ def producer(settings: Settings, client_id: str, **more: Any) -> Producer:
 
 
 def reader(settings: Settings, client_id: str, **more: Any) -> Consumer:
-    """A consumer outside any group, for those who only look: assigned by hand, ``read_committed``, nothing committed."""
+    """A ``read_committed`` consumer outside any group; the caller assigns its partitions."""
     return Consumer(
         {
             **common_config(settings, client_id),
@@ -85,5 +85,4 @@ def reader(settings: Settings, client_id: str, **more: Any) -> Consumer:
 
 
 def admin(settings: Settings, client_id: str) -> AdminClient:
-    """An admin client."""
     return AdminClient(common_config(settings, client_id))

@@ -1,4 +1,4 @@
-"""How a message travels: a JSON value, its key, and CloudEvents binary-mode headers."""
+"""Message envelopes: a JSON value, a key, and CloudEvents binary-mode headers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from functools import cached_property
 from retrofill.contract.base import Message
 
 SPEC_VERSION = "1.0"
-# Names of ids that are derived and not drawn: the same bytes at the same place always have the same ce_id.
+# Namespace of derived ids: the same message at the same offset always gets the same ce_id.
 ID_NAMESPACE = uuid.UUID("4d3f9a56-7a43-5f0e-9d3b-2b6c1a0e8f11")
-# Stands for a header in ``Record.bad_header`` whose name itself is not UTF-8; none of the headers could be read then.
+# ``Record.bad_header`` for a header whose name is not UTF-8; then no header could be read.
 BAD_NAME = ""
-# Of the headers of one message, names and values: answers, copies and dead letters carry them on, and have to fit as well.
+# Names and values of one message's headers. Copies and dead letters carry them too, and must fit.
 MAX_HEADER_BYTES = 50_000
 
 Headers = dict[str, str]
@@ -23,7 +23,7 @@ Headers = dict[str, str]
 
 @dataclass(frozen=True)
 class Record:
-    """One message as consumed. ``headers`` are those that are UTF-8; ``bad_header`` names the first that is not."""
+    """One consumed message. ``headers``: those in UTF-8; ``bad_header``: the first other name."""
 
     topic: str  # without the prefix
     partition: int
@@ -42,7 +42,7 @@ class Record:
 
     @property
     def ce_id(self) -> str | None:
-        """The CloudEvents id, where the message has one; an empty one is none."""
+        """The CloudEvents id; ``None`` if missing or empty."""
         return self.headers.get("ce_id") or None
 
 
@@ -64,7 +64,7 @@ def headers_of(message: Message, source: str) -> Headers:
 
 
 def wire_headers(headers: Mapping[str, str]) -> list[tuple[str, str | bytes | None]]:
-    """Headers as the Kafka client takes them."""
+    """Headers in the Kafka client's format."""
     return list(headers.items())
 
 
@@ -81,5 +81,5 @@ def read_headers(raw: Iterable[tuple[str, bytes | None]] | None) -> tuple[Header
 
 
 def header_bytes(raw: Iterable[tuple[str, bytes | None]]) -> int:
-    """How large headers are, names and values."""
+    """Total bytes of header names and values."""
     return sum(len(name.encode("utf-8", "replace")) + len(value or b"") for name, value in raw)

@@ -1,4 +1,4 @@
-"""What a failure means: a fence, a conflict to decide again, poison, or a dependency to wait for."""
+"""Classifies failures: a fence, a conflict to retry, poison, or an unavailable dependency."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ IDLE_IN_TRANSACTION = "25P03"
 
 
 class Fenced(Exception):
-    """Another owner has the shard: nothing of this transaction may land."""
+    """The shard or relay has a newer owner: this transaction must not commit."""
 
 
 class Conflict(Exception):
-    """A guarded update did not land or a lock was lost: roll back, read again, decide again."""
+    """A guarded update did not take effect or a lock was lost: roll back and decide again."""
 
 
 class Poison(Exception):
-    """A message that can never be handled; the text is the reason on its dead letter."""
+    """The message can never be handled; the text becomes the reason on its dead letter."""
 
 
 class Fault(Enum):
-    """What to do about an exception."""
+    """The class of an exception, and what follows from it."""
 
-    FENCED = "fenced"  # stop working on the shard until the coordinator says that it is ours
-    CONFLICT = "conflict"  # decide again
-    TIMEOUT = "timeout"  # decide again, but not for ever: the database answers, this work does not end in time
-    POISON = "poison"  # the data itself
-    WAIT = "wait"  # a dependency is down
+    FENCED = "fenced"  # stop working on the shard until the coordinator confirms that it is ours
+    CONFLICT = "conflict"  # roll back and decide again
+    TIMEOUT = "timeout"  # like a conflict, with limited retries: the database answers, this work takes too long
+    POISON = "poison"  # the data is at fault: dead-letter it
+    WAIT = "wait"  # a dependency is down: back off
 
 
 def classify(error: BaseException) -> Fault:
-    """What ``error``, raised while a batch was handled, means (docs/how-it-works.md)."""
+    """Classify ``error``, raised while a batch was handled (docs/how-it-works.md)."""
     if isinstance(error, Fenced):
         return Fault.FENCED
     if isinstance(error, Conflict):
@@ -49,22 +49,22 @@ def classify(error: BaseException) -> Fault:
     if isinstance(error, DBAPIError):
         state = getattr(error.orig, "sqlstate", None)
         if state is None and isinstance(error, DataError):
-            # Refused by the driver before it was sent: text with a NUL character.
+            # The driver refused to send it: text with a NUL character.
             return Fault.POISON
         return _classify_state(state, disconnected=error.connection_invalidated)
     if isinstance(error, KafkaException | OSError | TimeoutError | PoolExhausted):
         return Fault.WAIT
-    # Anything else was raised by our own decision code: the same message would raise it again.
+    # Anything else comes from our own decision code: the same message would raise it again.
     return Fault.POISON
 
 
 def _classify_state(state: str | None, *, disconnected: bool) -> Fault:
     if state == LOCK_TIMEOUT:
-        # Somebody else's transaction is in the way: that says nothing against the message, however long it lasts.
+        # Another transaction holds the lock; the message is not at fault, however long it takes.
         return Fault.WAIT
     if state in (STATEMENT_TIMEOUT, TRANSACTION_TIMEOUT, IDLE_IN_TRANSACTION):
-        # The last two end the connection too, and still are about this work: a handler that computes for longer than a
-        # transaction may be idle finds out with its next statement.
+        # The last two also close the connection, yet this work is at fault: a handler that computes
+        # for longer than a transaction may be idle fails at its next statement.
         return Fault.TIMEOUT
     if state is None or disconnected:
         return Fault.WAIT

@@ -1,4 +1,4 @@
-"""What a service brings to the bus: how it handles messages and what it looks at."""
+"""The interface that a service implements: how it handles messages and runs checks."""
 
 from __future__ import annotations
 
@@ -12,94 +12,93 @@ from retrofill.bus.envelope import Record
 from retrofill.bus.transaction import Transaction
 from retrofill.contract.base import Message
 
+# A row that another transaction has locked is checked again this soon.
+RECHECK_SECONDS = 0.1
+
 
 @dataclass(frozen=True)
 class Received:
-    """A message that can be read. ``message`` is ``None`` for a null value on a compacted topic.
+    """A decoded message. ``message`` is ``None`` for a null value on a compacted topic.
 
-    ``misplaced``: it belongs on another partition and is published again there, but is to be handled here as well.
+    ``misplaced``: it is also republished to the partition of its key.
     """
 
     record: Record
     key: str
     message: Message | None
-    # The message's ce_id, or where it has none one derived from its place, the same for ever.
+    # The message's own, or one derived from its offset, which never changes.
     ce_id: str
     misplaced: bool = False
 
 
 @dataclass(frozen=True)
 class Hold:
-    """Nothing of a topic from ``offset`` on is handled for ``seconds``."""
+    """Handle nothing of a topic from ``offset`` on for ``seconds``."""
 
     offset: int
     seconds: float
 
 
 class Handler(Protocol):
-    """One service. All methods are called from one thread; any exception is classified by ``bus.faults``."""
+    """One service. Methods are called from one thread; ``bus.faults`` classifies exceptions."""
 
     def admit(self, received: Sequence[Received]) -> Mapping[str, Hold]:
-        """Before the transaction: what has to wait, by topic. May read Postgres and Kafka and prepare what takes long."""
+        """Messages that must wait, by topic. Runs before the transaction; may do I/O."""
 
     def handle(self, tx: Transaction, received: Sequence[Received]) -> None:
-        """Decide on a batch and apply it. May be called again with the same messages after a rollback."""
+        """Decide on a batch and apply it. May be called again after a rollback."""
 
     def check(self, tx: Transaction, keys: Sequence[str]) -> None:
-        """Decide from the rows alone, for keys that ``group`` put together. ``tx.schedule_check`` says when to check again."""
+        """Decide from the rows, for one group of keys. May call ``tx.schedule_check``."""
 
     def group(self, keys: Sequence[str]) -> Sequence[Sequence[str]]:
-        """Keys that are due, in the order in which to check them; each group shares a transaction.
+        """Order the due ``keys``, in groups that share a transaction.
 
-        The keys of a refused group are checked again one by one.
+        If a group is refused, its keys are checked again one by one.
         """
 
     def taken(self, conn: Connection, partition: int) -> Mapping[str, float]:
-        """What to look at when a shard is taken over: keys and seconds from now."""
+        """Checks to run after a takeover: seconds from now by key."""
 
     def lost(self, partition: int) -> None:
-        """The shard is somebody else's now."""
+        """Drop state of a shard that this instance no longer owns."""
 
     def notified(self, channel: str, payload: str, partitions: Sequence[int]) -> Mapping[int, Mapping[str, float]]:
-        """What a notification makes this owner of ``partitions`` look at: by partition, keys and seconds.
+        """Checks that a notification calls for: by owned partition, seconds from now by key.
 
         ``channel`` is empty after a reconnect: notifications may have been missed.
         """
 
     def read_to(self, partition: int, ends: Mapping[str, int]) -> None:
-        """All messages of the shard's topics before these offsets have been handled."""
+        """All messages of the shard before ``ends`` (offsets by topic) have been handled."""
 
     def close(self) -> None:
-        """The service stops."""
+        """Release resources; the service is stopping."""
 
 
 class QuietHandler:
-    """Defaults for what a service does not need."""
+    """Defaults: nothing waits, no checks, each key in its own transaction, no state."""
 
     def admit(self, received: Sequence[Received]) -> Mapping[str, Hold]:
-        """Nothing waits."""
         return {}
 
     def check(self, tx: Transaction, keys: Sequence[str]) -> None:
-        """Nothing to check."""
+        pass
 
     def group(self, keys: Sequence[str]) -> Sequence[Sequence[str]]:
-        """Each in a transaction of its own."""
         return [[key] for key in keys]
 
     def taken(self, conn: Connection, partition: int) -> Mapping[str, float]:
-        """Nothing to look at."""
         return {}
 
     def lost(self, partition: int) -> None:
-        """Nothing is kept."""
+        pass
 
     def notified(self, channel: str, payload: str, partitions: Sequence[int]) -> Mapping[int, Mapping[str, float]]:
-        """Nothing is listened to."""
         return {}
 
     def read_to(self, partition: int, ends: Mapping[str, int]) -> None:
-        """Nothing waits for an end."""
+        pass
 
     def close(self) -> None:
-        """Nothing to close."""
+        pass

@@ -1,4 +1,4 @@
-"""What arrives at a service's worker, from the poller, the listener and the timers: one queue, so that nothing is polled."""
+"""The worker's inbox: one queue for everything that wakes the worker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from retrofill.bus.envelope import Record
 
 @dataclass(frozen=True)
 class End:
-    """The end of a partition was read: ``offset`` is the next one, behind any transaction marker."""
+    """The end of a partition was read; ``offset`` is the next one, past any transaction markers."""
 
     topic: str
     partition: int
@@ -26,21 +26,21 @@ class Records:
 
 @dataclass(frozen=True)
 class Assigned:
-    """Kafka assigned these (topic, partition)."""
+    """Kafka assigned these (topic, partition) pairs."""
 
     partitions: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True)
 class Revoked:
-    """These are no longer ours."""
+    """Kafka revoked these (topic, partition) pairs."""
 
     partitions: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True)
 class Positioned:
-    """The shard now reads from the offsets that were asked for with ``ticket``; all that was read before is stale."""
+    """The shard is now read from the offsets requested with ``ticket``; earlier reads are stale."""
 
     partition: int
     ticket: int
@@ -48,7 +48,7 @@ class Positioned:
 
 @dataclass(frozen=True)
 class NotPositioned:
-    """The client refused to read the shard from the offsets that were asked for with ``ticket``."""
+    """The client refused to read the shard from the offsets requested with ``ticket``."""
 
     partition: int
     ticket: int
@@ -57,7 +57,7 @@ class NotPositioned:
 
 @dataclass(frozen=True)
 class OutOfRange:
-    """The stored offset is not in the topic any more (or not yet)."""
+    """The stored offset is no longer in the topic, or not yet."""
 
     topic: str
     partition: int
@@ -66,7 +66,7 @@ class OutOfRange:
 
 @dataclass(frozen=True)
 class Notified:
-    """Postgres notified. ``channel`` is empty after a reconnect: anything may have been missed."""
+    """A Postgres notification. ``channel`` is empty after a reconnect: any may have been missed."""
 
     channel: str
     payload: str
@@ -74,14 +74,14 @@ class Notified:
 
 @dataclass(frozen=True)
 class Wake:
-    """Look at what is due."""
+    """Nothing arrived: run due work, or stop."""
 
 
 Item = Records | Assigned | Revoked | Positioned | NotPositioned | OutOfRange | Notified | Wake
 
 
 class Inbox:
-    """A queue of items with one reader."""
+    """A queue with a single reader."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Item] = queue.SimpleQueue()
@@ -91,7 +91,7 @@ class Inbox:
         self._queue.put(item)
 
     def wait(self, seconds: float | None) -> list[Item]:
-        """All items, waiting up to ``seconds`` (for ever with ``None``) for the first."""
+        """All queued items; waits up to ``seconds`` (``None``: without limit) for the first."""
         items: list[Item] = []
         try:
             items.append(self._queue.get(timeout=seconds))

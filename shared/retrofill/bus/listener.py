@@ -1,4 +1,4 @@
-"""The thread that listens to Postgres: notifications wake those who wait, and a poll stands behind each of them."""
+"""Listens for Postgres notifications. They are only hints: polls find what was missed."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ RECONNECT_SECONDS = 1.0
 
 
 class Listener(threading.Thread):
-    """Calls ``heard(channel, payload)`` for each notification, and ``heard("", "")`` after every (re)connect.
+    """Calls ``on_notification(channel, payload)``, with empty strings after every (re)connect.
 
-    ``known``: whether those of a session are known already, because it is this process's own.
+    ``is_own(pid)``: whether a session belongs to this process; its notifications are ignored.
     """
 
     def __init__(
@@ -28,19 +28,19 @@ class Listener(threading.Thread):
         dsn: str,
         name: str,
         channels: Sequence[str],
-        heard: Callable[[str, str], None],
-        known: Callable[[int], bool] = lambda _: False,
+        on_notification: Callable[[str, str], None],
+        is_own: Callable[[int], bool] = lambda _: False,
     ) -> None:
         super().__init__(name="listener", daemon=True)
         self._dsn = dsn
         self._name = name
         self._channels = channels
-        self._heard = heard
-        self._known = known
+        self._on_notification = on_notification
+        self._is_own = is_own
         self._stopping = threading.Event()
 
     def run(self) -> None:
-        """Listen until stopped, connecting again when the server goes away."""
+        """Listen until stopped, reconnecting after errors."""
         while not self._stopping.is_set():
             try:
                 with connect(self._dsn, f"{self._name}-listener", autocommit=True) as conn:
@@ -52,15 +52,15 @@ class Listener(threading.Thread):
     def _listen(self, conn: psycopg.Connection) -> None:
         for channel in self._channels:
             conn.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
-        # Whatever was notified while nobody listened is found by looking.
-        self._heard("", "")
+        # Notifications may have been missed while disconnected.
+        self._on_notification("", "")
         while not self._stopping.is_set():
             for notify in conn.notifies(timeout=NOTIFY_WAIT_SECONDS):
-                if not self._known(notify.pid):
-                    self._heard(notify.channel, notify.payload)
+                if not self._is_own(notify.pid):
+                    self._on_notification(notify.channel, notify.payload)
                 if self._stopping.is_set():
                     return
 
     def stop(self) -> None:
-        """End the thread at its next wake-up; it is a daemon and holds nothing."""
+        """End the daemon thread at its next wake-up, without waiting for it."""
         self._stopping.set()

@@ -1,4 +1,4 @@
-"""Who is the relay: the member of the cursor topic's consumer group to which Kafka assigned its one partition."""
+"""Relay election: the relay is the group member that has the cursor topic's one partition."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 import structlog
 from confluent_kafka import Consumer, TopicPartition
 
-from retrofill.bus.calls import ANSWER_SECONDS, Calls
+from retrofill.bus.calls import CALL_SECONDS, Calls
 from retrofill.bus.clients import common_config
 from retrofill.bus.poller import raise_refusals
 from retrofill.contract.topics import Service
@@ -18,7 +18,7 @@ POLL_SECONDS = 0.5
 
 
 class Membership(threading.Thread):
-    """Polls the cursor topic's consumer group: whoever is assigned its one partition is the relay."""
+    """``assigned`` is set while this instance is the relay, ``changed`` on every change."""
 
     def __init__(self, settings: Settings, service: Service, instance: str, changed: threading.Event) -> None:
         super().__init__(name="relay-membership", daemon=True)
@@ -39,31 +39,31 @@ class Membership(threading.Thread):
         )
 
     def run(self) -> None:
-        """Keep the membership until stopped."""
+        """Poll until stopped."""
         self._consumer.subscribe(
             [self._topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
         )
         while not self._stopping.is_set():
-            self._calls.make()
+            self._calls.run_pending()
             message = self._consumer.poll(POLL_SECONDS)
             if message is not None and (error := message.error()) is not None:
                 log.debug("relay_membership", error=error.str())
         self._consumer.close()
 
     def confirm(self, offset: int) -> None:
-        """Have the coordinator accept a commit. Raises ``KafkaException`` where the partition is not ours any more."""
+        """Commit ``offset``. Raises ``KafkaException`` if the partition is no longer ours."""
         offsets = [TopicPartition(self._topic, 0, offset)]
-        answer = self._calls.ask(lambda: self._consumer.commit(offsets=offsets, asynchronous=False))
-        raise_refusals(answer.result(ANSWER_SECONDS))
+        reply = self._calls.submit(lambda: self._consumer.commit(offsets=offsets, asynchronous=False))
+        raise_refusals(reply.result(CALL_SECONDS))
 
     def stop(self) -> None:
-        """Leave the group."""
+        """Leave the group and end the thread."""
         self._stopping.set()
         self.join(timeout=10)
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         consumer.incremental_assign(partitions)
-        # Membership is all that is wanted: the cursor is read by another consumer, read_committed, when taking over.
+        # Only the membership counts; another consumer reads the cursor.
         consumer.pause(partitions)
         self.assigned.set()
         self._changed.set()

@@ -1,4 +1,4 @@
-"""The thread that owns the consumer: it only polls, pauses and hands over, so that `poll` is always called."""
+"""Owns the consumer, in a thread that only polls and pauses, so ``poll`` is never late."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import cast
 import structlog
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from retrofill.bus.calls import ANSWER_SECONDS, Calls
+from retrofill.bus.calls import CALL_SECONDS, Calls
 from retrofill.bus.clients import common_config
 from retrofill.bus.envelope import BAD_NAME, Record, read_headers
 from retrofill.bus.inbox import Assigned, End, Inbox, Item, NotPositioned, OutOfRange, Positioned, Records, Revoked
@@ -22,7 +22,7 @@ from retrofill.settings import Settings
 log = structlog.get_logger(__name__)
 POLL_SECONDS = 0.25
 POLL_MESSAGES = 1000
-# Handed over and not yet handled, of all partitions; but one partition may always have a few of the largest messages.
+# Handed over but not yet handled, over all partitions; each may always have a few large messages.
 BUFFERED_BYTES = 64_000_000
 MIN_PARTITION_BYTES = 4_000_000
 CLIENT_BYTES = 16_000_000
@@ -30,9 +30,10 @@ CLIENT_BYTES = 16_000_000
 
 @dataclass(frozen=True)
 class Rewind:
-    """Read shard ``partition`` from these offsets by topic, and say ``Positioned`` or ``NotPositioned`` with the ticket.
+    """Read shard ``partition`` from ``offsets`` (by topic).
 
-    ``anchor`` is the topic whose partition has to be assigned to us.
+    Answered by ``Positioned`` or ``NotPositioned`` with ``ticket``; refused unless the partition of
+    topic ``anchor`` is assigned to us.
     """
 
     partition: int
@@ -42,7 +43,7 @@ class Rewind:
 
 
 class Poller(threading.Thread):
-    """Polls one service's topics. Partitions stay paused until the worker has taken their shard over."""
+    """Polls one service's topics. Partitions stay paused until their shard is taken over."""
 
     def __init__(self, settings: Settings, service: Service, instance: str, inbox: Inbox) -> None:
         super().__init__(name="poller", daemon=True)
@@ -51,11 +52,13 @@ class Poller(threading.Thread):
         self._inbox = inbox
         self._calls = Calls()
         self._stopping = threading.Event()
-        # Messages handed over and not yet handled, and their bytes, by (topic, partition): beyond a limit it is paused.
+        # Messages handed over but not yet handled, and their bytes, by (topic, partition).
+        # A partition over the limit is paused.
         self._outstanding: Counter[tuple[str, int]] = Counter()
         self._bytes: Counter[tuple[str, int]] = Counter()
         self._throttled: set[tuple[str, int]] = set()
-        # What the group assigned, by full topic name. The client may read more: all topics of a shard whose first one is here.
+        # What the group assigned, by full topic name. The client may read more: all topics of
+        # a shard whose first topic is assigned to us.
         self._assigned: set[tuple[str, int]] = set()
         self._lock = threading.Lock()
         self._limit = settings.batch_messages * 4
@@ -69,58 +72,58 @@ class Poller(threading.Thread):
                 "enable.auto.offset.store": False,
                 "enable.partition.eof": True,
                 "isolation.level": "read_committed",
-                # Never reset silently: the offsets are in Postgres, and one out of range stops the shard.
+                # Offsets are in Postgres; one that is out of range stops the shard.
                 "auto.offset.reset": "error",
                 "fetch.wait.max.ms": 500,
-                # What the client holds beside what it handed over.
+                # Bounds what the client prefetches, in addition to what it handed over.
                 "queued.max.messages.kbytes": CLIENT_BYTES // 1000,
                 "fetch.max.bytes": CLIENT_BYTES,
                 "fetch.error.backoff.ms": 50,
-                # Set on the broker for the consumer protocol, but max.poll is the client's.
+                # Other timeouts are set on the broker for the consumer protocol, but not this one.
                 "max.poll.interval.ms": 300_000,
             }
         )
 
-    # from the worker's thread
+    # Called from the worker's thread.
 
     def rewind(self, command: Rewind) -> None:
-        """Ask for a shard to be read from given offsets."""
-        self._calls.ask(lambda: self._rewind(command))
+        """Request a shard to be read from given offsets."""
+        self._calls.submit(lambda: self._rewind(command))
 
     def release(self, partition: int, topics: Sequence[str]) -> None:
-        """Read nothing of these topics' ``partition`` until the next rewind."""
-        self._calls.ask(lambda: self._release(partition, topics))
+        """Stop reading ``partition`` of these topics until the next rewind."""
+        self._calls.submit(lambda: self._release(partition, topics))
 
     def handled(self, items: Iterable[Record]) -> None:
-        """Messages that the worker is done with, whatever became of them."""
+        """Count messages as handled, or dropped; their partitions may be resumed."""
         with self._lock:
             for record in items:
                 self._outstanding[record.topic, record.partition] -= 1
                 self._bytes[record.topic, record.partition] -= record.size
 
     def commit(self, partition: int, offsets: dict[str, int], *, wait: bool) -> None:
-        """Write Kafka's own committed offsets. With ``wait`` raises ``KafkaException`` where the coordinator refuses."""
+        """Commit offsets to Kafka; with ``wait``, raises ``KafkaException`` if refused."""
         partitions = [TopicPartition(self._prefix + topic, partition, offset) for topic, offset in offsets.items()]
-        # The binding lets nobody commit while another thread polls, so the poller does it.
+        # The binding blocks a commit while another thread polls, so the poller does it.
         if wait:
-            answer = self._calls.ask(lambda: self._consumer.commit(offsets=partitions, asynchronous=False))
-            raise_refusals(answer.result(ANSWER_SECONDS))
+            reply = self._calls.submit(lambda: self._consumer.commit(offsets=partitions, asynchronous=False))
+            raise_refusals(reply.result(CALL_SECONDS))
         else:
-            self._calls.ask(lambda: self._consumer.commit(offsets=partitions, asynchronous=True))
+            self._calls.submit(lambda: self._consumer.commit(offsets=partitions, asynchronous=True))
 
     def stop(self) -> None:
         """Leave the group and end the thread."""
         self._stopping.set()
         self.join(timeout=15)
 
-    # the thread
+    # Called from this thread.
 
     def run(self) -> None:
         """Poll until stopped."""
         topics = [self._prefix + topic for topic in self._service.reads]
         self._consumer.subscribe(topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke)
         while not self._stopping.is_set():
-            self._calls.make()
+            self._calls.run_pending()
             self._throttle()
             first = self._consumer.poll(POLL_SECONDS)
             if first is not None:
@@ -157,8 +160,8 @@ class Poller(threading.Thread):
         plain = [TopicPartition(target.topic, target.partition) for target in targets]
         try:
             if (self._prefix + command.anchor, command.partition) not in self._assigned:
-                raise KafkaException(KafkaError(KafkaError._STATE, "the shard was revoked meanwhile"))
-            # Not a seek: one that comes while the first fetch of a new assignment looks for its offset can be lost.
+                raise KafkaException(KafkaError(KafkaError._STATE, "the shard was revoked in the meantime"))
+            # Not a seek: it is lost while the first fetch of a new assignment looks up its offset.
             if held := self._held(plain):
                 self._consumer.incremental_unassign(held)
             self._consumer.incremental_assign(targets)
@@ -183,23 +186,23 @@ class Poller(threading.Thread):
             if others:
                 self._consumer.incremental_unassign(others)
         except KafkaException as e:
-            # What still comes is stale and dropped.
+            # Messages that still arrive are stale; the worker drops them.
             log.info("release_refused", shard=partition, error=str(e))
 
     def _held(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Those of them that the client reads, whoever the group assigned them to."""
+        """Those of ``partitions`` that the client reads, regardless of their assignment."""
         held = {(p.topic, p.partition) for p in self._consumer.assignment()}
         return [p for p in partitions if (p.topic, p.partition) in held]
 
     def _throttle(self) -> None:
         with self._lock:
-            most = max(BUFFERED_BYTES // max(1, len(self._assigned)), MIN_PARTITION_BYTES)
-            full = {key for key, n in self._outstanding.items() if n > self._limit or self._bytes[key] > most}
+            max_bytes = max(BUFFERED_BYTES // max(1, len(self._assigned)), MIN_PARTITION_BYTES)
+            full = {key for key, n in self._outstanding.items() if n > self._limit or self._bytes[key] > max_bytes}
             full -= self._throttled
             empty = {
                 key
                 for key in self._throttled
-                if self._outstanding[key] < self._limit // 2 and self._bytes[key] <= most // 2
+                if self._outstanding[key] < self._limit // 2 and self._bytes[key] <= max_bytes // 2
             }
             self._throttled = (self._throttled | full) - empty
         try:
@@ -208,13 +211,13 @@ class Poller(threading.Thread):
             if empty:
                 self._consumer.resume([TopicPartition(self._prefix + t, p) for t, p in empty])
         except KafkaException as e:
-            # Revoked meanwhile: the next owner reads it.
+            # Revoked in the meantime; the next owner reads it.
             log.debug("throttle_refused", error=str(e))
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        # Where to read is in Postgres: nothing is fetched until the worker has taken the shard over.
+        # The offsets are in Postgres: fetch nothing until the shard is taken over.
         self._assigned |= {(p.topic, p.partition) for p in partitions}
-        # What is read already, as part of a shard whose first topic came earlier, goes on.
+        # A partition may already be read, for a shard whose first topic was assigned earlier.
         held = {(p.topic, p.partition) for p in self._held(partitions)}
         new = [p for p in partitions if (p.topic, p.partition) not in held]
         for partition in new:
@@ -262,17 +265,17 @@ def _record(topic: str, message: Message) -> Record:
 
 
 def _headers(message: Message) -> tuple[tuple[tuple[str, bytes | None], ...], bool]:
-    """The headers, or none and true where a name is not UTF-8."""
+    """The headers, and whether a name is not UTF-8 (then no headers)."""
     try:
         given = cast("list[tuple[str, str | bytes | None]]", _get_headers(message) or [])
     except SystemError:
-        # The binding makes text of all names. Where one is no text, it returns a broken list and leaves an exception set.
+        # For such a name, the binding returns a broken list and leaves an exception set.
         return (), True
     return tuple((name, _as_bytes(value)) for name, value in given), False
 
 
-# Not `message.headers()`: Python may call that without looking for the exception, which then comes up anywhere later, or the
-# broken list is read.
+# Not ``message.headers()``: Python may skip the exception check for that call. Then the exception
+# surfaces later, anywhere, or the broken list is read.
 _get_headers = methodcaller("headers")
 
 

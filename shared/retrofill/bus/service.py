@@ -1,4 +1,4 @@
-"""Bootstrap of one service: wires settings, clients, threads and the handler; nothing is built at import."""
+"""Bootstrap of one service: wires settings, clients, threads and the handler."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from retrofill.bus.crash import arm
 from retrofill.bus.handler import Handler
 from retrofill.bus.inbox import Inbox, Notified, Wake
 from retrofill.bus.listener import Listener
-from retrofill.bus.observability.diagnosis import why
+from retrofill.bus.observability.diagnosis import explain
 from retrofill.bus.observability.exposition import Exposition
-from retrofill.bus.observability.gauges import measure
+from retrofill.bus.observability.gauges import register_gauges
 from retrofill.bus.observability.health import Health
 from retrofill.bus.poller import Poller
 from retrofill.bus.relay.relay import Relay
@@ -36,8 +36,7 @@ from retrofill.bus.worker.context import WorkerContext
 from retrofill.bus.worker.loop import Loop
 from retrofill.contract.topics import Service
 from retrofill.logs import configure_logging
-from retrofill.reading_settings import WrongSetting, read_settings
-from retrofill.settings import NotConfigured, Settings
+from retrofill.settings import NotConfigured, Settings, WrongSetting, read_settings
 from retrofill.store import outbox
 from retrofill.store.engine import make_engine
 from retrofill.store.history import PostgresWentBack
@@ -47,13 +46,13 @@ from retrofill.tracing import configure_tracing
 log = structlog.get_logger(__name__)
 
 
-class NotInitialised(Exception):
-    """The database or Kafka does not fit what this service needs."""
+class NotInitialized(Exception):
+    """The database or Kafka lacks what this service needs."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """What a handler is built from."""
+    """What a handler is built from. ``partitions``: as fixed at init; ``installation``: its id."""
 
     settings: Settings
     service: Service
@@ -62,8 +61,9 @@ class Context:
     topic_ids: TopicIds
     partitions: int
     installation: str
+    # Delivers a notification (channel, payload) to this process's worker.
     notified: Callable[[str, str], None]
-    # Of every new connection to Postgres.
+    # Runs on every new connection to Postgres.
     check: Callable[[psycopg.Connection], None] = lambda _: None
 
 
@@ -71,7 +71,10 @@ MakeHandler = Callable[[Context], Handler]
 
 
 def run_service(service: Service, make_handler: MakeHandler, channels: Sequence[str] = ()) -> int:
-    """Run ``service`` until a signal ends it; returns the exit status."""
+    """Run ``service`` until SIGTERM or SIGINT; returns the exit status.
+
+    ``channels``: Postgres channels whose notifications the handler receives.
+    """
     try:
         settings = read_settings().acting_as(service.name)
     except WrongSetting as e:
@@ -82,9 +85,9 @@ def run_service(service: Service, make_handler: MakeHandler, channels: Sequence[
     arm(settings.crash_point)
     try:
         _run(settings, service, make_handler, channels)
-    except (NotInitialised, PostgresWentBack, LimitsMissing, NotConfigured, OSError) as e:
+    except (NotInitialized, PostgresWentBack, LimitsMissing, NotConfigured, OSError) as e:
         log.error("not_started", error=str(e))
-        print(f"{service.name}: {e}", file=sys.stderr)  # noqa: T201 - for whoever started it by hand
+        print(f"{service.name}: {e}", file=sys.stderr)  # noqa: T201 - for a service started by hand
         return 1
     return 0
 
@@ -95,12 +98,11 @@ def _run(settings: Settings, service: Service, make_handler: MakeHandler, channe
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
-    dsn = settings.dsn_of(service.name)
     guard = Guard(stopping)
-    engine = make_engine(dsn, instance, limited=True, check=guard.check)
+    engine = make_engine(settings.dsn_of(service.name), instance, limited=True, check=guard.check)
     topic_ids = _topic_ids(settings, service, instance)
-    installation, partitions = _wait_until_initialised(settings, instance, engine, topic_ids, stopping, guard)
-    # Drivers are our children, and publish their reports where the shard's owner reads them.
+    installation, partitions = _wait_until_initialized(settings, instance, engine, topic_ids, stopping, guard)
+    # Drivers are child processes and must publish their reports to the shard owner's partition.
     os.environ["RETROFILL_PARTITIONS"] = str(partitions)
     inbox = Inbox()
     context = Context(
@@ -114,56 +116,82 @@ def _run(settings: Settings, service: Service, make_handler: MakeHandler, channe
         notified=lambda channel, payload: inbox.put(Notified(channel, payload)),
         check=guard.check,
     )
-    handler = make_handler(context)
+    process = _wire(context, make_handler(context), inbox, channels, guard)
+    stopper = threading.Thread(target=_stop_when, args=(stopping, process.loop, inbox), name="stopper", daemon=True)
+    _serve(context, process, stopper, guard)
+    if (reason := guard.reason()) is not None:
+        raise PostgresWentBack(reason)
+
+
+@dataclass(frozen=True)
+class _Process:
+    handler: Handler
+    loop: Loop
+    poller: Poller
+    relay: Relay
+    listener: Listener
+    announcer: Announcer
+
+
+def _wire(context: Context, handler: Handler, inbox: Inbox, channels: Sequence[str], guard: Guard) -> _Process:
+    settings, service, instance, engine = context.settings, context.service, context.instance, context.engine
     poller = Poller(settings, service, instance, inbox)
-    relay = Relay(settings, service, instance, engine, partitions, guard.trip)
+    relay = Relay(settings, service, instance, engine, context.partitions, guard.trip)
     outbox_channel = outbox.channel(service.package)
 
-    def heard(channel: str, payload: str) -> None:
+    def on_notification(channel: str, payload: str) -> None:
         if channel in ("", outbox_channel):
             relay.wake()
         if channel != outbox_channel:
-            inbox.put(Notified(channel, payload))
+            context.notified(channel, payload)
 
-    announcer = Announcer(dsn, instance, heard)
+    dsn = settings.dsn_of(service.name)
+    announcer = Announcer(dsn, instance, on_notification)
     install(announcer)
-    listener = Listener(dsn, instance, [outbox_channel, *channels], heard, known=lambda pid: pid == announcer.pid)
-    loop = Loop(WorkerContext(settings, service, instance, engine, poller, handler, topic_ids, partitions), inbox)
-    stopper = threading.Thread(target=_stop_when, args=(stopping, loop, inbox), name="stopper", daemon=True)
-    threads = (poller, relay, listener, announcer, stopper)
+    listener = Listener(
+        dsn, instance, [outbox_channel, *channels], on_notification, is_own=lambda pid: pid == announcer.pid
+    )
+    worker = WorkerContext(settings, service, instance, engine, poller, handler, context.topic_ids, context.partitions)
+    return _Process(handler, Loop(worker, inbox), poller, relay, listener, announcer)
+
+
+def _serve(context: Context, process: _Process, stopper: threading.Thread, guard: Guard) -> None:
+    """Start the threads and the HTTP server, run the loop until it stops, then close everything."""
+    settings, topic_ids, loop, relay = context.settings, context.topic_ids, process.loop, process.relay
+    threads = (process.poller, relay, process.listener, process.announcer, stopper)
     for thread in threads:
         thread.start()
-    health = Health(engine, lambda: topic_ids.admin, threads, loop.busy_for, loop.troubles, relay.trouble, guard.reason)
+    health = Health(
+        context.engine, lambda: topic_ids.admin, threads, loop.busy_for, loop.problems, relay.problem, guard.reason
+    )
     http = Exposition(settings.http_host, settings.http_port, health.alive, health.ready)
     http.start()
-    measure(service, engine, loop.owned, topic_ids)
-    ready = _ready_file(settings, service, http.url)
-    log.info("started", instance=instance, partitions=partitions)
+    register_gauges(context.service, context.engine, loop.owned, topic_ids)
+    ready = _ready_file(settings, context.service, http.url)
+    log.info("started", instance=context.instance, partitions=context.partitions)
     try:
         loop.run()
     finally:
         ready.unlink(missing_ok=True)
         http.stop()
-        handler.close()
-        poller.stop()
+        process.handler.close()
+        process.poller.stop()
         relay.stop()
-        listener.stop()
-        announcer.stop()
-        engine.dispose()
+        process.listener.stop()
+        process.announcer.stop()
+        context.engine.dispose()
         log.info("stopped")
-    if (reason := guard.reason()) is not None:
-        raise PostgresWentBack(reason)
 
 
 def _stop_when(stopping: threading.Event, loop: Loop, inbox: Inbox) -> None:
-    """A signal handler may only set an event: what wakes the loop takes locks."""
+    """Wait in a thread: a signal handler must not take the locks that waking the loop needs."""
     stopping.wait()
     loop.stop()
     inbox.put(Wake())
 
 
 def _ready_file(settings: Settings, service: Service, url: str) -> Path:
-    """Says that this process works; whoever started it may wait for the file."""
+    """Write the file that signals that this process is working; it contains the HTTP address."""
     folder = settings.home.absolute() / "run"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{service.name}.{os.getpid()}.ready"
@@ -171,19 +199,15 @@ def _ready_file(settings: Settings, service: Service, url: str) -> Path:
     return path
 
 
-def _wait(stopping: threading.Event, seconds: float) -> None:
-    stopping.wait(seconds)
-
-
 def _topic_ids(settings: Settings, service: Service, instance: str) -> TopicIds:
-    """The first client of Kafka. Raises ``NotInitialised`` where the settings make none, whatever the brokers say."""
+    """Create the first Kafka client. Raises ``NotInitialized`` where the settings are unusable."""
     try:
         return TopicIds(settings, service, instance)
     except KafkaException as e:
-        raise NotInitialised(f"no client of Kafka can be made: {why(settings, e)}") from e
+        raise NotInitialized(f"cannot create a Kafka client: {explain(settings, e)}") from e
 
 
-def _wait_until_initialised(
+def _wait_until_initialized(
     settings: Settings,
     instance: str,
     engine: Engine,
@@ -191,46 +215,55 @@ def _wait_until_initialised(
     stopping: threading.Event,
     guard: Guard,
 ) -> tuple[str, int]:
-    """The installation's id and its number of partitions, once both servers answer and the schema is one to work with.
+    """Wait for both servers and the schema; returns the installation's id and partition count.
 
-    Raises ``NotInitialised``, and ``PostgresWentBack`` where the servers contradict each other.
+    Raises ``NotInitialized``, and ``PostgresWentBack`` where the servers contradict each other.
     """
 
-    def say(state: RetryCallState) -> None:
+    def before_sleep(state: RetryCallState) -> None:
         if (reason := guard.reason()) is not None:
             raise PostgresWentBack(reason)
         if stopping.is_set():
             raise SystemExit(0)
-        error = state.outcome.exception() if state.outcome else None
-        waiting_for = "waiting_for_init" if isinstance(error, SchemaTooOld) else "waiting_for_servers"
-        said = why(settings, error) if isinstance(error, KafkaException) else str(error)
-        log.warning(waiting_for, error=said.split("\n")[0])
+        _log_waiting(settings, state.outcome.exception() if state.outcome else None)
 
-    for attempt in Retrying(
+    retrying = Retrying(
         retry=retry_if_exception_type((SQLAlchemyError, KafkaException, OSError, SchemaTooOld)),
         wait=wait_exponential(0.1, max=3),
-        before_sleep=say,
+        before_sleep=before_sleep,
         sleep=lambda seconds: _wait(stopping, seconds),
-    ):
-        with attempt:
-            with engine.connect() as conn:
-                installation = read_installation(conn)
-                if installation is not None:
-                    check_schema(conn)
-                check_limits(conn)
-            if installation is None:
-                raise NotInitialised("the database is not initialised: run 'retrofill init' or 'retrofill up'")
-            _check_partitions(settings.topic_prefix, topic_ids.refresh(), installation.partitions)
-            check_marks(settings, instance, engine)
-            return installation.id, installation.partitions
-    raise AssertionError("unreachable: retried for ever")
+    )
+    return retrying(_check_initialized, settings, instance, engine, topic_ids)
+
+
+def _wait(stopping: threading.Event, seconds: float) -> None:
+    stopping.wait(seconds)
+
+
+def _log_waiting(settings: Settings, error: BaseException | None) -> None:
+    event = "waiting_for_init" if isinstance(error, SchemaTooOld) else "waiting_for_servers"
+    reason = explain(settings, error) if isinstance(error, KafkaException) else str(error)
+    log.warning(event, error=reason.split("\n")[0])
+
+
+def _check_initialized(settings: Settings, instance: str, engine: Engine, topic_ids: TopicIds) -> tuple[str, int]:
+    with engine.connect() as conn:
+        installation = read_installation(conn)
+        if installation is not None:
+            check_schema(conn)
+        check_limits(conn)
+    if installation is None:
+        raise NotInitialized("the database is not initialized: run 'retrofill init' or 'retrofill up'")
+    _check_partitions(settings.topic_prefix, topic_ids.refresh(), installation.partitions)
+    check_marks(settings, instance, engine)
+    return installation.id, installation.partitions
 
 
 def _check_partitions(prefix: str, counts: Mapping[str, int], fixed: int) -> None:
-    """Raises ``NotInitialised`` where a topic lacks partitions. More than were fixed at init are fine (``bus/added.py``)."""
+    """Raise ``NotInitialized`` for missing partitions; added ones are fine (``worker/added.py``)."""
     for topic, count in counts.items():
         if count < fixed:
-            raise NotInitialised(
+            raise NotInitialized(
                 f"topic {prefix}{topic} has {count} partitions, {fixed} were fixed at init: add the missing ones with "
                 f"'kafka-topics --alter --topic {prefix}{topic} --partitions {fixed}'"
             )

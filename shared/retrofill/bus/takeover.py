@@ -1,4 +1,4 @@
-"""Taking a shard over: a new epoch, and the offsets that Postgres has."""
+"""Takes a shard over: a new epoch, and the offsets stored in Postgres."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sqlalchemy.dialects.postgresql import insert
 from retrofill.bus.clients import admin
 from retrofill.bus.crash import crash_point
 from retrofill.bus.handler import Handler
-from retrofill.bus.worker.deaths import Suspect, suspect_of, where_it_stands
+from retrofill.bus.worker.deaths import Suspect, find_suspect, unmoved_offsets
 from retrofill.contract.topics import Service
 from retrofill.settings import Settings
 from retrofill.store.tables import SERVICE_TABLES
@@ -26,7 +26,7 @@ REQUEST_SECONDS = 5.0
 
 
 class Ends:
-    """Where the ends of partitions are now, asked of the broker."""
+    """The broker's current first and next offsets of partitions."""
 
     def __init__(self, client: Callable[[], AdminClient], renew: Callable[[], None], prefix: str) -> None:
         self._client = client
@@ -36,12 +36,12 @@ class Ends:
     def high_watermarks(self, partitions: Mapping[str, list[int]]) -> dict[tuple[str, int], int]:
         """The next offset of each partition, open transactions included. Raises ``KafkaException``.
 
-        To have read up to it is to have read everything that was acknowledged before this was called.
+        A reader that has reached it has read everything acknowledged before this call.
         """
         return self._ask(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]  # the client has no types for it
 
-    def beginnings(self, partitions: Mapping[str, list[int]]) -> dict[tuple[str, int], int]:
-        """The first offset that is still there. Raises ``KafkaException``."""
+    def earliest_offsets(self, partitions: Mapping[str, list[int]]) -> dict[tuple[str, int], int]:
+        """The first offset that still exists. Raises ``KafkaException``."""
         return self._ask(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]  # the client has no types for it
 
     def _ask(self, partitions: Mapping[str, list[int]], spec: OffsetSpec) -> dict[tuple[str, int], int]:
@@ -52,14 +52,14 @@ class Ends:
         try:
             return {(tp.topic.removeprefix(self._prefix), tp.partition): f.result().offset for tp, f in futures.items()}
         except KafkaException:
-            # A client keeps what it knows of a partition's leader for minutes. After a broker was started anew it was seen to
-            # ask with the leader epoch of before, and to be refused (FENCED_LEADER_EPOCH), for as long.
+            # A client caches a partition's leader epoch for minutes. After a broker restart,
+            # requests were refused (FENCED_LEADER_EPOCH) for that long.
             self._renew()
             raise
 
 
 class TopicIds:
-    """Kafka's ids of the topics that a service reads: a topic made anew has another."""
+    """Kafka's ids of the topics that a service reads; a recreated topic has a new one."""
 
     def __init__(self, settings: Settings, service: Service, instance: str) -> None:
         self._make = partial(admin, settings, f"{instance}-admin")
@@ -70,17 +70,17 @@ class TopicIds:
         self.ends = Ends(lambda: self.admin, self.renew, self._prefix)
 
     def refresh(self) -> dict[str, int]:
-        """Ask the broker; returns the partition count of each topic. Raises ``KafkaException`` where one is missing."""
+        """Read ids and partition counts; returns the counts by topic. Raises ``KafkaException``."""
         try:
             return self._describe()
         except KafkaException:
-            # The question goes to the controller. A client was seen that waited for it for minutes, while Kafka answered all
-            # others, and took no shard over: a new one asks every broker anew who it is.
+            # The request goes to the controller. A client once waited for it for minutes although
+            # Kafka answered all others; a new client discovers the controller again.
             self.renew()
             raise
 
     def renew(self) -> None:
-        """Make a new client, which knows nothing of before."""
+        """Replace the client, and with it its cached metadata."""
         self.admin = self._make()
 
     def _describe(self) -> dict[str, int]:
@@ -94,28 +94,28 @@ class TopicIds:
         return counts
 
     def of(self, topic: str) -> str:
-        """The id that was last seen."""
+        """The id as of the last ``refresh``."""
         return self._ids[topic]
 
 
 @dataclass(frozen=True)
-class Taken:
-    """What a take-over found."""
+class Takeover:
+    """A takeover's result. ``checks``: seconds from now by key."""
 
     epoch: int
     offsets: dict[str, int]
     checks: Mapping[str, float]
-    # Former owners may have died of what comes next; and of which message for certain.
+    # Former owners may have died of the next messages; ``suspect``: of this one.
     careful: bool = False
     suspect: Suspect | None = None
 
 
 def take_over(
     engine: Engine, service: Service, partition: int, instance: str, topic_ids: TopicIds, handler: Handler
-) -> Taken:
-    """Make ``instance`` the owner: increment the epoch, read the offsets, and ask the handler what to look at.
+) -> Takeover:
+    """Make ``instance`` the owner: increment the epoch, read offsets, get the handler's checks.
 
-    Raises ``KafkaException`` or a database error, and then nothing was changed.
+    Raises ``KafkaException`` or a database error; then nothing has changed.
     """
     topic_ids.refresh()
     shard = SERVICE_TABLES[service.package].shard
@@ -127,23 +127,23 @@ def take_over(
             .returning(shard.c.epoch, shard.c.trying_topic, shard.c.trying_offset, shard.c.trying_deaths)
         ).one()
         offsets = stored_offsets(conn, service, partition, topic_ids, service.reads)
-        suspect = suspect_of(conn, service, partition, offsets, row)
-        standing = where_it_stands(conn, service, partition)
+        suspect = find_suspect(conn, service, partition, offsets, row)
+        unmoved = unmoved_offsets(conn, service, partition)
         checks = dict(handler.taken(conn, partition))
         crash_point("takeover:before-commit")
     crash_point("takeover:committed")
-    careful = suspect is not None or anything_after(topic_ids.ends, partition, standing)
-    return Taken(row.epoch, offsets, checks, careful, suspect)
+    careful = suspect is not None or has_backlog(topic_ids.ends, partition, unmoved)
+    return Takeover(row.epoch, offsets, checks, careful, suspect)
 
 
-def anything_after(ends: Ends, partition: int, offsets: Mapping[str, int]) -> bool:
-    """Whether there is anything to handle from these offsets on: a topic that is idle stands still too."""
+def has_backlog(ends: Ends, partition: int, offsets: Mapping[str, int]) -> bool:
+    """Whether messages wait at these offsets; an unmoved offset may also mean an idle topic."""
     if not offsets:
         return False
     try:
         found = ends.high_watermarks({topic: [partition] for topic in offsets})
     except KafkaException:
-        # To be careful costs time, and nothing else.
+        # Being careful only costs time.
         return True
     return any(found[topic, partition] > offset for topic, offset in offsets.items())
 
@@ -151,7 +151,7 @@ def anything_after(ends: Ends, partition: int, offsets: Mapping[str, int]) -> bo
 def stored_offsets(
     conn: Connection, service: Service, partition: int, topic_ids: TopicIds, topics: Iterable[str]
 ) -> dict[str, int]:
-    """Where to go on reading ``topics``, in their order; made where this partition is read for the first time."""
+    """Offsets to resume ``topics`` from, in their order; creates the missing ones."""
     table = SERVICE_TABLES[service.package].offset
     stored = {row.topic: row for row in conn.execute(select(table).where(table.c.partition == partition)).all()}
     offsets = {}
@@ -160,8 +160,8 @@ def stored_offsets(
         if row is not None and row.topic_id == topic_ids.of(topic):
             offsets[topic] = row.next_offset
             continue
-        # The first time, from what is still there; a topic made anew has nothing before its first message.
-        start = topic_ids.ends.beginnings({topic: [partition]})[topic, partition] if row is None else 0
+        # A partition read for the first time starts at its first offset, a recreated topic at 0.
+        start = topic_ids.ends.earliest_offsets({topic: [partition]})[topic, partition] if row is None else 0
         if row is not None:
             log.warning("topic_recreated", topic=topic, partition=partition, was=row.topic_id)
         values = {"topic_id": topic_ids.of(topic), "next_offset": start}

@@ -1,10 +1,11 @@
-"""The transaction of a shard: asserts its epoch first, then facts, consumed offsets and outgoing events land together."""
+"""A shard's transaction: epoch first, then facts, offsets and outgoing events, in one commit."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import structlog
 from sqlalchemy import BigInteger, Connection, Engine, Text, select, update
@@ -24,13 +25,13 @@ from retrofill.store.tables import SERVICE_TABLES
 from retrofill.tracing import parent_of
 
 log = structlog.get_logger(__name__)
-# A transaction that does not speak for the owner of the shard.
+# The epoch of a transaction that does not act as the shard's owner.
 NO_EPOCH = -1
 
 
 @dataclass(frozen=True)
 class Move:
-    """A consumed offset to move: from what this owner believes to what it has now handled."""
+    """A consumed offset to move, from the value this owner expects in Postgres to the new one."""
 
     topic: str
     old: int
@@ -39,7 +40,7 @@ class Move:
 
 @dataclass
 class Transaction:
-    """What a handler works with. ``conn`` is inside the transaction; nothing else of it is to be committed or rolled back."""
+    """An open transaction, as handlers use it. Do not commit or roll back ``conn``."""
 
     conn: Connection
     service: Service
@@ -60,9 +61,9 @@ class Transaction:
         reply_to: Record | None = None,
         trace: str | None = None,
     ) -> None:
-        """Publish ``message`` once this transaction has committed. Raises ``Poison`` where it is too large to.
+        """Publish ``message`` after the commit. Raises ``Poison`` if it is too large.
 
-        Its trace context is ``trace``, or that of the message that it answers.
+        Its trace context is ``trace``, or that of ``reply_to``.
         """
         if reply_to is not None and reply_to.ce_id is not None:
             message = message.model_copy(update={"in_reply_to": reply_to.ce_id})
@@ -74,28 +75,28 @@ class Transaction:
         self._add(topic, str(key).encode(), message.encode(), _as_bytes(headers))
 
     def republish(self, record: Record, key: str, ce_id: str) -> None:
-        """Publish ``record`` again on its topic under ``key``, as it is but with a ``ce_id``."""
+        """Publish ``record`` again on its topic under ``key``, adding ``ce_id`` if it has none."""
         headers = record.raw_headers
         if record.ce_id is None:
             headers = (*headers, ("ce_id", ce_id.encode()))
         self._add(Topic(record.topic), key.encode(), record.value, headers)
 
     def dead_letter(self, record: Record, reason: str) -> None:
-        """Put ``record`` aside."""
+        """Dead-letter ``record``."""
         self.outgoing.append(dead_letter(record, reason, self.service.name))
 
     def dead_letter_of(self, topic: Topic, key: str | int, message: Message, reason: str) -> None:
-        """Put a ``message`` aside that was never published: somebody may want to publish it on ``topic``."""
+        """Dead-letter an unpublished ``message``; a replay publishes it on ``topic``."""
         headers = _as_bytes(headers_of(message, self.service.name))
         original = Outgoing(topic, str(key).encode(), message.encode(), headers)
         self.outgoing.append(dead_letter_of(original, reason, self.service.name))
 
     def schedule_check(self, key: str, after: float = 0.0) -> None:
-        """Once this has committed, look at ``key`` ``after`` seconds."""
+        """Check ``key`` ``after`` seconds from the commit."""
         self.checks[key] = min(after, self.checks.get(key, after))
 
     def run_hooks(self) -> None:
-        """Run what was to follow the commit; to raise would tell the caller that there was none, so failures are logged."""
+        """Run ``after_commit``. Failures are only logged: raising would suggest a failed commit."""
         for hook in self.after_commit:
             try:
                 hook()
@@ -103,12 +104,12 @@ class Transaction:
                 log.exception("hook_failed", service=self.service.name, shard=self.partition)
 
     def notify(self, channel: str, payloads: Iterable[object]) -> None:
-        """Once this has committed, wake those who listen to ``channel``, in this process and in others."""
+        """After the commit, notify the listeners of ``channel``, in this process and in others."""
         self.notifications += [(channel, str(payload)) for payload in payloads]
 
     def _add(self, topic: Topic, key: bytes | None, value: bytes | None, headers: outbox.HeaderList) -> None:
         if value is not None and len(value) > self.max_message_bytes:
-            raise Poison(f"a message for {topic} would have {len(value):,} bytes, more than {self.max_message_bytes:,}")
+            raise Poison(f"a message for {topic} has {len(value):,} bytes; the limit is {self.max_message_bytes:,}")
         self.outgoing.append(Outgoing(topic, key, value, headers))
 
 
@@ -120,39 +121,39 @@ def _as_bytes(headers: Mapping[str, str]) -> outbox.HeaderList:
 def shard_transaction(
     engine: Engine, service: Service, partition: int, epoch: int, max_message_bytes: int
 ) -> Iterator[Transaction]:
-    """Begin, assert the epoch, hand over; then write the outbox and commit. Raises ``Fenced`` for a former owner.
+    """Begin, assert the epoch and yield; then write the outbox and commit.
 
-    Nothing is raised once it has committed: hooks that fail are logged.
+    Raises ``Fenced`` for a former owner. Raises nothing after the commit: failing hooks are logged.
     """
     with engine.begin() as conn:
         assert_epoch(conn, service, partition, epoch)
         tx = Transaction(conn, service, partition, epoch, max_message_bytes)
         yield tx
-        finish(tx)
-    committed(tx)
+        write_outbox(tx)
+    announce_commit(tx)
 
 
 @contextmanager
 def token_transaction(
     engine: Engine, service: Service, partition: int, max_message_bytes: int
 ) -> Iterator[Transaction]:
-    """Begin behind the shard's other transactions without asserting an epoch; for what a token alone guards."""
+    """Lock the shard's row instead of asserting the epoch; for writes that a token guards."""
     with engine.begin() as conn:
         lock_shard(conn, service, partition)
         tx = Transaction(conn, service, partition, NO_EPOCH, max_message_bytes)
         yield tx
-        finish(tx)
-    committed(tx)
+        write_outbox(tx)
+    announce_commit(tx)
 
 
-def finish(tx: Transaction) -> None:
-    """Write the outbox: the last statement of every transaction."""
+def write_outbox(tx: Transaction) -> None:
+    """Insert the outgoing events: the last statement of every transaction."""
     outbox.insert_rows(tx.conn, SERVICE_TABLES[tx.service.package], tx.outgoing)
     crash_point("outbox:written")
 
 
-def committed(tx: Transaction) -> None:
-    """Wake those who wait for what was committed, the relay first; a crash before it leaves them to their polls."""
+def announce_commit(tx: Transaction) -> None:
+    """Wake the relay and listeners, then run hooks. After a crash, polls find the work."""
     relay = [(outbox.channel(tx.service.package), "")] if tx.outgoing else []
     notifications = [*relay, *tx.notifications]
     if notifications:
@@ -161,21 +162,26 @@ def committed(tx: Transaction) -> None:
 
 
 def assert_epoch(conn: Connection, service: Service, partition: int, epoch: int) -> None:
-    """The first statement of every transaction of a shard: it makes them one after the other, and ends a former owner's."""
+    """First statement; serializes the shard's transactions. Raises ``Fenced`` if not the owner."""
+    update_shard(conn, service, partition, epoch, {"epoch": epoch})
+
+
+def update_shard(conn: Connection, service: Service, partition: int, epoch: int, values: Mapping[str, Any]) -> None:
+    """Update the shard's row as its owner. Raises ``Fenced`` for a former owner."""
     shard = SERVICE_TABLES[service.package].shard
     ours = (shard.c.partition == partition) & (shard.c.epoch == epoch)
-    if conn.execute(update(shard).where(ours).values(epoch=epoch)).rowcount != 1:
+    if conn.execute(update(shard).where(ours).values(**values)).rowcount != 1:
         raise Fenced(f"{service.name}: shard {partition} has a newer owner than epoch {epoch}")
 
 
 def lock_shard(conn: Connection, service: Service, partition: int) -> None:
-    """Lock a shard's row without asserting an epoch: for a callback's record, which its token alone guards."""
+    """Lock the shard's row without asserting an epoch."""
     shard = SERVICE_TABLES[service.package].shard
     conn.execute(select(shard.c.epoch).where(shard.c.partition == partition).with_for_update(key_share=True))
 
 
 def move_offsets(conn: Connection, service: Service, partition: int, moves: Mapping[str, Move]) -> None:
-    """Move the consumed offsets by compare-and-set. Raises ``Fenced`` where one is not what this owner believes."""
+    """Move consumed offsets by compare-and-set. Raises ``Fenced`` if one is not as expected."""
     changed = [move for move in moves.values() if move.new != move.old]
     if not changed:
         return
@@ -194,4 +200,4 @@ def move_offsets(conn: Connection, service: Service, partition: int, moves: Mapp
         .values(next_offset=given.c.new)
     )
     if conn.execute(statement).rowcount != len(changed):
-        raise Fenced(f"{service.name}: an offset of shard {partition} was moved by somebody else")
+        raise Fenced(f"{service.name}: another owner moved an offset of shard {partition}")

@@ -1,7 +1,8 @@
-"""A service's guard against a Postgres that went back in time: it ends the service, loudly, before anything is decided on it.
+"""Stops a service whose Postgres went back in time, before it decides anything on stale data.
 
-Every event is numbered in Postgres before it is in Kafka, and every take-over of a relay is counted there before Kafka is told.
-So a number in Kafka that Postgres does not know of is one that Postgres has lost (``docs/decisions/postgres-went-back.md``).
+Events are numbered, and relay takeovers counted, in Postgres before they reach Kafka. So a number
+in Kafka that Postgres does not have was lost by Postgres
+(``docs/decisions/postgres-went-back.md``).
 """
 
 from __future__ import annotations
@@ -22,25 +23,25 @@ log = structlog.get_logger(__name__)
 
 
 class Guard:
-    """Of one process. ``reason``: why it must not work; from any thread. ``stopping`` is set with it."""
+    """Stops one process through ``stopping`` once Postgres went back; from any thread."""
 
     def __init__(self, stopping: threading.Event) -> None:
         self._stopping = stopping
         self._reason: str | None = None
 
     def reason(self) -> str | None:
-        """Why the service ends, in a line."""
+        """One line on why the service must not work, ``None`` if it may."""
         return self._reason
 
     def trip(self, reason: str) -> None:
-        """Postgres went back: end the service."""
+        """Stop the service: Postgres went back."""
         if self._reason is None:
             self._reason = reason
             log.error("postgres_went_back", error=reason)
         self._stopping.set()
 
     def check(self, conn: psycopg.Connection) -> None:
-        """Of every new connection. Raises ``PostgresWentBack``."""
+        """Check a new connection. Raises ``PostgresWentBack``."""
         try:
             check_history(conn)
         except PostgresWentBack as e:
@@ -49,10 +50,13 @@ class Guard:
 
 
 def check_marks(settings: Settings, instance: str, engine: Engine) -> None:
-    """Before a service begins: the marks of all, since a service that published nothing in the time that was lost has no sign of
-    its own. Raises ``PostgresWentBack``, ``KafkaException`` or a database error."""
+    """At start, compare every service's marks in Kafka with Postgres.
+
+    A service that published nothing in the lost time shows no sign of it, so each checks all.
+    Raises ``PostgresWentBack``, ``KafkaException`` or a database error.
+    """
     topics = {service.cursor_topic(settings.topic_prefix): service for service in SERVICES.values()}
-    # Kafka first: what is there was in Postgres before.
+    # Kafka first: whatever it has was in Postgres before.
     marks = read_marks(settings, topics, f"{instance}-cursor")
     with engine.connect() as conn:
         rows = relays(conn)
@@ -63,11 +67,11 @@ def check_marks(settings: Settings, instance: str, engine: Engine) -> None:
 
 
 def contradiction(service: Service, marks: Marks, *, batch: int, epoch: int) -> str | None:
-    """What Kafka has and Postgres cannot have lost otherwise, in a line that says what to do."""
-    for what, there, here in (("batch", marks.cursor, batch), ("relay epoch", marks.taken, epoch)):
-        if there > here:
+    """One line with what to do if Kafka is ahead of Postgres' ``batch`` or ``epoch``."""
+    for what, in_kafka, in_postgres in (("batch", marks.cursor, batch), ("relay epoch", marks.taken, epoch)):
+        if in_kafka > in_postgres:
             return (
-                f"Kafka has {what} {there} of the {service.name}, Postgres knows of {here} at most: it was restored from an older "
-                f"copy; {WHAT_TO_DO}"
+                f"Kafka has {what} {in_kafka} of the {service.name}, Postgres only {in_postgres}: "
+                f"it was restored from an older copy; {WHAT_TO_DO}"
             )
     return None

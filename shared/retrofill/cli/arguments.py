@@ -1,12 +1,15 @@
-"""From the arguments of ``backfill create`` and ``dry-run`` to a request. Wrong ones are one line and status 2."""
+"""The options that describe a backfill, shared by ``backfill create`` and ``dry-run``."""
 
 from __future__ import annotations
 
+import functools
 import getpass
-from dataclasses import dataclass
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from datetime import date, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from pydantic import ValidationError
@@ -18,48 +21,40 @@ from retrofill.domain.backfill import OnRunFailure, ReprocessBehavior
 from retrofill.domain.bounds import parse_bound
 from retrofill.errors import WrongUsage
 
-PipelineName = Annotated[str, typer.Argument(metavar="PIPELINE", help="Name of an applied pipeline.")]
-From = Annotated[
-    str, typer.Option("--from", metavar="DATE", help="First logical date: a day, or a datetime with an offset.")
-]
-To = Annotated[str, typer.Option("--to", metavar="DATE", help="Last logical date, inclusive.")]
-MaxActiveRuns = Annotated[
-    int | None, typer.Option(min=1, max=10_000, help="Runs at the same time. Default: the pipeline's.")
-]
-Reprocess = Annotated[ReprocessBehavior, typer.Option(help="Which finished intervals to run again.")]
-Backwards = Annotated[bool, typer.Option("--backwards", help="Start with the latest interval.")]
-OnFailure = Annotated[OnRunFailure, typer.Option("--on-run-failure", help="What to do once a run failed for good.")]
-Conf = Annotated[
-    str | None, typer.Option(metavar="JSON|@FILE", help="A JSON object that is handed to the tasks, or a file with it.")
-]
-FinishBy = Annotated[
-    str | None,
-    typer.Option(metavar="MOMENT", help="A deadline for the whole backfill, like 2026-01-31T18:00:00+01:00."),
-]
-LatestCode = Annotated[
-    bool, typer.Option("--latest-code", help="Each run uses the code that was applied last when it starts.")
-]
-Id = Annotated[str | None, typer.Option("--id", help="The backfill's id. Default: a fresh one.")]
-
 
 @dataclass(frozen=True)
-class Wish:
-    """The arguments as typed."""
+class BackfillOptions:
+    """The options as typed by the user."""
 
-    pipeline: str
-    from_: str
-    to: str
-    max_active_runs: int | None
-    reprocess: ReprocessBehavior
-    backwards: bool
-    on_run_failure: OnRunFailure
-    conf: str | None
-    id: str | None
-    finish_by: str | None = None
-    latest_code: bool = False
+    pipeline: Annotated[str, typer.Argument(metavar="PIPELINE", help="Name of an applied pipeline.")]
+    from_: Annotated[
+        str, typer.Option("--from", metavar="DATE", help="First logical date: a day, or a datetime with an offset.")
+    ]
+    to: Annotated[str, typer.Option("--to", metavar="DATE", help="Last logical date, inclusive.")]
+    max_active_runs: Annotated[
+        int | None, typer.Option(min=1, max=10_000, help="Maximum concurrent runs. Default: the pipeline's.")
+    ] = None
+    reprocess: Annotated[ReprocessBehavior, typer.Option(help="Which already processed intervals to run again.")] = (
+        ReprocessBehavior.NONE
+    )
+    backwards: Annotated[bool, typer.Option("--backwards", help="Start with the latest interval.")] = False
+    on_run_failure: Annotated[
+        OnRunFailure, typer.Option("--on-run-failure", help="What to do after a run failed permanently.")
+    ] = OnRunFailure.CONTINUE
+    conf: Annotated[
+        str | None, typer.Option(metavar="JSON|@FILE", help="A JSON object to pass to the tasks, or a file with one.")
+    ] = None
+    finish_by: Annotated[
+        str | None,
+        typer.Option(metavar="MOMENT", help="A deadline for the whole backfill, like 2026-01-31T18:00:00+01:00."),
+    ] = None
+    latest_code: Annotated[
+        bool, typer.Option("--latest-code", help="Each run uses the most recently applied code when it starts.")
+    ] = False
+    id: Annotated[str | None, typer.Option("--id", help="The backfill's id. Default: a new one.")] = None
 
     def request(self) -> BackfillRequested:
-        """The request. Raises ``UserError``."""
+        """The options as a request. Raises ``WrongUsage``."""
         values = {
             "id": self.id,
             "pipeline": self.pipeline,
@@ -82,8 +77,26 @@ class Wish:
             raise WrongUsage(explain(e)) from e
 
 
+def takes_backfill_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Expand a command's first parameter, ``BackfillOptions``, into one option per field."""
+    hints = get_type_hints(BackfillOptions, include_extras=True)
+    options = inspect.signature(BackfillOptions).parameters.values()
+    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+
+    @functools.wraps(command)
+    def expanded(**given: Any) -> None:
+        chosen = BackfillOptions(**{field.name: given.pop(field.name) for field in fields(BackfillOptions)})
+        command(chosen, **given)
+
+    parameters = [option.replace(annotation=hints[option.name]) for option in options] + own
+    keyword_only = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+    expanded.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined]
+    expanded.__annotations__ = {each.name: each.annotation for each in keyword_only}
+    return expanded
+
+
 def read_bound(option: str, text: str) -> date | datetime:
-    """A day or a moment. Raises ``UserError``."""
+    """A day or a moment. Raises ``WrongUsage``."""
     try:
         bound: date | datetime = parse_bound(text.strip())
     except ValueError as e:
@@ -93,7 +106,7 @@ def read_bound(option: str, text: str) -> date | datetime:
 
 
 def read_conf(text: str | None) -> dict[str, Any]:
-    """The JSON object of ``--conf``, given as it is or as ``@file``. Raises ``UserError``."""
+    """The JSON object of ``--conf``, inline or as ``@file``. Raises ``WrongUsage``."""
     if text is None:
         return {}
     if text.startswith("@"):

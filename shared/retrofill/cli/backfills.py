@@ -1,4 +1,4 @@
-"""``retrofill backfill``: create, foresee, list, show, watch, pause, resume, cancel."""
+"""``retrofill backfill``: create, preview, list, show, watch, pause, resume, cancel."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Annotated, Any
 import typer
 from sqlalchemy import Connection, RowMapping
 
-from retrofill.cli import arguments
-from retrofill.cli.arguments import Wish
+from retrofill.cli.arguments import BackfillOptions, takes_backfill_options
 from retrofill.cli.options import ANSWER_SECONDS, AsJson, Limit, PipelineFilter, TimeLimit
 from retrofill.cli.output import counts, moment, print_json, print_table, print_text
 from retrofill.cli.pipelines import find_pipeline
@@ -31,7 +30,7 @@ from retrofill.contract.backfills import (
 )
 from retrofill.contract.base import Message
 from retrofill.contract.topics import Topic
-from retrofill.domain.backfill import BackfillState, OnRunFailure, ReprocessBehavior
+from retrofill.domain.backfill import BackfillState
 from retrofill.domain.planning import Plan, Rejection, find_boundaries, plan
 from retrofill.errors import Interrupted, UserError, WrongUsage
 from retrofill.settings import Settings
@@ -39,65 +38,36 @@ from retrofill.store.clock import database_now
 from retrofill.store.pipelines import StoredPipeline
 from retrofill.store.planning import history
 
-group = typer.Typer(name="backfill", help="Backfills: create, watch, pause, cancel.", no_args_is_help=True)
+group = typer.Typer(name="backfill", help="Create, watch, pause and cancel backfills.", no_args_is_help=True)
 WILL_RUN = "run"
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The backfill's id.")]
-Watch = Annotated[bool, typer.Option("--watch", help="Show progress until it ends; status 1 unless it succeeds.")]
+Watch = Annotated[
+    bool, typer.Option("--watch", help="Show progress until the backfill ends; exit status 1 unless it succeeds.")
+]
 
 
 def register(app: typer.Typer) -> None:
-    """Add the group."""
     app.add_typer(group)
 
 
 @group.command()
+@takes_backfill_options
 def create(
-    pipeline: arguments.PipelineName,
-    from_: arguments.From,
-    to: arguments.To,
-    max_active_runs: arguments.MaxActiveRuns = None,
-    reprocess: arguments.Reprocess = ReprocessBehavior.NONE,
-    backwards: arguments.Backwards = False,
-    on_run_failure: arguments.OnFailure = OnRunFailure.CONTINUE,
-    conf: arguments.Conf = None,
-    finish_by: arguments.FinishBy = None,
-    latest_code: arguments.LatestCode = False,
-    id: arguments.Id = None,
-    watch: Watch = False,
-    timeout: TimeLimit = ANSWER_SECONDS,
-    as_json: AsJson = False,
+    options: BackfillOptions, watch: Watch = False, timeout: TimeLimit = ANSWER_SECONDS, as_json: AsJson = False
 ) -> None:
-    """Ask for a backfill and wait for the answer."""
-    wish = Wish(
-        pipeline, from_, to, max_active_runs, reprocess, backwards, on_run_failure, conf, id, finish_by, latest_code
-    )
-    request, settings = wish.request(), load_settings()
-    key = id or str(uuid.uuid4())
+    """Request a backfill and wait for the reply."""
+    request, settings = options.request(), load_settings()
+    key = options.id or str(uuid.uuid4())
     answer = ask(settings, Topic.BACKFILL_REQUESTS, key, request, timeout)
     _finish(settings, key, answer, watching=watch, as_json=as_json)
 
 
 @group.command("dry-run")
-def dry_run(
-    pipeline: arguments.PipelineName,
-    from_: arguments.From,
-    to: arguments.To,
-    max_active_runs: arguments.MaxActiveRuns = None,
-    reprocess: arguments.Reprocess = ReprocessBehavior.NONE,
-    backwards: arguments.Backwards = False,
-    on_run_failure: arguments.OnFailure = OnRunFailure.CONTINUE,
-    conf: arguments.Conf = None,
-    finish_by: arguments.FinishBy = None,
-    latest_code: arguments.LatestCode = False,
-    id: arguments.Id = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show what a request would become now; nothing is published or written."""
-    wish = Wish(
-        pipeline, from_, to, max_active_runs, reprocess, backwards, on_run_failure, conf, id, finish_by, latest_code
-    )
-    request, settings = wish.request(), load_settings()
+@takes_backfill_options
+def dry_run(options: BackfillOptions, as_json: AsJson = False) -> None:
+    """Show the runs that a request would create now. Publishes and writes nothing."""
+    request, settings = options.request(), load_settings()
     with reading(settings) as conn:
         stored = find_pipeline(conn, request.pipeline)
         decision = preview(conn, settings, stored, request)
@@ -114,7 +84,7 @@ def dry_run(
 def preview(
     conn: Connection, settings: Settings, stored: StoredPipeline, request: BackfillRequested
 ) -> Plan | Rejection:
-    """What the planner would decide now, by the same rules on the same data."""
+    """The planner's decision if it were made now, by the same rules on the same data."""
     found = find_boundaries(stored.definition, request.from_, request.to, settings.max_plan_runs)
     if isinstance(found, Rejection):
         return found
@@ -136,7 +106,7 @@ def _plan_as_json(request: BackfillRequested, made: Plan, outcomes: Sequence[str
 
 
 def _print_plan(made: Plan, outcomes: Sequence[str], zone: str) -> None:
-    """One line for each stretch of neighbours with the same outcome, and the totals."""
+    """One line per stretch of adjacent intervals with the same outcome, and the totals."""
     print_table(
         [f"from ({zone})", "until", "intervals", "outcome"],
         [
@@ -149,7 +119,7 @@ def _print_plan(made: Plan, outcomes: Sequence[str], zone: str) -> None:
 
 
 def stretches(outcomes: Sequence[str]) -> list[tuple[int, int, str]]:
-    """Neighbours that are equal as (first, end, what)."""
+    """Adjacent equal outcomes as (first index, end index, outcome)."""
     found: list[tuple[int, int, str]] = []
     for i, outcome in enumerate(outcomes):
         if found and found[-1][2] == outcome:
@@ -162,11 +132,11 @@ def stretches(outcomes: Sequence[str]) -> list[tuple[int, int, str]]:
 @group.command("list")
 def list_(
     pipeline: PipelineFilter = None,
-    state: Annotated[list[BackfillState] | None, typer.Option(help="Only in this state; may be repeated.")] = None,
+    state: Annotated[list[BackfillState] | None, typer.Option(help="Only backfills in this state; repeatable.")] = None,
     limit: Limit = 50,
     as_json: AsJson = False,
 ) -> None:
-    """List backfills, the newest first."""
+    """List backfills, newest first."""
     with reading(load_settings()) as conn:
         rows = reads.backfills(conn, pipeline, state or [], limit)
     if as_json:
@@ -189,7 +159,7 @@ def list_(
 
 
 def _range(row: RowMapping) -> str:
-    """In the pipeline's time zone, where days begin at midnight."""
+    """The range in the pipeline's time zone, where days start at midnight."""
     zone = row["definition"]["timezone"]
     return f"{moment(row['covers'].lower, zone)} – {moment(row['covers'].upper, zone)}"
 
@@ -206,10 +176,10 @@ def _listed(row: RowMapping) -> dict[str, Any]:
 @group.command()
 def show(
     id: Id,
-    failures: Annotated[int, typer.Option(min=0, max=10_000, help="Show so many failed runs at most.")] = 10,
+    failures: Annotated[int, typer.Option(min=0, max=10_000, help="Show at most this many failed runs.")] = 10,
     as_json: AsJson = False,
 ) -> None:
-    """Show one backfill: counts, speed, failed runs with their errors, intervals left out."""
+    """Show one backfill: counts, speed, failed runs with their errors, skipped intervals."""
     with reading(load_settings()) as conn:
         row = reads.one_backfill(conn, id)
         if row is None:
@@ -222,41 +192,44 @@ def show(
 
 @group.command("watch")
 def watch_(id: Id, as_json: AsJson = False) -> None:
-    """Show progress until the backfill ends; status 1 unless it succeeded."""
-    check = _watch(load_settings(), id, as_json)
+    """Show progress until the backfill ends; exit status 1 unless it succeeded."""
+    progress = _watch(load_settings(), id, as_json)
     if as_json:
-        print_json(_progress_as_json(check))
-    _check_end(check)
+        print_json(_progress_as_json(progress))
+    _check_end(progress)
 
 
 @group.command()
 def pause(id: Id, watch: Watch = False, timeout: TimeLimit = ANSWER_SECONDS, as_json: AsJson = False) -> None:
-    """Start no new run; those that run end."""
+    """Start no new runs; runs in progress finish."""
     _command(id, BackfillPauseRequested(), watch, timeout, as_json)
 
 
 @group.command()
 def resume(id: Id, watch: Watch = False, timeout: TimeLimit = ANSWER_SECONDS, as_json: AsJson = False) -> None:
-    """Go on after a pause."""
+    """Resume a paused backfill."""
     _command(id, BackfillResumeRequested(), watch, timeout, as_json)
 
 
 @group.command()
 def cancel(id: Id, watch: Watch = False, timeout: TimeLimit = ANSWER_SECONDS, as_json: AsJson = False) -> None:
-    """Cancel what has not ended."""
+    """Cancel all runs that have not ended."""
     _command(id, BackfillCancelRequested(), watch, timeout, as_json)
 
 
-def _command(id: str, wish: Message, watching: bool, timeout: float, as_json: bool) -> None:
+def _command(id: str, request: Message, watching: bool, timeout: float, as_json: bool) -> None:
     if not id.strip():
         raise WrongUsage("the backfill's id is empty")
     settings = load_settings()
-    answer = ask(settings, Topic.BACKFILL_REQUESTS, id, wish, timeout)
+    answer = ask(settings, Topic.BACKFILL_REQUESTS, id, request, timeout)
     _finish(settings, id, answer, watching=watching, as_json=as_json)
 
 
 def _finish(settings: Settings, id: str, answer: Message, *, watching: bool, as_json: bool) -> None:
-    """Show the answer, and watch where that was asked for. Raises ``UserError`` for a refusal and a bad end."""
+    """Show the reply, and watch if requested.
+
+    Raises ``UserError`` for a rejection and a bad end.
+    """
     document = answer.model_dump(mode="json", by_alias=True, exclude_none=True)
     refused = isinstance(answer, BackfillRejected | BackfillCommandRejected)
     if as_json and (refused or not watching):
@@ -264,18 +237,18 @@ def _finish(settings: Settings, id: str, answer: Message, *, watching: bool, as_
     if isinstance(answer, BackfillRejected | BackfillCommandRejected):
         raise UserError(answer.message)
     if not as_json:
-        print_text(_said(answer, id))
+        print_text(_summary(answer, id))
     if watching:
-        check = _watch(settings, id, as_json)
+        progress = _watch(settings, id, as_json)
         if as_json:
-            print_json({**document, "backfill": _progress_as_json(check)})
-        _check_end(check, asked_to_cancel=answer.type in ("BackfillCancelling", "BackfillCancelled"))
+            print_json({**document, "backfill": _progress_as_json(progress)})
+        _check_end(progress, asked_to_cancel=answer.type in ("BackfillCancelling", "BackfillCancelled"))
 
 
-def _said(answer: Message, id: str) -> str:
+def _summary(answer: Message, id: str) -> str:
     if isinstance(answer, BackfillPlanned):
         first, end = moment(answer.range_start), moment(answer.range_end)
-        skipped = f"\n  left out: {counts(answer.skipped)}" if answer.skipped else ""
+        skipped = f"\n  skipped: {counts(answer.skipped)}" if answer.skipped else ""
         return (
             f"backfill {id}: {answer.runs:,} runs of {answer.pipeline}, {answer.max_active_runs:,} at once\n"
             f"  {first} – {end} (UTC){skipped}"
@@ -287,22 +260,22 @@ def _watch(settings: Settings, id: str, as_json: bool) -> Progress:
     try:
         return watch(settings, id, quiet=as_json)
     except KeyboardInterrupt:
-        raise Interrupted(f"stopped watching; the backfill goes on: retrofill backfill watch {id}") from None
+        raise Interrupted(f"stopped watching; the backfill continues: retrofill backfill watch {id}") from None
 
 
-def _progress_as_json(check: Progress) -> dict[str, Any]:
+def _progress_as_json(progress: Progress) -> dict[str, Any]:
     return {
-        "id": check.id,
-        "pipeline": check.pipeline,
-        "state": check.state,
-        "runs": check.runs,
-        "by_state": check.by_state,
+        "id": progress.id,
+        "pipeline": progress.pipeline,
+        "state": progress.state,
+        "runs": progress.runs,
+        "by_state": progress.by_state,
     }
 
 
-def _check_end(check: Progress, *, asked_to_cancel: bool = False) -> None:
-    """Status 1 unless the end is the wished one."""
-    if check.state == BackfillState.SUCCEEDED or (asked_to_cancel and check.state == BackfillState.CANCELLED):
+def _check_end(progress: Progress, *, asked_to_cancel: bool = False) -> None:
+    """Raises ``UserError`` unless the backfill succeeded, or was cancelled as requested."""
+    if progress.state == BackfillState.SUCCEEDED or (asked_to_cancel and progress.state == BackfillState.CANCELLED):
         return
-    hint = f": retrofill backfill show {check.id}" if check.state == BackfillState.FAILED else ""
-    raise UserError(f"backfill {check.id} {check.state} ({counts(check.by_state)}){hint}")
+    hint = f": retrofill backfill show {progress.id}" if progress.state == BackfillState.FAILED else ""
+    raise UserError(f"backfill {progress.id} {progress.state} ({counts(progress.by_state)}){hint}")

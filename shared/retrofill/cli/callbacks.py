@@ -1,4 +1,4 @@
-"""``retrofill callbacks``: what was called about missed deadlines, how that went, and once more."""
+"""``retrofill callbacks``: list, show and replay the callbacks of missed deadlines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from retrofill.domain.callback import CallbackState
 from retrofill.errors import UserError, WrongUsage
 from retrofill.settings import Settings
 
-group = typer.Typer(name="callbacks", help="Callbacks of missed deadlines: list, show, replay.", no_args_is_help=True)
+group = typer.Typer(name="callbacks", help="List, show and replay callbacks of missed deadlines.", no_args_is_help=True)
 COLUMNS = (
     *("deadline_id", "name", "kind", "kwargs", "state", "attempts", "runners_lost", "next_try_at", "last_error"),
     *("finished_at", "alert", "pipeline", "backfill_id", "run_id"),
@@ -28,19 +28,18 @@ COLUMNS = (
 
 
 def register(app: typer.Typer) -> None:
-    """Add the group."""
     app.add_typer(group)
 
 
 @group.command("list")
 def list_(
-    state: Annotated[CallbackState | None, typer.Option(help="Only those in this state.")] = None,
+    state: Annotated[CallbackState | None, typer.Option(help="Only callbacks in this state.")] = None,
     pipeline: PipelineFilter = None,
-    backfill: Annotated[str | None, typer.Option(metavar="ID", help="Only of this backfill.")] = None,
+    backfill: Annotated[str | None, typer.Option(metavar="ID", help="Only this backfill.")] = None,
     limit: Limit = 50,
     as_json: AsJson = False,
 ) -> None:
-    """List callbacks, those of the newest deadlines first."""
+    """List callbacks, newest deadline first."""
     with reading(load_settings()) as conn:
         rows = reads.callbacks(conn, {"state": state, "pipeline": pipeline, "backfill_id": backfill}, limit)
     if as_json:
@@ -69,11 +68,11 @@ def show(
     id: Annotated[int, typer.Argument(metavar="ID", min=1, max=MAX_INT, help="The deadline's id.")],
     as_json: AsJson = False,
 ) -> None:
-    """Show the callback of one deadline: what is called with what, and how that went."""
+    """Show the callback of one deadline: its target, arguments and outcome."""
     with reading(load_settings()) as conn:
         row = reads.one_callback(conn, id)
     if row is None:
-        raise UserError(f"deadline {id} has no callback: 'retrofill callbacks list' shows those there are")
+        raise UserError(f"deadline {id} has no callback: see 'retrofill callbacks list'")
     if as_json:
         more = ("options", "event", "lease_until", "switched_off_at")
         return print_json({name: row[name] for name in (*COLUMNS, *more)})
@@ -92,7 +91,7 @@ def _print_callback(row: Mapping[str, Any]) -> None:
             "run": None if row["run_id"] is None else str(row["run_id"]),
             "state": row["state"],
             "calls": row["attempts"],
-            "runners that died": row["runners_lost"] or None,
+            "runners lost": row["runners_lost"] or None,
             "next call (UTC)": row["next_try_at"] if waits else None,
             "ended (UTC)": row["finished_at"],
             "at most once": "yes" if row["options"].get("at_most_once") else None,
@@ -114,16 +113,19 @@ def replay(
     ids: Annotated[
         list[int] | None, typer.Argument(metavar="ID...", min=1, max=MAX_INT, help="Ids of the deadlines.")
     ] = None,
-    failed: Annotated[bool, typer.Option("--failed", help="All callbacks that failed.")] = False,
+    failed: Annotated[bool, typer.Option("--failed", help="Replay all failed callbacks.")] = False,
     pipeline: PipelineFilter = None,
     timeout: TimeLimit = ANSWER_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Call again what failed for good, from its first try. One that succeeded is never called again."""
+    """Call failed callbacks again, starting at their first try.
+
+    A callback that succeeded is never repeated.
+    """
     if failed == bool(ids):
-        raise WrongUsage("write the ids of deadlines, or --failed for all callbacks that failed")
+        raise WrongUsage("give the ids of deadlines, or --failed for all failed callbacks")
     if pipeline is not None and not failed:
-        raise WrongUsage("--pipeline narrows --failed")
+        raise WrongUsage("--pipeline requires --failed")
     settings = load_settings()
     chosen = ids or _failed(settings, pipeline)
     answers = [_replay(settings, id, timeout, as_json) for id in chosen]
@@ -143,7 +145,7 @@ def _failed(settings: Settings, pipeline: str | None) -> list[int]:
 
 
 def _replay(settings: Settings, id: int, seconds: float, silent: bool) -> Message:
-    """Ask for one, and say at once how that was answered: there may be many to come."""
+    """Replay one, and print the result immediately: many more may follow."""
     answer = ask(settings, Topic.CALLBACK_REQUESTS, str(id), CallbackReplayRequested(deadline_id=id), seconds)
     if isinstance(answer, CallbackReplayed) and not silent:
         print_text(f"deadline {id}: {answer.callback} is called again")

@@ -1,4 +1,4 @@
-"""``config``: the settings as the commands and services in this folder see them, secrets masked."""
+"""``config``: the effective settings in this directory, with secrets masked."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from retrofill.settings import Settings
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
     app.command("config")(config)
 
 
 def config(as_json: AsJson = False) -> None:
-    """Show every setting; of secrets, only that there is one."""
+    """Show all settings, with secrets masked."""
     values = shown(load_settings())
     if as_json:
         return print_json(values)
@@ -31,10 +30,10 @@ def config(as_json: AsJson = False) -> None:
 
 
 def shown(settings: Settings) -> dict[str, Any]:
-    """Value by variable, as JSON has it: secrets are asterisks, whatever is in them."""
-    # The library masks them in JSON, also where they are inside of a list or a mapping.
+    """JSON values by variable, with secrets masked."""
+    # In JSON mode pydantic also masks secrets inside lists and mappings.
     values = settings.model_dump(mode="json")
-    # Spark's are plain texts to everybody else, and most of them are no secrets.
+    # Spark settings are plain strings, and most are not secret.
     values |= {name: masked_conf(values[name]) for name in ("spark_conf", "spark_submit_conf")}
     values["spark_remote"] = masked_remote(settings.spark_remote)
     return {f"RETROFILL_{name.upper()}": value for name, value in values.items()}

@@ -1,4 +1,4 @@
-"""``retrofill dead-letters``: messages that no service could handle, and their second chance."""
+"""``retrofill dead-letters``: list, replay and drop messages that no service could handle."""
 
 from __future__ import annotations
 
@@ -39,20 +39,19 @@ from retrofill.contract.topics import Topic
 from retrofill.errors import UserError, WrongUsage
 from retrofill.settings import Settings
 
-group = typer.Typer(name="dead-letters", help="Messages that could not be handled.", no_args_is_help=True)
+group = typer.Typer(
+    name="dead-letters", help="List, replay and drop messages that could not be handled.", no_args_is_help=True
+)
 PLACE = re.compile(r"(\d{1,9}):(\d{1,18})")
 READ_SECONDS = 10.0
 
 
 def register(app: typer.Typer) -> None:
-    """Add the group."""
     app.add_typer(group)
 
 
 @dataclass(frozen=True)
 class Letter:
-    """One dead letter as read."""
-
     partition: int
     offset: int
     timestamp_ms: int
@@ -62,25 +61,25 @@ class Letter:
 
     @property
     def place(self) -> str:
-        """Where it is on the topic; what ``replay`` is given."""
+        """Its place on the topic, as the argument of ``replay``: ``partition:offset``."""
         return f"{self.partition}:{self.offset}"
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers that are text."""
+        """The headers that are valid text."""
         return read_headers(self.raw_headers)[0]
 
     def ours(self, name: str) -> str | None:
-        """What the service that refused the message wrote about it."""
+        """A header that the refusing service added, by its name without the prefix."""
         return self.headers.get(PREFIX + name)
 
     @property
     def original_headers(self) -> list[tuple[str, str | bytes | None]]:
-        """The headers it came with."""
+        """The headers of the original message."""
         return [(name, value) for name, value in self.raw_headers if not name.startswith(PREFIX)]
 
     def as_json(self) -> dict[str, Any]:
-        """For scripts: bytes that are not UTF-8 as base64."""
+        """The letter for scripts; keys and values that are not UTF-8 are base64."""
         ours = {name[len(PREFIX) :]: value for name, value in self.headers.items() if name.startswith(PREFIX)}
         return {
             "place": self.place,
@@ -103,7 +102,7 @@ def _bytes_as_json(name: str, data: bytes | None) -> dict[str, str | None]:
 
 @group.command("list")
 def list_(limit: Limit = 50, as_json: AsJson = False) -> None:
-    """List dead letters, the newest first."""
+    """List dead letters, newest first."""
     settings = load_settings()
     with reading_topics(settings) as consumer:
         letters = newest(consumer, settings.topic_prefix + Topic.DEAD_LETTERS, limit)
@@ -113,7 +112,7 @@ def list_(limit: Limit = 50, as_json: AsJson = False) -> None:
 
 
 def _print_letters(letters: Sequence[Letter]) -> None:
-    """Two lines each: where and what, and why it was refused."""
+    """Two lines per letter: its place and key, and why it was refused."""
     if not letters:
         print_text("no dead letters")
     for letter in letters:
@@ -124,11 +123,11 @@ def _print_letters(letters: Sequence[Letter]) -> None:
 
 
 def newest(consumer: Consumer, topic: str, limit: int) -> list[Letter]:
-    """The last ``limit`` dead letters, the newest first."""
+    """The last ``limit`` dead letters, newest first."""
     found: list[Letter] = []
     for partition in partitions_of(consumer, topic):
         first, end = bounds_of(consumer, topic, partition)
-        # Markers of transactions take offsets too, so this may find fewer letters than it looked at offsets.
+        # Transaction markers occupy offsets too, hence twice the limit.
         found += read_range(consumer, topic, partition, max(first, end - 2 * limit), end)
     found.sort(key=lambda letter: letter.timestamp_ms, reverse=True)
     return found[:limit]
@@ -153,7 +152,7 @@ def read_range(consumer: Consumer, topic: str, partition: int, start: int, end: 
         if letter.offset >= end - 1:
             return
         until = time.monotonic() + READ_SECONDS
-    raise UserError(f"Kafka did not answer within {READ_SECONDS:g} s while {topic} was read")
+    raise UserError(f"Kafka did not respond within {READ_SECONDS:g} s while reading {topic}")
 
 
 def _letter(message: KafkaMessage) -> Letter:
@@ -169,11 +168,11 @@ def _letter(message: KafkaMessage) -> Letter:
 
 @group.command()
 def replay(
-    place: Annotated[str, typer.Argument(metavar="P:O", help="The letter's place as 'list' prints it.")],
+    place: Annotated[str, typer.Argument(metavar="P:O", help="The letter's place, as 'list' prints it.")],
     timeout: TimeLimit = ANSWER_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Publish a dead letter again where it came from, as it was; wait for the answer where there will be one."""
+    """Republish a dead letter unchanged to its original topic, and wait for the reply, if any."""
     settings = load_settings()
     letter = find_letter(settings, place)
     topic = origin_of(letter)
@@ -191,19 +190,19 @@ def replay(
 def drop(
     place: Annotated[
         str | None,
-        typer.Argument(metavar="[P:O]", help="The last letter to drop; those before it in its partition go too."),
+        typer.Argument(metavar="[P:O]", help="The last letter to drop; earlier ones in its partition are dropped too."),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Drop all that are there now, of every partition.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Drop all current letters of all partitions.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete dead letters that were looked at: P:O and all before it in its partition, or all.
+    """Delete dead letters: P:O and all before it in its partition, or all.
 
-    Kafka deletes the beginning of a partition and no single message. Says how many letters that is, and asks. There is no
-    way back. Nothing but the topic of dead letters is changed.
+    Kafka can only delete the beginning of a partition, not single messages. Shows the number of
+    letters and asks for confirmation. This cannot be undone. Only the dead-letter topic is changed.
     """
     if (place is None) != everything:
-        raise WrongUsage("name the last letter to drop as 'retrofill dead-letters list' prints it, or --all")
+        raise WrongUsage("give the last letter to drop, as 'retrofill dead-letters list' prints it, or --all")
     settings = load_settings()
     topic = settings.topic_prefix + Topic.DEAD_LETTERS
     last = None if place is None else find_letter(settings, place)
@@ -212,7 +211,7 @@ def drop(
     count = sum(doomed.counts.values())
     if count and not yes:
         what = "all of them" if last is None else f"those of partition {last.partition} up to {place}"
-        confirm(f"delete {named(count)}, {what}, for good?")
+        confirm(f"permanently delete {named(count)}, {what}?")
     if count:
         delete_before(settings, topic, doomed.ends)
     if as_json:
@@ -222,11 +221,14 @@ def drop(
 
 
 def confirm(question: str) -> None:
-    """Ask on standard error, which leaves standard output to the answer. Raises ``UserError`` for anything but yes."""
+    """Ask on standard error, to keep standard output for results.
+
+    Raises ``UserError`` unless the answer is yes.
+    """
     sys.stderr.write(f"{question} [y/N]: ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise UserError("nothing was deleted (--yes does not ask)")
+        raise UserError("nothing was deleted (use --yes to skip this question)")
 
 
 def named(count: int) -> str:
@@ -236,14 +238,14 @@ def named(count: int) -> str:
 
 @dataclass(frozen=True)
 class Doomed:
-    """By partition: the offset before which letters are to be dropped, and how many there are."""
+    """By partition: the offset before which letters will be dropped, and their number."""
 
     ends: dict[int, int]
     counts: dict[int, int]
 
 
 def up_to(consumer: Consumer, topic: str, last: Letter | None) -> Doomed:
-    """The letters of the partition of ``last`` up to it; without one, all that are there now."""
+    """The letters up to ``last`` in its partition, or all current letters."""
     ends: dict[int, int] = {}
     counts: dict[int, int] = {}
     for partition in partitions_of(consumer, topic) if last is None else [last.partition]:
@@ -257,7 +259,7 @@ def find_letter(settings: Settings, place: str) -> Letter:
     """The letter at ``partition:offset``. Raises ``UserError``."""
     match = PLACE.fullmatch(place)
     if match is None:
-        raise WrongUsage(f"{place!r} is no place: write PARTITION:OFFSET as 'retrofill dead-letters list' prints it")
+        raise WrongUsage(f"invalid place {place!r}: use PARTITION:OFFSET, as 'retrofill dead-letters list' prints it")
     partition, offset = int(match[1]), int(match[2])
     topic = settings.topic_prefix + Topic.DEAD_LETTERS
     with reading_topics(settings) as consumer:
@@ -270,7 +272,7 @@ def find_letter(settings: Settings, place: str) -> Letter:
 
 
 def origin_of(letter: Letter) -> Topic:
-    """Where the letter came from. Raises ``UserError`` where it cannot go back."""
+    """The letter's original topic. Raises ``UserError`` if it cannot be republished."""
     cut = [name for name in ("key_sha256", "value_sha256", "headers_dropped") if letter.ours(name) is not None]
     if cut:
         part = cut[0].replace("_sha256", "").replace("_dropped", "")
@@ -279,12 +281,15 @@ def origin_of(letter: Letter) -> Topic:
         )
     name = letter.ours("origin_topic")
     if name is None or name not in set(Topic) or name == Topic.DEAD_LETTERS:
-        raise UserError(f"dead letter {letter.place} does not say which topic it came from (it says {name!r})")
+        raise UserError(f"dead letter {letter.place} does not name the topic it came from (its header: {name!r})")
     return Topic(name)
 
 
 def republish(settings: Settings, letter: Letter, topic: Topic, seconds: float) -> Message | None:
-    """Publish it; the answer where the topic has answers and the letter a key and an id to find it by."""
+    """Publish the letter.
+
+    Returns the reply, if the topic has replies and the letter has a key and an id.
+    """
     ce_id = letter.headers.get("ce_id")
     if topic in ANSWERS_ON and letter.key and ce_id:
         name = letter.headers.get("ce_type", "the message")

@@ -1,4 +1,4 @@
-"""``retrofill deadlines``: which moments are watched, what became of them, and misses as they happen."""
+"""``retrofill deadlines``: list and show deadlines, and watch misses as they happen."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from retrofill.cli.options import AsJson, Limit, PipelineFilter
 from retrofill.cli.output import print_facts, print_json, print_table, print_text
 from retrofill.client import read as reads
 from retrofill.client.connect import load_settings, reading
-from retrofill.client.follow import follow
+from retrofill.client.kafka import follow
 from retrofill.contract.base import MAX_INT
 from retrofill.contract.topics import Topic
 from retrofill.domain.deadline import DeadlineState
 from retrofill.domain.duration import seconds_of
 from retrofill.errors import UserError, WrongUsage
 
-group = typer.Typer(name="deadlines", help="Deadlines: list, show, watch misses.", no_args_is_help=True)
+group = typer.Typer(name="deadlines", help="List and show deadlines, watch misses.", no_args_is_help=True)
 COLUMNS = (
     *("id", "alert", "pipeline", "backfill_id", "run_id", "task", "reference", "interval_seconds", "due_at"),
     *(
@@ -38,24 +38,23 @@ COLUMNS = (
 
 
 def register(app: typer.Typer) -> None:
-    """Add the group."""
     app.add_typer(group)
 
 
 @group.command("list")
 def list_(
-    state: Annotated[DeadlineState | None, typer.Option(help="Only those in this state.")] = None,
+    state: Annotated[DeadlineState | None, typer.Option(help="Only deadlines in this state.")] = None,
     pipeline: PipelineFilter = None,
-    backfill: Annotated[str | None, typer.Option(metavar="ID", help="Only of this backfill.")] = None,
+    backfill: Annotated[str | None, typer.Option(metavar="ID", help="Only this backfill.")] = None,
     due_within: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Only armed ones due within 90s, 5m, 2h …, the next first.")
+        str | None, typer.Option(metavar="TIME", help="Only armed ones due within 90s, 5m, 2h …, earliest first.")
     ] = None,
     limit: Limit = 50,
     as_json: AsJson = False,
 ) -> None:
-    """List deadlines, the latest moment first."""
+    """List deadlines, latest first."""
     if due_within is not None and state not in (None, DeadlineState.ARMED):
-        raise WrongUsage("--due-within is about armed deadlines: leave out --state")
+        raise WrongUsage("--due-within selects armed deadlines: omit --state")
     soon = None if due_within is None else _duration(due_within)
     filters = {"state": state, "pipeline": pipeline, "backfill_id": backfill}
     with reading(load_settings()) as conn:
@@ -78,7 +77,7 @@ def _duration(text: str) -> timedelta:
 
 
 def _subject(row: Mapping[str, Any]) -> Any:
-    """What must be done: a run by its logical date, a task of it, or the backfill."""
+    """What the deadline is for: a run by its logical date, one of its tasks, or the backfill."""
     if row["run_id"] is None:
         return f"backfill {row['backfill_id']}"
     day = row["interval_start"]
@@ -90,12 +89,15 @@ def _why(row: Mapping[str, Any]) -> str:
 
 
 @group.command()
-def show(id: Annotated[int, typer.Argument(metavar="ID", min=1, max=MAX_INT)], as_json: AsJson = False) -> None:
-    """Show one deadline: what it is about, its moment, and what followed."""
+def show(
+    id: Annotated[int, typer.Argument(metavar="ID", min=1, max=MAX_INT, help="The deadline's id.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show one deadline: what it is for, when it is due, and its outcome."""
     with reading(load_settings()) as conn:
         found = reads.one_deadline(conn, id)
     if found is None:
-        raise UserError(f"there is no deadline {id}: 'retrofill deadlines list' shows those there are")
+        raise UserError(f"there is no deadline {id}: see 'retrofill deadlines list'")
     row = dict(found)
     more = ("callback_state", "callback_attempts", "callback_error")
     if as_json:
@@ -132,9 +134,9 @@ def _called(row: Mapping[str, Any]) -> str | None:
 def watch(
     pipeline: PipelineFilter = None,
     from_beginning: Annotated[
-        bool, typer.Option("--from-beginning", help="First all that the topic still holds.")
+        bool, typer.Option("--from-beginning", help="Start with all events that the topic still has.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print each event as a line of JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each event as one line of JSON.")] = False,
 ) -> None:
     """Show misses, digests and recoveries as they are published, until Ctrl-C."""
     for event in follow(load_settings(), Topic.DEADLINE_MISSED, from_beginning=from_beginning):
@@ -144,12 +146,12 @@ def watch(
 
 def _line(event: Mapping[str, Any]) -> str:
     try:
-        return _fields_of(event)
-    except (KeyError, TypeError, ValueError):  # somebody else's, that only looks like ours
+        return _as_line(event)
+    except (KeyError, TypeError, ValueError):  # not ours after all
         return json.dumps(event, ensure_ascii=False)
 
 
-def _fields_of(event: Mapping[str, Any]) -> str:
+def _as_line(event: Mapping[str, Any]) -> str:
     kind, alert = event.get("type"), f"{event.get('pipeline')} {event.get('alert')}"
     match kind:
         case "DeadlineMissed":

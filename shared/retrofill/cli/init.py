@@ -1,4 +1,7 @@
-"""``init``: what must exist in Postgres and Kafka before a service starts, for stacks that are not the embedded one."""
+"""``init``: creates what services need in Postgres and Kafka.
+
+The embedded stack does this by itself.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,11 @@ import typer
 from confluent_kafka import KafkaException
 
 from retrofill.admin.database import InstallationDiffers
-from retrofill.admin.init import initialise
+from retrofill.admin.init import initialize
 from retrofill.admin.topic_settings import compare_topics
 from retrofill.admin.topics import TopicsDiffer
 from retrofill.admin.users import NoAuthorizer
-from retrofill.bus.observability.diagnosis import why
+from retrofill.bus.observability.diagnosis import explain
 from retrofill.client.connect import checked_settings
 from retrofill.errors import UserError
 from retrofill.settings import Settings
@@ -18,35 +21,40 @@ from retrofill.store.installation import LimitsMissing
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
     app.command()(init)
 
 
 def init() -> None:
-    """Prepare Postgres and Kafka: schema, roles, topics, and users with their rights. What is there already stays."""
+    """Create the schema and roles in Postgres, and topics, users and ACLs in Kafka.
+
+    Existing ones are kept.
+    """
     settings = checked_settings()
-    # Both addresses are needed: found out before anything is changed.
+    # Both addresses are required: fail before anything is changed.
     settings.dsn_of("owner")
     settings.bootstrap_servers()
     try:
-        initialise(settings)
+        initialize(settings)
     except (InstallationDiffers, LimitsMissing, TopicsDiffer, NoAuthorizer) as e:
         raise UserError(str(e)) from e
     except KafkaException as e:
-        raise UserError(f"Kafka cannot be used: {why(settings, e)}") from e
+        raise UserError(f"Kafka cannot be used: {explain(settings, e)}") from e
     _compare(settings)
-    typer.echo("Postgres  schema and roles are there")
-    typer.echo(f"Kafka     topics {settings.topic_prefix}* of {settings.partitions} partitions are there")
+    typer.echo("Postgres  schema and roles exist")
+    typer.echo(f"Kafka     topics {settings.topic_prefix}* with {settings.partitions} partitions exist")
     if settings.kafka_acls:
         typer.echo(f"Kafka     users {settings.kafka_user('*')} have their rights")
 
 
 def _compare(settings: Settings) -> None:
-    """Say which settings of topics differ from what is needed. Raises ``UserError`` where one cannot work."""
+    """Report topic settings that differ from the required ones.
+
+    Raises ``UserError`` if one is fatal.
+    """
     try:
         found = compare_topics(settings)
     except KafkaException as e:
-        typer.echo(f"retrofill: the settings of the topics cannot be read: {why(settings, e)}", err=True)
+        typer.echo(f"retrofill: the settings of the topics cannot be read: {explain(settings, e)}", err=True)
         return
     lines = [one.line(settings.bootstrap_servers()) for one in found]
     refused = bool(found) and found[0].fatal

@@ -1,4 +1,4 @@
-"""The command ``retrofill``: its groups, and how every failure becomes one line and an exit status."""
+"""The command ``retrofill``. Every failure is printed as one line and sets the exit status."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from confluent_kafka import KafkaException
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from retrofill.bus.observability.diagnosis import why
+from retrofill.bus.observability.diagnosis import explain
 from retrofill.cli import backfills, callbacks, config, dead_letters, deadlines, init, pipelines, purge, recover, stack
 from retrofill.client.connect import load_settings
 from retrofill.errors import Interrupted, UserError, WrongUsage
@@ -23,7 +23,7 @@ STATUS = {WrongUsage: 2, Interrupted: INTERRUPTED}
 
 app = typer.Typer(
     name="retrofill",
-    help="Backfills of Spark pipelines: Kafka for every message, Postgres for every fact.",
+    help="Run backfills of Spark pipelines.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -44,11 +44,11 @@ def options(
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Backfills of Spark pipelines: Kafka for every message, Postgres for every fact."""
+    """Run backfills of Spark pipelines."""
 
 
 def run() -> None:
-    """Run the command line; the console script."""
+    """Entry point of the console script."""
     try:
         app()
     except UserError as e:
@@ -64,7 +64,7 @@ def run() -> None:
 
 
 def explain_postgres(error: Exception) -> str:
-    """One line about a failed read, with what to check."""
+    """One line about a failed query, with what to check."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     line = " ".join(str(cause).split("\n")[0].split())
     if isinstance(cause, psycopg.errors.UndefinedTable | psycopg.errors.InvalidSchemaName):
@@ -78,7 +78,7 @@ def explain_postgres(error: Exception) -> str:
 
 def explain_kafka(error: KafkaException) -> str:
     """One line about a failed read or write, with what to check."""
-    return f"Kafka cannot be used: {why(load_settings(), error)}"
+    return f"Kafka cannot be used: {explain(load_settings(), error)}"
 
 
 def _fail(line: str, status: int = REFUSED) -> None:

@@ -1,4 +1,4 @@
-"""Options that several commands share."""
+"""Options shared by several commands."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
-Limit = Annotated[int, typer.Option(min=1, max=10_000, help="Show so many at most, the newest.")]
-PipelineFilter = Annotated[str | None, typer.Option("--pipeline", help="Only of this pipeline.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Limit = Annotated[int, typer.Option(min=1, max=10_000, help="Show at most this many.")]
+PipelineFilter = Annotated[str | None, typer.Option("--pipeline", help="Only this pipeline.")]
 TimeLimit = Annotated[
     float,
     typer.Option(
@@ -16,7 +16,7 @@ TimeLimit = Annotated[
         envvar="RETROFILL_ANSWER_SECONDS",
         min=0.1,
         metavar="SECONDS",
-        help="How long to wait for the answer.",
+        help="How long to wait for the reply.",
     ),
 ]
 ANSWER_SECONDS = 30.0

@@ -1,4 +1,4 @@
-"""How results look: tables that fit 80 columns for people, exactly one JSON document for scripts."""
+"""Output: tables that fit 80 columns for people, exactly one JSON document for scripts."""
 
 from __future__ import annotations
 
@@ -30,23 +30,29 @@ STATE_STYLES = {
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console that neither recolours numbers nor turns ``:words:`` into emoji. Made late: output may be moved."""
+    """A console without number highlighting and emoji.
+
+    Created on use, because output may be redirected.
+    """
     return Console(stderr=stderr, highlight=False, emoji=False)
 
 
 def print_json(document: Any) -> None:
-    """One JSON document on standard output."""
+    """Print one JSON document to standard output."""
     json.dump(document, sys.stdout, indent=2, default=_plain, ensure_ascii=False)
     sys.stdout.write("\n")
 
 
 def print_text(text: str) -> None:
-    """A line as it is: nothing in it counts as markup."""
+    """Print a line without interpreting markup."""
     console().print(text, markup=False, soft_wrap=True)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str, keep: Sequence[str] = ()) -> None:
-    """A table; columns named in ``keep`` are never cut or folded. ``empty`` is said where there is no row."""
+    """Print a table, or ``empty`` if it has no rows.
+
+    Columns in ``keep`` are never truncated or folded.
+    """
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, no_wrap=column in keep, overflow="fold")
@@ -59,7 +65,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty:
 
 
 def print_facts(facts: Mapping[str, Any]) -> None:
-    """Names and values under each other; what is not known is left out."""
+    """Print names and values below each other, without those that are ``None``."""
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
@@ -70,7 +76,7 @@ def print_facts(facts: Mapping[str, Any]) -> None:
 
 
 def cell(value: Any) -> str:
-    """One value as markup: moments short and in UTC, states in their colour, everything else as it is."""
+    """One value as markup: moments short and in UTC, states colored, everything else unchanged."""
     if value is None:
         return "–"
     if isinstance(value, datetime):
@@ -85,7 +91,7 @@ def cell(value: Any) -> str:
 
 
 def moment(value: datetime, zone: str = "UTC") -> str:
-    """A moment in a time zone, to the second; midnights are dates."""
+    """A moment in a time zone, to the second. Midnight is shown as a date."""
     value = value.astimezone(ZoneInfo(zone))
     if (value.hour, value.minute, value.second) == (0, 0, 0):
         return value.strftime("%Y-%m-%d")
@@ -98,7 +104,7 @@ def counts(by_name: Mapping[str, int]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """``1:02:03``; days where there are any."""
+    """``1:02:03``, or ``2 days, 1:02:03``."""
     return str(timedelta(seconds=round(seconds)))
 
 

@@ -1,4 +1,4 @@
-"""``retrofill pipelines``: apply the user's Python, list and show what is in force."""
+"""``retrofill pipelines``: apply, list and show pipelines."""
 
 from __future__ import annotations
 
@@ -27,28 +27,27 @@ from retrofill.store import pipelines as stored_pipelines
 from retrofill.store.pipelines import StoredPipeline
 from retrofill.user_code.shipping import ship
 
-group = typer.Typer(name="pipelines", help="Pipelines: apply, list, show.", no_args_is_help=True)
+group = typer.Typer(name="pipelines", help="Apply, list and show pipelines.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
-    """Add the group."""
     app.add_typer(group)
 
 
 @group.command()
 def apply(
-    source: Annotated[str, typer.Argument(metavar="FILE_OR_MODULE", help="Python file, or module, with pipelines.")],
+    source: Annotated[str, typer.Argument(metavar="FILE_OR_MODULE", help="Python file or module with pipelines.")],
     name: Annotated[str | None, typer.Option("--name", help="Only the pipeline with this name.")] = None,
     include: Annotated[
-        list[Path] | None, typer.Option(metavar="PATH", help="Ship this file or folder with the code; may be repeated.")
+        list[Path] | None, typer.Option(metavar="PATH", help="Ship this file or directory with the code; repeatable.")
     ] = None,
     in_place: Annotated[
-        bool, typer.Option("--in-place", help="Ship nothing: drivers import the code from where it lies.")
+        bool, typer.Option("--in-place", help="Ship nothing; drivers import the code from its current path.")
     ] = False,
     timeout: TimeLimit = ANSWER_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Put the pipelines of a Python file or module in force."""
+    """Apply the pipelines of a Python file or module."""
     settings = load_settings()
     results = []
     definitions = chosen(read_definitions(source), name, source)
@@ -57,7 +56,7 @@ def apply(
     if not in_place:
         definitions = ship(settings, definitions, include or [])
     elif include:
-        raise WrongUsage("--include ships code and --in-place does not: give one of the two")
+        raise WrongUsage("--include ships code and --in-place does not: use only one of them")
     for definition in definitions:
         message = PipelineApplied(pipeline=definition)
         answer = ask(settings, Topic.PIPELINES, definition.name, message, timeout)
@@ -75,7 +74,7 @@ def apply(
 
 def read_definitions(source: str) -> list[PipelineDefinition]:
     """The pipelines of a file or module, as data. Raises ``UserError``."""
-    # The user's code is only ever imported for this command.
+    # Only this command imports user code.
     from retrofill.user_code.loading import PipelineFileError, load_pipelines
 
     try:
@@ -87,7 +86,7 @@ def read_definitions(source: str) -> list[PipelineDefinition]:
 
 
 def chosen(found: Sequence[PipelineDefinition], name: str | None, source: str) -> list[PipelineDefinition]:
-    """All of them, or the one called ``name``. Raises ``UserError`` where there is none."""
+    """All pipelines, or the one called ``name``. Raises ``UserError`` if there is none."""
     picked = [definition for definition in found if name in (None, definition.name)]
     if not picked:
         there = ", ".join(definition.name for definition in found) or "none"
@@ -101,12 +100,12 @@ def _result(name: str, answer: object) -> dict[str, Any]:
             return {"name": name, "accepted": True, "changed": changed}
         case PipelineRejected(message=message):
             return {"name": name, "accepted": False, "message": message}
-    raise UserError(f"{name}: an unexpected answer: {getattr(answer, 'type', answer)}")
+    raise UserError(f"{name}: unexpected reply: {getattr(answer, 'type', answer)}")
 
 
 @group.command("list")
 def list_(as_json: AsJson = False) -> None:
-    """List the pipelines that are in force."""
+    """List the applied pipelines."""
     with reading(load_settings()) as conn:
         rows = reads.pipelines(conn)
     if as_json:
@@ -141,7 +140,9 @@ def _listed(row: Any) -> dict[str, Any]:
 
 
 @group.command()
-def show(name: Annotated[str, typer.Argument(metavar="NAME")], as_json: AsJson = False) -> None:
+def show(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of an applied pipeline.")], as_json: AsJson = False
+) -> None:
     """Show one pipeline: its schedule, tasks, deadlines and code."""
     with reading(load_settings()) as conn:
         definition = find_pipeline(conn, name).definition
@@ -152,7 +153,7 @@ def show(name: Annotated[str, typer.Argument(metavar="NAME")], as_json: AsJson =
 
 
 def _masked(data: dict[str, Any]) -> dict[str, Any]:
-    """A definition as JSON without secrets of Spark's settings."""
+    """A definition as JSON with secrets in Spark settings masked."""
     for task in data["tasks"]:
         if task["submit"] is not None:
             task["submit"]["conf"] = masked_conf(task["submit"]["conf"])
@@ -160,7 +161,7 @@ def _masked(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def find_pipeline(conn: Connection, name: str) -> StoredPipeline:
-    """The pipeline in force. Raises ``UserError`` with the nearest names where there is none."""
+    """The applied pipeline. Raises ``UserError`` with similar names if there is none."""
     found = stored_pipelines.find(conn, [name]).get(name)
     if found is None:
         raise UserError(unknown_pipeline(name, stored_pipelines.all_names(conn)).message)

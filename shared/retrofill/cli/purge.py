@@ -1,4 +1,7 @@
-"""``purge``: what ended long ago leaves Postgres. An administrator's tool, as ``init`` is: it connects as the owner."""
+"""``purge``: deletes old backfills from Postgres.
+
+Like ``init``, it connects as the database's owner.
+"""
 
 from __future__ import annotations
 
@@ -22,35 +25,35 @@ from retrofill.domain.duration import seconds_of
 from retrofill.errors import UserError, WrongUsage
 from retrofill.store.engine import make_engine
 
-# Messages about what ended within this time may be unread still.
+# Messages about backfills that ended more recently may still be unread.
 LEAST = timedelta(days=1)
 MOST = timedelta(days=36_500)
 LINE_SECONDS = 5.0
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
     app.command()(purge)
 
 
 def purge(
     older_than: Annotated[
-        str, typer.Option(metavar="TIME", help="Only backfills that ended so long ago, like 90d; at least 1d.")
+        str, typer.Option(metavar="TIME", help="Only backfills that ended this long ago, like 90d; at least 1d.")
     ],
     export: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Write what is deleted to Parquet files in this folder first.")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="First write what is deleted to Parquet files in this directory."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would be deleted.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete backfills that ended long ago, but for the runs that later backfills depend on."""
+    """Delete backfills that ended long ago, except runs that later backfills depend on."""
     age = read_age(older_than)
     settings = load_settings()
     arm(settings.crash_point)
     engine = make_engine(settings.dsn_of("owner"), f"{CLI_CLIENT}-purge", pool_size=2)
     try:
-        with _progress(quiet=as_json) as fields:
-            done = Purge(engine, age, export, dry_run, fields).run()
+        with _progress(quiet=as_json) as report:
+            done = Purge(engine, age, export, dry_run, report).run()
     except (CannotPurge, CannotExport) as e:
         raise UserError(str(e)) from e
     finally:
@@ -61,7 +64,7 @@ def purge(
 
 
 def read_age(text: str) -> timedelta:
-    """The age of ``--older-than``. Raises ``UserError``."""
+    """The age of ``--older-than``. Raises ``WrongUsage``."""
     try:
         seconds = seconds_of(text)
     except ValueError as e:
@@ -88,29 +91,29 @@ def _print(done: Purged, export: Path | None, *, dry_run: bool) -> None:
     if export is not None and done.files:
         print_text(f"exported to {done.files:,} files in {export}")
     if done.held:
-        print_text(f"backfills that have to wait: {counts(done.held)}")
+        print_text(f"backfills that cannot be purged yet: {counts(done.held)}")
 
 
 @contextmanager
 def _progress(*, quiet: bool) -> Iterator[Callable[[Purged], None]]:
-    """How far it is, on standard error: a line that changes on a terminal, otherwise one every few seconds."""
+    """Show progress on stderr: a status line on a terminal, else a line every few seconds."""
     out = console(stderr=True)
     if quiet:
         yield lambda _: None
     elif out.is_terminal:
-        with out.status("looking") as spinner:
-            yield lambda done: spinner.update(_said(done))
+        with out.status("searching") as spinner:
+            yield lambda done: spinner.update(_summary(done))
     else:
-        said_at = time.monotonic()
+        printed_at = time.monotonic()
 
-        def say(done: Purged) -> None:
-            nonlocal said_at
-            if time.monotonic() - said_at >= LINE_SECONDS:
-                said_at = time.monotonic()
-                out.print(_said(done), markup=False, soft_wrap=True)
+        def show(done: Purged) -> None:
+            nonlocal printed_at
+            if time.monotonic() - printed_at >= LINE_SECONDS:
+                printed_at = time.monotonic()
+                out.print(_summary(done), markup=False, soft_wrap=True)
 
-        yield say
+        yield show
 
 
-def _said(done: Purged) -> str:
-    return f"{done.backfills:,} backfills looked at, {done.rows.total():,} rows"
+def _summary(done: Purged) -> str:
+    return f"{done.backfills:,} backfills checked, {done.rows.total():,} rows"

@@ -1,4 +1,7 @@
-"""``recover``: go on after Postgres lost commits. An administrator's command, as ``init`` is: it connects as the owner."""
+"""``recover``: repairs the state after Postgres lost commits.
+
+Like ``init``, it connects as the database's owner.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +21,22 @@ from retrofill.store.engine import make_engine
 from retrofill.store.installation import SchemaTooOld, check_schema, read_installation
 
 PLAN = """It will
-- end what relays and owners of shards still have open, and give later ones higher epochs than ever before
-- number events beyond the last that Kafka has, and drop waiting ones that Kafka has already
-- queue the runs that are live here again, and give all unfinished ones attempts that nobody had before
-- give new runs and deadlines ids that nobody had before
-- read requests and commands again from the offsets that Postgres has"""
+- fence the current relays and shard owners, and give later ones epochs that were never used
+- number new events after the last one in Kafka, and drop pending events that Kafka already has
+- queue live runs again, and give all unfinished runs attempt numbers that were never used
+- give new runs and deadlines ids that were never used
+- read requests and commands again, from the offsets in Postgres"""
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
     app.command()(recover)
 
 
-def recover(yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False) -> None:
-    """Go on after a restore or a fail-over of Postgres in which commits may have been lost. Stop the services first."""
+def recover(yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")] = False) -> None:
+    """Repair the state after a Postgres restore or failover that may have lost commits.
+
+    Stop the services first.
+    """
     settings = Settings()
     arm(settings.crash_point)
     engine = make_engine(settings.dsn_of("owner"), f"{CLI_CLIENT}-recover", pool_size=2)
@@ -43,36 +48,34 @@ def recover(yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = Fa
             except SchemaTooOld as e:
                 raise UserError(str(e)) from e
         if fixed is None or (fixed.topic_prefix, fixed.partitions) != (settings.topic_prefix, settings.partitions):
-            raise UserError("the settings are not those of this database's 'retrofill init': set them back")
+            raise UserError("topic prefix or partitions differ from this database's 'retrofill init': restore them")
         found = find(settings, engine)
-        _say(found)
+        _show(found)
         if not yes:
             _confirm()
         done = go_on(settings, engine, found)
     finally:
         engine.dispose()
     for name, count in done.dropped.items():
-        print_text(
-            f"{name}: its events were behind Kafka's; {count:,} that waited here were published already and are dropped"
-        )
+        print_text(f"{name}: its events were behind Kafka's; pending events dropped as already published: {count:,}")
     print_text(
         f"recovered (generation {done.generation}): {done.requeued:,} live runs are queued again. Start the services"
     )
 
 
-def _say(found: Found) -> None:
+def _show(found: Found) -> None:
     for sign in found.signs:
         print_text(f"found: {sign}")
     if not found.signs:
-        print_text("found: nothing that shows that Postgres lost commits")
+        print_text("found: no sign that Postgres lost commits")
     print_text(PLAN)
 
 
 def _confirm() -> None:
-    """Raises ``UserError`` for anything but yes."""
+    """Raises ``UserError`` unless the answer is yes."""
     if not sys.stdin.isatty():
-        raise UserError("nothing was changed: type it on a terminal, or give --yes")
-    sys.stderr.write("go on? [y/N]: ")
+        raise UserError("nothing was changed: run this on a terminal, or use --yes")
+    sys.stderr.write("continue? [y/N]: ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise UserError("nothing was changed (--yes does not ask)")
+        raise UserError("nothing was changed (use --yes to skip this question)")

@@ -1,4 +1,4 @@
-"""Everything about one backfill: gathered as data, then shown to people."""
+"""The details of one backfill: collected as data, then printed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from retrofill.store.backfills import run_counts
 from retrofill.store.clock import database_now
 
 TRACEBACK_LINES = 4
-PURGED = "details and older runs were purged; of its runs only those are left that later backfills depend on"
+PURGED = "details and runs were purged, except runs that later backfills depend on"
 SETTINGS = ("max_active_runs", "reprocess_behavior", "run_backwards", "on_run_failure", "conf", "triggered_by")
 
 
 def describe(conn: Connection, row: RowMapping, failures: int) -> dict[str, Any]:
-    """The backfill as data; at most ``failures`` of its failed runs."""
+    """The backfill as data, with at most ``failures`` of its failed runs."""
     id = row["id"]
     by_state = run_counts(conn, id)
     times = reads.run_times(conn, id)
@@ -50,13 +50,13 @@ def describe(conn: Connection, row: RowMapping, failures: int) -> dict[str, Any]
 
 
 def held_back(row: Mapping[str, Any]) -> str | None:
-    """Why nothing of an active backfill starts: this release cannot read its pipeline definition."""
+    """Why no runs of an active backfill start: this release cannot read its pipeline definition."""
     if row["ended_at"] is not None:
         return None
     try:
         PipelineDefinition.model_validate(row["definition"])
     except ValidationError as e:
-        return f"this release cannot read its pipeline definition, upgrade the run-starter or cancel it: {_fields(e)}"
+        return f"this release cannot read its pipeline definition; upgrade the run-starter or cancel it: {_fields(e)}"
     return None
 
 
@@ -65,7 +65,7 @@ def _fields(error: ValidationError) -> str:
 
 
 def _rate(by_state: Mapping[str, int], started: datetime | None, until: datetime) -> float | None:
-    """Ended runs a second since the first one started."""
+    """Ended runs per second since the first one started."""
     ended = sum(count for state, count in by_state.items() if state in MACHINE.terminal)
     if started is None or ended == 0 or until <= started:
         return None
@@ -82,7 +82,6 @@ def _failures(conn: Connection, id: str, limit: int) -> list[dict[str, Any]]:
 
 
 def print_backfill(facts: Mapping[str, Any]) -> None:
-    """For people."""
     rate, zone = facts["runs_per_second"], facts["timezone"]
     print_facts(
         {
@@ -114,7 +113,7 @@ def print_backfill(facts: Mapping[str, Any]) -> None:
 
 
 def _code(facts: Mapping[str, Any]) -> str | None:
-    """The archives that its runs used, by the first digits of their hashes, or the planned one before the first start."""
+    """The code archives that its runs used (shortened hashes), or will use."""
     used = {(sha256 or "in place")[:12]: number for sha256, number in facts["runs_by_code"].items()}
     if facts["latest_code"]:
         return f"the latest at each start{f': {counts(used)}' if used else ''}"

@@ -1,4 +1,4 @@
-"""``up``, ``down``, ``status``, ``logs`` and ``service``: the embedded stack of ``RETROFILL_HOME``."""
+"""``up``, ``down``, ``status``, ``logs``, ``service``: the embedded stack of ``RETROFILL_HOME``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
     app.command()(up)
     app.command()(down)
     app.command()(status)
@@ -36,7 +35,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _stack() -> Stack:
-    # Imported late: who only uses a stack needs none of its parts.
+    # Imported late: users of a remote stack do not need these packages.
     try:
         from retrofill.stack.stack import Stack
     except ImportError as e:
@@ -64,13 +63,13 @@ def up(as_json: Json = False) -> None:
     except OSError as e:
         raise UserError(f"the stack in {_home()} cannot be used: {e}") from e
     if not started:
-        console.print("everything runs already")
+        console.print("already running")
     if as_json:
         print_json(_document(stack.status()))
 
 
 def down(as_json: Json = False) -> None:
-    """Stop the embedded stack; its data stays."""
+    """Stop the embedded stack. Its data is kept."""
     try:
         stopped = _stack().down()
     except OSError as e:
@@ -78,11 +77,14 @@ def down(as_json: Json = False) -> None:
     if as_json:
         print_json({"stopped": stopped})
     else:
-        Console().print("stopped" if stopped else "nothing ran")
+        Console().print("stopped" if stopped else "nothing was running")
 
 
 def status(as_json: Json = False) -> None:
-    """Show what runs and where. The exit status is 1 while a part is failing."""
+    """Show the state of all parts and their addresses.
+
+    The exit status is 1 while a part is failing.
+    """
     stack = _stack()
     found = stack.status()
     if as_json:
@@ -132,7 +134,7 @@ def _document(found: Status) -> dict[str, object]:
         "home": str(_home()),
         "kafka": {"bootstrap_servers": found.endpoints.get("kafka_bootstrap_servers")},
         "postgres": {"dsn": found.endpoints.get("postgres_dsn")},
-        # The embedded server has no token; one that somebody put there is theirs, and in RETROFILL_SPARK_REMOTE.
+        # The embedded server has no token; a user's own is in RETROFILL_SPARK_REMOTE.
         "spark": {"remote": masked_remote(found.endpoints.get("spark_remote"))},
         "topic_prefix": found.endpoints.get("topic_prefix"),
         "services": [part for part in parts if part["name"] in SERVICES],
@@ -141,16 +143,16 @@ def _document(found: Status) -> dict[str, object]:
 
 
 def logs(
-    name: Annotated[str, typer.Argument(help="A part of the stack, or drivers or supervisor.")],
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as the log grows.")] = False,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many of the last lines.")] = 100,
+    name: Annotated[str, typer.Argument(help="A part of the stack, drivers or supervisor.")],
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new lines.")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Number of last lines to print.")] = 100,
 ) -> None:
     """Show the log of a part."""
     from retrofill.stack.layout import PARTS, SUPERVISOR
 
     known = (*PARTS, "drivers", SUPERVISOR)
     if name not in known:
-        raise UserError(f"there is no log of {name!r}: there are those of {', '.join(known)}")
+        raise UserError(f"there is no log {name!r}: choose one of {', '.join(known)}")
     path = _stack().log(name)
     if not path.exists():
         raise UserError(f"{name} has no log yet: {path} does not exist (start the stack with 'retrofill up')")
@@ -161,5 +163,5 @@ def logs(
 def service(name: Annotated[str, typer.Argument(help="One of the four services.")]) -> None:
     """Run one more replica of a service in the foreground."""
     if name not in SERVICES:
-        raise UserError(f"there is no service {name!r}: there are {', '.join(SERVICES)}")
+        raise UserError(f"there is no service {name!r}: choose one of {', '.join(SERVICES)}")
     os.execv(sys.executable, [sys.executable, "-m", SERVICES[name].package])

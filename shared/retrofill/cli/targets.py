@@ -1,4 +1,4 @@
-"""Whether what a pipeline's deadlines call can be called: checked when it is applied, not at three in the morning."""
+"""Checks, when a pipeline is applied, that its deadlines' callbacks can be called."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from retrofill.settings import Settings
 
 
 def check_targets(definition: PipelineDefinition, settings: Settings) -> None:
-    """Raises ``UserError`` with the names that exist, for the first callback that could not be called."""
+    """Raises ``UserError`` for the first callback that cannot be called."""
     for alert in definition.deadlines:
         if alert.callback is not None:
             try:
@@ -27,7 +27,7 @@ def check_targets(definition: PipelineDefinition, settings: Settings) -> None:
 
 
 def check_target(target: Target, settings: Settings, alert: DeadlineAlert | None = None) -> None:
-    """Raises ``ValueError`` where the settings do not allow ``target``, or it does not take the alert's kwargs."""
+    """Raises ``ValueError`` if ``target`` is not allowed or does not accept the alert's kwargs."""
     match target:
         case FunctionCall(name=name):
             if name not in settings.callbacks:
@@ -41,14 +41,14 @@ def check_target(target: Target, settings: Settings, alert: DeadlineAlert | None
                 raise ValueError(f"there is no webhook secret {secret!r}; RETROFILL_WEBHOOK_SECRETS has: {known}")
         case TopicMessage(topic=topic):
             if is_own(topic, settings.topic_prefix):
-                raise ValueError(f"the topic {topic!r} is one of Retrofill's own: callbacks write to topics of yours")
+                raise ValueError(f"the topic {topic!r} is one of Retrofill's own: use a topic of yours")
 
 
 def _check_call(name: str, place: str, kwargs: dict[str, Any]) -> None:
     function = _function(place)
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some that are written in C have no signature
+    except (TypeError, ValueError):  # some C functions have no signature
         return
     try:
         given = dict(kwargs)
@@ -58,12 +58,12 @@ def _check_call(name: str, place: str, kwargs: dict[str, Any]) -> None:
         signature.bind(**given)
     except TypeError as e:
         raise ValueError(
-            f"the callback {name!r} ({place}) cannot be called so: {e}; it takes {_takes(signature)}"
+            f"the callback {name!r} ({place}) does not accept these kwargs: {e}; it takes {_takes(signature)}"
         ) from e
 
 
 def _function(place: str) -> Callable[..., Any]:
-    # As in the process of a call: what is in the working folder is importable.
+    # As in the process that calls it, modules in the working directory can be imported.
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     module, _, path = place.partition(":")
@@ -74,7 +74,7 @@ def _function(place: str) -> Callable[..., Any]:
     except Exception as e:
         raise ValueError(f"the callback {place} cannot be imported: {type(e).__name__}: {e}") from e
     if not callable(found):
-        raise ValueError(f"{place} is no function but of type {type(found).__name__}")
+        raise ValueError(f"{place} is not a function but of type {type(found).__name__}")
     function: Callable[..., Any] = found
     return function
 

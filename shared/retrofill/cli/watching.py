@@ -1,4 +1,4 @@
-"""Watch a backfill: its events say when to look, Postgres says how far it is."""
+"""Watch a backfill: its events trigger a check, and Postgres has the progress."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from retrofill.settings import Settings
 from retrofill.store.backfills import run_counts
 from retrofill.store.clock import database_now
 
-LOOKS_A_SECOND = 4
-# Counting the runs of a large backfill takes the database some time: at most this share of one connection's.
+CHECKS_PER_SECOND = 4
+# Counting the runs of a large backfill is slow: spend at most this share of the time on it.
 LOAD = 0.2
 RATE_SECONDS = 20.0
 LINE_SECONDS = 5.0
-# How long the database may be away before watching ends.
+# How long the database may be unreachable before watching fails.
 OUTAGE_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a backfill was at ``at`` (the database's clock)."""
+    """The progress of a backfill at ``at`` (the database's clock)."""
 
     id: str
     pipeline: str
@@ -52,12 +52,10 @@ class Progress:
 
     @property
     def ended(self) -> int:
-        """Runs that ended, however."""
         return sum(count for state, count in self.by_state.items() if state in RUN_MACHINE.terminal)
 
     @property
     def over(self) -> bool:
-        """Whether the backfill ended."""
         return self.state in MACHINE.terminal
 
 
@@ -67,14 +65,13 @@ class Speed:
     def __init__(self) -> None:
         self._readings: deque[tuple[datetime, int]] = deque()
 
-    def add(self, check: Progress) -> None:
-        """One more look."""
-        self._readings.append((check.at, check.ended))
-        while len(self._readings) > 2 and (check.at - self._readings[1][0]).total_seconds() > RATE_SECONDS:
+    def add(self, progress: Progress) -> None:
+        self._readings.append((progress.at, progress.ended))
+        while len(self._readings) > 2 and (progress.at - self._readings[1][0]).total_seconds() > RATE_SECONDS:
             self._readings.popleft()
 
     def per_second(self) -> float | None:
-        """The speed, once something ended."""
+        """Runs that ended per second, or ``None`` before the first one did."""
         if len(self._readings) < 2:
             return None
         (then, before), (now, after) = self._readings[0], self._readings[-1]
@@ -82,8 +79,8 @@ class Speed:
         return (after - before) / seconds if after > before and seconds > 0 else None
 
 
-def take_look(engine: Engine, id: str) -> Progress:
-    """Read how far the backfill is. Raises ``UserError`` where there is none."""
+def read_progress(engine: Engine, id: str) -> Progress:
+    """Read a backfill's progress. Raises ``UserError`` if it does not exist."""
     with snapshot(engine) as conn:
         row = reads.one_backfill(conn, id)
         if row is None:
@@ -92,7 +89,7 @@ def take_look(engine: Engine, id: str) -> Progress:
 
 
 def missing(answer: dict[str, object] | None, id: str) -> str:
-    """Why there is no such backfill: it was rejected, it ended and was purged, or nobody asked for it."""
+    """Why the backfill does not exist: it was rejected, was purged, or was never requested."""
     if answer is not None:
         rejected = answer.get("message")
         return f"backfill {id} was rejected: {rejected}" if rejected else f"backfill {id} ended long ago and was purged"
@@ -100,16 +97,19 @@ def missing(answer: dict[str, object] | None, id: str) -> str:
 
 
 def watch(settings: Settings, id: str, *, quiet: bool = False) -> Progress:
-    """Show progress until the backfill ended; returns the last look. ``quiet`` shows nothing."""
+    """Show progress until the backfill ends; returns the final progress.
+
+    ``quiet`` shows nothing.
+    """
     with reading_topics(settings) as consumer, reading_engine(settings) as engine:
-        # Listening begins before the first look, so that no change falls between the two.
+        # Subscribe before the first read, so no change is missed between the two.
         _listen(consumer, settings, id)
         with _screen(quiet) as show:
-            check = None
-            for check in checks(consumer, engine, id):
-                show(check)
-            assert check is not None  # the first look comes before anything is waited for
-            return check
+            progress = None
+            for progress in readings(consumer, engine, id):
+                show(progress)
+            assert progress is not None  # the first reading does not wait
+            return progress
 
 
 def _listen(consumer: Consumer, settings: Settings, id: str) -> None:
@@ -119,23 +119,23 @@ def _listen(consumer: Consumer, settings: Settings, id: str) -> None:
     consumer.assign(ends_of(consumer, places))
 
 
-def checks(consumer: Consumer, engine: Engine, id: str) -> Iterator[Progress]:
-    """A look now, and one after each batch of events, until the backfill ended; never more often than bearable."""
+def readings(consumer: Consumer, engine: Engine, id: str) -> Iterator[Progress]:
+    """Yield the progress now and after events, rate-limited, until the backfill ends."""
     while True:
         began = time.monotonic()
-        check = _read_through_outages(engine, id)
-        yield check
-        if check.over:
+        progress = _read_with_retries(engine, id)
+        yield progress
+        if progress.over:
             return
         cost = time.monotonic() - began
-        _wait_for_event(consumer, id.encode(), began + max(1 / LOOKS_A_SECOND, cost / LOAD))
+        _wait_for_event(consumer, id.encode(), began + max(1 / CHECKS_PER_SECOND, cost / LOAD))
 
 
-def _read_through_outages(engine: Engine, id: str) -> Progress:
+def _read_with_retries(engine: Engine, id: str) -> Progress:
     until = time.monotonic() + OUTAGE_SECONDS
     while True:
         try:
-            return take_look(engine, id)
+            return read_progress(engine, id)
         except OperationalError:
             if time.monotonic() > until:
                 raise
@@ -143,7 +143,7 @@ def _read_through_outages(engine: Engine, id: str) -> Progress:
 
 
 def _wait_for_event(consumer: Consumer, key: bytes, not_before: float) -> None:
-    """Return once an event of the backfill came, but not before that moment; what comes until then counts as one."""
+    """Wait for an event of the backfill, at least until ``not_before``."""
     seen = False
     while True:
         left = not_before - time.monotonic()
@@ -158,10 +158,10 @@ Show = Callable[[Progress], None]
 
 @contextmanager
 def _screen(quiet: bool) -> Iterator[Show]:
-    """Where looks are shown: a live display on a terminal, otherwise a line every few seconds."""
+    """Where progress is shown: a live display on a terminal, otherwise a line every few seconds."""
     out = console()
     if quiet:
-        yield lambda _look: None
+        yield lambda _progress: None
     elif out.is_terminal:
         with Live(console=out, auto_refresh=False) as live:
             yield _live_show(live)
@@ -172,9 +172,9 @@ def _screen(quiet: bool) -> Iterator[Show]:
 def _live_show(live: Live) -> Show:
     speed = Speed()
 
-    def show(check: Progress) -> None:
-        speed.add(check)
-        live.update(render(check, speed.per_second()), refresh=True)
+    def show(progress: Progress) -> None:
+        speed.add(progress)
+        live.update(render(progress, speed.per_second()), refresh=True)
 
     return show
 
@@ -183,45 +183,49 @@ def _line_show(out: Console) -> Show:
     speed = Speed()
     last: tuple[str, float] | None = None
 
-    def show(check: Progress) -> None:
+    def show(progress: Progress) -> None:
         nonlocal last
-        speed.add(check)
+        speed.add(progress)
         now = time.monotonic()
-        if last is None or last[0] != check.state or now - last[1] >= LINE_SECONDS:
-            last = (check.state, now)
-            out.print(line(check, speed.per_second()), markup=False, soft_wrap=True)
+        if last is None or last[0] != progress.state or now - last[1] >= LINE_SECONDS:
+            last = (progress.state, now)
+            out.print(line(progress, speed.per_second()), markup=False, soft_wrap=True)
 
     return show
 
 
-def line(check: Progress, per_second: float | None) -> str:
-    """Everything in one line."""
-    done = f"{check.ended:,}/{check.runs:,} runs ended ({counts(check.by_state)})"
-    return f"{check.id} {check.state}: {done}{pace(check, per_second)}"
+def line(progress: Progress, per_second: float | None) -> str:
+    """The progress in one line."""
+    done = f"{progress.ended:,}/{progress.runs:,} runs ended ({counts(progress.by_state)})"
+    return f"{progress.id} {progress.state}: {done}{pace(progress, per_second)}"
 
 
-def pace(check: Progress, per_second: float | None) -> str:
-    """Speed and remaining time, as far as they are known."""
-    if per_second is None or check.over:
+def pace(progress: Progress, per_second: float | None) -> str:
+    """Speed and remaining time, if known."""
+    if per_second is None or progress.over:
         return ""
     speed = f", {per_second:,.1f} runs/s"
-    if check.state != BackfillState.RUNNING:
+    if progress.state != BackfillState.RUNNING:
         return speed
-    return f"{speed}, {duration((check.runs - check.ended) / per_second)} left"
+    return f"{speed}, {duration((progress.runs - progress.ended) / per_second)} left"
 
 
-def render(check: Progress, per_second: float | None) -> Group:
-    """The live display: title, bar and counts."""
+def render(progress: Progress, per_second: float | None) -> Group:
+    """The live display: title, progress bar and counts."""
     title = Text.assemble(
-        (check.pipeline, "bold"), " ", check.id, " ", (check.state, STATE_STYLES.get(check.state, ""))
+        (progress.pipeline, "bold"), " ", progress.id, " ", (progress.state, STATE_STYLES.get(progress.state, ""))
     )
     bar = Table.grid(padding=(0, 1))
-    done = f"{check.ended:,}/{check.runs:,} ({check.ended * 100 // check.runs} %){pace(check, per_second)}"
-    bar.add_row(ProgressBar(total=check.runs, completed=check.ended, width=30), Text(done))
+    done = (
+        f"{progress.ended:,}/{progress.runs:,} ({progress.ended * 100 // progress.runs} %){pace(progress, per_second)}"
+    )
+    bar.add_row(ProgressBar(total=progress.runs, completed=progress.ended, width=30), Text(done))
     parts = [
-        (f"{count:,} {state}", STATE_STYLES.get(state, "")) for state, count in sorted(check.by_state.items()) if count
+        (f"{count:,} {state}", STATE_STYLES.get(state, ""))
+        for state, count in sorted(progress.by_state.items())
+        if count
     ]
     by_state = Text("  ").join(Text(text, style) for text, style in parts)
-    if check.state == BackfillState.PAUSED:
-        return Group(title, bar, by_state, Text(f"go on with: retrofill backfill resume {check.id}", "dim"))
+    if progress.state == BackfillState.PAUSED:
+        return Group(title, bar, by_state, Text(f"resume with: retrofill backfill resume {progress.id}", "dim"))
     return Group(title, bar, by_state)

@@ -1,1 +1,4 @@
-"""What any front end does: ask by an event and await the reply, follow topics, read the state. Prints nothing."""
+"""What every front end needs: publish a request and wait for the reply, follow topics, read state.
+
+Prints nothing.
+"""

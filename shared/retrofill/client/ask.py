@@ -1,4 +1,4 @@
-"""Publish an event and wait for its answer: how every command changes something."""
+"""Publish a request and wait for the reply. Every command that changes something uses this."""
 
 from __future__ import annotations
 
@@ -10,24 +10,23 @@ from confluent_kafka import Message as KafkaMessage
 
 from retrofill.bus.dead_letters import PREFIX
 from retrofill.bus.envelope import headers_of, read_headers, wire_headers
-from retrofill.client.kafka import RawHeaders, content, ends_of, homes_of, produce, reading_topics
+from retrofill.client.kafka import POLL_SECONDS, RawHeaders, content, ends_of, homes_of, produce, reading_topics
 from retrofill.contract.base import Message, Undecodable, decode
 from retrofill.contract.topics import CLI_CLIENT, SERVICES, Topic
 from retrofill.errors import UserError, WrongUsage
 from retrofill.settings import Settings
 
-# Where the answer to a message on a topic is published, under the same key.
+# Topic of the replies to messages on a topic. A reply has the same key.
 ANSWERS_ON = {
     Topic.PIPELINES: Topic.PIPELINE_EVENTS,
     Topic.BACKFILL_REQUESTS: Topic.BACKFILL_EVENTS,
     Topic.CALLBACK_REQUESTS: Topic.CALLBACK_EVENTS,
 }
-POLL_SECONDS = 0.25
 
 
 @dataclass(frozen=True)
 class Event:
-    """What is to be published, complete."""
+    """A message to publish; ``name`` is its type, for error messages."""
 
     topic: Topic
     key: bytes
@@ -38,20 +37,23 @@ class Event:
 
 
 def ask(settings: Settings, topic: Topic, key: str, message: Message, seconds: float) -> Message:
-    """Publish ``message`` under ``key`` and return its answer."""
+    """Publish ``message`` under ``key`` and return the reply.
+
+    Raises as ``publish_and_wait`` does.
+    """
     headers = headers_of(message, CLI_CLIENT)
     try:
         body, key_bytes = message.encode(), key.encode()
-    except ValueError as e:  # half a character
+    except ValueError as e:  # an unpaired surrogate
         raise WrongUsage(f"this cannot be sent as UTF-8: {e}") from e
     event = Event(topic, key_bytes, body, wire_headers(headers), headers["ce_id"], message.type)
     return publish_and_wait(settings, event, seconds)
 
 
 def publish_and_wait(settings: Settings, event: Event, seconds: float) -> Message:
-    """Publish ``event`` and return its answer. Raises ``UserError`` for a dead letter, and when the time is over.
+    """Publish ``event`` and return the reply. Raises ``UserError`` for a dead letter or timeout.
 
-    The ends of the partitions are read before publishing, so that no answer can come too early to be seen.
+    The partitions' end offsets are read before publishing, so no reply is missed.
     """
     until = time.monotonic() + seconds
     with reading_topics(settings) as consumer:
@@ -68,7 +70,10 @@ def publish_and_wait(settings: Settings, event: Event, seconds: float) -> Messag
 
 
 def _listen(consumer: Consumer, settings: Settings, event: Event, seconds: float) -> None:
-    """Stand at the end of the partition of the answer and of that of the dead letter, which have the event's key."""
+    """Assign the partitions of the reply and of a dead letter, at their ends.
+
+    Both have the event's key.
+    """
     places = []
     for topic in (ANSWERS_ON[event.topic], Topic.DEAD_LETTERS):
         places += homes_of(settings, consumer, settings.topic_prefix + topic, event.key, seconds)
@@ -90,7 +95,7 @@ def _wait(consumer: Consumer, prefix: str, event: Event, until: float) -> Messag
 def _answer(message: KafkaMessage, ce_id: str) -> Message | None:
     try:
         found = decode(message.value())
-    except Undecodable:  # somebody else's, or of a newer version: not the one waited for
+    except Undecodable:  # not ours, or from a newer version
         return None
     return found if found.in_reply_to == ce_id else None
 

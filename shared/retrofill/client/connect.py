@@ -1,4 +1,4 @@
-"""What commands connect with: the settings, and reading transactions on Postgres."""
+"""Settings and read-only Postgres transactions for commands."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from sqlalchemy import Connection, Engine
 
 from retrofill.contract.topics import CLI_CLIENT, OPERATOR
 from retrofill.errors import UserError
-from retrofill.reading_settings import WrongSetting, read_settings
-from retrofill.settings import Settings
+from retrofill.settings import Settings, WrongSetting, read_settings
 from retrofill.store.engine import make_engine
 
 
 def load_settings() -> Settings:
-    """The settings of the environment and of the stack in this folder. Raises ``UserError`` where one is wrong."""
+    """The settings, with the operator's Kafka login. Raises ``UserError`` if one is invalid."""
     return checked_settings().acting_as(OPERATOR)
 
 
 def checked_settings() -> Settings:
-    """The same, as nobody in particular."""
+    """The settings without a specific Kafka login. Raises ``UserError`` if one is invalid."""
     try:
         return read_settings()
     except WrongSetting as e:
@@ -29,7 +28,7 @@ def checked_settings() -> Settings:
 
 @contextmanager
 def reading_engine(settings: Settings) -> Iterator[Engine]:
-    """An engine of one connection as the reader, closed at the end."""
+    """An engine with one connection as the ``reader`` role."""
     engine = make_engine(settings.dsn_of("reader"), CLI_CLIENT, pool_size=1)
     try:
         yield engine
@@ -39,7 +38,7 @@ def reading_engine(settings: Settings) -> Iterator[Engine]:
 
 @contextmanager
 def snapshot(engine: Engine) -> Iterator[Connection]:
-    """A transaction that can write nothing and whose statements all see the same moment."""
+    """A read-only transaction whose statements all see the same snapshot."""
     options = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
     with engine.connect().execution_options(**options) as conn, conn.begin():
         yield conn
@@ -47,6 +46,6 @@ def snapshot(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def reading(settings: Settings) -> Iterator[Connection]:
-    """One such transaction, and the connection's end."""
+    """One snapshot on its own connection."""
     with reading_engine(settings) as engine, snapshot(engine) as conn:
         yield conn

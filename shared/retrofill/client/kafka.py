@@ -1,4 +1,4 @@
-"""Small Kafka helpers of the commands: committed reads by hand, and one durable write."""
+"""Kafka helpers for commands: reads of committed messages, and durable writes."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaMessage
 
 from retrofill.bus.clients import admin, producer, reader
+from retrofill.contract.base import Undecodable, decode_object
 from retrofill.contract.partitioning import ANY, partition_of, place_of
-from retrofill.contract.topics import CLI_CLIENT
+from retrofill.contract.topics import CLI_CLIENT, Topic
 from retrofill.errors import UserError
 from retrofill.settings import Settings
 
-# The client library reports its connection troubles as log records; a command says the same in its one line.
+# The client library logs connection errors; commands report them in their one-line message instead.
 _silent = logging.Logger("librdkafka-of-the-cli", logging.CRITICAL + 1)
 CONNECT_SECONDS = 10.0
+POLL_SECONDS = 0.25
 
 RawHeaders = Sequence[tuple[str, str | bytes | None]]
 
 
 @contextmanager
 def reading_topics(settings: Settings) -> Iterator[Consumer]:
-    """A consumer that only looks, closed at the end."""
+    """A consumer without a group; it commits nothing."""
     consumer = reader(settings, CLI_CLIENT, logger=_silent)
     try:
         yield consumer
@@ -34,7 +36,10 @@ def reading_topics(settings: Settings) -> Iterator[Consumer]:
 
 
 def partitions_of(consumer: Consumer, topic: str, seconds: float = CONNECT_SECONDS) -> list[int]:
-    """The partitions of a topic (its full name). Raises ``UserError`` where the broker does not know it."""
+    """The partitions of a topic (full name).
+
+    Raises ``UserError`` if the broker does not know it.
+    """
     known = consumer.list_topics(topic, timeout=min(seconds, CONNECT_SECONDS)).topics[topic]
     if known.error is not None or not known.partitions:
         raise UserError(f"Kafka has no topic {topic}: is RETROFILL_TOPIC_PREFIX right, and was everything set up?")
@@ -44,9 +49,10 @@ def partitions_of(consumer: Consumer, topic: str, seconds: float = CONNECT_SECON
 def homes_of(
     settings: Settings, consumer: Consumer, topic: str, key: bytes, seconds: float = CONNECT_SECONDS
 ) -> list[tuple[str, int]]:
-    """Where the services publish ``key`` on a topic (its full name).
+    """The (topic, partition) pairs where services may publish ``key`` on a topic (full name).
 
-    Where partitions were added to it, all of them are: who reads may have another number in the settings than was fixed at init.
+    If the topic has another number of partitions than the settings, that is all of them:
+    the reader's settings may differ from the number fixed at init.
     """
     known = partitions_of(consumer, topic, seconds)
     fixed = len(known) == settings.partitions
@@ -56,7 +62,7 @@ def homes_of(
 def ends_of(
     consumer: Consumer, places: Sequence[tuple[str, int]], seconds: float = CONNECT_SECONDS
 ) -> list[TopicPartition]:
-    """Where each (topic, partition) ends now: an offset from which all that comes later is read."""
+    """The current end offset of each (topic, partition)."""
     return [
         TopicPartition(topic, partition, bounds_of(consumer, topic, partition, seconds)[1])
         for topic, partition in places
@@ -64,7 +70,7 @@ def ends_of(
 
 
 def bounds_of(consumer: Consumer, topic: str, partition: int, seconds: float = CONNECT_SECONDS) -> tuple[int, int]:
-    """First offset and end of a partition."""
+    """First offset and end offset of a partition. Raises ``KafkaException`` on timeout."""
     found = consumer.get_watermark_offsets(
         TopicPartition(topic, partition), timeout=min(seconds, CONNECT_SECONDS), cached=False
     )
@@ -76,7 +82,10 @@ def bounds_of(consumer: Consumer, topic: str, partition: int, seconds: float = C
 def produce(
     settings: Settings, topic: str, key: bytes | None, value: bytes | None, headers: RawHeaders, seconds: float
 ) -> None:
-    """Write one message durably. Raises ``UserError`` where the broker has not taken it in time."""
+    """Write one message durably.
+
+    Raises ``UserError`` if the broker does not acknowledge it in time.
+    """
     failures: list[KafkaError] = []
 
     def delivered(error: KafkaError | None, _message: Any) -> None:
@@ -84,7 +93,7 @@ def produce(
             failures.append(error)
 
     client = producer(settings, CLI_CLIENT, logger=_silent, **{"message.timeout.ms": max(1, int(seconds * 1000))})
-    # A topic with partitions that were added to it is still used as it was at init.
+    # Partitions added after init are not used.
     known = client.list_topics(topic, timeout=min(seconds, CONNECT_SECONDS)).topics[topic]
     added = len(known.partitions or ()) > settings.partitions
     client.produce(
@@ -101,28 +110,53 @@ def produce(
         raise UserError(f"Kafka at {settings.bootstrap_servers()} did not take the message on {topic}: {why}")
 
 
+def follow(settings: Settings, topic: Topic, *, from_beginning: bool) -> Iterator[dict[str, Any]]:
+    """Yield the topic's committed events as JSON objects, endlessly: new ones, or all."""
+    name = settings.topic_prefix + topic
+    with reading_topics(settings) as consumer:
+        partitions = partitions_of(consumer, name)
+        if from_beginning:
+            consumer.assign([TopicPartition(name, partition, 0) for partition in partitions])
+        else:
+            consumer.assign(ends_of(consumer, [(name, partition) for partition in partitions]))
+        while True:
+            message = content(consumer.poll(POLL_SECONDS))
+            if message is None:
+                continue
+            try:
+                yield decode_object(message.value() or b"")
+            except Undecodable:  # another producer's message
+                continue
+
+
 def delete_before(settings: Settings, topic: str, ends: Mapping[int, int]) -> None:
-    """Delete the records before an offset, by partition. Raises ``KafkaException`` where the broker refuses."""
+    """Delete the records before an offset, by partition.
+
+    Raises ``KafkaException`` if the broker refuses.
+    """
     places = [TopicPartition(topic, partition, end) for partition, end in ends.items()]
-    client = admin(settings, CLI_CLIENT)  # it has to outlive what it was asked for
+    client = admin(settings, CLI_CLIENT)  # must outlive its futures
     for future in client.delete_records(places, request_timeout=CONNECT_SECONDS).values():
         future.result(2 * CONNECT_SECONDS)
 
 
 def is_end(message: KafkaMessage) -> bool:
-    """Whether this says that the partition holds nothing more for now."""
+    """Whether this is the end-of-partition marker."""
     error = message.error()
     return error is not None and error.code() == KafkaError._PARTITION_EOF
 
 
 def content(message: KafkaMessage | None) -> KafkaMessage | None:
-    """What was polled, where it is a message. Raises ``KafkaException`` for an error that is more than an end."""
+    """The polled message, or ``None`` if there is none or the error is transient.
+
+    Raises ``KafkaException``.
+    """
     if message is None:
         return None
     error = message.error()
     if error is None:
         return message
-    # Lost connections mend themselves; what waits here has its own time limit.
+    # The client reconnects by itself, and callers have their own time limits.
     if is_end(message) or error.retriable() or error.code() in _PASSING:
         return None
     raise KafkaException(error)

@@ -1,4 +1,4 @@
-"""What the commands read from Postgres, always inside a read-only transaction."""
+"""Queries of the commands. Run them in a read-only transaction."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Rows = Sequence[RowMapping]
 
 
 def pipelines(conn: Connection) -> Rows:
-    """Pipelines in force, by name."""
+    """Applied pipelines that were not removed, by name."""
     active = (
         select(func.count())
         .where(backfill.c.pipeline_no == pipeline.c.no, backfill.c.ended_at.is_(None))
@@ -43,12 +43,12 @@ def pipelines(conn: Connection) -> Rows:
 
 
 def applied_at(conn: Connection, name: str) -> Any:
-    """When the pipeline was applied last."""
+    """When the pipeline was last applied."""
     return conn.execute(select(pipeline.c.applied_at).where(pipeline.c.name == name)).scalar_one()
 
 
 def backfills(conn: Connection, of_pipeline: str | None, states: Sequence[str], limit: int) -> Rows:
-    """Backfills, the newest first, each with its ended runs counted."""
+    """Backfills, newest first, with ``ended_runs``."""
     newest = select(backfill).order_by(backfill.c.requested_at.desc(), backfill.c.id).limit(limit)
     if of_pipeline is not None:
         newest = newest.where(backfill.c.pipeline == of_pipeline)
@@ -58,29 +58,28 @@ def backfills(conn: Connection, of_pipeline: str | None, states: Sequence[str], 
     counted = (
         select(func.count()).where(run.c.backfill_id == chosen.c.id, run.c.finished_at.is_not(None)).scalar_subquery()
     )
-    # One that ended has seen all its runs end, also those that were purged since.
+    # In an ended backfill all runs ended, including those purged since.
     ended = case((chosen.c.ended_at.is_not(None), chosen.c.runs), else_=counted)
     return _all(conn, select(chosen, ended.label("ended_runs")).order_by(chosen.c.requested_at.desc(), chosen.c.id))
 
 
 def one_backfill(conn: Connection, id: str) -> RowMapping | None:
-    """The backfill's row."""
     return conn.execute(select(backfill).where(backfill.c.id == id)).mappings().first()
 
 
 def recorded_answer(conn: Connection, id: str) -> dict[str, Any] | None:
-    """What was answered to the request with this id."""
+    """The recorded reply to the request with this id."""
     return conn.execute(select(backfill_request.c.answer).where(backfill_request.c.id == id)).scalar()
 
 
 def purged(conn: Connection, row: RowMapping) -> bool:
-    """Whether a purge took what it could of this backfill: each one has intervals until then."""
+    """Whether this backfill was purged. Purging deletes its intervals, which every backfill has."""
     mine = exists().where(backfill_interval.c.backfill_id == row["id"])
     return row["ended_at"] is not None and not conn.execute(select(mine)).scalar_one()
 
 
 def run_times(conn: Connection, id: str) -> RowMapping:
-    """When the first run started, when the last one ended, and how many had to start more than once."""
+    """``first_started_at``, ``last_finished_at`` and ``runs_started_again`` of a backfill."""
     return (
         conn.execute(
             select(
@@ -95,7 +94,10 @@ def run_times(conn: Connection, id: str) -> RowMapping:
 
 
 def runs_by_code(conn: Connection, id: str) -> dict[str, int]:
-    """How many runs that started used which archive of code in their latest attempt; "" where it lies."""
+    """Number of started runs by code archive of their latest attempt;
+
+    ``""`` for code that was not shipped.
+    """
     rows = conn.execute(
         select(run.c.code_sha256, func.count().label("number"))
         .where(run.c.backfill_id == id, run.c.attempt > 0)
@@ -105,7 +107,7 @@ def runs_by_code(conn: Connection, id: str) -> dict[str, int]:
 
 
 def skipped(conn: Connection, id: str) -> dict[str, int]:
-    """Intervals without a run, by reason."""
+    """Number of intervals without a run, by reason."""
     t = backfill_interval
     rows = conn.execute(
         select(t.c.reason, func.count().label("number"))
@@ -116,7 +118,7 @@ def skipped(conn: Connection, id: str) -> dict[str, int]:
 
 
 def failed_runs(conn: Connection, id: str, limit: int) -> Rows:
-    """Runs that failed for good, in logical-date order."""
+    """Failed runs, in logical-date order."""
     times = (run.c.interval_start, run.c.interval_end, run.c.finished_at)
     columns = (run.c.id, *times, run.c.attempt, run.c.code_sha256, run.c.error, run.c.losses)
     return _all(
@@ -129,7 +131,7 @@ def failed_runs(conn: Connection, id: str, limit: int) -> Rows:
 
 
 def failed_tasks(conn: Connection, runs: Sequence[int]) -> Rows:
-    """The tasks that failed in the last attempt of each of these runs."""
+    """The tasks that failed in the last attempt of these runs."""
     columns = (task_run.c.run_id, task_run.c.task, task_run.c.try_number, task_run.c.error)
     return _all(
         conn,
@@ -143,7 +145,7 @@ def failed_tasks(conn: Connection, runs: Sequence[int]) -> Rows:
 def deadlines(
     conn: Connection, filters: dict[str, str | None], limit: int, due_within: timedelta | None = None
 ) -> Rows:
-    """Deadlines, the latest moment first; with ``due_within`` the armed ones that are due by then, the next first."""
+    """Deadlines, latest first; with ``due_within``, only armed ones due by then, earliest first."""
     found = _deadlines()
     for column, wanted in filters.items():
         if wanted is not None:
@@ -157,7 +159,7 @@ def deadlines(
 
 
 def one_deadline(conn: Connection, id: int) -> RowMapping | None:
-    """A deadline with what became of its callback, or of its digest's."""
+    """A deadline with the outcome of its callback, or of its digest's."""
     called = callback.c.deadline_id == func.coalesce(deadline.c.digest_id, deadline.c.id)
     found = (
         _deadlines()
@@ -173,14 +175,14 @@ def one_deadline(conn: Connection, id: int) -> RowMapping | None:
 
 
 def _deadlines() -> Select[Any]:
-    """Deadlines with their runs; one of a whole backfill has none."""
+    """Deadlines with their runs. A backfill's deadline has none."""
     return select(deadline, run.c.interval_start, run.c.state.label("run_state")).outerjoin(
         run, run.c.id == deadline.c.run_id
     )
 
 
 def callbacks(conn: Connection, filters: dict[str, str | None], limit: int) -> Rows:
-    """Callbacks, those of the newest deadlines first."""
+    """Callbacks, newest deadline first."""
     found = _callbacks()
     for column, wanted in filters.items():
         if wanted is not None:
@@ -189,14 +191,14 @@ def callbacks(conn: Connection, filters: dict[str, str | None], limit: int) -> R
 
 
 def one_callback(conn: Connection, id: int) -> RowMapping | None:
-    """The callback of a deadline; ``switched_off_at``: since when its address takes no calls."""
+    """The callback of a deadline; ``switched_off_at``: since when its webhook has been disabled."""
     off = (webhook_off.c.url == callback.c.name) & (callback.c.kind == "webhook")
     found = _callbacks().add_columns(webhook_off.c.since.label("switched_off_at")).outerjoin(webhook_off, off)
     return conn.execute(found.where(callback.c.deadline_id == id)).mappings().first()
 
 
 def failed_callbacks(conn: Connection, pipeline: str | None) -> list[int]:
-    """Deadlines whose callback failed for good, the oldest first."""
+    """Ids of deadlines whose callback failed, oldest first."""
     failed = select(callback.c.deadline_id).join(deadline, deadline.c.id == callback.c.deadline_id)
     failed = failed.where(callback.c.state == CallbackState.FAILED).order_by(callback.c.deadline_id)
     if pipeline is not None:
@@ -208,7 +210,7 @@ _OF_THE_DEADLINE = ("alert", "pipeline", "backfill_id", "run_id")
 
 
 def _callbacks() -> Select[Any]:
-    """Callbacks with what their deadlines say; rows of an older version have no pipeline of their own."""
+    """Callbacks with their deadline's columns: rows from an older version lack their own."""
     own = [column for column in callback.c if column.name not in _OF_THE_DEADLINE]
     return select(*own, *(deadline.c[name] for name in _OF_THE_DEADLINE)).join_from(
         callback, deadline, deadline.c.id == callback.c.deadline_id

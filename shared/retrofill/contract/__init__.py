@@ -1,4 +1,4 @@
-"""Every message of every topic as a pydantic model; the JSON Schemas are made from here."""
+"""The message types as pydantic models, from which the JSON Schemas are generated."""
 
 from retrofill.contract import backfills, deadlines, pipelines, runs
 from retrofill.contract.base import Message, Undecodable, decode

@@ -1,4 +1,4 @@
-"""Messages on ``backfill-requests`` (wishes of users) and ``backfill-events`` (answers and facts of the planner)."""
+"""Messages on ``backfill-requests`` (from users) and ``backfill-events`` (from the planner)."""
 
 from __future__ import annotations
 
@@ -13,63 +13,65 @@ from retrofill.domain.bounds import Bound
 from retrofill.domain.data import Name
 from retrofill.domain.planning import Reason, SkipReason
 
-CAUSE = "Who asked: a user, or on_run_failure after a run failed for good"
+CAUSE = "Who requested it: a user, or on_run_failure after a run failed permanently"
 
 
 class BackfillRequested(Message):
-    """A wish: run ``pipeline`` for every logical date in the closed range from ``from`` to ``to``."""
+    """A request to run ``pipeline`` for every logical date from ``from`` to ``to``, inclusive."""
 
     of_users: ClassVar[bool] = True
     type: Literal["BackfillRequested"] = "BackfillRequested"
     id: str | None = Field(None, description="Optional; equal to the key")
     pipeline: str = Field(min_length=1, max_length=200, description="Name of the pipeline")
-    from_: Bound = Field(alias="from", description="First logical date; a bare date is its whole day")
-    to: Bound = Field(description="Last logical date, inclusive; a bare date is its whole day")
+    from_: Bound = Field(alias="from", description="First logical date; a bare date means that whole day")
+    to: Bound = Field(description="Last logical date, inclusive; a bare date means that whole day")
     max_active_runs: int | None = Field(None, ge=1, le=10_000, description="Default: the pipeline's")
     reprocess_behavior: ReprocessBehavior = Field(
-        ReprocessBehavior.NONE, description="Which intervals are run again whose latest run ended"
+        ReprocessBehavior.NONE, description="Which intervals with a finished run to run again"
     )
     run_backwards: bool = Field(False, description="Latest logical date first")
     on_run_failure: OnRunFailure = Field(
-        OnRunFailure.CONTINUE, description="What becomes of the backfill when a run failed for good"
+        OnRunFailure.CONTINUE, description="What happens to the backfill when a run fails permanently"
     )
-    conf: dict[str, JsonValue] = Field(default_factory=dict, description="Handed to the tasks")
+    conf: dict[str, JsonValue] = Field(default_factory=dict, description="Passed to the tasks")
     latest_code: bool = Field(
-        False, description="Whether each run uses the code that was applied last when it starts, not that of the plan"
+        False, description="Whether each run uses the code applied last when it starts, not the code at planning"
     )
-    triggered_by: str | None = Field(None, max_length=200, description="Who or what asked, for people only")
+    triggered_by: str | None = Field(None, max_length=200, description="Who or what requested it; informational")
     finish_by: Moment | None = Field(
-        None, description="A deadline for this backfill: DeadlineMissed if it is not done by then"
+        None, description="A deadline for this backfill: DeadlineMissed is published if it is not done by then"
     )
-    finish_by_callback: Name | None = Field(None, description="Function of the allow-list to call when it is missed")
+    finish_by_callback: Name | None = Field(
+        None, description="Function of the allow-list to call if finish_by is missed"
+    )
 
 
 class BackfillPauseRequested(Message):
-    """A wish: start no new run; live ones end."""
+    """A request to start no new runs. Live runs continue."""
 
     of_users: ClassVar[bool] = True
     type: Literal["BackfillPauseRequested"] = "BackfillPauseRequested"
 
 
 class BackfillResumeRequested(Message):
-    """A wish: go on."""
+    """A request to start runs again."""
 
     of_users: ClassVar[bool] = True
     type: Literal["BackfillResumeRequested"] = "BackfillResumeRequested"
 
 
 class BackfillCancelRequested(Message):
-    """A wish: cancel what has not ended."""
+    """A request to cancel all runs that have not ended."""
 
     of_users: ClassVar[bool] = True
     type: Literal["BackfillCancelRequested"] = "BackfillCancelRequested"
 
 
 class BackfillEvent(Message):
-    """A fact about one backfill, of the planner."""
+    """An event about one backfill."""
 
     backfill_id: BackfillId
-    pipeline: str | None = Field(None, description="Name of the pipeline, where it is known")
+    pipeline: str | None = Field(None, description="Name of the pipeline, if known")
 
 
 class BackfillPlanned(BackfillEvent):
@@ -78,27 +80,27 @@ class BackfillPlanned(BackfillEvent):
     type: Literal["BackfillPlanned"] = "BackfillPlanned"
     range_start: Moment = Field(description="Start of the first data interval")
     range_end: Moment = Field(description="End of the last data interval")
-    runs: int = Field(ge=1, description="Runs that were made")
+    runs: int = Field(ge=1, description="Runs created")
     skipped: dict[str, int] = Field(
         default_factory=dict, description=f"Intervals without a run, by reason: {', '.join(SkipReason)}"
     )
-    max_active_runs: int = Field(description="Most runs at a time")
+    max_active_runs: int = Field(description="Maximum number of live runs")
     planned_at: Moment = Field(description="When, by the database's clock")
 
 
 class BackfillRejected(BackfillEvent):
-    """The request became nothing; ``reason`` is for programs, ``message`` for people."""
+    """The request was rejected; ``reason`` is for programs, ``message`` for people."""
 
     type: Literal["BackfillRejected"] = "BackfillRejected"
     reason: str = Field(description=f"Why, for programs: {', '.join(Reason)}; new ones may be added")
     message: Explanation
     conflicting_backfill_id: str | None = Field(
-        None, description="Of reason overlap: the active backfill that has the range"
+        None, description="For reason overlap: the active backfill that conflicts"
     )
 
 
 class BackfillPaused(BackfillEvent):
-    """No new run starts until it is resumed."""
+    """No new runs start until the backfill is resumed."""
 
     type: Literal["BackfillPaused"] = "BackfillPaused"
     cause: Literal["user", "run_failure"] = Field("user", description=CAUSE)
@@ -111,21 +113,21 @@ class BackfillResumed(BackfillEvent):
 
 
 class BackfillCancelling(BackfillEvent):
-    """What has not ended is being cancelled."""
+    """Runs that have not ended are being cancelled."""
 
     type: Literal["BackfillCancelling"] = "BackfillCancelling"
     cause: Literal["user", "run_failure"] = Field("user", description=CAUSE)
 
 
 class BackfillEnded(BackfillEvent):
-    """All runs ended; ``runs`` counts them by state."""
+    """All runs have ended."""
 
-    runs: dict[str, int] = Field(default_factory=dict, description="Runs by the state in which they ended")
+    runs: dict[str, int] = Field(default_factory=dict, description="Number of runs by end state")
     ended_at: Moment | None = Field(None, description="When, by the database's clock")
 
 
 class BackfillCancelled(BackfillEnded):
-    """A user's cancel is complete."""
+    """A user cancelled the backfill, and all runs have ended."""
 
     type: Literal["BackfillCancelled"] = "BackfillCancelled"
 
@@ -137,13 +139,13 @@ class BackfillSucceeded(BackfillEnded):
 
 
 class BackfillFailed(BackfillEnded):
-    """All runs ended and one failed for good, or ``on_run_failure`` cancelled the rest."""
+    """All runs have ended and one failed permanently, or ``on_run_failure`` cancelled the rest."""
 
     type: Literal["BackfillFailed"] = "BackfillFailed"
 
 
 class BackfillCommandRejected(BackfillEvent):
-    """A pause, resume or cancel that cannot be followed."""
+    """A pause, resume or cancel that cannot be carried out."""
 
     type: Literal["BackfillCommandRejected"] = "BackfillCommandRejected"
     command: str = Field(description="Message type of the command")

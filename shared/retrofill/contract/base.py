@@ -1,4 +1,4 @@
-"""What all messages share: JSON bodies told apart by ``type``, and the registry that reads them."""
+"""The base of all messages: JSON bodies with a ``type``, and the registry that decodes them."""
 
 from __future__ import annotations
 
@@ -12,49 +12,49 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 from retrofill.contract.explain import explain
 
 MAX_INT = 2**63 - 1
-# What validates, stores and prints a message may recurse over it.
+# Code that validates, stores and prints a message may recurse.
 MAX_DEPTH = 100
 TOO_DEEP = f"the value is nested more than {MAX_DEPTH} levels deep"
-# Format of a message, the newest that is known.
+# The newest known major version of the message format.
 VERSION = 1
 MAX_REASON = 500
-# What serializers of a Schema Registry put before each value: a byte 0 and the schema's id, four bytes, the highest first.
+# Schema Registry serializers prefix each value with a 0 byte and a schema id, 4 bytes big-endian.
 REGISTRY_MAGIC = b"\0"
 REGISTRY_PREFIX_BYTES = 5
 
 
 class Undecodable(Exception):
-    """Bytes that are no message: the reason is one line that a person can act on."""
+    """Bytes that are not a valid message. The reason is one actionable line."""
 
     def __init__(self, reason: str) -> None:
-        # Names and texts of the message may be quoted in the reason, whatever is in them.
+        # The reason may quote arbitrary text of the message.
         line = " ".join(reason.split())
         super().__init__(line if len(line) <= MAX_REASON else f"{line[: MAX_REASON - 1]}…")
 
 
 class Facts(BaseModel):
-    """Data inside of messages. Unknown fields are ignored."""
+    """Data inside messages. Unknown fields are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
 
     @model_validator(mode="after")
     def _numbers_that_fit(self) -> Self:
-        # A number is taken from a text too, and those were not looked at when the JSON was read.
+        # Pydantic also reads numbers from strings, which the JSON decoder did not check.
         for name, value in self.__dict__.items():
             if (isinstance(value, int) and abs(value) > MAX_INT) or (isinstance(value, float) and not isfinite(value)):
-                raise ValueError(f"{name} does not fit: 64 bits are the most of an integer, and a number is finite")
+                raise ValueError(f"{name} does not fit: use a finite number, and at most 64 bits for an integer")
         return self
 
 
 class Message(Facts):
-    """One fact or wish on a topic. ``in_reply_to`` is the ``ce_id`` that it answers."""
+    """A message on a topic."""
 
-    # Whether people write it by hand: then an unknown field is a mistake, and is refused.
+    # Whether users write this type: an unknown field is then a mistake and refused.
     of_users: ClassVar[bool] = False
 
     type: str = Field("", description="Name of the message type")
     version: int = Field(VERSION, ge=1, le=VERSION, description="Major version of the message's format")
-    in_reply_to: str | None = Field(None, description="ce_id of the message that this one answers")
+    in_reply_to: str | None = Field(None, description="ce_id of the message this one replies to")
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -64,17 +64,17 @@ class Message(Facts):
             REGISTRY[cls.__name__] = cls
 
     def encode(self) -> bytes:
-        """UTF-8 JSON, one object, without the fields that are not set."""
+        """UTF-8 JSON, one object, without fields that are ``None``."""
         return self.model_dump_json(by_alias=True, exclude_none=True).encode()
 
 
 Moment = AwareDatetime
-# Every message type by its name, filled as the modules of messages are imported.
+# Message types by name, registered when their modules are imported.
 REGISTRY: dict[str, type[Message]] = {}
 
 
 def decode_object(value: bytes) -> dict[str, Any]:
-    """A JSON object of UTF-8 bytes. Raises ``Undecodable``."""
+    """Decode a JSON object from UTF-8 bytes. Raises ``Undecodable``."""
     _refuse_registry_prefix(value)
     try:
         text = value.decode("utf-8")
@@ -87,14 +87,17 @@ def decode_object(value: bytes) -> dict[str, Any]:
         raise Undecodable(f"the value is not JSON: {e}") from e
     if not isinstance(body, dict):
         raise Undecodable(f"the value is JSON but not an object: {type(body).__name__}")
-    # Only what could hold something wrong is looked through.
+    # Only values that can contain a violation are traversed.
     if text.count("{") + text.count("[") > MAX_DEPTH or "\\u" in text:
         _check_content(body)
     return body
 
 
 def decode(value: bytes | None, header_type: str | None = None) -> Message:
-    """Read a message; its type is ``header_type`` where given, else the body's. Raises ``Undecodable``."""
+    """Decode a message of type ``header_type``, or else the body's ``type``.
+
+    Raises ``Undecodable``.
+    """
     if value is None:
         raise Undecodable("the value is null")
     body = decode_object(value)
@@ -115,8 +118,8 @@ def _refuse_registry_prefix(value: bytes) -> None:
     if value.startswith(REGISTRY_MAGIC) and len(value) >= REGISTRY_PREFIX_BYTES:
         schema = int.from_bytes(value[1:REGISTRY_PREFIX_BYTES], "big")
         raise Undecodable(
-            f"the value begins with a byte 0 and a schema id ({schema}), as serializers of a Schema Registry write it: "
-            "publish the plain JSON, with a string serializer (the JSON Schemas are in schemas/)"
+            f"the value begins with a 0 byte and a schema id ({schema}), as Schema Registry serializers write it: "
+            "publish plain JSON with a string serializer (the JSON Schemas are in schemas/)"
         )
 
 
@@ -129,7 +132,7 @@ def _refuse_newer(named: str, version: object) -> None:
 
 
 def _check_content(body: Any) -> None:
-    """No text that the database cannot store, and no nesting that something may give up on. Raises ``Undecodable``."""
+    """Refuse text that Postgres cannot store, and excessive nesting. Raises ``Undecodable``."""
     left: list[tuple[Any, int]] = [(body, 1)]
     while left:
         each, depth = left.pop()
@@ -144,11 +147,11 @@ def _check_content(body: Any) -> None:
 
 def _check_text(text: str) -> None:
     if "\0" in text:
-        raise Undecodable("the value holds a NUL character, which the database cannot store")
+        raise Undecodable("the value contains a NUL character, which the database cannot store")
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as e:
-        raise Undecodable("the value holds half a surrogate pair, which is no character") from e
+        raise Undecodable("the value contains half a surrogate pair, which is not a character") from e
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -13,7 +13,7 @@ from retrofill.domain.deadline import Scope
 
 
 class DeadlineArmed(Message):
-    """A hint to the watcher: this shard has a deadline in the near future that its memory may not have yet."""
+    """A hint to the watcher: this shard has a deadline due soon that it may not know yet."""
 
     type: Literal["DeadlineArmed"] = "DeadlineArmed"
     deadline_id: DeadlineId
@@ -21,47 +21,47 @@ class DeadlineArmed(Message):
 
 
 class DeadlineResolved(Message):
-    """A hint to the watcher: what this deadline is about ended, so it can be decided now."""
+    """A hint to the watcher: what this deadline watches has ended, so it can be decided now."""
 
     type: Literal["DeadlineResolved"] = "DeadlineResolved"
     deadline_id: DeadlineId
 
 
 class DeadlineFacts(Facts):
-    """What a deadline is about, complete: a subscriber need not ask back."""
+    """Everything about a missed deadline: a subscriber needs no lookup."""
 
     deadline_id: int = Field(description="Id of the deadline")
     alert: AlertName
-    scope: Scope = Field(Scope.RUN, description="What must be done by the moment")
+    scope: Scope = Field(Scope.RUN, description="What must be done by then")
     pipeline: PipelineName
     backfill_id: BackfillId
-    run_id: int | None = Field(None, description="Id of the run; not there for a deadline of the whole backfill")
+    run_id: int | None = Field(None, description="Id of the run; absent for a deadline of the whole backfill")
     task: str | None = Field(None, description="The task, for a deadline of one task")
     interval_start: Moment | None = Field(None, description="Start of the run's data interval: its logical date")
     interval_end: Moment | None = Field(None, description="End of the run's data interval")
-    reference: Reference = Field(description="What the moment counts from")
-    interval_seconds: float | None = Field(None, description="Added to the reference's moment; negative for a warning")
+    reference: Reference = Field(description="The moment the deadline counts from")
+    interval_seconds: float | None = Field(None, description="Added to the reference moment; negative for a warning")
     due_at: DueAt
     detected_at: Moment = Field(description="When the miss was decided, by the database's clock")
-    run_state: str = Field(description="State of the run (of the task or the backfill where it is about that)")
+    run_state: str = Field(description="State of the run, or of the task or backfill, depending on the scope")
     run_attempt: int = Field(0, description="Attempts of the run so far")
-    runs_done: int = Field(0, description="Runs of the backfill that ended, however they did")
+    runs_done: int = Field(0, description="Runs of the backfill that have ended in any state")
     runs: int = Field(0, description="Runs of the backfill")
-    recovered_at: Moment | None = Field(None, description="In a digest: when it was done after all")
+    recovered_at: Moment | None = Field(None, description="In a digest: when it succeeded after the miss")
 
 
 class DeadlineMissed(DeadlineFacts, Message):
-    """It was not done at the moment, by the database's clock."""
+    """The deadline passed before its run, task or backfill was done, by the database's clock."""
 
     type: Literal["DeadlineMissed"] = "DeadlineMissed"
     callback: str | None = Field(None, description="Name, address or topic of the callback")
 
 
 class DeadlinesMissed(Message):
-    """The digest of an alert: all of its deadlines that were missed in a window, each in one digest only.
+    """The digest of an alert: the deadlines missed in one window. Each miss is in one digest only.
 
-    A digest lists the first thousand, in several parts where they do not fit into one message; ``count`` is of all. The
-    others are in Postgres: rows of ``deadline`` with this ``digest_id``.
+    A digest lists the first thousand, in several parts if they do not fit one message; ``count``
+    counts all. The others are in Postgres: rows of ``deadline`` with this ``digest_id``.
     """
 
     type: Literal["DeadlinesMissed"] = "DeadlinesMissed"
@@ -70,45 +70,45 @@ class DeadlinesMissed(Message):
     pipeline: PipelineName
     opened_at: Moment = Field(description="When its first miss was decided, by the database's clock")
     closed_at: Moment = Field(description="When its window ended, by the database's clock")
-    count: int = Field(description="Deadlines that were missed in the window, listed or not")
-    not_listed: int = Field(0, description="How many of them are in no part, as they are too many")
-    part: int = Field(1, description="Which part this is, from 1")
-    parts: int = Field(1, description="How many parts there are")
-    missed: list[DeadlineFacts] = Field(description="The deadlines of this part")
+    count: int = Field(description="Deadlines missed in the window, listed or not")
+    not_listed: int = Field(0, description="Misses beyond the first thousand, which no part lists")
+    part: int = Field(1, description="Number of this part, from 1")
+    parts: int = Field(1, description="Number of parts")
+    missed: list[DeadlineFacts] = Field(description="The missed deadlines of this part")
     callback: str | None = Field(None, description="Name, address or topic of the callback")
 
 
 class DeadlineRecovered(Message):
-    """What had missed its deadline succeeded after all; the deadline stays missed."""
+    """The run, task or backfill succeeded after it missed its deadline, which stays missed."""
 
     type: Literal["DeadlineRecovered"] = "DeadlineRecovered"
     deadline_id: DeadlineId
     alert: AlertName
-    scope: Scope = Field(Scope.RUN, description="What had to be done by the moment")
+    scope: Scope = Field(Scope.RUN, description="What had to be done by then")
     pipeline: PipelineName
     backfill_id: BackfillId
-    run_id: int | None = Field(None, description="Id of the run; not there for a deadline of the whole backfill")
+    run_id: int | None = Field(None, description="Id of the run; absent for a deadline of the whole backfill")
     task: str | None = Field(None, description="The task, for a deadline of one task")
     interval_start: Moment | None = Field(None, description="Start of the run's data interval: its logical date")
     interval_end: Moment | None = Field(None, description="End of the run's data interval")
     due_at: DueAt
-    recovered_at: Moment = Field(description="When it was done")
-    late_seconds: float = Field(description="Seconds from the moment to when it was done")
+    recovered_at: Moment = Field(description="When it succeeded, by the database's clock")
+    late_seconds: float = Field(description="Seconds from the deadline to the success")
 
 
 class CallbackRequested(Message):  # type: ignore[no-redef]  # the plugin takes the field kwargs for **kwargs
-    """There is a callback row to be called."""
+    """A hint to the callback-runner: there is a callback to call."""
 
     type: Literal["CallbackRequested"] = "CallbackRequested"
     deadline_id: DeadlineId
     callback: str = Field(description="Name, address or topic of the callback")
     kwargs: dict[str, JsonValue] = Field(
-        default_factory=dict, description="The alert's kwargs, filled in; left out where too large"
+        default_factory=dict, description="The alert's kwargs with references replaced; omitted if too large"
     )
 
 
 class CallbackReplayRequested(Message):
-    """A wish: call a callback that failed for good once more, from its first try."""
+    """A request to replay a callback that failed permanently."""
 
     of_users: ClassVar[bool] = True
     type: Literal["CallbackReplayRequested"] = "CallbackReplayRequested"
@@ -116,37 +116,37 @@ class CallbackReplayRequested(Message):
 
 
 class CallbackEvent(Message):
-    """What became of a callback."""
+    """An event about one callback."""
 
     deadline_id: DeadlineId
     callback: str = Field(description="Name, address or topic of the callback")
-    kind: Literal["function", "webhook", "topic"] = Field("function", description="What is called")
+    kind: Literal["function", "webhook", "topic"] = Field("function", description="Kind of callback")
     attempts: int = Field(0, description="Calls so far, under one idempotency key")
-    runners_lost: int = Field(0, description="Of these, calls during which the runner died: they may have been done")
+    runners_lost: int = Field(0, description="Calls during which the runner died: the callee may have received them")
 
 
 class CallbackSucceeded(CallbackEvent):
-    """The callback returned."""
+    """The callback succeeded."""
 
     type: Literal["CallbackSucceeded"] = "CallbackSucceeded"
 
 
 class CallbackFailed(CallbackEvent):
-    """The callback failed for good, after ``attempts`` calls."""
+    """The callback failed permanently, after ``attempts`` calls."""
 
     type: Literal["CallbackFailed"] = "CallbackFailed"
     message: str = Field(description="The error of the last call")
-    uncertain: bool = Field(False, description="The last call may have been done all the same: its end is not known")
+    uncertain: bool = Field(False, description="Whether the last call may have succeeded: its result is unknown")
 
 
 class CallbackReplayed(CallbackEvent):
-    """A callback that had failed is to be called again, because somebody asked for it."""
+    """A failed callback is called again, on request."""
 
     type: Literal["CallbackReplayed"] = "CallbackReplayed"
 
 
 class CallbackReplayRejected(Message):
-    """A callback that is not to be called again."""
+    """A request to replay a callback was refused."""
 
     type: Literal["CallbackReplayRejected"] = "CallbackReplayRejected"
     deadline_id: DeadlineId

@@ -1,4 +1,4 @@
-"""What pydantic found wrong, in one line for people; an unknown field is told with the nearest one that is known."""
+"""Pydantic's errors in one line for people, with the nearest known name for an unknown field."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 SHOWN = 3
-# Comparing takes the square of the length, and no field of ours has a name as long as this.
+# Comparing takes quadratic time, and no field name is this long.
 MAX_COMPARED = 100
 Step = int | str
 
 
 def explain(error: ValidationError, model: type[BaseModel] | None = None) -> str:
-    """The first few complaints of pydantic: where and what. ``model`` is what was validated."""
+    """The first few errors, each with its location. ``model`` is the validated type."""
     parts = []
     complaints = error.errors(include_url=False, include_input=False)
     fields = complaints[0]["loc"]
     for complaint in complaints[:SHOWN]:
         loc = complaint["loc"]
         if complaint["type"] == "too_short" and fields[: len(loc)] == loc != fields:
-            # Of a list with an item that is wrong, pydantic also says that the item is not there.
+            # For an invalid list item, pydantic also reports the list as too short.
             continue
         if complaint["type"] == "extra_forbidden" and loc:
             place, text = loc[:-1], _unknown(model, loc)
@@ -41,11 +41,11 @@ def _unknown(model: type[BaseModel] | None, loc: Sequence[Step]) -> str:
 
 
 def _fields_at(model: type[BaseModel] | None, place: Sequence[Step]) -> Iterator[str]:
-    """Names of the fields of the object there, as they are written."""
+    """Field names of the object at ``place``, as written in JSON."""
     models = [] if model is None else [model]
     for step in place:
         fields = [field for each in models for name, field in each.model_fields.items() if step in (name, field.alias)]
-        # What is no field is the place in a list, or which kind of several an object is.
+        # A step that is not a field is a list index or a union's discriminator.
         models = [inner for field in fields for inner in _models_in(field.annotation)] or models
     for each in models:
         yield from (field.alias or name for name, field in each.model_fields.items())

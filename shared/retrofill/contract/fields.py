@@ -1,4 +1,4 @@
-"""Fields that many messages have, each with what it says, once."""
+"""Fields that several messages share, with their descriptions."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from retrofill.contract.base import Moment
 PipelineName = Annotated[str, Field(description="Name of the pipeline")]
 BackfillId = Annotated[str, Field(description="Id of the backfill: the key of its request")]
 RunId = Annotated[int, Field(description="Id of the run")]
-Attempt = Annotated[int, Field(description="Which attempt of the run, from 1")]
+Attempt = Annotated[int, Field(description="Attempt of the run, from 1")]
 TaskName = Annotated[str, Field(description="Name of the task")]
-TryNumber = Annotated[int, Field(description="Tries of the task inside this attempt, from 1")]
-DeadlineId = Annotated[int, Field(description="Id of the deadline; its callback has the same")]
-AlertName = Annotated[str, Field(description="Name of the pipeline's alert, or finish_by of the request")]
+TryNumber = Annotated[int, Field(description="Number of the task's try within this attempt, from 1")]
+DeadlineId = Annotated[int, Field(description="Id of the deadline, and of its callback")]
+AlertName = Annotated[str, Field(description="Name of the pipeline's alert, or finish_by for a request's own deadline")]
 IntervalStart = Annotated[Moment, Field(description="Start of the data interval: the logical date")]
-IntervalEnd = Annotated[Moment, Field(description="End of the data interval, which is not in it any more")]
+IntervalEnd = Annotated[Moment, Field(description="End of the data interval, exclusive")]
 DueAt = Annotated[Moment, Field(description="The moment by which it had to be done")]
 Explanation = Annotated[str, Field(description="Why, in one line for people")]

@@ -1,4 +1,4 @@
-"""The headers of messages as JSON Schemas: CloudEvents in binary mode, and what dead letters carry besides."""
+"""Message headers as JSON Schemas: CloudEvents in binary mode, and those of dead letters."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ CLOUD_EVENT: Document = {
         "ce_id": {
             "type": "string",
             "minLength": 1,
-            "description": "Unique and stable: the same for every copy of the message; answers carry it as in_reply_to",
+            "description": "Unique and stable: the same in every copy of the message; replies carry it as in_reply_to",
         },
         "ce_type": {"type": "string", "description": "The message type"},
         "ce_source": {
             "type": "string",
             "format": "uri-reference",
             "minLength": 1,
-            "description": "The service or client that wrote it",
+            "description": "The service or client that published it",
         },
-        "ce_time": {"type": "string", "format": "date-time", "description": "When it was written"},
-        "content-type": {"type": "string", "const": "application/json", "description": "What the value is"},
+        "ce_time": {"type": "string", "format": "date-time", "description": "When it was published"},
+        "content-type": {"type": "string", "const": "application/json", "description": "Media type of the value"},
         "traceparent": {
             "type": "string",
             "pattern": "^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$",
-            "description": "W3C trace context, where there is one",
+            "description": "W3C trace context, if there is one",
         },
     },
 }
-# What each message of a service has; one of somebody else needs none of them.
+# Present in every message of a service. Messages of other clients need none.
 ALWAYS = ["ce_specversion", "ce_id", "ce_type", "ce_source", "ce_time", "content-type"]
 EXAMPLE: Document = {
     "ce_specversion": "1.0",
@@ -45,20 +45,20 @@ EXAMPLE: Document = {
 _DEAD_LETTER = {
     "reason": "Why it was refused, in one line",
     "service": "Which service refused it",
-    "origin_topic": "The topic that it was on, without the prefix",
-    "origin_partition": "Its partition there; not of a message that was on no topic yet, like the next ones",
-    "origin_offset": "Its offset there",
-    "origin_timestamp_ms": "Its timestamp there, milliseconds since 1970",
+    "origin_topic": "The original topic, without the prefix",
+    "origin_partition": "The original partition; this and the next two are absent if the message was never on a topic",
+    "origin_offset": "The original offset",
+    "origin_timestamp_ms": "The original timestamp, in milliseconds since 1970",
     "dead_at": "When it was refused, ISO 8601",
-    "value_sha256": "Only where the value was cut: SHA-256 of all of it, hexadecimal",
-    "value_length": "Only where the value was cut: how many bytes all of it has",
-    "key_sha256": "Only where the key was cut: SHA-256 of all of it, hexadecimal",
-    "key_length": "Only where the key was cut: how many bytes all of it has",
-    "headers_dropped": "Only where not all headers fitted: how many were left out",
+    "value_sha256": "Only if the value was truncated: SHA-256 of the whole value, hexadecimal",
+    "value_length": "Only if the value was truncated: its original length in bytes",
+    "key_sha256": "Only if the key was truncated: SHA-256 of the whole key, hexadecimal",
+    "key_length": "Only if the key was truncated: its original length in bytes",
+    "headers_dropped": "Only if not all headers fit: how many were dropped",
 }
 DEAD_LETTER: Document = {
     "type": "object",
-    "description": "The headers of the original message, and these.",
+    "description": "The original headers, and these.",
     "properties": {f"retrofill_{name}": {"type": "string", "description": text} for name, text in _DEAD_LETTER.items()},
     "required": [f"retrofill_{name}" for name in ("reason", "service", "origin_topic", "dead_at")],
 }

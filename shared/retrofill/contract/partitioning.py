@@ -1,11 +1,11 @@
-"""Which partition a key belongs on: Java's default partitioner, so that every client's keys land alike."""
+"""The partition of a key, as the default partitioner of Kafka's Java clients chooses it."""
 
 from __future__ import annotations
 
 MASK = 0xFFFFFFFF
 SEED = 0x9747B28C
 M = 0x5BD1E995
-# What a producer takes for "any partition".
+# The client's constant for "any partition".
 ANY = -1
 
 
@@ -26,11 +26,11 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_of(key: bytes | str, partitions: int) -> int:
-    """The partition of a key, as Java's and librdkafka's ``murmur2_random`` partitioners choose it."""
+    """The partition of a key, as Java's default and librdkafka's ``murmur2_random`` choose it."""
     data = key.encode() if isinstance(key, str) else key
     return (murmur2(data) & 0x7FFFFFFF) % partitions
 
 
 def place_of(key: bytes | None, partitions: int) -> int:
-    """The partition to produce a message to, however many its topic has by now; ``ANY`` for one without a key."""
+    """The partition to publish to, even after partitions were added; ``ANY`` without a key."""
     return ANY if key is None else partition_of(key, partitions)

@@ -12,7 +12,7 @@ from retrofill.domain.pipeline import PipelineDefinition
 
 
 class PipelineApplied(Message):
-    """The whole definition of a pipeline; later ones replace it for later backfills."""
+    """The complete definition of a pipeline. A later one replaces it for later backfills."""
 
     of_users: ClassVar[bool] = True
     type: Literal["PipelineApplied"] = "PipelineApplied"
@@ -20,15 +20,15 @@ class PipelineApplied(Message):
 
 
 class PipelineAccepted(Message):
-    """The definition is in force."""
+    """The definition is active."""
 
     type: Literal["PipelineAccepted"] = "PipelineAccepted"
     pipeline: PipelineName
-    changed: bool = Field(description="Whether it differs from what was in force before")
+    changed: bool = Field(description="Whether it differs from the previous definition")
 
 
 class PipelineRejected(Message):
-    """The definition cannot be used."""
+    """The definition was refused."""
 
     type: Literal["PipelineRejected"] = "PipelineRejected"
     pipeline: PipelineName
@@ -36,7 +36,7 @@ class PipelineRejected(Message):
 
 
 class PipelineRemoved(Message):
-    """A null value removed the pipeline: new backfills of it are refused, the present ones end."""
+    """A null value removed the pipeline. New backfills of it are rejected; active ones continue."""
 
     type: Literal["PipelineRemoved"] = "PipelineRemoved"
     pipeline: PipelineName

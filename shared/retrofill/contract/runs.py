@@ -1,4 +1,4 @@
-"""Messages on ``run-reports`` (of Spark drivers) and ``run-events`` (facts of the run-starter)."""
+"""Messages on ``run-reports`` (from Spark drivers) and ``run-events`` (from the run-starter)."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from retrofill.domain.task_run import TaskState
 
 
 class ErrorInfo(BaseModel):
-    """Why a task or run failed: type, message and the last lines of the traceback."""
+    """Why a task or run failed."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     type: str = Field(max_length=200, description="Name of the exception's class")
-    message: str = Field(max_length=4000, description="Its text")
+    message: str = Field(max_length=4000, description="Its message")
     traceback: str | None = Field(None, max_length=8000, description="The last lines of the traceback")
 
 
@@ -35,45 +35,51 @@ OutputPath = Annotated[str, Field(min_length=1, max_length=4096, description="An
 
 
 class Report(Message):
-    """What a driver says of one attempt; the backfill's id is the key too."""
+    """A driver's report on one attempt."""
 
     backfill_id: BackfillId
     run_id: RunId
-    attempt: int = Field(ge=1, description="Which attempt of the run, from 1: reports of an older one change nothing")
+    attempt: int = Field(ge=1, description="Attempt of the run, from 1; reports of an older one have no effect")
     publication: int = Field(
-        0, ge=0, description="Which publication of the attempt's staged output; 0 is the attempt's own driver"
+        0, ge=0, description="Publication of the attempt's staged output; 0 is by the attempt's own driver"
     )
-    sent_at: Moment | None = Field(None, description="The driver's clock; for people only")
+    sent_at: Moment | None = Field(None, description="When it was sent, by the driver's clock; informational")
 
 
 class RunHeartbeat(Report):
-    """The attempt is alive: its lease is extended. The first one says that it is running."""
+    """The attempt is alive, which extends its lease.
+
+    The first heartbeat makes the run ``running``.
+    """
 
     type: Literal["RunHeartbeat"] = "RunHeartbeat"
 
 
 class TaskReported(Report):
-    """One task changed its state; ``try_number`` counts its tries inside this attempt from 1."""
+    """A task changed state."""
 
     type: Literal["TaskReported"] = "TaskReported"
     task: TaskName
     state: TaskState = Field(description="Its new state")
-    try_number: int = Field(1, ge=1, description="Tries of the task inside this attempt, from 1")
-    error: ErrorInfo | None = Field(None, description="Of a try that failed: why")
+    try_number: int = Field(1, ge=1, description="Number of the task's try within this attempt, from 1")
+    error: ErrorInfo | None = Field(None, description="Why the try failed")
 
 
 class RunStaged(Report):
-    """The attempt's tasks succeeded, and what they wrote waits to be published: from now on it is not run again."""
+    """The attempt's tasks succeeded and their staged output can be published.
+
+    The run is not retried.
+    """
 
     type: Literal["RunStaged"] = "RunStaged"
-    outputs: tuple[OutputPath, ...] = Field(min_length=1, max_length=1000, description="The folders to be published")
+    outputs: tuple[OutputPath, ...] = Field(min_length=1, max_length=1000, description="The folders to publish")
 
 
 class RunReported(Report):
-    """The attempt ended, and with it the publication of what it staged.
+    """The attempt ended, including the publication of its staged output.
 
-    The replica that hosted the driver says ``lost`` when it saw the process end, and ``released`` when it ended the
-    process itself because it stops: that does not count against the run.
+    The replica that hosts the driver reports ``lost`` when the process exited, and ``released``
+    when it shut down and stopped the process itself, which does not count as a loss.
     """
 
     type: Literal["RunReported"] = "RunReported"
@@ -82,7 +88,7 @@ class RunReported(Report):
 
 
 class RunEvent(Message):
-    """A fact about one run."""
+    """An event about one run."""
 
     backfill_id: BackfillId
     pipeline: PipelineName
@@ -94,56 +100,56 @@ class RunEvent(Message):
 
 
 class RunStarted(RunEvent):
-    """The driver of this attempt is alive and runs the user's code."""
+    """The attempt's driver is alive and runs user code."""
 
     type: Literal["RunStarted"] = "RunStarted"
     code_sha256: str | None = Field(
-        None, description="Hash of the archive with the attempt's code; none where it is imported from where it lies"
+        None, description="Hash of the archive with the attempt's code; absent if the code is imported in place"
     )
 
 
 class RunPublishing(RunEvent):
-    """The attempt's output was accepted: it is being published, by its driver or, where that was lost, by another."""
+    """The attempt's output was accepted and is being published, by its driver or a later one."""
 
     type: Literal["RunPublishing"] = "RunPublishing"
-    outputs: tuple[OutputPath, ...] = Field(description="The folders that are being published")
+    outputs: tuple[OutputPath, ...] = Field(description="The folders being published")
     publication: int = Field(
-        description="0 is the attempt's own driver; counts those who publish it after one was lost"
+        description="0 is by the attempt's own driver; rises by one for each publisher after a loss"
     )
 
 
 class RunSucceeded(RunEvent):
-    """The interval is processed."""
+    """The run succeeded."""
 
     type: Literal["RunSucceeded"] = "RunSucceeded"
 
 
 class RunFailed(RunEvent):
-    """The run failed for good."""
+    """The run failed permanently."""
 
     type: Literal["RunFailed"] = "RunFailed"
-    error: ErrorInfo | None = Field(None, description="Why, where it is known")
+    error: ErrorInfo | None = Field(None, description="Why, if known")
 
 
 class RunAttemptLost(RunEvent):
-    """The driver was lost; the run goes back to the queue, or ends where ``state`` says so."""
+    """The driver was lost. The run is queued again or ends, as ``state`` shows."""
 
     type: Literal["RunAttemptLost"] = "RunAttemptLost"
-    state: RunState = Field(description="What the run is now: queued, or the state in which it ended")
-    error: ErrorInfo | None = Field(None, description="How the driver was lost, where it is known")
+    state: RunState = Field(description="New state of the run: queued, or its end state")
+    error: ErrorInfo | None = Field(None, description="How the driver was lost, if known")
 
 
 class RunCancelled(RunEvent):
-    """The run was cancelled before it ended."""
+    """The run was cancelled."""
 
     type: Literal["RunCancelled"] = "RunCancelled"
 
 
 class TaskStateChanged(RunEvent):
-    """One task of the run changed its state."""
+    """A task of the run changed state."""
 
     type: Literal["TaskStateChanged"] = "TaskStateChanged"
     task: TaskName
     state: TaskState = Field(description="Its new state")
     try_number: TryNumber
-    error: ErrorInfo | None = Field(None, description="Of a try that failed: why")
+    error: ErrorInfo | None = Field(None, description="Why the try failed")

@@ -1,4 +1,4 @@
-"""The topics of the contract: their names, and which service reads and writes which."""
+"""Topics and services: their names, and which service reads which topic."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Topic(StrEnum):
-    """Names of the topics, without the prefix."""
+    """Topic names, without the prefix."""
 
     PIPELINES = "pipelines"
     PIPELINE_EVENTS = "pipeline-events"
@@ -25,20 +25,21 @@ class Topic(StrEnum):
 
 
 COMPACTED = frozenset({Topic.PIPELINES, Topic.BACKFILL_STATES, Topic.INTERVAL_STATES})
-# What others than services write too, with whatever partitioner: on a wrong partition it is published again by its reader.
-PUBLISHED_AGAIN = frozenset({Topic.PIPELINES, Topic.BACKFILL_REQUESTS, Topic.RUN_REPORTS, Topic.CALLBACK_REQUESTS})
+# Topics that other clients write too, with any partitioner: the reader republishes a message from a
+# wrong partition.
+REPUBLISHED = frozenset({Topic.PIPELINES, Topic.BACKFILL_REQUESTS, Topic.RUN_REPORTS, Topic.CALLBACK_REQUESTS})
 
 
 @dataclass(frozen=True)
 class Service:
-    """One of the four services: the topics that it reads and its names everywhere."""
+    """A service: the topics it reads, and its names."""
 
     name: str
     reads: tuple[Topic, ...]
 
     @property
     def package(self) -> str:
-        """Import name; also the prefix of its tables."""
+        """Its Python package, and the prefix of its tables."""
         return self.name.replace("-", "_")
 
     @property
@@ -47,7 +48,7 @@ class Service:
         return f"retrofill_{self.package}"
 
     def cursor_topic(self, prefix: str) -> str:
-        """Its relay's topic of one partition: who is assigned it publishes, and the last record says what was."""
+        """Its relay's topic: the partition's owner publishes; the last record is the cursor."""
         return f"{prefix}cursors.{self.name}"
 
     def group(self, prefix: str) -> str:
@@ -56,7 +57,7 @@ class Service:
 
 
 def is_own(topic: str, prefix: str) -> bool:
-    """Whether the topic (its full name) is, or looks like, one of Retrofill's."""
+    """Whether ``topic`` (a full name) is one of Retrofill's, or has its prefix."""
     own = {prefix + name for name in Topic} | {service.cursor_topic(prefix) for service in SERVICES.values()}
     return topic in own or (prefix != "" and topic.startswith(prefix))
 
@@ -66,7 +67,8 @@ RUN_STARTER = Service("run-starter", (Topic.BACKFILL_EVENTS, Topic.RUN_REPORTS))
 WATCHER = Service("deadline-watcher", (Topic.DEADLINES,))
 CALLBACK_RUNNER = Service("callback-runner", (Topic.CALLBACK_REQUESTS,))
 SERVICES = {service.name: service for service in (PLANNER, RUN_STARTER, WATCHER, CALLBACK_RUNNER)}
-# Who else logs in to Kafka: drivers, the command line, and whoever asks for backfills (``access.py`` has their rights).
+# Other clients that log in to Kafka: drivers, the CLI, and users who request backfills
+# (admin/access.py).
 DRIVER, OPERATOR, REQUESTER = "driver", "operator", "requester"
-# The client name of the command line, which its consumers have as their group; they commit nothing.
+# The CLI's client id, also the group of its consumers, which commit nothing.
 CLI_CLIENT = "retrofill-cli"

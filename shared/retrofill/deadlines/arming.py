@@ -1,4 +1,4 @@
-"""Arming deadlines inside a shard's transaction: their rows, and a hint to the watcher where a moment is near."""
+"""Arming deadlines in a shard's transaction: the rows, and hints for those due soon."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from retrofill.domain.alert import DeadlineAlert
 from retrofill.domain.deadline import DeadlineState, Due
 from retrofill.store.arrays import CHUNK
 
-# The watcher looks at its index at least this often; only deadlines due sooner need a hint.
+# The watcher rereads its index at least this often; only deadlines due sooner need a hint.
 NEAR_SECONDS = 120.0
 
 
@@ -33,7 +33,7 @@ class Armer:
     now: datetime
 
     def arm(self, alert: DeadlineAlert, subjects: Sequence[Subject]) -> None:
-        """Insert the deadlines of ``alert``, and wake the watchers of those that are near."""
+        """Insert the deadlines of ``alert``, with a hint for each shard that has one due soon."""
         if not subjects:
             return
         new = insert_deadlines(self.tx.conn, self.backfill_id, self.pipeline, alert, subjects, self.partitions)
@@ -43,9 +43,9 @@ class Armer:
             self.tx.emit(Topic.DEADLINES, each.id, DeadlineArmed(deadline_id=each.id, due_at=each.arming.due_at))
 
     def arm_planned(self, alert: DeadlineAlert, due: Due, starts: Sequence[datetime]) -> None:
-        """Arm ``alert`` for all runs of a plan, whose logical dates are ``starts``, by place, rising or falling.
+        """Arm ``alert`` for all runs of a plan, with logical dates ``starts`` in start order.
 
-        Neither the rows nor the moments come here, however many runs there are: only ids do, and those in chunks.
+        Only ids pass through this process, in chunks; Postgres computes the rows and moments.
         """
         ids = reserve_ids(self.tx.conn, len(starts))
         for first in range(0, len(starts), CHUNK):
@@ -77,7 +77,7 @@ class Armer:
 
 
 def resolve(tx: Transaction, deadline_ids: Iterable[int]) -> None:
-    """Tell the watcher that what these deadlines are about ended, so that they need not wait for their moment."""
+    """Hint to the watcher that what these deadlines watch has ended, so they can be decided now."""
     for each in deadline_ids:
         tx.emit(Topic.DEADLINES, each, DeadlineResolved(deadline_id=each))
 
@@ -88,7 +88,7 @@ def _count(alert: DeadlineAlert, new: Mapping[DeadlineState, int]) -> None:
 
 
 def _between(starts: Sequence[datetime], due: Due, after: datetime | None, until: datetime | None) -> range:
-    """The places of the runs whose deadlines are due after ``after`` and not after ``until``, found by bisection."""
+    """Positions of runs with deadlines due in (``after``, ``until``], found by bisection."""
     rises = len(starts) < 2 or starts[0] < starts[-1]
     places = range(len(starts)) if rises else range(len(starts) - 1, -1, -1)
     low = 0 if after is None else bisect_right(places, after, key=lambda place: due.at(starts[place]))
@@ -97,7 +97,7 @@ def _between(starts: Sequence[datetime], due: Due, after: datetime | None, until
 
 
 def _first_of_each_shard(new: Sequence[NewDeadline], now: datetime) -> Iterable[NewDeadline]:
-    """One hint a shard is enough: it makes the watcher find the earliest of all."""
+    """Each shard's earliest near deadline: with one hint, the watcher finds the others."""
     first: dict[int, NewDeadline] = {}
     for each in new:
         if each.arming.state == DeadlineState.ARMED and (each.arming.due_at - now).total_seconds() <= NEAR_SECONDS:

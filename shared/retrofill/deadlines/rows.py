@@ -1,4 +1,4 @@
-"""New deadlines as rows, of many runs in one statement."""
+"""Inserting deadlines, those of many runs in one statement."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from retrofill.store.tables import Moment, deadline, run
 
 @dataclass(frozen=True)
 class Subject:
-    """What a deadline is armed for: a run, or with ``run_id`` ``None`` the whole backfill."""
+    """What a deadline is armed for: a run, or the whole backfill if ``run_id`` is ``None``."""
 
     run_id: int | None
     arming: Arming
@@ -44,7 +44,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class NewDeadline:
-    """A row that was inserted."""
+    """An inserted deadline."""
 
     id: int
     shard: int
@@ -59,7 +59,7 @@ def insert_deadlines(
     subjects: Sequence[Subject],
     partitions: int,
 ) -> list[NewDeadline]:
-    """One deadline of ``alert`` for each subject that has none of it yet: a later attempt arms nothing anew."""
+    """Insert a deadline of ``alert`` for each subject without one; returns those inserted."""
     ids = _next_ids(conn, len(subjects))
     shards = [partition_of(str(each), partitions) for each in ids]
     armings = [subject.arming for subject in subjects]
@@ -88,8 +88,8 @@ def insert_deadlines(
         .on_conflict_do_nothing()
         .returning(deadline.c.id)
     )
-    there = set(inserted.scalars())
-    return [NewDeadline(*each) for each in zip(ids, shards, armings, strict=True) if each[0] in there]
+    landed = set(inserted.scalars())
+    return [NewDeadline(*each) for each in zip(ids, shards, armings, strict=True) if each[0] in landed]
 
 
 def insert_planned(
@@ -102,8 +102,10 @@ def insert_planned(
     ids: Sequence[int],
     partitions: int,
 ) -> None:
-    """A deadline of ``alert`` for each of the runs at the places ``first``, ``first`` + 1, … of a backfill that was just
-    planned. The moments are computed where the runs are; only ids and shards come from here."""
+    """Insert a deadline of ``alert`` for the new backfill's runs from position ``first`` on.
+
+    Postgres computes the moments from the runs; only ids and shards are sent.
+    """
     given = rows_of(
         "given",
         {
@@ -114,31 +116,32 @@ def insert_planned(
     )
     same = {"backfill_id": backfill_id, "pipeline": pipeline, **_of_alert(alert)}
     constants = [literal(value, deadline.c[name].type) for name, value in same.items()]
-    moment = _moment(due)
-    past = and_(moment <= literal(due.now, Moment), literal(not alert.fire_if_past, Boolean))
-    armed = case((past, literal(str(DeadlineState.VOID), Text)), else_=literal(str(DeadlineState.ARMED), Text))
     columns = ["id", "shard", "run_id", "due_at", "state", "reason", "decided_at"]
-    selected = select(
-        given.c.id,
-        given.c.shard,
-        run.c.id,
-        moment,
-        armed,
-        case((past, literal(PAST, Text)), else_=literal(None, Text)),
-        case((past, func.clock_timestamp()), else_=literal(None, Moment)),
-        *constants,
-    ).where(
+    selected = select(given.c.id, given.c.shard, run.c.id, *_arming(alert, due), *constants).where(
         run.c.backfill_id == backfill_id,
         run.c.position == given.c.place + (first - 1),
-        # Known from the line above, but not to Postgres, which would read all runs of the backfill for each chunk.
+        # Implied by the line above, but without it Postgres reads all runs of the backfill per
+        # chunk.
         run.c.position >= first,
         run.c.position < first + len(ids),
     )
     conn.execute(insert(deadline).from_select([*columns, *same], selected))
 
 
+def _arming(alert: DeadlineAlert, due: Due) -> tuple[ColumnElement[Any], ...]:
+    """``due_at``, ``state``, ``reason`` and ``decided_at``: ``domain.deadline.arm`` in SQL."""
+    moment = _moment(due)
+    past = and_(moment <= literal(due.now, Moment), literal(not alert.fire_if_past, Boolean))
+    return (
+        moment,
+        case((past, literal(str(DeadlineState.VOID), Text)), else_=literal(str(DeadlineState.ARMED), Text)),
+        case((past, literal(PAST, Text)), else_=literal(None, Text)),
+        case((past, func.clock_timestamp()), else_=literal(None, Moment)),
+    )
+
+
 def _moment(due: Due) -> ColumnElement[datetime]:
-    """As ``Due.at`` computes it."""
+    """``Due.at`` in SQL."""
     if due.fixed is not None:
         return literal(due.fixed, Moment)
     later = run.c.interval_start + literal(due.after, Interval)
@@ -146,14 +149,14 @@ def _moment(due: Due) -> ColumnElement[datetime]:
 
 
 def reserve_ids(conn: Connection, count: int) -> array[int]:
-    """So many ids that nobody else gets, in order; 8 bytes each."""
+    """``count`` unused ids in ascending order, 8 bytes each."""
     ids = array("q")
     for first, last in conn.execute(text(RESERVE), {"n": count}):
         ids.extend(range(first, last + 1))
     return ids
 
 
-# As ranges: there is one, or there are several where others draw numbers at the same moment.
+# As ranges: one, or several if other sessions draw ids at the same time.
 RESERVE = """
 SELECT min(id) AS first, max(id) AS last FROM (
   SELECT n, nextval(name) AS id FROM generate_series(1, :n) AS n,
@@ -188,7 +191,7 @@ def _of_alert(alert: DeadlineAlert) -> dict[str, Any]:
 
 
 def last_runtimes(conn: Connection, pipeline_no: int, last_n: int) -> list[timedelta]:
-    """From first start to success, of the pipeline's last successes, the latest first."""
+    """Times from first start to success of the pipeline's last successes, latest first."""
     return list(
         conn.execute(
             select(run.c.finished_at - run.c.started_at)

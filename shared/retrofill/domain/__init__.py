@@ -1,1 +1,1 @@
-"""The rules of Retrofill: one entity a file, with its states, its table of edges and its decisions. No I/O."""
+"""The rules: one file per entity, with its states, table of edges and decisions. No I/O."""

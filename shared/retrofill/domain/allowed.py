@@ -1,6 +1,6 @@
-"""What a definition may ask of Spark: settings that load no code, and scripts that were shipped with it. Pure.
+"""Spark settings and scripts a definition may use: settings that load no code, shipped scripts.
 
-A definition arrives as a message, so the right to publish one must not bring code along
+A definition arrives as a message: the right to publish one must not imply the right to run code
 (docs/decisions/what-definitions-may-load.md).
 """
 
@@ -13,9 +13,9 @@ from fnmatch import fnmatchcase
 from retrofill.domain.pipeline import CodeLocation, PipelineDefinition
 from retrofill.masking import hides
 
-# Stands for the two lists below in RETROFILL_SPARK_CONF_ALLOW.
+# Means the two lists below in RETROFILL_SPARK_CONF_ALLOW.
 DEFAULT = "default"
-# How much of what Spark has, and how it plans and writes: nothing here names a class, a program, a file or an address.
+# Resources, planning and writing. None of these names a class, a program, a file or an address.
 _SETTINGS = (
     "spark.app.name",
     "spark.cores.max",
@@ -52,8 +52,8 @@ _SETTINGS = (
     "spark.task.cpus",
     "spark.task.maxFailures",
 )
-# What of these loads classes, starts a program, or lets somebody reach files or secrets of the server.
-_BUT = (
+# Exceptions that load classes, start programs, or expose files or secrets of the server.
+_EXCEPT = (
     "spark.sql.*[cC]lass",
     "spark.sql.*Classes",
     "spark.sql.*Listeners",
@@ -76,7 +76,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
 def refusal(
     definition: PipelineDefinition, settings_allowed: Iterable[str], scripts_allowed: Iterable[str]
 ) -> str | None:
-    """Why the definition may not run, in one line; ``None`` where it may."""
+    """Why the definition may not run, in one line, or ``None`` if it may."""
     return next(_refusals(definition, tuple(settings_allowed), tuple(scripts_allowed)), None)
 
 
@@ -98,22 +98,22 @@ def _of_settings(where: str, names: Iterable[str], allowed: Sequence[str]) -> It
     for name in names:
         if not setting_allowed(name, allowed):
             yield (
-                f"{where}: a definition may not set {name[:200]!r}, which may load code, reach what is not its own or be a "
+                f"{where}: a definition may not set {name[:200]!r}, which may load code, expose other data or contain a "
                 "secret: set it where Spark runs (RETROFILL_SPARK_SUBMIT_CONF, or the Spark Connect server), or add it to "
                 "RETROFILL_SPARK_CONF_ALLOW of the planner and the run-starter"
             )
 
 
 def setting_allowed(name: str, allowed: Iterable[str]) -> bool:
-    """Whether a definition may have this setting of Spark."""
+    """Whether a definition may contain this Spark setting."""
     return _PLAIN.fullmatch(name) is not None and any(
         _by_default(name) if pattern == DEFAULT else fnmatchcase(name, pattern) for pattern in allowed
     )
 
 
 def _by_default(name: str) -> bool:
-    # A definition is on a topic and in a table, for many to read: secrets are set where Spark runs.
-    return _any(name, _SETTINGS) and not _any(name, _BUT) and not hides(name)
+    # Many clients can read a definition: secrets belong where Spark runs.
+    return _any(name, _SETTINGS) and not _any(name, _EXCEPT) and not hides(name)
 
 
 def _any(text: str, patterns: Iterable[str]) -> bool:
@@ -125,11 +125,11 @@ def _is_shipped(script: str, code: CodeLocation) -> bool:
 
 
 def is_inside(path: str, root: str) -> bool:
-    """Whether ``path`` is in the folder ``root``, by its text alone: one that leads out of it again is not."""
+    """Whether ``path`` is inside the folder ``root``, by its text alone, without any ``..``."""
     return path.startswith(f"{root.rstrip('/')}/") and ".." not in path.split("/")
 
 
 def _is_listed(script: str, allowed: Iterable[str]) -> bool:
-    # Spark decodes addresses, where %2e%2e leads out as well; and what begins like an option is no script to it.
-    leads_out = ".." in script.split("/") or "%" in script
-    return not leads_out and not script.startswith("-") and _any(script, allowed)
+    # Spark decodes addresses, so %2e%2e escapes too, and takes a leading dash for an option.
+    escapes = ".." in script.split("/") or "%" in script
+    return not escapes and not script.startswith("-") and _any(script, allowed)

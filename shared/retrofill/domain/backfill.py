@@ -31,12 +31,13 @@ MACHINE = machine(
     },
 )
 
-# The exclusion constraint's: two of these never share a data interval of one pipeline.
+# Two backfills in these states never share a data interval of a pipeline (the exclusion
+# constraint).
 ACTIVE = (S.RUNNING, S.PAUSED, S.CANCELLING)
 
 
 class ReprocessBehavior(StrEnum):
-    """Which intervals that already have a finished run are run again."""
+    """Which intervals with a finished run are run again."""
 
     NONE = "none"
     FAILED = "failed"
@@ -44,7 +45,7 @@ class ReprocessBehavior(StrEnum):
 
 
 class OnRunFailure(StrEnum):
-    """What becomes of a backfill when one of its runs failed for good."""
+    """What happens to a backfill when one of its runs fails permanently."""
 
     CONTINUE = "continue"
     PAUSE = "pause"
@@ -52,17 +53,17 @@ class OnRunFailure(StrEnum):
 
 
 class CancelCause(StrEnum):
-    """Who asked for the cancel: it decides whether the end is ``cancelled`` or ``failed``."""
+    """Who requested the cancel: a user's ends ``cancelled``, the other ``failed``."""
 
     USER = "user"
     RUN_FAILURE = "run_failure"
 
 
 def end_state(*, cancelling: bool, cancel_cause: str | None, any_failed: bool) -> BackfillState:
-    """The state in which a backfill ends whose runs have all ended.
+    """The end state of a backfill whose runs have all ended.
 
-    A cancel by a user ends ``cancelled``; a cancel by ``on_run_failure`` ends ``failed``; otherwise one run that failed
-    for good makes it ``failed``.
+    A user's cancel ends ``cancelled``; one by ``on_run_failure`` ends ``failed``. Otherwise, one
+    failed run makes it ``failed``.
     """
     if cancelling:
         return S.CANCELLED if cancel_cause == CancelCause.USER else S.FAILED

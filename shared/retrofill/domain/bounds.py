@@ -1,4 +1,4 @@
-"""Bounds of ranges of logical dates as people write them: a bare date, or a datetime with an offset."""
+"""Bounds of logical date ranges: a bare date, or a datetime with an offset."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
 def parse_bound(value: Any) -> Any:
-    """A bare date stays a date; anything else must be a datetime with an offset. Raises ``ValueError``."""
+    """Parse a date, or a datetime with an offset. Raises ``ValueError``."""
     if not isinstance(value, str):
         if isinstance(value, date):
             return value
-        raise ValueError("a date like 2024-01-31 or a datetime with an offset is needed, as a string")
+        raise ValueError("not a string: use a date like 2024-01-31 or a datetime with an offset")
     if DATE.fullmatch(value):
         return date.fromisoformat(value)
     try:

@@ -1,4 +1,4 @@
-"""A callback: what is to be called when a deadline is missed."""
+"""A callback: what is called when a deadline is missed."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ MACHINE = machine(
         S.PENDING: (S.RUNNING,),
         S.RUNNING: (S.SUCCEEDED, S.FAILED, S.PENDING),
         S.SUCCEEDED: (),
-        # By a replay that somebody asked for; one that succeeded is never called again.
+        # By a requested replay. A callback that succeeded is never called again.
         S.FAILED: (S.PENDING,),
     },
 )
-# Those in which nothing is to be called.
+# A failed callback can be replayed, so these are not just the terminal states.
 ENDED = (S.SUCCEEDED, S.FAILED)

@@ -1,4 +1,4 @@
-"""What all definitions of users share: immutable data, plain names."""
+"""Shared by all user definitions: immutable data, and names."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ NAME_SCHEMA = {"type": "string", "pattern": f"^{NAME.pattern}$"}
 
 
 def check_name(name: str) -> str:
-    """Names go into keys, paths and Spark tags, so they are plain. Raises ``ValueError``."""
+    """Check a name, which goes into keys, paths and Spark tags. Raises ``ValueError``."""
     if not NAME.fullmatch(name):
         raise ValueError(
-            f"{name!r} is no name: a letter or _ first, then letters, digits, '_', '-' or '.', 200 characters at most"
+            f"invalid name {name!r}: use a letter or _, then letters, digits, '_', '-' or '.', at most 200 characters"
         )
     return name
 
@@ -24,6 +24,6 @@ Name = Annotated[str, AfterValidator(check_name), WithJsonSchema(NAME_SCHEMA)]
 
 
 class Data(BaseModel):
-    """Immutable data; unknown fields are ignored, so that newer writers can be read."""
+    """Immutable data. Unknown fields are ignored, as they may be from newer writers."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", use_enum_values=False)

@@ -25,7 +25,7 @@ MACHINE = machine("deadline", {S.ARMED: (S.MISSED, S.MET, S.VOID), S.MISSED: (),
 
 
 class Scope(StrEnum):
-    """What must be done by the moment."""
+    """What must be done by the deadline."""
 
     RUN = "run"
     TASK = "task"
@@ -33,7 +33,7 @@ class Scope(StrEnum):
 
 
 class End(StrEnum):
-    """How what a deadline is about ended."""
+    """How the run, task or backfill of a deadline ended."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -43,7 +43,7 @@ class End(StrEnum):
 
 @dataclass(frozen=True)
 class Arming:
-    """What a new deadline row starts as: armed, or void with the reason."""
+    """The initial state of a deadline: armed, or void with a reason."""
 
     due_at: datetime
     state: DeadlineState
@@ -55,19 +55,19 @@ PAST = "already past when it was armed"
 
 @dataclass(frozen=True)
 class Due:
-    """When the deadlines of one alert are due, for all runs of a plan: at ``fixed``, or ``after`` each logical date."""
+    """When an alert is due for a plan's runs: at ``fixed``, or ``after`` each logical date."""
 
     now: datetime
     fixed: datetime | None = None
     after: timedelta = timedelta()
 
     def at(self, logical_date: datetime) -> datetime:
-        """The moment for one run."""
+        """When the deadline of one run is due."""
         return _after(logical_date, self.after) if self.fixed is None else self.fixed
 
 
 def due_at_planning(alert: DeadlineAlert, now: datetime) -> Due:
-    """When an alert that counts from one of ``AT_PLANNING`` is due, for runs that are planned at ``now``."""
+    """When an alert with a reference in ``AT_PLANNING`` is due, for runs planned at ``now``."""
     return _DUE[alert.reference](alert, now, timedelta(seconds=alert.interval_seconds))
 
 
@@ -85,7 +85,10 @@ check_handled(_DUE, AT_PLANNING)
 
 
 def arm(alert: DeadlineAlert, reference_at: datetime, now: datetime) -> Arming:
-    """Arm ``alert`` for a reference moment; a moment already past is void unless the alert says ``fire_if_past``."""
+    """Arm ``alert`` for a reference moment.
+
+    If it is already due, it is void, unless ``fire_if_past`` is set.
+    """
     due_at = _after(reference_at, timedelta(seconds=alert.interval_seconds))
     if due_at <= now and not alert.fire_if_past:
         return Arming(due_at, S.VOID, PAST)
@@ -93,25 +96,25 @@ def arm(alert: DeadlineAlert, reference_at: datetime, now: datetime) -> Arming:
 
 
 def arm_by_average(alert: DeadlineAlert, runtimes: Iterable[timedelta], now: datetime) -> Arming:
-    """Arm an AVERAGE_RUNTIME alert at the first start of a run, from the ``runtimes`` of the pipeline's last successes.
+    """Arm an AVERAGE_RUNTIME alert at a run's first start, from ``runtimes`` of the last successes.
 
-    Too few of them make it void: a guess that nobody asked for would fire at random.
+    With fewer than ``min_runs`` it is void: the average would be a guess.
     """
     known = list(runtimes)
     if len(known) < (alert.min_runs or 1):
-        reason = f"{len(known)} successful runs are known, fewer than the {alert.min_runs} that the average needs"
+        reason = f"the average needs {alert.min_runs} successful runs, but there are {len(known)}"
         return Arming(now, S.VOID, reason)
     return arm(alert, now + sum(known, timedelta()) / len(known), now)
 
 
 def alerts_counting_from(alerts: Iterable[DeadlineAlert], *references: Reference) -> list[DeadlineAlert]:
-    """The alerts whose moment counts from one of ``references``."""
+    """The alerts that count from one of ``references``."""
     return [alert for alert in alerts if alert.reference in references]
 
 
 @dataclass(frozen=True)
 class Watched:
-    """What the decision on one deadline needs to know: ``ended`` is how what it is about ended, if it did."""
+    """The facts to judge a deadline; ``ended`` is ``None`` until its subject has ended."""
 
     due_at: datetime
     fire_on_failure: bool
@@ -122,7 +125,10 @@ class Watched:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What becomes of a deadline: its new state and, for ``void``, why. ``recovered``: missed, and done since."""
+    """The new state of a deadline, with a reason if ``void``.
+
+    ``recovered``: missed, but succeeded since.
+    """
 
     state: DeadlineState
     reason: str | None = None
@@ -130,10 +136,13 @@ class Verdict:
 
 
 def judge(watched: Watched, now: datetime) -> Verdict | None:
-    """Decide on an armed deadline at ``now`` (the database's clock, read under the lock); ``None``: still armed.
+    """Decide an armed deadline at ``now``; ``None`` if it stays armed.
 
-    Met: succeeded at or before the moment. Void: it failed, was cancelled or skipped before the moment; one that fires
-    on failure waits for its moment, and is missed then. Missed: the moment came first.
+    ``now`` is the database's clock, read under the lock.
+
+    Met: succeeded by the moment. Void: failed, cancelled or skipped by then; with
+    ``fire_on_failure``, a failure or cancel counts as missed at the moment. Missed: not done by the
+    moment.
     """
     ended, due_at = watched.ended, watched.due_at
     if ended is not None and watched.ended_at is not None and watched.ended_at <= due_at:
@@ -147,13 +156,14 @@ def judge(watched: Watched, now: datetime) -> Verdict | None:
     return None
 
 
-# No time zone takes these beyond the calendar, which neither Python nor its Postgres driver would survive.
+# In no time zone are these outside the calendar, which Python and its Postgres driver cannot
+# handle.
 FIRST = datetime(2, 1, 1, tzinfo=UTC)
 LAST = datetime(9998, 12, 31, tzinfo=UTC)
 
 
 def _after(moment: datetime, interval: timedelta) -> datetime:
-    """``moment`` plus ``interval`` in UTC, kept a year inside the calendar."""
+    """``moment`` plus ``interval`` in UTC, clamped to ``FIRST`` and ``LAST``."""
     try:
         return min(max(moment + interval, FIRST), LAST).astimezone(UTC)
     except OverflowError:

@@ -1,4 +1,4 @@
-"""Lengths of time as people write them: ``"5m"``."""
+"""Durations as users write them, such as ``"5m"``."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ def seconds_of(value: str | timedelta) -> float:
         return value.total_seconds()
     found = DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
     if found is None:
-        raise ValueError(f"{value!r} is no length of time: write it like 90s, 5m, 1.5h or 2d")
+        raise ValueError(f"invalid duration {value!r}: write it like 90s, 5m, 1.5h or 2d")
     return float(found[1]) * UNITS[found[2]]

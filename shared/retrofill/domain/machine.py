@@ -1,4 +1,4 @@
-"""A state machine is a table of edges; guarded updates, the docs' diagram and the tests are made from it."""
+"""State machines as tables of edges, from which guarded updates, tests and docs derive."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 class Machine:
     """The states of one entity and the edges between them.
 
-    ``edges`` maps each state to the states that may follow it; a state that nothing follows is terminal.
+    ``edges`` maps each state to its successors; a state without successors is terminal.
     """
 
     entity: str
@@ -23,21 +23,21 @@ class Machine:
 
     @property
     def terminal(self) -> frozenset[str]:
-        """States that nothing follows."""
+        """States without successors."""
         return frozenset(state for state, following in self.edges.items() if not following)
 
     def sources(self, to: str) -> frozenset[str]:
-        """States from which ``to`` may be entered. Raises ``KeyError`` for an unknown state."""
+        """States with an edge to ``to``. Raises ``KeyError`` for an unknown state."""
         self.edges[to]
         return frozenset(state for state, following in self.edges.items() if to in following)
 
     def allows(self, from_state: str, to: str) -> bool:
-        """Whether the edge ``frm`` → ``to`` is in the table."""
+        """Whether the table has the edge ``from_state`` → ``to``."""
         return to in self.edges[from_state]
 
 
 def machine(entity: str, edges: Mapping[str, Iterable[str]]) -> Machine:
-    """Build a machine; every state that is entered must be a row of the table."""
+    """Build a machine. Raises ``ValueError`` if a successor has no row."""
     table = {state: frozenset(following) for state, following in edges.items()}
     unknown = {following for row in table.values() for following in row} - table.keys()
     if unknown:

@@ -1,4 +1,4 @@
-"""A pipeline as data: what ``retrofill pipelines apply`` makes of the user's Python and all that services ever see."""
+"""A pipeline as data: what ``retrofill pipelines apply`` publishes and services read."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from retrofill.domain.schedule import check_schedule
 
 
 def check_timezone(name: str) -> str:
-    """A key of the IANA time zone database. Raises ``ValueError``."""
+    """Check an IANA time zone name. Raises ``ValueError``."""
     try:
         ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as e:
-        raise ValueError(f"{name!r} is no time zone of the IANA database, like 'Europe/Paris' or 'UTC'") from e
+        raise ValueError(f"unknown time zone {name!r}: use an IANA name like 'Europe/Paris' or 'UTC'") from e
     return name
 
 
 class TriggerRule(StrEnum):
-    """When a task starts, given the ends of those before it."""
+    """When a task starts, given the end states of its upstream tasks."""
 
     ALL_SUCCESS = "all_success"
     ONE_SUCCESS = "one_success"
@@ -37,74 +37,78 @@ class TriggerRule(StrEnum):
 
 
 class SubmitScript(Data):
-    """An existing PySpark script run by spark-submit; ``args`` are format strings over ``interval``, ``run``, ``conf``."""
+    """A PySpark script for spark-submit; ``args`` may use ``interval``, ``run`` and ``conf``."""
 
     script: str = Field(description="Path of the script")
     args: tuple[str, ...] = Field((), description="Its arguments, as in --day {interval.start:%Y-%m-%d}")
-    conf: dict[str, str] = Field(default_factory=dict, description="Spark settings of this task")
+    conf: dict[str, str] = Field(default_factory=dict, description="Spark settings for this task")
 
 
 class TaskDefinition(Data):
-    """One step of a run. ``retries`` and ``retry_delay_seconds`` default to the pipeline's."""
+    """One step of a run."""
 
     name: Name = Field(description="Unique in the pipeline")
     kind: Literal["python", "branch", "submit"] = Field(
-        "python", description="A function, a function that chooses which tasks follow, or a script"
+        "python", description="A function, a function that chooses the tasks to follow, or a script"
     )
-    after: tuple[str, ...] = Field((), description="Names of the tasks that it follows")
-    trigger_rule: TriggerRule = Field(TriggerRule.ALL_SUCCESS, description="When it starts, given the ends of those")
-    retries: int = Field(0, ge=0, le=100, description="Further tries inside one attempt of the run")
-    retry_delay_seconds: float = Field(1.0, ge=0, le=86_400, description="Between two tries")
-    submit: SubmitScript | None = Field(None, description="Of kind submit: the script")
+    after: tuple[str, ...] = Field((), description="Names of its upstream tasks")
+    trigger_rule: TriggerRule = Field(
+        TriggerRule.ALL_SUCCESS, description="When it starts, given how its upstream tasks ended"
+    )
+    retries: int = Field(0, ge=0, le=100, description="Maximum retries within one attempt of the run")
+    retry_delay_seconds: float = Field(1.0, ge=0, le=86_400, description="Seconds between two tries")
+    submit: SubmitScript | None = Field(None, description="For kind submit: the script")
 
     @model_validator(mode="after")
     def _submit_has_a_script(self) -> TaskDefinition:
         if (self.kind == "submit") != (self.submit is not None):
-            raise ValueError(f"task {self.name!r}: a task of kind submit has a script, and only such a one")
+            raise ValueError(f"task {self.name!r}: give it a script if its kind is submit, and only then")
         return self
 
 
 class CodeLocation(Data):
-    """Where the user's code is: ``file`` (absolute path) or ``module``, and the attribute that is the Pipeline.
+    """Where the user's code is: a ``file`` or ``module``, and its Pipeline's ``attribute``.
 
-    With ``sha256`` it is in the archive of that name in the code store; without, drivers import it from where it lies.
+    With ``sha256``, it is in that archive of the code store; without, drivers import it in place.
     """
 
     file: str | None = Field(None, description="Absolute path of a Python file")
-    module: str | None = Field(None, description="Name of a module that can be imported where drivers run")
-    attribute: str = Field(description="Name of the Pipeline in it")
+    module: str | None = Field(None, description="Name of a module that drivers can import")
+    attribute: str = Field(description="Name of the Pipeline object in it")
     sha256: str | None = Field(
-        None, pattern="^[0-9a-f]{64}$", description="Hash of the archive in the code store that has the code"
+        None, pattern="^[0-9a-f]{64}$", description="Hash of the code's archive in the code store"
     )
-    root: str | None = Field(None, description="With sha256: the folder that is in the archive, where it was applied")
+    root: str | None = Field(None, description="With sha256: the archived folder, as a path where it was applied")
 
     @model_validator(mode="after")
     def _file_or_module(self) -> CodeLocation:
         if (self.file is None) == (self.module is None):
-            raise ValueError("code is in a file or in a module: name one of the two")
+            raise ValueError("the code is in a file or in a module: name exactly one")
         if (self.sha256 is None) != (self.root is None):
-            raise ValueError("code in an archive has both sha256 and root")
+            raise ValueError("code in an archive needs both sha256 and root")
         return self
 
 
 class PipelineDefinition(Data):
-    """Everything the services know of a pipeline."""
+    """Everything services know about a pipeline."""
 
     name: Name = Field(description="Name of the pipeline; the key")
     schedule: str = Field(description="A preset like @daily, or a cron expression of five fields")
-    start: Bound | None = Field(None, description="First logical date; a bare date is its whole day")
-    end: Bound | None = Field(None, description="Last logical date, inclusive; a bare date is its whole day")
+    start: Bound | None = Field(None, description="First logical date; a bare date means that whole day")
+    end: Bound | None = Field(None, description="Last logical date, inclusive; a bare date means that whole day")
     timezone: Annotated[str, AfterValidator(check_timezone)] = Field(
-        "UTC", description="Key of the IANA time zone database: that of the schedule and of bare dates"
+        "UTC", description="IANA time zone of the schedule and of bare dates"
     )
-    max_active_runs: int = Field(16, ge=1, le=10_000, description="Most live runs of all its backfills together")
+    max_active_runs: int = Field(
+        16, ge=1, le=10_000, description="Maximum number of live runs of all its backfills together"
+    )
     executor: Literal["pool", "spark-submit"] = Field(
-        "pool", description="A warm driver with a Spark Connect session a run, or a spark-submit a run"
+        "pool", description="A warm driver with one Spark Connect session per run, or one spark-submit per run"
     )
     tasks: tuple[TaskDefinition, ...] = Field(min_length=1, description="The steps of a run")
     deadlines: tuple[DeadlineAlert, ...] = Field((), description="Its deadline alerts")
     code: CodeLocation = Field(description="Where the user's code is")
-    spark_conf: dict[str, str] = Field(default_factory=dict, description="Spark settings of all its runs")
+    spark_conf: dict[str, str] = Field(default_factory=dict, description="Spark settings for all its runs")
 
     @model_validator(mode="after")
     def _consistent(self) -> PipelineDefinition:
@@ -113,31 +117,34 @@ class PipelineDefinition(Data):
         names = {alert.name for alert in self.deadlines}
         twice = _repeated(alert.name for alert in self.deadlines)
         if twice:
-            raise ValueError(f"deadline {twice[0]!r} is there twice: give each deadline a name of its own")
+            raise ValueError(f"two deadlines are named {twice[0]!r}: rename one")
         if FINISH_BY in names:
-            raise ValueError(f"a deadline is named {FINISH_BY!r}, as those of requests are: give it another name")
+            raise ValueError(f"the deadline name {FINISH_BY!r} is reserved for requests: choose another name")
         tasks = dict.fromkeys(task.name for task in self.tasks)
         for alert in self.deadlines:
             if alert.task is not None and alert.task not in tasks:
                 raise ValueError(
-                    f"deadline {alert.name!r} is of the task {alert.task!r}, which does not exist; tasks: {', '.join(tasks)}"
+                    f"deadline {alert.name!r} is for the task {alert.task!r}, which does not exist; tasks: {', '.join(tasks)}"
                 )
         return self
 
     def as_json(self) -> dict[str, Any]:
-        """The definition as JSON data, as stored and sent."""
+        """The definition as JSON data, as stored and published."""
         return self.model_dump(mode="json")
 
 
 def check_tasks(tasks: tuple[TaskDefinition, ...]) -> None:
-    """Names are unique, ``after`` names tasks that exist, nothing waits for itself. Raises ``ValueError``."""
+    """Check that names are unique, upstream tasks exist and no cycle exists.
+
+    Raises ``ValueError``.
+    """
     names = {task.name for task in tasks}
     if twice := _repeated(task.name for task in tasks):
-        raise ValueError(f"task {twice[0]!r} is there twice: give each task a name of its own")
+        raise ValueError(f"two tasks are named {twice[0]!r}: rename one")
     for task in tasks:
         for upstream in task.after:
             if upstream not in names:
-                raise ValueError(f"task {task.name!r} comes after {upstream!r}, which is no task of this pipeline")
+                raise ValueError(f"task {task.name!r} comes after {upstream!r}, which is not a task of this pipeline")
     try:
         TopologicalSorter({task.name: task.after for task in tasks}).prepare()
     except CycleError as e:
@@ -145,5 +152,4 @@ def check_tasks(tasks: tuple[TaskDefinition, ...]) -> None:
 
 
 def _repeated(names: Iterable[str]) -> list[str]:
-    """Names that are there more than once."""
     return [name for name, count in Counter(names).items() if count > 1]

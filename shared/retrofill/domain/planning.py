@@ -1,4 +1,4 @@
-"""What a backfill request becomes: its intervals with the reasons to leave some out, or a rejection a person can act on."""
+"""Planning a request: its intervals, with reasons to skip some, or an actionable rejection."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from retrofill.domain.schedule import TooManyIntervals, boundaries, range_bound
 
 
 class SkipReason(StrEnum):
-    """Why an interval of the range gets no run."""
+    """Why an interval gets no run."""
 
     ALREADY_EXISTS = "already exists"
-    IN_FLIGHT = "in flight"
     NOT_OVER_YET = "not over yet"
     OUTSIDE_DATES = "outside the pipeline's dates"
 
@@ -41,7 +40,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True)
 class Rejection:
-    """The request becomes nothing; ``message`` says what was wrong and what to do."""
+    """A refused request; ``message`` explains what is wrong and what to do."""
 
     reason: Reason
     message: str
@@ -50,7 +49,7 @@ class Rejection:
 
 @dataclass(frozen=True)
 class Active:
-    """An active backfill of the pipeline whose range overlaps."""
+    """An active backfill whose range overlaps."""
 
     id: str
     state: str
@@ -60,73 +59,72 @@ class Active:
 
 @dataclass(frozen=True)
 class History:
-    """What the database knows of the pipeline inside the range."""
+    """The pipeline's active backfills and finished runs inside the range."""
 
     overlapping: Sequence[Active] = ()
     # Latest succeeded or failed run by interval start; cancelled ones do not count.
     finished: Mapping[datetime, str] = field(default_factory=dict)
-    unfinished: frozenset[datetime] = frozenset()
 
 
 @dataclass(frozen=True)
 class Plan:
-    """n intervals as n + 1 ``boundaries`` (UTC, rising) and for each ``None`` (it gets a run) or why it is left out."""
+    """n intervals as n + 1 rising UTC ``boundaries``, each ``skipped`` for a reason or ``None``."""
 
     boundaries: Sequence[datetime]
     skipped: Sequence[SkipReason | None]
 
     @property
     def runs(self) -> int:
-        """How many intervals get a run."""
+        """Number of intervals that get a run."""
         return self.skipped.count(None)
 
     @property
     def skipped_counts(self) -> dict[str, int]:
-        """Intervals without a run, by reason."""
+        """Number of skipped intervals by reason."""
         return dict(Counter(str(reason) for reason in self.skipped if reason is not None))
 
     def starts(self, *, backwards: bool) -> list[datetime]:
-        """The logical dates of the runs in the order in which they start."""
+        """The logical dates of the runs, in start order."""
         found = [start for start, reason in zip(self.boundaries, self.skipped, strict=False) if reason is None]
         return found[::-1] if backwards else found
 
 
 def unknown_pipeline(name: str, known: Iterable[str]) -> Rejection:
-    """The rejection that names the nearest pipelines there are."""
+    """The rejection of an unknown pipeline, with the nearest known names."""
     near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else "apply it first: retrofill pipelines apply FILE"
     return Rejection(Reason.UNKNOWN_PIPELINE, f"there is no pipeline {name!r}: {hint}")
 
 
 def past_finish_by(finish_by: datetime, now: datetime) -> Rejection:
-    """The rejection of a backfill that is to be done before it begins."""
-    message = f"finish_by {_plain(finish_by)} is past already (it is {_plain(now)}): name a later moment"
+    """The rejection of a ``finish_by`` in the past."""
+    message = f"finish_by {_plain(finish_by)} is in the past (now: {_plain(now)}): choose a later time"
     return Rejection(Reason.FINISH_BY_PAST, message)
 
 
 def find_boundaries(
     pipeline: PipelineDefinition, first: date | datetime, last: date | datetime, max_runs: int
 ) -> list[datetime] | Rejection:
-    """The data intervals of the closed range of logical dates [``first``, ``last``], as boundaries, or why there are none."""
+    """Boundaries of the data intervals with logical dates in [``first``, ``last``]."""
     try:
         start = range_bound(first, pipeline.timezone, end=False)
         stop = range_bound(last, pipeline.timezone, end=True)
     except ValueError as e:
         return Rejection(Reason.BAD_RANGE, str(e))
     if start > stop:
-        return Rejection(Reason.BAD_RANGE, f"'from' {_plain(first)} is after 'to' {_plain(last)}: exchange them")
+        return Rejection(Reason.BAD_RANGE, f"'from' {_plain(first)} is after 'to' {_plain(last)}: swap them")
     try:
         found = boundaries(pipeline.schedule, pipeline.timezone, start, stop, max_runs)
     except TooManyIntervals:
         return Rejection(
             Reason.TOO_MANY_RUNS,
-            f"the range holds more than {max_runs:,} data intervals: ask for a shorter one, or raise RETROFILL_MAX_PLAN_RUNS",
+            f"the range has more than {max_runs:,} data intervals: request a shorter one, or raise RETROFILL_MAX_PLAN_RUNS",
         )
     if not found:
         return Rejection(
             Reason.EMPTY_RANGE,
             f"no data interval of {pipeline.name} (schedule {pipeline.schedule}, {pipeline.timezone}) starts between "
-            f"{_plain(first)} and {_plain(last)}: ask for a longer range",
+            f"{_plain(first)} and {_plain(last)}: request a longer range",
         )
     return found
 
@@ -138,17 +136,17 @@ def plan(
     reprocess: ReprocessBehavior,
     now: datetime,
 ) -> Plan | Rejection:
-    """Decide for each interval whether it gets a run. ``now`` is the database's clock."""
+    """Decide which intervals get a run. ``now`` is from the database's clock."""
     if history.overlapping:
         winner = history.overlapping[0]
         return Rejection(
             Reason.OVERLAP,
             f"backfill {winner.id} of {pipeline.name} is {winner.state} from {_plain(winner.start)} to "
-            f"{_plain(winner.end)}: wait for it or cancel it, or ask for a range that does not overlap",
+            f"{_plain(winner.end)}: wait for it, cancel it, or request a range that does not overlap",
             winner.id,
         )
     start, end = _pipeline_dates(pipeline)
-    # The boundaries rise, so where the pipeline's dates and the present end is found without a look at each of them.
+    # The boundaries rise, so bisection finds where the pipeline's dates and the present cut them.
     last = len(found) - 1
     first_inside = bisect_left(found, start, 0, last)
     first_beyond = max(first_inside, bisect_right(found, end, 0, last))
@@ -168,20 +166,13 @@ def plan(
 def _by_history(
     starts: Sequence[datetime], history: History, reprocess: ReprocessBehavior
 ) -> Iterable[SkipReason | None]:
-    if not history.unfinished and not history.finished:
+    if not history.finished:
         return [None] * len(starts)
-    return (
-        SkipReason.IN_FLIGHT
-        if begin in history.unfinished
-        else SkipReason.ALREADY_EXISTS
-        if _is_done(history.finished.get(begin), reprocess)
-        else None
-        for begin in starts
-    )
+    return (SkipReason.ALREADY_EXISTS if _is_done(history.finished.get(begin), reprocess) else None for begin in starts)
 
 
 def _is_done(finished: str | None, reprocess: ReprocessBehavior) -> bool:
-    """Whether a finished run of the interval is to be left alone."""
+    """Whether the interval's finished run is kept."""
     if finished is None or reprocess == ReprocessBehavior.COMPLETED:
         return False
     return reprocess == ReprocessBehavior.NONE or finished == RunState.SUCCEEDED
@@ -195,7 +186,7 @@ def _nothing_hint(made: Plan, reprocess: ReprocessBehavior) -> str:
 
 
 def _pipeline_dates(pipeline: PipelineDefinition) -> tuple[datetime, datetime]:
-    """First and last logical date of the pipeline; one at the calendar's edge, such as 9999-12-31, bounds nothing."""
+    """First and last logical date of the pipeline. One at the calendar's edge is no bound."""
     first = datetime.min.replace(tzinfo=UTC)
     last = datetime.max.replace(tzinfo=UTC)
     if pipeline.start is not None:

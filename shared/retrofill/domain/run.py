@@ -39,7 +39,7 @@ UNFINISHED = (S.QUEUED, *LIVE)
 
 
 def after_loss(*, cancel_requested: bool, lost_attempts: int, max_lost_attempts: int) -> RunState:
-    """The state of a run whose driver was lost, after ``lost_attempts`` such losses with this one."""
+    """The state of a run after its driver was lost; ``lost_attempts`` includes this loss."""
     if cancel_requested:
         return S.CANCELLED
     return S.FAILED if lost_attempts >= max_lost_attempts else S.QUEUED

@@ -1,4 +1,4 @@
-"""A schedule in a time zone, and the data intervals that it makes."""
+"""Schedules in a time zone, and their data intervals."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ PRESETS = {
     "@yearly": "0 0 1 1 *",
 }
 
-# What changes of the clock may take away at most: a zone has up to four a year (Morocco), each skips an hour, which touches
-# two by name; and some zones have moved across the date line, which skipped a day.
+# Upper bounds of what clock changes skip: at most four changes a year (Morocco), each skipping an
+# hour, which affects two by name; and a move across the date line, which skips a day.
 CHANGES_A_YEAR = 4
 SKIPPED_HOURS = 2
 SKIPPED_DAYS = 2
@@ -30,19 +30,19 @@ NEAR = timedelta(days=3)
 
 
 class BadSchedule(ValueError):
-    """A schedule that is no preset and no cron expression, or that never fires."""
+    """A schedule that is neither a preset nor a cron expression, or never fires."""
 
 
 class TooManyIntervals(Exception):
-    """A range holds more data intervals than allowed."""
+    """A range has more data intervals than allowed."""
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"the range holds more than {limit:,} data intervals")
+        super().__init__(f"the range has more than {limit:,} data intervals")
         self.limit = limit
 
 
 def cron_of(schedule: str) -> str:
-    """The five-field cron expression of a preset or of itself. Raises ``BadSchedule``."""
+    """The schedule as a five-field cron expression. Raises ``BadSchedule``."""
     if schedule in PRESETS:
         return PRESETS[schedule]
     if schedule.startswith("@") or len(schedule.split()) != 5:
@@ -53,26 +53,26 @@ def cron_of(schedule: str) -> str:
 
 
 def check_schedule(schedule: str, timezone: str) -> None:
-    """Refuse what is no schedule or never fires, such as February 30th. Raises ``BadSchedule``."""
+    """Raises ``BadSchedule`` for a schedule that is invalid or never fires, as on February 30."""
     moment = datetime(2000, 1, 1, tzinfo=ZoneInfo(timezone))
     try:
         fires = next(CronSim(cron_of(schedule), moment), None)
     except CronSimError as e:
-        raise BadSchedule(f"schedule {schedule!r} is no cron expression: {e}") from e
+        raise BadSchedule(f"schedule {schedule!r} is not a cron expression: {e}") from e
     if fires is None:
         raise BadSchedule(f"schedule {schedule!r} never fires")
 
 
 def ticks(schedule: str, timezone: str, start: datetime) -> Iterator[datetime]:
-    """Ticks at or after ``start`` in UTC, rising; ends where the calendar does.
+    """Ticks at or after ``start``, in UTC, rising, until the end of the calendar.
 
-    Across DST as Debian's cron does it (the library's rule): a tick in the hour that is skipped fires right after it, one in
-    the hour that comes twice fires once, and wildcard hours follow real time.
+    Across DST changes, as in Debian's cron: a tick in a skipped hour fires right after it, one in a
+    repeated hour fires once, and wildcard hours follow real time.
     """
     last = None
     try:
         cron, zone = cron_of(schedule), ZoneInfo(timezone)
-        # Of every month and every day of it: else there are too many days without a tick.
+        # Only with ticks on every day; otherwise most days have none.
         found = _by_days if cron.split()[2:4] == ["*", "*"] else _one_by_one
         for moment in found(cron, zone, start):
             if moment >= start and moment != last:
@@ -85,8 +85,8 @@ def ticks(schedule: str, timezone: str, start: datetime) -> Iterator[datetime]:
 def _by_days(cron: str, zone: ZoneInfo, start: datetime) -> Iterator[datetime]:
     """All ticks from the day of ``start`` on, in UTC.
 
-    Days far from any change of the clock have the same hours and minutes, if they match at all: the library is asked
-    which days do, and for every tick of the others. That is much faster where there are many ticks a day.
+    Matching days without a clock change nearby have the same hours and minutes. Only for the other
+    days the library computes each tick, which is much slower with many ticks a day.
     """
     sim = CronSim(cron, start.astimezone(zone))
     times = [timedelta(hours=hour, minutes=minute) for hour in sorted(sim.hours) for minute in sorted(sim.minutes)]
@@ -101,13 +101,13 @@ def _by_days(cron: str, zone: ZoneInfo, start: datetime) -> Iterator[datetime]:
             for since in times:
                 yield midnight + since
         day += ONE_DAY
-    # Near the edges of the calendar there is no day before, or none after.
+    # At the edges of the calendar a day has no neighbor.
     yield from _one_by_one(cron, zone, start if day == first else _midnight(zone, day))
 
 
 def _one_by_one(cron: str, zone: ZoneInfo, start: datetime) -> Iterator[datetime]:
-    """Ticks from ``start`` on, in UTC, as the library finds them."""
-    # It starts strictly after its argument, which it cuts to the minute.
+    """Ticks from ``start`` on, in UTC, computed by the library."""
+    # It starts strictly after its argument, which it truncates to the minute.
     before = start.astimezone(UTC) - timedelta(minutes=1)
     return (tick.astimezone(UTC) for tick in CronSim(cron, before.astimezone(zone)))
 
@@ -117,7 +117,7 @@ def _midnight(zone: ZoneInfo, day: date) -> datetime:
 
 
 def _steady_offset(zone: ZoneInfo, day: date) -> timedelta | None:
-    """The offset from UTC from the day before to the end of the day after; ``None`` where it changes, or is no whole minutes."""
+    """The UTC offset around ``day``; ``None`` if it changes or is not in whole minutes."""
     first, second, third, fourth = (
         datetime(each.year, each.month, each.day, tzinfo=zone).utcoffset()
         for each in (day - ONE_DAY, day, day + ONE_DAY, day + 2 * ONE_DAY)
@@ -126,11 +126,12 @@ def _steady_offset(zone: ZoneInfo, day: date) -> timedelta | None:
 
 
 def boundaries(schedule: str, timezone: str, first: datetime, last: datetime, limit: int) -> list[datetime]:
-    """Ticks in ``[first, last]`` and the one after: n data intervals are n + 1 boundaries, none is an empty list.
+    """Ticks in ``[first, last]`` and the next one, in UTC; empty if the range has none.
 
-    All in UTC. Raises ``TooManyIntervals`` beyond ``limit`` intervals, and at once where they are far more.
+    n data intervals have n + 1 boundaries.
+    Raises ``TooManyIntervals`` beyond ``limit`` intervals, without enumerating far more.
     """
-    # The last tick of the calendar begins no interval.
+    # The last tick of the calendar does not begin an interval.
     if ticks_at_least(schedule, timezone, first, last, enough=limit + 2) >= limit + 2:
         raise TooManyIntervals(limit)
     found: list[datetime] = []
@@ -140,14 +141,14 @@ def boundaries(schedule: str, timezone: str, first: datetime, last: datetime, li
         if tick > last:
             return [*found, tick] if found else []
         found.append(tick)
-    # The calendar ended before the last interval did: that one is not a whole interval.
+    # The calendar ended inside the last interval, which is dropped.
     return found if len(found) > 1 else []
 
 
 def ticks_at_least(schedule: str, timezone: str, first: datetime, last: datetime, enough: int) -> int:
-    """A lower bound of the ticks in ``[first, last]``, in milliseconds where enumerating takes many seconds.
+    """A lower bound of the ticks in ``[first, last]``, found much faster than by enumeration.
 
-    Counts the days that match in the whole months between the two; a bound of ``enough`` ends the count.
+    It counts the matching days of whole months, and stops at ``enough``.
     """
     zone = ZoneInfo(timezone)
     begin, end = first.astimezone(zone), (last - timedelta(minutes=1)).astimezone(zone)
@@ -163,7 +164,7 @@ def ticks_at_least(schedule: str, timezone: str, first: datetime, last: datetime
         for month in sim.months:
             if (begin.year, begin.month) < (year, month) < (end.year, end.month):
                 weekday, length = calendar.monthrange(year, month)
-                # Nothing else of a month says which of its days match.
+                # These determine which days of a month match.
                 kind = (month, weekday, length)
                 if kind not in matching:
                     matching[kind] = sum(sim.match_day(date(year, month, day)) for day in range(1, length + 1))
@@ -175,10 +176,10 @@ def ticks_at_least(schedule: str, timezone: str, first: datetime, last: datetime
 
 
 def range_bound(value: date | datetime, timezone: str, *, end: bool) -> datetime:
-    """A bound of a closed range of logical dates as a moment in UTC.
+    """A bound of a closed range of logical dates, in UTC.
 
-    A bare date is that whole day in ``timezone``: its first moment, or with ``end`` its last microsecond. Raises
-    ``ValueError`` for a datetime without an offset and for a moment outside the calendar.
+    A bare date means that whole day in ``timezone``: its first moment, or with ``end`` its last
+    microsecond. Raises ``ValueError`` for a datetime without an offset or outside the calendar.
     """
     try:
         zone = ZoneInfo(timezone)
@@ -191,7 +192,7 @@ def range_bound(value: date | datetime, timezone: str, *, end: bool) -> datetime
             return following - timedelta(microseconds=1)
         else:
             moment = datetime.combine(value, time.min, zone).astimezone(UTC)
-        # Ticks are counted from just before it, in the zone: both have to be in the calendar there.
+        # Ticks are computed from just before it, in the zone: both must be in the calendar there.
         moment.astimezone(zone)
         (moment - timedelta(minutes=1)).astimezone(zone)
         return moment

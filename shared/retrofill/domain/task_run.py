@@ -8,7 +8,7 @@ from retrofill.domain.machine import machine
 
 
 class TaskState(StrEnum):
-    """States of a task run; ``none`` means that it waits for others."""
+    """States of a task run; ``none`` means it waits for upstream tasks."""
 
     NONE = "none"
     QUEUED = "queued"

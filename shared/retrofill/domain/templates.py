@@ -1,7 +1,7 @@
 """Texts in a callback's kwargs that refer to the deadline: ``{run.logical_date:%Y-%m-%d}``.
 
-Only the names below stand for something. Nothing is looked up in an object, so that a text cannot reach beyond them as
-``str.format`` lets it (attributes, indexes and conversions are refused).
+Only the names below are known. Unlike with ``str.format``, attributes, indexes and conversions are
+refused, so a text cannot reach other data.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from string import Formatter
 from typing import Any
 
 _NOW = datetime(2000, 1, 1, tzinfo=UTC)
-# Each name with an example of what it stands for: formats are tried on the examples where they are written.
+# Names with an example value, on which formats are tried when an alert is defined.
 BACKFILL_FIELDS: dict[str, Any] = {
     "deadline.id": 1,
     "deadline.alert": "",
@@ -37,23 +37,26 @@ FIELDS: dict[str, Any] = BACKFILL_FIELDS | {
     "task": "",
     "digest.count": 1,
 }
-# The formats there are: strftime's for a moment; a sign, an alignment, a width and a precision for numbers, a width for texts.
-# None of them makes a control character or a text of any size.
+# Allowed formats: strftime's for a datetime; sign, alignment, width and precision for a number;
+# width for a text. None can produce a control character or unbounded text.
 NUMBER_FORMAT = re.compile(r"[ +-]?[<>^]?[0-9]{0,3},?(\.[0-9]{1,2})?[dfg%]?", re.ASCII)
 TEXT_FORMAT = re.compile(r"[<>^]?[0-9]{0,3}", re.ASCII)
 MOMENT_FORMAT = re.compile(r"[ -~]{0,100}", re.ASCII)
 MAX_WIDTH = 200
-# As JSON; as written, and with everything replaced.
+# As JSON, before and after references are replaced.
 MAX_KWARGS_BYTES = 16_384
 MAX_EXPANDED_BYTES = 65_536
 
 
 def check_templates(kwargs: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
-    """Every text in ``kwargs`` (JSON) refers to ``fields`` only, and it is not too large. Raises ``ValueError``."""
+    """Check that texts in ``kwargs`` (JSON) refer only to ``fields``, and the size.
+
+    Raises ``ValueError``.
+    """
     size = len(json.dumps(kwargs, allow_nan=False))
     if size > MAX_KWARGS_BYTES:
         raise ValueError(
-            f"kwargs have {size:,} bytes as JSON, more than {MAX_KWARGS_BYTES:,}: name a place for the data"
+            f"kwargs have {size:,} bytes as JSON, more than {MAX_KWARGS_BYTES:,}: pass the location of the data instead"
         )
     expand(kwargs, fields)
 
@@ -62,7 +65,7 @@ def expand(kwargs: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, An
     """``kwargs`` (JSON) with the references in its texts replaced. Raises ``ValueError``."""
     expanded = {name: _expand(value, fields) for name, value in kwargs.items()}
     if len(json.dumps(expanded)) > MAX_EXPANDED_BYTES:
-        raise ValueError(f"kwargs would grow beyond {MAX_EXPANDED_BYTES:,} bytes: refer to less")
+        raise ValueError(f"kwargs would grow beyond {MAX_EXPANDED_BYTES:,} bytes: use fewer references")
     return expanded
 
 
@@ -84,15 +87,15 @@ def _expand_text(text: str, fields: Mapping[str, Any]) -> str:
             if name is not None:
                 parts.append(_field(name, spec or "", conversion, fields))
     except ValueError as e:
-        raise ValueError(f"the text {text[:60]!r}: {e} (a brace that is meant is written twice: {{{{ or }}}})") from e
+        raise ValueError(f"the text {text[:60]!r}: {e} (write a literal brace twice: {{{{ or }}}})") from e
     return "".join(parts)
 
 
 def _field(name: str, spec: str, conversion: str | None, fields: Mapping[str, Any]) -> str:
     if name not in fields:
-        raise ValueError(f"there is no {name!r}; there are: {', '.join(sorted(fields))}")
+        raise ValueError(f"unknown name {name!r}; known names: {', '.join(sorted(fields))}")
     if conversion:
-        raise ValueError(f"{{{name}!{conversion}}} asks for a conversion: leave out !{conversion}")
+        raise ValueError(f"{{{name}!{conversion}}} has a conversion: remove !{conversion}")
     found = fields[name]
     if found is None:
         return ""
@@ -102,7 +105,7 @@ def _field(name: str, spec: str, conversion: str | None, fields: Mapping[str, An
     try:
         return format(found, spec)
     except (OverflowError, UnicodeError) as e:
-        raise ValueError(f"{name!r} cannot be written as {spec!r}: {e}") from e
+        raise ValueError(f"{name!r} cannot be formatted as {spec!r}: {e}") from e
 
 
 def _check_format(name: str, spec: str, value: Any) -> None:

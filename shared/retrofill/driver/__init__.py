@@ -1,1 +1,1 @@
-"""What runs beside Spark: a driver runs the tasks of one run and reports how they fare."""
+"""Spark drivers: processes that run the tasks of one run and report the results."""

@@ -1,24 +1,26 @@
-"""``python -m retrofill.driver``: a warm driver, which runs one run after the other for the host that started it.
+"""``python -m retrofill.driver``: a warm driver, which executes runs one after another.
 
-Host and driver talk in JSON lines: the driver reads its standard input and writes to its standard output. What user
-code prints goes to standard error, and so do the logs. The order is always this:
+Host and driver exchange JSON lines over the driver's standard input and output. User code's output
+and the logs go to standard error. The protocol:
 
-1. the driver, once it is warm:          ``{"ready": true}``
-2. the host:                             ``{"launch": {"backfill_id", "run_id", "attempt", "pipeline", "interval_start",
-   "interval_end", "conf", "trace", "publication", "outputs"}}``; the driver opens the Spark session and sends the first
-   heartbeat. From ``publication`` 1 on there is no session and no user code: the ``outputs`` are published, that is all
-3. the driver, when that is acknowledged: ``{"may_begin": true}``
-4. the host, having read that the attempt is still the live one: ``{"begin": true}``, or ``false``
-5. the driver, where tasks staged output, after ``RunStaged`` is acknowledged: ``{"may_publish": true}``; the host, once
-   Postgres says whether that was accepted: ``{"publish": true}``, and the driver publishes, or ``false``
-6. the driver, after its reports are acknowledged and the session is released: ``{"done": {"reported": true}}``;
-   after ``false``, without having reported an end: ``{"done": {"reported": false}}``; then 2 again.
+1. driver, when warm: ``{"ready": true}``
+2. host: ``{"launch": {"backfill_id", "run_id", "attempt", "pipeline", "interval_start",
+   "interval_end", "conf", "trace", "publication", "outputs"}}``. The driver opens the Spark session
+   and sends the first heartbeat. If ``publication`` is 1 or more, it only publishes ``outputs``,
+   without a session or user code.
+3. driver, when the heartbeat is acknowledged: ``{"may_begin": true}``
+4. host: ``{"begin": true}`` if the attempt is still the live one, else ``false``
+5. driver, if tasks staged output and ``RunStaged`` is acknowledged: ``{"may_publish": true}``;
+   host: ``{"publish": true}`` if Postgres has it accepted, else ``false``
+6. driver, when its reports are acknowledged and the session is released:
+   ``{"done": {"reported": true}}``, or ``false`` if it reported no result after 4 or 5 was
+   ``false``. Then 2 again.
 
-When the driver gives up by itself, the last thing that it says is ``{"lost": "why"}``.
+A driver that gives up sends ``{"lost": "why"}`` as its last message.
 
-At any moment ``{"end": true}``, the end of the input (the host is gone, by kill -9 too) and SIGTERM end the driver: it
-interrupts its work in Spark, as far as that takes a moment only, and leaves. It also leaves when its lease is over or a
-report cannot be delivered. A driver that exits without a ``done`` is lost.
+``{"end": true}``, end of input (the host exited, even by kill -9) and SIGTERM end the driver at any
+time: it briefly tries to interrupt its work in Spark, and exits. It also exits when its lease ends
+or a report cannot be delivered. A driver that exits without ``done`` is lost.
 """
 
 from __future__ import annotations
@@ -41,8 +43,7 @@ from retrofill.tracing import configure_tracing
 
 
 def main() -> None:
-    """Serve until the host ends it."""
-    heard, said = take_pipes()
+    incoming, outgoing = take_pipes()
     settings = Settings().acting_as(DRIVER)
     configure_redaction(settings.redact)
     configure_logging(settings.log_level, redact_event)
@@ -50,7 +51,7 @@ def main() -> None:
     arm(settings.crash_point)
     ending = Ending()
     end_with_host(ending)
-    host = Conversation(heard, said, ending)
+    host = Conversation(incoming, outgoing, ending)
     choose_connect(settings)
     warm_up()
     wire = Wire(settings, on_loss=ending.end)
@@ -62,18 +63,18 @@ def main() -> None:
 
 
 def take_pipes() -> tuple[IO[str], IO[str]]:
-    """Keep the pipes for ourselves: user code and its children read nothing, and print to standard error."""
-    heard, said = os.dup(0), os.dup(1)
+    """Reserve stdin and stdout for the host: user code reads nothing and prints to stderr."""
+    incoming, outgoing = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)
     sys.stdout.flush()
-    return os.fdopen(heard, encoding="utf-8"), os.fdopen(said, "w", encoding="utf-8")
+    return os.fdopen(incoming, encoding="utf-8"), os.fdopen(outgoing, "w", encoding="utf-8")
 
 
 def warm_up() -> None:
-    """Import what takes long, so that no run waits for it."""
+    """Import slow modules in advance."""
     import pyspark.sql.connect.session
     import pyspark.sql.functions
     import pyspark.sql.types  # noqa: F401

@@ -1,4 +1,4 @@
-"""``run``: what every task is called with."""
+"""``run``, the argument of every task."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Run:
-    """One attempt of one run, as one of its tasks sees it."""
+    """One attempt of one run, as seen by one of its tasks."""
 
     id: int
     backfill_id: str
@@ -38,7 +38,7 @@ class Run:
     _staging: Staging
     _task: str
     traceparent: str | None = None
-    """The W3C trace context of this task, to pass on to what it calls."""
+    """The W3C trace context of this task, for calls to other systems."""
 
     @property
     def logical_date(self) -> datetime:
@@ -47,18 +47,22 @@ class Run:
 
     @property
     def spark(self) -> Any:
-        """The run's Spark session; what a thread does with it is tagged once the thread asked for it here."""
+        """The run's Spark session. Get it here in each thread, so the thread's jobs are tagged."""
         return self._sessions.use()
 
     def stage(self, path: str) -> str:
-        """Where to write the folder ``path``: it appears there, whole, only once this attempt has been accepted.
+        """A directory to write ``path`` to. It is published atomically after acceptance.
 
-        Raises ``CannotStage`` where renames do not do what that takes, or another task of the run stages the same.
+        Raises ``CannotStage`` if ``path`` does not support this or conflicts with another task's
+        output.
         """
         return self._staging.stage(self._task, path)
 
     def staged(self, path: str) -> str:
-        """Where an earlier task of this run staged ``path``, to read it. Raises ``CannotStage`` where none did."""
+        """The directory where an earlier task of this run staged ``path``.
+
+        Raises ``CannotStage`` if none did.
+        """
         return self._staging.staged(path)
 
 
@@ -69,7 +73,7 @@ def interval_of(launch: Launch) -> Interval:
 
 
 def run_of(launch: Launch, sessions: Sessions, staging: Staging, task: str, trace: str | None = None) -> Run:
-    """The run for ``task``. Each task has a ``conf`` of its own, so that one's changes are not another's surprise."""
+    """The run for ``task``. Each task gets its own copy of ``conf``."""
     return Run(
         id=launch.run_id,
         backfill_id=launch.backfill_id,
@@ -85,7 +89,10 @@ def run_of(launch: Launch, sessions: Sessions, staging: Staging, task: str, trac
 
 
 def task_log(launch: Launch, task: str) -> Any:
-    """A log whose lines name run and task; takes ``log.info("read", rows=3)`` and ``log.info("read %s", 3)`` alike."""
+    """A log bound to run and task.
+
+    Supports ``log.info("read", rows=3)`` and ``log.info("read %s", 3)``.
+    """
     log = structlog.wrap_logger(
         logging.getLogger("retrofill.task"),
         processors=[structlog.stdlib.PositionalArgumentsFormatter(), *structlog.get_config()["processors"]],

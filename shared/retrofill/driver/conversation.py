@@ -1,4 +1,4 @@
-"""The JSON lines between a driver and its host."""
+"""The JSON-lines connection between a driver and its host."""
 
 from __future__ import annotations
 
@@ -14,42 +14,48 @@ MAX_REASON = 1000
 
 
 class Conversation:
-    """What the host says is read on a thread of its own, so that its end is noticed whatever the driver is at."""
+    """Messages to and from the host.
 
-    def __init__(self, heard: IO[str], said: IO[str], ending: Ending) -> None:
-        self._heard = heard
-        self._said = said
+    A thread reads them, so the host's exit is always noticed at once.
+    """
+
+    def __init__(self, incoming: IO[str], outgoing: IO[str], ending: Ending) -> None:
+        self._incoming = incoming
+        self._outgoing = outgoing
         self._ending = ending
         self._messages: SimpleQueue[dict[str, Any]] = SimpleQueue()
         ending.tell = lambda why: self.say("lost", redacted(why)[:MAX_REASON])
         threading.Thread(target=self._read, name="host", daemon=True).start()
 
     def say(self, kind: str, fields: object) -> None:
-        """Send one line. A host that is gone is noticed by the reader."""
+        """Send one message. Ends the driver if the connection is closed."""
         try:
-            self._said.write(json.dumps({kind: fields}) + "\n")
-            self._said.flush()
+            self._outgoing.write(json.dumps({kind: fields}) + "\n")
+            self._outgoing.flush()
         except OSError as e:
             self._ending.end(f"the host hung up: {e}")
 
     def hear(self, kind: str) -> Any:
-        """Wait for the next message, which must be of this kind."""
+        """Wait for the next message and return its content.
+
+        Ends the driver if it is of another kind.
+        """
         message = self._messages.get()
         if kind not in message:
-            self._ending.end(f"the host said {sorted(message)} where {kind!r} was due")
+            self._ending.end(f"the host sent {sorted(message)} instead of {kind!r}")
         return message[kind]
 
     def preset(self, message: dict[str, Any]) -> None:
-        """Take a message as heard."""
+        """Queue a message as if the host had sent it."""
         self._messages.put(message)
 
     def _read(self) -> None:
         try:
-            for line in self._heard:
+            for line in self._incoming:
                 message = json.loads(line)
                 if message.get("end"):
                     break
                 self._messages.put(message)
-            self._ending.end("told by the host", status=0)
+            self._ending.end("ended by the host", status=0)
         except (ValueError, AttributeError, OSError) as e:
-            self._ending.end(f"the host cannot be understood: {e}")
+            self._ending.end(f"invalid message from the host: {e}")

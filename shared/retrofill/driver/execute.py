@@ -1,4 +1,4 @@
-"""Running the tasks of one run: independent ones in parallel, each tried again as often as it says."""
+"""Executes the tasks of one run: independent ones in parallel, each with its retries."""
 
 from __future__ import annotations
 
@@ -19,26 +19,25 @@ from retrofill.driver.errors import error_info
 from retrofill.driver.graph import choose, next_step, outcome
 
 S = TaskState
-# Tasks of one run that run at once; the work itself is done by Spark.
+# Concurrent tasks of one run. Spark does the actual work.
 MAX_PARALLEL = 8
 MAX_DELAY_SECONDS = 86_400.0
-# What a task may raise and be tried again: a script's sys.exit too, but nothing that ends the process.
+# Exceptions that fail a try. SystemExit is a script's sys.exit; KeyboardInterrupt is not included.
 FAILURES = (Exception, SystemExit)
 
 Body = Callable[[TaskDefinition], object]
 Sleep = Callable[[float], object]
 
 
-class Tell(Protocol):
-    """Where the steps of tasks are told; called from any thread."""
+class OnTaskState(Protocol):
+    """Called from any thread when a task changes its state."""
 
-    def __call__(self, task: str, state: TaskState, try_number: int = 1, error: ErrorInfo | None = None) -> None:
-        """One task changed its state."""
+    def __call__(self, task: str, state: TaskState, try_number: int = 1, error: ErrorInfo | None = None) -> None: ...
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How one task's function ended; ``error`` is that of its last try."""
+    """The outcome of one task's function; ``error`` is from its last try."""
 
     task: TaskDefinition
     tries: int
@@ -48,29 +47,34 @@ class Ended:
 
 @dataclass(frozen=True)
 class Result:
-    """How all tasks ended. ``error`` is that of the task that failed first."""
+    """The outcome of a run; ``error`` is from the task that failed first."""
 
     succeeded: bool
     error: ErrorInfo | None = None
 
 
 class Execution:
-    """The tasks of one run. States are only touched by the thread in ``run``; tasks' threads report to it."""
+    """The tasks of one run.
 
-    def __init__(self, tasks: Sequence[TaskDefinition], body: Body, tell: Tell, sleep: Sleep | None = None) -> None:
+    Only the thread in ``run`` changes states; task threads report to it.
+    """
+
+    def __init__(
+        self, tasks: Sequence[TaskDefinition], body: Body, tell: OnTaskState, sleep: Sleep | None = None
+    ) -> None:
         self._tasks = {task.name: task for task in tasks}
         self._body = body
         self._tell = tell
         self._sleep = sleep or threading.Event().wait
         self._states = dict.fromkeys(self._tasks, S.NONE)
-        self._taken: dict[str, frozenset[str]] = {}
+        self._branches: dict[str, frozenset[str]] = {}
         self._waiting: deque[str] = deque()
         self._running = 0
         self._ended: SimpleQueue[Ended] = SimpleQueue()
         self._first_error: ErrorInfo | None = None
 
     def run(self) -> Result:
-        """Run all tasks that their rules let run; returns when every task is done."""
+        """Run all tasks that their trigger rules allow; returns when every task is done."""
         self._advance()
         while (end := outcome(self._states)) is None:
             self._finish(self._ended.get())
@@ -78,8 +82,8 @@ class Execution:
         return Result(end == S.SUCCEEDED, None if end == S.SUCCEEDED else self._first_error)
 
     def _advance(self) -> None:
-        """Settle what will never run and start what may."""
-        step = next_step(list(self._tasks.values()), self._states, self._taken)
+        """Settle tasks that will never run, and start those that may."""
+        step = next_step(list(self._tasks.values()), self._states, self._branches)
         for name, state in step.settled.items():
             if name in self._waiting:
                 self._waiting.remove(name)
@@ -101,13 +105,13 @@ class Execution:
         self._running -= 1
         error = ended.error
         if error is None and ended.task.kind == "branch":
-            error = self._take(ended)
+            error = self._follow_branch(ended)
         self._first_error = self._first_error or error
         self._enter(ended.task.name, S.FAILED if error else S.SUCCEEDED, ended.tries, error)
 
-    def _take(self, ended: Ended) -> ErrorInfo | None:
+    def _follow_branch(self, ended: Ended) -> ErrorInfo | None:
         try:
-            self._taken[ended.task.name] = choose(list(self._tasks.values()), ended.task.name, ended.returned)
+            self._branches[ended.task.name] = choose(list(self._tasks.values()), ended.task.name, ended.returned)
         except ValueError as e:
             return error_info(e)
         return None
@@ -117,7 +121,7 @@ class Execution:
         self._tell(name, state, try_number, error)
 
     def _work(self, task: TaskDefinition) -> None:
-        """The task's thread: its tries one after the other."""
+        """The task's thread: its tries, one after another."""
         tries = 0
 
         def once() -> object:
@@ -127,7 +131,7 @@ class Execution:
                 self._tell(task.name, S.RUNNING, tries)
             return self._body(task)
 
-        def fields(state: RetryCallState) -> None:
+        def report_retry(state: RetryCallState) -> None:
             assert state.outcome is not None
             error = state.outcome.exception()
             self._tell(task.name, S.RETRYING, tries, None if error is None else error_info(error))
@@ -137,18 +141,18 @@ class Execution:
             stop=stop_after_attempt(task.retries + 1),
             wait=backoff(task.retry_delay_seconds),
             sleep=lambda seconds: _ignore(self._sleep(seconds)),
-            before_sleep=fields,
+            before_sleep=report_retry,
             reraise=True,
         )
         try:
             returned = again(once)
             self._ended.put(Ended(task, tries, returned))
-        except BaseException as e:  # noqa: BLE001 - whatever it was, the run must not wait for this thread for ever
+        except BaseException as e:  # noqa: BLE001 - or the run would wait for this thread forever
             self._ended.put(Ended(task, tries, error=error_info(e)))
 
 
 def backoff(delay_seconds: float) -> wait_base:
-    """The delay, doubled from try to try, and up to a fifth more, so that those that failed together come back apart."""
+    """The delay, doubled for each try, plus up to 20 % jitter."""
     return wait_exponential(multiplier=delay_seconds, max=MAX_DELAY_SECONDS) + wait_random(0, delay_seconds / 5)
 
 

@@ -1,7 +1,7 @@
-"""Which tasks of a run may start, and which never will. Pure: (tasks, their states, branches taken) → what to do next.
+"""Which tasks of a run may start, and which never will. Pure functions.
 
-The trigger rules mean what they mean in Airflow. A run succeeds only if none of its tasks failed: a clean-up that
-comes after a failure and succeeds does not make the interval a processed one.
+The trigger rules have the same meaning as in Airflow. A run succeeds only if none of its tasks
+failed: a cleanup task that succeeds after a failure does not make the run a success.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from retrofill.domain.task_run import MACHINE, TaskState
 S = TaskState
 DONE = MACHINE.terminal
 BAD = frozenset({S.FAILED, S.UPSTREAM_FAILED, S.CANCELLED})
-# Before a task runs it may be told not to; never later.
+# Only tasks in these states may still be skipped.
 NOT_BEGUN = frozenset({S.NONE, S.QUEUED})
 
 States = Mapping[str, TaskState]
 
 
 class BadBranch(ValueError):
-    """A branch returned something else than names of tasks right after it."""
+    """A branch returned something other than names of tasks directly after it."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """What to do next: tasks to queue, and those that end without having run."""
+    """The tasks to queue, and those that end without running."""
 
     queue: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
@@ -35,16 +35,16 @@ class Step:
 
     @property
     def settled(self) -> dict[str, TaskState]:
-        """The tasks that end without having run."""
+        """The tasks that end without running, with their states."""
         return dict.fromkeys(self.skip, S.SKIPPED) | dict.fromkeys(self.upstream_failed, S.UPSTREAM_FAILED)
 
 
 def next_step(tasks: Sequence[TaskDefinition], states: States, taken: Mapping[str, frozenset[str]]) -> Step:
-    """Everything that follows from ``states`` and the names that each finished branch returned (``taken``)."""
+    """The next step. ``taken`` has the names that each finished branch returned."""
     now = dict(states)
     not_taken = _not_taken(tasks, taken)
     settled: dict[str, TaskState] = {}
-    # What is settled may settle those after it.
+    # A settled task may settle its downstream tasks.
     while found := {task.name: end for task in tasks if (end := _without_running(task, now, not_taken))}:
         now |= found
         settled |= found
@@ -62,8 +62,8 @@ def choose(tasks: Sequence[TaskDefinition], branch: str, returned: object) -> fr
     after = {task.name for task in tasks if branch in task.after}
     for name in names:
         if name not in after:
-            known = ", ".join(sorted(after)) or "there is none"
-            raise BadBranch(f"branch {branch!r} returned {name!r}, which is no task right after it: {known}")
+            known = ", ".join(sorted(after)) or "none"
+            raise BadBranch(f"branch {branch!r} returned {name!r}, which is not a task directly after it: {known}")
     return frozenset(names)
 
 
@@ -90,7 +90,7 @@ def _names(branch: str, returned: object) -> list[str]:
 
 
 def _not_taken(tasks: Sequence[TaskDefinition], taken: Mapping[str, frozenset[str]]) -> frozenset[str]:
-    """Tasks right after a branch that went another way, except those that its way leads to all the same."""
+    """Tasks directly after a branch, except chosen ones and those downstream of them."""
     skipped: set[str] = set()
     for branch, names in taken.items():
         reached = _reached(tasks, names)
@@ -99,7 +99,7 @@ def _not_taken(tasks: Sequence[TaskDefinition], taken: Mapping[str, frozenset[st
 
 
 def _reached(tasks: Sequence[TaskDefinition], names: frozenset[str]) -> set[str]:
-    """``names`` and everything after them."""
+    """``names`` and all tasks downstream of them."""
     reached = set(names)
     while more := {task.name for task in tasks if task.name not in reached and reached.intersection(task.after)}:
         reached |= more
@@ -107,7 +107,7 @@ def _reached(tasks: Sequence[TaskDefinition], names: frozenset[str]) -> set[str]
 
 
 def _without_running(task: TaskDefinition, states: States, not_taken: frozenset[str]) -> TaskState | None:
-    """How the task ends without having run, where that is certain now."""
+    """The state in which the task ends without running, if that is certain now."""
     if states[task.name] not in NOT_BEGUN:
         return None
     if task.name in not_taken:
@@ -117,7 +117,7 @@ def _without_running(task: TaskDefinition, states: States, not_taken: frozenset[
 
 
 def _verdict(task: TaskDefinition, states: States) -> TaskState:
-    """``queued``, ``skipped`` or ``upstream_failed``; ``none`` while the task has to wait."""
+    """``queued``, ``skipped`` or ``upstream_failed``; ``none`` while the task must wait."""
     before = [states[name] for name in task.after]
     if not before:
         return S.QUEUED

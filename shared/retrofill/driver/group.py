@@ -1,9 +1,8 @@
-"""``python group.py COMMAND…``: runs a command as long as whoever started us lives and holds its lease.
+"""``python group.py COMMAND…``: runs a command while its parent lives and holds its lease.
 
-We lead a process group and kill all of it at the end of our standard input, a pipe that only the starter holds (a
-kill -9 leaves the starter no moment to end anything), or at the last moment that the starter wrote there, on the clock
-that all processes of a machine share (a starter that was stopped writes no later one). Imports nothing of ours, so that
-it starts at once.
+This process leads a process group and kills it when the parent closes standard input (also by kill
+-9), or at the last time that the parent wrote there (``time.monotonic``, which all processes of a
+machine share), in case it was stopped. Imports only the standard library, to start quickly.
 """
 
 from __future__ import annotations
@@ -18,24 +17,24 @@ import time
 
 
 def main(command: list[str]) -> int:
-    """Run the command; its exit status, or as shells tell a signal."""
+    """Run the command. Returns its exit status, or 128 plus the signal's number."""
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-    threading.Thread(target=_kill_in_time, daemon=True).start()
+    threading.Thread(target=_kill_after_lease, daemon=True).start()
     status = child.wait()
     return status if status >= 0 else 128 - status
 
 
-def _kill_in_time() -> None:
-    moment: float | None = None
+def _kill_after_lease() -> None:
+    lease_end: float | None = None
     rest = b""
-    while moment is None or moment > time.monotonic():
-        readable, _, _ = select.select([0], [], [], None if moment is None else moment - time.monotonic())
+    while lease_end is None or lease_end > time.monotonic():
+        readable, _, _ = select.select([0], [], [], None if lease_end is None else lease_end - time.monotonic())
         if not readable:
             break
         if not (read := os.read(0, 4096)):
             break
         *lines, rest = (rest + read).split(b"\n")
-        moment = float(lines[-1]) if lines else moment
+        lease_end = float(lines[-1]) if lines else lease_end
     os.killpg(0, signal.SIGKILL)
 
 

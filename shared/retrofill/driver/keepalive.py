@@ -1,6 +1,7 @@
-"""Keeping a Spark Connect session alive while its attempt lives: a server closes one that asks for nothing for an hour.
+"""Keeps a Spark Connect session alive during its attempt.
 
-A task may do something else for longer than that between two uses of Spark.
+By default, a server closes sessions that are idle for an hour, and a task may do other work for
+longer than that.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _UNITS = {"us": 1e-6, "ms": 1e-3, "": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h
 
 
 class KeepAlive:
-    """Asks the server something small, four times as often as the session needs it."""
+    """Sends the server a small request four times per session timeout."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
@@ -30,7 +31,6 @@ class KeepAlive:
         threading.Thread(target=self._keep, name="keep-alive", daemon=True).start()
 
     def stop(self) -> None:
-        """The attempt needs its session no more."""
         self._stopped.set()
 
     def _keep(self) -> None:
@@ -38,14 +38,17 @@ class KeepAlive:
         while not self._stopped.wait(pause) and not self._session.client.is_closed:
             try:
                 pause = seconds(self._session.conf.get(TIMEOUT)) / SHARE
-            except Exception as e:  # noqa: BLE001 - whoever uses the session finds out, and it decides about the attempt
+            except Exception as e:  # noqa: BLE001 - users of the session get the error and handle it
                 if not self._stopped.is_set():
                     log.warning("session_not_kept_alive", error=kind_and_line(e), condition=condition(e))
                 pause = pause or UNKNOWN_SECONDS / SHARE
 
 
 def seconds(text: str | None) -> float:
-    """A duration as Spark writes it (``60m``; without a unit: milliseconds); its default where it is none, or no limit."""
+    """A duration in Spark's format (``60m``; without a unit: milliseconds).
+
+    Invalid or 0 (no limit) is Spark's default.
+    """
     found = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", text or "", re.IGNORECASE)
     unit = _UNITS.get(found[2].lower()) if found else None
     return (float(found[1]) * unit if found and unit else 0.0) or UNKNOWN_SECONDS

@@ -1,4 +1,4 @@
-"""What a driver is told of one attempt: the ``launch`` message of its host."""
+"""The ``launch`` message, with which a host starts an attempt in a driver."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from retrofill.domain.pipeline import PipelineDefinition
 
 
 class Launch(Data):
-    """One attempt of one run."""
-
     backfill_id: str
     run_id: int
     attempt: int = Field(ge=1)
@@ -28,12 +26,12 @@ class Launch(Data):
 
     @property
     def tag(self) -> str:
-        """The tag of all Spark work of the attempt."""
+        """The tag of all Spark jobs of the attempt."""
         return f"retrofill-run-{self.run_id}-{self.attempt}"
 
     @property
     def about(self) -> dict[str, Any]:
-        """What every report says."""
+        """The fields that all reports of the attempt share."""
         return {
             "backfill_id": self.backfill_id,
             "run_id": self.run_id,

@@ -1,7 +1,8 @@
-"""A run's lease as its driver sees it: a heartbeat every fifth of it, and the end of the process before it may be over.
+"""A run's lease in its driver: sends heartbeats, and ends the process before the lease ends.
 
-The run-starter counts the lease from the handling of a heartbeat, which is after its sending: whoever ends itself one
-lease after it *sent* the last heartbeat that was acknowledged is gone before anybody else may start the run again.
+The run-starter counts the lease from handling a heartbeat, which is after it was sent. A driver
+that exits one lease after *sending* its last acknowledged heartbeat has therefore exited before the
+run may be started again.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ Acknowledged = Callable[[], object]
 
 
 class Lease:
-    """Heartbeats of one attempt. ``expired`` is called, once, from the lease's thread and must end the process;
-    ``renewed`` hears every new end of the lease.
+    """Heartbeats of one attempt.
 
-    ``alarm`` is a second line that needs no thread of Python's: the kernel's timer ends the process, also one that is
-    stuck in native code or that was stopped and is woken up, before it runs anything more.
+    ``expired`` is called once, from the lease's thread, and must end the process. ``renewed`` gets
+    each new end of the lease. ``alarm`` is a fallback without a Python thread: the kernel's timer
+    ends the process even if it is stuck in native code or was stopped and resumed.
     """
 
     def __init__(
@@ -46,24 +47,27 @@ class Lease:
         self._next_beat = clock()
 
     def start(self) -> None:
-        """Send the first heartbeat, and go on."""
+        """Send the first heartbeat, and keep sending in a thread."""
         self.beat()
         threading.Thread(target=self._keep, name="lease", daemon=True).start()
 
     def wait_acknowledged(self) -> None:
-        """Wait for the first acknowledgement; no user code may run before it."""
+        """Wait for the first acknowledgement. No user code may run before it."""
         with self._changed:
             self._changed.wait_for(lambda: self._acknowledged)
 
     def stop(self) -> None:
-        """No more heartbeats: the attempt ended and said so."""
+        """Stop the heartbeats, after the attempt's end was reported."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
         self._alarm(0)
 
     def beat(self) -> float:
-        """Send a heartbeat if one is due; returns the seconds until there is something to do, 0 after the end."""
+        """Send a heartbeat if one is due.
+
+        Returns the seconds until the next call is needed, 0 if the lease ended.
+        """
         now = self._clock()
         if now >= self._ends_at:
             return 0.0
@@ -74,7 +78,7 @@ class Lease:
 
     def _on_acknowledged(self, sent_at: float) -> None:
         with self._changed:
-            # One that comes after the end, or after the stop, renews nothing.
+            # A late acknowledgement renews nothing.
             if self._stopped or self._clock() >= self._ends_at:
                 return
             self._ends_at = max(self._ends_at, sent_at + self._seconds)
@@ -92,7 +96,6 @@ class Lease:
                 if self._stopped:
                     return
                 if pause > 0:
-                    # Woken early, an unchanged deadline is simply looked at again.
                     self._changed.wait(pause)
                     continue
             self._expired()
@@ -100,5 +103,5 @@ class Lease:
 
 
 def kernel_alarm(seconds: float) -> None:
-    """SIGALRM, whose default is to end the process, after so many seconds; 0 takes it back."""
+    """Send SIGALRM, which ends the process by default, after ``seconds``; 0 cancels it."""
     signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.0))

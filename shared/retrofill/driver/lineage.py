@@ -1,6 +1,6 @@
-"""OpenLineage run events of a driver, on a Kafka topic: who processed which data interval of which pipeline, and when.
+"""OpenLineage run events of a driver, published to a Kafka topic.
 
-Off unless ``RETROFILL_OPENLINEAGE_TOPIC`` is set. What goes wrong here never fails a run.
+Off unless ``RETROFILL_OPENLINEAGE_TOPIC`` is set. Errors here never fail a run.
 """
 
 from __future__ import annotations
@@ -17,29 +17,27 @@ from retrofill.driver.launch import Launch
 from retrofill.settings import Settings
 
 log = structlog.get_logger(__name__)
-# Run ids of OpenLineage are UUIDs: the same attempt has the same one, whoever computes it.
+# OpenLineage run ids are UUIDs, derived from the attempt.
 NAMESPACE = uuid.UUID("8d0f3f52-50c5-4b0e-a1c5-0d7b6a2f9c11")
 PRODUCER = "https://github.com/retrofill/retrofill"
 
 
 class Lineage(Protocol):
-    """Told of one attempt after the other."""
-
     def started(self, launch: Launch) -> None:
-        """User code begins."""
+        """Called before user code runs."""
 
     def ended(self, launch: Launch, error: ErrorInfo | None, *, succeeded: bool) -> None:
-        """All tasks are done."""
+        """Called when all tasks are done and their output is published."""
 
 
 class NoLineage:
-    """Nobody wants to know."""
+    """Publishes nothing."""
 
     def started(self, launch: Launch) -> None:
-        """Tell nobody."""
+        pass
 
     def ended(self, launch: Launch, error: ErrorInfo | None, *, succeeded: bool) -> None:
-        """Tell nobody."""
+        pass
 
 
 class KafkaLineage:
@@ -50,24 +48,22 @@ class KafkaLineage:
         from openlineage.client.transport.kafka import KafkaConfig, KafkaTransport
 
         ours = common_config(settings, "openlineage")
-        # The log handler is the one value that is no text.
+        # The logger is the only value that is not text.
         config = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in ours.items()}
         config.pop("logger", None)
         self._client = OpenLineageClient(transport=KafkaTransport(KafkaConfig(config=config, topic=topic, flush=False)))
         self._namespace = settings.openlineage_namespace
 
     def started(self, launch: Launch) -> None:
-        """START."""
         self._emit("START", launch, None)
 
     def ended(self, launch: Launch, error: ErrorInfo | None, *, succeeded: bool) -> None:
-        """COMPLETE, or FAIL with the error."""
         self._emit("COMPLETE" if succeeded else "FAIL", launch, error)
 
     def _emit(self, kind: str, launch: Launch, error: ErrorInfo | None) -> None:
         try:
             self._client.emit(_event(kind, self._namespace, launch, error))
-        except Exception as e:  # noqa: BLE001 - whatever it is, the run goes on
+        except Exception as e:  # noqa: BLE001 - the run continues in any case
             log.warning("lineage_not_told", error=str(e), run=launch.run_id, attempt=launch.attempt)
 
 
@@ -105,7 +101,10 @@ def run_uuid(run_id: int, attempt: int) -> str:
 
 
 def lineage_of(settings: Settings) -> Lineage:
-    """What the settings ask for; a missing package is said once, and no run fails for it."""
+    """The lineage that the settings request.
+
+    If the package is missing, logs an error and publishes nothing.
+    """
     if settings.openlineage_topic is None:
         return NoLineage()
     try:

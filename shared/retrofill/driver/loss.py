@@ -1,7 +1,8 @@
-"""Whether an attempt's own Spark session is gone: told by who raised an error and by its condition, never by what it says.
+"""Recognizes a lost Spark session by an error's origin and condition, never by its text.
 
-The client of the attempt's session shows every error of its calls to its retry policy. One that our policy has seen is of our
-own session; the same error of another session, or of a user's own gRPC call, is the user's.
+The session's client passes every error of its calls to its retry policy, so an error that our
+policy has seen comes from our session. The same error from another session or from a user's own
+gRPC call is the user's.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 from retrofill.errors import first_line
 
-# Spark's names for a session that is not, or not any more, or not the one that the client knew.
+# Spark's error conditions for a session that does not exist, was closed or was replaced.
 GONE = frozenset(
     {
         "INVALID_HANDLE.SESSION_CLOSED",
@@ -25,10 +26,10 @@ _SEEN_BY = "_retrofill_seen_by"
 
 
 def witness(**limits: Any) -> Any:
-    """Spark's own retry policy within ``limits``, which marks every error that it is shown as its own."""
+    """Spark's default retry policy with ``limits``, which also marks every error that it sees."""
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
-    class Witness(DefaultPolicy):  # type: ignore[misc]  # Spark's own types are not looked at
+    class Witness(DefaultPolicy):  # type: ignore[misc]  # pyspark is not type-checked
         def can_retry(self, e: BaseException) -> bool:
             setattr(e, _SEEN_BY, self)
             return bool(super().can_retry(e))
@@ -37,12 +38,11 @@ def witness(**limits: Any) -> Any:
 
 
 def loss_in(error: BaseException, policy: object) -> BaseException | None:
-    """What a call of the policy's client raised that found its session gone, or its server away for too long."""
-    return next((e for e in errors_of(error) if _says_gone(e, policy)), None)
+    """The error that shows the policy's client lost its session or its server, if any."""
+    return next((e for e in errors_of(error) if _shows_loss(e, policy)), None)
 
 
 def line_of(loss: BaseException) -> str:
-    """What was found, on one line."""
     import grpc  # type: ignore[import-untyped]
 
     if isinstance(loss, grpc.RpcError):
@@ -50,20 +50,20 @@ def line_of(loss: BaseException) -> str:
     return first_line(loss)
 
 
-def _says_gone(error: BaseException, policy: object) -> bool:
+def _shows_loss(error: BaseException, policy: object) -> bool:
     if getattr(error, _SEEN_BY, None) is policy:
         return _condition(error) in GONE or _is_unavailable(error) or _is_another_server(error)
-    # What the policy sees is converted before it is raised.
+    # The client converts errors after the policy has seen them.
     return getattr(error.__context__, _SEEN_BY, None) is policy and _condition(error) in GONE
 
 
 def gone_in(error: BaseException) -> BaseException | None:
-    """What says that a session is gone, whoever's it is."""
+    """The error that reports a lost session, of any client, if any."""
     return next((e for e in errors_of(error) if condition(e) in GONE), None)
 
 
 def of_spark_in(error: BaseException) -> BaseException | None:
-    """The error of Spark, of its Java side or of the connection with that which is behind it."""
+    """The underlying error of Spark, its JVM or the connection to that, if any."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
@@ -71,14 +71,14 @@ def of_spark_in(error: BaseException) -> BaseException | None:
 
 
 def condition(error: BaseException) -> str | None:
-    """Spark's name for what went wrong, where the error has one."""
+    """Spark's error condition, if the error has one."""
     from pyspark.errors import PySparkException
 
     return error.getCondition() if isinstance(error, PySparkException) else None
 
 
 def _condition(error: BaseException) -> str | None:
-    """The same, and what the client found when it came back for the rest of an answer."""
+    """The error condition, or the one of an interrupted response that the client resumed."""
     name = condition(error)
     if name == "RESPONSE_ALREADY_RECEIVED":
         return (error.getMessageParameters() or {}).get("error_type")  # type: ignore[attr-defined]
@@ -86,7 +86,7 @@ def _condition(error: BaseException) -> str | None:
 
 
 def errors_of(error: BaseException) -> Iterator[BaseException]:
-    """The error and all that it came from, also where a handler did not name its cause, or several came together."""
+    """The error and all its causes, contexts and group members."""
     seen: set[int] = set()
     waiting = [error]
     while waiting:
@@ -100,14 +100,14 @@ def errors_of(error: BaseException) -> Iterator[BaseException]:
 
 
 def _is_unavailable(error: BaseException) -> bool:
-    """What the client raises only after all its tries."""
+    """Whether the server is unavailable. The client raises this only after all its retries."""
     import grpc
 
     return isinstance(error, grpc.RpcError) and error.code() == grpc.StatusCode.UNAVAILABLE
 
 
 def _is_another_server(error: BaseException) -> bool:
-    """How the client says that an answer came from a server that was started anew."""
+    """Whether the response came from a restarted server, which the client reports by this type."""
     from pyspark.errors import PySparkAssertionError
 
     return isinstance(error, PySparkAssertionError)

@@ -1,9 +1,9 @@
-"""``spark-submit …/retrofill/driver/once.py``: a driver for one run, in the classic Spark session that spark-submit gives.
+"""``spark-submit …/retrofill/driver/once.py``: a driver for one run, in a classic Spark session.
 
-It talks to its host as a warm driver does (see ``__main__``), over a loopback socket, because spark-submit keeps the
-pipes for itself: it connects to ``RETROFILL_DRIVER_SOCKET`` (host:port), first says ``{"token":
-"$RETROFILL_DRIVER_TOKEN"}``, then ``{"ready": true}``, and after its one ``done`` it exits. Where
-``RETROFILL_DRIVER_LAUNCH`` names a file, the launch is read from there and not waited for.
+It uses a warm driver's protocol (see ``__main__``) over a socket, because spark-submit uses the
+pipes itself. It connects to ``RETROFILL_DRIVER_SOCKET`` (host:port), sends ``{"token":
+"$RETROFILL_DRIVER_TOKEN"}`` and ``{"ready": true}``, and exits after ``done``. If
+``RETROFILL_DRIVER_LAUNCH`` names a file, it contains the launch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import sys
 from pathlib import Path
 
-# A script's folder comes first in the path, and ours has names that the standard library has too.
+# A script's directory is first in the path, and these modules would hide the standard library's.
 sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).resolve().parent]
 
 import json  # noqa: E402
@@ -32,7 +32,6 @@ from retrofill.tracing import configure_tracing, flush  # noqa: E402
 
 
 def main() -> None:
-    """Serve one run."""
     settings = Settings().acting_as(DRIVER)
     configure_redaction(settings.redact)
     configure_logging(settings.log_level, redact_event)
@@ -46,17 +45,16 @@ def main() -> None:
     server = Server(settings, ending, host, wire, ClassicSession)
     host.say("ready", True)
     server.serve_one()
-    # Nothing that user code left running keeps the process.
+    # Exit even if user code left threads running.
     sys.stdout.flush()
     flush()
     os._exit(0)
 
 
 def connect(ending: Ending) -> Conversation:
-    """Greet the host."""
     address, _, port = os.environ["RETROFILL_DRIVER_SOCKET"].rpartition(":")
     connection = socket.create_connection((address, int(port)))
-    # It lives as long as the process; user code's children do not inherit it.
+    # Never closed, and not inherited by user code's child processes.
     lines = Conversation(connection.makefile("r", encoding="utf-8"), connection.makefile("w", encoding="utf-8"), ending)
     lines.say("token", os.environ.pop("RETROFILL_DRIVER_TOKEN", ""))
     if (launch := os.environ.get("RETROFILL_DRIVER_LAUNCH")) is not None:

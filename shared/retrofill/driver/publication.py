@@ -1,17 +1,19 @@
-"""Publishing what an attempt staged: the output's folder is replaced as a whole, once, by whoever is told to.
+"""Publishes staged output: replaces the output directory as a whole, exactly once.
 
-Beside an output ``PARENT/NAME``, for attempt 2 of run 7::
+Next to an output ``PARENT/NAME``, for attempt 2 of run 7::
 
-    PARENT/_retrofill/NAME@7/2.writing-1/new     where a task writes: a path for each call of stage()
-    PARENT/_retrofill/NAME@7/2.publish-0/new     sealed: whole, and nobody writes there any more
-    PARENT/_retrofill/NAME@7/2.publish-1/new     taken by publication 1, because publication 0 was lost
+    PARENT/_retrofill/NAME@7/2.writing-1/new     where a task writes: one path per call of stage()
+    PARENT/_retrofill/NAME@7/2.publish-0/new     sealed: complete and no longer written to
+    PARENT/_retrofill/NAME@7/2.publish-1/new     taken over by publication 1, because publication 0 was lost
     PARENT/_retrofill/NAME@7/2.publish-1/old-…   what was published before
-    PARENT/NAME                                  published, with _retrofill.json, which says by which run
+    PARENT/NAME                                  published; _retrofill.json names the run
 
-Everything that a publisher changes is a rename out of, or into, a folder that carries its own number, and a folder's name is a
-fence: a later publication of the run renames that folder to its own number, and a publication of a later run first moves
-away the folders of all earlier ones. From then on every rename of a former publisher finds no such path, wherever it was stopped
-and whenever it is woken. ``docs/decisions/staged-output.md`` has the interleavings that the order of the steps is there for.
+A publisher changes the file system only by renames into or out of a directory that carries its own
+number, so that name is a fence. A later publication of the run renames the directory to its own
+number, and a publication of a later run first moves away the directories of all earlier ones. From
+then on, every rename of a former publisher fails because its path does not exist, wherever it was
+stopped and whenever it resumes. ``docs/decisions/staged-output.md`` lists the interleavings that
+determine the order of the steps.
 """
 
 from __future__ import annotations
@@ -31,17 +33,17 @@ from retrofill.durable import sync, sync_tree
 AREA = "_retrofill"
 MARKER = "_retrofill.json"
 _TRASH = ".trash-"
-# What rename says where the target is a folder with something in it, or a file.
+# Errors of rename if the target is a non-empty directory or a file.
 _OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
 
 
 class StagedOutputGone(Exception):
-    """The staged output is neither there nor published: it was deleted, or this publisher is not the one any more."""
+    """The staged output was deleted before publication, or this publisher is fenced."""
 
 
 @dataclass(frozen=True)
 class Publication:
-    """One output of one accepted attempt, to be published for the ``number``-th time that somebody was told to, from 0."""
+    """One output of one accepted attempt; ``number`` counts the attempt's publishers, from 0."""
 
     target: Path
     run_id: int
@@ -50,17 +52,20 @@ class Publication:
 
 
 def own_folder(target: Path, run_id: int) -> Path:
-    """All that a run has beside an output."""
+    """The directory for all files of a run next to an output."""
     return target.parent / AREA / f"{target.name}@{run_id}"
 
 
 def sealed_folder(target: Path, run_id: int, attempt: int, number: int = 0) -> Path:
-    """What a publisher has to itself."""
+    """The directory that belongs to one publisher."""
     return own_folder(target, run_id) / f"{attempt}.publish-{number}"
 
 
 def seal(written: Path, target: Path, run_id: int, attempt: int, about: dict[str, Any]) -> None:
-    """Make ``written/new`` durable and whole under the name that publishers look for. Raises ``OSError``."""
+    """Sync ``written/new`` to disk and rename it to the name that publishers expect.
+
+    Raises ``OSError``.
+    """
     new = written / "new"
     (new / MARKER).write_text(json.dumps(about), encoding="utf-8")
     sync_tree(new)
@@ -69,14 +74,14 @@ def seal(written: Path, target: Path, run_id: int, attempt: int, about: dict[str
 
 
 def publish(publication: Publication) -> None:
-    """Replace the output; once it is, again changes nothing. Raises ``StagedOutputGone`` or ``OSError``."""
+    """Replace the output. Idempotent. Raises ``StagedOutputGone`` or ``OSError``."""
     for step in steps(publication):
         crash_point(step)
     sweep(publication.target.parent / AREA)
 
 
 def steps(publication: Publication) -> Iterator[str]:
-    """Publish, with a pause before each change of the file system that names what comes next."""
+    """Publish step by step: yields a step's name before each change of the file system."""
     target, run_id = publication.target, publication.run_id
     folder = yield from _take(publication)
     if folder is not None:
@@ -86,14 +91,15 @@ def steps(publication: Publication) -> Iterator[str]:
         yield "publish:verify"
         if published_by(target) != run_id:
             raise StagedOutputGone(
-                f"what run {run_id} staged for {target} is not in {own_folder(target, run_id)} any more, nor is it published"
+                f"the output that run {run_id} staged for {target} is no longer in {own_folder(target, run_id)}, "
+                "nor is it published"
             )
     yield "publish:clean"
     _throw_away(own_folder(target, run_id))
 
 
 def published_by(target: Path) -> int | None:
-    """The run that published what is at ``target``; ``None`` where that cannot be told."""
+    """The run that published ``target``; ``None`` if unknown."""
     try:
         fields = json.loads((target / MARKER).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -103,7 +109,10 @@ def published_by(target: Path) -> int | None:
 
 
 def _take(publication: Publication) -> Generator[str, None, Path | None]:
-    """Make the sealed folder our own; from here on no former publisher of the run finds it. Returns it, or ``None``."""
+    """Rename the sealed directory to our number, which fences all former publishers of the run.
+
+    ``None`` if not found.
+    """
     of = [
         sealed_folder(publication.target, publication.run_id, publication.attempt, number)
         for number in range(publication.number + 1)
@@ -112,7 +121,7 @@ def _take(publication: Publication) -> Generator[str, None, Path | None]:
     yield "publish:look"
     if own.exists():
         return own
-    # Each former publisher that is not stopped may move it under our hands, once.
+    # Each former publisher that still runs may rename it once meanwhile.
     for _ in of:
         for former in reversed(of[:-1]):
             yield "publish:take"
@@ -122,7 +131,7 @@ def _take(publication: Publication) -> Generator[str, None, Path | None]:
 
 
 def _retire_earlier_runs(target: Path, run_id: int) -> Iterator[str]:
-    """Fence the publishers of all earlier runs; before anything is replaced, or they would replace it back."""
+    """Fence the publishers of all earlier runs. Must precede the replacement."""
     while True:
         yield "publish:list"
         earlier = sorted(_earlier_runs(target, run_id))
@@ -142,11 +151,14 @@ def _earlier_runs(target: Path, run_id: int) -> Iterator[Path]:
 
 
 def _replace(folder: Path, target: Path) -> Generator[str, None, bool]:
-    """Move the published folder out of the way and the new one to its place; whether it is there now."""
+    """Move the published directory away and the new one into place.
+
+    Returns whether the new one is in place.
+    """
     while True:
         yield "publish:look"
         if not (folder / "new").exists():
-            # A former publisher had come so far; or the folder is not ours any more, which the caller finds out.
+            # A former publisher got this far, or we are fenced, which the caller checks.
             return folder.exists()
         yield "publish:displace"
         _moved(target, folder / f"old-{uuid.uuid4().hex[:8]}")
@@ -158,14 +170,13 @@ def _replace(folder: Path, target: Path) -> Generator[str, None, bool]:
         except OSError as e:
             if e.errno not in _OCCUPIED:
                 raise
-            # Somebody who does not stage wrote there in between.
-            continue
+            continue  # something that does not use staging wrote there in between
         sync(target.parent)
         return True
 
 
 def _moved(source: Path, to: Path) -> bool:
-    """Rename; False where the source, or the folder that it was to go into, is not there."""
+    """Rename. Returns False if the source or the target's directory does not exist."""
     try:
         source.rename(to)
     except FileNotFoundError:
@@ -174,11 +185,11 @@ def _moved(source: Path, to: Path) -> bool:
 
 
 def _throw_away(folder: Path) -> None:
-    """Take the folder from whoever has it, in one step; ``sweep`` deletes what is in it."""
+    """Move the directory away atomically; ``sweep`` deletes it."""
     _moved(folder, folder.parent / f"{_TRASH}{uuid.uuid4().hex}")
 
 
 def sweep(area: Path) -> None:
-    """Delete what was thrown away. What somebody else is deleting, or is still writing to, is left to the next one."""
+    """Delete directories that were thrown away. Those still in use are left to the next call."""
     for thrown_away in area.glob(f"{_TRASH}*"):
         shutil.rmtree(thrown_away, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The end of an attempt that staged output: sealed, told, accepted, published; and publishing for a driver that was lost."""
+"""Publishes an attempt's staged output after it was accepted, also in place of a lost driver."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ from retrofill.driver.report import Reporter
 from retrofill.driver.staging import CannotStage, Staging
 
 log = structlog.get_logger(__name__)
-# A file system that is away for longer fails the run: the next request for the interval processes it anew.
+# If the file system is unavailable for longer, the run fails.
 TRIES = 10
 MAX_PAUSE_SECONDS = 10.0
 
 
 def publish_staged(launch: Launch, staging: Staging, reporter: Reporter, host: Conversation) -> Result | None:
-    """Publish what the attempt's tasks staged, once it was accepted; ``None`` where it is not this driver's to publish."""
+    """Report the staged output and publish it once accepted.
+
+    Returns ``None`` if another driver must publish it.
+    """
     try:
         outputs = staging.seal()
     except (CannotStage, OSError) as e:
@@ -36,26 +39,26 @@ def publish_staged(launch: Launch, staging: Staging, reporter: Reporter, host: C
     crash_point("stage:told")
     host.say("may_publish", True)
     if not host.hear("publish"):
-        # Another attempt, or another publisher of this one: what is staged is theirs, or is thrown away by a later run.
+        # Another attempt or publisher replaced this one and publishes the output.
         log.warning("not_ours_to_publish", run=launch.run_id, attempt=launch.attempt)
         return None
     return publish_all(launch, outputs)
 
 
 def publish_all(launch: Launch, outputs: tuple[str, ...]) -> Result:
-    """Publish each output; idempotent, by as many drivers as it takes."""
+    """Publish each output. Idempotent, also across drivers."""
     for output in outputs:
         publication = Publication(Path(output), launch.run_id, launch.attempt, launch.publication)
         try:
-            _again_while_away(publication)
+            _publish_with_retries(publication)
         except (OSError, StagedOutputGone) as e:
             return Result(False, error_info(e))
     crash_point("publish:done")
     return Result(True)
 
 
-def _again_while_away(publication: Publication) -> None:
-    def fields(state: RetryCallState) -> None:
+def _publish_with_retries(publication: Publication) -> None:
+    def log_retry(state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
         log.warning("publication_waits", output=str(publication.target), error=str(error))
 
@@ -63,7 +66,7 @@ def _again_while_away(publication: Publication) -> None:
         retry=retry_if_exception_type(OSError),
         stop=stop_after_attempt(TRIES),
         wait=wait_exponential(0.2, max=MAX_PAUSE_SECONDS),
-        before_sleep=fields,
+        before_sleep=log_retry,
         reraise=True,
     ):
         with attempt:

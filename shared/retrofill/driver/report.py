@@ -1,4 +1,4 @@
-"""Reports of a driver on ``run-reports``: in their order, and each one acknowledged or the process ends."""
+"""A driver's reports on ``run-reports``, in order. If one cannot be delivered, the process ends."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ Acknowledged = Callable[[], object]
 
 
 class Wire:
-    """The process's one producer, and the thread that serves its acknowledgements.
+    """The process's producer, and the thread that handles its acknowledgements.
 
-    ``on_loss`` is called when a report could not be delivered: what was told would have a gap, and only a new attempt
-    can tell it whole.
+    ``on_loss`` is called when a report could not be delivered. It must end the process: the reports
+    would have a gap, and only a new attempt can report everything.
     """
 
     def __init__(self, settings: Settings, on_loss: Callable[[str], object], client: Producer | None = None) -> None:
@@ -45,14 +45,14 @@ class Wire:
         threading.Thread(target=self._serve, name="acknowledgements", daemon=True).start()
 
     def connect(self) -> None:
-        """Be connected before the first report; a broker that is away is waited for then, not now."""
+        """Connect before the first report. If the broker is unreachable, only logs a warning."""
         try:
             self._producer.list_topics(self._topic, timeout=5)
-        except Exception as e:  # noqa: BLE001 - the first heartbeat finds out again
+        except Exception as e:  # noqa: BLE001 - the first heartbeat will fail too
             log.warning("kafka_away", error=str(e))
 
     def send(self, report: Report, acknowledged: Acknowledged | None = None, trace: str | None = None) -> None:
-        """Hand over a report; ``acknowledged`` is called, from another thread, once it is durable."""
+        """Send a report. ``acknowledged`` is called from another thread once it is durable."""
 
         def delivered(error: KafkaError | None, _: Delivered) -> None:
             if error is not None:
@@ -65,7 +65,7 @@ class Wire:
                 self._changed.notify_all()
 
         with self._changed:
-            # Who has something to tell while the process is being ended waits for that end.
+            # While the process is ending, senders block until it exits.
             self._changed.wait_for(lambda: not self._silent)
             self._open += 1
             self._produce(report, trace, delivered)
@@ -88,19 +88,22 @@ class Wire:
             except KafkaException as e:
                 if e.args[0].code() != KafkaError._UNKNOWN_TOPIC:
                     raise
-                # So says a broker of every topic while it starts, and the client believes it until it asks again. If that
-                # takes too long, the lease ends the process.
+                # A starting broker reports this for every topic, and the client caches it.
+                # If it takes too long, the lease ends the process.
                 log.warning("topic_unknown", topic=self._topic)
                 self.connect()
                 self._changed.wait(AGAIN_SECONDS)
 
     def silence(self) -> None:
-        """Tell nothing more, for the rest of the process."""
+        """Send no more reports; senders block until the process exits."""
         with self._changed:
             self._silent = True
 
     def flush(self) -> None:
-        """Wait until everything sent is acknowledged; the lease ends the process if that takes too long."""
+        """Wait until all reports are acknowledged.
+
+        If that takes too long, the lease ends the process.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._open == 0)
 
@@ -110,7 +113,7 @@ class Wire:
 
 
 class Reporter:
-    """What one attempt tells."""
+    """The reports of one attempt."""
 
     def __init__(self, wire: Wire, launch: Launch) -> None:
         self._wire = wire
@@ -118,11 +121,11 @@ class Reporter:
         self.trace = launch.trace
 
     def heartbeat(self, acknowledged: Acknowledged) -> None:
-        """The attempt is alive."""
+        """Report that the attempt is alive."""
         self._wire.send(RunHeartbeat(**self._about, sent_at=datetime.now(UTC)), acknowledged, self.trace)
 
     def task(self, task: str, state: TaskState, try_number: int = 1, error: ErrorInfo | None = None) -> None:
-        """One task changed its state."""
+        """Report a task's new state."""
         self._wire.send(
             TaskReported(
                 **self._about, sent_at=datetime.now(UTC), task=task, state=state, try_number=try_number, error=error
@@ -131,12 +134,12 @@ class Reporter:
         )
 
     def staged(self, outputs: tuple[str, ...]) -> None:
-        """The tasks succeeded, and this waits to be published; returns when that is acknowledged."""
+        """Report that the tasks succeeded and staged ``outputs``; returns when acknowledged."""
         self._wire.send(RunStaged(**self._about, sent_at=datetime.now(UTC), outputs=outputs), trace=self.trace)
         self._wire.flush()
 
     def ended(self, succeeded: bool, error: ErrorInfo | None) -> None:
-        """The attempt ended; returns when this and everything before it is acknowledged."""
+        """Report the attempt's end; returns when all its reports are acknowledged."""
         state = "succeeded" if succeeded else "failed"
         report = RunReported(**self._about, sent_at=datetime.now(UTC), state=state, error=error)
         self._wire.send(report, trace=self.trace)

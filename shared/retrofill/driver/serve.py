@@ -1,4 +1,4 @@
-"""Serving launches one after the other: session, lease, the host's word, the tasks, the report."""
+"""Executes launches: session, lease, permission to begin, tasks, publication, report."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 
 
 class Server:
-    """What one driver process has for all of its runs."""
+    """The state of a driver process that is shared by its runs."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Server:
         ending.silence = wire.silence
 
     def serve_one(self) -> None:
-        """Wait for a launch and serve it."""
+        """Wait for a launch and execute it."""
         launch = Launch.model_validate(self._host.hear("launch"))
         with bound_contextvars(backfill=launch.backfill_id, run=launch.run_id, attempt=launch.attempt):
             self._serve(launch)
@@ -83,7 +83,7 @@ class Server:
         self._host.say("done", {"reported": reported})
 
     def _work(self, launch: Launch, work: Attempt | LeftToPublish, reporter: Reporter, failure: Result | None) -> bool:
-        """User code, and the report of how it went; whether there was one to make."""
+        """Run user code and report the result. Returns False if another driver reports it."""
         about: dict[str, str | int] = {
             "pipeline": launch.pipeline.name,
             "backfill": launch.backfill_id,
@@ -105,7 +105,7 @@ class Server:
 
 
 class Attempt:
-    """One attempt: what the user's code is run with, and the end of what it started."""
+    """Runs the user code of one attempt, and cleans up after it."""
 
     def __init__(
         self,
@@ -125,16 +125,19 @@ class Attempt:
         self._code = code
 
     def prepare(self) -> Result | None:
-        """Open the session; no user code runs. Returns the run's result where that failed."""
+        """Open the session, without running user code. Returns the run's result if that failed."""
         try:
             self._sessions.open()
-        except Exception as e:  # noqa: BLE001 - whatever Spark says, the run's report tells it
-            self._leave_where_lost(e)
+        except Exception as e:  # noqa: BLE001 - the run reports any error of Spark
+            self._leave_if_lost(e)
             return Result(False, error_info(e))
         return None
 
     def run(self, reporter: Reporter) -> Result | None:
-        """Run the tasks and publish what they staged; ``None`` where that is somebody else's by now."""
+        """Run the tasks and publish their staged output;
+
+        ``None`` if another driver must publish it.
+        """
         result = self._run_tasks(reporter)
         if result.succeeded:
             return publish_staged(self._launch, self._staging, reporter, self._host)
@@ -142,7 +145,6 @@ class Attempt:
         return result
 
     def _run_tasks(self, reporter: Reporter) -> Result:
-        """Import the user's code and run the tasks."""
         tasks = self._launch.pipeline.tasks
         try:
             pipeline = self._pipeline()
@@ -152,26 +154,29 @@ class Attempt:
         return Execution(tasks, lambda task: self._traced(pipeline, task, trace), reporter.task).run()
 
     def interrupt(self) -> None:
-        """End what was started elsewhere."""
+        """End scripts and Spark jobs."""
         self._submits.end()
         self._sessions.interrupt()
 
     def release(self) -> None:
-        """Free the session; what a failure leaves there is cleaned up by Spark itself in time."""
+        """Release the session. Errors are only logged: Spark eventually cleans up by itself."""
         try:
             self._sessions.release()
-        except Exception as e:  # noqa: BLE001 - the run has ended and said so
+        except Exception as e:  # noqa: BLE001 - the run's end is already reported
             log.warning("session_not_released", error=str(e))
 
     def _pipeline(self) -> Pipeline | None:
-        """The user's code, where a task needs it: scripts do not. Raises what its import raises, or ``CodeMoved``."""
+        """The user's pipeline;
+
+        ``None`` if all tasks are scripts. Raises ``CodeMoved`` and what its import raises.
+        """
         functions = [task.name for task in self._launch.pipeline.tasks if task.submit is None]
         if not functions:
             return None
         pipeline = self._code.pipeline(self._launch.pipeline.code)
         for name in functions:
             if name not in pipeline.functions:
-                raise CodeMoved(f"pipeline {pipeline.name!r} has no task {name!r} any more: apply it again")
+                raise CodeMoved(f"pipeline {pipeline.name!r} no longer has a task {name!r}: apply it again")
         return pipeline
 
     def _traced(self, pipeline: Pipeline | None, task: TaskDefinition, parent: str | None) -> object:
@@ -185,26 +190,30 @@ class Attempt:
         try:
             return pipeline.functions[task.name](run_of(self._launch, self._sessions, self._staging, task.name, trace))
         except FAILURES as e:
-            self._leave_where_lost(e)
+            self._leave_if_lost(e)
             raise
 
     def _with_shipped_script(self, task: TaskDefinition) -> TaskDefinition:
-        """The task with its script where it is in the code's archive, if it is in there."""
+        """The task with the path of its script in the unpacked archive, if it was shipped."""
         assert task.submit is not None
         script = self._code.script(self._launch.pipeline.code, task.submit.script)
         return task.model_copy(update={"submit": task.submit.model_copy(update={"script": script})})
 
-    def _leave_where_lost(self, error: BaseException) -> None:
-        """Without its session the attempt cannot succeed, however often its tasks are tried: it is lost, not failed.
+    def _leave_if_lost(self, error: BaseException) -> None:
+        """End the process if the session is lost: retrying tasks cannot succeed without it.
 
-        The process leaves, its host says so, and the run gets a new attempt with a session of its own.
+        The attempt then counts as lost, not failed, and the run gets a new attempt with a new
+        session.
         """
         if (loss := self._sessions.lost(error)) is not None:
             self._lost(f"Spark lost the session: {line_of(loss)}")
 
 
 class LeftToPublish:
-    """The output of an accepted attempt whose own driver was lost: no session, no user code."""
+    """Publishes the output of an accepted attempt whose driver was lost.
+
+    Needs no session or user code.
+    """
 
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
@@ -213,7 +222,6 @@ class LeftToPublish:
         """Nothing to open."""
 
     def run(self, _: Reporter) -> Result:
-        """Publish."""
         return publish_all(self._launch, self._launch.outputs)
 
     def interrupt(self) -> None:

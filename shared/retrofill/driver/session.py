@@ -1,7 +1,8 @@
-"""The Spark session of one attempt: by Connect under an id that derives from run and attempt, or a classic one.
+"""The Spark session of one attempt: Connect or classic.
 
-Because the id derives, whoever runs a later attempt can end the work of the earlier ones without knowing where their
-drivers are: it closes their sessions, after which Spark refuses all that comes under those ids.
+A Connect session's id is derived from run and attempt, which lets a later attempt end the work of
+earlier ones without knowing where their drivers are: it closes their sessions, and Spark then
+refuses all requests with those ids.
 """
 
 from __future__ import annotations
@@ -19,41 +20,40 @@ from retrofill.driver.loss import CLOSED, condition, gone_in, loss_in, of_spark_
 from retrofill.settings import NotConfigured, Settings
 
 NAMESPACE = uuid.UUID("7f0f7d43-52f1-5a0c-9c2e-0b8a5f6b3c11")
-# Spark knows a session by user and id: every driver must say the same user, wherever it runs.
+# Spark identifies a session by user and id, so all drivers must use the same user.
 USER = "retrofill"
-# A server that is being started anew is found soon after it listens; after some 80 s the attempt is given up.
+# Reconnects quickly to a restarting server, and gives up after about 80 s.
 RETRIES = {"max_retries": 40, "initial_backoff": 50, "backoff_multiplier": 2.0, "max_backoff": 2000}
 
 
 class Sessions(Protocol):
-    """How a driver gets at Spark for one attempt."""
+    """A driver's access to Spark for one attempt."""
 
     def open(self) -> None:
-        """End the work of earlier attempts and be ready to give out the session."""
+        """End the work of earlier attempts and prepare the session."""
 
     def use(self) -> Any:
-        """The session, with the attempt's tag set for the calling thread."""
+        """The session. Tags the calling thread's jobs with the attempt."""
 
     def lost(self, error: BaseException) -> BaseException | None:
-        """What says, behind the error, that Spark lost the session, so that no try of this attempt can succeed any more.
+        """The cause of ``error`` that shows that Spark lost the session, or ``None``.
 
-        A session that user code itself stopped is not lost.
+        No try of the attempt can succeed then. A session that user code stopped is not lost.
         """
 
     def interrupt(self) -> None:
-        """End the attempt's work that runs in Spark."""
+        """End the attempt's work in Spark."""
 
     def release(self) -> None:
-        """Free what the session holds."""
+        """Release the session's resources."""
 
 
 def session_id(run_id: int, attempt: int) -> str:
-    """The id of an attempt's session."""
     return str(uuid.uuid5(NAMESPACE, f"{run_id}/{attempt}"))
 
 
 class ConnectSessions:
-    """A session of a Spark Connect server. Opening costs the server nothing until the session is used."""
+    """A Spark Connect session. Opening it costs the server nothing until it is used."""
 
     def __init__(self, settings: Settings, launch: Launch) -> None:
         self._remote = settings.spark_remote
@@ -65,7 +65,7 @@ class ConnectSessions:
         self._stopped_by_user = False
 
     def open(self) -> None:
-        """Close the sessions of earlier attempts, also those that never were, and prepare this one's."""
+        """Close the sessions of all earlier attempts, used or not, and prepare this one's."""
         launch = self._launch
         for attempt in range(1, launch.attempt):
             self._close(session_id(launch.run_id, attempt))
@@ -73,7 +73,7 @@ class ConnectSessions:
         self._stop, self._session.stop = self._session.stop, self._stopped
 
     def use(self) -> Any:
-        """The session, tagged for this thread; from now on it is kept alive."""
+        """The session, tagged for this thread. From the first call on it is kept alive."""
         self._session.addTag(self._launch.tag)
         with self._lock:
             if self._keep_alive is None:
@@ -81,19 +81,18 @@ class ConnectSessions:
         return self._session
 
     def lost(self, error: BaseException) -> BaseException | None:
-        """The server closed it, forgot it, was started anew or cannot be reached any more."""
+        """The error if the server closed or forgot the session, restarted, or is unreachable."""
         if self._stopped_by_user:
             return None
         return loss_in(error, self._policy) or (gone_in(error) if self._is_closed() else None)
 
     def interrupt(self) -> None:
-        """Interrupt by tag, and close the session, which ends what user code started without the tag."""
+        """Interrupt by tag, and close the session to end untagged work too."""
         if self._session is not None:
             self._session.interruptTag(self._launch.tag)
             self._end()
 
     def release(self) -> None:
-        """Release the session."""
         if self._session is not None:
             self._end()
             self._session = None
@@ -104,29 +103,29 @@ class ConnectSessions:
         self._stop()
 
     def _stopped(self) -> None:
-        """What user code gets as the session's ``stop``."""
+        """Replaces the session's ``stop`` for user code."""
         self._stopped_by_user = True
         self._stop()
 
     def _is_closed(self) -> bool:
-        """Whether the client closed it, because of what the server said."""
+        """Whether the client closed it because of the server's response."""
         return self._session is not None and bool(self._session.client.is_closed)
 
     def _connect(self, id: str, conf: Mapping[str, str]) -> Any:
         from pyspark.sql.connect.session import SparkSession
 
         session = SparkSession.builder.remote(connection_string(self._remote, id)).create()
-        # Before the first call, so that every error is seen.
+        # Before the first call, so the policy sees every error.
         session.client.set_retry_policies([self._policy])
         if conf:
-            # As the builder does: what cannot be changed any more is only warned of.
+            # Like the builder, only warn about settings that cannot be changed.
             session.conf._set_all(configs=dict(conf), silent=True)
         return session
 
     def _close(self, id: str) -> None:
         session = self._connect(id, {})
         with closed_is_fine():
-            # This makes the session where it never was, so that closing it shuts it for good.
+            # Creates the session if it never existed, so that closing it makes its id unusable.
             session.interruptAll()
             session.client.release_session()
         session.release_session_on_close = False
@@ -134,30 +133,32 @@ class ConnectSessions:
 
 
 class ClassicSession:
-    """The one session of a process that spark-submit started."""
+    """The session of a process that spark-submit started."""
 
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
         self._session: Any = None
 
     def open(self) -> None:
-        """Start or get the session; spark-submit already knows master and conf."""
+        """Get or create the session, with spark-submit's master and conf."""
         from pyspark.sql import SparkSession
 
         self._session = SparkSession.builder.getOrCreate()
 
     def use(self) -> Any:
-        """The session, tagged for this thread."""
         self._session.addTag(self._launch.tag)
         return self._session
 
     def lost(self, error: BaseException) -> BaseException | None:
-        """Its SparkContext ended without user code's doing: its master killed it, or its Java process died."""
+        """The error if the SparkContext was killed by its master or its JVM died."""
         found = of_spark_in(error)
         return found if found is not None and self._session is not None and self._stopped_under_us() else None
 
     def _stopped_under_us(self) -> bool:
-        """Whether Spark stopped the context, or its Java side is gone; user code's own stop is seen in its Python side."""
+        """Whether Spark stopped the context or its JVM exited.
+
+        After a stop by user code, ``_jsc`` is None.
+        """
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
         context = self._session.sparkContext
@@ -169,12 +170,11 @@ class ClassicSession:
             return True
 
     def interrupt(self) -> None:
-        """Cancel all of its jobs: nobody else's are in this process."""
+        """Cancel all jobs: this process has no others."""
         if self._session is not None:
             self._session.sparkContext.cancelAllJobs()
 
     def release(self) -> None:
-        """Stop Spark."""
         if self._session is not None:
             self._session.stop()
             self._session = None
@@ -182,7 +182,7 @@ class ClassicSession:
 
 @contextmanager
 def closed_is_fine() -> Iterator[None]:
-    """Swallow what Spark says of a session that is closed already."""
+    """Ignore Spark's error that a session is already closed."""
     try:
         yield
     except Exception as e:
@@ -191,7 +191,10 @@ def closed_is_fine() -> Iterator[None]:
 
 
 def connection_string(remote: str | None, id: str) -> str:
-    """``remote`` with the session's id and our user in it. Raises ``NotConfigured`` where there is no address."""
+    """``remote`` with the session's id and user.
+
+    Raises ``NotConfigured`` if there is no address.
+    """
     if remote is None:
         raise NotConfigured("RETROFILL_SPARK_REMOTE")
     base, _, parameters = remote.partition("/;")
@@ -202,7 +205,7 @@ def connection_string(remote: str | None, id: str) -> str:
 
 
 def choose_connect(settings: Settings) -> None:
-    """Have ``pyspark.sql`` mean Connect in this process, for user code that gets its session or functions there."""
+    """Make ``pyspark.sql`` use Connect in this process, for user code that imports it."""
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
     if settings.spark_remote is not None:
         os.environ.setdefault("SPARK_REMOTE", settings.spark_remote)

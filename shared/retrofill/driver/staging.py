@@ -1,4 +1,4 @@
-"""``run.stage(path)``: where a task writes what becomes visible at ``path`` only after the attempt was accepted."""
+"""``run.stage(path)``: output that becomes visible at ``path`` after the attempt is accepted."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from retrofill.driver.launch import Launch
 from retrofill.driver.publication import own_folder, seal
 
 MAX_OUTPUTS = 1000
-# All of them are named in one message.
+# One message contains all paths.
 MAX_OUTPUT_CHARACTERS = 200_000
 
 
 class CannotStage(ValueError):
-    """The path cannot be staged; the message says why and what to do."""
+    """The path cannot be staged. The message says why and what to do."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class _Staged:
 
 
 class Staging:
-    """The staged outputs of one attempt; tasks call it from their threads."""
+    """The staged outputs of one attempt. Thread-safe."""
 
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
@@ -36,9 +36,10 @@ class Staging:
         self._staged: dict[Path, _Staged] = {}
 
     def stage(self, task: str, path: str) -> str:
-        """A new path to write the folder ``path`` to. Raises ``CannotStage``.
+        """A new path to write the directory ``path`` to. Raises ``CannotStage``.
 
-        Called again by the same task, another try, it gives another path, and what was written to the one before is dropped.
+        A later call by the same task, for a retry, returns another path; output at the previous one
+        is dropped.
         """
         target = local_path(path)
         with self._lock:
@@ -50,7 +51,10 @@ class Staging:
         return str(folder / "new")
 
     def staged(self, path: str) -> str:
-        """Where an earlier task of this run staged ``path``, to read it. Raises ``CannotStage`` where none did."""
+        """The directory where an earlier task of this run staged ``path``.
+
+        Raises ``CannotStage`` if none did.
+        """
         target = local_path(path)
         with self._lock:
             if target not in self._staged:
@@ -58,19 +62,19 @@ class Staging:
             return str(self._staged[target].folder / "new")
 
     def seal(self) -> tuple[str, ...]:
-        """Complete what was staged; returns the outputs. Raises ``CannotStage`` or ``OSError``."""
+        """Seal the staged outputs and return their paths. Raises ``CannotStage`` or ``OSError``."""
         with self._lock:
             for target, staged in self._staged.items():
                 if not (staged.folder / "new").is_dir():
                     raise CannotStage(
-                        f"task {staged.task!r} staged {target} and wrote no folder there: write to what run.stage returns"
+                        f"task {staged.task!r} staged {target} but wrote no directory: write to the path that run.stage returns"
                     )
             for target, staged in self._staged.items():
                 seal(staged.folder, target, self._launch.run_id, self._launch.attempt, self._about())
             return tuple(str(target) for target in self._staged)
 
     def discard(self) -> None:
-        """The attempt failed: drop what it wrote."""
+        """Delete the output of a failed attempt."""
         with self._lock:
             for target in self._staged:
                 for folder in self._own(target).glob(f"{self._launch.attempt}.*"):
@@ -78,14 +82,14 @@ class Staging:
 
     def _check(self, task: str, target: Path) -> None:
         if len(self._staged) >= MAX_OUTPUTS:
-            raise CannotStage(f"a run may stage {MAX_OUTPUTS:,} outputs, not more: stage the folder that they are in")
+            raise CannotStage(f"a run may stage at most {MAX_OUTPUTS:,} outputs: stage their parent directory")
         if sum(len(str(other)) for other in (*self._staged, target)) > MAX_OUTPUT_CHARACTERS:
-            raise CannotStage("the outputs' paths are too long together: stage the folder that they are in")
+            raise CannotStage("the outputs' paths are too long in total: stage their parent directory")
         for other, staged in self._staged.items():
             if other == target and staged.task != task:
-                raise CannotStage(f"task {staged.task!r} stages {target} already: one task writes an output")
+                raise CannotStage(f"task {staged.task!r} already stages {target}: only one task may write an output")
             if other in target.parents or target in other.parents:
-                raise CannotStage(f"{target} and {other} are one inside the other: stage the outer one only")
+                raise CannotStage(f"of {target} and {other}, one contains the other: stage only the outer one")
 
     def _own(self, target: Path) -> Path:
         return own_folder(target, self._launch.run_id)
@@ -103,21 +107,22 @@ class Staging:
 
 
 def local_path(path: str) -> Path:
-    """The folder that ``path`` names: absolute, or a ``file:`` URI. Raises ``CannotStage`` for any other.
+    """The directory of an absolute path or ``file:`` URI. Raises ``CannotStage`` for anything else.
 
-    Publication is by rename, which must be atomic for folders and must fail where the source is gone: what POSIX promises.
+    Publication needs a rename of directories that is atomic and fails if the source is missing, as
+    on POSIX.
     """
     parts = urlsplit(str(path))
     if parts.scheme == "file" and parts.netloc in ("", "localhost"):
         path = unquote(parts.path)
     elif "://" in str(path) or parts.scheme not in ("", "file"):
         raise CannotStage(
-            f"{path} cannot be staged: {parts.scheme}: has no atomic rename of folders. Stage on a local or shared POSIX file "
-            "system, or write a table format whose commit is conditional on run.id and run.attempt"
+            f"{path} cannot be staged: {parts.scheme}: has no atomic rename of directories; use a local or shared POSIX file "
+            "system, or a table format with commits that are conditional on run.id and run.attempt"
         )
     target = Path(path)
     if not target.is_absolute() or target == Path(target.anchor):
-        raise CannotStage(f"{path!r} cannot be staged: give the absolute path of a folder")
+        raise CannotStage(f"{path!r} cannot be staged: give the absolute path of a directory")
     if ".." in target.parts:
         raise CannotStage(f"{path!r} cannot be staged: write it without '..'")
     return target

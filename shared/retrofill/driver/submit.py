@@ -1,4 +1,4 @@
-"""A ``submit`` task: an existing PySpark script, run by spark-submit as a process of its own."""
+"""Runs ``submit`` tasks: existing PySpark scripts, each in its own spark-submit process."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ KNOWN = (
     "use interval.start, interval.end, run.id, run.attempt, run.backfill_id, run.logical_date or a key of conf, "
     "like conf[key]"
 )
-# A Connect client's settings would have the script's own Spark be one, too.
+# With these variables, the script's own Spark would become a Connect client.
 _NOT_THE_SCRIPTS = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
 GROUP = (sys.executable, "-IS", str(Path(__file__).with_name("group.py")))
 
 
 class SubmitFailed(Exception):
-    """The script ended with another status than 0; the message has its last lines."""
+    """The script's exit status was not 0. The message contains its last lines of standard error."""
 
 
 class BadArgument(ValueError):
-    """An argument names something that there is not."""
+    """An argument refers to an unknown field."""
 
 
 class Submits:
-    """The scripts of one attempt that run now, so that they can be ended with it."""
+    """The running scripts of one attempt, which end with it."""
 
     def __init__(self, settings: Settings, launch: Launch) -> None:
         self._settings = settings
@@ -50,14 +50,17 @@ class Submits:
         self._lease_end: float | None = None
 
     def renew(self, lease_end: float) -> None:
-        """The attempt's lease lasts until then, on the monotonic clock: so do the scripts, even if we are stopped."""
+        """Extend the scripts' lease (``time.monotonic``).
+
+        They end with it even if this process is stopped.
+        """
         with self._lock:
             self._lease_end = lease_end
             for process in self._running:
-                _tell_lease(process, lease_end)
+                _send_lease(process, lease_end)
 
     def run(self, task: TaskDefinition) -> None:
-        """Run a task's script to its end. Raises ``SubmitFailed`` or ``BadArgument``."""
+        """Run a task's script and wait for it. Raises ``SubmitFailed`` or ``BadArgument``."""
         assert task.submit is not None
         with tempfile.TemporaryDirectory(prefix="retrofill-script-") as folder:
             process = self._start(self.command(task.submit, Path(folder)))
@@ -71,16 +74,15 @@ class Submits:
             raise SubmitFailed(f"{task.submit.script} ended with status {status}:\n" + "\n".join(last))
 
     def end(self) -> None:
-        """Kill what runs, with all its children."""
+        """Kill all running scripts and their child processes."""
         with self._lock:
             self._ending = True
             for process in self._running:
                 _kill_group(process)
 
     def command(self, submit: SubmitScript, folder: Path) -> list[str]:
-        """The whole command line; Spark's settings, of which some may be secrets, are in files in ``folder``."""
-        from retrofill.java import find, spark_submit_command
-        from retrofill.private import write_properties
+        """The command line. Spark settings may be secrets, so they go into files in ``folder``."""
+        from retrofill.java import find, spark_submit_command, write_properties
 
         launch = self._launch
         conf = {
@@ -119,22 +121,24 @@ class Submits:
             )
             self._running.add(process)
             if self._lease_end is not None:
-                _tell_lease(process, self._lease_end)
+                _send_lease(process, self._lease_end)
         return process
 
 
-def _tell_lease(process: subprocess.Popen[str], lease_end: float) -> None:
+def _send_lease(process: subprocess.Popen[str], lease_end: float) -> None:
     assert process.stdin is not None
     try:
         process.stdin.write(f"{lease_end}\n")
         process.stdin.flush()
     except OSError:
-        # It has just ended.
-        return
+        return  # it has just exited
 
 
 def _pass_on(process: subprocess.Popen[str]) -> deque[str]:
-    """Copy the script's errors to ours until it exits, and keep the last lines. What it left in the background ends with it."""
+    """Copy the script's standard error to ours until it exits, then kill its group.
+
+    Returns the last lines.
+    """
     last: deque[str] = deque(maxlen=LAST_LINES)
     assert process.stderr is not None
     for line in lines_until_exit(process, process.stderr):
@@ -144,13 +148,16 @@ def _pass_on(process: subprocess.Popen[str]) -> deque[str]:
 
 
 def _kill_group(process: subprocess.Popen[str]) -> None:
-    # One that has ended leads no group any more, and its number may be another's.
+    # After the process is reaped, its pid may have been reused.
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
 def format_args(args: Sequence[str], launch: Launch) -> list[str]:
-    """The arguments with ``{interval.start:%Y-%m-%d}``, ``{run.id}``, ``{conf[key]}`` and the like filled in."""
+    """Fill in fields like ``{interval.start:%Y-%m-%d}`` and ``{conf[key]}``.
+
+    Raises ``BadArgument``.
+    """
     interval = interval_of(launch)
     values: dict[str, Any] = {
         "interval": {"start": interval.start, "end": interval.end},
@@ -166,7 +173,7 @@ def format_args(args: Sequence[str], launch: Launch) -> list[str]:
 
 
 class DataFormatter(string.Formatter):
-    """``str.format`` over plain data only: a dot and brackets both look up a key, never an attribute of an object."""
+    """``str.format`` for plain data: dots and brackets look up keys, never attributes."""
 
     def get_field(
         self,
@@ -174,10 +181,10 @@ class DataFormatter(string.Formatter):
         args: Sequence[Any],  # noqa: ARG002 - the standard library's signature
         kwargs: Mapping[str, Any],
     ) -> tuple[Any, str]:
-        """Look ``a.b[c]`` up. Raises ``BadArgument``."""
+        """Look up ``a.b[c]``. Raises ``BadArgument``."""
         value: Any = kwargs
         for key in field_name.replace("[", ".").replace("]", "").split("."):
             if not isinstance(value, Mapping) or key not in value:
-                raise BadArgument(f"there is no {field_name!r}: {KNOWN}")
+                raise BadArgument(f"unknown field {field_name!r}: {KNOWN}")
             value = value[key]
         return value, field_name

@@ -1,1 +1,1 @@
-"""The embedded stack: a real Kafka, Postgres and Spark Connect server and the four services, supervised, in one folder."""
+"""The embedded stack: Kafka, Postgres, Spark Connect and the services, in one directory."""

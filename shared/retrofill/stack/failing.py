@@ -1,4 +1,4 @@
-"""Which parts are started again and again, and why: supervisord itself calls them running or starting."""
+"""Detects parts in a crash loop, which supervisord reports as running or starting, and why."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ import re
 from datetime import datetime
 from pathlib import Path
 
-# A part that lived longer than this was no failed start.
+# A part that lived at least this long did not fail to start.
 STEADY_SECONDS = 30.0
 SHORT_LIVES = 3
 _TAIL_BYTES = 65_536
 _MAX_REASON = 300
 _BEGAN = "supervisord started with pid"
 _EVENT = re.compile(r"^(\S+ \S+),\d+ \w+ (spawned|exited|stopped): '?([\w-]+)'?", re.MULTILINE)
-_SAYS_WHY = re.compile(r"^[\w.]*(Error|Exception)\b|\b(FATAL|ERROR|Error|Exception)\b")
+_IS_ERROR = re.compile(r"^[\w.]*(Error|Exception)\b|\b(FATAL|ERROR|Error|Exception)\b")
 
 
 def short_lives(log: str, now: datetime) -> dict[str, int]:
-    """By part: how many times in a row it ended soon after its start. ``log`` is supervisord's; ``now`` has no zone, as it."""
+    """By part, how many times in a row it exited soon after its start.
+
+    ``log`` is supervisord's. Its times have no time zone, nor may ``now``.
+    """
     counts: dict[str, int] = {}
     began: dict[str, datetime] = {}
     for moment, event, name in _EVENT.findall(log.rpartition(_BEGAN)[2]):
@@ -35,7 +38,7 @@ def short_lives(log: str, now: datetime) -> dict[str, int]:
 
 
 def reason(log: Path) -> str:
-    """The last line of a part's log that says what went wrong, or its last line."""
+    """The last line of a part's log that reports an error, or else the last line."""
     if not log.exists():
         return ""
     with log.open("rb") as file:
@@ -49,7 +52,7 @@ def _why(line: str) -> str | None:
     try:
         entry = json.loads(line)
     except ValueError:
-        return line if _SAYS_WHY.search(line) else None
+        return line if _IS_ERROR.search(line) else None
     if not isinstance(entry, dict) or entry.get("level") not in ("error", "critical"):
         return None
     detail = entry.get("error") or str(entry.get("exception") or "").strip().rpartition("\n")[2]

@@ -1,4 +1,7 @@
-"""A real Kafka broker of one node (KRaft): its jars fetched once, its storage formatted once."""
+"""The embedded Kafka broker, a single KRaft node.
+
+Its jars are downloaded once and its storage is formatted once.
+"""
 
 from __future__ import annotations
 
@@ -20,23 +23,26 @@ MAX_MESSAGE_BYTES = 2_097_152
 
 
 class FetchFailed(Exception):
-    """The broker's jars could not be fetched."""
+    """The broker's jars could not be downloaded."""
 
 
 def cache_folder(settings: Settings) -> Path:
-    """Where what is downloaded once is kept."""
+    """Where downloads are kept, for all stacks of this user."""
     return settings.cache or Path(platformdirs.user_cache_dir("retrofill"))
 
 
 def fetch(settings: Settings, java: Path, progress: Callable[[str], None], environment: dict[str, str]) -> Path:
-    """The folder of the broker's jars, fetched by Spark's Ivy where it is not there yet. Raises ``FetchFailed``."""
+    """The directory of the broker's jars.
+
+    Downloads them with Spark's Ivy if needed. Raises ``FetchFailed``.
+    """
     cache = cache_folder(settings)
     jars = cache / f"kafka-{VERSION}"
     if jars.exists():
         return jars
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "fetch.lock").open("w") as lock:
-        # Two stacks that start at once fetch once.
+        # Two stacks that start at the same time download once.
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not jars.exists():
             _fetch(cache, jars, java, progress, environment, lock.fileno())
@@ -52,14 +58,14 @@ def _fetch(
     command = [
         str(java), *trust_options(), "-jar", str(ivy),
         "-dependency", "org.apache.kafka", "kafka_2.13", VERSION, "-confs", "default",
-        # Some of its dependencies are packaged as bundles, which are jars too.
+        # Some dependencies are packaged as bundles, which are also jars.
         "-types", "jar", "bundle",
         "-cache", str(cache / "ivy"), "-retrieve", f"{draft}/[artifact]-[revision](-[classifier]).[ext]",
     ]  # fmt: skip
     tail: list[str] = []
     fetched = 0
-    progress(f"fetching Kafka {VERSION} (once, 41 MB)")
-    # The child holds the lock too: where we are killed, nobody else fetches into the same folder until it ended.
+    progress(f"downloading Kafka {VERSION} (once, 41 MB)")
+    # The child inherits the lock: if this process is killed, others still wait for the child.
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, pass_fds=[lock]
     ) as process:
@@ -68,10 +74,10 @@ def _fetch(
             tail = [*tail[-20:], line.strip()]
             if "[SUCCESSFUL" in line:
                 fetched += 1
-                progress(f"fetching Kafka {VERSION} (once, 41 MB): {fetched} files")
+                progress(f"downloading Kafka {VERSION} (once, 41 MB): {fetched} files")
     if process.returncode != 0 or not any(draft.glob(f"kafka_2.13-{VERSION}.jar")):
         why = next((text for text in reversed(tail) if "UNRESOLVED" in text or "ERROR" in text), " ".join(tail[-3:]))
-        raise FetchFailed(f"Kafka {VERSION} could not be fetched from Maven Central: {why[:300]}")
+        raise FetchFailed(f"Kafka {VERSION} could not be downloaded from Maven Central: {why[:300]}")
     draft.rename(jars)
 
 
@@ -84,20 +90,51 @@ def prepare(
     ports: dict[str, int],
     environment: dict[str, str],
 ) -> list[str]:
-    """Write the configuration, format the storage the first time; the command that runs the broker."""
+    """Write the configuration and format the storage if it is new.
+
+    Returns the command that runs the broker.
+    """
     data = layout.data(KAFKA)
     properties = layout.run / "kafka.properties"
+    values = {
+        **_broker_settings(settings, ports),
+        **(kafka_auth.broker_settings(identity.passwords) if settings.embedded_kafka_auth else {}),
+        "log.dirs": data,
+    }
+    if not (data / "meta.properties").exists():
+        # Formatted in a draft directory and renamed, so a kill leaves a complete storage or none.
+        draft = data.with_name(f"{data.name}.part")
+        shutil.rmtree(draft, ignore_errors=True)
+        _write(properties, {**values, "log.dirs": draft})
+        _format(java, jars, identity.cluster_id, properties, environment)
+        draft.rename(data)
+    _write(properties, values)
+    return [
+        str(java), "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=4", "-Djava.awt.headless=true",
+        "-cp", f"{jars}/*", "kafka.Kafka", str(properties),
+    ]  # fmt: skip
+
+
+def _format(java: Path, jars: Path, cluster_id: str, properties: Path, environment: dict[str, str]) -> None:
+    done = subprocess.run(
+        [str(java), "-cp", f"{jars}/*", "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(properties)],
+        capture_output=True, text=True, check=False, env=environment,
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise OSError(f"its storage could not be formatted: {(done.stderr or done.stdout).strip().splitlines()[-1]}")
+
+
+def _broker_settings(settings: Settings, ports: dict[str, int]) -> dict[str, object]:
     listen, control = ports["kafka"], ports["kafka_controller"]
     session_ms = int(settings.consumer_session_seconds * 1000)
     heartbeat_ms = min(1000, session_ms // 3)
-    values: dict[str, object] = {
+    return {
         "process.roles": "broker,controller",
         "node.id": 1,
         "controller.quorum.voters": f"1@127.0.0.1:{control}",
         "controller.listener.names": "CONTROLLER",
         "listeners": f"PLAINTEXT://127.0.0.1:{listen},CONTROLLER://127.0.0.1:{control}",
         "advertised.listeners": f"PLAINTEXT://127.0.0.1:{listen}",
-        "log.dirs": data,
         "auto.create.topics.enable": "false",
         "default.replication.factor": 1,
         "offsets.topic.replication.factor": 1,
@@ -108,41 +145,20 @@ def prepare(
         "share.coordinator.state.topic.replication.factor": 1,
         "share.coordinator.state.topic.min.isr": 1,
         "group.initial.rebalance.delay.ms": 0,
-        # How fast the partitions of a dead service move.
+        # How fast a dead service's partitions are reassigned.
         "group.consumer.session.timeout.ms": session_ms,
         "group.consumer.min.session.timeout.ms": min(session_ms, 3000),
         "group.consumer.max.session.timeout.ms": max(session_ms, 60_000),
         "group.consumer.heartbeat.interval.ms": heartbeat_ms,
         "group.consumer.min.heartbeat.interval.ms": min(heartbeat_ms, 500),
         "message.max.bytes": MAX_MESSAGE_BYTES,
-        # One node has no replicas to be durable through: what is acknowledged is on the disk.
+        # There are no replicas, so every acknowledged message is synced to disk.
         "log.flush.interval.messages": 1,
         "log.retention.hours": 168,
         "log.cleaner.dedupe.buffer.size": 16_777_216,
         "num.network.threads": 2,
         "num.io.threads": 4,
-        **(kafka_auth.broker_settings(identity.passwords) if settings.embedded_kafka_auth else {}),
     }
-    if not (data / "meta.properties").exists():
-        # Formatted beside its place and moved there: a kill leaves a whole storage or none.
-        draft = data.with_name(f"{data.name}.part")
-        shutil.rmtree(draft, ignore_errors=True)
-        _write(properties, {**values, "log.dirs": draft})
-        done = subprocess.run(
-            [str(java), "-cp", f"{jars}/*", "kafka.tools.StorageTool", "format", "-t", identity.cluster_id,
-             "-c", str(properties)],
-            capture_output=True, text=True, check=False, env=environment,
-        )  # fmt: skip
-        if done.returncode != 0:
-            raise OSError(
-                f"its storage could not be formatted: {(done.stderr or done.stdout).strip().splitlines()[-1]}"
-            )
-        draft.rename(data)
-    _write(properties, values)
-    return [
-        str(java), "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=4", "-Djava.awt.headless=true",
-        "-cp", f"{jars}/*", "kafka.Kafka", str(properties),
-    ]  # fmt: skip
 
 
 def _write(properties: Path, values: dict[str, object]) -> None:

@@ -1,4 +1,4 @@
-"""The embedded Kafka with passwords and rights: its settings, and what its clients' endpoints file has to name."""
+"""Authentication of the embedded Kafka: the broker's settings and the clients' endpoints."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ USERS = (*SERVICES, DRIVER, OPERATOR, REQUESTER)
 LISTENER = "PLAINTEXT"
 
 
-def secret_name(who: str) -> str:
-    """What the password is called among those of the stack; the services' other ones are for Postgres."""
-    return who if who == ADMIN else f"kafka-{who}"
+def secret_name(client: str) -> str:
+    """The name of a client's Kafka password in the stack's secrets."""
+    return client if client == ADMIN else f"kafka-{client}"
 
 
 def broker_settings(passwords: Mapping[str, str]) -> dict[str, object]:
-    """Clients log in by SCRAM with users that are made later; the broker itself and ``init`` by one password in here.
+    """SCRAM for clients, whose users ``init`` creates; PLAIN for the broker and ``init``.
 
-    The controller's listener asks, too: whoever can reach it could change everything.
+    The controller's listener also requires a login, because it allows any change.
     """
     password = passwords[ADMIN]
     login = f'org.apache.kafka.common.security.plain.PlainLoginModule required username="{ADMIN}" password="{password}"'
@@ -46,16 +46,19 @@ def broker_settings(passwords: Mapping[str, str]) -> dict[str, object]:
 
 
 def endpoints(passwords: Mapping[str, str] | None) -> dict[str, Any]:
-    """What the endpoints file says of it; ``None``: the broker asks for nothing."""
+    """Kafka's login in the endpoints file.
+
+    Without ``passwords``, the broker has no authentication.
+    """
     return {
         "kafka_security_protocol": "PLAINTEXT" if passwords is None else "SASL_PLAINTEXT",
         "kafka_sasl_mechanism": "SCRAM-SHA-512",
         "kafka_acls": passwords is not None,
-        "kafka_passwords": {} if passwords is None else {who: passwords[secret_name(who)] for who in USERS},
+        "kafka_passwords": {} if passwords is None else {user: passwords[secret_name(user)] for user in USERS},
     }
 
 
 def as_admin(settings: Settings, passwords: Mapping[str, str]) -> Settings:
-    """The settings of who makes the users."""
+    """The settings with the admin's login, which may create users."""
     login = {"kafka_username": ADMIN, "kafka_password": SecretStr(passwords[ADMIN]), "kafka_sasl_mechanism": "PLAIN"}
     return settings.model_copy(update=login)

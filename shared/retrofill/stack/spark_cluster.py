@@ -1,4 +1,4 @@
-"""Spark's own standalone cluster out of the wheel, without its scripts: a master, and workers that start executors."""
+"""Commands for a Spark standalone cluster from the wheel: master and workers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from retrofill.java import spark_command, spark_jars
 
 SCALA = "2.13"
 VECTOR = "jdk.incubator.vector"
-# A port that is taken ends it: where it would go on with the next one, nobody would find it.
+# Fail if the port is in use: on the next port, clients would not find it.
 DAEMON_OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-Dspark.port.maxRetries=0")
-# Spark asks every executor's Java for this module, for MLlib only; a Java that has none does not start with that option.
+# Spark starts executors with this module, only for MLlib. Java runtimes without it would not start.
 WITHOUT_VECTOR = f"""#!/bin/sh
 n=$#
 while [ "$n" -gt 0 ]; do
@@ -25,18 +25,21 @@ exec "{{java}}" "$@"
 
 
 def master_command(java: Path, host: str, port: int, web_port: int) -> list[str]:
-    """A master that listens on ``host``; what it knows is at ``/json/`` of ``web_port``."""
+    """The command for a master that listens on ``host``.
+
+    It publishes its state at ``/json/`` on ``web_port``.
+    """
     main = "org.apache.spark.deploy.master.Master"
-    # Nobody submits drivers to it: no port for that.
+    # No drivers are submitted over REST.
     options = [*DAEMON_OPTIONS, "-Dspark.master.rest.enabled=false"]
     address = ["--host", host, "--port", str(port), "--webui-port", str(web_port)]
     return [*spark_command(java, main, options), *address]
 
 
 def worker_command(java: Path, master: str, host: str, work: Path, cores: int, memory: str, web_port: int) -> list[str]:
-    """A worker of the ``master`` (spark://host:port), which gives its executors ``cores`` and ``memory`` (as 1g) in all.
+    """The command for a worker of ``master`` (spark://host:port).
 
-    ``web_port`` 0 is any.
+    ``cores`` and ``memory`` (like 1g) are the totals for its executors; ``web_port`` 0 means any.
     """
     main = "org.apache.spark.deploy.worker.Worker"
     offer = ["--cores", str(cores), "--memory", memory, "--work-dir", str(work)]
@@ -44,17 +47,17 @@ def worker_command(java: Path, master: str, host: str, work: Path, cores: int, m
 
 
 def environment(java: Path, folder: Path) -> Mapping[str, str]:
-    """What a worker needs to start executors; ``folder`` is one that it may write."""
+    """Environment variables that a worker needs to start executors; ``folder`` must be writable."""
     return {
         "SPARK_HOME": str(spark_jars().parent),
-        # Where this is not told, Spark looks for it in folders that only its sources have.
+        # Otherwise Spark looks for it in directories that only its source tree has.
         "SPARK_SCALA_VERSION": SCALA,
         "JAVA_HOME": str(_home(java, folder)),
     }
 
 
 def _home(java: Path, folder: Path) -> Path:
-    """A Java home whose ``bin/java`` starts executors."""
+    """A Java home whose ``bin/java`` accepts Spark's executor options."""
     modules = subprocess.run([java, "--list-modules"], capture_output=True, text=True, timeout=30, check=True).stdout
     if VECTOR in modules:
         return java.resolve().parent.parent

@@ -1,4 +1,4 @@
-"""Up, down and status of one embedded stack."""
+"""Starts, stops and inspects one embedded stack."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from retrofill import java
 from retrofill.admin.database import InstallationDiffers
-from retrofill.admin.init import initialise
+from retrofill.admin.init import initialize
 from retrofill.contract.topics import SERVICES
-from retrofill.settings import ENDPOINTS_FILE, Settings, write_endpoints
+from retrofill.setting_types import ENDPOINTS_FILE, write_endpoints
+from retrofill.settings import Settings
 from retrofill.stack import kafka, kafka_auth, ports, postgres, processes, spark
 from retrofill.stack.layout import ADDRESSES, KAFKA, PARTS, POSTGRES, SERVERS, SPARK, SUPERVISOR, Identity, Layout
 from retrofill.stack.supervision import PartStatus, Supervisor, Unreachable
@@ -30,26 +31,24 @@ from retrofill.stack.supervision import PartStatus, Supervisor, Unreachable
 EMBEDDED_PARTITIONS = 4
 SERVER_SECONDS = 120.0
 SERVICE_SECONDS = 60.0
-# How often a part may die while it is waited for.
+# How often a part may crash during its start.
 MAX_RESTARTS = 2
 T = TypeVar("T")
 Say = Callable[[str, float], None]
 
 
 class PartFailed(Exception):
-    """A part did not start; the text is one line with its log."""
+    """A part did not start. The message is one line and names its log."""
 
 
 @dataclass(frozen=True)
 class Status:
-    """What is known of a stack."""
-
     parts: list[PartStatus]
     endpoints: dict[str, Any]
 
 
 class Stack:
-    """The embedded stack of ``settings.home``; ``servers`` and ``services`` are what of it to supervise."""
+    """The embedded stack of ``settings.home``; supervises these ``servers`` and ``services``."""
 
     def __init__(
         self,
@@ -63,25 +62,24 @@ class Stack:
         self._services = services
         self._restarts_before: dict[str, int] = {}
 
-    # up
-
     def up(self, say: Say, progress: Callable[[str], None]) -> bool:
-        """Start what does not run; False where everything ran. ``say(part, seconds)`` as each gets ready.
+        """Start all parts that are not running. Returns False if all were running already.
 
-        Raises ``PartFailed``; what a first start had started is stopped again.
+        Calls ``say(part, seconds)`` when a part is ready. Raises ``PartFailed``; if nothing was
+        running before, everything is stopped again.
         """
         began = time.monotonic()
         self._layout.make()
-        with self._only_one():
+        with self._exclusive():
             identity = self._layout.make_identity()
             supervisor = Supervisor(self._layout, identity)
             if supervisor.answers():
                 if self._all_run(supervisor):
                     return False
-                # What runs is in use and stays, whether or not the rest can be started.
+                # Running parts are in use and keep running, even if the others fail to start.
                 self._start(supervisor, identity, say, began)
                 return True
-            # Nobody supervises what a crash left behind.
+            # A crash may have left unsupervised processes.
             processes.end_all(self._layout, identity.id)
             try:
                 with ports.Reservations() as reserved:
@@ -125,7 +123,7 @@ class Stack:
         self._await(supervisor, KAFKA, lambda: ports.answers(chosen["kafka"]))
         say(KAFKA, time.monotonic() - began)
         auth = settings.kafka_security_protocol != "PLAINTEXT"
-        self._initialise(kafka_auth.as_admin(settings, identity.passwords) if auth else settings)
+        self._initialize(kafka_auth.as_admin(settings, identity.passwords) if auth else settings)
         for name in self._services:
             supervisor.start_part(name)
         for name in self._services:
@@ -135,18 +133,18 @@ class Stack:
             self._await(supervisor, SPARK, lambda: ports.answers(chosen["spark"]))
             say(SPARK, time.monotonic() - began)
 
-    def _initialise(self, settings: Settings) -> None:
+    def _initialize(self, settings: Settings) -> None:
         try:
-            initialise(settings)
+            initialize(settings)
         except InstallationDiffers as e:
             raise PartFailed(str(e)) from e
         except Exception as e:
-            raise PartFailed(f"the stack could not be initialised: {_one_line(e)}") from e
+            raise PartFailed(f"the stack could not be initialized: {_one_line(e)}") from e
 
     def _await(
         self, supervisor: Supervisor, name: str, ready: Callable[[], bool], seconds: float = SERVER_SECONDS
     ) -> None:
-        """Wait until a part is ready. Raises ``PartFailed`` where it gave up or takes too long."""
+        """Wait until a part is ready. Raises ``PartFailed`` if it fails or takes too long."""
         waiting = Retrying(
             retry=retry_if_result(lambda is_ready: not is_ready),
             wait=wait_fixed(0.1),
@@ -159,7 +157,7 @@ class Stack:
             part = supervisor.status()[name]
             restarts = part.restarts - self._restarts_before.get(name, 0)
             if part.state in ("failed", "stopped") or restarts > MAX_RESTARTS:
-                raise PartFailed(f"{name} did not start: {_last_line(log) or part.said}; log: {log}")
+                raise PartFailed(f"{name} did not start: {_last_line(log) or part.message}; log: {log}")
             return ready()
 
         if not waiting(check):
@@ -176,7 +174,7 @@ class Stack:
         )
 
     def _choose_ports(self, reserved: ports.Reservations) -> dict[str, int]:
-        """The ports of the last start where they are free, else the preferred or next free ones."""
+        """The previous start's ports if they are free, else the preferred or next free ones."""
         last = self._endpoints().get("ports", {})
         wanted = {
             "kafka": self._settings.kafka_port,
@@ -211,13 +209,14 @@ class Stack:
         path = self._layout.home / ENDPOINTS_FILE
         return dict(json.loads(path.read_text())) if path.exists() else {}
 
-    # down
-
     def down(self) -> bool:
-        """Stop everything, also what a crash left behind; False where nothing ran."""
+        """Stop everything, including what a crash left behind.
+
+        Returns False if nothing was running.
+        """
         if not self._layout.home.exists():
             return False
-        with self._only_one():
+        with self._exclusive():
             identity = self._layout.identity()
             return identity is not None and self._stop(identity)
 
@@ -233,26 +232,24 @@ class Stack:
         try:
             pid = supervisor.pid()
             known = supervisor.status()
-            # Those who use the servers first: they say goodbye through them.
+            # Clients of the servers first: they need them for a clean shutdown.
             supervisor.stop_parts(known.keys() - set(SERVERS))
             supervisor.stop_parts(known.keys() & set(SERVERS))
             supervisor.shutdown()
-            processes.wait_gone([psutil.Process(pid)], 10)
+            processes.wait_exited([psutil.Process(pid)], 10)
         except (*Unreachable, psutil.Error):
-            # It died meanwhile, or takes too long: what is left is found by its marker.
+            # The supervisor died or takes too long; the caller ends the rest.
             return
 
     @contextmanager
-    def _only_one(self) -> Iterator[None]:
-        """One up or down of a home at a time; the second waits."""
+    def _exclusive(self) -> Iterator[None]:
+        """Allows one ``up`` or ``down`` of a home at a time; others wait."""
         with (self._layout.home / "up.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
-    # status
-
     def status(self) -> Status:
-        """The state of every part; all are stopped where nothing runs."""
+        """The state of every part; without a supervisor, all are stopped."""
         identity = self._layout.identity()
         known: dict[str, PartStatus] = {}
         if identity is not None:
@@ -264,7 +261,6 @@ class Stack:
         return Status(stopped, self._endpoints())
 
     def log(self, name: str) -> Path:
-        """The log file of a part."""
         return self._layout.log(name)
 
 
@@ -281,7 +277,7 @@ def _database_answers(identity: Identity, port: int) -> bool:
 
 
 def _part(name: str, layout: Layout, do: Callable[[], T]) -> T:
-    """Do something for a part; its failure is the part's, in one line."""
+    """Run a step of a part's start; any failure becomes ``PartFailed``."""
     try:
         return do()
     except (OSError, java.NoJava, kafka.FetchFailed) as e:
@@ -298,5 +294,5 @@ def _last_line(log: Path) -> str:
     if not log.exists():
         return ""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    fields = [line for line in lines if any(word in line for word in ("Exception", "FATAL", "ERROR", "error", "Error"))]
-    return (fields or lines or [""])[-1][:200]
+    errors = [line for line in lines if any(word in line for word in ("Exception", "FATAL", "ERROR", "error", "Error"))]
+    return (errors or lines or [""])[-1][:200]

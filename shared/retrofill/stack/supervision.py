@@ -1,4 +1,4 @@
-"""supervisord keeps the parts running: its configuration, its start, and what is asked of it."""
+"""supervisord, which keeps the parts running: its configuration, start and RPC."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STATES = {
     "BACKOFF": "starting",
     "STOPPING": "running",
     "STOPPED": "stopped",
-    "EXITED": "starting",  # every part is started again; one that was told to stop is STOPPED
+    "EXITED": "starting",  # will be restarted; a part that was asked to stop is STOPPED
     "FATAL": "failed",
     "UNKNOWN": "failed",
 }
@@ -38,20 +38,23 @@ Unreachable = (OSError, http.client.HTTPException, xmlrpc.client.Fault)
 
 @dataclass(frozen=True)
 class PartStatus:
-    """What is known of one part; ``uptime`` in seconds. It is failing while it ends soon after each start."""
+    """One part;
+
+    ``uptime`` is in seconds. Its state is failing while it exits soon after each start.
+    """
 
     name: str
     state: str
     pid: int | None
     restarts: int
     uptime: int | None
-    said: str = ""
+    message: str = ""
     # Why it is failing.
     reason: str | None = None
 
 
 class _Connection(http.client.HTTPConnection):
-    """HTTP over a unix socket, with an end of patience: a frozen supervisord must not freeze us."""
+    """HTTP over a Unix socket, with a timeout in case supervisord is frozen."""
 
     def __init__(self, path: str) -> None:
         super().__init__("localhost", timeout=RPC_SECONDS)
@@ -84,7 +87,6 @@ class Supervisor:
         return xmlrpc.client.ServerProxy("http://localhost", transport=transport).supervisor
 
     def answers(self) -> bool:
-        """Whether it runs."""
         try:
             self._rpc().getState()
         except Unreachable:
@@ -92,7 +94,7 @@ class Supervisor:
         return True
 
     def start(self, commands: dict[str, list[str]]) -> None:
-        """Start it, detached from whoever started it, with these programs, none of which runs yet."""
+        """Start supervisord as a daemon with these programs, without starting the programs."""
         config = self._layout.run / "supervisord.conf"
         config.write_text(_config(self._layout, self._identity, commands))
         config.chmod(0o600)
@@ -107,7 +109,7 @@ class Supervisor:
             raise OSError(f"supervisord: {(done.stderr or done.stdout).strip().splitlines()[-1]}")
 
     def start_part(self, name: str) -> None:
-        """Start a program where it does not run; returns at once."""
+        """Start a program if it is not running; does not wait for it."""
         try:
             self._rpc().startProcess(name, False)
         except xmlrpc.client.Fault as e:
@@ -115,7 +117,7 @@ class Supervisor:
                 raise
 
     def stop_parts(self, names: Iterable[str]) -> None:
-        """Stop programs, all at once, and wait for them."""
+        """Stop programs in parallel, and wait for them."""
         waiting = set(names)
         for name in waiting:
             try:
@@ -130,18 +132,17 @@ class Supervisor:
             waiting = {name for name in waiting if status[name].pid is not None}
 
     def shutdown(self) -> None:
-        """End it, with all its programs."""
+        """End supervisord and all its programs."""
         self._rpc().shutdown()
 
     def pid(self) -> int:
-        """Its own process id."""
         return int(self._rpc().getPID())
 
     def status(self) -> dict[str, PartStatus]:
-        """All parts by name. Raises one of ``Unreachable`` where it does not run."""
+        """All parts by name. Raises one of ``Unreachable`` if supervisord is not running."""
         log = self._layout.log(SUPERVISOR)
-        said = log.read_text(errors="replace") if log.exists() else ""
-        spawned, short = _spawned(said), failing.short_lives(said, datetime.now())  # as the log
+        text = log.read_text(errors="replace") if log.exists() else ""
+        spawned, short = _spawned(text), failing.short_lives(text, datetime.now())  # local time, as in the log
         return {
             info["name"]: self._part(info, spawned.get(info["name"], 0), short.get(info["name"], 0))
             for info in self._rpc().getAllProcessInfo()
@@ -158,13 +159,13 @@ class Supervisor:
             pid=info["pid"] or None,
             restarts=max(0, spawned - 1),
             uptime=info["now"] - info["start"] if info["statename"] == "RUNNING" else None,
-            said=info["spawnerr"] or info["description"],
+            message=info["spawnerr"] or info["description"],
             reason=failing.reason(self._layout.log(info["name"])) or info["spawnerr"] if broken else None,
         )
 
 
 def _spawned(log: str) -> dict[str, int]:
-    """How often each part was started since supervisord was."""
+    """How often each part was started since supervisord started."""
     counts: dict[str, int] = {}
     for name in re.findall(r"spawned: '([\w-]+)'", log.rpartition("supervisord started with pid")[2]):
         counts[name] = counts.get(name, 0) + 1
@@ -211,5 +212,5 @@ stdout_logfile_backups=2
 
 
 def _quote(value: object) -> str:
-    """The configuration's own expansion uses %."""
+    """Escaped for the configuration, which expands ``%``."""
     return str(value).replace("%", "%%")

@@ -1,4 +1,4 @@
-"""Arrays as a table: many rows in one statement with a handful of parameters."""
+"""Arrays as a table: many rows in one statement with few parameters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sqlalchemy import ARRAY, bindparam, column, func
 from sqlalchemy.sql.selectable import TableValuedAlias
 from sqlalchemy.types import TypeEngine
 
-# Rows of a plan that one statement writes: tens of milliseconds of work for this process, which is silent meanwhile.
+# Rows of a plan per statement: tens of milliseconds, during which this process does nothing else.
 CHUNK = 10_000
 
 
@@ -20,7 +20,7 @@ def rows_of(
     *,
     number: str | None = None,
 ) -> TableValuedAlias:
-    """``unnest`` of one array a column, called ``name``; ``number`` names a column that counts the rows from 1."""
+    """``unnest`` of one array per column, as ``name``; ``number`` adds a row number, from 1."""
     more = {"with_ordinality": number} if number else {}
     types = {c: _types(kind) for c, (kind, _) in columns.items()}  # type: ignore[arg-type]  # hashed by identity
     arrays = (bindparam(f"{name}_{c}", list(values), types[c][1]) for c, (_, values) in columns.items())
@@ -33,6 +33,6 @@ def rows_of(
 
 @cache
 def _types(kind: TypeEngine[Any] | type[TypeEngine[Any]]) -> tuple[TypeEngine[Any], ARRAY[Any]]:
-    """A type and its array, the same ones each time: SQLAlchemy computes the cache key of each instance once."""
+    """A type and its array type, cached: SQLAlchemy computes a cache key once per instance."""
     one = kind() if isinstance(kind, type) else kind
     return one, ARRAY(one)

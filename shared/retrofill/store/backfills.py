@@ -17,7 +17,7 @@ from retrofill.store.transition import transition
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was answered to a request or command."""
+    """The recorded reply to a request or command."""
 
     answer_type: str
     answer: dict[str, Any]
@@ -31,7 +31,7 @@ def outcomes(conn: Connection, ids: Collection[str]) -> dict[str, Outcome]:
 
 
 def record_outcome(conn: Connection, id: str, outcome: Outcome) -> None:
-    """Record what was answered. Raises an integrity error where there is an outcome already."""
+    """Record the reply to a request. Raises ``IntegrityError`` if the request has an outcome."""
     conn.execute(
         insert(backfill_request).values(
             id=id, body_hash=outcome.body_hash, answer_type=outcome.answer_type, answer=outcome.answer
@@ -40,7 +40,7 @@ def record_outcome(conn: Connection, id: str, outcome: Outcome) -> None:
 
 
 def command_outcome(conn: Connection, backfill_id: str, ce_id: str) -> Outcome | None:
-    """What was answered to a command."""
+    """The recorded reply to a command, or ``None``."""
     t = backfill_command
     row = conn.execute(
         select(t.c.answer_type, t.c.answer).where(t.c.backfill_id == backfill_id, t.c.ce_id == ce_id)
@@ -49,7 +49,6 @@ def command_outcome(conn: Connection, backfill_id: str, ce_id: str) -> Outcome |
 
 
 def record_command(conn: Connection, backfill_id: str, ce_id: str, outcome: Outcome) -> None:
-    """Record what was answered to a command."""
     conn.execute(
         insert(backfill_command).values(
             backfill_id=backfill_id, ce_id=ce_id, answer_type=outcome.answer_type, answer=outcome.answer
@@ -58,7 +57,7 @@ def record_command(conn: Connection, backfill_id: str, ce_id: str, outcome: Outc
 
 
 def lock(conn: Connection, id: str, *, wait: bool) -> RowMapping | None:
-    """The backfill's row, locked; ``None`` where there is none or, without ``wait``, where somebody else has it."""
+    """The backfill's row, locked; ``None`` if it does not exist or, without ``wait``, is locked."""
     return (
         conn.execute(select(backfill).where(backfill.c.id == id).with_for_update(key_share=True, skip_locked=not wait))
         .mappings()
@@ -67,9 +66,9 @@ def lock(conn: Connection, id: str, *, wait: bool) -> RowMapping | None:
 
 
 def lock_free(conn: Connection, ids: Collection[str]) -> dict[str, RowMapping]:
-    """Backfills by id, locked in the order of their ids; without those that somebody else has locked.
+    """Backfills by id, locked in id order. Locked ones are skipped.
 
-    Without their definitions, which never change and may be large.
+    Rows omit the definition, which never changes and may be large.
     """
     rows = conn.execute(
         select(*(column for column in backfill.c if column is not backfill.c.definition))
@@ -81,7 +80,7 @@ def lock_free(conn: Connection, ids: Collection[str]) -> dict[str, RowMapping]:
 
 
 def active_of_shard(conn: Connection, shard: int) -> list[str]:
-    """Ids of the active backfills of a shard."""
+    """Ids of a shard's active backfills, in no order."""
     return list(
         conn.execute(select(backfill.c.id).where(backfill.c.shard == shard, backfill.c.state.in_(ACTIVE))).scalars()
     )
@@ -89,7 +88,7 @@ def active_of_shard(conn: Connection, shard: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Active:
-    """An active backfill."""
+    """An active backfill, without a lock."""
 
     id: str
     pipeline_no: int
@@ -97,7 +96,7 @@ class Active:
 
 
 def active(conn: Connection, shard: int) -> list[Active]:
-    """The active backfills of a shard."""
+    """A shard's active backfills, by id."""
     rows = conn.execute(
         select(backfill.c.id, backfill.c.pipeline_no, backfill.c.state)
         .where(backfill.c.shard == shard, backfill.c.state.in_(ACTIVE))
@@ -107,7 +106,7 @@ def active(conn: Connection, shard: int) -> list[Active]:
 
 
 def still_active(conn: Connection, ids: Collection[str]) -> list[str]:
-    """Those that are active; reading takes no lock."""
+    """The active ones among ``ids``, read without a lock."""
     return list(
         conn.execute(
             select(backfill.c.id).where(backfill.c.id == func.any(list(ids)), backfill.c.state.in_(ACTIVE))
@@ -116,14 +115,16 @@ def still_active(conn: Connection, ids: Collection[str]) -> list[str]:
 
 
 def move(conn: Connection, id: str, to: str, from_state: str, values: Mapping[str, Any] | None = None) -> bool:
-    """Change the backfill's state along an edge; whether it landed (it was in ``frm``)."""
+    """Move the backfill from ``from_state`` to ``to``; false if it was in another state."""
     return bool(transition(conn, MACHINE, backfill, to, [{"id": id}], from_states=[from_state], values=values or {}))
 
 
 def to_be_decided(conn: Connection, ids: Collection[str]) -> list[str]:
-    """Active ones whose runs have all ended, or that a failed run may pause or cancel; reading takes no lock.
+    """Active backfills whose runs have all ended, or that a failed run pauses or cancels.
 
-    One that is left out has a run whose end is still to come, and is told of with it.
+    Takes no lock.
+
+    Every other one has an unfinished run, whose end triggers the next check.
     """
     mine = run.c.backfill_id == backfill.c.id
     unfinished = exists().where(mine, run.c.state == RunState.QUEUED) | exists().where(mine, run.c.slot.is_not(None))
@@ -140,7 +141,7 @@ def to_be_decided(conn: Connection, ids: Collection[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Progress:
-    """What the runs of a backfill say."""
+    """Summary of a backfill's runs."""
 
     any_unfinished: bool
     any_failed: bool
@@ -148,7 +149,7 @@ class Progress:
 
 
 def progress(conn: Connection, id: str) -> Progress:
-    """How far the runs of a locked backfill are; each answer is one look into a partial index."""
+    """Progress of a locked backfill; each field is one probe of a partial index."""
     mine = run.c.backfill_id == backfill.c.id
     queued, live, any_failed, failed_since = conn.execute(
         select(
@@ -162,6 +163,6 @@ def progress(conn: Connection, id: str) -> Progress:
 
 
 def run_counts(conn: Connection, id: str) -> dict[str, int]:
-    """Runs of a backfill by state."""
+    """Number of runs by state; states without runs are absent."""
     rows = conn.execute(select(run.c.state, func.count()).where(run.c.backfill_id == id).group_by(run.c.state)).all()
     return dict(rows)

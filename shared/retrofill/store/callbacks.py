@@ -1,4 +1,4 @@
-"""Callbacks as rows: claimed with a token and a lease, kept alive, recorded under the token."""
+"""Callback rows: claimed with a token and a lease, renewed, and recorded under the token."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from retrofill.store.tables import callback, webhook_off
 from retrofill.store.transition import Values, transition
 
 S = CallbackState
-# Tells the owner of a shard (the payload) that one of its callbacks waits for another try.
+# NOTIFY channel; the payload is the shard with a callback that waits for another try.
 CHANNEL = "retrofill_callbacks"
 
 
 def due(conn: Connection, shard: int, excluding: Collection[str], of_each: int) -> Sequence[Values]:
-    """Of each pipeline in the shard (except ``but``) up to ``of_each`` callbacks whose time to be called came.
+    """The shard's due callbacks, up to ``of_each`` per pipeline, except pipelines ``excluding``.
 
-    Each is ``deadline_id``, ``pipeline`` and ``since``. A pipeline is found by one probe of the index, however many of
-    its callbacks wait.
+    Each is ``deadline_id``, ``pipeline`` and ``since``. Finding a pipeline takes one index probe,
+    however many of its callbacks are due.
     """
     c, pipelines = callback.c, _pipelines(shard)
     first = (
@@ -52,7 +52,7 @@ def due(conn: Connection, shard: int, excluding: Collection[str], of_each: int) 
 
 
 def next_try(conn: Connection, shard: int, excluding: Collection[str]) -> datetime | None:
-    """When the next callback of the shard is to be called, those of the pipelines ``but`` aside."""
+    """When the next callback of the shard is due, except those of the pipelines ``excluding``."""
     c, pipelines = callback.c, _pipelines(shard)
     first = (
         select(c.next_try_at)
@@ -77,9 +77,11 @@ def next_lapse(conn: Connection, shard: int) -> tuple[datetime | None, datetime]
 
 
 def lock_pending(conn: Connection, ids: Sequence[int]) -> Sequence[Values]:
-    """Those of the callbacks ``ids`` that wait and that nobody has locked, locked, in the order of ``ids``.
+    """The pending callbacks among ``ids``, locked, in the order of ``ids``.
 
-    Each is all that a call needs; ``off_since``: since when its address takes no calls.
+    Locked ones are skipped.
+
+    Each has everything a call needs; ``off_since`` is when its address was switched off.
     """
     if not ids:
         return []
@@ -106,9 +108,9 @@ def lock_pending(conn: Connection, ids: Sequence[int]) -> Sequence[Values]:
 
 
 def lock_lapsed(conn: Connection, shard: int, excluding: Collection[str]) -> Sequence[Values]:
-    """Locked callbacks of the shard whose lease ended, except those under the tokens ``but``.
+    """The shard's callbacks with an ended lease, locked, except the tokens ``excluding``.
 
-    The lock comes before the decision, so that a lease that was renewed meanwhile is not taken for ended.
+    The lock comes before the decision, so a lease renewed in between does not count as ended.
     """
     c = callback.c
     statement = (
@@ -121,13 +123,13 @@ def lock_lapsed(conn: Connection, shard: int, excluding: Collection[str]) -> Seq
 
 
 def claim(conn: Connection, rows: Sequence[Values], lease_seconds: float) -> set[int]:
-    """Claim pending callbacks (``deadline_id``, ``token``, ``attempts``); returns the ids that landed."""
+    """Claim callbacks (``deadline_id``, ``token``, ``attempts``); returns the claimed ids."""
     values = {"lease_until": _in(lease_seconds)}
     return {row["deadline_id"] for row in transition(conn, MACHINE, callback, S.RUNNING, rows, values=values)}
 
 
 def renew(engine: Engine, deadline_id: int, token: str, lease_seconds: float) -> bool:
-    """Extend a lease, in a transaction of its own; False where the token is not the claim's any more."""
+    """Extend a lease in its own transaction; false if the token is no longer the claim's."""
     c = callback.c
     mine = (c.deadline_id == deadline_id) & (c.token == token) & _is(S.RUNNING)
     with engine.begin() as conn:
@@ -135,12 +137,12 @@ def renew(engine: Engine, deadline_id: int, token: str, lease_seconds: float) ->
 
 
 def succeed(conn: Connection, deadline_id: int, token: str) -> bool:
-    """Record that the function returned; False where the token is not the claim's any more."""
+    """Record a success; false if the token is no longer the claim's."""
     return _leave(conn, S.SUCCEEDED, deadline_id, token, {"finished_at": _now()})
 
 
 def fail(conn: Connection, deadline_id: int, token: str, error: str, runners_lost: int) -> bool:
-    """Record a failure for good; False where the token is not the claim's any more."""
+    """Record a permanent failure; false if the token is no longer the claim's."""
     values = {"finished_at": _now(), "last_error": error, "runners_lost": runners_lost}
     return _leave(conn, S.FAILED, deadline_id, token, values)
 
@@ -148,15 +150,16 @@ def fail(conn: Connection, deadline_id: int, token: str, error: str, runners_los
 def try_again(
     conn: Connection, deadline_id: int, token: str, error: str, after_seconds: float, runners_lost: int
 ) -> bool:
-    """Record a failed try that is to be repeated; False where the token is not current."""
+    """Record a failed try and when to retry; false if the token is no longer the claim's."""
     values = {"next_try_at": _in(after_seconds), "last_error": error, "runners_lost": runners_lost}
     return _leave(conn, S.PENDING, deadline_id, token, values)
 
 
 def replay(conn: Connection, deadline_id: int) -> Values | None:
-    """Have a callback that failed called again, from its first try; ``None`` where it is not there or has not failed.
+    """Make a failed callback pending again, with all its tries; ``None`` if it is not ``failed``.
 
-    The last error stays until there is another. A replay is marked: it is sent even to an address that is switched off.
+    The last error stays until the next one. The row is marked as replayed: it is sent even to an
+    address that is switched off.
     """
     marked = callback.c.options.op("||")(cast({"replayed": True}, JSONB))
     values = {"attempts": 0, "runners_lost": 0, "next_try_at": _now(), "finished_at": None, "options": marked}
@@ -169,17 +172,16 @@ def replay(conn: Connection, deadline_id: int) -> Values | None:
 
 
 def state_of(conn: Connection, deadline_id: int) -> str | None:
-    """The state of a callback, if there is one."""
+    """The callback's state, or ``None`` if it does not exist."""
     return conn.execute(select(callback.c.state).where(callback.c.deadline_id == deadline_id)).scalar()
 
 
 def switch_off(conn: Connection, url: str, deadline_id: int) -> None:
-    """Send nothing more to ``url``: it said so to the callback of this deadline."""
+    """Send nothing more to ``url``, which replied 410 Gone to this deadline's callback."""
     conn.execute(insert(webhook_off).values(url=url, deadline_id=deadline_id).on_conflict_do_nothing())
 
 
 def switch_on(conn: Connection, url: str) -> None:
-    """Send to ``url`` again."""
     conn.execute(delete(webhook_off).where(webhook_off.c.url == url))
 
 
@@ -190,7 +192,7 @@ def _leave(conn: Connection, to: CallbackState, deadline_id: int, token: str, va
 
 
 def _pipelines(shard: int) -> CTE:
-    """The pipelines of which callbacks wait in the shard: from one to the next in the index, and last a null."""
+    """Pipelines with pending callbacks in the shard: a loose index scan that ends with a null."""
     names = select(_next_pipeline(shard, callback).scalar_subquery().label("pipeline")).cte("pipelines", recursive=True)
     other = callback.alias("other")
     following = _next_pipeline(shard, other).where(other.c.pipeline > names.c.pipeline).correlate(names)
@@ -207,7 +209,7 @@ def _not_of(pipelines: CTE, excluding: Collection[str]) -> ColumnElement[bool]:
 
 
 def _is(state: CallbackState, table: FromClause = callback) -> ColumnElement[bool]:
-    """As a constant in the statement, so that the partial index is used whatever the plan."""
+    """A constant in the statement, so every plan can use the partial index."""
     return table.c.state == literal(str(state), literal_execute=True)
 
 
@@ -216,7 +218,7 @@ def _now() -> ColumnElement[datetime]:
 
 
 def _once() -> ColumnElement[datetime]:
-    """As a subquery it is computed once, so that an index ends where the future begins."""
+    """A subquery is computed once, so it can bound an index scan."""
     return select(_now()).scalar_subquery()
 
 

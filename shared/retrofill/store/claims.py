@@ -1,6 +1,6 @@
-"""What a claim reads: the slots that are taken, the backfills that could use a free one, and the next runs to start.
+"""What a claim reads: occupied slots, backfills that could use a free one, and the next runs.
 
-No statement reads more than what is live and what is about to start, however many backfills wait for a slot of a pipeline.
+The statements read only live runs and runs about to start, however many backfills wait for a slot.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from retrofill.store.tables import backfill, pipeline, run
 
 @dataclass
 class Taken:
-    """Slots of one pipeline that live runs hold, and those that they hold of their backfills."""
+    """Slots that live runs of one pipeline hold: the pipeline's, and those of their backfills."""
 
     pipeline_slots: set[int] = field(default_factory=set)
     of_backfills: dict[str, set[int]] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Taken:
 
 @dataclass(frozen=True)
 class Claimant:
-    """A backfill that has a run to start and that no failed run holds back; it may be at its own limit."""
+    """A backfill with a queued run that no failure blocks. It may be at its own limit."""
 
     id: str
     pipeline_no: int
@@ -55,7 +55,7 @@ class Claimant:
 
 
 def lock_pipelines(conn: Connection, numbers: Collection[int]) -> dict[int, int]:
-    """The limits of pipelines by number, their rows locked; without those that somebody else has locked."""
+    """``max_active_runs`` by pipeline number, the rows locked. Locked ones are skipped."""
     rows = conn.execute(
         select(pipeline.c.no, pipeline.c.max_active_runs)
         .where(pipeline.c.no == func.any(sorted(numbers)))
@@ -66,7 +66,7 @@ def lock_pipelines(conn: Connection, numbers: Collection[int]) -> dict[int, int]
 
 
 def taken_slots(conn: Connection, numbers: Collection[int]) -> dict[int, Taken]:
-    """What is live of each of these pipelines, which the caller has locked."""
+    """Occupied slots by pipeline number. The caller holds the pipelines' locks."""
     rows = conn.execute(
         select(run.c.pipeline_no, run.c.backfill_id, run.c.slot, run.c.pipeline_slot).where(
             run.c.pipeline_no == func.any(sorted(numbers)), run.c.pipeline_slot.is_not(None)
@@ -83,10 +83,10 @@ def taken_slots(conn: Connection, numbers: Collection[int]) -> dict[int, Taken]:
 def claimants(
     conn: Connection, shard: int, most: Mapping[int, int], with_live_runs: Collection[str]
 ) -> dict[str, Claimant]:
-    """Backfills that could use a free slot, by id: those of ``with_live_runs``, and others that have no live run.
+    """Backfills that could use a free slot, by id: ``with_live_runs``, and some without live runs.
 
-    Of the others up to ``most`` of each pipeline (by its number) are of ``shard``, those requested first, and up to twice as
-    many of any shard: enough to tell whether somewhere else there are as many that wait.
+    Of the latter, each pipeline gets up to ``most`` (by its number) of ``shard``, in the order they
+    were requested, and up to twice as many of any shard: enough to compare.
     """
     mine, all_shards = _counts("mine", most), _counts("all_shards", {no: 2 * count for no, count in most.items()})
     waiting = (
@@ -117,7 +117,7 @@ def _counts(name: str, most: Mapping[int, int]) -> TableValuedAlias:
 
 
 def _claimable() -> Select[Any]:
-    """Running backfills that have a run to start and that no failed run holds back."""
+    """Running backfills with a queued run that no failure blocks."""
     b = backfill.c
     return select(b.id, b.pipeline_no, b.shard, b.max_active_runs, b.requested_at).where(
         backfill.c.state == literal(str(BackfillState.RUNNING), literal_execute=True),
@@ -134,7 +134,7 @@ def _live() -> ColumnElement[bool]:
 
 
 def next_queued(conn: Connection, wanted: Mapping[str, int]) -> dict[str, list[RowMapping]]:
-    """The next runs to start of each backfill, in order, up to so many of each; nothing for one that has none."""
+    """The next queued runs by backfill, in start order, at most as many as ``wanted`` of each."""
     given = rows_of(
         "wanted", {"backfill_id": (Text, list(wanted)), "count": (Integer, list(wanted.values()))}, number="no"
     )

@@ -1,4 +1,4 @@
-"""The database's clock: the only one that counts."""
+"""The database's clock, the only one decisions use."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from sqlalchemy import Connection, func, select
 
 
 def database_now(conn: Connection) -> datetime:
-    """The moment of this statement, also inside a transaction (UTC)."""
+    """The time of this statement, not of its transaction, in UTC."""
     now: datetime = conn.execute(select(func.clock_timestamp())).scalar_one()
     return now

@@ -1,6 +1,6 @@
-"""Deadlines as rows: which are due, what decides on them, and what became of them.
+"""Deadline rows: which are due, which to decide, and how they ended.
 
-A deadline row as read here has the columns of ``_DEADLINE`` and, of the run (or the backfill) that it is about,
+A row read here has the columns of ``_DEADLINE`` and those of its run or backfill:
 ``interval_start``, ``interval_end``, ``run_state``, ``run_attempt`` and ``ended_at``.
 """
 
@@ -34,7 +34,7 @@ from retrofill.domain.callback import CallbackState
 from retrofill.domain.deadline import MACHINE, DeadlineState
 from retrofill.domain.run import RunState
 from retrofill.store.arrays import rows_of
-from retrofill.store.tables import Moment, backfill, callback, deadline, deadline_digest, run, task_run
+from retrofill.store.tables import Moment, backfill, callback, deadline, deadline_digest, run
 from retrofill.store.transition import Values, transition
 
 BATCH = 500
@@ -63,19 +63,16 @@ _DEADLINE = (
 
 
 def _is(state: DeadlineState) -> ColumnElement[bool]:
-    """As a constant in the statement, so that a partial index is used whatever the plan."""
+    """A constant in the statement, so every plan can use a partial index."""
     return _d.state == literal(str(state), literal_execute=True)
 
 
 _ARMED = _is(DeadlineState.ARMED)
-# What may still tell something when its run ends.
+# Deadlines that the end of their run may decide or recover.
 _OPEN = or_(_ARMED, and_(_is(DeadlineState.MISSED), _d.recovered_at.is_(None)))
 
 
-_WHOLE = and_(_d.run_id.is_(None), _d.backfill_id == backfill.c.id)
-
-
-# reading, with what they are about
+# reading, with their runs or backfills
 
 
 def _of_runs() -> Select[Any]:
@@ -105,25 +102,27 @@ def _of_backfills() -> Select[Any]:
 
 
 def lock_due(conn: Connection, shard: int, excluding: Collection[int] = (), limit: int = BATCH) -> Sequence[Values]:
-    """The first armed deadlines whose moment came, except ``but``, each with its run or backfill, which is locked.
+    """The first due deadlines except ``excluding``, each with its run or backfill, which is locked.
 
-    What somebody else has locked is skipped, and so many more are taken: thousands of runs that are cancelled in one
-    transaction do not keep the deadlines of others waiting. Nothing waits here, so no order of locks can make a
-    deadlock.
+    Locked ones are skipped without counting towards ``limit``: a transaction that cancels thousands
+    of runs does not delay other deadlines. Nothing waits here, so no lock order can deadlock.
     """
-    # As a subquery it is computed once, so that the index ends where the future begins.
+    # A subquery is computed once, so it can bound the index scan.
     past = _d.due_at <= select(func.clock_timestamp()).scalar_subquery()
     due = and_(_d.shard == shard, _ARMED, past, *_except(excluding))
     return _lock(conn, due, limit)
 
 
 def lock_named(conn: Connection, shard: int, ids: Collection[int]) -> Sequence[Values]:
-    """Those of ``ids`` that are armed deadlines of the shard and whose runs or backfills nobody else has locked."""
+    """The shard's armed deadlines among ``ids``, their runs or backfills locked.
+
+    Locked ones are skipped.
+    """
     return _lock(conn, and_(_d.shard == shard, _ARMED, _d.id == func.any(list(ids))), len(ids))
 
 
 def _lock(conn: Connection, which: ColumnElement[bool], limit: int) -> Sequence[Values]:
-    # After a wait Postgres reads the locked rows again, so these are the runs as they are under the lock.
+    # Postgres rereads a row it locks, so these are the runs as they are under the lock.
     found: list[Values] = []
     for statement, locked in ((_of_backfills(), backfill), (_of_runs(), run)):
         first = statement.where(which).order_by(_d.due_at, _d.id).limit(limit)
@@ -133,14 +132,14 @@ def _lock(conn: Connection, which: ColumnElement[bool], limit: int) -> Sequence[
 
 
 def armed(conn: Connection, shard: int, ids: Collection[int]) -> list[int]:
-    """Those of ``ids`` that are still armed deadlines of the shard, whoever has what they are about locked."""
+    """The shard's armed deadlines among ``ids``, locked or not."""
     which = and_(_d.shard == shard, _ARMED, _d.id == func.any(list(ids)))
     return list(conn.execute(select(_d.id).where(which).order_by(_d.id)).scalars())
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a walk through the armed deadlines of a shard is, in the order of their moments."""
+    """Position of a scan of a shard's armed deadlines, in the order they are due."""
 
     due_at: datetime
     id: int
@@ -150,8 +149,11 @@ START = Place(datetime.min.replace(tzinfo=UTC) + timedelta(days=366), 0)
 
 
 def left_armed(conn: Connection, shard: int, after: Place, limit: int = BATCH) -> tuple[list[int], Place | None]:
-    """Of the next ``limit`` armed deadlines those about what has ended already, but for those that wait for their moment
-    to fire on a failure; and where to go on, ``None`` at the end."""
+    """Of the next ``limit`` armed deadlines, those about what has ended, and where to continue.
+
+    Those that wait for their moment to fire on a failure are excluded. The position is ``None`` at
+    the end.
+    """
     place = tuple_(_d.due_at, _d.id) > tuple_(literal(after.due_at, Moment), literal(after.id, BigInteger))
     window = conn.execute(
         select(_d.id, _d.due_at, _d.run_id, _d.backfill_id, _d.fire_on_failure)
@@ -173,13 +175,16 @@ def left_armed(conn: Connection, shard: int, after: Place, limit: int = BATCH) -
 
 
 def late(conn: Connection, shard: int, ids: Collection[int]) -> Sequence[Values]:
-    """Those of ``ids`` that were missed and did not recover yet. An end is final, so nothing needs a lock here."""
+    """The missed deadlines among ``ids`` that have not recovered.
+
+    An end is final, so no lock is needed.
+    """
     which = and_(_d.shard == shard, _d.id == func.any(list(ids)), _is(DeadlineState.MISSED), _d.recovered_at.is_(None))
     return [row._asdict() for query in (_of_runs(), _of_backfills()) for row in conn.execute(query.where(which))]
 
 
 def of_digest(conn: Connection, digest_id: int, limit: int) -> Sequence[Values]:
-    """The deadline that opened a digest, and the next ones in the order in which they were missed: ``limit`` in all."""
+    """At most ``limit`` deadlines of a digest: its opener, then others in the order missed."""
     lead = _of_runs().where(_d.id == digest_id)
     others = (
         _of_runs()
@@ -191,66 +196,12 @@ def of_digest(conn: Connection, digest_id: int, limit: int) -> Sequence[Values]:
 
 
 def count_of_digest(conn: Connection, digest_id: int) -> int:
-    """How many deadlines a digest has, from an index."""
+    """Number of deadlines in a digest."""
     return conn.execute(select(func.count()).select_from(deadline).where(_d.digest_id == digest_id)).scalar_one()
 
 
-@dataclass(frozen=True)
-class TaskEnd:
-    """One attempt of one task of a run, as it is."""
-
-    attempt: int
-    state: str
-    finished_at: datetime | None
-
-
-def task_ends(conn: Connection, pairs: Collection[tuple[int, str]]) -> dict[tuple[int, str], list[TaskEnd]]:
-    """The attempts of tasks, by (run id, task); the runs are locked by the caller."""
-    chosen = sorted(pairs)
-    given = rows_of("given", {"run_id": (BigInteger, [id for id, _ in chosen]), "task": (Text, [t for _, t in chosen])})
-    t = task_run.c
-    rows = conn.execute(
-        select(t.run_id, t.task, t.attempt, t.state, t.finished_at).where(
-            t.run_id == given.c.run_id, t.task == given.c.task
-        )
-    )
-    found: dict[tuple[int, str], list[TaskEnd]] = {}
-    for row in rows:
-        found.setdefault((row.run_id, row.task), []).append(TaskEnd(row.attempt, row.state, row.finished_at))
-    return found
-
-
-@dataclass(frozen=True)
-class BackfillFacts:
-    """What a miss tells about its backfill."""
-
-    runs: int
-    runs_done: int
-    timezone: str
-
-
-def backfill_facts(conn: Connection, ids: Collection[str]) -> dict[str, BackfillFacts]:
-    """How far backfills are; the unfinished runs are counted, in two small indexes."""
-
-    def count(condition: ColumnElement[bool]) -> ColumnElement[int]:
-        mine = run.c.backfill_id == backfill.c.id
-        return select(func.count()).select_from(run).where(mine, condition).scalar_subquery()
-
-    queued = count(run.c.state == literal(str(RunState.QUEUED), literal_execute=True))
-    live = count(run.c.slot.is_not(None))
-    rows = conn.execute(
-        select(
-            backfill.c.id,
-            backfill.c.runs,
-            (queued + live).label("unfinished"),
-            backfill.c.definition["timezone"].astext.label("timezone"),
-        ).where(backfill.c.id == func.any(list(ids)))
-    )
-    return {row.id: BackfillFacts(row.runs, row.runs - row.unfinished, row.timezone) for row in rows}
-
-
 def next_moment(conn: Connection, shard: int, excluding: Collection[int] = ()) -> tuple[datetime | None, datetime]:
-    """The next moment of a shard at which something is to be done, leaving out ``but``, and the database's time."""
+    """When the shard's next deadline is due or digest closes, and the database's time."""
     first = _earliest(_d.due_at, _d.shard == shard, _ARMED, *_except(excluding))
     closes = _earliest(
         deadline_digest.c.closes_at, deadline_digest.c.shard == shard, deadline_digest.c.closed_at.is_(None)
@@ -268,17 +219,17 @@ def _earliest(column: ColumnElement[Any], *which: ColumnElement[bool]) -> Column
 
 
 def count_waiting(conn: Connection) -> dict[str, float]:
-    """Armed deadlines of all shards, and those of them whose moment is past."""
+    """Armed deadlines of all shards, and how many of them are due."""
     due = func.count().filter(_d.due_at <= select(func.clock_timestamp()).scalar_subquery())
     armed, overdue = conn.execute(select(func.count(), due).where(_ARMED)).one()
     return {"armed": armed, "due": overdue}
 
 
-# who is to be told of an end
+# to be resolved when something ends
 
 
 def open_of_runs(conn: Connection, run_ids: Collection[int]) -> list[int]:
-    """Deadlines of runs that ended, those of single tasks too, about which there may be something to tell."""
+    """Deadlines of ended runs and of their tasks that may be decided or recovered."""
     return _ids(conn, _d.run_id == func.any(list(run_ids)))
 
 
@@ -302,13 +253,13 @@ def _ids(conn: Connection, which: ColumnElement[bool]) -> list[int]:
 
 
 def end(conn: Connection, to: DeadlineState, rows: Sequence[Values], decided_at: datetime) -> set[int]:
-    """Move armed deadlines (``id`` and columns to set) to an end; returns the ids that landed."""
+    """Move armed deadlines (``id`` and columns to set) to ``to``; returns the ids that landed."""
     values: dict[str, Any] = {"decided_at": decided_at}
     return {row["id"] for row in transition(conn, MACHINE, deadline, to, rows, values=values)}
 
 
 def recover(conn: Connection, moments: Mapping[int, datetime]) -> set[int]:
-    """Note when missed deadlines were done after all; returns the ids of those of which that was not known yet."""
+    """Record when missed deadlines recovered; returns the ids that had not recovered before."""
     if not moments:
         return set()
     given = rows_of("given", {"id": (BigInteger, list(moments)), "at": (Moment, list(moments.values()))})
@@ -322,9 +273,10 @@ def recover(conn: Connection, moments: Mapping[int, datetime]) -> set[int]:
 
 
 def insert_callbacks(conn: Connection, shard: int, rows: Sequence[Values]) -> None:
-    """Callbacks (``deadline_id``, ``name``, ``kind``, ``options``, ``kwargs``, ``event``, ``pipeline``).
+    """Insert callbacks, pending.
 
-    The key refuses a second one of a deadline.
+    ``rows`` have ``deadline_id``, ``name``, ``kind``, ``options``, ``kwargs``, ``event`` and
+    ``pipeline``. Raises ``IntegrityError`` if a deadline has a callback.
     """
     if not rows:
         return

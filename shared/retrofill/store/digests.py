@@ -1,4 +1,4 @@
-"""Digests as rows: windows in which the misses of one alert are collected, whichever shards see them."""
+"""Digest rows: windows that collect the misses of one alert, whichever shards see them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _c = digest.c
 
 @dataclass(frozen=True)
 class Kind:
-    """What misses of one digest have in common; ``target`` tells what is called, and the length of the window."""
+    """What the misses of one digest share; ``target`` identifies callback and window length."""
 
     pipeline: str
     alert: str
@@ -26,17 +26,18 @@ class Kind:
 
 
 def join(conn: Connection, kind: Kind, lead: int, shard: int) -> int:
-    """The open digest of a kind, locked against its closing until this transaction ends; its id.
+    """Id of the open digest of a kind, share-locked: it cannot close before this transaction ends.
 
-    Where none is open, ``lead`` (a deadline of ``shard``) opens one. Whoever closes it waits for those who joined, and
-    who comes while it is being closed waits for that and opens the next: no miss falls between two windows.
+    If none is open, the deadline ``lead`` of ``shard`` opens one. Closing waits for transactions
+    that joined; a join during the close waits and opens the next digest. No miss falls between two
+    windows.
     """
     same = {"pipeline": kind.pipeline, "alert": kind.alert, "target": kind.target}
     mine = and_(*(_c[name] == value for name, value in same.items()), _c.closed_at.is_(None))
     while True:
         found = conn.execute(select(_c.id).where(mine).with_for_update(read=True)).scalar()
         if found is None:
-            # Read after the wait for whoever closed the last one: no window opens before that.
+            # Read after waiting for the last digest to close: windows do not overlap.
             opens = database_now(conn)
             times = {"opened_at": opens, "closes_at": opens + timedelta(seconds=kind.seconds)}
             found = conn.execute(
@@ -52,7 +53,10 @@ def join(conn: Connection, kind: Kind, lead: int, shard: int) -> int:
 
 
 def lock_due(conn: Connection, shard: int) -> Sequence[RowMapping]:
-    """Open digests of the shard whose time is over, locked; those that somebody is joining just now come later."""
+    """The shard's digests that are due to close, locked.
+
+    Those being joined right now are skipped.
+    """
     over = select(func.clock_timestamp()).scalar_subquery()
     return (
         conn.execute(
@@ -67,12 +71,12 @@ def lock_due(conn: Connection, shard: int) -> Sequence[RowMapping]:
 
 
 def close(conn: Connection, id: int, now: datetime) -> None:
-    """Nobody can join any more."""
+    """Close a digest at ``now``: no miss can join it."""
     conn.execute(update(digest).where(_c.id == id).values(closed_at=now))
 
 
 def hold_open(conn: Connection, ids: Collection[int]) -> set[int]:
-    """Those of ``ids`` that are open, and stay so until this transaction ends."""
+    """The open digests among ``ids``, share-locked: they stay open until this transaction ends."""
     if not ids:
         return set()
     rows = conn.execute(

@@ -1,4 +1,4 @@
-"""Engines: one DSN each, durable commits, and connections that notice when the server is gone."""
+"""Database connections and engines that detect a dead server and limit stalled transactions."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from psycopg.types.array import ListBinaryDumper
 from sqlalchemy import Connection, Engine, create_engine, text
 
 _SESSION = {"search_path": "pg_catalog", "timezone": "UTC"}
-# A stopped process must not hold locks: its session ends. They are longer than the largest allowed plan takes.
+# A stopped process must not hold locks: its session ends. The largest plan takes less time.
 SERVICE_LIMITS = {
     "idle_in_transaction_session_timeout": "5s",
     "transaction_timeout": "120s",
-    # One thread works on all shards of an instance: what somebody else holds in one of them must not stop the others.
+    # One thread serves all shards of an instance: a lock in one of them must not stop the others.
     "lock_timeout": "1s",
 }
 
@@ -21,9 +21,9 @@ SERVICE_LIMITS = {
 def connect(
     dsn: str, name: str, *, autocommit: bool = False, options: str = "", defaults: str = ""
 ) -> psycopg.Connection:
-    """A connection called ``name`` that notices within seconds when the server is gone.
+    """A connection with application name ``name`` that detects a dead server within seconds.
 
-    ``options`` win over the DSN's own, and those over ``defaults``.
+    ``options`` take precedence over the DSN's own, and those over ``defaults``.
     """
     given = str(psycopg.conninfo.conninfo_to_dict(dsn).get("options") or "")
     return psycopg.connect(
@@ -47,20 +47,17 @@ def make_engine(
     limited: bool = False,
     check: Callable[[psycopg.Connection], None] = lambda _: None,
 ) -> Engine:
-    """An engine on ``dsn`` (URL or keywords) whose connections are called ``name``.
+    """An engine for ``dsn`` (URL or keywords) whose connections have the application name ``name``.
 
-    Every name in our SQL has its schema.
-
-    ``limited``: a service's, whose transactions end where it stands still, also where its role has no such settings; the
-    DSN's ``options`` may say otherwise.
-    ``check`` raises where a new connection must not be used.
-
-    READ COMMITTED: every statement after a lock sees what was committed before the lock was had.
+    ``limited`` sets ``SERVICE_LIMITS`` on each session, unless the DSN's ``options`` override them.
+    ``check`` raises if a new connection must not be used. The isolation level is READ COMMITTED: a
+    statement after a lock sees everything committed before the lock was granted. SQL must qualify
+    every name with its schema.
     """
 
     def made() -> psycopg.Connection:
         conn = connect(dsn, name, options=_flags(_SESSION), defaults=_flags(SERVICE_LIMITS if limited else {}))
-        # Arrays of texts and bytes go as they are: to quote them element by element takes a hundred times as long.
+        # Sends text and bytes arrays in binary: quoting each element takes a hundred times as long.
         conn.adapters.register_dumper(list, ListBinaryDumper)
         try:
             check(conn)
@@ -79,7 +76,7 @@ def _flags(settings: Mapping[str, str]) -> str:
 
 
 def missing_limits(conn: Connection) -> list[str]:
-    """Which of ``SERVICE_LIMITS`` this session has not at all: a pooler may drop what was asked for on connecting."""
+    """Names of ``SERVICE_LIMITS`` that this session lacks: a pooler may drop startup options."""
     return [
         name
         for name in SERVICE_LIMITS

@@ -1,6 +1,6 @@
-"""Whether a run failed since its backfill was last resumed, as a condition on rows of ``backfill``: the only place that says so.
+"""The condition "a run failed since the backfill was last resumed", defined only here.
 
-Counts are compared, not clocks: a failure that was read before the resume may be committed after it, with an older moment.
+It compares counts, not times: a failure may be committed after the resume with an earlier time.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from retrofill.store.tables import backfill, run
 
 
 def failed_since_resume() -> ColumnElement[bool]:
-    """More runs of the backfill have failed than when it was last resumed (ever, where it never was)."""
+    """A condition on ``backfill``: more of its runs have failed than at the last resume, if any."""
     failed = select(run.c.id).where(run.c.backfill_id == backfill.c.id, run.c.state == RunState.FAILED)
     return exists(failed.offset(backfill.c.failed_before))
 
 
 def count_failed(conn: Connection, backfill_id: str) -> int:
-    """How many runs of a backfill have failed: what a resume accepts."""
+    """Number of failed runs, which a resume stores as accepted."""
     return conn.execute(
         select(func.count()).select_from(run).where(run.c.backfill_id == backfill_id, run.c.state == RunState.FAILED)
     ).scalar_one()

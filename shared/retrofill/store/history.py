@@ -1,4 +1,4 @@
-"""Which Postgres this is, and at which point of its history: one that lost commits must not be worked on as if it had not."""
+"""Identity and timeline of the Postgres server, to detect one that may have lost commits."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import psycopg
 from sqlalchemy import Connection, text
 
-# A timeline begins with each promotion and each point-in-time restore. The name of the WAL file that is written shows it at once,
-# ``pg_control_checkpoint()`` only after the next checkpoint. Both are open to plain roles.
+# Each promotion and each point-in-time restore begins a timeline. The name of the current WAL file
+# shows it at once, pg_control_checkpoint() only after the next checkpoint. Any role reads both.
 _HERE = (
     "(pg_control_system()).system_identifier::text, "
     "('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::int"
 )
 _RECORDED = "SELECT system_identifier, timeline FROM retrofill.installation"
-# What an older schema, or a Postgres that keeps this to itself, answers.
+# Errors of an older schema, or of a Postgres that does not report these.
 _UNKNOWN = (
     psycopg.errors.UndefinedTable,
     psycopg.errors.UndefinedColumn,
@@ -22,26 +22,28 @@ _UNKNOWN = (
     psycopg.errors.InsufficientPrivilege,
     psycopg.errors.FeatureNotSupported,
 )
-WHAT_TO_DO = "commits may be lost. Stop the services, find out what happened, then type 'retrofill recover'"
+WHAT_TO_DO = "commits may be lost. Stop the services, find out what happened, then run 'retrofill recover'"
 
 
 class PostgresWentBack(psycopg.OperationalError):
-    """Postgres may have lost commits that others have seen. Nothing is done until somebody typed ``retrofill recover``.
+    """Postgres may have lost published commits.
 
-    An error of the connection, so that whoever asked for one has none.
+    No service works until ``retrofill recover`` has run.
+
+    Raised while connecting, so there is no connection to use.
     """
 
 
 @dataclass(frozen=True)
 class History:
-    """A Postgres (clusters of their own differ in the identifier) and a line of its history."""
+    """A Postgres cluster, by its system identifier, and its timeline."""
 
     system_identifier: str
     timeline: int
 
 
 def read_history(conn: Connection) -> History | None:
-    """Of this server; ``None`` where it does not say. A refusal leaves the transaction as it was."""
+    """The server's history, or ``None`` if it does not report it. The transaction stays usable."""
     try:
         with conn.begin_nested():
             row = conn.execute(text(f"SELECT {_HERE}")).one()
@@ -53,7 +55,7 @@ def read_history(conn: Connection) -> History | None:
 
 
 def check_history(conn: psycopg.Connection) -> None:
-    """Of a new connection: whether it is to the Postgres, and the timeline, that were recorded. Raises ``PostgresWentBack``."""
+    """Compare a new connection with the recorded history. Raises ``PostgresWentBack``."""
     try:
         recorded = conn.execute(_RECORDED).fetchone()
         here = conn.execute(f"SELECT {_HERE}").fetchone()
@@ -64,9 +66,9 @@ def check_history(conn: psycopg.Connection) -> None:
     if recorded is None or here is None or recorded[0] is None:
         return
     if recorded[0] != here[0]:
-        raise PostgresWentBack(f"this is another Postgres than the one that was recorded: {WHAT_TO_DO}")
+        raise PostgresWentBack(f"this is not the recorded Postgres: {WHAT_TO_DO}")
     if recorded[1] != here[1]:
         raise PostgresWentBack(
-            f"Postgres is on timeline {here[1]}, it was on {recorded[1]}: it was restored, or another server took over; "
+            f"Postgres is on timeline {here[1]}, but {recorded[1]} is recorded: it was restored or failed over; "
             f"{WHAT_TO_DO}"
         )

@@ -1,4 +1,4 @@
-"""What a service checks in Postgres before it starts: the schema's version, its session's time limits, the installation."""
+"""Checks before a service starts: schema version, session limits and installation."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from retrofill.store.engine import missing_limits
 
 
 class SchemaTooOld(Exception):
-    """The schema is that of an older release: this one works once ``init`` has run."""
+    """The schema is older than this release needs: ``init`` must run first."""
 
 
 class LimitsMissing(Exception):
-    """A service's sessions do not have the time limits that they need."""
+    """A session lacks time limits of ``SERVICE_LIMITS``."""
 
 
 @dataclass(frozen=True)
 class Installation:
-    """What was fixed at init."""
+    """Values fixed at init."""
 
     id: str
     topic_prefix: str
@@ -28,14 +28,14 @@ class Installation:
 
 
 def read_installation(conn: Connection) -> Installation | None:
-    """What was fixed at init, or ``None`` before it."""
+    """The installation, or ``None`` before init."""
     c = t.installation.c
     row = conn.execute(select(c.id, c.topic_prefix, c.partitions)).mappings().first()
     return None if row is None else Installation(row["id"], row["topic_prefix"], row["partitions"])
 
 
 def schema_version(conn: Connection) -> str | None:
-    """The version of the schema; versions are texts of the same length, in their order. ``None`` before the first init."""
+    """The schema's version (fixed-length text, comparable), or ``None`` before the first init."""
     table = f"{t.SCHEMA}.alembic_version"
     if conn.execute(text("SELECT to_regclass(:table)"), {"table": table}).scalar() is None:
         return None
@@ -43,18 +43,21 @@ def schema_version(conn: Connection) -> str | None:
 
 
 def check_schema(conn: Connection) -> None:
-    """Raises ``SchemaTooOld``. A newer schema is fine: what a release needs is only taken away two releases later."""
+    """Raises ``SchemaTooOld``.
+
+    A newer schema works: what a release needs is removed two releases later at the earliest.
+    """
     found = schema_version(conn)
     if found is None or found < t.REVISION:
         raise SchemaTooOld(
-            f"the schema is of version {found}, this release needs {t.REVISION}: run 'retrofill init' of this release"
+            f"the schema has version {found}, but this release needs {t.REVISION}: run this release's 'retrofill init'"
         )
 
 
 def check_limits(conn: Connection) -> None:
-    """Raises ``LimitsMissing`` where a transaction of this session could last for ever."""
+    """Raises ``LimitsMissing`` if a stalled transaction of this session would not end."""
     if missing := missing_limits(conn):
         raise LimitsMissing(
-            f"this connection to Postgres has no {', '.join(missing)}, so a process that stands still would hold its locks for "
-            "ever: connect without a pooler that drops 'options', or set it with ALTER ROLE … SET"
+            f"this Postgres session has no {', '.join(missing)}, so a stopped process would hold its locks forever: "
+            "connect without a pooler that drops 'options', or set them with ALTER ROLE … SET"
         )

@@ -1,4 +1,4 @@
-"""Rows of the outbox: events written in the transaction of the facts that they tell."""
+"""Outbox rows: events written in the same transaction as the facts they report."""
 
 from __future__ import annotations
 
@@ -16,13 +16,9 @@ from retrofill.store.tables import ServiceTables
 HeaderList = tuple[tuple[str, bytes | None], ...]
 
 
-class TooLarge(Exception):
-    """A message that the relay could never publish, refused where its row would be inserted."""
-
-
 @dataclass(frozen=True)
 class Outgoing:
-    """One message to be published; ``topic`` has no prefix."""
+    """A message to publish; ``topic`` has no prefix."""
 
     topic: str
     key: bytes | None
@@ -36,7 +32,7 @@ def channel(package: str) -> str:
 
 
 def insert_rows(conn: Connection, own: ServiceTables, rows: Sequence[Outgoing]) -> None:
-    """Insert ``rows`` in their order. Whoever commits them wakes the relay (``channel``)."""
+    """Insert ``rows`` in order. The caller notifies ``channel`` to wake the relay."""
     if not rows:
         return
     given = rows_of(
@@ -54,9 +50,10 @@ def insert_rows(conn: Connection, own: ServiceTables, rows: Sequence[Outgoing]) 
 
 
 def take(conn: Connection, own: ServiceTables, most: int, most_bytes: int, excluding: Sequence[str]) -> list[int]:
-    """The ids of the next rows, in their order, of other topics than ``but``: no more than ``most``, nor than fit.
+    """Ids of the next rows, in order, except those of the topics ``excluding``.
 
-    Sizes are read without the values, so that memory has room for no more than one batch; the first row always fits.
+    At most ``most`` rows and ``most_bytes`` bytes, but at least one row. Only sizes are read, so
+    memory never holds more than one batch of values.
     """
     c = own.outbox.c
     size = func.coalesce(func.octet_length(c.value), 0) + func.pg_column_size(c.headers)
@@ -74,7 +71,7 @@ def take(conn: Connection, own: ServiceTables, most: int, most_bytes: int, exclu
 
 
 def pack_headers(headers: HeaderList) -> str:
-    """Headers as JSON: [name, text] or [name, null, base64] for a value that no JSON text can hold."""
+    """Headers as JSON: [name, text], or [name, null, base64] for a value that is not text."""
     packed: list[list[str | None]] = []
     for name, value in headers:
         try:
@@ -89,7 +86,7 @@ def pack_headers(headers: HeaderList) -> str:
 
 
 def unpack_headers(packed: Iterable[Sequence[str | None]]) -> list[tuple[str, str | bytes | None]]:
-    """What ``pack_headers`` packed, as the Kafka client takes it."""
+    """Reverse of ``pack_headers``, as the Kafka client expects headers."""
     unpacked: list[tuple[str, str | bytes | None]] = []
     for name, plain, *coded in packed:
         assert name is not None

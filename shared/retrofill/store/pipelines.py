@@ -1,4 +1,4 @@
-"""Pipelines as rows."""
+"""Pipeline rows, and republished copies of pipeline messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from retrofill.store.tables import pipeline, pipeline_copy
 
 @dataclass(frozen=True)
 class StoredPipeline:
-    """A pipeline in force."""
+    """A pipeline that is applied and not removed."""
 
     no: int
     definition: PipelineDefinition
@@ -24,12 +24,12 @@ class StoredPipeline:
 
 
 def definition_hash(definition: PipelineDefinition) -> str:
-    """Tells definitions apart."""
+    """Hash that identifies a definition."""
     return hashlib.sha256(json.dumps(definition.as_json(), sort_keys=True).encode()).hexdigest()
 
 
 def find(conn: Connection, names: Collection[str]) -> dict[str, StoredPipeline]:
-    """Those of ``names`` that exist and are not removed."""
+    """Pipelines by name, without unknown and removed ones."""
     rows = conn.execute(
         select(pipeline.c.name, pipeline.c.no, pipeline.c.definition, pipeline.c.definition_hash).where(
             pipeline.c.name == func.any(list(names)), pipeline.c.removed_at.is_(None)
@@ -44,7 +44,7 @@ def find(conn: Connection, names: Collection[str]) -> dict[str, StoredPipeline]:
 
 
 def codes(conn: Connection, numbers: Collection[int]) -> dict[int, CodeLocation]:
-    """Where the code of pipelines is that was applied last, by their number; of removed ones too."""
+    """Location of the code applied last, by pipeline number, including removed pipelines."""
     rows = conn.execute(
         select(pipeline.c.no, pipeline.c.definition).where(pipeline.c.no == func.any(sorted(numbers)))
     ).mappings()
@@ -52,12 +52,12 @@ def codes(conn: Connection, numbers: Collection[int]) -> dict[int, CodeLocation]
 
 
 def all_names(conn: Connection) -> list[str]:
-    """Names of the pipelines that exist, for those who mistyped one."""
+    """Names of all pipelines that are not removed."""
     return list(conn.execute(select(pipeline.c.name).where(pipeline.c.removed_at.is_(None))).scalars())
 
 
 def put(conn: Connection, definition: PipelineDefinition) -> bool:
-    """Make or replace a pipeline; whether anything changed."""
+    """Create or replace a pipeline; whether anything changed."""
     values = {
         "definition": definition.as_json(),
         "definition_hash": definition_hash(definition),
@@ -77,7 +77,7 @@ def put(conn: Connection, definition: PipelineDefinition) -> bool:
 
 
 def remove(conn: Connection, name: str) -> bool:
-    """Take a pipeline out of force; whether there was one."""
+    """Mark a pipeline as removed; false if there was none."""
     statement = (
         update(pipeline)
         .where(pipeline.c.name == name, pipeline.c.removed_at.is_(None))
@@ -87,12 +87,12 @@ def remove(conn: Connection, name: str) -> bool:
 
 
 def expect_copy(conn: Connection, ce_id: str, value: bytes | None) -> None:
-    """Remember a message that was applied where it arrived and published again."""
+    """Record a message that was applied on a wrong partition and republished."""
     conn.execute(insert(pipeline_copy).values(ce_id=ce_id, value_hash=_value_hash(value)).on_conflict_do_nothing())
 
 
 def is_copy(conn: Connection, ce_id: str, value: bytes | None) -> bool:
-    """Whether this is such a copy; it is forgotten thereby."""
+    """Whether this is a recorded copy. Deletes the record."""
     statement = delete(pipeline_copy).where(
         pipeline_copy.c.ce_id == ce_id, pipeline_copy.c.value_hash == _value_hash(value)
     )

@@ -1,4 +1,4 @@
-"""What planning reads, for the planner and for a dry run alike, and what writes a plan."""
+"""What planning reads, for the planner and for dry runs, and how a plan is inserted."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Connection, DateTime, Integer, Text, func, insert, literal, select, text
 from sqlalchemy.dialects.postgresql import Range, distinct_on
+from sqlalchemy.sql.selectable import TableValuedAlias
 
 from retrofill.domain.backfill import ACTIVE, BackfillState
 from retrofill.domain.planning import Active, History, Plan
-from retrofill.domain.run import UNFINISHED, RunState
+from retrofill.domain.run import RunState
 from retrofill.store.arrays import CHUNK, rows_of
 from retrofill.store.tables import backfill, backfill_interval, run
 
-# Tells our advisory locks from others'; the second key is the pipeline's number.
+# First key of our advisory locks; the second is the pipeline's number.
 PLANNING_LOCK = 0x52464C
 
 
 def lock_pipelines(conn: Connection, numbers: Sequence[int]) -> None:
-    """One plan at a time for each of these pipelines, until the transaction ends; always in the same order."""
+    """Take the planning locks of pipelines until the transaction ends, in numerical order."""
     for no in sorted(set(numbers)):
         conn.execute(text("SELECT pg_advisory_xact_lock(:space, :no)"), {"space": PLANNING_LOCK, "no": no})
 
 
 def history(conn: Connection, pipeline_no: int, start: datetime, end: datetime) -> History:
-    """What there is of the pipeline in [``start``, ``end``): active backfills, and the runs that decide on reprocessing."""
+    """Active backfills in [``start``, ``end``), and the runs that decide on reprocessing."""
     overlapping = conn.execute(
         select(backfill.c.id, backfill.c.state, backfill.c.covers)
         .where(
@@ -43,16 +44,14 @@ def history(conn: Connection, pipeline_no: int, start: datetime, end: datetime) 
         .ext(distinct_on(run.c.interval_start))
         .order_by(run.c.interval_start, run.c.id.desc())
     ).all()
-    unfinished = conn.execute(select(run.c.interval_start).where(inside, run.c.state.in_(UNFINISHED))).scalars()
     return History(
         [Active(row.id, row.state, row.covers.lower, row.covers.upper) for row in overlapping],
         {row.interval_start: row.state for row in finished},
-        frozenset(unfinished),
     )
 
 
 def insert_backfill(conn: Connection, values: dict[str, Any], made: Plan) -> dict[str, Any]:
-    """Insert the backfill's row and return it; ``values`` are the columns that the plan does not give."""
+    """Insert a backfill and return its row; ``values`` are the columns not in the plan."""
     row = {
         **values,
         "state": BackfillState.RUNNING,
@@ -66,9 +65,10 @@ def insert_backfill(conn: Connection, values: dict[str, Any], made: Plan) -> dic
 def insert_runs(
     conn: Connection, backfill_id: str, pipeline_no: int, made: Plan, now: datetime, *, backwards: bool
 ) -> None:
-    """All runs and intervals of a plan, in statements with array parameters for ``CHUNK`` intervals each.
+    """Insert all runs and intervals of a plan, ``CHUNK`` intervals per statement.
 
-    So neither this process nor the server holds more than that at once, and between two of them hardly any time passes.
+    Neither this process nor the server holds more than a chunk at once, and the transaction is
+    never idle for long.
     """
     positions = _positions(made, backwards=backwards)
     for first in range(0, len(made.skipped), CHUNK):
@@ -84,16 +84,7 @@ def _insert_chunk(
     chunk: slice,
     positions: Iterator[int],
 ) -> None:
-    reasons = made.skipped[chunk]
-    given = rows_of(
-        "given",
-        {
-            "interval_start": (DateTime(timezone=True), made.boundaries[chunk][: len(reasons)]),
-            "interval_end": (DateTime(timezone=True), made.boundaries[chunk.start + 1 : chunk.stop + 1]),
-            "position": (Integer, [next(positions) if reason is None else None for reason in reasons]),
-            "reason": (Text, reasons),
-        },
-    )
+    given = _intervals(made, chunk, positions)
     wanted = select(
         literal(backfill_id),
         literal(pipeline_no, BigInteger),
@@ -120,6 +111,20 @@ def _insert_chunk(
     )
 
 
+def _intervals(made: Plan, chunk: slice, positions: Iterator[int]) -> TableValuedAlias:
+    """The intervals of a chunk; each has a start position or the reason it is skipped."""
+    reasons = made.skipped[chunk]
+    return rows_of(
+        "given",
+        {
+            "interval_start": (DateTime(timezone=True), made.boundaries[chunk][: len(reasons)]),
+            "interval_end": (DateTime(timezone=True), made.boundaries[chunk.start + 1 : chunk.stop + 1]),
+            "position": (Integer, [next(positions) if reason is None else None for reason in reasons]),
+            "reason": (Text, reasons),
+        },
+    )
+
+
 def _positions(made: Plan, *, backwards: bool) -> Iterator[int]:
-    """The places of the intervals that get a run in the order of starting."""
+    """Start positions of the runs, in interval order."""
     return iter(range(made.runs - 1, -1, -1) if backwards else range(made.runs))

@@ -1,7 +1,7 @@
-"""What a purge may delete: ended backfills whose end is long past, but for what later decisions read.
+"""What a purge may delete: backfills that ended long ago, except rows that later decisions read.
 
-Of a page of backfills each kind of row (``KINDS``) goes by itself, children first, so that a transaction locks rows of one
-table only. What stays, and why, is told in docs/decisions/purge-keeps-the-last-run.md.
+Each kind of row (``KINDS``) of a page of backfills is deleted by itself, children first, so that a
+transaction locks rows of one table only. See docs/decisions/purge-keeps-the-last-run.md.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from retrofill.domain.backfill import ACTIVE
 from retrofill.domain.run import RunState
 from retrofill.store import tables as t
 
-# Tells our advisory lock from others'.
-ONE_AT_A_TIME = 0x52465047
-# A purge that is stopped must not hold locks.
+# Key of the advisory lock that the only purge holds.
+PURGE_LOCK = 0x52465047
+# A stopped purge must not hold locks.
 IDLE_SECONDS = 5
-# Each batch looks at all rows of its page again.
+# Bounds the rows that each batch of a page reads again.
 PAGE_RUNS = 20_000
-# More than a transaction may take.
+# Exceeds the longest transaction.
 MARGIN_SECONDS = 600
 
-# The deadlines of the backfills :ids; those of runs are found by their run. As an array they are looked up in an index one
-# by one: joined, Postgres reads the whole table for each batch of a page, as it takes a part of it for much.
+# Deadlines of the backfills :ids, those of runs found by their run. As an array, each is one index
+# lookup; with a join, Postgres overestimates the rows and reads the whole table for each batch.
 _DEADLINES = """
 SELECT d.id FROM retrofill.deadline AS d
 WHERE d.run_id = ANY(ARRAY(SELECT x.id FROM retrofill.run AS x WHERE x.backfill_id = ANY(:ids)))
@@ -37,8 +37,11 @@ UNION ALL SELECT d.id FROM retrofill.deadline AS d WHERE d.run_id IS NULL AND d.
 
 
 def _kept(run: str) -> str:
-    """Whether later decisions read a run: the latest of its interval that succeeded or failed decides on reprocessing,
-    and deadlines take the average of the pipeline's last successes, those since the moment in :since."""
+    """SQL condition that later decisions read the run.
+
+    The latest succeeded or failed run of an interval decides on reprocessing; the pipeline's last
+    successes, those since the moment in :since, make the average of AVERAGE_RUNTIME deadlines.
+    """
     return f"""(
   {run}.finished_at IS NULL
   OR {run}.state IN ('failed', 'succeeded') AND NOT EXISTS (
@@ -52,8 +55,10 @@ def _kept(run: str) -> str:
 
 @dataclass(frozen=True)
 class Kind:
-    """Rows of one table. Of those of the page (each called ``this``) ``goes`` says which may be deleted, and ``after``
-    which of them not yet, as something refers to them."""
+    """Rows of one table, as SQL conditions on ``this``.
+
+    ``goes``: the rows of the page that may be deleted. ``after``: those of them still referenced.
+    """
 
     table: Table
     goes: str
@@ -61,11 +66,11 @@ class Kind:
 
     @property
     def columns(self) -> list[Column[Any]]:
-        """What an export has of a row."""
+        """The exported columns."""
         return [column for column in self.table.c if column.name not in ("lock_only", "purged_at")]
 
 
-# In the order in which they go: what refers to a row before the row.
+# In the order of deletion: referencing rows first.
 KINDS = (
     Kind(t.callback, f"this.finished_at IS NOT NULL AND this.deadline_id = ANY(ARRAY({_DEADLINES}))"),
     Kind(t.deadline_digest, f"this.closed_at IS NOT NULL AND this.id = ANY(ARRAY({_DEADLINES}))"),
@@ -93,7 +98,7 @@ KINDS = (
     ),
 )
 
-# Why a backfill has to wait: something of it is still to be done or told.
+# Backfills with unfinished work, which a purge leaves for later, and the reason.
 _HELD = f"""
 WITH of_page AS (
   SELECT d.id, d.backfill_id, d.state, d.digest_id FROM retrofill.deadline AS d WHERE d.id = ANY(ARRAY({_DEADLINES})))
@@ -112,7 +117,7 @@ UNION ALL SELECT d.backfill_id, 'events not published yet' FROM of_page AS d
     for own in t.SERVICE_TABLES.values()
 )
 
-# Since when the last successes of each pipeline are that one of its deadlines takes the average of.
+# Since when each pipeline's last successes count for the averages of its deadlines.
 _AVERAGES = f"""
 WITH definitions AS (
   SELECT no, definition FROM retrofill.pipeline WHERE no = ANY(:nos)
@@ -129,7 +134,7 @@ SELECT a.no, CAST(coalesce(
 FROM averaged AS a
 """
 
-# The next backfills in the order of their ends, before :cutoff; all but the first one together with no more than :runs runs.
+# The next backfills that ended before :cutoff, in that order: one, or more with at most :runs runs.
 _PAGE = """
 SELECT id, pipeline_no, CAST(ended_at AS text) AS ended_at FROM (
   SELECT id, pipeline_no, ended_at, row_number() OVER in_order AS no, sum(runs) OVER in_order AS runs FROM (
@@ -141,9 +146,9 @@ SELECT id, pipeline_no, CAST(ended_at AS text) AS ended_at FROM (
 """
 _NEW_PAGE, _ANY_PAGE = text(_PAGE.format(which="purged_at IS NULL")), text(_PAGE.format(which="true"))
 
-# A later run of an interval takes the place of one that was kept, so backfills that ended since the last purge say which
-# others are to be looked at again. A transaction that ends one may have begun a while before it was there to see.
-_LOOK_AGAIN = f"""
+# A later run of an interval replaces one that was kept, so backfills that overlap one ended since
+# the last purge are purged again. The margin covers transactions that began before that purge.
+_REOPEN = f"""
 WITH newer AS MATERIALIZED (
   SELECT pipeline_no, covers FROM retrofill.backfill
   WHERE purged_at IS NULL AND ended_at >= (SELECT max(purged_at) FROM retrofill.backfill) - interval '{MARGIN_SECONDS} seconds')
@@ -151,7 +156,7 @@ UPDATE retrofill.backfill AS old SET purged_at = NULL FROM newer
 WHERE old.purged_at IS NOT NULL AND old.covers && newer.covers
   AND int8range(old.pipeline_no, old.pipeline_no, '[]') && int8range(newer.pipeline_no, newer.pipeline_no, '[]')
 """
-# Of the averages of its pipeline nothing is kept of a backfill that ended before them.
+# Only a backfill that ended before the averages of its pipeline keeps no run for them.
 _DONE = """
 UPDATE retrofill.backfill AS this SET purged_at = :at WHERE id = ANY(:ids) AND ended_at < coalesce((
   SELECT average.since FROM unnest(CAST(:averaged AS bigint[]), CAST(:since AS timestamptz[])) AS average(no, since)
@@ -161,7 +166,7 @@ UPDATE retrofill.backfill AS this SET purged_at = :at WHERE id = ANY(:ids) AND e
 
 @dataclass(frozen=True)
 class Place:
-    """Where a purge is: after the backfill ``id`` that ended at ``ended_at`` (as Postgres writes it)."""
+    """Position of a purge: after the backfill ``id`` that ended at ``ended_at`` (Postgres text)."""
 
     ended_at: str = "-infinity"
     id: str = ""
@@ -169,7 +174,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Page:
-    """Backfills that ended before the cut-off, with what their pipelines' averages need; ``last`` is where it ends."""
+    """Backfills to purge, and the position after them.
+
+    ``averages``: since when the averages of a pipeline, by number, need its successes.
+    """
 
     ids: Sequence[str]
     last: Place
@@ -177,55 +185,55 @@ class Page:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """As the statements name it."""
+        """Parameters of the statements."""
         return {"ids": list(self.ids), "averaged": list(self.averages), "since": list(self.averages.values())}
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Locked rows as an export has them (JSON and ranges as text), and where they are in their table."""
+    """Locked rows as exported (JSON and ranges as text), and their ctids."""
 
     values: list[tuple[Any, ...]]
-    places: list[str]
+    ctids: list[str]
 
 
 def cutoff(conn: Connection, age: timedelta) -> datetime:
-    """The moment that is ``age`` ago, by the database's clock."""
+    """The time ``age`` ago, by the database's clock."""
     moment: datetime = conn.execute(select(func.clock_timestamp() - age)).scalar_one()
     return moment
 
 
 def may_delete(conn: Connection) -> bool:
-    """Whether this role may delete from all the tables."""
+    """Whether this role may delete from all tables of ``KINDS``."""
     names = ", ".join(f"'retrofill.{kind.table.name}'" for kind in KINDS)
     statement = f"SELECT bool_and(has_table_privilege(name, 'DELETE')) FROM unnest(ARRAY[{names}]) AS name"
     return bool(conn.execute(text(statement)).scalar_one())
 
 
 def begin(conn: Connection) -> bool:
-    """Be the only purge, until ``end`` or the connection's end; False where there is another."""
-    return bool(conn.execute(select(func.pg_try_advisory_lock(ONE_AT_A_TIME))).scalar_one())
+    """Become the only purge until ``end`` or disconnect; false if another is running."""
+    return bool(conn.execute(select(func.pg_try_advisory_lock(PURGE_LOCK))).scalar_one())
 
 
 def end(conn: Connection) -> None:
-    """Let others purge."""
-    conn.execute(select(func.pg_advisory_unlock(ONE_AT_A_TIME)))
+    """Release what ``begin`` acquired."""
+    conn.execute(select(func.pg_advisory_unlock(PURGE_LOCK)))
 
 
-def look_again(conn: Connection) -> int:
-    """Forget of which backfills nothing more could go, where something can since; of how many."""
-    return conn.execute(text(_LOOK_AGAIN)).rowcount
+def reopen(conn: Connection) -> int:
+    """Unmark purged backfills whose kept runs later runs may replace; returns their number."""
+    return conn.execute(text(_REOPEN)).rowcount
 
 
-def done(conn: Connection, page: Page, at: datetime) -> None:
-    """Remember that of these backfills nothing more can go, as a purge that began ``at`` found."""
+def mark_purged(conn: Connection, page: Page, at: datetime) -> None:
+    """Mark the page's backfills as purged by the purge that began ``at``."""
     conn.execute(text(_DONE), {**page.parameters, "at": at})
 
 
 def next_page(conn: Connection, before: datetime, after: Place, size: int, *, again: bool = False) -> Page | None:
-    """Up to ``size`` backfills after ``after`` that ended before ``before``; ``None`` where there are no more.
+    """Up to ``size`` backfills after ``after`` that ended before ``before``; ``None`` if none left.
 
-    Those of which a purge took all that can go are passed over, but for ``again``.
+    Backfills marked as purged are skipped, unless ``again`` is set.
     """
     given = {"cutoff": before, "ended_at": after.ended_at, "id": after.id, "size": size, "runs": PAGE_RUNS}
     found = conn.execute(_ANY_PAGE if again else _NEW_PAGE, given).all()
@@ -237,18 +245,18 @@ def next_page(conn: Connection, before: datetime, after: Place, size: int, *, ag
 
 
 def held(conn: Connection, ids: Collection[str]) -> dict[str, str]:
-    """Those of the backfills that have to wait, with a reason."""
+    """The backfills that cannot be purged yet, with a reason."""
     return {row[0]: row[1] for row in conn.execute(text(_HELD), {"ids": list(ids)})}
 
 
 def count(conn: Connection, kind: Kind, page: Page) -> int:
-    """How many rows of a kind would go."""
+    """Number of rows of a kind that may be deleted, referenced or not."""
     statement = text(f"SELECT count(*) FROM retrofill.{kind.table.name} AS this WHERE {kind.goes}")
     return int(conn.execute(statement, page.parameters).scalar_one())
 
 
 def lock(conn: Connection, kind: Kind, page: Page, limit: int) -> Rows:
-    """The first rows of a kind that may go now, by key, locked; those that somebody else has locked are left out."""
+    """The first deletable rows of a kind, by key, locked. Locked ones are skipped."""
     columns = ", ".join(_shown(column) for column in kind.columns)
     keys = ", ".join(f"this.{column.name}" for column in kind.table.primary_key)
     statement = text(
@@ -261,9 +269,9 @@ def lock(conn: Connection, kind: Kind, page: Page, limit: int) -> Rows:
 
 
 def delete(conn: Connection, kind: Kind, rows: Rows) -> int:
-    """Delete rows that this transaction has locked, so that their places are theirs; how many were."""
-    statement = text(f"DELETE FROM retrofill.{kind.table.name} WHERE ctid = ANY(CAST(:places AS tid[]))")
-    return conn.execute(statement, {"places": rows.places}).rowcount
+    """Delete rows that this transaction has locked, as ctids need; returns their number."""
+    statement = text(f"DELETE FROM retrofill.{kind.table.name} WHERE ctid = ANY(CAST(:ctids AS tid[]))")
+    return conn.execute(statement, {"ctids": rows.ctids}).rowcount
 
 
 def _shown(column: Column[Any]) -> str:

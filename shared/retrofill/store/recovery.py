@@ -1,7 +1,7 @@
-"""Going on after Postgres lost commits: everything that it gives out begins beyond what it may have given out before.
+"""Recovery after lost commits: new epochs, ids and attempts exceed all that may have been used.
 
-Each recovery is a generation. Epochs and ids of a generation begin at its number times ``SPAN``; its number comes from Kafka too
-(the epoch that ``recover`` writes there), so that the same copy, restored again, gives other numbers.
+Each recovery is a generation, whose epochs and ids start at its number times ``SPAN``. The number
+comes from Kafka too (``recover`` writes an epoch there), so a copy restored twice gets new numbers.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from sqlalchemy import (
 
 from retrofill.contract.topics import RUN_STARTER, Topic
 from retrofill.domain.run import RunState
-from retrofill.store import runs
+from retrofill.store import runs, task_runs
 from retrofill.store import tables as t
 from retrofill.store.arrays import rows_of
+from retrofill.store.clock import database_now
 from retrofill.store.history import History
 from retrofill.store.outbox import Outgoing, insert_rows
 from retrofill.store.tables import SERVICE_TABLES, backfill, run
@@ -36,30 +37,33 @@ SPAN = 1_000_000_000
 
 
 def jump(value: int, generation: int) -> int:
-    """The number of a generation that stands where ``value`` stood in its own."""
+    """``value`` moved from its generation to ``generation``."""
     return generation * SPAN + value % SPAN
 
 
 def generation_of(numbers: Collection[int]) -> int:
-    """The newest generation of these numbers."""
+    """The newest generation among epochs or ids."""
     return max(number // SPAN for number in numbers)
 
 
 def offsets(conn: Connection, topic: Topic, package: str) -> dict[tuple[str, int], int]:
-    """From where a service reads on, by topic and partition."""
+    """A service's next offsets, by topic and partition."""
     table = SERVICE_TABLES[package].offset
     rows = conn.execute(select(table.c.partition, table.c.next_offset).where(table.c.topic == topic)).all()
     return {(str(topic), row.partition): row.next_offset for row in rows}
 
 
 def fence_owners(conn: Connection, generation: int) -> None:
-    """Whoever owned a shard, or was the relay, may do nothing more; those who take over get higher epochs than ever given."""
+    """Raise all shard epochs to ``generation``: former owners are fenced."""
     for own in SERVICE_TABLES.values():
         conn.execute(update(own.shard).values(epoch=generation * SPAN + own.shard.c.epoch % SPAN))
 
 
 def set_relay(conn: Connection, package: str, epoch: int, cursor: int) -> bool:
-    """Fence the relay; whether it was behind ``cursor``. Then its batch is given up: its rows wait with all others."""
+    """Fence the relay; whether it was behind ``cursor``.
+
+    If so, its batch is dropped: the rows are unnumbered again.
+    """
     relay = SERVICE_TABLES[package].relay
     behind = conn.execute(select(relay.c.batch < cursor).with_for_update()).scalar_one()
     conn.execute(update(relay).values(epoch=epoch))
@@ -69,19 +73,19 @@ def set_relay(conn: Connection, package: str, epoch: int, cursor: int) -> bool:
 
 
 def waiting(conn: Connection, package: str) -> Sequence[RowMapping]:
-    """The rows of an outbox."""
+    """All rows of a service's outbox."""
     return conn.execute(select(SERVICE_TABLES[package].outbox)).mappings().all()
 
 
 def drop(conn: Connection, package: str, ids: Collection[int]) -> None:
-    """Remove rows that were published."""
+    """Delete outbox rows by id."""
     box = SERVICE_TABLES[package].outbox
     if ids:
         conn.execute(delete(box).where(box.c.id == func.any(list(ids))))
 
 
 def raise_ids(conn: Connection, generation: int) -> None:
-    """New runs and deadlines get ids that none had before."""
+    """Advance the sequences of runs and deadlines, so new ids were never used before."""
     for table in (run, t.deadline):
         sequence = f"pg_get_serial_sequence('{t.SCHEMA}.{table.name}', 'id')"
         last = conn.execute(text(f"SELECT coalesce(pg_sequence_last_value({sequence}::regclass), 0)")).scalar_one()
@@ -91,9 +95,10 @@ def raise_ids(conn: Connection, generation: int) -> None:
 def requeue_runs(
     conn: Connection, attempts: Mapping[int, int], publications: Mapping[int, int], margin: int
 ) -> Sequence[RowMapping]:
-    """Runs that have not ended begin anew, uncounted, with attempts beyond those in Kafka and ``margin`` more.
+    """Queue unfinished runs again, uncounted, with attempts ``margin`` beyond those in Kafka.
 
-    What is being published is published on by somebody else. Returns the runs whose attempt was given up, with their pipeline.
+    Publishing runs keep their state and get another publisher. Returns the runs whose attempt was
+    given up, with their pipeline.
     """
     seen = rows_of(
         "seen",
@@ -103,15 +108,7 @@ def requeue_runs(
             "publication": (Integer, [publications.get(id, 0) for id in attempts]),
         },
     )
-    live = conn.execute(
-        select(
-            run.c.id, run.c.backfill_id, run.c.interval_start, run.c.interval_end, run.c.attempt, backfill.c.pipeline
-        )
-        .join(backfill, backfill.c.id == run.c.backfill_id)
-        .where(run.c.state.in_([RunState.STARTING, RunState.RUNNING]))
-        .order_by(run.c.id)
-    ).mappings()
-    given_up = live.all()
+    given_up = _live_runs(conn)
 
     def beyond(column: Column[int], shown: ColumnElement[int]) -> ColumnElement[int]:
         found = select(shown).where(seen.c.id == run.c.id).scalar_subquery()
@@ -127,16 +124,26 @@ def requeue_runs(
         .where(run.c.state.in_(open_states))
         .values(state=RunState.QUEUED, attempt=beyond(run.c.attempt, seen.c.attempt), **runs.NOT_LIVE)
     )
-    runs.cancel_open_tasks(
-        conn,
-        [(row["id"], row["attempt"]) for row in given_up],
-        conn.execute(select(func.clock_timestamp())).scalar_one(),
-    )
+    task_runs.cancel_open(conn, [(row["id"], row["attempt"]) for row in given_up], database_now(conn))
     return given_up
 
 
+def _live_runs(conn: Connection) -> Sequence[RowMapping]:
+    columns = (run.c.id, run.c.backfill_id, run.c.interval_start, run.c.interval_end, run.c.attempt)
+    return (
+        conn.execute(
+            select(*columns, backfill.c.pipeline)
+            .join(backfill, backfill.c.id == run.c.backfill_id)
+            .where(run.c.state.in_([RunState.STARTING, RunState.RUNNING]))
+            .order_by(run.c.id)
+        )
+        .mappings()
+        .all()
+    )
+
+
 def skip_reports(conn: Connection, ends: Mapping[tuple[str, int], int]) -> None:
-    """What drivers said up to now is about attempts that were given up, or about runs that Postgres does not know."""
+    """Skip run reports before ``ends``: their attempts were given up, or their runs lost."""
     table: Table = SERVICE_TABLES[RUN_STARTER.package].offset
     for (topic, partition), end in ends.items():
         conn.execute(
@@ -146,13 +153,13 @@ def skip_reports(conn: Connection, ends: Mapping[tuple[str, int], int]) -> None:
         )
 
 
-def tell(conn: Connection, package: str, rows: Sequence[Outgoing]) -> None:
-    """Events of this recovery, published by the service when it works again."""
+def publish(conn: Connection, package: str, rows: Sequence[Outgoing]) -> None:
+    """Insert events into a service's outbox, published once the service runs again."""
     insert_rows(conn, SERVICE_TABLES[package], rows)
 
 
 def record_history(conn: Connection, here: History | None) -> None:
-    """From now on this is the Postgres to be worked on."""
+    """Record this Postgres and its timeline as the ones to work on."""
     values = {
         "system_identifier": None if here is None else here.system_identifier,
         "timeline": None if here is None else here.timeline,

@@ -1,4 +1,4 @@
-"""The relays of all services as Postgres has them."""
+"""State of all services' relays in Postgres."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from retrofill.store.tables import SERVICE_TABLES
 
 @dataclass(frozen=True)
 class RelayRow:
-    """The relay of a service as Postgres has it."""
+    """A relay's epoch and the number of its last batch."""
 
     epoch: int
     batch: int
 
 
 def relays(conn: Connection) -> dict[str, RelayRow]:
-    """By the service's name."""
+    """Relays by service name."""
     found = {}
     for name, service in SERVICES.items():
         relay = SERVICE_TABLES[service.package].relay

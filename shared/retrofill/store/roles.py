@@ -1,4 +1,4 @@
-"""Who writes what, as grants: each service is its own Postgres role and may do just this (docs/how-it-works.md)."""
+"""Who writes what, as grants: one Postgres role per service (docs/how-it-works.md)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from retrofill.store.tables import SCHEMA, SERVICE_TABLES
 
 READER = "retrofill_reader"
 
-# service → table → what it may do beside reading. "lock" is the right to lock a row of somebody else's table.
+# Service → table → rights beyond reading; "lock" is the right to lock another's rows.
 WRITES: dict[str, dict[str, tuple[str, ...]]] = {
     PLANNER.name: {
         "pipeline": ("INSERT", "UPDATE"),
@@ -47,7 +47,7 @@ WRITES: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 def bus_rights(service: Service) -> dict[str, tuple[str, ...]]:
-    """What a service may do to its own shards, offsets, outbox and relay; init makes the rows of shards and relay."""
+    """A service's rights on its own bus tables. Init inserts the rows of shards and relay."""
     own = SERVICE_TABLES[service.package]
     return {
         own.shard.name: ("UPDATE",),
@@ -59,17 +59,17 @@ def bus_rights(service: Service) -> dict[str, tuple[str, ...]]:
 
 
 def grant(conn: Connection, passwords: Mapping[str, str]) -> None:
-    """Make the roles (with ``passwords`` by role where given) and grant each what is its own. Idempotent.
+    """Create the roles, with ``passwords`` by role where given, and grant their rights. Idempotent.
 
-    Needs a role that may create roles, and owns the schema.
+    Needs a role that owns the schema and may create roles.
     """
     for role in (*(service.role for service in SERVICES.values()), READER):
         _make_role(conn, role, passwords.get(role))
         _run(conn, "GRANT USAGE ON SCHEMA {} TO {}", SCHEMA, role)
-        # What an older version granted and this one does not is taken back.
+        # Revokes what an older release granted and this one does not.
         _run(conn, "REVOKE ALL ON ALL TABLES IN SCHEMA {} FROM {}", SCHEMA, role)
         _run(conn, "GRANT SELECT ON ALL TABLES IN SCHEMA {} TO {}", SCHEMA, role)
-    # Where the schema is prepared for an older release, later tables are not there.
+    # A schema prepared for an older release lacks later tables.
     there = set(
         conn.execute(text("SELECT tablename FROM pg_tables WHERE schemaname = :schema"), {"schema": SCHEMA}).scalars()
     )
@@ -94,13 +94,13 @@ def _make_role(conn: Connection, role: str, password: str | None) -> None:
         _run(conn, "CREATE ROLE {} LOGIN", role)
     if password is not None:
         _run(conn, "ALTER ROLE {} LOGIN PASSWORD {}", role, sql.Literal(password))
-    # The services set them themselves when they connect; these are for whoever else logs in as one of them.
+    # Services set these when they connect; other clients that log in as a service get them too.
     for setting, value in SERVICE_LIMITS.items():
         _run(conn, f"ALTER ROLE {{}} SET {setting} = {{}}", role, sql.Literal(value))
 
 
 def _run(conn: Connection, statement: str, *parts: str | tuple[str, str] | sql.Literal) -> None:
-    """Execute ``statement`` with names quoted as identifiers."""
+    """Execute ``statement`` with ``parts`` quoted as identifiers."""
     driver = conn.connection.driver_connection
     assert driver is not None
     composed = sql.SQL(statement).format(

@@ -1,4 +1,7 @@
-"""Runs and task runs as rows: locks, claims, and what a report changes. Every state goes through ``transition``."""
+"""Run rows: locks, leases, publication, cancellation.
+
+Every state changes through ``transition``.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,8 @@ from sqlalchemy import (
     DateTime,
     Integer,
     RowMapping,
-    Text,
     and_,
     func,
-    insert,
     literal,
     or_,
     select,
@@ -24,16 +25,14 @@ from sqlalchemy import (
 )
 
 from retrofill.domain.run import LIVE, MACHINE, RunState
-from retrofill.domain.task_run import MACHINE as TASK_MACHINE
-from retrofill.domain.task_run import TaskState
 from retrofill.store.arrays import rows_of
-from retrofill.store.tables import backfill, run, task_run
+from retrofill.store.tables import backfill, run
 from retrofill.store.transition import Values, transition
 
 RUN_CHANNEL = "retrofill_run"
 SLOT_CHANNEL = "retrofill_slot"
 _ORPHANED = and_(run.c.state == RunState.PUBLISHING, run.c.host.is_(None))
-# Whose silence ends a lease: publication, too, but not while it waits for a publisher.
+# Runs whose lease a missing heartbeat ends. A publishing run without a publisher has no heartbeats.
 _LEASED = or_(
     run.c.state.in_([RunState.STARTING, RunState.RUNNING]),
     and_(run.c.state == RunState.PUBLISHING, run.c.host.is_not(None)),
@@ -42,7 +41,7 @@ NOT_LIVE: dict[str, Any] = {"slot": None, "pipeline_slot": None, "lease_until": 
 
 
 def lock(conn: Connection, ids: Collection[int]) -> dict[int, RowMapping]:
-    """Runs by id, locked in the order of their ids."""
+    """Runs by id, locked in id order."""
     rows = conn.execute(
         select(run).where(run.c.id == func.any(sorted(ids))).order_by(run.c.id).with_for_update(key_share=True)
     ).mappings()
@@ -56,12 +55,12 @@ def move(
     values: Mapping[str, Any],
     from_states: Sequence[str] | None = None,
 ) -> int:
-    """Move runs (``id``, ``attempt`` and columns to set) to ``to`` under their attempt; how many landed."""
+    """Move runs (``id``, ``attempt`` and columns to set), guarded by attempt; how many landed."""
     return len(transition(conn, MACHINE, run, to, rows, guard=["attempt"], from_states=from_states, values=values))
 
 
 def extend_leases(conn: Connection, until: Mapping[tuple[int, int], datetime]) -> None:
-    """Extend the leases of live attempts (run, attempt); those that are not live any more are left alone."""
+    """Extend leases, by (run id, attempt). Attempts that are no longer live are left alone."""
     if not until:
         return
     pairs = sorted(until)
@@ -85,7 +84,7 @@ def extend_leases(conn: Connection, until: Mapping[tuple[int, int], datetime]) -
 
 @dataclass(frozen=True)
 class LostPublisher:
-    """A run whose publisher was lost, with all of its losses so far: their number, and those that are kept."""
+    """A run whose publisher was lost, with the number of its losses and the most recent ones."""
 
     id: int
     publication: int
@@ -94,7 +93,7 @@ class LostPublisher:
 
 
 def orphan(conn: Connection, lost: Sequence[LostPublisher]) -> int:
-    """Nobody publishes these any more; how many landed."""
+    """Clear the publisher of these runs; how many landed."""
     if not lost:
         return 0
     given = rows_of(
@@ -114,7 +113,7 @@ def orphan(conn: Connection, lost: Sequence[LostPublisher]) -> int:
 
 
 def orphans(conn: Connection, backfill_ids: Sequence[str]) -> dict[int, str]:
-    """Runs of these backfills that wait for somebody to publish them, with their backfill."""
+    """Runs of these backfills that have no publisher: backfill id by run id."""
     rows = conn.execute(
         select(run.c.id, run.c.backfill_id)
         .where(run.c.backfill_id == func.any(list(backfill_ids)), run.c.slot.is_not(None), _ORPHANED)
@@ -126,7 +125,7 @@ def orphans(conn: Connection, backfill_ids: Sequence[str]) -> dict[int, str]:
 def adopt(
     conn: Connection, ids: Sequence[int], host: str, lease_until: datetime, lease_seconds: float
 ) -> Sequence[RowMapping]:
-    """Make ``host`` the publisher of those of the runs that have none; the rows, with their new publication."""
+    """Make ``host`` the publisher of those runs that have none; returns their updated rows."""
     return (
         conn.execute(
             update(run)
@@ -144,67 +143,12 @@ def adopt(
     )
 
 
-# claiming
-
-
 def count_unfinished(conn: Connection) -> dict[str, float]:
-    """Runs that have not ended, by state, from the small indexes that only they are in."""
+    """Number of unfinished runs by state, from small partial indexes."""
     waiting = run.c.state == literal(str(RunState.QUEUED), literal_execute=True)
     queued = conn.execute(select(func.count()).where(waiting)).scalar_one()
     live = conn.execute(select(run.c.state, func.count()).where(run.c.slot.is_not(None)).group_by(run.c.state)).all()
     return {str(RunState.QUEUED): queued, **{str(state): 0 for state in LIVE}, **{row[0]: row[1] for row in live}}
-
-
-def insert_task_runs(conn: Connection, tasks: Sequence[tuple[int, int, str]]) -> None:
-    """A row for each (run id, attempt, task)."""
-    given = rows_of(
-        "given",
-        {
-            "run_id": (BigInteger, [id for id, _, _ in tasks]),
-            "attempt": (Integer, [attempt for _, attempt, _ in tasks]),
-            "task": (Text, [task for _, _, task in tasks]),
-        },
-    )
-    chosen = select(given.c.run_id, given.c.attempt, given.c.task, literal(str(TaskState.NONE)))
-    conn.execute(insert(task_run).from_select(["run_id", "attempt", "task", "state"], chosen))
-
-
-# tasks
-
-
-def task_runs(conn: Connection, attempts: Collection[tuple[int, int]]) -> dict[tuple[int, int, str], RowMapping]:
-    """Task runs of these attempts."""
-    pairs = sorted(attempts)
-    given = rows_of(
-        "given",
-        {"run_id": (BigInteger, [id for id, _ in pairs]), "attempt": (Integer, [attempt for _, attempt in pairs])},
-    )
-    rows = conn.execute(
-        select(task_run).where(task_run.c.run_id == given.c.run_id, task_run.c.attempt == given.c.attempt)
-    ).mappings()
-    return {(row["run_id"], row["attempt"], row["task"]): row for row in rows}
-
-
-def move_tasks(
-    conn: Connection,
-    to: str,
-    rows: Sequence[Values],
-    values: Mapping[str, Any],
-    from_states: Sequence[str] | None = None,
-) -> int:
-    """Move task runs (``run_id``, ``attempt``, ``task`` and columns to set); how many landed."""
-    return len(transition(conn, TASK_MACHINE, task_run, to, rows, from_states=from_states, values=values))
-
-
-def cancel_open_tasks(conn: Connection, attempts: Sequence[tuple[int, int]], now: datetime) -> None:
-    """The tasks that an ended attempt leaves open are cancelled with it."""
-    found = task_runs(conn, attempts) if attempts else {}
-    rows = [
-        {"run_id": id, "attempt": attempt, "task": task}
-        for (id, attempt, task), row in found.items()
-        if row["state"] not in TASK_MACHINE.terminal
-    ]
-    move_tasks(conn, TaskState.CANCELLED, rows, {"finished_at": now})
 
 
 # leases
@@ -212,7 +156,7 @@ def cancel_open_tasks(conn: Connection, attempts: Sequence[tuple[int, int]], now
 
 @dataclass(frozen=True)
 class Lease:
-    """The lease of a live run; ``seconds`` is what a heartbeat extends it by, where its claim stored that."""
+    """The lease of a live run; a heartbeat extends it by ``seconds``, if the claim stored that."""
 
     run_id: int
     until: datetime
@@ -220,7 +164,7 @@ class Lease:
 
 
 def leases(conn: Connection, shard: int) -> list[Lease]:
-    """The leases of a shard's live runs: those whose silence ends them."""
+    """Leases of a shard's live runs, except those that wait for a publisher."""
     mine = and_(backfill.c.id == run.c.backfill_id, backfill.c.shard == shard)
     rows = conn.execute(
         select(run.c.id, run.c.lease_until, run.c.lease_seconds)
@@ -234,7 +178,7 @@ def leases(conn: Connection, shard: int) -> list[Lease]:
 
 
 def mark_cancel_requested(conn: Connection, backfill_id: str) -> list[int]:
-    """Ask the drivers of a backfill's live runs to end; returns the runs that were not asked before."""
+    """Request the cancel of a backfill's live runs; returns the newly requested run ids."""
     return list(
         conn.execute(
             update(run)
@@ -249,13 +193,14 @@ def mark_cancel_requested(conn: Connection, backfill_id: str) -> list[int]:
 
 
 def may_begin(conn: Connection, run_id: int, attempt: int, publication: int) -> bool | None:
-    """Whether user code of the attempt, or a publication of its output, may run: it is the live one, and its lease lasts.
+    """Whether the attempt's user code, or a publication of its output, may begin.
 
-    User code that is to be cancelled does not begin; a publication does. ``None``: it is the live one, but its lease
-    seems to be over. By the database's clock alone that is not known, as the clock may have been set: the heartbeat
-    that was sent before the question either renews the lease, or comes too late and the attempt is ended.
+    True: the attempt is live and its lease has not ended. After a cancel was requested, user code
+    may not begin, but a publication may. ``None``: the attempt is live and its lease looks ended,
+    which the clock alone does not prove, as it may have been set. The heartbeat sent before the
+    question either renews the lease or arrives after it ended, and the attempt ends.
 
-    The lease matters: a heartbeat that was acknowledged before the lease's end is always read before it is declared ended.
+    A heartbeat acknowledged before the lease's end is always read before the lease counts as ended.
     """
     lasts = conn.execute(
         select(run.c.lease_until > func.clock_timestamp()).where(
@@ -273,7 +218,7 @@ def may_begin(conn: Connection, run_id: int, attempt: int, publication: int) -> 
 
 
 def accepted(conn: Connection, run_id: int, attempt: int) -> bool | None:
-    """Whether what the attempt staged is its own driver's to publish; ``None`` while that is not decided."""
+    """Whether the attempt's own driver publishes what it staged; ``None`` while undecided."""
     row = conn.execute(
         select(run.c.attempt, run.c.publication, run.c.state, run.c.host).where(run.c.id == run_id)
     ).one_or_none()
@@ -285,9 +230,9 @@ def accepted(conn: Connection, run_id: int, attempt: int) -> bool | None:
 
 
 def to_be_ended(conn: Connection, hosted: Collection[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """Those (run, attempt, publication) that are not the live one any more, or are to be cancelled.
+    """Those (run id, attempt, publication) that are no longer live or are to be cancelled.
 
-    One that succeeded or failed under its own attempt said so itself: its driver is about to be free.
+    An attempt that succeeded or failed reported so itself: its driver is about to be free.
     """
     rows = conn.execute(
         select(run.c.id, run.c.attempt, run.c.publication, run.c.state, run.c.cancel_requested).where(

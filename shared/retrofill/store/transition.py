@@ -1,4 +1,4 @@
-"""The one function through which every state changes: along an edge of the table, guarded, and it says what landed."""
+"""The only way a state changes: a guarded update along an edge that reports what landed."""
 
 from __future__ import annotations
 
@@ -25,19 +25,15 @@ def transition(
     from_states: Sequence[str] | None = None,
     values: Mapping[str, ColumnElement[Any] | Any] | None = None,
 ) -> list[Values]:
-    """Move ``rows`` to state ``to``, each only from a state that has an edge to it; returns those rows that landed.
+    """Move ``rows`` to ``to``, only from states with an edge to it; returns the rows that landed.
 
-    ``rows`` are dicts with the same columns: the primary key, those of ``guard`` (compared, such as the attempt that fences a
-    run), and others, which are set. ``frm`` narrows the states to come from; ``values`` are set on every row. A row does
-    not land where it is in another state, under another guard, or not there: the caller decides what that means.
+    ``rows`` have the same columns: the primary key, those of ``guard`` (compared, like the attempt
+    that fences a run), and columns to set. ``from_states`` narrows the source states; ``values``
+    are set on every row. A row does not land if it does not exist, or has another state or guard.
 
-    Raises ``ValueError`` for a state in ``frm`` from which the table has no edge.
+    Raises ``ValueError`` if one of ``from_states`` has no edge to ``to``.
     """
-    sources = machine.sources(to)
-    if from_states is not None:
-        if not set(from_states) <= sources:
-            raise ValueError(f"{machine.entity}: no edge {sorted(set(from_states) - sources)} → {to}")
-        sources = frozenset(from_states)
+    sources = _sources(machine, to, from_states)
     if not rows:
         return []
     compared = [key.name for key in table.primary_key] + list(guard)
@@ -47,13 +43,16 @@ def transition(
         update(table)
         .where(*(table.c[name] == given.c[name] for name in compared))
         .where(table.c.state.in_(sorted(sources)))
-        .values(
-            {
-                "state": to,
-                **{name: given.c[name] for name in names if name not in compared},
-                **(values or {}),
-            }
-        )
+        .values({"state": to, **{name: given.c[name] for name in names if name not in compared}, **(values or {})})
         .returning(*(given.c[name] for name in names))
     )
     return [dict(row) for row in conn.execute(statement).mappings()]
+
+
+def _sources(machine: Machine, to: str, from_states: Sequence[str] | None) -> frozenset[str]:
+    sources = machine.sources(to)
+    if from_states is None:
+        return sources
+    if not set(from_states) <= sources:
+        raise ValueError(f"{machine.entity}: no edge {sorted(set(from_states) - sources)} → {to}")
+    return frozenset(from_states)

@@ -1,1 +1,1 @@
-"""The user's code shipped to the drivers: an archive, named by the hash of its content, in a store that all of them see."""
+"""Ships user code to drivers, as archives named by their content hash in a shared store."""

@@ -1,4 +1,4 @@
-"""An archive of the user's code: the same files make the same bytes, on every machine and at every time."""
+"""Reproducible archives of user code: the same files give the same bytes on every machine."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.user_code.places import root_of
 
 T = TypeVar("T")
-# Beside the code, files of these kinds up to this size go along. Whatever else is needed is named.
+# Data files next to the code are included up to this size; others need --include.
 DATA_SUFFIXES = frozenset({".sql", ".json", ".yaml", ".yml", ".toml", ".ini", ".cfg", ".csv", ".tsv", ".txt", ".j2"})
 DATA_MAX_BYTES = 100_000
 MAX_FILES = 10_000
-# The first moment that the format knows: times of files are no content.
+# The earliest time that the format supports, instead of the files' own times.
 _NO_TIME = (1980, 1, 1, 0, 0, 0)
 _READABLE = 0o644 << 16
 
 
 class CannotArchive(Exception):
-    """The code cannot be put into an archive; the message is one line that says what to do."""
+    """The code cannot be archived. The message is one line and says what to do."""
 
 
 @dataclass(frozen=True)
 class Archive:
-    """What drivers get: ``content`` is a zip of ``files`` files with ``size`` bytes."""
+    """``content`` is a zip of ``files`` files with ``size`` bytes in total."""
 
     content: bytes
     files: int
@@ -39,36 +39,41 @@ class Archive:
 
     @property
     def sha256(self) -> str:
-        """Its name: the hash of its content, in hexadecimal."""
+        """The archive's name: the hash of its content, in hexadecimal."""
         return hashlib.sha256(self.content).hexdigest()
 
 
 def files_of(root: Path, definitions: Sequence[PipelineDefinition], include: Sequence[Path] = ()) -> dict[str, Path]:
-    """What the pipelines of one file or module need, by its name in the archive. Raises ``CannotArchive``.
+    """The files that the pipelines of one file or module need, by name in the archive.
 
-    That is: the Python files of ``root`` (of a module: of its package) and of the packages in there, and small data files
-    beside them; what was imported from there; the scripts of their tasks, where they are inside; and ``include``.
+    Raises ``CannotArchive``.
+    These are: the Python files in ``root`` (for a module, in its package) and in packages there,
+    with small data files next to them; modules imported from there; the tasks' scripts if they are
+    inside ``root``; and ``include``.
     """
     found: dict[str, Path] = {}
     for path in (*_beside(root, definitions), *_imported(root), *_scripts(root, definitions)):
         found[path.relative_to(root).as_posix()] = path
         if len(found) > MAX_FILES:
             raise CannotArchive(
-                f"{root} has more than {MAX_FILES:,} files of code: give the pipeline a folder of its own"
+                f"{root} has more than {MAX_FILES:,} files of code: give the pipeline its own directory"
             )
     for given in include:
         for name, path in _included(root, given):
             if found.setdefault(name, path).resolve() != path.resolve():
-                raise CannotArchive(f"--include {given}: there is another {name} in the archive: rename one of the two")
+                raise CannotArchive(f"--include {given}: the archive already has another {name}: rename one of the two")
     return found
 
 
 def build(files: Mapping[str, Path], max_bytes: int) -> Archive:
-    """The archive of files by name. Raises ``CannotArchive`` for one that cannot be read, or is too much together."""
+    """The archive of files by name.
+
+    Raises ``CannotArchive`` if one cannot be read or the total is too large.
+    """
     _check_sizes(files, max_bytes)
     contents = {name: _of(files[name], Path.read_bytes) for name in sorted(files)}
     written = io.BytesIO()
-    # Not compressed: compressors of different versions make different bytes.
+    # Not compressed, because compressor versions differ in their output.
     with zipfile.ZipFile(written, "w", zipfile.ZIP_STORED) as zipped:
         for name, content in contents.items():
             entry = zipfile.ZipInfo(name, _NO_TIME)
@@ -78,14 +83,14 @@ def build(files: Mapping[str, Path], max_bytes: int) -> Archive:
 
 
 def _check_sizes(files: Mapping[str, Path], max_bytes: int) -> None:
-    """Before anything is read: a folder may have more in it than memory holds."""
+    """Checked before reading, because the files might not fit in memory."""
     sizes = {name: _of(path, Path.stat).st_size for name, path in files.items()}
     size = sum(sizes.values())
     if size > max_bytes:
         largest = max(sizes, key=lambda name: sizes[name])
         raise CannotArchive(
             f"the code has {size:,} bytes, more than RETROFILL_CODE_MAX_BYTES ({max_bytes:,}); the largest file is {largest} "
-            f"({sizes[largest]:,}): put data where tasks can read it, and the pipeline into a folder of its own"
+            f"({sizes[largest]:,}): move data to where tasks can read it, and the pipeline to its own directory"
         )
 
 
@@ -97,7 +102,10 @@ def _of(path: Path, read: Callable[[Path], T]) -> T:
 
 
 def _beside(root: Path, definitions: Sequence[PipelineDefinition]) -> Iterator[Path]:
-    """Of a file its folder, with the packages in it; of a module its package, where it is in one."""
+    """For a file: its directory with the packages in it.
+
+    For a module: its package, if it has one.
+    """
     folders = {_package(root, each.code.module) for each in definitions}
     for folder in folders:
         yield from _code_in(folder, whole=folder != root)
@@ -112,7 +120,10 @@ def _package(root: Path, module: str | None) -> Path:
 
 
 def _code_in(folder: Path, *, whole: bool) -> Iterator[Path]:
-    """Python files and small data beside them; inside of packages alone, unless ``whole``: a folder may be a home."""
+    """Python files and small data files next to them, recursively.
+
+    Unless ``whole``, only packages are entered: the directory may be a user's home.
+    """
     subfolders, files = _entries(folder)
     code = [path for path in files if path.suffix == ".py"]
     yield from code
@@ -128,7 +139,7 @@ def _is_small_data(path: Path) -> bool:
 
 
 def _imported(root: Path) -> Iterator[Path]:
-    """What importing the code imported from its folder, in packages or not."""
+    """Modules that were imported from ``root`` with the code, in packages or not."""
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
         if isinstance(file, str) and file.endswith(".py") and _is_inside(path := Path(file).absolute(), root):
@@ -147,10 +158,13 @@ def _scripts(root: Path, definitions: Sequence[PipelineDefinition]) -> Iterator[
 
 
 def _included(root: Path, given: Path) -> Iterable[tuple[str, Path]]:
-    """A file, or a folder with all that is in it: under its place in the root, or at the top where it is elsewhere."""
+    """A file, or all files of a directory, by name in the archive.
+
+    Names are relative to ``root``, or to the parent of ``given`` if it is outside.
+    """
     path = given.absolute()
     if not path.exists():
-        raise CannotArchive(f"--include {given}: there is no such file or folder")
+        raise CannotArchive(f"--include {given}: no such file or directory")
     above = root if path.is_relative_to(root) else path.parent
     return [(each.relative_to(above).as_posix(), each) for each in ([path] if path.is_file() else _all_in(path))]
 
@@ -163,7 +177,7 @@ def _all_in(folder: Path) -> Iterator[Path]:
 
 
 def _entries(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Folders and files that may be somebody's code: nothing hidden, compiled, installed or unreadable."""
+    """Subdirectories and files, without hidden, compiled, installed and unreadable ones."""
     folders, files = [], []
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
@@ -173,7 +187,7 @@ def _entries(folder: Path) -> tuple[list[Path], list[Path]]:
         path = folder / entry.name
         if _is_hidden(entry.name):
             continue
-        # A link to a folder may lead back to where we are.
+        # A symlink to a directory may form a cycle.
         if entry.is_dir(follow_symlinks=False):
             if not (path / "pyvenv.cfg").exists():
                 folders.append(path)
@@ -189,6 +203,9 @@ def _is_hidden(name: str) -> bool:
 def archive_of(
     definitions: Sequence[PipelineDefinition], include: Sequence[Path], max_bytes: int
 ) -> tuple[Path, Archive] | None:
-    """The root and archive of the pipelines of one file or module; ``None`` where that is an installed package's."""
+    """The root and archive of the pipelines of one file or module;
+
+    ``None`` for an installed package.
+    """
     root = root_of(definitions[0].code)
     return None if root is None else (root, build(files_of(root, definitions, include), max_bytes))

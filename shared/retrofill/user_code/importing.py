@@ -1,7 +1,8 @@
-"""The user's code in a warm process: imported once, and again when it is another, or it or what it imports has changed.
+"""Imports user code in a warm process, and reimports it after a change.
 
-Code from the code store is imported from the folder that it was unpacked into; before code of another hash is imported, all
-of the former is forgotten, so that modules with the same names do not mix.
+Code from the code store is imported from the directory it was unpacked into. Before code with
+another hash is imported, the previous modules are removed, so that modules with the same name do
+not mix.
 """
 
 from __future__ import annotations
@@ -19,53 +20,60 @@ from retrofill.pipeline import Pipeline
 from retrofill.user_code.loading import PipelineFileError, import_file
 from retrofill.user_code.places import is_users
 
-# Module name → its file and the digest of that.
+# Module name → its file and the file's digest.
 Files = dict[str, tuple[str, str]]
-# From the hash of an archive to the folder with its content.
+# Returns the directory with the content of the archive with this hash.
 Unpacked = Callable[[str], Path]
 
 
 class CodeMoved(Exception):
-    """The pipeline is no longer where the applied definition says."""
+    """The pipeline or script is no longer at the location in the applied definition."""
 
 
 class Code:
-    """The user's modules of this process. A change in any of their files, or other code, has all of them imported afresh."""
+    """The user modules of this process.
+
+    A change in any of their files, or another archive, reimports all of them.
+    """
 
     def __init__(self, unpacked: Unpacked) -> None:
         self._unpacked = unpacked
         self._modules: dict[str, ModuleType] = {}
         self._files: Files = {}
-        # Of the modules that are imported now: the archive, and the folders that were added to the path for them.
+        # The current modules' archive, and the directories added to the path for them.
         self._sha256: str | None = None
         self._folders: set[str] = set()
         self._before = frozenset(sys.modules)
-        # Bytecode is trusted by its second and size: an edit within a second would be missed.
+        # Cached bytecode is validated by size and seconds: it would miss an edit within a second.
         sys.dont_write_bytecode = True
 
     def pipeline(self, location: CodeLocation) -> Pipeline:
-        """The pipeline at a place. Raises what the user's code raises, ``CodeMoved`` or ``CodeUnavailable``."""
+        """The pipeline at a location.
+
+        Raises ``CodeMoved``, ``CodeUnavailable`` and what the user's code raises.
+        """
         found = getattr(self._module(location), location.attribute, None)
         if not isinstance(found, Pipeline):
             where = location.file or location.module
-            raise CodeMoved(f"{where} has no pipeline {location.attribute!r} any more: apply it again")
+            raise CodeMoved(f"{where} no longer has a pipeline {location.attribute!r}: apply it again")
         return found
 
     def script(self, location: CodeLocation, script: str) -> str:
-        """Where a script of a task is: in the code's archive, or for one that is not of the archived folder where it lies.
+        """A script's path in the unpacked archive; unchanged if outside the archived directory.
 
-        Raises ``CodeUnavailable``, or ``CodeMoved`` for one of that folder that is not in the archive.
+        Raises ``CodeUnavailable``, or ``CodeMoved`` if it is inside that directory but not in the
+        archive.
         """
         inside = None if location.sha256 is None else self._inside(location, script)
         if inside is None:
             return script
         if not inside.is_file():
-            # What lies at the place instead was not shipped: it may be anybody's.
+            # A file at the original path was not shipped, so anyone may have put it there.
             raise CodeMoved(f"{script} is not in the archive of the pipeline's code: apply it again")
         return str(inside)
 
     def _inside(self, location: CodeLocation, file: str) -> Path | None:
-        """The file in the unpacked archive; ``None`` where it is not of the archived folder."""
+        """The file in the unpacked archive; ``None`` if it is outside the archived directory."""
         assert location.sha256 is not None and location.root is not None
         if not is_inside(file, location.root):
             return None
@@ -93,11 +101,11 @@ class Code:
                 file = None if file is None else self._inside(location, str(file))
             return _import(location, file, folder)
         except PipelineFileError as e:
-            # The run's report tells the error itself, with its traceback.
+            # The run reports the original error with its traceback.
             raise e.__cause__ or e from None
         finally:
             self._folders |= set(sys.path) - set(path)
-            # Also after a failure: half of it may be there, and is as changeable as the rest.
+            # Also after a failure: some modules may have been imported.
             self._files |= _files((set(sys.modules) - before) | {"" if file is None else file.stem})
             _ship(self._files)
 
@@ -109,10 +117,10 @@ class Code:
         self._files, self._modules, self._folders, self._sha256 = {}, {}, set(), None
 
     def _is_imported_code(self, name: str, module: ModuleType) -> bool:
-        """Whether it is the user's though importing the code did not import it: a task did, when it ran."""
+        """Whether it is a user module that a task imported while it ran."""
         tops = {known.partition(".")[0] for known in self._files}
         file = getattr(module, "__file__", None)
-        # A package without a file of its own is where its parts are.
+        # A namespace package has no file, only paths.
         places = [file] if file else [str(place) for place in getattr(module, "__path__", None) or ()]
         return any(
             is_users(place) and ((file and name.partition(".")[0] in tops) or self._is_in_folders(place))
@@ -124,7 +132,7 @@ class Code:
 
 
 def _import(location: CodeLocation, file: Path | None, folder: str | None) -> ModuleType:
-    """The module, from ``folder`` where its code is an archive."""
+    """Import the module, from ``folder`` if its code is an archive."""
     importlib.invalidate_caches()
     if file is not None:
         return import_file(file)
@@ -135,12 +143,12 @@ def _import(location: CodeLocation, file: Path | None, folder: str | None) -> Mo
     module = importlib.import_module(location.module)
     places = [module.__file__] if module.__file__ else [str(place) for place in module.__path__]
     if folder is not None and not any(place.startswith(f"{folder}/") for place in places):
-        raise CodeMoved(f"the driver has a module {location.module} of its own, in {places[0]}: rename the pipeline's")
+        raise CodeMoved(f"the driver already has a module {location.module}, in {places[0]}: rename the pipeline's")
     return module
 
 
 def _files(names: set[str]) -> Files:
-    """Those of the modules that are files of the user."""
+    """The user's files among these modules."""
     found = {}
     for name in names & set(sys.modules):
         path = getattr(sys.modules[name], "__file__", None)
@@ -157,7 +165,7 @@ def _digest(path: str) -> str | None:
 
 
 def _ship(files: Files) -> None:
-    """Have functions of the user's modules travel to Spark's workers by value: the modules are not there."""
+    """Pickle functions of user modules by value, because Spark workers do not have the modules."""
     from pyspark import cloudpickle
 
     for name in files.keys() & sys.modules.keys():

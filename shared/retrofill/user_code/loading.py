@@ -1,4 +1,4 @@
-"""Reading pipelines out of the user's Python, a file or a module; what is wrong with it is one line with its place."""
+"""Loads pipelines from a Python file or module. Errors are one line with the position."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from retrofill.pipeline import Pipeline
 
 
 class PipelineFileError(Exception):
-    """The file or module cannot be read as pipelines; the message is one line: place, kind of error, reason."""
+    """No pipelines can be loaded. The message is one line: position, type of error, reason."""
 
 
 def load_pipelines(source: str | Path) -> list[tuple[Pipeline, CodeLocation]]:
-    """Import a file or module and find its pipelines, in their order. Raises ``PipelineFileError``."""
+    """Import a file or module and return its pipelines, in order. Raises ``PipelineFileError``."""
     if is_path(source):
         path = Path(source).absolute()
         return _found(import_file(path), file=str(path))
@@ -29,25 +29,28 @@ def load_pipelines(source: str | Path) -> list[tuple[Pipeline, CodeLocation]]:
 
 
 def is_path(source: str | Path) -> bool:
-    """Whether it names a file, and not a module."""
+    """Whether the source is a file rather than a module."""
     return isinstance(source, Path) or source.endswith(".py") or "/" in source or Path(source).is_file()
 
 
 def import_file(path: Path) -> ModuleType:
-    """Import a file afresh as a module named after it. Its folder is importable from then on, as for a script."""
+    """Import a file anew as a module with its name. Raises ``PipelineFileError``.
+
+    As for a script, its directory is added to the path.
+    """
     if not path.is_file():
-        raise PipelineFileError(f"{path}: there is no such file")
+        raise PipelineFileError(f"{path}: no such file")
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
     name = module_name(path)
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None:
-        raise PipelineFileError(f"{path}: this is no Python file (*.py)")
+        raise PipelineFileError(f"{path}: not a Python file (*.py)")
     module = importlib.util.module_from_spec(spec)
-    # Known while it runs, as every import is: dataclasses and pickled functions look their module up.
+    # Registered before it runs, like every import: dataclasses and pickle look up their module.
     sys.modules[name] = module
     try:
-        # Compiled from what is there now: bytecode kept from before is trusted by its second and size only.
+        # Compiled from source: cached bytecode is only validated by size and time in seconds.
         exec(compile(path.read_bytes(), str(path), "exec"), vars(module))
     except (Exception, SystemExit) as e:
         sys.modules.pop(name, None)
@@ -56,7 +59,7 @@ def import_file(path: Path) -> ModuleType:
 
 
 def module_name(path: Path) -> str:
-    """The file's own name, except where that would hide another module that is imported already."""
+    """The file's name, unless it would hide another imported module."""
     known = sys.modules.get(path.stem)
     if known is None or getattr(known, "__file__", None) == str(path):
         return path.stem
@@ -64,8 +67,8 @@ def module_name(path: Path) -> str:
 
 
 def one_line(error: BaseException, path: Path | None = None) -> str:
-    """Where (the innermost line of the user's file), what kind and why, on one line."""
-    # The first line of pydantic's text only counts the mistakes.
+    """An error as one line: position (the innermost line in the user's file), type and reason."""
+    # The first line of pydantic's text is only the number of errors.
     text = explain(error) if isinstance(error, ValidationError) else str(error)
     first = (text.strip() or "no message").splitlines()[0]
     what = f"{type(error).__name__}: {first}"
@@ -84,7 +87,7 @@ def _users(filename: str, path: Path | None) -> bool:
 
 
 def _import_named(name: str) -> ModuleType:
-    # As with `python -m`: what is in the working folder is importable.
+    # As with `python -m`, modules in the working directory can be imported.
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
@@ -100,8 +103,8 @@ def _found(
     found: dict[int, tuple[Pipeline, CodeLocation]] = {}
     for attribute, value in vars(module).items():
         if isinstance(value, Pipeline):
-            # One that has two names there counts once, under the first.
+            # A pipeline with two names counts once, under the first.
             found.setdefault(id(value), (value, CodeLocation(file=file, module=name, attribute=attribute)))
     if not found:
-        raise PipelineFileError(f"{file or name}: there is no Pipeline at its top level")
+        raise PipelineFileError(f"{file or name}: no Pipeline at the top level")
     return list(found.values())

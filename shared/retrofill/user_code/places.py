@@ -1,4 +1,4 @@
-"""Which files are the user's own: those of installed packages are part of the environment, and are not shipped."""
+"""Distinguishes user code, which is shipped, from installed packages."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from pathlib import Path
 
 from retrofill.domain.pipeline import CodeLocation
 
-# Installed packages do not change under a process; a new environment is a new process.
 _INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _OURS = str(Path(__file__).parents[1])
 
 
 def is_users(path: str) -> bool:
-    """Whether a module's file is neither Python's, nor an installed package's, nor ours."""
+    """Whether a module's file belongs to neither Python, an installed package nor Retrofill."""
     return not path.startswith((*_INSTALLED, _OURS))
 
 
 def root_of(location: CodeLocation) -> Path | None:
-    """The folder from which the code is imported; ``None`` for a module of an installed package. It is imported already."""
+    """The directory that the code is imported from;
+
+    ``None`` for an installed package. A module must be imported.
+    """
     if location.file is not None:
         return Path(location.file).parent
     assert location.module is not None

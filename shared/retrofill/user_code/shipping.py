@@ -1,4 +1,4 @@
-"""Shipping the code of pipelines: into the code store, before anybody is told of it."""
+"""Ships the code of pipelines to the code store, before they are applied."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from retrofill.user_code.store import CodeStore, CodeStoreFails
 def ship(
     settings: Settings, definitions: Sequence[PipelineDefinition], include: Sequence[Path]
 ) -> list[PipelineDefinition]:
-    """Store the code of the pipelines of one file or module; they name it then. Raises ``UserError``.
+    """Store the code of the pipelines of one file or module. Returns the definitions with its hash.
 
-    They stay as they are where no code store is set, and where the code is part of an installed package.
+    They are unchanged if no code store is set or the code is an installed package. Raises
+    ``UserError``.
     """
     if settings.code_store is None:
         if include:
-            raise UserError("--include needs a code store: set RETROFILL_CODE_STORE to a folder that the drivers share")
+            raise UserError(
+                "--include needs a code store: set RETROFILL_CODE_STORE to a directory that the drivers share"
+            )
         return list(definitions)
     try:
         made = archive_of(definitions, include, settings.code_max_bytes)

@@ -1,4 +1,4 @@
-"""The code store: a folder, shared by whoever applies pipelines and all drivers, of archives ``<sha256>.zip``."""
+"""The code store: a shared directory of archives ``<sha256>.zip``."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from retrofill.user_code.archive import Archive
 
 
 class CodeStoreFails(Exception):
-    """The archive cannot be stored; the message is one line that says what to do."""
+    """The archive cannot be stored. The message is one line and says what to do."""
 
 
 class CodeUnavailable(Exception):
-    """The code that a run was given is not in the store, or not what its name says: the run must not run other code."""
+    """A run's archive is missing, corrupt or cannot be unpacked.
+
+    The run must not use other code.
+    """
 
 
 class CodeStore:
-    """Archives by the hash of their content."""
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder.absolute()
 
     def path(self, sha256: str) -> Path:
-        """Where the archive with this hash is."""
         return self._folder / f"{sha256}.zip"
 
     def put(self, archive: Archive) -> None:
-        """Store an archive for good, before anybody is told its name. Raises ``CodeStoreFails``.
+        """Store an archive durably.
 
-        What is there already is only replaced where it is not what its name says.
+        An existing file is only replaced if it is corrupt. Raises ``CodeStoreFails``.
         """
         target = self.path(archive.sha256)
         draft = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
@@ -48,25 +48,25 @@ class CodeStore:
             with suppress(OSError):
                 draft.unlink()
             raise CodeStoreFails(
-                f"the code store {self._folder} cannot be written: {e.strerror}: set RETROFILL_CODE_STORE to the folder that "
-                "the drivers share, or apply with --in-place"
+                f"the code store {self._folder} cannot be written: {e.strerror}: set RETROFILL_CODE_STORE to the directory "
+                "that the drivers share, or apply with --in-place"
             ) from e
 
     def get(self, sha256: str) -> bytes:
-        """The archive, compared with its name. Raises ``CodeUnavailable``."""
+        """The archive's content, verified against its hash. Raises ``CodeUnavailable``."""
         path = self.path(sha256)
         try:
             content = path.read_bytes()
         except OSError as e:
             raise CodeUnavailable(
-                f"{path} cannot be read: {e.strerror}: restore the file, or check that RETROFILL_CODE_STORE of the run-starter "
-                "is the folder that the pipeline was applied to, then run the failed runs again"
+                f"{path} cannot be read: {e.strerror}: restore the file, or check that the run-starter's RETROFILL_CODE_STORE "
+                "is the directory that the pipeline was applied to, then run the failed runs again"
             ) from e
         found = hashlib.sha256(content).hexdigest()
         if found != sha256:
             raise CodeUnavailable(
-                f"{path} has the hash {found}: it was damaged or changed; apply the same code again, which replaces it, or "
-                "restore it, then run the failed runs again"
+                f"{path} has the hash {found}: it was damaged or changed; restore it, or apply the same code again, which "
+                "replaces it, then run the failed runs again"
             )
         return content
 

@@ -1,4 +1,4 @@
-"""Unpacked code: a folder for each hash, made whole or not at all, which the drivers of a machine share."""
+"""Unpacked code: one directory per hash, created atomically, shared by a machine's drivers."""
 
 from __future__ import annotations
 
@@ -14,29 +14,32 @@ from retrofill.durable import sync, sync_tree
 from retrofill.settings import Settings
 from retrofill.user_code.store import CodeStore, CodeUnavailable
 
-# What a driver that was killed left behind is removed once nobody can be at it any more.
+# Drafts of killed drivers are removed after this time, when no driver can still be writing to them.
 LEFT_BEHIND_SECONDS = 3600.0
-_THERE = (errno.ENOTEMPTY, errno.EEXIST)
+_EXISTS = (errno.ENOTEMPTY, errno.EEXIST)
 
 
 def unpacked(settings: Settings, sha256: str) -> Path:
-    """The folder with the code of this hash, fetched from the store where it is not there yet. Raises ``CodeUnavailable``."""
+    """The directory with the code of this hash, fetched from the store if needed.
+
+    Raises ``CodeUnavailable``.
+    """
     cache = (settings.code_cache or settings.home / "code-cache").absolute()
     target = cache / sha256
     if target.is_dir():
         return target
     if settings.code_store is None:
         raise CodeUnavailable(
-            f"the run's code is the archive {sha256}.zip, and RETROFILL_CODE_STORE is not set where its driver runs: set it "
-            "for the run-starter to the folder that the pipeline was applied to, then run the failed runs again"
+            f"the run's code is the archive {sha256}.zip, but RETROFILL_CODE_STORE is not set for its driver: set it for the "
+            "run-starter to the directory that the pipeline was applied to, then run the failed runs again"
         )
     content = CodeStore(settings.code_store).get(sha256)
     try:
         _unpack(content, cache, target)
     except (OSError, zipfile.BadZipFile, NotImplementedError) as e:
         raise CodeUnavailable(
-            f"the archive {sha256}.zip cannot be unpacked into {cache}: {e}: see that there is room and a right to write, or "
-            "set RETROFILL_CODE_CACHE, then run the failed runs again"
+            f"the archive {sha256}.zip cannot be unpacked into {cache}: {e}: check free space and write permission, or set "
+            "RETROFILL_CODE_CACHE, then run the failed runs again"
         ) from e
     return target
 
@@ -50,14 +53,14 @@ def _unpack(content: bytes, cache: Path, target: Path) -> None:
         with zipfile.ZipFile(io.BytesIO(content)) as zipped:
             for entry in zipped.infolist():
                 path = Path(zipped.extract(entry, draft))
-                # A task that writes there by mistake must not change the code of others.
+                # A task that writes here by mistake must not change other runs' code.
                 path.chmod(0o444)
         sync_tree(draft)
         draft.rename(target)
         sync(cache)
     except OSError as e:
-        # Another driver was faster, with the same.
-        if e.errno not in _THERE:
+        # Another driver was faster and created the same directory.
+        if e.errno not in _EXISTS:
             raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)
@@ -70,5 +73,4 @@ def _remove_left_behind(cache: Path) -> None:
             if path.stat().st_mtime < before:
                 shutil.rmtree(path, ignore_errors=True)
         except FileNotFoundError:
-            # Another driver has just removed it.
-            continue
+            continue  # another driver has just removed it

@@ -1,7 +1,9 @@
-"""Two schedulers read the same stale count of running runs, each started as many as were missing, and twice the limit ran.
+"""Incident: two schedulers read the same stale count of running runs, each filled the gap, and
+twice the limit ran.
 
-Here a claim counts under the backfill's and the pipeline's row locks, and each live run holds a slot that no other live run
-may hold: more than the limit cannot be written, whoever counts what, and whoever wakes up late with an old count.
+A claim here counts under the row locks of the backfill and the pipeline, and each live run holds a
+unique slot. Exceeding the limit is impossible, even for a replica that wakes up late with a stale
+count.
 """
 
 from __future__ import annotations
@@ -26,18 +28,17 @@ NEVER = {"INSTANT_SECONDS": "3600", "RETROFILL_DRIVER_SLOTS": "16"}
 
 @pytest.fixture
 def stack(installation: Installation) -> Installation:
-    """An installation with a planner."""
     installation.start("backfill-planner")
     return installation
 
 
 def starter(stack: Installation, environment: Mapping[str, str], crash_point: str = "") -> Replica:
-    """One more replica, which may stop itself at a point."""
+    """Start one more replica. With ``crash_point``, it stops itself at that point."""
     return stack.start("instant-starter", True, **environment, RETROFILL_CRASH_POINT=crash_point)
 
 
 def finish(stack: Installation, id: str) -> None:
-    """Report success for each run of a backfill as it runs, until all are done."""
+    """Report success for each run of a backfill as it starts, until the backfill succeeds."""
     stack.wait_state(id, "running")
     said: set[int] = set()
 
@@ -53,7 +54,6 @@ def finish(stack: Installation, id: str) -> None:
 
 
 def wait_succeeded(stack: Installation, id: str) -> None:
-    """Wait for a long backfill."""
     state = "SELECT state FROM backfill WHERE id = %s"
     until(
         lambda: stack.query(state, id) == [{"state": "succeeded"}],
@@ -64,7 +64,7 @@ def wait_succeeded(stack: Installation, id: str) -> None:
 
 
 def states(stack: Installation, id: str) -> list[str]:
-    """States of the runs, by position."""
+    """The states of the runs, by position."""
     rows = stack.query("SELECT state FROM run WHERE backfill_id = %s ORDER BY position", id)
     return ["live" if row["state"] in ("starting", "running") else row["state"] for row in rows]
 
@@ -86,7 +86,7 @@ def test_a_locked_backfill_starts_nothing_and_holds_up_nobody(stack: Installatio
 
 @contextmanager
 def rebalancing(stack: Installation, environment: dict[str, str]) -> Iterator[None]:
-    """A further replica comes and goes all the time, so that shards keep changing their owners."""
+    """Start and stop an extra replica continuously, so shards keep changing owners."""
     done = threading.Event()
     errors: list[BaseException] = []
 
@@ -94,7 +94,7 @@ def rebalancing(stack: Installation, environment: dict[str, str]) -> Iterator[No
         try:
             while not done.is_set():
                 extra = starter(stack, environment)
-                done.wait(2)  # it works for a while
+                done.wait(2)  # let it work for a while
                 extra.stop()
         except BaseException as e:
             errors.append(e)
@@ -111,18 +111,18 @@ def rebalancing(stack: Installation, environment: dict[str, str]) -> Iterator[No
 
 
 def stopped_at_its_point(replica: Replica) -> bool:
-    """Whether a process has stopped itself."""
+    """Whether the process has stopped itself."""
     stat = Path(f"/proc/{replica.process.pid}/stat").read_text()
     return stat.rpartition(")")[2].split()[0] == "T"
 
 
 def owned_by(stack: Installation, replica: Replica) -> set[int]:
-    """The shards that a replica took over last."""
+    """The shards whose latest takeover was by this replica."""
     rows = stack.query("SELECT partition FROM run_starter_shard WHERE owner LIKE %s", f"%-{replica.process.pid}")
     return {row["partition"] for row in rows}
 
 
-# Who claims and who owns the shard at that moment, written down by the database in the transaction of the claim.
+# Records each claim's host and the shard's owner, by trigger in the claim's transaction.
 NOTE_CLAIMS = """
 CREATE TABLE claimed (run_id bigint, attempt integer, host text, owner text);
 CREATE FUNCTION note_claim() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = retrofill AS $$
@@ -137,20 +137,20 @@ CREATE TRIGGER note_claim AFTER UPDATE ON run FOR EACH ROW
 
 
 def note_claims(stack: Installation) -> None:
-    """Begin to write claims down."""
+    """Start recording claims."""
     with stack.session() as owner:
         owner.execute(NOTE_CLAIMS)
         owner.commit()
 
 
 def check_claims(stack: Installation, at_least: int) -> None:
-    """Each claim was made by the owner of its shard."""
+    """Assert that the shard's owner made each claim."""
     assert stack.value("SELECT count(*) FROM claimed") >= at_least
     assert stack.query("SELECT * FROM claimed WHERE host IS DISTINCT FROM owner") == []
 
 
 def id_on(shard: int, name: str) -> str:
-    """An id of a backfill of that shard."""
+    """A backfill id that hashes to the shard."""
     return next(id for n in range(1000) if partition_of(id := f"{name}-{n}", PARTITIONS) == shard)
 
 
@@ -167,14 +167,14 @@ def test_two_starters_with_the_same_stale_count_fill_the_pipeline_once(stack: In
     ids = [id_on(theirs, "a"), id_on(others, "b")]
     stack.request("p", "2021-01-01", "2021-01-05", id=ids[0], max_active_runs=LIMIT)
     until(lambda: stopped_at_its_point(first), "the first has filled the pipeline and not said so")
-    # What the second sees is that nothing of the pipeline is live.
+    # The second starter sees no live run of the pipeline.
     stack.request("p", "2022-01-01", "2022-01-05", id=ids[1], max_active_runs=LIMIT)
     free = stack.request("free", "2022-01-01", "2022-01-01", id=id_on(others, "free"))
     until(lambda: states(stack, free) == ["live"], "the second has looked at its backfill, and gone on")
     first.thaw()
     live = "SELECT count(*) FROM run WHERE pipeline_slot IS NOT NULL AND backfill_id = ANY(%s)"
     until(lambda: stack.value(live, ids) >= LIMIT, "the pipeline is full")
-    # The first goes on only after its claim has landed or failed.
+    # The first starter continues only after its claim has committed or failed.
     again = stack.request("free", "2023-01-01", "2023-01-01", id=id_on(theirs, "again"))
     until(lambda: states(stack, again) == ["live"], "the first has gone on")
     assert stack.value(live, ids) == LIMIT
@@ -215,12 +215,12 @@ def test_a_former_owner_that_wakes_before_its_claim_claims_nothing(stack: Instal
     stopped = starter(stack, NEVER, "check:before-begin:b:late:stop")
     stack.request("p", "2020-01-01", "2020-01-05", id="late", max_active_runs=LIMIT)
     until(lambda: stopped_at_its_point(stopped), "the first owner is about to claim")
-    # The successor has one driver, so that there is room that the former owner could take.
+    # The successor has one driver, which leaves slots that the former owner could claim.
     starter(stack, NEVER | {"RETROFILL_DRIVER_SLOTS": "1"})
     until(lambda: states(stack, "late") == ["live"] + ["queued"] * 4, "the successor started what it could")
     until(lambda: not owned_by(stack, stopped), "all shards have another owner")
     stopped.thaw()
-    # Its claim comes before anything else that it does.
+    # The claim is the first thing that the replica does when it wakes up.
     until(lambda: bool(owned_by(stack, stopped)), "the one that was stopped works on")
     check_claims(stack, at_least=1)
 
@@ -265,14 +265,14 @@ def test_the_pipelines_limit_holds_for_two_backfills_together(stack: Installatio
 
 
 def check(stack: Installation, sampler: Sampler, log: Path, limits: dict[str, int], *, group: int) -> None:
-    """No limit was passed at any moment: by the rows, by the events, by what the drivers did."""
+    """Assert from the rows, events and drivers' work logs that no limit was ever exceeded."""
     assert sampler.error is None
     assert sampler.samples > 100
     fields = most_live(stack.events(Topic.RUN_EVENTS))
     for id, limit in limits.items():
         assert 0 < sampler.most[id] <= limit
         assert 0 < fields[id] <= limit
-    # As many as may be were seen, or nothing could have been seen to be too many.
+    # The sampler saw the limit reached. Otherwise it could have missed a violation.
     assert sampler.most_together == group
     work = work_of(log)
     assert most_at_once(work) <= group

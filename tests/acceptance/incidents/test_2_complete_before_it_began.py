@@ -1,6 +1,8 @@
-"""A backfill's row was committed before its runs; a sweeper found no unfinished run and marked it complete, or the process
-died in between and the orphan blocked every later backfill. Here a planner that is killed at any step of planning leaves
-the whole backfill or none of it, nothing ends with an unfinished run, and every request gets its one answer.
+"""Incident: a backfill's row was committed before its runs. A sweeper found no unfinished run and
+marked it complete; or the process died in between, and the orphan blocked every later backfill.
+
+Here a planner that is killed at any step leaves the whole backfill or nothing, no backfill ends
+with an unfinished run, and every request gets exactly one reply.
 """
 
 from __future__ import annotations
@@ -33,20 +35,20 @@ from retrofill.store.engine import make_engine
 RANGE = {"pipeline": "p", "from": "2020-01-01", "to": "2020-01-08"}
 RUNS = 8
 PLANNED, REJECTED, SUCCEEDED = "BackfillPlanned", "BackfillRejected", "BackfillSucceeded"
-# Stories are mostly waiting for the broker to notice a death, so several are told at once.
+# A story mostly waits for the broker to notice a dead member, so several run concurrently.
 STORIES_AT_ONCE = 4
 
 
 @dataclass(frozen=True)
 class Left:
-    """What a planner leaves that was killed at some point."""
+    """The state that a planner killed at a crash point must leave."""
 
-    backfill: bool  # all of its rows, or none
-    sent: bool = False  # its answer is in the topic, for those who read uncommitted
-    answer: bool = False  # its answer can be read
+    backfill: bool  # all of its rows or none
+    sent: bool = False  # its reply is visible to read_uncommitted subscribers
+    answer: bool = False  # its reply is visible to read_committed subscribers
 
 
-# In the order of planning: before, inside and after the transaction, then the three steps of the relay.
+# In planning order: before, inside and after the transaction, then the relay's three steps.
 POINTS = {
     "batch:before-begin": Left(backfill=False),
     "batch:begun": Left(backfill=False),
@@ -64,10 +66,10 @@ POINTS = {
     "relay:deleted": Left(backfill=True, sent=True, answer=True),
 }
 
-# Inside and after the transaction that sees the last run ended, and the state that it leaves.
+# Inside and after the transaction that ends the backfill, and the state that remains.
 ENDINGS = {"end:written": "running", "end:committed": "succeeded"}
 
-# One snapshot: every backfill that has a row or an outcome, and all that a whole one has.
+# One snapshot of every backfill with a row or an outcome, with the counts of its parts.
 BACKFILLS = """
 WITH known AS (
   SELECT id FROM backfill UNION SELECT id FROM backfill_request WHERE answer_type = 'BackfillPlanned'
@@ -85,7 +87,7 @@ WHOLE = {"announced": RUNS, "runs": RUNS, "intervals": RUNS, "deadlines": RUNS, 
 
 @dataclass
 class Sampler:
-    """Looks at Postgres again and again from a thread, as any reader may at any moment."""
+    """Polls Postgres from a thread, as any reader might at any moment."""
 
     installation: Installation
     states: set[str] = field(default_factory=set)
@@ -93,7 +95,7 @@ class Sampler:
 
     @contextmanager
     def looking(self) -> Iterator[None]:
-        """Look all the while."""
+        """Sample for the duration of the block."""
         ended = threading.Event()
         with ThreadPoolExecutor(1) as thread:
             looked = thread.submit(self._look_until, ended)
@@ -104,7 +106,7 @@ class Sampler:
         looked.result()
 
     def _look_until(self, ended: threading.Event) -> None:
-        """Remember the states that were seen, and each backfill that was not whole or ended too early."""
+        """Record the states seen and each backfill that was incomplete or ended too early."""
         dsn = self.installation.settings.dsn_of("owner")
         with psycopg.connect(dsn, autocommit=True, row_factory=dict_row) as conn:
             conn.execute("SET search_path = retrofill")
@@ -116,13 +118,15 @@ class Sampler:
 
 
 def is_whole(row: dict[str, Any]) -> bool:
-    """Whether a backfill has everything that its row announces, and one outcome."""
+    """Whether a backfill has every row that it announces, and one outcome."""
     rows = {row["announced"], row["runs"], row["intervals"], row["deadlines"]}
     return len(rows) == 1 and row["outcomes"] == 1
 
 
 def installation_with_a_pipeline(servers: Servers) -> Installation:
-    """The pipeline is put in force without a planner, so that the first thing a planner reaches is the request."""
+    """Store the pipeline without a planner, so the request is the first message that a planner
+    handles.
+    """
     installation = servers.installation()
     engine = make_engine(installation.settings.dsn_of("owner"), "test")
     with engine.begin() as conn:
@@ -132,7 +136,7 @@ def installation_with_a_pipeline(servers: Servers) -> Installation:
 
 
 def ask(installation: Installation, id: str, **more: Any) -> str:
-    """Publish a request for the range; its ``ce_id``."""
+    """Publish a request for the range. Returns its ``ce_id``."""
     body = BackfillRequested.model_validate(RANGE | more)
     ce_id = installation.publish(Topic.BACKFILL_REQUESTS, id, body)
     assert ce_id is not None
@@ -140,7 +144,7 @@ def ask(installation: Installation, id: str, **more: Any) -> str:
 
 
 class Subscriber:
-    """Reads the backfills' events committed, from the beginning and through it all."""
+    """Reads ``backfill-events`` with read_committed, from the beginning."""
 
     def __init__(self, installation: Installation) -> None:
         self._seen: list[dict[str, Any]] = []
@@ -150,22 +154,21 @@ class Subscriber:
         self._consumer.assign([TopicPartition(topic, p, 0) for p in range(settings.partitions)])
 
     def answer(self, ce_id: str) -> dict[str, Any]:
-        """The answer to a request, as soon as it is there."""
+        """Wait for the reply to a request."""
         until(lambda: bool(self._read_to(ce_id)), f"an answer to {ce_id}")
         return self._read_to(ce_id)[0]
 
     def close(self) -> None:
-        """Read no more."""
         self._consumer.close()
 
     def _read_to(self, ce_id: str) -> list[dict[str, Any]]:
-        # What comes with an error is the end of a partition.
+        # A message with an error is an end of partition.
         self._seen += [json.loads(m.value() or b"") for m in self._consumer.consume(100, 0.1) if m.error() is None]
         return [body for body in self._seen if body.get("in_reply_to") == ce_id]
 
 
 def answers(installation: Installation, isolation: str = "read_committed") -> dict[str, list[Event]]:
-    """What subscribers see, by the ``ce_id`` of the request; events that answer nothing go under their type."""
+    """The events that subscribers see, by the ``ce_id`` they reply to, or else by type."""
     found: dict[str, list[Event]] = defaultdict(list)
     for event in installation.events(Topic.BACKFILL_EVENTS, isolation=isolation):
         found[event.body.get("in_reply_to") or event.body["type"]].append(event)
@@ -173,7 +176,7 @@ def answers(installation: Installation, isolation: str = "read_committed") -> di
 
 
 def killed(installation: Installation, point: str) -> Callable[[], None]:
-    """Start a planner that kills itself at ``point``; returns what waits for its death."""
+    """Start a planner that kills itself at ``point``. Returns a function that awaits its death."""
     dying = installation.start("backfill-planner", RETROFILL_CRASH_POINT=point, wait=False)
 
     def died() -> None:
@@ -184,8 +187,11 @@ def killed(installation: Installation, point: str) -> Callable[[], None]:
 
 
 def killed_while_planning(installation: Installation, subscriber: Subscriber, point: str) -> None:
-    """One request whose planner dies at ``point``, and everything that anybody asks afterwards."""
-    # The rival comes behind it on the same partition: whoever plans them, the first one wins.
+    """Kill the planner at ``point`` while it plans a request; then repeat the request and send
+    rivals.
+    """
+    # The rival follows on the same partition, so the first request wins whichever planner handles
+    # it.
     id = key_on(1)
     rival = next(f"rival-{n}" for n in range(100) if partition_of(f"rival-{n}", PARTITIONS) == 1)
     asked = ask(installation, id)
@@ -205,7 +211,7 @@ def killed_while_planning(installation: Installation, subscriber: Subscriber, po
     assert again == first | {"in_reply_to": asked_again}
     for loser in (refused, late):
         assert (loser["type"], loser["reason"], loser["conflicting_backfill_id"]) == (REJECTED, "overlap", id)
-    # The planner that took over looked at it, and there is nothing to complete.
+    # The new owner has checked the backfill, and there is nothing to complete.
     assert installation.value("SELECT state FROM backfill") == "running"
     assert installation.runs_by_state(id) == {"queued": RUNS}
 
@@ -217,7 +223,7 @@ def killed_while_planning(installation: Installation, subscriber: Subscriber, po
 
 
 def killed_while_ending(installation: Installation, subscriber: Subscriber, point: str, state: str) -> None:
-    """A backfill whose planner dies at ``point`` of the look that ends it."""
+    """Kill the planner at ``point`` of the check that ends a backfill."""
     died = killed(installation, point)
     asked = ask(installation, "ending")
     assert subscriber.answer(asked)["runs"] == RUNS
@@ -232,13 +238,15 @@ def killed_while_ending(installation: Installation, subscriber: Subscriber, poin
 
 
 def nothing_blocks_the_next(installation: Installation, subscriber: Subscriber) -> None:
-    """The same range is planned once more."""
+    """Assert that the same range can be planned again."""
     next_one = subscriber.answer(ask(installation, "next", reprocess_behavior="completed"))
     assert (next_one["type"], next_one["runs"]) == (PLANNED, RUNS)
 
 
 def each_answered_once(installation: Installation, requests: int) -> None:
-    """Each request once and each end once, and the same event under one ``ce_id`` for those who read uncommitted."""
+    """Assert one reply per request and one end per backfill. For read_uncommitted subscribers,
+    copies of an event share one ``ce_id``.
+    """
     until(lambda: installation.value("SELECT count(*) FROM backfill_planner_outbox") == 0, "all is published")
     seen = answers(installation)
     ends = seen.pop(SUCCEEDED)
@@ -253,7 +261,7 @@ Story = Callable[[Installation, Subscriber], None]
 
 
 def sampled(servers: Servers, making: threading.Lock, story: Story) -> None:
-    """Tell a story in an installation of its own while a sampler looks at it."""
+    """Run a story in its own installation while a sampler polls it."""
     with making:
         installation = installation_with_a_pipeline(servers)
     subscriber = Subscriber(installation)
@@ -270,7 +278,7 @@ def sampled(servers: Servers, making: threading.Lock, story: Story) -> None:
 
 @pytest.fixture(scope="module")
 def stories(servers: Servers, request: pytest.FixtureRequest) -> Iterator[dict[str, Future[None]]]:
-    """The stories that this session's tests wait for, several told at once."""
+    """The stories of the collected tests, run concurrently."""
     fields: dict[str, Story] = {point: partial(killed_while_planning, point=point) for point in POINTS}
     for point, state in ENDINGS.items():
         fields[point] = partial(killed_while_ending, point=point, state=state)

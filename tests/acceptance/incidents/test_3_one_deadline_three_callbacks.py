@@ -1,7 +1,9 @@
-"""Several replicas found the same missed deadline, and whoever was on call was paged once by each of them.
+"""Incident: several replicas found the same missed deadline, and each of them paged the on-call
+engineer.
 
-Here a deadline has one owner at a time, its end is one guarded update, and its callback is one row that is claimed once:
-one event and one call, however many replicas come and go, and whoever was stopped in the middle and wakes up late.
+Here a deadline has one owner at a time, ends in one guarded update, and has one callback row that
+is claimed once. Replicas may come and go, or stop in the middle and wake up late: there is still
+one event and one call.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ REPLICAS = 3
 SERVICES = ("deadline_watcher", "callback_runner")
 CALLBACKS = '{"page": "tests.support.called:append_line"}'
 FIRST_DAY = date(2020, 1, 1)
-# The replicas that wait for a lock; a name ends in the process's id.
+# The replicas that wait for a lock; a replica's name ends with its pid.
 WAITING = """
 SELECT application_name AS name FROM pg_stat_activity
 WHERE datname = current_database() AND wait_event_type = 'Lock' AND application_name LIKE 'deadline-watcher-%'
@@ -32,7 +34,9 @@ WHERE datname = current_database() AND wait_event_type = 'Lock' AND application_
 
 
 def arm(stack: Installation, deadlines: int, seconds: float) -> None:
-    """Make so many deadlines, all due ``seconds`` from now, each with a callback that leaves a line in a file."""
+    """Create ``deadlines`` deadlines, all due in ``seconds``, whose callback appends a line to a
+    file.
+    """
     path = str(stack.settings.home / "calls")
     late = alert("late", "RUN_QUEUED_AT", seconds, callback="page", kwargs={"path": path})
     stack.apply(daily(deadlines=[late]))
@@ -41,7 +45,9 @@ def arm(stack: Installation, deadlines: int, seconds: float) -> None:
 
 
 class HeldRuns:
-    """All runs, locked by somebody in parts: watchers skip their deadlines and come back, until a part is let go."""
+    """Locks all runs, in parts. Watchers skip the locked deadlines and retry until a part is
+    released.
+    """
 
     def __init__(self, stack: Installation, parts: int) -> None:
         self._stack = stack
@@ -54,25 +60,25 @@ class HeldRuns:
         self.free = 0
 
     def one_deadline(self) -> int:
-        """A deadline of the next part."""
+        """A deadline of the part that is released next."""
         last = "SELECT max(id) FROM deadline WHERE run_id = ANY(%s)"
         id: int = self._stack.value(last, self._held[-1][0])
         return id
 
     def let_go(self) -> None:
-        """The next part; ``free`` counts the runs that were let go."""
+        """Release the next part. ``free`` counts the released runs."""
         ids, session = self._held.pop()
         self.free += len(ids)
         session.close()
 
     def close(self) -> None:
-        """All that is still held, where the test failed."""
+        """Release all remaining parts, for when the test has failed."""
         while self._held:
             self.let_go()
 
 
 class OnCall:
-    """Three watchers, three runners, and 200 deadlines that are due and held."""
+    """Three watchers, three runners, and 200 due deadlines whose runs are locked."""
 
     def __init__(self, stack: Installation) -> None:
         self.stack = stack
@@ -87,15 +93,13 @@ class OnCall:
         until(lambda: bool(stack.value("SELECT bool_and(due_at < now()) FROM deadline")), "all are due")
 
     def watcher(self, *, wait: bool = True) -> Replica:
-        """One more."""
         return self.stack.start("deadline-watcher", wait)
 
     def runner(self, *, wait: bool = True) -> Replica:
-        """One more."""
         return self.stack.start("callback-runner", wait, RETROFILL_CALLBACKS=CALLBACKS)
 
     def wait_called(self) -> None:
-        """Wait until everything that was let go was called."""
+        """Wait until the callbacks of all released runs have succeeded."""
         count = "SELECT count(*) FROM callback WHERE state = 'succeeded'"
         states = "SELECT state, attempts, count(*) FROM callback GROUP BY 1, 2"
         until(
@@ -105,18 +109,18 @@ class OnCall:
         )
 
     def epochs(self, service: str) -> int:
-        """How often the shards of a service were taken over."""
+        """How many times the service's shards have been taken over."""
         return int(self.stack.value(f"SELECT sum(epoch) FROM {service}_shard"))
 
     def one_more(self, service: str, start: Callable[[], Replica]) -> Replica:
-        """A further replica, which has taken shards over."""
+        """Start a replica and wait until it has taken over shards."""
         before = self.epochs(service)
         replica = start()
         until(lambda: self.epochs(service) > before, f"another {service} owns shards")
         return replica
 
     def check_each_once(self) -> None:
-        """One event, one row, one request, one call and one answer for each deadline."""
+        """Assert one event, row, request, call and result for each deadline."""
         for service in SERVICES:
             self._wait_none(f"{service}_outbox", "true")
         once = Counter(row["id"] for row in self.stack.query("SELECT id FROM deadline WHERE state = 'missed'"))
@@ -136,14 +140,16 @@ class OnCall:
 
 
 def come_and_go(on_call: OnCall) -> None:
-    """A further watcher and a further runner; a part of the deadlines is let go into each of the four rebalances."""
+    """Add and remove a watcher and a runner, and release a part of the deadlines during each of the
+    four rebalances.
+    """
     watcher = on_call.one_more("deadline_watcher", on_call.watcher)
     on_call.held.let_go()
     runner = on_call.one_more("callback_runner", on_call.runner)
     on_call.held.let_go()
     watcher.stop()
     on_call.held.let_go()
-    # A call that a stopped runner had begun would be made again: at this moment there is none.
+    # Stopping a runner during a call would repeat that call, so wait until none is in progress.
     on_call.wait_called()
     runner.stop()
     on_call.held.let_go()
@@ -151,7 +157,9 @@ def come_and_go(on_call: OnCall) -> None:
 
 
 def stop_in_the_middle(on_call: OnCall, somebody: psycopg.Connection) -> Replica:
-    """Stop a watcher inside its transaction, ending the deadlines of a batch; returns when its successor waits for it."""
+    """Freeze a watcher inside the transaction that ends a batch of deadlines. Returns once its
+    successor waits for that transaction.
+    """
     stack, deadline = on_call.stack, on_call.held.one_deadline()
     somebody.execute("SELECT 1 FROM deadline WHERE id = %s FOR UPDATE", [deadline])
     on_call.held.let_go()
@@ -160,23 +168,23 @@ def stop_in_the_middle(on_call: OnCall, somebody: psycopg.Connection) -> Replica
     (watcher,) = [each for each in on_call.watchers if name.endswith(f"-{each.process.pid}")]
     watcher.freeze()
 
-    # What a shard's owners do is one after the other: the next one waits for this transaction, and for nothing else.
+    # A shard's transactions are serialized: the successor waits for this one only.
     until(lambda: any(row["name"] != name for row in stack.query(WAITING)), "its successor waits for its transaction")
     return watcher
 
 
 def wake_up_late(on_call: OnCall) -> None:
-    """A watcher wakes up when others have long done what it was about to do."""
+    """A watcher wakes up long after its successor has done its work."""
     with on_call.stack.session() as somebody:
         stopped = stop_in_the_middle(on_call, somebody)
-    # It holds its locks no longer than a transaction may be idle.
+    # ``idle_in_transaction_session_timeout`` has released its locks.
     on_call.wait_called()
     stopped.thaw()
-    until(lambda: "look_waits" in stopped.said() or "fenced" in stopped.said(), "it finds its transaction gone")
+    until(lambda: "check_waits" in stopped.said() or "fenced" in stopped.said(), "it finds its transaction gone")
 
 
 def wake_up_beside_the_successor(on_call: OnCall) -> None:
-    """A watcher wakes up while its successor waits for its transaction, and goes on with it."""
+    """A watcher wakes up while its successor waits for its transaction, and completes it."""
     with on_call.stack.session() as somebody:
         stop_in_the_middle(on_call, somebody).thaw()
     on_call.wait_called()
@@ -202,7 +210,7 @@ def test_a_claim_that_was_taken_back_records_nothing(installation: Installation)
     engine = make_engine(installation.settings.dsn_of("callback-runner"), "test")
     with engine.begin() as conn:
         assert callbacks.claim(conn, [{"deadline_id": id, "token": "first", "attempts": 1}], 0) == {id}
-        # One claim at a time, by whoever it is.
+        # A callback is claimed once at a time, even by the same runner.
         assert callbacks.claim(conn, [{"deadline_id": id, "token": "other", "attempts": 1}], 9) == set()
     with engine.begin() as conn:
         (lapsed,) = callbacks.lock_lapsed(conn, shard, [])

@@ -1,7 +1,8 @@
-"""A branch's skip set tasks that were already running to skipped; the heartbeats of those tasks were refused, and they died.
+"""Incident: a branch's skip overwrote tasks that were already running; their heartbeats were
+refused, and they died.
 
-Here a skip lands on tasks that have not begun and on no others, whatever order the two reports arrive in, and a live
-attempt's heartbeat extends its lease whatever became of its tasks.
+Here a skip only affects tasks that have not begun, in whichever order the two reports arrive, and a
+live attempt's heartbeat extends its lease whatever its tasks' states are.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ S = TaskState
 RACES = 500
 RUNS, JOINS = 20, RACES // 20
 LEASE_SECONDS = 600
-# What Postgres committed, in its order, written by the database itself: no code of the services can leave a step out.
+# Committed changes in order. Triggers write them, so service code cannot omit a step.
 HISTORY = """
 CREATE TABLE history (
   no bigint GENERATED ALWAYS AS IDENTITY, run_id bigint, attempt int, task text, was text, became text
@@ -55,7 +56,9 @@ TaskKey = tuple[int, str]
 
 
 class Teller:
-    """One thread of a driver that reports: its own connection, each report acknowledged before the next."""
+    """A driver's reporting thread: has its own connection, and each report is acknowledged before
+    the next.
+    """
 
     def __init__(self, stack: Installation, name: str) -> None:
         self._topic = f"{stack.settings.topic_prefix}{Topic.RUN_REPORTS}"
@@ -63,11 +66,10 @@ class Teller:
         self.heartbeats: Counter[int] = Counter()
 
     def task(self, about: Attempt, task: str, state: TaskState) -> None:
-        """A task changed its state."""
+        """Report a task's state."""
         self._send(TaskReported(**about, task=task, state=state))
 
     def heartbeat(self, about: Attempt) -> None:
-        """The attempt is alive."""
         self._send(RunHeartbeat(**about))
         self.heartbeats[about["run_id"]] += 1
 
@@ -78,12 +80,14 @@ class Teller:
 
 
 def joins() -> list[str]:
-    """Tasks that start by one upstream while the branch does not take them."""
+    """Tasks that start after one success (``one_success``) and that the branch does not select."""
     return [f"join{n}" for n in range(JOINS)]
 
 
 def forked() -> PipelineDefinition:
-    """A pipeline with a task and a branch, many tasks after both, and one after none that marks an end of reports."""
+    """A task and a branch, many tasks after both, and an independent task that marks the end of a
+    batch of reports.
+    """
     tasks = [TaskDefinition(name="fast"), TaskDefinition(name="fork", kind="branch"), TaskDefinition(name="mark")]
     tasks += [
         TaskDefinition.model_validate({"name": name, "after": ["fast", "fork"], "trigger_rule": "one_success"})
@@ -93,7 +97,7 @@ def forked() -> PipelineDefinition:
 
 
 def live_attempts(stack: Installation) -> list[Attempt]:
-    """Runs of two backfills, on two shards, held open by drivers that do nothing."""
+    """Start runs of two backfills on two shards, with drivers that do nothing."""
     stack.apply(forked())
     for shard, month in ((1, "01"), (2, "02")):
         stack.request("p", f"2020-{month}-01", f"2020-{month}-{RUNS // 2:02}", id=key_on(shard))
@@ -102,9 +106,11 @@ def live_attempts(stack: Installation) -> list[Attempt]:
 
 
 def race(stack: Installation, attempts: Sequence[Attempt]) -> Counter[int]:
-    """Each task is reported running by one thread and skipped by another; returns the heartbeats sent, by run.
+    """Race two threads: one reports each task running, the other skips it. Returns the heartbeats
+    sent, by run.
 
-    The threads meet before each run and then take its tasks from opposite ends, so that each comes first for some.
+    The threads meet before each run and take its tasks from opposite ends, so each thread is first
+    for some tasks.
     """
     starter, branch = Teller(stack, "starter"), Teller(stack, "branch")
     meet = threading.Barrier(2, timeout=60)
@@ -133,7 +139,7 @@ def race(stack: Installation, attempts: Sequence[Attempt]) -> Counter[int]:
 
 
 def skip_again(stack: Installation, attempts: Sequence[Attempt]) -> Counter[int]:
-    """The branch's skips once more, long after everything else; returns the heartbeats sent, by run."""
+    """Repeat the branch's skips long after the race. Returns the heartbeats sent, by run."""
     late = Teller(stack, "late")
     for about in attempts:
         for task in joins():
@@ -143,7 +149,7 @@ def skip_again(stack: Installation, attempts: Sequence[Attempt]) -> Counter[int]
 
 
 def wait_read(stack: Installation, attempts: Sequence[Attempt], mark: TaskState) -> None:
-    """Wait until everything reported so far was handled: reports of one backfill are handled in their order."""
+    """Wait until all reports so far are handled. Reports of one backfill are handled in order."""
     teller = Teller(stack, "mark")
     for about in attempts:
         teller.task(about, "mark", mark)
@@ -152,13 +158,13 @@ def wait_read(stack: Installation, attempts: Sequence[Attempt], mark: TaskState)
 
 
 def states(stack: Installation) -> dict[TaskKey, str]:
-    """The races' tasks as they are now."""
+    """The current states of the raced tasks."""
     rows = stack.query("SELECT run_id, task, state FROM task_run WHERE task LIKE 'join%%' AND attempt > %s", 0)
     return {(row["run_id"], row["task"]): row["state"] for row in rows}
 
 
 def committed(stack: Installation) -> dict[TaskKey, list[str]]:
-    """What each task's row went through."""
+    """The committed states of each task's row, in order."""
     rows = stack.query("SELECT run_id, task, was, became FROM history ORDER BY no")
     paths: dict[TaskKey, list[str]] = defaultdict(lambda: ["none"])
     for row in rows:
@@ -169,7 +175,7 @@ def committed(stack: Installation) -> dict[TaskKey, list[str]]:
 
 
 def fields(stack: Installation) -> dict[TaskKey, list[str]]:
-    """What subscribers were told of each task."""
+    """The published states of each task, in order."""
     paths: dict[TaskKey, list[str]] = defaultdict(lambda: ["none"])
     for event in stack.events(Topic.RUN_EVENTS):
         if event.body["type"] == "TaskStateChanged":
@@ -178,19 +184,21 @@ def fields(stack: Installation) -> dict[TaskKey, list[str]]:
 
 
 def append(path: list[str], state: str) -> None:
-    """Add what was told; the step into the queue goes without saying."""
+    """Append a reported state. ``queued`` before ``running`` is implied and added."""
     path += ["queued"] if (path[-1], state) == ("none", "running") else []
     path.append(state)
 
 
 def check_path(path: Sequence[str]) -> None:
-    """Every step is an edge, and nothing that began was skipped."""
+    """Assert that every step is an edge and that no task that began was skipped."""
     assert all(MACHINE.allows(from_states, to) for from_states, to in pairwise(path)), path
     assert not ("running" in path and "skipped" in path), path
 
 
 def check_leases(stack: Installation, sent: Counter[int], *, each: bool) -> None:
-    """Heartbeats only ever extended leases; ``each`` handled in a transaction of its own left its own extension."""
+    """Assert that heartbeats only extended leases. With ``each`` (one message a transaction), each
+    heartbeat extended the lease once.
+    """
     rows = stack.query("SELECT run_id, was, became FROM lease_history ORDER BY no")
     assert all(row["became"] > row["was"] for row in rows)
     extended = Counter(row["run_id"] for row in rows)
@@ -219,7 +227,7 @@ def test_a_skip_never_lands_on_a_task_that_began(installation: Installation, bat
     sent = race(installation, attempts)
     wait_read(installation, attempts, S.RUNNING)
     after_race = states(installation)
-    # Both orders happened, or there was no race.
+    # Both orders occurred; otherwise there was no race.
     first = Counter(after_race.values())
     assert 0 < first["skipped"] < RACES
     assert first.total() == RACES
@@ -241,7 +249,9 @@ def test_a_skip_never_lands_on_a_task_that_began(installation: Installation, bat
 
 
 def forked_run(*, fast_first: bool) -> list[TaskDefinition]:
-    """A task and a branch that goes elsewhere, in either order, and a task after both that one of them may start."""
+    """A task and a branch that selects another path, in either order, and a ``one_success`` task
+    after both.
+    """
     both = [TaskDefinition(name="fast"), TaskDefinition(name="fork", kind="branch")]
     after = {"after": ["fast", "fork"], "trigger_rule": "one_success"}
     return [
@@ -252,7 +262,7 @@ def forked_run(*, fast_first: bool) -> list[TaskDefinition]:
 
 
 class Driver:
-    """One run in a driver, which keeps what it told and what it worked at."""
+    """Runs one attempt's tasks and records the reported states and the executed tasks."""
 
     def __init__(self, tasks: Sequence[TaskDefinition]) -> None:
         self._tasks = tasks
@@ -261,7 +271,7 @@ class Driver:
         self.worked: list[str] = []
 
     def run(self, body: Callable[[str], object]) -> Result:
-        """Run it to its end; ``body`` is what a task of that name does."""
+        """Run to the end; ``body`` is called with the name of each task."""
 
         def work(task: TaskDefinition) -> object:
             self.worked.append(task.name)
@@ -271,7 +281,7 @@ class Driver:
         return Execution(self._tasks, work, self._tell).run()
 
     def wait_told(self, task: str, state: TaskState) -> None:
-        """Wait until the driver told this."""
+        """Wait until the driver has reported this state."""
         with self._changed:
             assert self._changed.wait_for(lambda: state in self.fields[task], 10)
 
@@ -291,7 +301,7 @@ def test_a_driver_never_skips_what_it_started() -> None:
             if task in ("fast", "fork"):
                 group.wait()
             elif task == "join":
-                # It is still at work when the branch has gone elsewhere.
+                # It is still working after the branch has selected the other path.
                 driver.wait_told("elsewhere", S.RUNNING)
 
         assert driver.run(body) == Result(True)
@@ -299,7 +309,7 @@ def test_a_driver_never_skips_what_it_started() -> None:
             check_path(path)
         assert ("join" in driver.worked) == ("running" in driver.fields["join"])
         ends[driver.fields["join"][-1]] += 1
-    # Both orders happened, or there was no race.
+    # Both orders occurred; otherwise there was no race.
     assert set(ends) == {"succeeded", "skipped"}
 
 
@@ -309,7 +319,7 @@ def test_a_driver_skips_what_it_has_only_queued() -> None:
 
     def body(task: str) -> None:
         if task == "fork":
-            # The others have every other thread, and the join waits for one.
+            # The others occupy every other thread, so the join waits for one.
             driver.wait_told("join", S.QUEUED)
         elif task in others:
             driver.wait_told("elsewhere", S.RUNNING)

@@ -1,6 +1,7 @@
-"""Five requests at once for one pipeline's three years of days: one was created, four failed in two different ways, and rows
-that the failed ones left (2 of 1096) blocked the next request. Here one is planned, four are rejected by naming it, and
-nothing of the four is anywhere but their outcome.
+"""Incident: five simultaneous requests for three years of one daily pipeline. One was created; four
+failed in two different ways, and rows that they left behind (2 of 1096) blocked the next request.
+
+Here one is planned, four are rejected with its id, and the four leave nothing but their outcomes.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ PLANNED, REJECTED = "BackfillPlanned", "BackfillRejected"
 
 @pytest.fixture(scope="module")
 def planners(servers: Servers) -> Iterator[Installation]:
-    """An installation with three planners, each of which has shards."""
+    """An installation with three planners, each of which owns shards."""
     installation = servers.installation()
     try:
         for _ in range(PLANNERS):
@@ -44,7 +45,7 @@ def planners(servers: Servers) -> Iterator[Installation]:
 
 
 def ids_on_every_partition(word: str) -> list[str]:
-    """An id for each client; no partition is without one."""
+    """An id for each client. Every partition has at least one."""
     wanted = [n % PARTITIONS for n in range(CLIENTS)]
     found: list[str] = []
     for partition in wanted:
@@ -56,7 +57,9 @@ def ids_on_every_partition(word: str) -> list[str]:
 def publish_at_once(
     installation: Installation, requests: Sequence[tuple[str, dict[str, Any]]], partitions: Sequence[int] | None = None
 ) -> list[str]:
-    """Each request by a client of its own at the same moment, on its key's partition unless given; their ``ce_id``."""
+    """Publish each request from its own client at the same moment, on its key's partition unless
+    ``partition`` is given. Returns their ``ce_id``.
+    """
     topic = f"{installation.settings.topic_prefix}{Topic.BACKFILL_REQUESTS}"
     barrier = threading.Barrier(len(requests))
 
@@ -78,37 +81,39 @@ def publish_at_once(
 
 @contextmanager
 def all_planning_at_once(installation: Installation) -> Iterator[None]:
-    """No planner can write a backfill's row until each of them has begun to plan and waits, for this or for another."""
+    """Block writes of backfill rows until every planner has begun planning and waits, for this lock
+    or another planner's.
+    """
     waiting = """
     SELECT count(DISTINCT l.pid) FROM pg_locks l JOIN pg_stat_activity a USING (pid)
     WHERE NOT l.granted AND a.datname = current_database() AND a.usename = %s
     """
     with installation.session() as gate:
-        # Reading and locking rows go on; inserting waits.
+        # Reads and row locks still work; inserts wait.
         gate.execute("LOCK TABLE backfill IN SHARE ROW EXCLUSIVE MODE")
         yield
         until(lambda: installation.value(waiting, PLANNER.role) == PLANNERS, "every planner waits")
 
 
 def wait_until_answered(installation: Installation, ids: Sequence[str]) -> None:
-    """All is decided and published."""
+    """Wait until all requests are decided and their replies published."""
     decided = "SELECT count(*) FROM backfill_request WHERE id = ANY(%s)"
     until(lambda: installation.value(decided, list(ids)) == len(set(ids)), "all are decided")
     wait_until_published(installation)
 
 
 def wait_until_published(installation: Installation) -> None:
-    """The outbox is empty."""
+    """Wait until the outbox is empty."""
     until(lambda: installation.value("SELECT count(*) FROM backfill_planner_outbox") == 0, "all is published")
 
 
 def outcomes(installation: Installation, ce_ids: Sequence[str]) -> list[Event]:
-    """What a subscriber sees as answers to these messages."""
+    """The replies to these messages, as a subscriber sees them."""
     return [e for e in installation.events(Topic.BACKFILL_EVENTS) if e.body.get("in_reply_to") in ce_ids]
 
 
 def rows_about(installation: Installation, ids: Sequence[str]) -> dict[str, int]:
-    """How many rows each table has about backfills with these ids; tables without any are left out."""
+    """The number of rows per table that concern these backfill ids; empty tables are omitted."""
     columns = installation.query(
         "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = 'retrofill' AND "
         "(column_name = 'backfill_id' OR table_name IN ('backfill', 'backfill_request') AND column_name = 'id')"
@@ -150,7 +155,7 @@ def test_one_of_five_is_planned_and_nothing_is_left_of_the_others(planners: Inst
     }
     assert planners.events(Topic.DEAD_LETTERS) == []
 
-    # Whoever lost stays rejected under its id, and the range is free again once the winner was cancelled.
+    # The losers stay rejected under their ids, and cancelling the winner frees the range.
     starter = planners.start("instant-starter", RETROFILL_DRIVER_SLOTS="4", INSTANT_SECONDS="3600")
     until(lambda: planners.runs_by_state(winner["backfill_id"]).get("running") == 1, "one run is live")
     planners.publish(Topic.BACKFILL_REQUESTS, winner["backfill_id"], BackfillCancelRequested())

@@ -1,1 +1,1 @@
-"""The promises, one family a file: each is a generator over a history that yields what breaks it."""
+"""The promises, one group per file. Each is a generator that yields violations in a history."""

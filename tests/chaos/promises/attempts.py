@@ -10,12 +10,12 @@ from tests.chaos.history import History
 from tests.chaos.promises.limits import most_at_once, work_spans
 
 ENDS = {"RunSucceeded": "succeeded", "RunFailed": "failed", "RunCancelled": "cancelled"}
-# Reports that the tests forge for attempts that are over carry this text.
+# The text in every report that the tests forge for ended attempts.
 FORGED = "forged by a test"
 
 
 def one_attempt_of_an_interval_at_a_time(history: History) -> Iterator[str]:
-    """By what the drivers noted."""
+    """Drivers' work logs of one interval do not overlap."""
     by_day = defaultdict(list)
     for span in work_spans(history):
         by_day[span["pipeline"], span["day"]].append(span)
@@ -26,7 +26,7 @@ def one_attempt_of_an_interval_at_a_time(history: History) -> Iterator[str]:
 
 
 def every_run_ends_once(history: History) -> Iterator[str]:
-    """One end event a run, of the row's state and attempt, and nothing of the run after it."""
+    """Each run has one end event, matching the row's state and attempt, and no events after it."""
     ended: dict[int, tuple[str, int]] = {}
     for event in history.of(Topic.RUN_EVENTS):
         body = event.body
@@ -41,7 +41,7 @@ def every_run_ends_once(history: History) -> Iterator[str]:
 
 
 def attempts_follow_one_another(history: History) -> Iterator[str]:
-    """Each attempt starts once at the most, and after the one before it was lost."""
+    """Each attempt starts at most once, after the previous one was lost."""
     newest: dict[int, int] = defaultdict(lambda: 1)
     started: set[tuple[int, int]] = set()
     for event in history.of(Topic.RUN_EVENTS):
@@ -58,7 +58,7 @@ def attempts_follow_one_another(history: History) -> Iterator[str]:
 
 
 def ends_were_reported(history: History) -> Iterator[str]:
-    """A success is one that a driver of that very attempt reported; no forged report had an effect."""
+    """Each success was reported by a driver of that attempt, and no forged report took effect."""
     reported = {
         (e.body["run_id"], e.body["attempt"])
         for e in history.of(Topic.RUN_REPORTS)

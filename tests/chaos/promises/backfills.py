@@ -1,4 +1,4 @@
-"""Every accepted backfill ends once, and every interval has the outcome that its request implies."""
+"""Each accepted backfill ends once, and each interval has the outcome that its request implies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ANSWERS = ("BackfillPlanned", "BackfillRejected")
 
 
 def every_request_is_answered(history: History) -> Iterator[str]:
-    """Each wish has one outcome, told as often as asked and always the same; a planned one has its row."""
+    """All replies to a request have the same outcome, and a planned one has its row."""
     answers = defaultdict(set)
     for event in history.of(Topic.BACKFILL_EVENTS):
         if event.body["type"] in ANSWERS:
@@ -28,7 +28,10 @@ def every_request_is_answered(history: History) -> Iterator[str]:
 
 
 def every_backfill_ends_once(history: History) -> Iterator[str]:
-    """One end event of its own (a repeated command's answer is none) for each row, and of the row's state."""
+    """One end event per row, matching the row's state.
+
+    Replies to repeated commands do not count.
+    """
     ends = defaultdict(list)
     for event in history.of(Topic.BACKFILL_EVENTS):
         if event.body["type"] in ENDS and "in_reply_to" not in event.body:
@@ -39,7 +42,7 @@ def every_backfill_ends_once(history: History) -> Iterator[str]:
 
 
 def every_interval_has_its_outcome(history: History) -> Iterator[str]:
-    """Rows for all days of the request, and a state that the request implies for each run."""
+    """A row for every requested day, and for each run a state that the request implies."""
     intervals = defaultdict(list)
     for row in history.rows("backfill_interval"):
         intervals[row["backfill_id"]].append(row)
@@ -77,7 +80,7 @@ def _outcomes(wish: Wish, row: Row, runs: list[Row], *, cancelled: bool) -> Iter
 
 
 def one_active_backfill_of_an_interval(history: History) -> Iterator[str]:
-    """Backfills of one pipeline that share a day were never active together."""
+    """Backfills of one pipeline that share a day were never active at the same time."""
     by_pipeline = defaultdict(list)
     for row in history.rows("backfill"):
         by_pipeline[row["pipeline"]].append(row)

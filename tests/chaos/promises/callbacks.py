@@ -1,4 +1,4 @@
-"""A callback is called until it succeeded, never after that, never before its moment, and under a key of its own."""
+"""A callback is called until it succeeds, never afterwards or early, and under its own key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.chaos.history import History, Row
 
 
 def each_miss_has_its_callback(history: History) -> Iterator[str]:
-    """A row for each missed deadline whose alert names a callback, and for no other."""
+    """A row for each missed deadline whose alert names a callback, and no other rows."""
     rows = {row["deadline_id"] for row in history.rows("callback")}
     alerts = _alerts(history)
     wanted = {
@@ -22,7 +22,10 @@ def each_miss_has_its_callback(history: History) -> Iterator[str]:
 
 
 def each_callback_ends_once(history: History) -> Iterator[str]:
-    """All are ended and one event told it. All succeeded (their tries are many), but for some at most once."""
+    """Every callback has ended with one event, and succeeded.
+
+    Only at-most-once callbacks may fail.
+    """
     fields = Counter(
         (int(e.key), e.body["type"])
         for e in history.of(Topic.CALLBACK_EVENTS)
@@ -39,7 +42,7 @@ def each_callback_ends_once(history: History) -> Iterator[str]:
 
 
 def each_callback_is_called(history: History) -> Iterator[str]:
-    """Called at least once, no more often than it was claimed or than it may be."""
+    """Called at least once, but never more often than claimed or allowed."""
     calls = _calls(history)
     alerts = _alerts(history)
     for row in history.rows("callback"):
@@ -55,7 +58,7 @@ def each_callback_is_called(history: History) -> Iterator[str]:
 
 
 def each_callback_has_one_key(history: History) -> Iterator[str]:
-    """All calls of one callback have one key, and no other callback has it."""
+    """All calls of a callback share one idempotency key, which no other callback uses."""
     owners: dict[str, int] = {}
     for id, calls in _calls(history).items():
         keys = {call["key"] for call in calls}
@@ -67,7 +70,7 @@ def each_callback_has_one_key(history: History) -> Iterator[str]:
 
 
 def no_call_comes_early(history: History) -> Iterator[str]:
-    """A call comes after the moment of its deadline, and after Postgres saw the miss; and none after its success."""
+    """Calls come after the deadline, after the committed miss, and never after a success."""
     missed = {c["id"]: c["began"] for c in history.changes if c["entity"] == "deadline" and c["to"] == "missed"}
     ended = {c["id"]: c["at"] for c in history.changes if c["entity"] == "callback" and c["to"] == "succeeded"}
     due = {row["id"]: row["due_at"] for row in history.rows("deadline")}
@@ -81,7 +84,7 @@ def no_call_comes_early(history: History) -> Iterator[str]:
 
 
 def _alerts(history: History) -> dict[int, Row]:
-    """The alert of each deadline, as the workload wrote it."""
+    """Each deadline's alert, as the workload defined it."""
     pipelines = {row["id"]: row["pipeline"] for row in history.rows("backfill")}
     alerts = {(name, alert["name"]): alert for name, found in history.alerts.items() for alert in found}
     found = {

@@ -1,4 +1,4 @@
-"""Every change of a state that Postgres ever committed: along an edge, of the live attempt, within the limits, in order."""
+"""Every committed state change follows an edge, the live attempt, the limits and the order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import groupby
 from tests.chaos.history import History, Row
 from tests.chaos.promises.limits import limits_of
 
-# The contract's own tables, written down here once more: an edge that the code added by mistake is found.
+# Restates the contract's tables, so that an edge added to the code by mistake is found.
 EDGES = {
     "backfill": "running paused, paused running, running cancelling, paused cancelling, cancelling cancelled, "
     "cancelling failed, running succeeded, running failed, paused succeeded, paused failed",
@@ -28,7 +28,7 @@ LIVE = ("starting", "running", "publishing")
 
 
 def every_change_is_an_edge(history: History) -> Iterator[str]:
-    """Of the tables of states; and rows begin as they should."""
+    """Every change follows the tables of states, and rows start in an allowed state."""
     allowed = {entity: {tuple(edge.split()) for edge in edges.split(", ")} for entity, edges in EDGES.items()}
     for change in history.changes:
         entity, edge = change["entity"], (change["from"], change["to"])
@@ -40,7 +40,7 @@ def every_change_is_an_edge(history: History) -> Iterator[str]:
 
 
 def only_the_live_attempt_changes_anything(history: History) -> Iterator[str]:
-    """A run's attempt counts up by one with each claim, and no task of an older one changes after that."""
+    """Each claim increments a run's attempt by one. Tasks of older attempts no longer change."""
     newest: dict[str, int] = {}
     for change in history.changes:
         if change["entity"] == "run":
@@ -57,7 +57,10 @@ def only_the_live_attempt_changes_anything(history: History) -> Iterator[str]:
 
 
 def limits_hold_at_every_commit(history: History) -> Iterator[str]:
-    """The live runs after each change, by backfill and by pipeline: nothing is between two samples."""
+    """Count live runs after each change, by backfill and pipeline.
+
+    Unlike a sampler, this misses nothing.
+    """
     limits = limits_of(history)
     of_run = {str(run["id"]): run["backfill_id"] for run in history.rows("run")}
     pipelines = {row["id"]: row["pipeline"] for row in history.rows("backfill")}
@@ -77,7 +80,7 @@ def limits_hold_at_every_commit(history: History) -> Iterator[str]:
 
 
 def positions_follow_the_dates(history: History) -> Iterator[str]:
-    """The order in which runs are to start is that of their logical dates, reversed where the request says so."""
+    """Positions follow the logical dates, reversed if the request says so."""
     for id, runs in _by_backfill(history).items():
         wish = history.wishes.get(id)
         by_date = sorted(runs, key=lambda run: run["interval_start"], reverse=wish is not None and wish.backwards)
@@ -86,7 +89,7 @@ def positions_follow_the_dates(history: History) -> Iterator[str]:
 
 
 def runs_start_in_order(history: History) -> Iterator[str]:
-    """Each claim takes the first runs of those that are queued at that commit."""
+    """Each claim takes the first runs that are queued at that commit."""
     backfill_of = {str(run["id"]): run["backfill_id"] for run in history.rows("run")}
     position = {str(run["id"]): run["position"] for run in history.rows("run")}
     queued = {id: {str(run["id"]) for run in runs} for id, runs in _by_backfill(history).items()}
@@ -116,19 +119,19 @@ def _claimed(id: str, group: Iterable[Row], position: dict[str, int], waiting: Q
 
 
 class Queue:
-    """Positions that are queued; the first of 100,000 is found at once."""
+    """Queued positions. Finding the first of 100,000 is fast."""
 
     def __init__(self, places: Iterable[int]) -> None:
         self._heap = sorted(places)
         self._there = set(self._heap)
 
     def put(self, place: int) -> None:
-        """Queued again."""
+        """Add a position."""
         self._there.add(place)
         heapq.heappush(self._heap, place)
 
     def take(self, place: int) -> bool:
-        """Whether it was there; now it is not."""
+        """Remove a position; returns whether it was queued."""
         there = place in self._there
         self._there.discard(place)
         return there
@@ -141,7 +144,7 @@ class Queue:
 
 
 def each_attempt_has_its_tasks(history: History) -> Iterator[str]:
-    """Rows for every attempt of every run, all ended, and those of the last attempt as the run ended."""
+    """Every attempt has task rows, all ended. The last attempt's rows match the run's end."""
     tasks: dict[int, dict[int, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in history.rows("task_run"):
         tasks[row["run_id"]][row["attempt"]].append(row)

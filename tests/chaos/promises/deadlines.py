@@ -1,6 +1,7 @@
-"""A deadline fires once, and only if what it is about was not done in time, by the database's clock.
+"""A deadline fires once, and only if its subject was not done in time by the database clock.
 
-Judged from the oracle's own sources: the alerts as the workload wrote them, and the moments at which Postgres noted the changes.
+Checked against the oracle's own sources: the alerts as the workload defined them, and the times at
+which Postgres recorded the changes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Key = tuple[str, str]
 
 
 def each_miss_is_told_once(history: History) -> Iterator[str]:
-    """One ``DeadlineMissed`` for each row that is missed, none for the others."""
+    """One ``DeadlineMissed`` for each missed row, and none for other rows."""
     fields = Counter(int(e.key) for e in history.of(Topic.DEADLINE_MISSED) if e.body["type"] == "DeadlineMissed")
     for row in history.rows("deadline"):
         if fields.pop(row["id"], 0) != (row["state"] == "missed"):
@@ -28,7 +29,7 @@ def each_miss_is_told_once(history: History) -> Iterator[str]:
 
 
 def moments_are_the_databases(history: History) -> Iterator[str]:
-    """What rows say of when something happened lies inside the transaction in which Postgres saw it happen."""
+    """Each timestamp in a row lies within the recorded transaction of that change."""
     noted = _first_notes(history)
     for entity, id, name, to, moment in _claims(history):
         change = noted.get((entity, id, to))
@@ -42,7 +43,7 @@ def moments_are_the_databases(history: History) -> Iterator[str]:
 
 
 def _claims(history: History) -> Iterator[tuple[str, str, str, str, datetime | None]]:
-    """Entity, id, the column, the state that was entered at its moment, and the moment."""
+    """(entity, id, column, state entered at that time, time)."""
     for row in history.rows("backfill"):
         yield "backfill", row["id"], "requested_at", "running", row["requested_at"]
         yield "backfill", row["id"], "ended_at", row["state"], row["ended_at"]
@@ -61,7 +62,7 @@ def _first_notes(history: History) -> dict[tuple[str, str, str], Row]:
 
 
 def each_deadline_is_due_when_its_alert_says(history: History) -> Iterator[str]:
-    """The moment that its alert counts from, plus the alert's interval."""
+    """The due time is the alert's reference time plus its interval."""
     for row, alert, reference in _with_alerts(history):
         if alert is None or reference is None:
             yield f"deadline {row['id']} ({row['alert']}) of {row['backfill_id']} belongs to no alert or has no reference"
@@ -70,7 +71,7 @@ def each_deadline_is_due_when_its_alert_says(history: History) -> Iterator[str]:
 
 
 def each_deadline_is_judged_right(history: History) -> Iterator[str]:
-    """The rule of ``docs/deadlines.md``; and no miss is decided before its moment."""
+    """Each deadline ends as ``docs/deadlines.md`` says, and none is missed before it is due."""
     ends = {("run", str(row["id"])): (row["state"], row["finished_at"]) for row in history.rows("run")}
     ends |= {("backfill", row["id"]): (row["state"], row["ended_at"]) for row in history.rows("backfill")}
     noted = _first_notes(history)
@@ -83,7 +84,8 @@ def each_deadline_is_judged_right(history: History) -> Iterator[str]:
         expected = _expected(row, alert, due, end, armed)
         missed = noted.get(("deadline", str(row["id"]), "missed"))
         if missed is not None and _went_back_between(history, missed, noted.get((*_subject(row), end[0]))):
-            # At the moment of the miss nothing was done yet; what was done later has an earlier moment.
+            # The subject had not ended at the miss, although the clock jump gave its end an earlier
+            # timestamp.
             expected.add("missed")
         if row["state"] not in expected:
             yield (
@@ -95,19 +97,22 @@ def each_deadline_is_judged_right(history: History) -> Iterator[str]:
 
 
 def _went_back_between(history: History, missed: Row, end: Row | None) -> bool:
-    """Whether the clock jumped, and the miss was committed before the end although its moment is after it."""
+    """Whether a clock jump gave an end after the miss an earlier timestamp than the miss."""
     return (
         bool(history.clock_slack) and end is not None and missed["number"] < end["number"] and end["at"] < missed["at"]
     )
 
 
 def _held_a_jump(change: Row) -> bool:
-    """Whether the clock went back inside the transaction: then no two moments of it can be compared."""
+    """Whether the clock went back during the transaction.
+
+    Its timestamps are not comparable then.
+    """
     return bool(change["at"] < change["began"])
 
 
 def _latest(change: Row) -> datetime:
-    """The latest moment of a transaction, in which the clock may have gone back."""
+    """The latest time of a transaction, during which the clock may have gone back."""
     moment: datetime = max(change["began"], change["at"])
     return moment
 
@@ -125,7 +130,7 @@ def _expected(row: Row, alert: Row, due: datetime, end: tuple[str, datetime | No
 
 
 def _with_alerts(history: History) -> Iterator[tuple[Row, Row | None, datetime | None]]:
-    """Each deadline with the alert that it was made from and the moment that it counts from."""
+    """Each deadline with its alert and its reference time."""
     alerts = {(name, alert["name"]): alert for name, found in history.alerts.items() for alert in found}
     backfills = {row["id"]: row for row in history.rows("backfill")}
     runs = {row["id"]: row for row in history.rows("run")}
@@ -155,7 +160,7 @@ def _subject(row: Row) -> Key:
 
 
 def each_run_has_its_deadlines(history: History) -> Iterator[str]:
-    """One row for each alert of a run, and of a backfill."""
+    """One row for each alert of each run and backfill."""
     armed = Counter((row["backfill_id"], row["run_id"], row["alert"]) for row in history.rows("deadline"))
     for key, count in armed.items():
         if count > 1:

@@ -1,4 +1,4 @@
-"""After the heal nothing is left behind: locked, claimed, leased, unpublished or unread."""
+"""After the heal, nothing remains locked, claimed, leased, unpublished or unread."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ ENDED = ("succeeded", "failed", "cancelled")
 
 
 def everything_comes_to_its_end(history: History) -> Iterator[str]:
-    """The drain says what did not."""
+    """Reports what did not drain."""
     yield from history.undrained
 
 
 def nothing_is_held(history: History) -> Iterator[str]:
-    """No transaction stays open, no lock is waited for."""
+    """No transaction stays open, and no session waits for a lock."""
     for row in history.held:
         yield f"held: {row}"
 
 
 def no_row_is_claimed(history: History) -> Iterator[str]:
-    """Runs have ended without slot or lease, callbacks without token, deadlines are decided."""
+    """Ended runs have no slot or lease, callbacks have no token, and deadlines are decided."""
     for run in history.rows("run"):
         if run["state"] not in ENDED or any(run[name] is not None for name in ("slot", "pipeline_slot", "lease_until")):
             yield f"run {run['id']} of {run['backfill_id']} is {run['state']}, slot {run['slot']}"
@@ -38,7 +38,7 @@ def no_row_is_claimed(history: History) -> Iterator[str]:
 
 
 def everything_is_published(history: History) -> Iterator[str]:
-    """The outboxes are empty, and no batch is open."""
+    """The outboxes are empty, and no relay batch is open."""
     for package in SERVICE_TABLES:
         rows = history.rows(f"{package}_outbox")
         if rows:
@@ -49,7 +49,7 @@ def everything_is_published(history: History) -> Iterator[str]:
 
 
 def everything_is_read(history: History) -> Iterator[str]:
-    """Every service's offsets are at the ends of its topics."""
+    """Every service's offsets are at the end of its topics."""
     for package in SERVICE_TABLES:
         for row in history.rows(f"{package}_shard_offset"):
             end = history.ends.get((package, row["topic"], row["partition"]), row["next_offset"])

@@ -1,4 +1,4 @@
-"""Never more live runs than any limit at any instant: by Postgres, by the events, and by what the drivers did."""
+"""Live runs never exceed a limit: by Postgres, by the events, and by the drivers' work logs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.support.sampling import most_live
 
 
 def limits_of(history: History) -> dict[str, int]:
-    """The limits by backfill id, and by ``pipeline:`` and its name."""
+    """Limits by backfill id, and by ``pipeline:`` plus name."""
     limits = {row["id"]: row["max_active_runs"] for row in history.rows("backfill")}
     return limits | {f"pipeline:{name}": limit for name, limit in history.limits.items()}
 
 
 def limits_hold_in_the_rows(history: History) -> Iterator[str]:
-    """What a sampler saw in Postgres."""
+    """By the samples taken in Postgres."""
     limits = limits_of(history)
     for whose, most in history.sampled.items():
         if most > limits.get(whose, most):
@@ -27,7 +27,7 @@ def limits_hold_in_the_rows(history: History) -> Iterator[str]:
 
 
 def limits_hold_in_the_events(history: History) -> Iterator[str]:
-    """What a subscriber of run-events counts, by backfill; and by pipeline with the database's moments."""
+    """By ``run-events``: per backfill in topic order, per pipeline by database time."""
     limits = limits_of(history)
     for id, most in most_live(history.of(Topic.RUN_EVENTS)).items():
         if most > limits.get(id, most):
@@ -45,7 +45,7 @@ def limits_hold_in_the_events(history: History) -> Iterator[str]:
 
 
 def limits_hold_at_work(history: History) -> Iterator[str]:
-    """What the drivers noted while they were at work."""
+    """By the drivers' work logs."""
     limits = limits_of(history)
     of_backfill, of_pipeline = defaultdict(list), defaultdict(list)
     for span in work_spans(history):
@@ -64,15 +64,17 @@ def _too_many(history: History, by_pipeline: dict[str, list[dict[str, object]]],
 
 
 def most_at_once(spans: Iterable[Mapping[str, Any]], *, touching: bool = True) -> int:
-    """How many spans hold one moment, at the most. A span of a single moment holds that moment.
+    """The largest number of spans that overlap at one moment.
 
-    ``touching``: both ends belong to a span, as of work that was noted at both; else one that ends when another begins
-    does not count with it, as of a slot that is handed on.
+    With ``touching``, spans include both ends, as work was logged at both. Otherwise a span that
+    ends as another begins does not overlap it, as when a slot is passed on. A span of zero length
+    always counts.
     """
     moments = []
     for span in spans:
         first, last = span["began"], span["ended"]
-        # At one moment: what ended before, what begins, what ends and holds its last moment.
+        # At equal times: first spans that end exclusively, then those that begin, then those that
+        # end inclusively.
         moments += [(first, 1, 1), (last, 2 if touching or first == last else 0, -1)]
     now = most = 0
     for _, _, change in sorted(moments):
@@ -82,7 +84,7 @@ def most_at_once(spans: Iterable[Mapping[str, Any]], *, touching: bool = True) -
 
 
 def work_spans(history: History) -> Iterable[dict[str, object]]:
-    """One an attempt: from its first note of being at work to its last."""
+    """One span per attempt, from its first log entry to its last."""
     spans: dict[tuple[int, int], dict[str, object]] = {}
     for note in history.notes:
         span = spans.setdefault((note["run"], note["attempt"]), {**note, "began": note["at"], "ended": note["at"]})

@@ -1,4 +1,4 @@
-"""Every event once, and in its order."""
+"""Every event appears once and in order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from datetime import datetime
 from retrofill.contract.topics import Topic
 from tests.chaos.history import History
 
-# What services publish through their outboxes; the others are written by users and drivers, who may repeat themselves.
+# Topics that services publish through their outboxes. Users and drivers, who may repeat themselves,
+# write the others.
 PUBLISHED = (
     Topic.PIPELINE_EVENTS,
     Topic.BACKFILL_EVENTS,
@@ -20,12 +21,12 @@ PUBLISHED = (
     Topic.BACKFILL_STATES,
     Topic.INTERVAL_STATES,
 )
-# Topics of which each event has the database's moment, by the field that has it.
+# Topics whose events carry a database time, and the field that has it.
 MOMENTS = {Topic.RUN_EVENTS: "at"}
 
 
 def every_event_once(history: History) -> Iterator[str]:
-    """No ``ce_id`` twice, read committed."""
+    """With read_committed, no ``ce_id`` appears twice."""
     for topic in PUBLISHED:
         places: dict[str | None, list[str]] = {}
         for event in history.of(topic):
@@ -36,7 +37,7 @@ def every_event_once(history: History) -> Iterator[str]:
 
 
 def events_are_in_order(history: History) -> Iterator[str]:
-    """The moments of a key's events never go back."""
+    """The database times of a key's events never decrease."""
     for topic, name in MOMENTS.items():
         last: dict[str, datetime] = {}
         for event in history.of(topic):
@@ -47,7 +48,7 @@ def events_are_in_order(history: History) -> Iterator[str]:
 
 
 def a_backfill_is_told_in_order(history: History) -> Iterator[str]:
-    """Planned comes first; after its end there are answers to messages only."""
+    """``BackfillPlanned`` comes first; after the end, only replies follow."""
     ended: set[str] = set()
     planned: set[str] = set()
     for event in history.of(Topic.BACKFILL_EVENTS):

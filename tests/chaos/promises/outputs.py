@@ -1,4 +1,4 @@
-"""The data equals a plain computation, and is that of the attempt that counts."""
+"""The output equals a plain computation and belongs to the accepted attempt."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from tests.chaos.work import content, label
 
 
 def the_output_is_right(history: History) -> Iterator[str]:
-    """For each interval: exactly what the last run that succeeded computed, whatever later ones that failed had staged."""
+    """For each interval, the output of the last successful run.
+
+    Later failed runs changed nothing.
+    """
     pipelines = {row["id"]: row["pipeline"] for row in history.rows("backfill")}
     last: dict[tuple[str, str], Row] = {}
     for run in sorted(history.rows("run"), key=lambda run: str(run["finished_at"])):
@@ -23,7 +26,7 @@ def the_output_is_right(history: History) -> Iterator[str]:
 
 
 def no_output_without_work(history: History) -> Iterator[str]:
-    """Nothing is there that no attempt made."""
+    """Every output was produced by an attempt."""
     worked = {(note["pipeline"], note["day"]) for note in history.notes}
     for pipeline, day in history.outputs.keys() - worked:
         yield f"{pipeline} {day} has output and nobody was at work"

@@ -1,4 +1,4 @@
-"""What cannot be read ends in one dead letter with its bytes; nothing else does."""
+"""Each poison message becomes one dead letter with its bytes; no other message does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ORIGIN = ("retrofill_origin_topic", "retrofill_origin_partition", "retrofill_ori
 
 
 def every_poison_has_its_dead_letter(history: History) -> Iterator[str]:
-    """One letter for each message that cannot be read, with its key and bytes and the place where it was."""
+    """One dead letter per poison message, with its key, bytes and origin."""
     letters: dict[tuple[str, ...], list[Event]] = defaultdict(list)
     for letter in history.of(Topic.DEAD_LETTERS):
         letters[tuple(letter.headers.get(name, "") for name in ORIGIN)].append(letter)
@@ -31,7 +31,10 @@ def every_poison_has_its_dead_letter(history: History) -> Iterator[str]:
 
 
 def nothing_else_is_put_aside(history: History) -> Iterator[str]:
-    """Our own messages can be read. Of a callback that failed for good there is one letter, for a replay."""
+    """No valid message is dead-lettered.
+
+    A permanently failed callback leaves one letter, for a replay.
+    """
     failed = {str(row["deadline_id"]) for row in history.rows("callback") if row["state"] == "failed"}
     for letter in history.of(Topic.DEAD_LETTERS):
         if letter.key.startswith(POISON):

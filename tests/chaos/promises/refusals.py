@@ -1,4 +1,4 @@
-"""Nothing is refused or skipped without the reason that the request and the earlier runs imply."""
+"""Each refusal or skip has the reason that the request and the earlier runs imply."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from retrofill.contract.topics import Topic
 from tests.chaos.history import History, Row, Wish
 from tests.chaos.work import label
 
-# All pipelines of the workload begin here.
+# The start date of all pipelines of the workload.
 START = datetime(2000, 1, 1, tzinfo=UTC)
-# A planner may still see a backfill as active whose end is being committed.
+# A planner may still see a backfill as active while its end is being committed.
 COMMITTING = timedelta(seconds=10)
 Place = tuple[str, str]
 
 
 @dataclass
 class Earlier:
-    """The backfills that touched one interval, in the order of their plans, and their runs of it."""
+    """The backfills that include one interval, in the order of planning, and their runs of it."""
 
     planned_at: list[datetime] = field(default_factory=list)
     runs: list[Row | None] = field(default_factory=list)
 
     def before(self, moment: datetime) -> list[Row]:
-        """The runs of those that were planned before ``moment``."""
+        """Runs of backfills planned before ``moment``."""
         return [run for run in self.runs[: bisect_right(self.planned_at, moment)] if run is not None]
 
 
 def skips_are_due(history: History) -> Iterator[str]:
-    """Each interval of a backfill has a run, or the reason that follows from its dates and from the earlier runs."""
+    """Each interval has a run, or the skip reason that its dates and the earlier runs imply."""
     earlier = _earlier(history)
     backfills = {row["id"]: row for row in history.rows("backfill")}
     for row in history.rows("backfill_interval"):
@@ -47,7 +47,7 @@ def skips_are_due(history: History) -> Iterator[str]:
 
 
 def refusals_are_due(history: History) -> Iterator[str]:
-    """Each ``BackfillRejected`` names what was really there at its moment."""
+    """Each ``BackfillRejected`` gives a reason that was true at that time."""
     earlier = _earlier(history)
     backfills = {row["id"]: row for row in history.rows("backfill")}
     decided = {row["id"]: row["decided_at"] for row in history.rows("backfill_request")}
@@ -68,7 +68,7 @@ def _undue(
     backfills: dict[str, Row],
     earlier: dict[Place, Earlier],
 ) -> str | None:
-    """Why the refusal was wrong."""
+    """Why the refusal was wrong, or ``None``."""
     match body.get("reason"):
         case "unknown_pipeline":
             return "there is such a pipeline" if wish.pipeline in history.limits else None
@@ -96,7 +96,10 @@ def _no_overlap(wish: Wish, winner: Row, at: datetime, slack: timedelta) -> str 
 
 
 def _reason(wish: Wish, start: datetime, now: datetime, earlier: Earlier, seen: datetime) -> str | None:
-    """Why this interval is to be skipped by a plan at ``now``; runs that finished by ``seen`` are finished."""
+    """Why a plan at ``now`` must skip this interval, or ``None``.
+
+    Runs count as finished if they finished by ``seen``.
+    """
     if start < START:
         return "outside the pipeline's dates"
     if start + wish.step > now:
@@ -110,7 +113,7 @@ def _reason(wish: Wish, start: datetime, now: datetime, earlier: Earlier, seen: 
 
 
 def _earlier(history: History) -> dict[Place, Earlier]:
-    """By pipeline and day."""
+    """By (pipeline, day)."""
     runs = {row["id"]: row for row in history.rows("run")}
     backfills = {row["id"]: row for row in history.rows("backfill")}
     intervals = [

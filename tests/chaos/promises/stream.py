@@ -1,4 +1,4 @@
-"""Topics against what was committed: every event of a committed transaction once, none else, per key in commit order."""
+"""Topics hold every committed event once and nothing else, per key in commit order."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tests.chaos.history import History, Row
 from tests.chaos.promises.messages import PUBLISHED
 from tests.support.installation import Event
 
-# What services alone write. Topics that others write too hold more than was committed, and Kafka compacts some.
+# Topics that only services write. The others hold more than was committed, or are compacted.
 WHOLE = tuple(topic for topic in (*PUBLISHED, Topic.DEAD_LETTERS) if topic not in COMPACTED)
 Told = tuple[str | None, str]
 
 
 def topics_hold_what_was_committed(history: History) -> Iterator[str]:
-    """As often as it was committed: nothing is lost, doubled, or published of a transaction that was rolled back."""
+    """Each committed event appears once: none lost, duplicated or published after a rollback."""
     written: dict[str, Counter[tuple[str, Told]]] = defaultdict(Counter)
     for row in history.committed:
         written[row["topic"]][row["key"], _committed(row)] += 1
@@ -32,7 +32,7 @@ def topics_hold_what_was_committed(history: History) -> Iterator[str]:
 
 
 def topics_are_in_commit_order(history: History) -> Iterator[str]:
-    """Per service, topic and key; of two services nothing is promised."""
+    """Per service, topic and key. Two services have no common order."""
     order: dict[tuple[str, str, str], list[Told]] = defaultdict(list)
     services: dict[tuple[str, str, Told], str] = {}
     for row in history.committed:
@@ -56,13 +56,16 @@ def _committed(row: Row) -> Told:
 
 
 def _fields_of(event: Event) -> Told:
-    """A ``ce_id`` that no text of Postgres can hold is none to the triggers."""
+    """The event's ``ce_id`` and digest.
+
+    The triggers record no ``ce_id`` that Postgres cannot store.
+    """
     ce_id = event.headers.get("ce_id")
     return (None if ce_id is None or "\x00" in ce_id else ce_id), digest(event.value)
 
 
 def digest(value: bytes) -> str:
-    """As Postgres computes it; a null value counts as an empty one."""
+    """The MD5 that Postgres computes; a null value counts as empty."""
     return hashlib.md5(value, usedforsecurity=False).hexdigest()
 
 

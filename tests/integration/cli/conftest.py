@@ -1,4 +1,4 @@
-"""Commands against a real planner, with its own database and topics."""
+"""Fixtures for CLI commands against a real planner, with its own database and topics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ __all__ = ["cli", "here", "planner"]
 
 @pytest.fixture(scope="module")
 def planner(servers: Servers) -> Iterator[dict[str, str]]:
-    """An installation with a planner."""
     made = servers.installation()
     made.start("backfill-planner")
     yield made.environment()
@@ -22,7 +21,7 @@ def planner(servers: Servers) -> Iterator[dict[str, str]]:
 
 @pytest.fixture
 def here(planner: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Commands find the installation."""
+    """Point the CLI at the installation."""
     for variable, value in planner.items():
         monkeypatch.setenv(variable, value)
     return planner

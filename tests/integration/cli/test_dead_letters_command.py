@@ -1,4 +1,4 @@
-"""Dead letters on the command line: looked at, given a second chance, and dropped."""
+"""``retrofill dead-letters``: list, replay and drop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from retrofill.contract.topics import Topic
 
 @pytest.fixture(scope="module")
 def made(servers: Servers) -> Iterator[Installation]:
-    """An installation with a planner of its own: what is dropped here is nobody else's."""
+    """An installation with its own planner, because these tests drop dead letters."""
     installation = servers.installation()
     try:
         installation.start("backfill-planner")
@@ -33,7 +33,9 @@ def _here(made: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def poison(made: Installation, cli):
-    """Three letters in each of two partitions, and no other: their places by partition."""
+    """Create three dead letters in each of two partitions, and no others. Returns their positions
+    by partition.
+    """
     cli("dead-letters", "drop", "--all", "--yes")
     for partition in (0, 1):
         for n in range(3):
@@ -83,7 +85,7 @@ def test_nothing_is_dropped_without_a_yes(cli, poison, monkeypatch, tmp_path):
             monkeypatch.setattr("sys.stdin", typed)
             result = cli("dead-letters", "drop", poison[1][0])
         assert (result.status, result.out) == (1, "")
-        assert f"delete 1 dead letter, those of partition 1 up to {poison[1][0]}, for good?" in result.err
+        assert f"permanently delete 1 dead letter, those of partition 1 up to {poison[1][0]}?" in result.err
     assert places(cli) == {*poison[0], *poison[1]}
     (tmp_path / "answer").write_text("y\n")
     with (tmp_path / "answer").open() as typed:
@@ -98,7 +100,9 @@ def test_what_to_drop_has_to_be_said(cli, arguments):
 
 
 def test_a_letter_that_is_replayed_twice_happens_once(cli, made):
-    """A request that an older planner could not read, say: it is followed now."""
+    """A dead letter that an older planner could not read becomes valid after an upgrade and is
+    followed.
+    """
     body = BackfillRequested.model_validate({"pipeline": "p", "from": "2020-01-01", "to": "2020-01-02"})
     headers = headers_of(body, "test")
     raw = tuple((name, text.encode()) for name, text in headers.items())

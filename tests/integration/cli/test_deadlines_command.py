@@ -1,4 +1,6 @@
-"""``retrofill deadlines`` and what ``pipelines apply`` refuses about them, with a real planner and watcher."""
+"""``retrofill deadlines``, and the deadline alerts that ``pipelines apply`` refuses, with a real
+planner and watcher.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ def count(run): ...
 
 @pytest.fixture(scope="module")
 def watched(servers: Servers) -> Iterator[Installation]:
-    """Deadlines in each state."""
+    """An installation with deadlines in each state."""
     made = servers.installation()
     made.start("backfill-planner", wait=False)
     made.start("deadline-watcher")
@@ -48,7 +50,7 @@ def watched(servers: Servers) -> Iterator[Installation]:
 
 @pytest.fixture(autouse=True)
 def here(watched: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands find the installation."""
+    """Point the CLI at the installation."""
     for variable, value in watched.environment().items():
         monkeypatch.setenv(variable, value)
 
@@ -91,7 +93,7 @@ def test_one_is_shown_with_what_followed(cli):
     missing = cli("deadlines", "show", "999999")
     assert (missing.status, missing.err) == (
         1,
-        "retrofill: there is no deadline 999999: 'retrofill deadlines list' shows those there are\n",
+        "retrofill: there is no deadline 999999: see 'retrofill deadlines list'\n",
     )
 
 
@@ -122,9 +124,9 @@ def test_misses_are_followed_as_they_come(watched):
             "callback=Webhook('https://example.org', secret='ops')",
             "no webhook secret 'ops'; RETROFILL_WEBHOOK_SECRETS has: none",
         ),
-        ("callback=Webhook('gopher://example.org')", "is no http(s) URL"),
+        ("callback=Webhook('gopher://example.org')", "invalid URL"),
         ("callback=KafkaTopic('{prefix}run-events')", "is one of Retrofill's own"),
-        ("kwargs={'text': '{run.date}'}", "there is no 'run.date'; there are: backfill.id"),
+        ("kwargs={'text': '{run.date}'}", "unknown name 'run.date'; known names: backfill.id"),
     ],
 )
 def test_what_could_not_be_called_is_refused_when_it_is_applied(cli, watched, monkeypatch, tmp_path, deadline, why):
@@ -145,7 +147,7 @@ def test_what_could_not_be_called_is_refused_when_it_is_applied(cli, watched, mo
 @pytest.mark.parametrize(
     ("reference", "why"),
     [
-        ("Reference.RUN_STARTED", "there is no reference RUN_STARTED; there are: RUN_QUEUED_AT, RUN_STARTED_AT"),
+        ("Reference.RUN_STARTED", "unknown reference RUN_STARTED: use one of RUN_QUEUED_AT, RUN_STARTED_AT"),
         ("Reference.FIXED_DATETIME(__import__('datetime').datetime(2030, 1, 1))", "give a datetime with a time zone"),
         ("Reference.TASK_STARTED_AT('cuont')", "the task 'cuont', which does not exist; tasks: count"),
     ],

@@ -1,4 +1,6 @@
-"""``retrofill purge``: what ended long ago goes, what later decisions read stays, and nothing is lost on the way."""
+"""``retrofill purge``: deletes what ended long ago, keeps what later decisions read, and loses
+nothing if interrupted.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,12 @@ from retrofill.admin.purge import Purge
 from retrofill.contract.backfills import BackfillRequested
 from retrofill.contract.topics import Topic
 from retrofill.store.engine import make_engine
-from retrofill.store.purge import KINDS, ONE_AT_A_TIME
+from retrofill.store.purge import KINDS, PURGE_LOCK
 
 TABLES = [kind.table.name for kind in KINDS]
 COMMAND = [sys.executable, "-c", "from retrofill.cli.main import run; run()", "purge", "--older-than", "90d"]
-# A second backfill of every pipeline of ``finished``: its days' runs are the latest ones.
+# Adds a second backfill to each pipeline of ``finished``, whose runs become the latest of their
+# intervals.
 AGAIN = (
     "INSERT INTO backfill (id, pipeline_no, pipeline, shard, state, covers, runs, max_active_runs, reprocess_behavior,"
     " run_backwards, on_run_failure, conf, definition, ended_at) SELECT 'again-' || id, pipeline_no, pipeline, shard,"
@@ -47,13 +50,13 @@ def execute(made: Installation, *statements: str) -> None:
 
 
 def age(made: Installation, *ids: str) -> None:
-    """As if these backfills had ended a hundred days ago."""
+    """Backdate the end of these backfills by a hundred days."""
     named = ", ".join(f"'{id}'" for id in ids) or "SELECT id FROM backfill"
     execute(made, f"UPDATE backfill SET ended_at = ended_at - interval '100 days' WHERE id IN ({named})")
 
 
 def rows(made: Installation) -> dict[str, set[tuple[Any, ...]]]:
-    """What Postgres has, as an export shows it."""
+    """The rows in Postgres, in the export's format."""
     found = {}
     for kind in KINDS:
         shown = ", ".join(f"{c.name}::text" if str(c.type) in ("JSONB", "TSTZRANGE") else c.name for c in kind.columns)
@@ -62,7 +65,7 @@ def rows(made: Installation) -> dict[str, set[tuple[Any, ...]]]:
 
 
 def exported(folder: Path) -> dict[str, list[tuple[Any, ...]]]:
-    """What the files have."""
+    """The rows in the export files."""
     found = {}
     for table in TABLES:
         files = sorted((folder / table).glob("*.parquet"))
@@ -73,7 +76,7 @@ def exported(folder: Path) -> dict[str, list[tuple[Any, ...]]]:
 
 @pytest.fixture
 def here(installation: Installation, monkeypatch: pytest.MonkeyPatch) -> Installation:
-    """Commands find the installation."""
+    """Point the CLI at the installation."""
     for variable, value in installation.environment().items():
         monkeypatch.setenv(variable, value)
     return installation
@@ -81,7 +84,9 @@ def here(installation: Installation, monkeypatch: pytest.MonkeyPatch) -> Install
 
 @pytest.fixture
 def old(here: Installation) -> Installation:
-    """Three pipelines with two backfills each that ended long ago: ten days, and the first four of them once more."""
+    """Three pipelines with two old backfills each: one of ten days, and one that repeats the first
+    four.
+    """
     finished(here, 3, 10)
     execute(here, *AGAIN)
     age(here)
@@ -105,13 +110,14 @@ def test_a_later_request_is_answered_as_if_nothing_had_been_purged(cli: Any, her
     assert here.wait_state(second, "succeeded", "failed") == "succeeded"
     third = here.request("p", "2020-01-01", "2020-01-04", id="third", reprocess_behavior="completed")
     assert here.wait_state(third, "succeeded", "failed") == "succeeded"
-    # What ended just now is not touched.
+    # Recently ended backfills are not touched.
     assert purge(cli)["rows"] == {}
     age(here)
     foreseen = purge(cli, "--dry-run")["rows"]
     done = purge(cli)["rows"]
     assert done == {name: number for name, number in foreseen.items() if number}
-    # Of the first backfill the days that ran once only, nothing of the second, all of the third.
+    # What remains: the first backfill's days that ran only once, nothing of the second, all of the
+    # third.
     assert here.query("SELECT backfill_id AS id, count(*) AS n FROM run GROUP BY 1 ORDER BY 1") == [
         {"id": "first", "n": 6},
         {"id": "third", "n": 4},
@@ -157,7 +163,7 @@ def test_each_row_is_in_postgres_or_in_one_file(cli: Any, old: Installation, tmp
         assert len(files[table]) == done["rows"].get(table, 0)
         assert not left[table] & set(files[table])
         assert left[table] | set(files[table]) == before[table]
-    # What is left stays, so the next purge does not go through it again, however much it is.
+    # Rows that stay are not visited again by the next purge, however many there are.
     again = purge(cli, "--export", str(tmp_path / "history"))
     assert (done["backfills"], again["backfills"], again["rows"]) == (6, 0, {})
     assert exported(tmp_path / "history") == files
@@ -173,13 +179,13 @@ def test_a_purge_that_is_killed_loses_nothing_and_the_next_one_goes_on(
     assert killed.returncode == -9
     between = rows(old)
     assert between != before
-    # Its server process may live a moment longer, and its lock with it.
+    # Its Postgres backend, and the backend's lock, may outlive it briefly.
     until(lambda: cli("purge", "--older-than", "90d", "--export", str(tmp_path)).status == 0, "the next purge")
     left, files = rows(old), exported(tmp_path)
     for table in TABLES:
         assert left[table] | set(files[table]) == before[table]
         assert not left[table] & set(files[table])
-        # Only what was about to be deleted when the purge was killed is there twice.
+        # Only rows that were about to be deleted when the purge was killed are exported twice.
         assert len(files[table]) == len(set(files[table])) or point == "purge:exported"
     assert {table: len(left[table]) for table in ("run", "backfill_interval", "task_run", "deadline")} == {
         "run": 30,
@@ -246,7 +252,7 @@ def test_runs_that_an_average_is_taken_of_stay(cli: Any, old: Installation) -> N
 
 
 def test_a_row_that_changes_while_it_is_exported_is_exported_again(old: Installation, tmp_path: Path) -> None:
-    """A failed callback that is called again, just after it was written to the file."""
+    """A failed callback is replayed just after it was written to the export file."""
     execute(
         old,
         "INSERT INTO callback (deadline_id, shard, name, kwargs, state, last_error, finished_at)"
@@ -274,7 +280,9 @@ def test_a_row_that_changes_while_it_is_exported_is_exported_again(old: Installa
 
 
 def test_services_go_on_beside_a_purge(cli: Any, old: Installation) -> None:
-    """The planner plans, and the starter runs, the very days of the very pipelines that are purged meanwhile."""
+    """The planner plans and the starter runs the same intervals of the same pipelines that are
+    being purged.
+    """
     old.start("backfill-planner")
     old.start("instant-starter")
     engine = make_engine(old.settings.dsn_of("owner"), "test")
@@ -292,7 +300,7 @@ def test_services_go_on_beside_a_purge(cli: Any, old: Installation) -> None:
         assert purging.result(60) > 0
     engine.dispose()
     assert old.events(Topic.DEAD_LETTERS) == []
-    # All days have later runs now.
+    # All intervals have later runs now.
     purge(cli)
     assert sorted(row["id"] for row in old.query("SELECT id FROM backfill")) == sorted(ids)
     assert old.value("SELECT count(*) FROM run") == 30
@@ -301,7 +309,7 @@ def test_services_go_on_beside_a_purge(cli: Any, old: Installation) -> None:
 
 @pytest.mark.usefixtures("old")
 class TestRefusals:
-    """Each is one line, and nothing is deleted."""
+    """Each refusal is one line, and nothing is deleted."""
 
     @pytest.fixture(autouse=True)
     def unchanged(self, old: Installation) -> Iterator[None]:
@@ -332,14 +340,14 @@ class TestRefusals:
             monkeypatch.setenv("RETROFILL_POSTGRES_DSN", old.settings.dsn_of(role))
             result = cli("purge", "--older-than", "90d")
             assert (result.status, result.err.count("\n")) == (1, 1)
-            assert "must be the owner's" in result.err
+            assert "to the owner's" in result.err
 
     def test_a_purge_beside_another(self, cli: Any, old: Installation) -> None:
         with psycopg.connect(old.settings.dsn_of("owner")) as conn:
-            conn.execute("SELECT pg_advisory_lock(%s)", [ONE_AT_A_TIME])
+            conn.execute("SELECT pg_advisory_lock(%s)", [PURGE_LOCK])
             result = cli("purge", "--older-than", "90d")
         assert (result.status, result.err.count("\n")) == (1, 1)
-        assert "another purge is at work" in result.err
+        assert "another purge is running" in result.err
 
 
 def test_a_dry_run_and_a_full_one_say_what_they_do(cli: Any, old: Installation, servers: Servers) -> None:

@@ -1,4 +1,4 @@
-"""Commands against real servers and a real planner."""
+"""CLI commands against real servers and a real planner."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def count(run): ...
 
 @pytest.fixture
 def pipeline(cli, tmp_path, request):
-    """A pipeline of this test alone."""
+    """A pipeline used by this test only."""
     name = request.node.name[:60].replace("[", ".").replace("]", "")
     path = tmp_path / "flow.py"
     path.write_text(SOURCE.format(variable="flow", name=name))
@@ -56,7 +56,7 @@ def test_a_repeat_gets_the_answer_again_and_another_body_does_not(cli, pipeline)
     assert {**first, "in_reply_to": ""} == {**second, "in_reply_to": ""}
     other = create(cli, pipeline, "again", "--backwards")
     assert (other.status, other.out) == (1, "")
-    assert "another body under the known id 'again'" in other.err
+    assert "the id 'again' is already used by a request with another body" in other.err
 
 
 def test_overlap_is_refused_and_foreseen(cli, pipeline):
@@ -97,7 +97,7 @@ def test_an_unknown_pipeline_names_the_nearest(cli, pipeline):
 def test_the_wrong_order_is_refused(cli, pipeline):
     result = cli("backfill", "create", pipeline, "--from", "2024-02-01", "--to", "2024-01-01")
     assert (result.status, result.err.count("\n")) == (1, 1)
-    assert "exchange them" in result.err
+    assert "swap them" in result.err
 
 
 def test_tables_fit_80_columns(cli, pipeline):
@@ -148,7 +148,9 @@ def test_watching_ends_with_the_backfill(cli, pipeline, here):
 
 
 def _cancel_all_runs(dsn, id):
-    """What a user and the run-starter do together: the runs end first, so that the planner ends it at once."""
+    """Cancel as a user and the run-starter would: all runs end first, so the planner ends the
+    backfill at once.
+    """
     from retrofill.client.ask import ask
     from retrofill.contract.backfills import BackfillCancelRequested
 

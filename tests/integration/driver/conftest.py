@@ -1,4 +1,4 @@
-"""A real Spark Connect server for the tests of drivers, started once a session."""
+"""A real Spark Connect server for the driver tests, started once per session."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.spark_cluster import connect_process
 from retrofill import java
 from retrofill.settings import Settings
 
-# Soon enough for a test that a session is closed of which nothing is heard.
+# Close silent sessions soon enough for a test to observe it.
 SESSION_SECONDS = 8
 CONF = {
     "spark.connect.session.manager.defaultSessionTimeout": f"{SESSION_SECONDS}s",

@@ -1,4 +1,4 @@
-"""Real drivers on a real Spark Connect server and a real Kafka, hosted by a real pool or spark-submit."""
+"""Real drivers on a real Spark Connect server and Kafka, run by the pool and spark-submit."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tests.support.installation import Installation, until
 
 from retrofill.contract.topics import Topic
 from retrofill.user_code.loading import load_pipelines
-from run_starter.executors import Executor, Launch
+from run_starter.executors import Executor, LaunchRequest
 from run_starter.executors.build import build_executor
 
 pytestmark = pytest.mark.spark
-ENDING_SECONDS = 6.0  # 2 s are promised; the rest is for a machine that is busy
+ENDING_SECONDS = 6.0  # the promise is 2 s; the margin is for a busy machine
 CODE = """
 import os, time
 from pathlib import Path
@@ -77,20 +77,20 @@ pathlib.Path(sys.argv[1], "script").write_text(told)
 
 
 class Recorder:
-    """A host that allows everything, unless told otherwise, and keeps what it is told."""
+    """A host that allows everything unless configured otherwise, and records what it receives."""
 
     def __init__(self) -> None:
         self.allowed = True
         self.accepts = True
         self._ended: queue.SimpleQueue[tuple[int, int, bool, str]] = queue.SimpleQueue()
 
-    def may_begin(self, launch: Launch) -> bool:
+    def may_begin(self, launch: LaunchRequest) -> bool:
         return self.allowed
 
-    def may_publish(self, launch: Launch) -> bool:
+    def may_publish(self, launch: LaunchRequest) -> bool:
         return self.accepts
 
-    def driver_ended(self, launch: Launch, *, reported: bool, reason: str, gone: bool = True) -> None:
+    def driver_ended(self, launch: LaunchRequest, *, reported: bool, reason: str, exited: bool = True) -> None:
         self._ended.put((launch.run_id, launch.attempt, reported, reason))
 
     def ended(self, seconds: float = 90) -> tuple[int, int, bool, str]:
@@ -98,7 +98,7 @@ class Recorder:
 
 
 class World:
-    """Executors in an installation with Spark, and what their drivers told Kafka."""
+    """Executors in an installation with Spark, and the reports that their drivers published."""
 
     ids = itertools.count(int(time.time()) * 1000)
 
@@ -117,11 +117,11 @@ class World:
         self.executors.append(build_executor(self.settings.model_copy(update=more), self.host))
         return self.executors[-1]
 
-    def launch(self, code: str = CODE, run_id: int | None = None, attempt: int = 1, **conf: Any) -> Launch:
+    def launch(self, code: str = CODE, run_id: int | None = None, attempt: int = 1, **conf: Any) -> LaunchRequest:
         file = self.out / "pipeline.py"
         file.write_text(code)
         ((pipeline, location),) = load_pipelines(file)
-        return Launch(
+        return LaunchRequest(
             backfill_id="b",
             run_id=run_id or next(self.ids),
             attempt=attempt,
@@ -132,7 +132,7 @@ class World:
         )
 
     def fields(self, run_id: int, attempt: int = 1) -> list[str]:
-        """What was reported of an attempt, less the heartbeats after the first."""
+        """The reports of an attempt, without heartbeats after the first."""
         bodies = [e.body for e in self.installation.events(Topic.RUN_REPORTS)]
         mine = [b for b in bodies if (b["run_id"], b["attempt"]) == (run_id, attempt)]
         fields = [" ".join(filter(None, (b["type"], b.get("task"), b.get("state")))) for b in mine]
@@ -142,8 +142,8 @@ class World:
         found: list[Any] = eval((self.out / f"told-{run_id}").read_text())
         return found
 
-    def begin_slow(self, executor: Executor, **more: Any) -> Launch:
-        """A run whose Python function on Spark's side beats for ever; returns when it does."""
+    def begin_slow(self, executor: Executor, **more: Any) -> LaunchRequest:
+        """Start a run whose UDF updates a file forever. Returns once the file exists."""
         launch = self.launch(slow=True, **more)
         for name in ("beat", "pid"):
             (self.out / name).unlink(missing_ok=True)
@@ -155,7 +155,7 @@ class World:
         return psutil.Process(int((self.out / "pid").read_text()))
 
     def beats(self) -> bool:
-        """Whether Spark still works on the slow run."""
+        """Whether Spark is still executing the slow run."""
         return time.time() - (self.out / "beat").stat().st_mtime < 1.0
 
 
@@ -164,7 +164,7 @@ def world(
     installation: Installation, spark_remote: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[World]:
     made = World(installation, spark_remote, tmp_path)
-    # Drivers are told by their environment, as everywhere.
+    # Drivers read their settings from the environment, as in production.
     for name, value in made.environment.items():
         monkeypatch.setenv(name, value)
     yield made
@@ -242,7 +242,8 @@ def test_a_new_attempt_shuts_the_older_one_out_that_still_lives(world: World) ->
     assert world.host.ended()[:3] == (launch.run_id, 2, True)
     within(ENDING_SECONDS, lambda: not world.beats(), "the first attempt's work has ended")
     driver.resume()
-    # It wakes up after its lease or finds its session closed: either way it does not succeed.
+    # It wakes up after its lease has ended or finds its session closed. Either way it must not
+    # succeed.
     world.host.ended()
     assert "RunReported succeeded" not in world.fields(launch.run_id)
 
@@ -285,7 +286,7 @@ def test_a_driver_whose_broker_is_silent_ends_with_its_lease(world: World, monke
     world.executor().launch(launch)
     run_id, _, reported, reason = world.host.ended()
     assert (run_id, reported) == (launch.run_id, False)
-    assert "its lease was over" in reason
+    assert "its lease ended" in reason
     assert not (world.out / f"told-{launch.run_id}").exists(), "no user code before an acknowledged heartbeat"
 
 

@@ -1,4 +1,6 @@
-"""What a driver tells of an error: a failure of the user's own, or that Spark lost the attempt's session; on real Spark."""
+"""How a driver classifies an error on real Spark: a failure of user code, or the loss of the
+attempt's session.
+"""
 
 from __future__ import annotations
 

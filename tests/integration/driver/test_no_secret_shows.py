@@ -1,4 +1,6 @@
-"""A secret in every setting that may hold one, and real runs with them: none shows where people or programs look."""
+"""Real runs with a secret in every setting that may hold one: the secret appears in no command
+line, log, table, topic or output.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from retrofill.user_code.loading import load_pipelines
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 CANARY = "hunter2-canary"
-# Without what they are for, these change nothing here.
+# These options have no effect here because nothing uses them.
 SPARK = {
     "spark.hadoop.fs.s3a.secret.key": CANARY,
     "spark.hadoop.fs.azure.account.key.x": CANARY,
@@ -49,7 +51,7 @@ def submitted(run):
     while not (out / "go").exists() and out.exists():
         time.sleep(0.05)
 """
-# It needs no Spark: it is started by one.
+# The script needs no Spark; it only has to be launched by a driver.
 SCRIPT = """
 import pathlib, sys, time
 out = pathlib.Path(sys.argv[1])
@@ -61,7 +63,9 @@ while not (out / "go").exists() and out.exists():
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path, list[psutil.Process]]]:
-    """A Connect server that asks for a token: its address with that, its folder, its processes."""
+    """A Connect server that requires a token: its address with the token, its home and its
+    processes.
+    """
     home = tmp_path_factory.mktemp("connect")
     settings = Settings(home=home, spark_cores=2, spark_conf={**SPARK, "spark.connect.authenticate.token": CANARY})
     with connect_process(settings, java.find(settings)) as (remote, process):
@@ -70,12 +74,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
 
 
 def secrets(remote: str, out: Path) -> dict[str, str]:
-    """The settings of a run-starter with a secret wherever there may be one."""
+    """A run-starter's settings, with a secret in each setting that may hold one."""
     return {
         "RETROFILL_SPARK_REMOTE": remote,
         "RETROFILL_SPARK_CONF": json.dumps(SPARK),
         "RETROFILL_SPARK_SUBMIT_CONF": json.dumps(SPARK),
-        # A spark-submit may take long to begin where the machine is busy.
+        # spark-submit may be slow to start on a busy machine.
         "RETROFILL_LEASE_SECONDS": "600",
         "RETROFILL_SCRIPT_ALLOW": json.dumps([str(out / "job.py")]),
         "RETROFILL_KAFKA_PASSWORD": CANARY,
@@ -108,7 +112,8 @@ def test_no_secret_shows(
     commands = {each.pid: each.cmdline() for each in families([*processes, psutil.Process(starter.process.pid)])}
     (tmp_path / "go").touch()
     assert [installation.wait_state(id, "succeeded", "failed") for id in ids] == ["succeeded", "succeeded"]
-    # The server, the starter, warm drivers, a submitted driver with its Python, a script with its own, and their guards.
+    # The server, the starter, warm drivers, a submitted driver and a script with their Python
+    # processes, and their guards.
     assert len(commands) >= 8
     assert [command for command in commands.values() if CANARY in " ".join(command)] == []
     shown = {"a setting": repr(Settings.model_validate({"spark_remote": remote, "spark_conf": SPARK}))}
@@ -127,7 +132,7 @@ def test_no_secret_shows(
 
 
 def output(installation: Installation, given: dict[str, str], command: list[str]) -> str:
-    """What a command prints, on both."""
+    """A command's stdout and stderr."""
     done = subprocess.run(
         [sys.executable, "-c", "from retrofill.cli.main import run; run()", *command],
         cwd=ROOT,

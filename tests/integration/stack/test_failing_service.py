@@ -1,4 +1,6 @@
-"""A service that ends soon after each start is said to be failing, with the reason; supervisord starts it for ever."""
+"""A service that exits soon after each start is reported as failing, with the reason, while
+supervisord keeps restarting it.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ def test_a_service_that_cannot_start_is_failing_and_says_why(tmp_path: Path) -> 
     layout.make()
     assert status(tmp_path).returncode == 0
     supervisor = Supervisor(layout, layout.make_identity())
-    # There is nothing in this home that says where Postgres is.
+    # This home has no configuration that names a Postgres.
     supervisor.start({NAME: [sys.executable, "-m", "backfill_planner"]})
     try:
         supervisor.start_part(NAME)

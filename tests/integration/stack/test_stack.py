@@ -1,4 +1,4 @@
-"""The embedded stack as its users have it: the command, real servers, real kills."""
+"""The embedded stack as users run it: real commands, real servers, real kills."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from retrofill.contract.topics import SERVICES
 from retrofill.stack import processes
 from retrofill.stack.layout import PARTS, SERVERS, Layout
 from retrofill.stack.ports import Reservations, is_free
-from retrofill.stack.processes import of_stack, wait_gone
+from retrofill.stack.processes import of_stack, wait_exited
 from retrofill.stack.supervision import Supervisor
 
 pytestmark = pytest.mark.spark
@@ -35,7 +35,7 @@ RETROFILL = (sys.executable, "-c", "from retrofill.cli.main import run; run()")
 
 @dataclass(frozen=True)
 class Home:
-    """A home, and the command in it."""
+    """A stack's home directory and the commands run in it."""
 
     path: Path
 
@@ -88,7 +88,7 @@ def _eventually(holds: Callable[[], bool]) -> None:
 
 @pytest.fixture(scope="module")
 def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Home, Home]]:
-    """Two stacks, started at the same time; one in a folder whose path is too long for a socket."""
+    """Two stacks started at the same time; the second one's path is too long for a Unix socket."""
     made = (
         Home(tmp_path_factory.mktemp("one")),
         Home(tmp_path_factory.mktemp("two") / ("a folder of a long name " * 4).strip()),
@@ -106,7 +106,7 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Home, Home
 
 @pytest.fixture
 def one(homes: tuple[Home, Home]) -> Home:
-    """The first, running."""
+    """The first stack, running."""
     homes[0].ok("up")
     return homes[0]
 
@@ -214,14 +214,14 @@ consumer.close()
 def test_a_start_that_was_killed_leaves_nothing_that_stops_the_next(one: Home) -> None:
     before = {part["pid"] for part in one.parts().values()}
     os.kill(one.supervisor(), signal.SIGKILL)
-    # This one first has to end what nobody supervises any more, and is killed in the middle of its own start.
+    # This start must first stop the orphaned servers. It is killed in the middle of its own start.
     with subprocess.Popen(
         [*RETROFILL, "up"], env=one.environment(), stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as up:
         assert up.stdout is not None
         up.stdout.readline()
         up.kill()
-    # The addresses in the shell are of something else, which is none of the stack's business.
+    # The stack ignores addresses in the shell that belong to something else.
     done = one.run(
         "up",
         RETROFILL_POSTGRES_DSN="postgresql://nobody@127.0.0.1:1/elsewhere",
@@ -234,7 +234,8 @@ def test_a_start_that_was_killed_leaves_nothing_that_stops_the_next(one: Home) -
 
 
 def test_of_postgres_only_the_server_itself_is_asked_to_end(one: Home) -> None:
-    # Its checkpointer would write the last checkpoint while clients commit, and what they commit would be lost.
+    # Signalling the checkpointer would write the last checkpoint while clients commit, and lose
+    # those commits.
     database = processes._of_database(Layout(one.path))
     assert len(database) > 3
     asked = [process.pid for process in database if processes._is_postmaster(process)]
@@ -244,10 +245,10 @@ def test_of_postgres_only_the_server_itself_is_asked_to_end(one: Home) -> None:
 def test_down_ends_what_nobody_supervises_any_more(one: Home) -> None:
     servers = [psutil.Process(part["pid"]) for name, part in one.parts().items() if name in SERVERS]
     os.kill(one.supervisor(), signal.SIGKILL)
-    assert wait_gone(servers, 0.5) == servers
+    assert wait_exited(servers, 0.5) == servers
     one.ok("down")
     assert not one.processes()
-    assert not wait_gone(servers, 0)
+    assert not wait_exited(servers, 0)
 
 
 def test_a_contradiction_is_one_line_and_leaves_nothing(homes: tuple[Home, Home]) -> None:
@@ -263,7 +264,7 @@ def test_a_contradiction_is_one_line_and_leaves_nothing(homes: tuple[Home, Home]
 def test_without_a_stack_everything_is_stopped(tmp_path: Path) -> None:
     home = Home(tmp_path / "none")
     assert {part["state"] for part in home.parts().values()} == {"stopped"}
-    assert "nothing ran" in home.ok("down")
+    assert "nothing was running" in home.ok("down")
     assert home.run("logs", "nobody").returncode == 1
     assert home.run("logs", "kafka").returncode == 1
 

@@ -1,4 +1,5 @@
-"""A small Kafka in memory: transactions, read_committed, fencing and consumer groups, behind the clients' interface.
+"""A small in-memory Kafka behind the clients' interface.
 
-``tests/integration/test_bus_conformance.py`` holds it to the real broker.
+It has transactions, read_committed, fencing and consumer groups.
+``tests/integration/test_bus_conformance.py`` runs the same tests against the real broker.
 """

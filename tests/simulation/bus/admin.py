@@ -1,4 +1,4 @@
-"""What the services get instead of ``confluent_kafka.admin.AdminClient``."""
+"""A fake ``confluent_kafka.admin.AdminClient``."""
 
 from __future__ import annotations
 
@@ -14,14 +14,12 @@ from tests.simulation.bus.connections import Connections
 
 
 class FakeAdmin:
-    """Describes topics and lists offsets."""
-
     def __init__(self, connections: Connections) -> None:
         self._c = connections
         self._broker = connections.broker
 
     def describe_topics(self, names: Any, request_timeout: float) -> dict[str, Future[Any]]:
-        """Ids and partitions."""
+        """Topic ids and partitions."""
         return {name: self._answer(partial(self._describe, name)) for name in names.topic_names}
 
     def _describe(self, name: str) -> Any:
@@ -30,7 +28,7 @@ class FakeAdmin:
     def list_offsets(
         self, asked: dict[TopicPartition, Any], isolation_level: Any, request_timeout: float
     ) -> dict[TopicPartition, Future[Any]]:
-        """Ends and beginnings."""
+        """End or beginning offsets."""
         return {p: self._answer(partial(self._offset, p, spec)) for p, spec in asked.items()}
 
     def _offset(self, p: TopicPartition, spec: Any) -> Any:

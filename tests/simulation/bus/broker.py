@@ -1,4 +1,4 @@
-"""The broker: partitions with transaction markers, transactional ids with epochs, and when what may be read."""
+"""The broker: partitions with transaction markers, and transactional ids with epochs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ TRANSACTION_SECONDS = 60.0
 
 @dataclass
 class Transaction:
-    """One transaction of a producer. Its end is decided at one moment, and told to each partition a little later."""
+    """One transaction of a producer.
+
+    Its end is decided atomically and reaches each partition a little later.
+    """
 
     began: float
     state: str = "open"  # or: committed, aborted
@@ -24,13 +27,13 @@ class Transaction:
 
     @property
     def over(self) -> bool:
-        """Whether every partition knows."""
+        """Whether every partition has the end marker."""
         return self.state != "open" and self.marked == self.partitions
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One offset of a partition: a message, or with ``marker`` the end of a transaction."""
+    """One offset of a partition: a message, or a transaction's end marker if ``marker`` is set."""
 
     key: bytes | None
     value: bytes | None
@@ -41,7 +44,7 @@ class Entry:
 
 
 def ce_id_of(entry: Entry) -> str:
-    """What tells its message apart."""
+    """The message's ``ce_id``."""
     return (dict(entry.headers).get("ce_id") or b"").decode()
 
 
@@ -51,16 +54,16 @@ class Partition:
     def __init__(self, place: tuple[str, int]) -> None:
         self.place = place
         self.entries: list[Entry] = []
-        # Up to here everything was found to be decided: it stays so.
+        # Everything before this offset is known to be decided, which is permanent.
         self._stable = 0
 
     @property
     def high_watermark(self) -> int:
-        """The next offset."""
+        """The next offset to be written."""
         return len(self.entries)
 
     def last_stable(self) -> int:
-        """Up to here everything is decided."""
+        """The first undecided offset."""
         entries, end = self.entries, len(self.entries)
         while self._stable < end:
             transaction = entries[self._stable].transaction
@@ -70,7 +73,7 @@ class Partition:
         return self._stable
 
     def next(self, position: int, *, committed: bool) -> int | None:
-        """The offset of the next message from ``position`` that may be read, or ``None``."""
+        """The next readable offset from ``position``, or ``None``."""
         end = self.last_stable() if committed else len(self.entries)
         for offset in range(position, end):
             entry = self.entries[offset]
@@ -80,17 +83,17 @@ class Partition:
         return None
 
     def end(self, *, committed: bool) -> int:
-        """Where a reader finds the end."""
+        """The end offset at this isolation level."""
         return self.last_stable() if committed else len(self.entries)
 
 
 class Fence(Exception):
-    """A newer producer has the transactional id."""
+    """A newer producer uses the transactional id."""
 
 
 @dataclass
 class TransactionalId:
-    """The coordinator's state of one transactional id."""
+    """The coordinator's state for one transactional id."""
 
     epoch: int = -1
     current: Transaction | None = None
@@ -98,46 +101,45 @@ class TransactionalId:
 
 
 class Reader(Protocol):
-    """A consumer. ``waits``: in a poll."""
+    """A consumer. ``waits``: it is in a poll."""
 
     waits: bool
 
     def has_news(self) -> bool:
-        """Whether a poll would give something."""
+        """Whether a poll would return something."""
 
 
 class Broker:
-    """Topics and transactional ids. ``readers`` are woken whenever there may be something to read."""
+    """Topics and transactional ids. ``readers`` are woken when there may be something to read."""
 
     def __init__(self, turns: Turns, delay: Callable[[], float] = lambda: 0.0) -> None:
         self.turns = turns
-        # Seconds until a partition is told of the end of a transaction.
+        # Seconds until a partition receives a transaction's end marker.
         self.delay = delay
-        # Nobody can reach it.
+        # Whether the broker is unreachable.
         self.down = False
-        # Makes something else of what a transaction publishes.
+        # Changes values that transactions publish.
         self.spoil: Callable[[str, Headers, bytes | None], bytes | None] | None = None
         self.topics: dict[str, list[Partition]] = {}
         self.ids: dict[str, str] = {}
         self.transactional: dict[str, TransactionalId] = {}
         self.groups: dict[str, Any] = {}
         self.readers: list[Reader] = []
-        # Why a message of a topic is refused: Kafka's code, or ``None``.
+        # The error code with which a topic refuses a value, or ``None``.
         self.refuses: Callable[[str, bytes | None], int | None] = lambda topic, value: None
         self.on_append: list[Callable[[str, int, Entry], None]] = []
 
     def create(self, topic: str, partitions: int) -> None:
-        """A new topic."""
         self.topics[topic] = [Partition((topic, p)) for p in range(partitions)]
         self.ids[topic] = f"id-of-{topic}"
 
     def add_partitions(self, topic: str, count: int) -> None:
-        """As ``kafka-topics --alter`` does."""
+        """Same as ``kafka-topics --alter``."""
         logs = self.topics[topic]
         logs += [Partition((topic, len(logs) + n)) for n in range(count)]
 
     def woken(self) -> None:
-        """Something changed: those for whom there is something now go on."""
+        """Wake the readers that now have something to read."""
         for reader in self.readers:
             if reader.waits and reader.has_news():
                 self.turns.wake(reader)
@@ -152,7 +154,7 @@ class Broker:
         partition: int | None = None,
         transaction: Transaction | None = None,
     ) -> tuple[int, int]:
-        """Add a message; its partition and offset."""
+        """Append a message; returns its partition and offset."""
         logs = self.topics[topic]
         if partition is None:
             partition = partition_of(key or b"", len(logs))
@@ -170,19 +172,19 @@ class Broker:
     # transactions
 
     def fence(self, id: str) -> None:
-        """Abort what a former producer left open, and let it do nothing more."""
+        """Abort the former producer's open transaction and bump the epoch."""
         state = self.transactional.setdefault(id, TransactionalId())
         if state.current is not None:
             self._end(state, "aborted")
         state.epoch += 1
 
     def busy(self, id: str) -> bool:
-        """Whether the last transaction's end is not known to all partitions yet: the next one has to wait."""
+        """Whether some partitions lack the last end marker. The next transaction must wait."""
         last = self.transactional[id].last
         return last is not None and not last.over
 
     def begin(self, id: str, epoch: int) -> Transaction:
-        """The transaction of this epoch, begun with its first message. Raises ``Fence``."""
+        """The epoch's transaction; its first message starts it. Raises ``Fence``."""
         state = self._checked(id, epoch)
         if state.current is None:
             state.current = Transaction(self.turns.now)
@@ -193,7 +195,7 @@ class Broker:
         self._end(self._checked(id, epoch), how)
 
     def expire(self) -> None:
-        """Abort transactions that were left open for too long, and fence their producers."""
+        """Abort transactions that exceeded the timeout, and fence their producers."""
         if self.down:
             return
         for id, state in self.transactional.items():
@@ -226,13 +228,13 @@ class Broker:
         self.woken()
 
     def settled(self) -> bool:
-        """Whether no transaction is open, and the ends of all are known everywhere."""
+        """Whether no transaction is open and every partition has all end markers."""
         return all(
             state.current is None and (state.last is None or state.last.over) for state in self.transactional.values()
         )
 
     def read(self, topic: str) -> list[tuple[int, int, Entry]]:
-        """All that a ``read_committed`` subscriber sees: partition, offset and message."""
+        """Everything that a ``read_committed`` subscriber sees: (partition, offset, message)."""
         return [
             (p, offset, entry)
             for p, log in enumerate(self.topics[topic])

@@ -1,4 +1,4 @@
-"""What the clients of one process share: whether Kafka can be reached, and who polls."""
+"""State shared by the clients of one process: Kafka's reachability and the polling consumers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def refused(code: int) -> KafkaException:
-    """The client's error for ``code``."""
+    """The client's exception for error ``code``."""
     return KafkaException(KafkaError(code))
 
 
 class Connections:
-    """Makes the clients of one process."""
+    """Creates the clients of one process."""
 
     def __init__(self, scheduler: Scheduler, broker: Broker, process: Process) -> None:
         self.scheduler = scheduler
@@ -29,17 +29,15 @@ class Connections:
         process.on_death.append(self._forget)
 
     def asked(self) -> None:
-        """The process has something for those of its threads that poll."""
+        """Wake the threads that poll: there is a call for them."""
         for consumer in self.consumers:
             self.scheduler.wake(consumer)
 
     def add(self, consumer: FakeConsumer) -> None:
-        """A consumer that polls."""
         self.consumers.append(consumer)
         self.broker.readers.append(consumer)
 
     def remove(self, consumer: FakeConsumer) -> None:
-        """It is closed."""
         if consumer in self.consumers:
             self.consumers.remove(consumer)
             self.broker.readers.remove(consumer)
@@ -50,11 +48,11 @@ class Connections:
 
     @property
     def cut(self) -> bool:
-        """Whether Kafka cannot be reached."""
+        """Whether Kafka is unreachable."""
         return self.process.cut or self.broker.down
 
     def step(self, what: str) -> None:
-        """Anything may happen before a call of the broker. Raises where it cannot be reached."""
+        """A scheduler step before a broker call. Raises if Kafka is unreachable."""
         self.scheduler.step(what)
         self.broker.expire()
         if self.cut:

@@ -1,4 +1,4 @@
-"""What the services get instead of ``confluent_kafka.Consumer``."""
+"""A fake ``confluent_kafka.Consumer``."""
 
 from __future__ import annotations
 
@@ -28,40 +28,35 @@ class FakeMessage:
         return KafkaError(END) if self.entry is None else None
 
     def topic(self) -> str:
-        """Full name."""
         return self.place[0]
 
     def partition(self) -> int:
-        """Number."""
         return self.place[1]
 
     def offset(self) -> int:
-        """Its place; for an end, the next one."""
+        """The message's offset; at the end of a partition, the next offset."""
         return self.at
 
     def key(self) -> bytes | None:
-        """Key."""
         assert self.entry is not None
         return self.entry.key
 
     def value(self) -> bytes | None:
-        """Value."""
         assert self.entry is not None
         return self.entry.value
 
     def headers(self) -> list[tuple[str, bytes | None]]:
-        """Headers."""
         assert self.entry is not None
         return self.entry.headers
 
     def timestamp(self) -> tuple[int, int]:
-        """As the broker took it."""
+        """The broker's timestamp."""
         assert self.entry is not None
         return 1, self.entry.timestamp_ms
 
 
 class FakeConsumer:
-    """A consumer, in a group or outside of any."""
+    """A consumer, with or without a group."""
 
     def __init__(self, connections: Connections, config: dict[str, Any]) -> None:
         self._c = connections
@@ -80,14 +75,13 @@ class FakeConsumer:
         connections.process.on_death.append(self._die)
         connections.add(self)
 
-    # by hand
+    # without a group
 
     def assign(self, partitions: list[TopicPartition]) -> None:
-        """Read these."""
         self._positions = {(p.topic, p.partition): p.offset for p in partitions}
 
     def get_watermark_offsets(self, partition: TopicPartition, timeout: float = 0) -> tuple[int, int]:
-        """The beginning, and the end as this reader's isolation has it."""
+        """The beginning, and the end at this reader's isolation level."""
         self._c.step("watermarks")
         return 0, self._broker.topics[partition.topic][partition.partition].end(committed=self._committed)
 
@@ -106,7 +100,11 @@ class FakeConsumer:
         self._broker.woken()
 
     def _die(self) -> None:
-        """A process that died is found to be gone after a while; one whose sockets closed, at once or later alike."""
+        """Leave the group after the process died.
+
+        The coordinator notices after a while; it makes no difference whether the sockets were
+        closed.
+        """
         group, member = self._group, self._member
         if group is not None and member is not None:
             scheduler, broker = self._c.scheduler, self._broker
@@ -118,7 +116,7 @@ class FakeConsumer:
             scheduler.at(scheduler.now + scheduler.random.random() * 6.0, gone)
 
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:
-        """Begin to read these."""
+        """Start reading these partitions."""
         for p in partitions:
             place = (p.topic, p.partition)
             if place in self._positions:
@@ -128,11 +126,11 @@ class FakeConsumer:
             self._paused.discard(place)
 
     def assignment(self) -> list[TopicPartition]:
-        """What it reads, by the group's will or by hand."""
+        """Partitions being read, whether assigned by the group or manually."""
         return [TopicPartition(*place) for place in self._positions]
 
     def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
-        """Stop reading these. Raises where one was not assigned."""
+        """Stop reading these partitions. Raises if one was not assigned."""
         for p in partitions:
             if (p.topic, p.partition) not in self._positions:
                 raise refused(KafkaError._STATE)
@@ -140,15 +138,13 @@ class FakeConsumer:
             del self._positions[p.topic, p.partition]
 
     def pause(self, partitions: list[TopicPartition]) -> None:
-        """Not now."""
         self._paused |= {(p.topic, p.partition) for p in partitions}
 
     def resume(self, partitions: list[TopicPartition]) -> None:
-        """Go on."""
         self._paused -= {(p.topic, p.partition) for p in partitions}
 
     def commit(self, offsets: list[TopicPartition], asynchronous: bool) -> list[TopicPartition] | None:
-        """Kafka's own offsets. Raises where the coordinator does not know this owner any more."""
+        """Commit offsets to Kafka. Raises if the coordinator no longer knows this member."""
         self._c.step("kafka commit")
         member, group = self._member, self._group
         assert group is not None
@@ -163,7 +159,7 @@ class FakeConsumer:
     # polling
 
     def poll(self, timeout: float) -> FakeMessage | None:
-        """The next message or end, after what the coordinator says; ``None`` where there is none."""
+        """The next message or end of partition, after any rebalance; ``None`` if there is none."""
         self._c.scheduler.step("poll")
         self._broker.expire()
         if self._c.cut:
@@ -173,7 +169,7 @@ class FakeConsumer:
             self._reconcile()
         found = self._next()
         if found is None:
-            # Longer than asked for: whatever there is to do wakes it.
+            # Longer than requested: any new work wakes it.
             self._wait(3.0)
         return found
 
@@ -183,14 +179,14 @@ class FakeConsumer:
         self.waits = False
 
     def consume(self, count: int, timeout: float) -> list[FakeMessage]:
-        """Some of what is there now."""
+        """Up to ``count`` messages that are available now."""
         found: list[FakeMessage] = []
         while len(found) < count and self._c.scheduler.random.random() < 0.8 and (one := self._next()) is not None:
             found.append(one)
         return found
 
     def has_news(self) -> bool:
-        """Whether a poll would give something."""
+        """Whether a poll would return something."""
         member, group = self._member, self._group
         if member is not None and group is not None and not self._c.cut:
             wanted = group.wanted(member)
@@ -226,7 +222,7 @@ class FakeConsumer:
             self._broker.woken()
         new = sorted(place for place in wanted - member.owned if group.free(place))
         if new:
-            # Not always all at once: one that has only some of a shard's topics leaves them paused.
+            # Sometimes assign only part of a shard's topics. The service must keep them paused.
             some = [place for place in new if self._c.scheduler.random.random() < 0.7] or new
             member.owned |= set(some)
             self._on_assign(self, [TopicPartition(*place) for place in some])
@@ -256,7 +252,7 @@ class FakeConsumer:
         return chosen
 
     def close(self) -> None:
-        """Leave."""
+        """Leave the group."""
         self._c.remove(self)
         if self._group is not None and self._member is not None:
             self._group.leave(self._member)

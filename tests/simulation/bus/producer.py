@@ -1,4 +1,4 @@
-"""What the services get instead of ``confluent_kafka.Producer``."""
+"""A fake ``confluent_kafka.Producer``."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class FakeProducer:
         self._id = config.get("transactional.id")
         self._epoch = -1
         self._waiting: list[tuple[str, bytes | None, bytes | None, Any, int | None, Any]] = []
-        # Why the transaction can only be aborted.
+        # The error code after which the transaction can only be aborted.
         self._failed: int | None = None
 
     def init_transactions(self, timeout: float) -> None:
-        """Fence the predecessor."""
+        """Fence the previous producer."""
         self._c.step("init_transactions")
         self._broker.fence(str(self._id))
         self._epoch = self._broker.transactional[str(self._id)].epoch
@@ -39,7 +39,7 @@ class FakeProducer:
             self._c.scheduler.wait(object(), 0.02)
 
     def begin_transaction(self) -> None:
-        """Nothing of the broker's."""
+        """Local only: the broker does not know of the transaction yet."""
 
     def produce(
         self,
@@ -50,16 +50,16 @@ class FakeProducer:
         headers: Iterable[tuple[str, str | bytes | None]] = (),
         on_delivery: Callable[[KafkaError | None, Any], None] = lambda *_: None,
     ) -> None:
-        """To be sent."""
+        """Queue a message."""
         plain = [(name, raw.encode() if isinstance(raw, str) else raw) for name, raw in headers]
         self._waiting.append((topic, key, value, plain, None if partition == ANY else partition, on_delivery))
 
     def poll(self, timeout: float = 0) -> int:
-        """Send."""
+        """Send queued messages."""
         return self.flush(timeout)
 
     def flush(self, timeout: float = 0) -> int:
-        """Send what waits; how many did not get through."""
+        """Send queued messages; returns how many were not sent."""
         while self._waiting:
             try:
                 self._c.step("produce")
@@ -72,7 +72,7 @@ class FakeProducer:
                 break  # another thread has sent it
             topic, key, value, headers, partition, fields = self._waiting.pop(0)
             if (code := self._broker.refuses(topic, value)) is not None:
-                # As the broker does it, all that was sent together is refused.
+                # Like the broker, refuse all messages that were sent together.
                 self._failed = code
                 refused = [fields, *(each[-1] for each in self._waiting if each[0] == topic)]
                 self._waiting = []
@@ -83,7 +83,7 @@ class FakeProducer:
         return 0
 
     def commit_transaction(self, timeout: float) -> None:
-        """Commit; the answer may be lost though it landed."""
+        """Commit. The reply may be lost although the commit took effect."""
         self._c.step("commit_transaction")
         if self._waiting:
             raise refused(KafkaError._TIMED_OUT)
@@ -98,7 +98,6 @@ class FakeProducer:
             raise refused(KafkaError._TIMED_OUT)
 
     def abort_transaction(self, timeout: float) -> None:
-        """Abort."""
         self._c.step("abort_transaction")
         self._waiting = []
         self._failed = None

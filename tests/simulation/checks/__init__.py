@@ -1,1 +1,4 @@
-"""What must hold, one file for each part of it; ``oracle.py`` asks them after every commit and in the end."""
+"""The invariants, one file per group.
+
+``oracle.py`` runs them after every commit and after the drain.
+"""

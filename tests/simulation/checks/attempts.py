@@ -1,4 +1,4 @@
-"""Fenced attempts: what a run becomes is what a driver of its attempt said, and no attempt begins beside another."""
+"""Fenced attempts: only reports of the live attempt change a run, and attempts never overlap."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from retrofill.contract.topics import Topic
-from run_starter.executors import Launch
+from run_starter.executors import LaunchRequest
 from tests.simulation.checks.base import LIVE, Check, Values, changed
 from tests.simulation.checks.clock import ended_early
 from tests.simulation.memory.rows import Tx
@@ -28,15 +28,18 @@ class Attempts(Check):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self.said: Counter[tuple[int, int, str]] = Counter()  # run, attempt, what a driver (or its host) reported
+        self.said: Counter[tuple[int, int, str]] = (
+            Counter()
+        )  # (run, attempt, reported type) sent by a driver or its host
         self.beats: Counter[Attempt] = Counter()
-        # Where its heartbeats are, and when they came by the database's clock.
+        # Offsets of each attempt's heartbeats, and their arrival times by the database clock.
         self.came: dict[Attempt, list[tuple[int, int, datetime]]] = defaultdict(list)
-        # Given up because both clocks jumped, the database's and the owner's: their drivers cannot know.
+        # Attempts lost because both the database's and the owner's clock jumped. Their drivers
+        # cannot know.
         self.given_up_early: set[Attempt] = set()
 
     def appended(self, topic: str, partition: int, entry: Entry) -> None:
-        """A message is in Kafka."""
+        """Record a report that reached Kafka."""
         if topic != Topic.RUN_REPORTS or entry.value is None or self.world.is_poison(entry):
             return
         body = json.loads(entry.value)
@@ -50,7 +53,7 @@ class Attempts(Check):
             self.came[body["run_id"], body["attempt"]].append((partition, offset, self.database.now()))
 
     def committed(self, tx: Tx) -> None:
-        """What it made of runs."""
+        """Check every change of a run."""
         for old, new in changed(tx, "run"):
             if old is not None and new is not None and old["state"] != new["state"]:
                 self._moved(tx, old, new)
@@ -74,7 +77,11 @@ class Attempts(Check):
             self.require(old["cancel_requested"], lambda: f"a live run was cancelled that nobody asked to: {old}")
 
     def _given_up(self, tx: Tx, old: Values) -> None:
-        """Nobody reported its end: all heartbeats that came in time had been read, and its driver has ended itself."""
+        """An attempt was lost without a report of its end.
+
+        All heartbeats that arrived in time must have been read, and the driver must have stopped
+        itself.
+        """
         attempt = old["id"], old["attempt"]
         if any(self.said[*attempt, state] for state in ("lost", "released", "cancelled")):
             return
@@ -95,31 +102,35 @@ class Attempts(Check):
         )
 
     def _both_clocks_jumped(self, tx: Tx, old: Values) -> bool:
-        """Whether the lease is over only because the database's clock and the owner's own went ahead while it lasted."""
+        """Whether the lease ended only because both the database's and the owner's clock jumped."""
         scheduler, seconds = self.world.scheduler, old["lease_seconds"]
         owner = next(process for process in scheduler.processes if process.name == tx.who)
         jumped = owner.jumped_at > scheduler.now - seconds
         return jumped and ended_early(self.database, old["lease_until"], seconds)
 
-    def is_over(self, launch: Launch) -> bool:
-        """Whether the attempt has ended, or a newer one was claimed: it never lives again."""
+    def is_over(self, launch: LaunchRequest) -> bool:
+        """Whether the attempt has ended or was replaced by a newer one. This is permanent."""
         row = self.row("run", "id", launch.run_id)
         return bool(row["attempt"] != launch.attempt or row["state"] not in LIVE)
 
-    def lease_that_ended(self, launch: Launch) -> datetime | None:
-        """Until when its lease was, if that is over by the database's clock, whether or not it was given up."""
+    def lease_that_ended(self, launch: LaunchRequest) -> datetime | None:
+        """The end of the lease if it is over by the database clock, else ``None``."""
         until: datetime | None = self.row("run", "id", launch.run_id)["lease_until"]
         return until if until is not None and until <= self.database.now() else None
 
-    def answered(self, launch: Launch, what: str, *, over: bool, ended: datetime | None, answer: bool) -> None:
-        """A host answered its driver. ``over``, ``ended``: whether the attempt, or its lease, was over when it was asked."""
+    def answered(self, launch: LaunchRequest, what: str, *, over: bool, ended: datetime | None, answer: bool) -> None:
+        """A host answered its driver.
+
+        ``over`` and ``ended`` say whether the attempt, or its lease, was over when the question was
+        asked.
+        """
         if what == "may_begin" and ended is not None:
-            # Unless a heartbeat extended it meanwhile.
+            # A heartbeat may have extended the lease meanwhile.
             over = over or self.lease_that_ended(launch) == ended
         self.require(not (over and answer), lambda: f"{what} of {launch.key} was answered with yes though it was over")
 
     def began(self, driver: Driver, at_work: list[Driver]) -> None:
-        """A driver begins with the user's code."""
+        """A driver starts user code: no other attempt of the run may be at work."""
         run = driver.launch.run_id
         others = [d.launch.attempt for d in at_work if d.launch.run_id == run and d.works()]
         others = [attempt for attempt in others if (run, attempt) not in self.given_up_early]

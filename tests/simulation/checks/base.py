@@ -1,4 +1,4 @@
-"""What all checks share: where they look, and how they say that something does not hold."""
+"""The base class of all checks: access to the committed rows, and reporting of violations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 Values = dict[str, Any]
-# Written down here as DESIGN.md has them, and not read from the services' code, which is what is checked.
+# Restated from DESIGN.md. The services' own tables are what is under test.
 ENDED = {
     "backfill": frozenset({"succeeded", "failed", "cancelled"}),
     "run": frozenset({"succeeded", "failed", "cancelled"}),
@@ -24,7 +24,7 @@ UNFINISHED = LIVE | {"queued"}
 
 
 class Violation(AssertionError):
-    """An invariant does not hold. ``check``: which check found that."""
+    """An invariant was broken. ``check`` names the check that found it."""
 
     def __init__(self, check: str, what: str) -> None:
         super().__init__(f"{check}: {what}")
@@ -32,7 +32,7 @@ class Violation(AssertionError):
 
 
 class Check:
-    """One part of what must hold."""
+    """One group of invariants."""
 
     name = ""
 
@@ -41,30 +41,36 @@ class Check:
         self.database = world.database
 
     def violated(self, what: str) -> None:
-        """Stop the schedule. Not raised here: this may be inside of a service, which would handle it as its own failure."""
+        """Stop the schedule with a violation.
+
+        Does not raise: the caller may be inside a service, which would handle the error itself.
+        """
         scheduler = self.world.scheduler
         scheduler.failure = scheduler.failure or Violation(self.name, what)
 
     def require(self, holds: bool, what: Callable[[], str]) -> None:
-        """``violated`` where it does not hold. To put whole rows into words takes longer than to look at them."""
+        """Report a violation unless ``holds``.
+
+        ``what`` is lazy because formatting whole rows is slow.
+        """
         if not holds:
             self.violated(what())
 
     def rows(self, table: str) -> list[Values]:
-        """What is committed."""
+        """Committed rows of a table."""
         return self.database.rows(table)
 
     def row(self, table: str, key: str, value: Any) -> Values:
-        """The committed row that has ``value`` in ``key``."""
+        """The committed row with ``value`` in column ``key``."""
         return next(row for row in self.rows(table) if row[key] == value)
 
     def committed(self, tx: Tx) -> None:
-        """A transaction has committed."""
+        """Called after each commit."""
 
     def at_the_end(self) -> None:
-        """The faults are over and everything has drained."""
+        """Called after the faults have stopped and the system has drained."""
 
 
 def changed(tx: Tx, table: str) -> Iterable[tuple[Values | None, Values | None]]:
-    """What the transaction made of the rows of a table: before and after."""
+    """Changed rows of a table: (before, after)."""
     return [(old, new) for name, old, new in tx.changes if name == table]

@@ -1,4 +1,4 @@
-"""A callback is claimed by one runner, and not called again once it succeeded."""
+"""A callback is claimed by one runner and is never called again after it succeeded."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Callbacks(Check):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self.claimed_by: dict[str, str] = {}
-        # Claims that ended because the database's clock jumped: their runners cannot know.
+        # Claims that ended early because the database clock jumped. Their runners cannot know.
         self.ended_early: set[str] = set()
 
     def committed(self, tx: Tx) -> None:
-        """What it made of claims."""
+        """Check every change of a claim."""
         for old, new in changed(tx, "callback"):
             if new is not None and new["token"] is not None and (old is None or old["token"] != new["token"]):
                 self.claimed_by[new["token"]] = tx.who
@@ -34,7 +34,7 @@ class Callbacks(Check):
                 self._claim_ended(tx, old, new)
 
     def _claim_ended(self, tx: Tx, old: Values, new: Values | None) -> None:
-        """By its runner's hand, or by anybody's once its lease is over."""
+        """A claim may be ended by its runner, or by any runner once its lease is over."""
         owner = self.claimed_by[old["token"]]
         over = old["lease_until"] <= self.database.now()
         self.require(tx.who == owner or over, lambda: f"{tx.who} ended the claim of {owner}: {old} → {new}")
@@ -42,7 +42,7 @@ class Callbacks(Check):
             self.ended_early.add(old["token"])
 
     def called(self, claim: Claim) -> None:
-        """Its target was reached."""
+        """The target received a call."""
         done, calls = self.world.calls_done[claim.deadline_id], self.world.calls[claim.deadline_id]
         row = self.row("callback", "deadline_id", claim.deadline_id)
         self.require(
@@ -56,7 +56,7 @@ class Callbacks(Check):
         self.require(calls <= most, lambda: f"called {calls} times, at most {most}: {row}")
 
     def at_the_end(self) -> None:
-        """What is recorded as done was done."""
+        """Every callback recorded as succeeded was really called."""
         for row in self.rows("callback"):
             done = self.world.calls_done[row["deadline_id"]]
             self.require(row["state"] != "succeeded" or done >= 1, lambda: f"not called: {row}")

@@ -1,4 +1,4 @@
-"""The true moments of what the database's clock says, which may jump: whether a lease was over by the true time."""
+"""Converts times of the database clock, which may jump, to true time."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from tests.simulation.memory.engine import EPOCH
 if TYPE_CHECKING:
     from tests.simulation.memory.engine import Database
 
-# The database keeps microseconds.
+# The database stores microseconds.
 ROUNDED = 0.00001
 
 
 def ended_early(database: Database, lease_until: datetime, lease_seconds: float) -> bool:
-    """Whether a lease of so many seconds that is over by the database's clock is not by the true time: the clock jumped."""
+    """Whether the lease is over by the database clock only, because that clock jumped."""
     given_at = _true_time(database, (lease_until - EPOCH).total_seconds() - lease_seconds)
     return database.turns.now < given_at + lease_seconds - ROUNDED
 
 
 def _true_time(database: Database, seconds: float) -> float:
-    """When the database's clock said so; for a moment that it jumped over, when it jumped."""
+    """The true time at which the database clock showed ``seconds``.
+
+    For a time that the clock skipped, the time of the jump.
+    """
     until = inf
     for at, offset in reversed(database.jumps):
         if seconds >= at + offset - ROUNDED:

@@ -1,6 +1,6 @@
-"""Deadlines, judged from what the database's clock said while their runs were locked: armed rightly, and ended rightly.
+"""Deadlines are armed and decided correctly, by the database clock while their runs were locked.
 
-The rules are those of DESIGN.md, section 8, written down here once more: nothing of the services decides here.
+Restates the rules of DESIGN.md, section 8, independently of the services' code.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from retrofill.contract.topics import WATCHER, Topic
 from tests.simulation.checks.base import ENDED, Check, Values
 from tests.simulation.memory.rows import Step, Tx
 
-# The moment from which an alert counts: the table and the column that have it.
+# The table and column with the time that an alert counts from.
 REFERENCES = {
     "RUN_QUEUED_AT": ("run", "queued_at"),
     "RUN_STARTED_AT": ("run", "started_at"),
@@ -28,7 +28,7 @@ class Deadlines(Check):
     name = "deadlines"
 
     def committed(self, tx: Tx) -> None:
-        """Ends that it dates, deadlines that it arms, and those that it ends."""
+        """Check end times, newly armed deadlines and decided deadlines."""
         for step in tx.steps:
             if step.table in ENDS and step.after is not None:
                 self._dated(step, step.after)
@@ -39,7 +39,7 @@ class Deadlines(Check):
                     self._judged(tx, step.after)
 
     def _dated(self, step: Step, new: Values) -> None:
-        """The moment of an end was read while its row was locked: whoever judges it has it locked too."""
+        """An end time must be read under the row lock, which deciding a deadline also takes."""
         column = ENDS[step.table]
         if new[column] is not None and (step.before is None or step.before[column] is None):
             honest = step.locked_at <= new[column] <= step.written_at
@@ -78,7 +78,7 @@ class Deadlines(Check):
             self.require(new["decided_at"] >= new["due_at"], lambda: f"missed before its moment: {new}")
 
     def _end_of(self, deadline: Values) -> tuple[str | None, datetime | None]:
-        """How and when what it is about ended, as its watcher has it locked."""
+        """State and end time of the deadline's subject, as the watcher sees it under its lock."""
         if deadline["run_id"] is None:
             backfill = self.row("backfill", "id", deadline["backfill_id"])
             return (backfill["state"], backfill["ended_at"]) if backfill["ended_at"] is not None else (None, None)
@@ -88,7 +88,7 @@ class Deadlines(Check):
         return (run["state"], run["finished_at"]) if run["state"] in ENDED["run"] else (None, None)
 
     def _end_of_task(self, run: Values, task: str) -> tuple[str, datetime] | None:
-        """The first success of any attempt; other ends only of the newest one, for the next may succeed."""
+        """The first success of any attempt, or another end of the newest attempt only."""
         tries = [t for t in self.rows("task_run") if t["run_id"] == run["id"] and t["task"] == task]
         done = [t["finished_at"] for t in tries if t["state"] == "succeeded"]
         if done:
@@ -98,7 +98,7 @@ class Deadlines(Check):
         return (how, newest["finished_at"]) if how and newest["attempt"] == run["attempt"] else None
 
     def at_the_end(self) -> None:
-        """Each is there, none is overdue, and every miss was told and called once."""
+        """Every deadline exists, none is overdue, and each miss was published and called once."""
         if WATCHER not in self.world.services:
             return
         self._each_is_there()

@@ -1,11 +1,11 @@
-"""Guarded transitions: each write of each row follows one edge of DESIGN.md's section 5, and an end is final."""
+"""Guarded transitions: writes follow the edges of DESIGN.md, section 5; end states are final."""
 
 from __future__ import annotations
 
 from tests.simulation.checks.base import ENDED, Check, Values
 from tests.simulation.memory.rows import Step, Tx
 
-# In which states a row may begin.
+# Allowed initial states.
 FIRST = {
     "backfill": {"running"},
     "run": {"queued"},
@@ -13,7 +13,7 @@ FIRST = {
     "deadline": {"armed", "void"},
     "callback": {"pending"},
 }
-# A callback that failed is called again only by a replay, and no client of the simulation asks for one.
+# A failed callback runs again only after a replay, which no client of the simulation requests.
 EDGES: dict[str, dict[str, set[str]]] = {
     "backfill": {
         "running": {"paused", "cancelling", "succeeded", "failed"},
@@ -35,17 +35,16 @@ EDGES: dict[str, dict[str, set[str]]] = {
     "deadline": {"armed": {"missed", "met", "void"}},
     "callback": {"pending": {"running"}, "running": {"succeeded", "failed", "pending"}},
 }
-# What may be written of a row that has ended: facts about its end that came later, and secrets that are forgotten.
+# Columns that may change after the end: facts recorded later, and secrets that are erased.
 AFTER_THE_END = {"recovered_at", "digest_id", "options"}
 
 
 class Edges(Check):
-    """Follows every write, also those of rows that take several steps in one transaction."""
+    """Checks every write, including several writes to one row in one transaction."""
 
     name = "edges"
 
     def committed(self, tx: Tx) -> None:
-        """Each step of it."""
         for step in tx.steps:
             if step.table in EDGES:
                 self._step(step)

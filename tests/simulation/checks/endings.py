@@ -1,4 +1,4 @@
-"""A backfill ends once, with its last run, in the state that its runs and its cancel say; each run as its code does."""
+"""A backfill ends once, with its last run, in the state that its runs and its cancel imply."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Endings(Check):
     name = "endings"
 
     def committed(self, tx: Tx) -> None:
-        """Backfills that it ended."""
+        """Check every backfill that ended."""
         for _, new in changed(tx, "backfill"):
             if new is not None and new["state"] in ENDED["backfill"]:
                 self._ended(new)
@@ -27,7 +27,7 @@ class Endings(Check):
         self.require(backfill["state"] == expected, lambda: f"{backfill} ought to be {expected}")
 
     def at_the_end(self) -> None:
-        """Everything ended, but what is paused."""
+        """Everything except paused backfills has ended, and each run as its user code implies."""
         backfills = {row["id"]: row for row in self.rows("backfill")}
         for backfill in backfills.values():
             self.require(backfill["state"] in ENDED["backfill"] | {"paused"}, lambda: f"not ended: {backfill}")

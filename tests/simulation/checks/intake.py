@@ -1,4 +1,4 @@
-"""Atomic intake, one outcome of an id, and no overlap."""
+"""Atomic intake, one outcome per id, and no overlap."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Intake(Check):
     name = "intake"
 
     def committed(self, tx: Tx) -> None:
-        """All rows of a backfill, or none."""
+        """All rows of a backfill commit together, or none."""
         new = [after for before, after in changed(tx, "backfill") if before is None and after is not None]
         runs = Counter(
             after["backfill_id"] for before, after in changed(tx, "run") if before is None and after is not None
@@ -59,7 +59,7 @@ class Intake(Check):
         self.require(all(n == 1 for n in unfinished.values()), lambda: "an interval has two unfinished runs")
 
     def at_the_end(self) -> None:
-        """However often it was asked for: one outcome of an id, and a plan exactly where there is a backfill."""
+        """Each id has one outcome, which is ``BackfillPlanned`` exactly if a row exists."""
         said: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for _, _, entry in self.world.broker.read(str(Topic.BACKFILL_EVENTS)):
             body = self.world.body(entry)

@@ -1,4 +1,4 @@
-"""Claims: within the limits, in their order, of backfills that may start runs."""
+"""Claims respect the limits, the order of runs, and backfills that may not start runs."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ if TYPE_CHECKING:
 
 
 class Limits(Check):
-    """Invariant 4. A limit that was lowered counts for later claims, not for what else happens to runs that are live."""
+    """Invariant 4.
+
+    A lowered limit applies to later claims only, not to runs that are already live.
+    """
 
     name = "limits"
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        # By backfill: its runs that had failed when it was last resumed, in the order of the commits.
+        # By backfill: runs that had already failed at its last resume.
         self._accepted: dict[str, set[int]] = defaultdict(set)
 
     def committed(self, tx: Tx) -> None:
-        """What it claimed, and what it resumed."""
+        """Check claims and record resumes."""
         for old, new in changed(tx, "backfill"):
             if old and new and old["resumed_at"] != new["resumed_at"]:
                 self._accepted[new["id"]] = {r["id"] for r in self._failed(new)}

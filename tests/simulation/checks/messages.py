@@ -1,4 +1,4 @@
-"""Consumed and published exactly once; every message has its answer, and only what is poison becomes a dead letter."""
+"""Messages are consumed and published exactly once and answered; only poison is dead-lettered."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ OFFSETS = {f"{service.package}_shard_offset": service for service in SERVICES.va
 
 
 class Consumed(Check):
-    """Invariant 8: offsets go forward, in transactions of the shard's owner."""
+    """Invariant 8: offsets only advance, in transactions of the shard's owner."""
 
     name = "consumed once"
 
     def committed(self, tx: Tx) -> None:
-        """Whose transaction it was."""
+        """Check offset changes against the shard's owner."""
         for name in OFFSETS:
             for old, new in changed(tx, name):
                 if old is not None and new is not None:
-                    # A takeover notes where it began, and moves nothing.
+                    # A takeover records its starting offset without advancing the offset.
                     noted = new["taken_offset"] != old["taken_offset"] and new["next_offset"] == old["next_offset"]
                     self.require(
                         noted or new["next_offset"] > old["next_offset"], lambda: f"an offset went back: {old} → {new}"
@@ -47,24 +47,24 @@ class Consumed(Check):
 
 
 class Published(Check):
-    """Invariants 9 and 13: a subscriber sees each row of an outbox once, per key in the order of the commits."""
+    """Invariants 9 and 13: a subscriber sees each outbox row once, per key in commit order."""
 
     name = "published once"
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        # By topic, key and source (two services promise no order): ce_ids as their transactions committed.
+        # ce_ids in commit order by topic, key and source. There is no order between two services.
         self.events: dict[Place, list[str]] = defaultdict(list)
 
     def committed(self, tx: Tx) -> None:
-        """What it is to publish."""
+        """Record the events to publish."""
         rows = [new for name in OUTBOXES for old, new in changed(tx, name) if old is None and new is not None]
         for row in sorted(rows, key=lambda row: row["id"]):
             headers = dict(row["headers"])
             self.events[row["topic"], row["key"], headers.get("ce_source")].append(headers.get("ce_id", ""))
 
     def at_the_end(self) -> None:
-        """What a ``read_committed`` subscriber has seen."""
+        """Compare with what a ``read_committed`` subscriber sees."""
         seen: dict[Place, list[str]] = defaultdict(list)
         for topic in map(str, Topic):
             for _, _, entry in self.world.broker.read(topic):
@@ -77,12 +77,11 @@ class Published(Check):
 
 
 class Answered(Check):
-    """Every message of a client has as many answers as it has copies, but for those that nobody can read: each has a letter."""
+    """Each copy of a client's message is answered, unless it became unreadable."""
 
     name = "answered"
 
     def at_the_end(self) -> None:
-        """Count."""
         answers: Counter[str] = Counter()
         for topic in (Topic.BACKFILL_EVENTS, Topic.PIPELINE_EVENTS):
             for _, _, entry in self.world.broker.read(str(topic)):
@@ -99,12 +98,12 @@ class Answered(Check):
 
 
 class Letters(Check):
-    """Invariant 12: poison, and nothing else, goes to the dead letters: once, with its bytes and its reason."""
+    """Invariant 12: only poison is dead-lettered, once, with its bytes and a reason."""
 
     name = "dead letters"
 
     def committed(self, tx: Tx) -> None:
-        """No message of our own is buried."""
+        """No valid message of a service is dead-lettered."""
         for name in OUTBOXES:
             for old, new in changed(tx, name):
                 if old is None and new is not None and new["topic"] == Topic.DEAD_LETTERS:
@@ -112,14 +111,15 @@ class Letters(Check):
 
     def _buried(self, tx: Tx, headers: dict[str, str], value: bytes) -> None:
         known = headers.get("ce_id") in self.world.poison or headers.get("ce_id") in self.world.lost
-        # How a callback that failed for good is called again; that message was on no topic yet.
+        # A permanently failed callback leaves a replay message as a dead letter. It was never on a
+        # topic.
         failed = {new["deadline_id"] for _, new in changed(tx, "callback") if new and new["state"] == "failed"}
         replay = headers.get("ce_type") == "CallbackReplayRequested" and "retrofill_origin_offset" not in headers
         known = known or (replay and json.loads(value)["deadline_id"] in failed)
         self.require(known, lambda: f"a message of our own was buried: {headers} {value!r}")
 
     def at_the_end(self) -> None:
-        """Each poison has its letter."""
+        """Each poison message has its dead letter."""
         letters: dict[str, list[tuple[bytes | None, bytes | None]]] = defaultdict(list)
         for _, _, entry in self.world.broker.read(str(Topic.DEAD_LETTERS)):
             headers = {name: (raw or b"").decode() for name, raw in entry.headers}
@@ -137,7 +137,7 @@ class Letters(Check):
 
 
 def _spoiled(world: World) -> Counter[str]:
-    """How many copies of each message became such that nobody can read them, of those that somebody reads."""
+    """Number of unreadable copies of each message on topics that a service reads."""
     read = {str(topic) for service in world.services for topic in service.reads}
     return Counter(
         ce_id_of(entry) for topic in sorted(read) for _, _, entry in world.broker.read(topic) if entry.value == LOST

@@ -1,4 +1,4 @@
-"""Nothing is left to do in the end, and nobody waits for a backfill's lock who is to go on with the others."""
+"""All work drains, and only commands wait for a backfill's lock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Waiting(Check):
-    """Invariant 14; that no wake-up is missed shows in that everything drains."""
+    """Invariant 14. A missed wake-up would show as work that never drains."""
 
     name = "waiting"
 
@@ -23,12 +23,12 @@ class Waiting(Check):
         world.database.on_wait.append(self._waits)
 
     def _waits(self, tx: Tx, row: Row) -> None:
-        """Only a command waits for its backfill: it has to be answered."""
+        """Only a command may wait for its backfill, because it must be answered."""
         if row in self.database.tables["backfill"].rows and not tx.who.startswith(PLANNER.name):
             self.violated(f"{tx.who} waits for the lock of {row.committed}")
 
     def drained(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether all work is done."""
         rows = self.rows
         if any(b["state"] not in ENDED["backfill"] and b["state"] != "paused" for b in rows("backfill")):
             return False
@@ -40,7 +40,7 @@ class Waiting(Check):
         watched = WATCHER in self.world.services
         if watched and any(d["state"] == "armed" and d["due_at"] <= now for d in rows("deadline")):
             return False
-        # Nothing is left locked: there is a moment without any transaction.
+        # No lock is left behind: at some moment, no transaction is open.
         if self.database.open or self.database.advisory or not self.world.broker.settled():
             return False
         return all(self._is_read(table, s.reads) for table, s in OFFSETS.items() if s in self.world.services)
@@ -54,7 +54,7 @@ class Waiting(Check):
         )
 
     def what(self) -> str:
-        """What is left to do, for whoever looks into a schedule that does not end."""
+        """The remaining work, to debug a schedule that does not drain."""
         rows, now = self.rows, self.database.now()
         left: dict[str, Any] = {
             "backfills": [(b["id"], b["state"]) for b in rows("backfill") if b["ended_at"] is None],

@@ -1,5 +1,6 @@
-"""A small Postgres in memory for SQLAlchemy Core: READ COMMITTED, row locks, constraints, advisory locks, notifications.
+"""A small in-memory Postgres for SQLAlchemy Core.
 
-It interprets the statements that the services' store really builds and raises ``NotImplementedError`` on any other.
-``tests/integration/test_store_conformance.py`` holds it to the real server.
+It has READ COMMITTED, row locks, constraints, advisory locks and notifications. It supports the
+statements that the services' store builds and raises ``NotImplementedError`` on any other.
+``tests/integration/test_store_conformance.py`` runs the same tests against the real server.
 """

@@ -1,4 +1,4 @@
-"""INSERT, UPDATE and DELETE, with what they return."""
+"""INSERT, UPDATE and DELETE with RETURNING."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from tests.simulation.memory.tables import MemoryTable, Unique
 
 
 class Returning:
-    """RETURNING of an INSERT, UPDATE or DELETE."""
-
     def __init__(self, statement: Any, c: Compiler) -> None:
         columns = list(statement.exported_columns) if statement._returning else []
         self.there = bool(columns)
@@ -23,13 +21,11 @@ class Returning:
         self._columns = [compile_expression(column, c) for column in columns]
 
     def row(self, env: Env) -> Output:
-        """One row."""
+        """The returned row."""
         return tuple([column(env) for column in self._columns])
 
 
 class InsertPlan:
-    """An INSERT."""
-
     def __init__(self, statement: Any, c: Compiler) -> None:
         self.name = statement.table.name
         self.number = c.number(statement.table)
@@ -54,7 +50,6 @@ class InsertPlan:
         self.returning = Returning(statement, c)
 
     def run(self, env: Env) -> Outcome:
-        """Execute."""
         execution = env[EXECUTION]
         table: MemoryTable = execution.tables[self.name]
         if self._select is not None:
@@ -81,7 +76,7 @@ class InsertPlan:
             tx.lock(there, table.lock_mode(self._changes))
             old = there.seen_by(tx)
             if old is None:
-                continue  # deleted meanwhile: insert after all
+                continue  # deleted meanwhile: retry the insert
             mine = {**env, self.number: old}
             if self._where is not None and not self._where(mine):
                 return None
@@ -97,7 +92,7 @@ class InsertPlan:
 
 
 class UpdatePlan:
-    """An UPDATE, also from a second FROM; each row is changed once."""
+    """An UPDATE, possibly with FROM. Each row is updated once."""
 
     def __init__(self, statement: Any, c: Compiler) -> None:
         self.name = statement.table.name
@@ -114,7 +109,6 @@ class UpdatePlan:
         self.returning = Returning(statement, c)
 
     def run(self, env: Env) -> Outcome:
-        """Execute."""
         execution = env[EXECUTION]
         tx: Tx = execution.tx
         table: MemoryTable = execution.tables[self.name]
@@ -138,8 +132,6 @@ class UpdatePlan:
 
 
 class DeletePlan:
-    """A DELETE."""
-
     def __init__(self, statement: Any, c: Compiler) -> None:
         self.name = statement.table.name
         self.number = c.number(statement.table)
@@ -147,7 +139,6 @@ class DeletePlan:
         self.returning = Returning(statement, c)
 
     def run(self, env: Env) -> Outcome:
-        """Execute."""
         execution = env[EXECUTION]
         table = execution.tables[self.name]
         out: list[Output] = []

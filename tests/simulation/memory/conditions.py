@@ -1,4 +1,4 @@
-"""The SQL texts of constraints and partial indexes, as Python: simple conditions on the columns of one row."""
+"""Compiles the SQL of constraints and partial indexes: simple conditions on one row's columns."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ _WORDS = {"and": "and", "or": "or", "not": "not", "in": "in", "null": "None", "i
 
 @cache
 def condition(sql: str) -> Callable[[dict[str, Any]], bool]:
-    """Whether a row fulfils ``sql``; what is unknown (a comparison with a null) counts as fulfilled, as in a CHECK."""
+    """Whether a row satisfies ``sql``.
+
+    As in a CHECK, unknown (a comparison with null) is satisfied.
+    """
     code = compile(_python(sql), sql, "eval")
 
     def holds(row: dict[str, Any]) -> bool:
         try:
             return bool(eval(code, {"r": row, "isempty": _isempty}))
         except TypeError:
-            # An order with a null: unknown.
+            # A comparison with null: unknown.
             return True
 
     return holds

@@ -1,4 +1,4 @@
-"""What looks like an ``Engine`` and a ``Connection`` to the services, and the database behind them."""
+"""A fake ``Engine`` and ``Connection``, and the database behind them."""
 
 from __future__ import annotations
 
@@ -27,15 +27,19 @@ TRANSACTION_SECONDS = 120.0
 
 
 class Database:
-    """The server. ``offset``: what its clock is ahead of the true time, in seconds. ``lock_seconds``: ``lock_timeout``."""
+    """The server.
+
+    ``offset`` is how many seconds its clock is ahead of true time; ``lock_seconds`` is
+    ``lock_timeout``.
+    """
 
     def __init__(self, turns: Turns, lock_seconds: float | None = None) -> None:
         self.turns = turns
         self.lock_seconds = lock_seconds
         self.offset = 0.0
-        # True time of each jump and the offset since, the beginning first.
+        # (true time, new offset) of each clock jump, starting with the initial state.
         self.jumps = [(0.0, 0.0)]
-        # Nobody can reach it, and it keeps no session.
+        # Whether the server is down. It keeps no sessions then.
         self.down = False
         self.tables = {table.name: MemoryTable(table, self) for table in metadata.sorted_tables}
         self.advisory: dict[tuple[int, int], Tx] = {}
@@ -50,22 +54,21 @@ class Database:
         return EPOCH + timedelta(seconds=self.turns.now + self.offset)
 
     def jump(self, seconds: float) -> None:
-        """Its clock goes ahead."""
+        """Move the server's clock forward."""
         self.offset += seconds
         self.jumps.append((self.turns.now, self.offset))
 
     def rows(self, name: str) -> list[dict[str, Any]]:
-        """What is committed in a table."""
+        """Committed rows of a table."""
         return [row.committed for row in self.tables[name].rows if row.committed is not None]
 
     def begin(self, who: str) -> Tx:
-        """A new transaction."""
         tx = Tx(self, who, self.turns.now)
         self.open.append(tx)
         return tx
 
     def wait_for_end(self, tx: Tx) -> None:
-        """Until some transaction has ended. Raises where it was ``tx`` itself that the server ended."""
+        """Wait until any transaction ends. Raises if the server ended ``tx`` itself."""
         left = None
         if self.lock_seconds is not None:
             tx.lock_until = tx.lock_until or self.turns.now + self.lock_seconds
@@ -96,7 +99,7 @@ class Database:
             tx.last_active = self.turns.now
 
     def check(self, tx: Tx) -> None:
-        """Raises where ``tx`` cannot go on."""
+        """Raises if ``tx`` cannot continue."""
         if not tx.over and self.turns.now - tx.began > TRANSACTION_SECONDS:
             self.terminate(tx)
             raise errors.transaction_timeout()
@@ -108,7 +111,7 @@ class Database:
             raise errors.failed_transaction()
 
     def commit(self, tx: Tx) -> None:
-        """Make it last; a transaction that failed is rolled back instead, as by the server."""
+        """Commit. As on the server, a failed transaction is rolled back instead."""
         if tx.state == "failed":
             self.rollback(tx)
             return
@@ -124,24 +127,23 @@ class Database:
             hook(tx)
 
     def notify(self, channel: str, payload: str) -> None:
-        """Tell those who listen."""
+        """Deliver a notification to all listeners."""
         for listener in list(self.listeners):
             listener(channel, payload)
 
     def rollback(self, tx: Tx) -> None:
-        """Undo all of it."""
         if not tx.over:
             self._undo(tx, 0)
             self._end(tx, "ended")
 
     def terminate(self, tx: Tx) -> None:
-        """End a session: its client finds out with its next statement."""
+        """End a session; the client notices with its next statement."""
         if not tx.over:
             self._undo(tx, 0)
             self._end(tx, "terminated")
 
     def stop(self) -> None:
-        """End every session, and take no new one until ``down`` is false again."""
+        """End all sessions and refuse new ones until ``down`` is false again."""
         self.down = True
         for tx in list(self.open):
             self.terminate(tx)
@@ -153,7 +155,7 @@ class Database:
         tx.state = "active"
 
     def check_alive(self, tx: Tx) -> None:
-        """Raises where the session was ended."""
+        """Raises if the session was ended."""
         if tx.over:
             raise errors.disconnected("terminating connection due to idle-in-transaction timeout")
 
@@ -199,17 +201,17 @@ def _result(outcome: Outcome) -> MemoryResult:
 
 
 class MemoryConnection:
-    """One session; a transaction begins with its first statement."""
+    """One session. Its first statement begins a transaction."""
 
     def __init__(self, database: Database, who: str) -> None:
         self._database = database
         self._who = who
         self.tx: Tx | None = None
-        # What an onlooker wants to know of the transaction when it commits.
+        # Facts about the transaction for the oracle, read at commit.
         self.notes: dict[str, Any] = {}
 
     def execute(self, statement: Any, parameters: dict[str, Any] | None = None) -> MemoryResult:
-        """Run a statement; anything may happen before it."""
+        """Run a statement, after a scheduler step."""
         self._database.turns.step("statement")
         if self.tx is None:
             self.tx = self._database.begin(self._who)
@@ -230,7 +232,7 @@ class MemoryConnection:
             raise
 
     def commit(self) -> None:
-        """End the transaction; anything may happen before it and after it."""
+        """Commit, with scheduler steps before and after."""
         self._database.turns.step("commit")
         if self.tx is not None:
             tx, self.tx = self.tx, None
@@ -242,24 +244,22 @@ class MemoryConnection:
             self._database.turns.step("committed")
 
     def rollback(self) -> None:
-        """Undo the transaction."""
         if self.tx is not None:
             tx, self.tx = self.tx, None
             self._database.rollback(tx)
 
     def abandon(self) -> None:
-        """The client is gone without a word: the server finds out when the session has been idle for too long."""
+        """The client disappears silently; the server ends the session after the idle timeout."""
         if self.tx is not None:
             tx, database = self.tx, self._database
             database.turns.at(database.turns.now + IDLE_SECONDS, lambda: database.terminate(tx))
 
     def close(self) -> None:
-        """Give the session back."""
         self.rollback()
 
 
 class MemoryEngine:
-    """What a service gets instead of an ``Engine``. ``lingers()``: its sessions outlive it for a while."""
+    """A fake ``Engine``. If ``lingers()``, its sessions outlive the process for a while."""
 
     def __init__(self, database: Database, who: str, lingers: Callable[[], bool] = lambda: False) -> None:
         self._database = database
@@ -268,7 +268,7 @@ class MemoryEngine:
 
     @contextmanager
     def connect(self) -> Iterator[MemoryConnection]:
-        """A session; what was not committed is rolled back."""
+        """A session; uncommitted work is rolled back."""
         conn = MemoryConnection(self._database, self._who)
         try:
             yield conn
@@ -276,7 +276,7 @@ class MemoryEngine:
             conn.rollback()
             raise
         except BaseException:
-            # The machine is gone: the server may keep the session until it times out.
+            # The machine failed: the server may keep the session until the timeout.
             if self._lingers():
                 conn.abandon()
             else:
@@ -286,10 +286,10 @@ class MemoryEngine:
 
     @contextmanager
     def begin(self) -> Iterator[MemoryConnection]:
-        """A session in a transaction that is committed in the end."""
+        """A session in a transaction that commits at the end of the block."""
         with self.connect() as conn:
             yield conn
             conn.commit()
 
     def dispose(self) -> None:
-        """Nothing is kept."""
+        """No-op: there is no connection pool."""

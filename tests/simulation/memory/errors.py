@@ -1,4 +1,4 @@
-"""The errors of the server, as SQLAlchemy wraps those of psycopg."""
+"""The server's errors, as SQLAlchemy wraps those of psycopg."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from sqlalchemy import exc
 
 
 def integrity(kind: type[pg.IntegrityError], message: str) -> exc.IntegrityError:
-    """A violated constraint."""
     return exc.IntegrityError(message, None, kind(message))
 
 
@@ -45,6 +44,6 @@ def failed_transaction() -> exc.InternalError:
 
 
 def disconnected(reason: str) -> exc.OperationalError:
-    """The connection is gone; what was asked may have been done or not."""
+    """The connection was lost. The last statement may or may not have taken effect."""
     error = pg.OperationalError(f"consuming input failed: {reason}")
     return exc.OperationalError(reason, None, error, connection_invalidated=True)

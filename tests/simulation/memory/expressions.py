@@ -1,6 +1,8 @@
-"""Expressions of SQLAlchemy as Python closures over an environment: ``env[number of a FROM]`` is that row's values.
+"""Compiles SQLAlchemy expressions to Python closures.
 
-Nulls are ``None`` and spread as in SQL. What the store does not use is a ``NotImplementedError``.
+The closures take an environment: ``env[number of a FROM]`` holds that row's values. Nulls are
+``None`` and propagate as in SQL. Anything that the store does not use raises
+``NotImplementedError``.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
 Env = dict[Any, Any]
 Expression = Callable[[Env], Any]
-# Keys of the environment that are no FROM: the parameters and the execution.
+# Environment keys that are not FROM numbers.
 PARAMETERS, EXECUTION = "parameters", "execution"
 AGGREGATES = frozenset({"count", "min", "max"})
 
@@ -194,7 +196,7 @@ def _position(array: list[Any], wanted: Any) -> int | None:
 
 
 def _aggregate(node: Any, c: Compiler, condition: Expression | None = None) -> Expression:
-    """A value of the group, which is in ``env["group"]``."""
+    """An aggregate over the group in ``env["group"]``."""
     arguments = [compile_expression(a, c) for a in node.clauses if not getattr(a, "is_literal", False)]
     c.aggregates = True
 

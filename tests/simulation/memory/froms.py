@@ -1,4 +1,4 @@
-"""FROM and WHERE: which combinations of rows a statement is about, and how it locks them."""
+"""FROM and WHERE: selects the row combinations of a statement, and locks them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROW = "row"  # env[ROW, number]: the row behind env[number]
 
 @dataclass
 class Execution:
-    """One execution of a statement. Every statement sees what was committed when it began."""
+    """One execution of a statement. It sees what was committed when it began."""
 
     tx: Tx
     tables: dict[str, MemoryTable]
@@ -36,7 +36,7 @@ class Execution:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a statement gave back: column names and rows, or how many rows it changed."""
+    """A statement's result: columns and rows, or the number of changed rows."""
 
     names: list[str]
     rows: list[Output]
@@ -44,15 +44,15 @@ class Outcome:
 
 
 class Compiler:
-    """Compiles one statement; inner ones share its numbers of FROMs and parameters."""
+    """Compiles one statement. Subqueries share its FROM numbers and parameters."""
 
     def __init__(self, parameters: dict[str, int], outer: Compiler | None = None) -> None:
         self.outer = outer
         self.parameters = parameters
         self.numbers: dict[Any, int] = {} if outer is None else outer.numbers
-        # In effect here: those of this level and of those around it.
+        # FROMs in scope, including those of outer queries.
         self.bound: set[Any] = set() if outer is None else set(outer.bound)
-        # Recursive CTEs while they are made: the environment has one row of them.
+        # Recursive CTEs being evaluated: the environment holds one of their rows.
         self.working: set[Any] = set() if outer is None else outer.working
         self.aggregates = False
 
@@ -66,13 +66,13 @@ class Compiler:
 
     def inner(self, statement: Any) -> SelectPlan:
         """A subquery."""
-        from tests.simulation.memory.selecting import SelectPlan  # it needs this module
+        from tests.simulation.memory.selecting import SelectPlan  # circular import
 
         return SelectPlan(statement, Compiler(self.parameters, self))
 
 
 def source(selectable: Any, c: Compiler) -> Source:
-    """Environments, one for each row of a FROM that is joined to those before it."""
+    """Environments, one per row of a FROM joined to those before it."""
     if isinstance(selectable, Join):
         return _join(selectable, c)
     number = c.number(selectable)
@@ -126,7 +126,7 @@ def _unnest_source(selectable: Any, number: int, c: Compiler) -> Source:
 def _cte_source(selectable: CTE, number: int, c: Compiler) -> Source:
     element: Any = selectable.element
     if isinstance(element, Insert):
-        from tests.simulation.memory.changing import InsertPlan  # it needs this module
+        from tests.simulation.memory.changing import InsertPlan  # circular import
 
         plan = InsertPlan(element, Compiler(c.parameters, c))
 
@@ -147,7 +147,7 @@ def _cte_source(selectable: CTE, number: int, c: Compiler) -> Source:
 def _recursive_source(selectable: CTE, number: int, c: Compiler) -> Source:
     union: Any = selectable.element
     first, following = union.selects
-    # The second part reads the CTE as it was made from the first one: it is the same FROM.
+    # The recursive part refers to the CTE as its first part created it: both are the same FROM.
     for each in _restated(selectable):
         c.numbers[each] = number
         c.working.add(each)
@@ -210,16 +210,16 @@ def _join(join: Join, c: Compiler) -> Source:
 
 
 def leaves(selectable: Any) -> list[Any]:
-    """The FROMs inside of joins."""
+    """The FROMs inside joins."""
     return [*leaves(selectable.left), *leaves(selectable.right)] if isinstance(selectable, Join) else [selectable]
 
 
 class Froms:
-    """FROM and WHERE: every condition is looked at as soon as what it is about is there."""
+    """FROM and WHERE. Each condition is evaluated as soon as all its rows are bound."""
 
     def __init__(self, froms: Sequence[Any], where: Iterable[Any], c: Compiler) -> None:
         self.c = c
-        # All are bound before anything is compiled: a condition may name any of them.
+        # Bind all FROMs before compiling: a condition may refer to any of them.
         for each in froms:
             for leaf in leaves(each):
                 c.number(leaf)
@@ -238,7 +238,7 @@ class Froms:
         self._first = conditions[0]
 
     def envs(self, env: Env) -> Iterator[Env]:
-        """Every combination of rows that fulfils the conditions."""
+        """Every row combination that satisfies the conditions."""
         if _all_hold(self._first, env):
             yield from self._from(env, 0)
 
@@ -252,12 +252,12 @@ class Froms:
                 yield from self._from(one, n + 1)
 
     def holds(self, env: Env) -> bool:
-        """Whether one combination fulfils them still."""
+        """Whether one combination still satisfies the conditions."""
         return _all_hold(self.all, env)
 
 
 def _all_hold(conditions: Iterable[Expression], env: Env) -> bool:
-    """As ``all(…)``, without a generator: it is the innermost loop of every statement."""
+    """Same as ``all(…)`` but faster: this is every statement's innermost loop."""
     for condition in conditions:  # noqa: SIM110 - a generator takes twice as long
         if not condition(env):
             return False
@@ -265,7 +265,7 @@ def _all_hold(conditions: Iterable[Expression], env: Env) -> bool:
 
 
 def conjuncts(where: Iterable[Any]) -> Iterator[Any]:
-    """The parts of a conjunction."""
+    """The terms of a conjunction."""
     for part in where:
         if getattr(part, "operator", None) is op.and_ and hasattr(part, "clauses"):
             yield from conjuncts(part.clauses)
@@ -278,7 +278,10 @@ def _has_subquery(part: Any) -> bool:
 
 
 def lock_env(froms: Froms, env: Env, targets: Sequence[int], mode: str, *, skip: bool) -> Env | None:
-    """Lock the rows of one combination; after a wait their newest versions are looked at again. ``None``: left out."""
+    """Lock the rows of one combination; after a wait, check their newest versions again.
+
+    Returns ``None`` if the combination is skipped.
+    """
     tx = env[EXECUTION].tx
     for number in targets:
         row: Row | None = env.get((ROW, number))

@@ -1,4 +1,4 @@
-"""Versions of rows, transactions and the locks that they hold."""
+"""Row versions, transactions and locks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHARE, NO_KEY_UPDATE, UPDATE = "share", "no key update", "update"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One write of one row: the version before, the version after (``None``: not there), and when by the server's clock."""
+    """One write of one row: versions before and after (``None``: absent), and server times."""
 
     table: str
     before: Values | None
@@ -26,7 +26,10 @@ class Step:
 
 
 class Row:
-    """A row: what is committed, and what the one transaction that has written it made of it (``None``: deleted)."""
+    """A row: its committed version, and the version of the one transaction that wrote it.
+
+    ``None`` means deleted.
+    """
 
     __slots__ = ("committed", "locks", "pending", "writer")
 
@@ -41,15 +44,13 @@ class Row:
         return self.pending if self.writer is tx else self.committed
 
     def holders(self, tx: Tx, mode: str) -> list[Tx]:
-        """Others whose locks are in the way."""
+        """Other transactions whose locks conflict."""
         return [
             other for other, held in self.locks.items() if other is not tx and not (held == SHARE and mode == SHARE)
         ]
 
 
 class Tx:
-    """One transaction."""
-
     def __init__(self, database: Any, who: str, began: float) -> None:
         self.database = database
         self.who = who
@@ -63,19 +64,19 @@ class Tx:
         self.advisory: set[tuple[int, int]] = set()
         self.notifications: dict[tuple[str, str], None] = {}
         self.waits_for: list[Tx] = []
-        # With the commit: table, the version before, the version after.
+        # (table, version before, version after), set at commit.
         self.changes: list[tuple[str, Values | None, Values | None]] = []
-        # Every write in its order: one row may take several steps.
+        # All writes in order; one row may be written several times.
         self.steps: list[Step] = []
         self.notes: dict[str, Any] = {}
 
     @property
     def over(self) -> bool:
-        """Whether the server has ended it."""
+        """Whether the server has ended the transaction."""
         return self.state in ("ended", "terminated")
 
     def write(self, table: Any, row: Row, values: Values | None) -> None:
-        """Make ``values`` the version of ``row``; its lock is held by now."""
+        """Write a new version of ``row``, which must be locked."""
         before = (row.writer, row.pending)
         now = self.database.now()
         self.steps.append(Step(table.name, row.seen_by(self), values, self.locked.get(row, now), now))
@@ -89,7 +90,10 @@ class Tx:
         row.writer, row.pending = self, values
 
     def lock(self, row: Row, mode: str, *, skip: bool = False) -> bool:
-        """Have the lock, after waiting for it; ``False`` where ``skip`` and somebody else has it."""
+        """Wait for the lock and take it.
+
+        Returns ``False`` if ``skip`` is set and another transaction holds the lock.
+        """
         while holders := row.holders(self, mode):
             if skip:
                 return False
@@ -104,7 +108,7 @@ class Tx:
         return True
 
     def wait(self, holders: Iterable[Tx]) -> None:
-        """Until one of ``holders`` has ended. Raises for a deadlock."""
+        """Wait until one of ``holders`` has ended. Raises on deadlock."""
         self.waits_for = list(holders)
         try:
             if self._waits_for_itself():

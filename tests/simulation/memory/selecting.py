@@ -18,8 +18,6 @@ from tests.simulation.memory.rows import NO_KEY_UPDATE, SHARE, UPDATE
 
 
 class SelectPlan:
-    """A SELECT."""
-
     def __init__(self, statement: Select[Any], c: Compiler) -> None:
         around = set() if c.outer is None else c.outer.bound
         froms = list(statement.get_final_froms())
@@ -46,17 +44,15 @@ class SelectPlan:
             self._targets = [c.number(leaf) for leaf in all_leaves if isinstance(leaf, Table) and leaf in wanted]
 
     def run(self, env: Env) -> Outcome:
-        """Execute."""
         rows = self.rows(env)
         return Outcome(self.names, rows, len(rows))
 
     def any(self, env: Env) -> bool:
-        """Whether there is a row."""
+        """Whether there is any row."""
         skipped = 0 if self._offset is None else self._offset(env)
         return next(islice(self.froms.envs(env), skipped, None), None) is not None
 
     def rows(self, env: Env) -> list[Output]:
-        """The rows."""
         found: Iterable[Env] = self.froms.envs(env)
         limit = None if self._limit is None else self._limit(env)
         if self.c.aggregates or self._group:
@@ -85,7 +81,7 @@ class SelectPlan:
 
     def _ordered(self, found: list[Env]) -> list[Env]:
         for key, descends in reversed(self._order):
-            # Nulls last, as Postgres has them ascending.
+            # Nulls last, as in Postgres for ascending order.
             keyed = [((value is None, 0 if value is None else value), one) for one in found for value in [key(one)]]
             keyed.sort(key=itemgetter(0), reverse=descends)
             found = [one for _, one in keyed]
@@ -116,7 +112,6 @@ class UnionPlan:
         self._parts = [c.inner(each) for each in statement.selects]
 
     def run(self, env: Env) -> Outcome:
-        """Execute."""
         rows = [row for part in self._parts for row in part.rows(env)]
         return Outcome(self._parts[0].names, rows, len(rows))
 

@@ -1,4 +1,4 @@
-"""Statements of SQLAlchemy as plans that run on the memory tables."""
+"""Compiles SQLAlchemy statements to plans that run on the in-memory tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _cache: dict[Any, Plan] = {}
 
 
 def plan_of(statement: Any) -> tuple[Plan, list[Any]]:
-    """The plan of a statement, compiled once for all that differ in parameters only, and its parameters."""
+    """The statement's plan and its parameters. Plans are cached across parameter values."""
     key = statement._generate_cache_key()
     if key is None:
         raise NotImplementedError(f"{statement}: has no cache key")
@@ -39,5 +39,5 @@ def plan_of(statement: Any) -> tuple[Plan, list[Any]]:
 
 
 def environment(execution: Execution, parameters: list[Any]) -> Env:
-    """What a plan runs in."""
+    """The environment in which a plan runs."""
     return {EXECUTION: execution, PARAMETERS: parameters}

@@ -1,4 +1,4 @@
-"""Tables in memory: rows, defaults, identities and constraints, all read from the services' own metadata."""
+"""In-memory tables with defaults, identities and constraints, read from the services' metadata."""
 
 from __future__ import annotations
 
@@ -19,38 +19,36 @@ from tests.simulation.memory.rows import NO_KEY_UPDATE, UPDATE, Row, Tx, Values
 
 @dataclass(frozen=True)
 class Unique:
-    """A unique index, maybe partial."""
+    """A unique index, possibly partial."""
 
     name: str
     columns: tuple[str, ...]
     where: Callable[[Values], bool]
 
     def key(self, values: Values | None) -> tuple[Any, ...] | None:
-        """What may be there once, or ``None`` for a row that the index leaves out."""
+        """The indexed values, or ``None`` for a row that the index does not cover."""
         if values is None or not self.where(values):
             return None
         key = tuple(values[name] for name in self.columns)
         return None if None in key else key
 
     def clash(self, one: Values, other: Values) -> bool:
-        """Whether both cannot be."""
+        """Whether the two rows conflict."""
         return self.key(one) == self.key(other)
 
     def violated(self) -> Exception:
-        """The error."""
+        """The error to raise."""
         return errors.unique(self.name)
 
 
 class NoOverlap(Unique):
-    """The exclusion constraint of backfills: the first column equal, ranges in the second that overlap."""
+    """The exclusion constraint on backfills: equal first column, overlapping second."""
 
     def clash(self, one: Values, other: Values) -> bool:
-        """Whether both cannot be."""
         number, span = self.columns
         return bool(one[number] == other[number] and one[span].overlaps(other[span]))
 
     def violated(self) -> Exception:
-        """The error."""
         return errors.exclusion(self.name)
 
 
@@ -59,8 +57,6 @@ def _always(values: Values) -> bool:
 
 
 class MemoryTable:
-    """One table."""
-
     def __init__(self, table: Table, database: Any) -> None:
         self.table = table
         self.name = table.name
@@ -80,7 +76,7 @@ class MemoryTable:
         self.parents = [(fk.parent.name, fk.column.table.name, fk.column.name) for fk in table.foreign_keys]
 
     def default(self, name: str) -> Any:
-        """What a column gets that an insert does not name."""
+        """The value of a column that an insert does not name."""
         if name == self.identity:
             self.next_id += 1
             return self.next_id - 1
@@ -88,11 +84,15 @@ class MemoryTable:
         return made(self.database) if callable(made) else made
 
     def stored(self, values: Values) -> Values:
-        """Values as the server gives them back."""
+        """Values as the server returns them."""
         return {n: self.stores[n](v) if v is not None and n in self.stores else v for n, v in values.items()}
 
     def insert(self, tx: Tx, given: Values, *, skip: Callable[[Unique], bool]) -> tuple[Row | None, Row | None]:
-        """Insert a row; where a unique index for which ``skip`` holds has one: ``None`` and the one that is there."""
+        """Insert a row.
+
+        Returns ``None`` and the conflicting row if a unique index conflicts for which ``skip``
+        holds.
+        """
         values = {name: given[name] if name in given else self.default(name) for name in self.columns}
         values = self.stored(values)
         self._check(values)
@@ -122,7 +122,7 @@ class MemoryTable:
         return values
 
     def lock_mode(self, changed: Iterable[str]) -> str:
-        """How strongly an update of these columns locks a row."""
+        """The row lock that an update of these columns takes."""
         return UPDATE if self.keys & set(changed) else NO_KEY_UPDATE
 
     def _check(self, values: Values) -> None:
@@ -134,7 +134,7 @@ class MemoryTable:
                 raise errors.integrity(pg.CheckViolation, f"{self.name}: violates check constraint {name!r}")
 
     def _clashing(self, tx: Tx, new: Row, unique: Unique, values: Values) -> Row | None:
-        """A row of which it is certain that it is in the way; waits for the end of those who may make or unmake one."""
+        """A row that definitely conflicts. Waits for transactions whose outcome decides that."""
         if unique.key(values) is None:
             return None
         while True:
@@ -148,7 +148,8 @@ class MemoryTable:
                 if all(found):
                     if other is None:
                         return row
-                    # It stays in the way either way only if nothing of its key changed, as for Postgres.
+                    # As in Postgres, it conflicts regardless of the outcome only if its key is
+                    # unchanged.
                     if row.committed is not None and unique.key(row.committed) == unique.key(row.pending):
                         return row
                 if any(found) and other is not None:
@@ -196,7 +197,7 @@ def _default(column: Column[Any]) -> Any:
     default = column.server_default
     if default is None:
         return None
-    sql = str(default.arg)  # type: ignore[attr-defined]  # every default of the schema is an expression or a text
+    sql = str(default.arg)  # type: ignore[attr-defined]  # every default of the schema is an expression or text
     if sql == "clock_timestamp()":
         return lambda database: database.now()
     return _DEFAULTS[sql]

@@ -1,4 +1,4 @@
-"""The statements that the services write as text."""
+"""The services' statements that are written as SQL text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ NOTHING = Outcome([], [], -1)
 
 
 def run_text(tx: Tx, sql: str, parameters: dict[str, Any]) -> Outcome:
-    """Execute one of them."""
     if sql.startswith("SET LOCAL "):
         tx.notes[sql.split()[2]] = sql
         return NOTHING

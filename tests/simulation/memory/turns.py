@@ -1,4 +1,4 @@
-"""What the servers of memory need of whoever lets several sessions take turns."""
+"""The scheduler interface that the in-memory servers need."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Protocol
 
 
 class Turns(Protocol):
-    """What the database needs of whoever lets several sessions take turns."""
+    """Lets several sessions take turns."""
 
     now: float
 
     def step(self, what: str) -> None:
-        """Others may go on here."""
+        """Other tasks may run here."""
 
     def wait(self, what: object, seconds: float | None = None) -> bool:
-        """Until ``wake(what)``."""
+        """Wait for ``wake(what)``, at most ``seconds``; returns whether it was woken."""
 
     def wake(self, what: object) -> None:
-        """Those who wait for ``what`` go on."""
+        """Wake the tasks that wait for ``what``."""
 
     def at(self, moment: float, action: Callable[[], None]) -> None:
-        """Do ``action`` at true time ``moment``."""
+        """Call ``action`` at true time ``moment``."""

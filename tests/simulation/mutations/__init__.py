@@ -1,4 +1,7 @@
-"""Well-meant simplifications of the services' code, each of which breaks something: the simulation has to find them."""
+"""Plausible simplifications of the services' code that each break an invariant.
+
+The simulation must find all of them.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,7 @@ INVARIANT_OF = {mutation.__name__: n for n, (_, mutations) in INVARIANTS.items()
 
 @contextmanager
 def applied(name: str) -> Iterator[None]:
-    """The services' code with the mutation ``name`` meanwhile."""
+    """Apply the mutation ``name`` inside the block."""
     patches = Patches()
     try:
         MUTATIONS[name](patches)

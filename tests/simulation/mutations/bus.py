@@ -1,4 +1,4 @@
-"""Mutations of the loop, the offsets and the relay."""
+"""Mutations of the worker loop, the offsets and the relay."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from backfill_planner.handler import PlannerHandler
 from retrofill.bus import transaction
 from retrofill.bus.faults import Fault
 from retrofill.bus.relay import relay
-from retrofill.bus.relay.relay import BATCH_BYTES, Batch, Relay
+from retrofill.bus.relay.numbering import BATCH_BYTES, Batch, Numbering
+from retrofill.bus.relay.relay import Relay
 from retrofill.bus.worker import batches, checks, context
 from retrofill.bus.worker.batches import Batches
 from retrofill.store import backfills, outbox
@@ -24,12 +25,12 @@ from tests.simulation.mutations.patch import Patch
 
 
 def no_epoch_assertion(patch: Patch) -> None:
-    """A transaction of a shard does not assert its owner's epoch."""
+    """A shard transaction does not assert the owner's epoch."""
     patch(transaction, "assert_epoch", lambda conn, service, partition, epoch: None)
 
 
 def no_offset_comparison(patch: Patch) -> None:
-    """Consumed offsets are set, whatever they were, and nobody asserts an epoch."""
+    """Offsets are set without comparing them or asserting an epoch."""
 
     def move(conn: Any, service: Any, partition: int, moves: Mapping[str, Any]) -> None:
         table = SERVICE_TABLES[service.package].offset
@@ -42,7 +43,7 @@ def no_offset_comparison(patch: Patch) -> None:
 
 
 def messages_before_commit(patch: Patch) -> None:
-    """Offsets move in a transaction of their own, before the effect."""
+    """Offsets advance in their own transaction, before the effect."""
     apply = Batches._apply
 
     def early(self: Any, shard: Any, work: Any) -> None:
@@ -56,7 +57,7 @@ def messages_before_commit(patch: Patch) -> None:
 
 
 def transactions_of_each_instance(patch: Patch) -> None:
-    """Each relay has a transactional id of its own: Kafka does not end its predecessor's transaction."""
+    """Each relay has its own transactional id, so Kafka does not fence its predecessor."""
     producer = relay.producer
 
     def own(settings: Any, client_id: str, **more: Any) -> Any:
@@ -68,7 +69,7 @@ def transactions_of_each_instance(patch: Patch) -> None:
 def batches_without_epoch(patch: Patch) -> None:
     """The relay numbers batches without asserting its epoch.
 
-    Random schedules hardly ever pause it where that matters: the interleavings of the relay find it.
+    Random schedules rarely pause it at the right step; the relay interleavings find this mutation.
     """
 
     def state(self: Any, conn: Any) -> Any:
@@ -84,46 +85,46 @@ def batches_without_epoch(patch: Patch) -> None:
         conn.execute(update(own).values(batch=new, batch_ids=[row["id"] for row in rows]))
         return Batch(new, rows) if rows else None
 
-    patch(Relay, "_assert_epoch", state)
-    patch(Relay, "_number", number)
+    patch(Numbering, "_assert_epoch", state)
+    patch(Numbering, "_number", number)
 
 
 def unknown_batch_is_dropped(patch: Patch) -> None:
-    """The relay takes a batch that was numbered for one that was published."""
-    recover = Relay._recover
+    """The relay assumes that every numbered batch was published."""
+    recover = Numbering.recover
 
     def recovered(self: Any, cursor: int) -> Batch | None:
         with self._engine.begin() as conn:
             cursor = self._assert_epoch(conn)["batch"]
         return recover(self, cursor)
 
-    patch(Relay, "_recover", recovered)
+    patch(Numbering, "recover", recovered)
 
 
 def unknown_batch_is_resent(patch: Patch) -> None:
-    """The relay resends the last batch without asking whether it was published."""
+    """The relay resends the last batch without checking whether it was published."""
     patch(Relay, "_read_cursor", lambda self: 0)
 
 
 def no_looks_at_takeover(patch: Patch) -> None:
-    """Who takes a shard over looks at nothing by itself."""
+    """A new owner runs no checks of its own after a takeover."""
     patch(PlannerHandler, "taken", lambda self, conn, partition: {})
 
 
 def poison_waits(patch: Patch) -> None:
-    """A message that cannot be handled is tried again until it can be."""
+    """A message that cannot be handled is retried until it can be."""
     classify = batches.classify
     for module in (batches, checks):
         patch(module, "classify", lambda e: Fault.WAIT if classify(e) is Fault.POISON else classify(e))
 
 
 def poison_takes_its_batch_along(patch: Patch) -> None:
-    """Where one message cannot be handled, its whole batch is put aside."""
+    """A message that cannot be handled causes its whole batch to be dead-lettered."""
 
     def refused(self: Any, shard: Any, records: Any, error: Exception) -> None:
         if batches.classify(error) is Fault.POISON:
             for record in records:
-                self._bury(shard, record, "poison in the batch")
+                self._set_aside(shard, record, "poison in the batch")
         else:
             before(self, shard, records, error)
 
@@ -132,13 +133,13 @@ def poison_takes_its_batch_along(patch: Patch) -> None:
 
 
 def locked_rows_are_forgotten(patch: Patch) -> None:
-    """A backfill that somebody else has locked is not looked at again, soon or ever."""
-    patch(Claims, "_put_off", lambda self, tx, locked: None)
+    """A backfill that another session has locked is never checked again."""
+    patch(Claims, "_recheck_locked", lambda self, tx, locked: None)
     patch(run_starter.handler, "EVERY_SECONDS", 1_000_000.0)
 
 
 def looks_wait_for_locks(patch: Patch) -> None:
-    """A look waits for a backfill that somebody else has locked."""
+    """A check waits for a backfill that another session has locked."""
     wait = backfills.lock
 
     def lock_all(conn: Any, ids: Any) -> Any:
@@ -149,7 +150,7 @@ def looks_wait_for_locks(patch: Patch) -> None:
 
 
 def events_outside_the_transaction(patch: Patch) -> None:
-    """Events are put into the outbox after the facts have committed."""
+    """Events are inserted into the outbox after the facts have committed."""
 
     def insert_later(conn: Any, own: Any, rows: Any) -> None:
         if rows:

@@ -1,4 +1,4 @@
-"""How a mutation changes the services' code: it exchanges what a name stands for."""
+"""How a mutation changes the services' code: it replaces attributes of modules and classes."""
 
 from __future__ import annotations
 
@@ -6,21 +6,25 @@ from collections.abc import Callable
 from inspect import Parameter, isfunction, signature
 from typing import Any
 
-# Owner (a module or class), name, and what it is instead.
+# Called with the owner (a module or class), the attribute's name and its replacement.
 Patch = Callable[[Any, str, Any], None]
 
 
 class Patches:
-    """What was exchanged, to be undone.
+    """Replaces attributes and restores them later.
 
-    A mutation that does not fit the code any more would break it in its own way, and count as found: it is an error.
+    A mutation that no longer fits the code is an error. Otherwise it would break the code in some
+    other way and count as found.
     """
 
     def __init__(self) -> None:
         self._before: list[tuple[Any, str, Any]] = []
 
     def __call__(self, owner: Any, name: str, instead: Any) -> None:
-        """Exchange ``name``, which ``owner`` itself has to have; functions for functions that can be called alike."""
+        """Replace ``name``, which ``owner`` itself must define.
+
+        A function's replacement must accept the same calls.
+        """
         if name not in vars(owner):
             raise AttributeError(f"{owner.__name__} has no {name}: the mutation does not fit the code")
         before = vars(owner)[name]
@@ -30,13 +34,13 @@ class Patches:
         setattr(owner, name, instead)
 
     def undo(self) -> None:
-        """As before."""
+        """Restore all replaced attributes."""
         while self._before:
             setattr(*self._before.pop())
 
 
 def _require_the_same_call(before: Any, instead: Any) -> None:
-    """Called with all that ``before`` needs, and with all that it takes."""
+    """Check that ``instead`` accepts both the minimal and the full argument list of ``before``."""
     given = signature(before).parameters.values()
     for wanted in ([p for p in given if p.default is Parameter.empty], list(given)):
         plain = [p.name for p in wanted if p.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)]

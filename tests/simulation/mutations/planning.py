@@ -18,7 +18,7 @@ from tests.simulation.mutations.patch import Patch
 
 
 def ends_by_counting(patch: Patch) -> None:
-    """A backfill is complete when as many ends of runs were read as it has runs."""
+    """A backfill is complete when the number of run end events equals its number of runs."""
 
     def ended() -> Counter[str]:
         process: Any = primitives.scheduler().me().process
@@ -44,7 +44,7 @@ def ends_by_counting(patch: Patch) -> None:
 
 
 def runs_in_a_transaction_of_their_own(patch: Patch) -> None:
-    """The backfill is announced first, and its runs follow."""
+    """The backfill is announced first; its runs are inserted afterwards."""
     insert_runs = planning.insert_runs
     waiting: list[Any] = []
 
@@ -57,13 +57,13 @@ def runs_in_a_transaction_of_their_own(patch: Patch) -> None:
             insert_runs(tx.conn, *args, **more)
         before(self, tx, keys)
 
-    before = planner.PlannerHandler.check_all
+    before = planner.PlannerHandler.check
     patch(planning, "insert_runs", later)
     patch(planner.PlannerHandler, "check", check)
 
 
 def one_run_too_few(patch: Patch) -> None:
-    """The first interval of every plan is left out of the runs, and not out of the backfill's own count."""
+    """The first interval gets no run but is included in the backfill's run count."""
     insert_runs = planning.insert_runs
 
     def skip_first(conn: Any, id: str, no: int, made: Any, now: Any, *, backwards: bool) -> None:
@@ -74,18 +74,18 @@ def one_run_too_few(patch: Patch) -> None:
 
 
 def requests_are_planned_again(patch: Patch) -> None:
-    """A request whose id is known is planned again, and its answer is the newest."""
+    """A repeated request is planned again, and the newest reply replaces the first."""
     patch(backfills, "outcomes", lambda conn, ids: {})
     patch(backfills, "record_outcome", lambda conn, id, outcome: None)
 
 
 def overlaps_are_not_looked_for(patch: Patch) -> None:
-    """Nobody looks for active backfills in the range, and nothing in the tables refuses them."""
+    """Neither the planner nor the constraint checks for overlapping active backfills."""
     history = planning.history
 
     def blind(conn: Any, no: int, start: Any, end: Any) -> History:
         found = history(conn, no, start, end)
-        return replace(found, overlapping=(), unfinished=frozenset())
+        return replace(found, overlapping=())
 
     patch(planning, "history", blind)
     patch(memory.NoOverlap, "clash", lambda self, one, other: False)
@@ -93,13 +93,13 @@ def overlaps_are_not_looked_for(patch: Patch) -> None:
 
 
 def overlaps_are_left_to_the_constraint(patch: Patch) -> None:
-    """Nobody looks for active backfills in the range: the constraint refuses them anyway."""
+    """The planner does not check for overlapping backfills; only the constraint refuses them."""
     history = planning.history
-    patch(planning, "history", lambda *a: replace(history(*a), overlapping=(), unfinished=frozenset()))
+    patch(planning, "history", lambda *a: replace(history(*a), overlapping=()))
 
 
 def ends_at_the_first_failure(patch: Patch) -> None:
-    """A backfill of which a run failed has failed."""
+    """A backfill fails as soon as one of its runs has failed."""
     progress = backfills.progress
 
     def hasty(conn: Any, id: str) -> Any:
@@ -111,7 +111,7 @@ def ends_at_the_first_failure(patch: Patch) -> None:
 
 
 def states_by_assignment(patch: Patch) -> None:
-    """A backfill's state is set, whatever it was."""
+    """A backfill's state is set without checking its current state."""
 
     def assign(conn: Any, id: str, to: str, from_states: str, values: Any = None) -> bool:
         conn.execute(update(backfill).where(backfill.c.id == id).values(state=to, **(values or {})))

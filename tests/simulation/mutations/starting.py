@@ -25,7 +25,7 @@ from tests.simulation.mutations.patch import Patch
 
 
 def no_attempt_guard(patch: Patch) -> None:
-    """A report counts for whatever attempt is the live one."""
+    """A report applies to the live attempt, regardless of the report's own attempt."""
     fold = decide.fold
 
     def fold_any(reports: Sequence[Any], runs: Mapping[int, Any], tasks: Any, most: int) -> Any:
@@ -35,7 +35,7 @@ def no_attempt_guard(patch: Patch) -> None:
 
 
 def leases_by_the_clock(patch: Patch) -> None:
-    """A lease ends by the database's clock alone, however many heartbeats are unread."""
+    """A lease ends by the database clock alone, even with unread heartbeats."""
 
     def check(self: Any, tx: Any) -> None:
         self._expire(tx, database_now(tx.conn))
@@ -46,7 +46,7 @@ def leases_by_the_clock(patch: Patch) -> None:
 
 
 def leases_by_the_owners_settings(patch: Patch) -> None:
-    """A heartbeat extends a lease by the length that the owner is set to, which need not be the attempt's."""
+    """A heartbeat extends a lease by the owner's setting instead of the attempt's."""
     handle_reports, extend_leases = run_starter.reports.handle_reports, store.extend_leases
 
     def handle(*args: Any, lease_seconds: float, **more: Any) -> list[int]:
@@ -62,7 +62,7 @@ def leases_by_the_owners_settings(patch: Patch) -> None:
 
 
 def begins_without_asking(patch: Patch) -> None:
-    """A driver begins without reading again whether its attempt is the live one."""
+    """A driver begins without checking that its attempt is still the live one."""
     patch(DriverHost, "may_begin", lambda self, launch: True)
 
 
@@ -77,7 +77,7 @@ def claims_beyond_limits(patch: Patch) -> None:
 
 
 def starts_the_last_first(patch: Patch) -> None:
-    """Whichever queued runs come first are started, in no order."""
+    """Queued runs are started in no particular order."""
     next_queued = claims.next_queued
 
     def any_order(conn: Any, wanted: Mapping[str, int]) -> Any:
@@ -88,12 +88,12 @@ def starts_the_last_first(patch: Patch) -> None:
 
 
 def claims_of_paused_backfills(patch: Patch) -> None:
-    """A backfill that a failed run ought to hold back goes on starting runs."""
+    """A backfill keeps starting runs although a failed run should stop it."""
     patch(claims, "failed_since_resume", false)
 
 
 def loss_by_assignment(patch: Patch) -> None:
-    """A lost run goes back to the queue from whatever state it is in."""
+    """A lost run is queued again from any state."""
 
     def lose(row: Any, sofar: RunOutcome, most: int, *, counted: bool, error: Any = None) -> None:
         sofar.lost, sofar.counted = True, counted
@@ -111,7 +111,7 @@ def loss_by_assignment(patch: Patch) -> None:
 
 
 def _without_own_clock(patch: Patch) -> None:
-    """By the owner's own clock every lease is over."""
+    """Treat every lease as over by the owner's own clock."""
     patch(Leases, "_remaining", lambda self, shard, run_id, seconds: 0.0)
 
 

@@ -17,7 +17,7 @@ from tests.simulation.mutations.patch import Patch
 
 
 def callbacks_without_leases(patch: Patch) -> None:
-    """Who looks at callbacks takes back those of others at once."""
+    """A check reclaims other runners' callbacks immediately."""
     lapsed = callbacks.lock_lapsed
 
     def at_once(conn: Any, shard: int, excluding: Any) -> Any:
@@ -30,7 +30,7 @@ def callbacks_without_leases(patch: Patch) -> None:
 
 
 def callbacks_without_tokens(patch: Patch) -> None:
-    """What a call came to is recorded whoever's claim it is by now."""
+    """A callback's outcome is recorded without checking the claim's token."""
     leave = callbacks._leave
 
     def any_token(conn: Any, to: Any, deadline_id: int, token: str, values: Any) -> bool:
@@ -42,7 +42,7 @@ def callbacks_without_tokens(patch: Patch) -> None:
 
 
 def late_is_met(patch: Patch) -> None:
-    """A deadline whose run has succeeded is met, whenever that was."""
+    """A deadline whose run succeeded is met, even if the run was late."""
     judge = deadline_watcher.decide.judge
 
     def lenient(watched: Any, now: Any) -> Any:
@@ -52,7 +52,7 @@ def late_is_met(patch: Patch) -> None:
 
 
 def failures_fire(patch: Patch) -> None:
-    """A run that failed before the moment is missed, whatever its alert says."""
+    """A run that failed before the deadline misses it, regardless of the alert's settings."""
     judge = deadline_watcher.decide.judge
     patch(
         deadline_watcher.decide,
@@ -62,7 +62,7 @@ def failures_fire(patch: Patch) -> None:
 
 
 def decided_more_than_once(patch: Patch) -> None:
-    """A deadline whose run ended is judged, whatever was decided before, and its state is set."""
+    """A deadline whose run ended is decided again, even if it was decided before."""
 
     def end(conn: Any, to: Any, rows: Any, decided_at: Any) -> set[int]:
         for row in rows:

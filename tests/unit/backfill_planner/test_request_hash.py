@@ -1,4 +1,4 @@
-"""The hash that tells whether another request under an id is the same: it outlives the release that recorded it."""
+"""The hash of a request's content, recorded under its id. It must be stable across releases."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""The table of rights against the contract that it is made from."""
+"""The table of access rights, compared with the contract it is derived from."""
 
 from __future__ import annotations
 
 from retrofill.admin.access import table
-from retrofill.contract.topics import DRIVER, PUBLISHED_AGAIN, REQUESTER, SERVICES, Topic
+from retrofill.contract.topics import DRIVER, REPUBLISHED, REQUESTER, SERVICES, Topic
 from retrofill.contract.topics_of import TRAFFIC
 from retrofill.settings import Settings
 
 
 def test_what_is_published_again_is_what_others_than_services_write() -> None:
     read = {topic for service in SERVICES.values() for topic in service.reads}
-    assert {topic for topic, traffic in TRAFFIC.items() if traffic.open and topic in read} == PUBLISHED_AGAIN
+    assert {topic for topic, traffic in TRAFFIC.items() if traffic.open and topic in read} == REPUBLISHED
 
 
 def test_a_driver_reports_and_nothing_else() -> None:

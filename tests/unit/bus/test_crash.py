@@ -1,4 +1,4 @@
-"""Crash points: a process ends, or stops, at the pass of the point that is armed, and nowhere else."""
+"""Crash points: a process exits or stops when it reaches the armed point, and nowhere else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A dead letter has the bytes as they came, where they came from, and why they were refused."""
+"""A dead letter contains the original bytes, their origin and the reason for the refusal."""
 
 import hashlib
 import json
@@ -95,7 +95,7 @@ def test_headers_that_do_not_fit_are_left_out_and_counted():
 
 
 def test_the_largest_letter_is_one_that_the_relay_can_publish():
-    """Its producer takes messages of 2,000,000 bytes."""
+    """The relay's producer accepts messages of up to 2,000,000 bytes."""
     headers = [(f"{n:03}", b"x" * 97) for n in range(600)]
     made = letter("\U0001f600" * 5_000, key=b"k" * 50_000, value=b"v" * 5_000_000, headers=headers)
     assert len(made.key) + len(made.value) + header_bytes(made.headers) < 1_990_000

@@ -1,4 +1,4 @@
-"""What a failure means, for every class of SQLSTATE that the design names."""
+"""How database failures are classified, for every class of SQLSTATE that the design names."""
 
 import psycopg
 import pytest
@@ -31,14 +31,14 @@ def of_state(state, *, disconnected=False):
         ("22003", Fault.POISON),  # out of range
         ("22P05", Fault.POISON),  # no such character
         ("54000", Fault.POISON),  # limit exceeded
-        ("54001", Fault.POISON),  # too complex
+        ("54001", Fault.POISON),  # statement too complex
         ("23502", Fault.POISON),  # not null
         ("23503", Fault.POISON),  # foreign key
         ("23514", Fault.POISON),  # check
         ("08006", Fault.WAIT),  # connection failure
         ("25006", Fault.WAIT),  # read-only: a standby
         ("28P01", Fault.WAIT),  # password
-        ("40003", Fault.WAIT),  # the end of a statement is unknown
+        ("40003", Fault.WAIT),  # statement completion unknown
         ("42501", Fault.WAIT),  # no grant
         ("42P01", Fault.WAIT),  # no table
         ("53100", Fault.WAIT),  # disk full

@@ -1,4 +1,4 @@
-"""Checks that share a transaction: a refused group is checked again key by key, and no key is lost."""
+"""Checks that share a transaction: a refused group is rechecked key by key; no key is lost."""
 
 import time
 from contextlib import nullcontext
@@ -16,7 +16,7 @@ from retrofill.contract.topics import WATCHER
 
 
 class InOneGroup(QuietHandler):
-    """Checks all keys together; ``failing`` says what checking some raises, if anything."""
+    """Checks all keys together. ``failing(keys)`` returns the exception to raise, or ``None``."""
 
     def __init__(self, failing):
         self.failing = failing
@@ -32,7 +32,7 @@ class InOneGroup(QuietHandler):
 
 
 class Played:
-    """The checks of a shard without Postgres."""
+    """The checks of a shard, without Postgres."""
 
     def __init__(self, failing):
         settings = SimpleNamespace(batch_messages=10, max_message_bytes=1000)

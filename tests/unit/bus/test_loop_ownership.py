@@ -1,4 +1,6 @@
-"""Which shards an instance works on, whatever of their topics the group gives it, and what a step that waits means."""
+"""Which shards an instance works on, whichever of their topics the group assigns to it, and how a
+waiting step counts as progress.
+"""
 
 from types import SimpleNamespace
 
@@ -9,7 +11,7 @@ import retrofill.contract  # noqa: F401  registers every message type
 from retrofill.bus.envelope import Record
 from retrofill.bus.handler import QuietHandler
 from retrofill.bus.inbox import Assigned, Inbox, NotPositioned, OutOfRange, Positioned, Records, Revoked
-from retrofill.bus.takeover import Taken
+from retrofill.bus.takeover import Takeover
 from retrofill.bus.worker import batches, checks, context, failures, loop
 from retrofill.bus.worker.context import WorkerContext
 from retrofill.bus.worker.loop import Loop
@@ -22,7 +24,7 @@ STORED = 4
 
 
 class Clock:
-    """Time that passes only where something is waited for."""
+    """Time that passes only when a test advances it."""
 
     now = 100.0
 
@@ -31,7 +33,7 @@ class Clock:
 
 
 class Played(Loop):
-    """The planner's loop without servers."""
+    """The planner's loop, without servers."""
 
     def __init__(self, monkeypatch):
         self.clock = Clock()
@@ -48,7 +50,7 @@ class Played(Loop):
         ids = SimpleNamespace(of=lambda topic: "topic-id")
         super().__init__(WorkerContext(settings, PLANNER, "i", None, poller, QuietHandler(), ids, STORED), Inbox())
         monkeypatch.setattr(self._batches, "_apply", lambda shard, work: self.applied.append((shard.partition, work)))
-        self.taking = lambda shard: Taken(7, dict.fromkeys(shard.topics, 0), {})
+        self.taking = lambda shard: Takeover(7, dict.fromkeys(shard.topics, 0), {})
 
     def _taken(self, shard):
         return self.taking(shard)
@@ -74,7 +76,7 @@ def positioned(played):
 
 
 def test_who_has_the_first_topic_works_on_all_of_them(played):
-    """With unequal numbers of partitions the group never gives one member all topics of some shards."""
+    """With unequal partition counts, the group assigns no member all topics of some shards."""
     played.get(Assigned(((REQUESTS, 2), (EVENTS, 2))))
     assert (played.ownership(PIPELINES, 2), played.rewinds) == (Ownership.PARTIAL, [])
     played.get(Assigned(((PIPELINES, 2),)))
@@ -110,7 +112,7 @@ def test_added_partitions_of_two_topics_are_two_shards(played):
     played.get(*(Positioned(each.partition, each.ticket) for each in played.rewinds))
     played.get(OutOfRange(EVENTS, 5, "gone"))
     assert played.ownership(EVENTS, 5) is Ownership.STOPPED
-    assert played.troubles() == {"shards": "run-events 5: run-events: gone"}
+    assert played.problems() == {"shards": "run-events 5: run-events: gone"}
     assert played.ownership(REQUESTS, 5) is Ownership.OWNED
 
 
@@ -129,7 +131,9 @@ def test_a_rewind_that_was_refused_is_asked_for_again(played):
 
 
 def test_many_shards_that_each_wait_for_kafka_are_many_steps(played):
-    """Else a pass over them looks like one thing that does not end, and the process is killed for it."""
+    """Otherwise a pass over them would look like one hung step, and the process would be killed for
+    it.
+    """
     waited = []
 
     def away(shard):
@@ -141,8 +145,8 @@ def test_many_shards_that_each_wait_for_kafka_are_many_steps(played):
     played._context.progressed()
     played.get(Assigned(tuple((PIPELINES, p) for p in range(STORED))))
     assert waited == [20.0] * STORED
-    assert played.troubles() == {"shards": None}
+    assert played.problems() == {"shards": None}
     for _ in range(4):
         played.clock.now += 10.0
         played.get()
-    assert "shard 3: KafkaException: no answer" in played.troubles()["shards"]
+    assert "shard 3: KafkaException: no answer" in played.problems()["shards"]

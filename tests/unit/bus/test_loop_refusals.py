@@ -54,7 +54,9 @@ class Poller:
 
 
 class Played(Batches):
-    """The batches of a shard without Postgres: ``failing(offsets)`` says what a transaction with these raises, if anything."""
+    """The batches of a shard, without Postgres. ``failing(offsets)`` returns the exception that a
+    transaction with these raises, or ``None``.
+    """
 
     def __init__(self, failing):
         settings = SimpleNamespace(batch_messages=10, max_message_bytes=1000)
@@ -123,7 +125,7 @@ def test_one_message_that_conflicts_for_ever_is_put_aside_after_three_tries_alon
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_messages_that_each_conflict_now_and_then_are_never_put_aside(times):
-    """Three times in a row means the same message, not three of them."""
+    """Three conflicts in a row must be of the same message, not of three different ones."""
     seen = {}
 
     def failing(offsets):
@@ -152,16 +154,18 @@ def test_a_fence_ends_the_work_and_keeps_nothing():
 
 
 class TestCareful:
-    """After deaths each message is written down before it is tried, and what survived is taken back."""
+    """After process deaths, each message is recorded before it is tried, and the record is cleared
+    if the process survives.
+    """
 
     @pytest.fixture
     def written(self, monkeypatch):
         found = []
 
-        def write_down(engine, service, partition, epoch, record, deaths=0):
+        def record_try(engine, service, partition, epoch, record, deaths=0):
             found.append(None if record is None else (record.offset, deaths))
 
-        monkeypatch.setattr(batches, "write_down", write_down)
+        monkeypatch.setattr(batches, "record_try", record_try)
         return found
 
     def careful(self, failing, deaths=0):

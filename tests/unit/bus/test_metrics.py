@@ -1,4 +1,4 @@
-"""Gauges that are read when somebody scrapes."""
+"""Gauges whose values are read at scrape time."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ def test_a_gauge_that_cannot_be_read_hides_no_other() -> None:
     scrapes = [generate_latest(registry).decode() for _ in range(3)]
     assert all("known 7.0" in scrape for scrape in scrapes)
     assert ['asked{of="a"} 1.0' in scrape for scrape in scrapes] == [True, False, False]
-    # What was true before is not told as what is true now.
+    # A stale value is not published as the current one.
     assert ["asked{" in scrape for scrape in scrapes] == [True, False, True]

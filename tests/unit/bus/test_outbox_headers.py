@@ -1,4 +1,4 @@
-"""Headers survive the JSON column of the outbox byte for byte."""
+"""Headers survive the outbox's JSON column byte for byte."""
 
 import json
 
@@ -19,7 +19,7 @@ def test_what_is_packed_is_unpacked(headers):
 
 @given(st.lists(st.tuples(NAMES, VALUES), max_size=6).map(tuple))
 def test_what_is_packed_is_text_that_the_column_can_hold(headers):
-    """A NUL character is JSON that ``jsonb`` refuses."""
+    """A NUL character is valid JSON that ``jsonb`` refuses."""
     packed = pack_headers(headers)
     assert "\\u0000" not in packed.replace("\\\\", "")
     packed.encode("ascii")

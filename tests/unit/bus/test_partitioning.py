@@ -1,4 +1,4 @@
-"""Keys land where Java's default partitioner puts them."""
+"""Keys hash to the same partitions as with Java's default partitioner."""
 
 import pytest
 from hypothesis import given
@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from retrofill.contract.partitioning import murmur2, partition_of
 
-# Those of Apache Kafka's own test of its murmur2, as signed 32-bit numbers.
+# From Apache Kafka's own test of its murmur2, as signed 32-bit integers.
 KAFKA = {
     "21": -973932308,
     "foobar": -790332482,

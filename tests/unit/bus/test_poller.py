@@ -1,4 +1,6 @@
-"""What the poller holds for a worker that is slow is bounded in bytes too, by pausing the partitions that it comes from."""
+"""The poller also limits the bytes buffered for a slow worker, by pausing the partitions they come
+from.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ LARGE = b"x" * 1_000_000
 
 
 class Recording:
-    """Stands for the consumer."""
+    """A fake consumer that records paused partitions."""
 
     def __init__(self) -> None:
         self.paused: set[int] = set()
@@ -53,7 +55,7 @@ def test_a_few_large_messages_pause_their_partition_and_many_small_ones_do_not()
     assert consumer.paused == {0}
     (items,) = [item for item in inbox.wait(0.0) if isinstance(item, Records)]
     large = [record for record in items.items if record.partition == 0]
-    poller.handled(large[: most // 2])  # type: ignore[arg-type]  # there are no ends among them
+    poller.handled(large[: most // 2])  # type: ignore[arg-type]  # contains no End items
     poller._throttle()
     assert consumer.paused == {0}
     poller.handled(large[most // 2 :])  # type: ignore[arg-type]

@@ -1,4 +1,6 @@
-"""What follows when Kafka refuses a batch: a row is only ever set aside alone, and never for what may pass."""
+"""How the relay reacts when Kafka refuses a batch: it only sets aside a row that is refused alone,
+and never for a transient error.
+"""
 
 from __future__ import annotations
 

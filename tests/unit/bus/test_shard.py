@@ -1,4 +1,4 @@
-"""What an owner keeps of one shard: the order of messages, holds, ends, and when it is to work again."""
+"""An owner's state of one shard: message order, holds, ends of partitions, next due time."""
 
 import math
 
@@ -8,7 +8,7 @@ from retrofill.bus.envelope import Record
 from retrofill.bus.inbox import End
 from retrofill.bus.worker.shard import Ownership, Shard, TopicQueue
 
-LONG_AGO, NEVER = 1.0, math.inf  # against the monotonic clock, whatever it says
+LONG_AGO, NEVER = 1.0, math.inf  # always before or after the monotonic clock
 
 
 def record(offset, topic="a"):
@@ -43,9 +43,9 @@ class TestBatch:
 
     def test_it_holds_so_many_bytes_but_one_message_in_any_case(self, shard):
         fill(shard, *(Record("a", 0, n, b"k", b"x" * 9, {}, (("h", b"yy"),), 0) for n in (5, 6, 7)))
-        assert offsets(shard.batch(9, 0.0, most_bytes=26)) == [("a", 5), ("a", 6)]
-        assert offsets(shard.batch(9, 0.0, most_bytes=25)) == [("a", 5)]
-        assert offsets(shard.batch(9, 0.0, most_bytes=1)) == [("a", 5)]
+        assert offsets(shard.batch(9, 0.0, max_bytes=26)) == [("a", 5), ("a", 6)]
+        assert offsets(shard.batch(9, 0.0, max_bytes=25)) == [("a", 5)]
+        assert offsets(shard.batch(9, 0.0, max_bytes=1)) == [("a", 5)]
 
     def test_topics_are_one_after_the_other_and_share_the_limit(self, shard):
         fill(shard, record(0, "b"), record(5), record(6), record(1, "b"))
@@ -185,7 +185,7 @@ class TestNextDue:
         assert shard.next_due(0.2) == NEVER
 
     def test_a_hold_that_is_over_does_not_keep_anybody_busy(self, shard):
-        """Its ends wait until they are recorded, like those of every other topic."""
+        """Ends of partitions wait until they are recorded, like those of every other topic."""
         fill(shard, end(5))
         shard.queues["a"].held_until = LONG_AGO
         assert shard.next_due(0.2) is None

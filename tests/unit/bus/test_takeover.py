@@ -1,4 +1,4 @@
-"""Taking over while Kafka does not answer; what it answers is tested against a real one."""
+"""Takeovers while Kafka does not answer. Kafka's answers are tested against a real broker."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def test_whoever_asks_for_ends_asks_the_client_that_is_there(monkeypatch: pytest
             asked.extend(partitions)
             return {}
 
-    ids.admin = Answering()  # type: ignore[assignment]  # after a failure it is another one
+    ids.admin = Answering()  # type: ignore[assignment]  # the client is replaced after a failure
     assert ids.ends.high_watermarks({"run-reports": [1]}) == {}
     assert [each.partition for each in asked] == [1]
 
 
 def test_a_client_that_is_refused_is_replaced() -> None:
-    """It may ask for minutes with what it knew before a broker was started anew."""
+    """A client could otherwise keep using metadata from before a broker restart for minutes."""
     ids = TopicIds(Settings(kafka_bootstrap_servers="127.0.0.1:9"), RUN_STARTER, "test")
     refusal: Future[Any] = Future()
     refusal.set_exception(KafkaException(KafkaError(KafkaError.FENCED_LEADER_EPOCH)))

@@ -1,4 +1,4 @@
-"""What differs between a topic as it is and as it is needed, and what of it cannot work."""
+"""Differences between a topic's actual and required settings, and which of them are unusable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes after the commit of a shard's transaction cannot undo it, nor say that it did not happen."""
+"""Errors after the commit of a shard's transaction neither undo it nor report it as failed."""
 
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -8,7 +8,7 @@ from retrofill.contract.topics import WATCHER
 
 
 class Engine:
-    """Commits everything."""
+    """An engine whose commits always succeed."""
 
     committed = 0
 

@@ -1,4 +1,4 @@
-"""What becomes of one message before any handler sees it."""
+"""The verdict on one message before any handler sees it."""
 
 import json
 import uuid
@@ -96,7 +96,12 @@ def test_what_cannot_be_read_is_dead_with_the_reason(kind):
 
 @pytest.mark.parametrize(
     ("key", "reason"),
-    [(b"\xff\xfe", "not UTF-8"), ("x" * (MAX_KEY + 1), "no id"), ("a\nb", "no id"), ("a\x00b", "no id")],
+    [
+        (b"\xff\xfe", "not UTF-8"),
+        ("x" * (MAX_KEY + 1), "invalid key"),
+        ("a\nb", "invalid key"),
+        ("a\x00b", "invalid key"),
+    ],
 )
 def test_a_key_that_is_no_id_is_dead(key, reason):
     made = verdict(record(key=key))
@@ -128,7 +133,7 @@ def test_an_id_that_the_database_cannot_store_is_dead():
     assert "NUL" in made.reason
 
 
-# a key that belongs elsewhere
+# misplaced keys
 
 
 def test_a_message_on_another_partition_is_published_again_and_not_handled():
@@ -137,16 +142,18 @@ def test_a_message_on_another_partition_is_published_again_and_not_handled():
 
 
 def test_a_misplaced_message_is_sent_on_whatever_it_holds():
-    """Its owner says what is wrong with it: the dead letter is written once, in the order of its key."""
+    """The owner of the key judges it, so the dead letter is written once and in the order of the
+    key.
+    """
     assert isinstance(verdict(record(b"{", partition=elsewhere("b-1"))), Misplaced)
 
 
 @pytest.mark.parametrize("topic", [Topic.BACKFILL_EVENTS, Topic.RUN_EVENTS, Topic.DEADLINES])
 def test_what_only_services_write_is_dead_on_a_wrong_partition(topic):
-    """They put nothing there, and whoever reads it may not write it."""
+    """Services never misplace these messages, and the reader may not write them again."""
     made = verdict(record(topic=topic, partition=elsewhere("b-1")))
     assert isinstance(made, Dead)
-    assert "another partition than its key's" in made.reason
+    assert "does not match the key" in made.reason
 
 
 def test_a_compacted_topic_is_applied_where_it_arrives_too():
@@ -170,7 +177,7 @@ def test_null_on_a_compacted_topic_is_a_message():
     assert received.message is None and received.misplaced
 
 
-# no key
+# missing keys
 
 
 @pytest.mark.parametrize("key", [None, b""])
@@ -212,13 +219,13 @@ def test_a_request_without_a_key_that_cannot_be_read_is_dead_at_once(value):
 
 @pytest.mark.parametrize("ce_id", [b"x" * (MAX_KEY + 1), b"a\nb"])
 def test_a_fresh_id_is_one_that_is_accepted_when_it_arrives(ce_id):
-    """Else the copy would be a dead letter for its key, which its sender never gave."""
+    """Otherwise the copy would become a dead letter for a key that its sender never chose."""
     made = verdict(record(key=None, headers=[("ce_id", ce_id)]))
     again = verdict(record(key=made.key, headers=[("ce_id", ce_id)]))
     assert isinstance(again, Received)
 
 
-# the derived ce_id
+# derived ce_id
 
 
 def test_a_derived_ce_id_depends_on_the_place_alone():
@@ -227,7 +234,7 @@ def test_a_derived_ce_id_depends_on_the_place_alone():
     assert uuid.UUID(first)
     assert first != verdict(record(offset=10)).ce_id
     assert first != verdict(record(), "recreated").ce_id
-    # Pinned: another derivation would tell old messages apart from their own copies.
+    # Pinned: with another derivation, old messages would no longer match their own copies.
     assert first == str(
         uuid.uuid5(uuid.UUID("4d3f9a56-7a43-5f0e-9d3b-2b6c1a0e8f11"), f"topic-id:{partition_of('b-1', 4)}:9")
     )

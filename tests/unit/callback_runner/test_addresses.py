@@ -1,4 +1,4 @@
-"""Which addresses count as public, and what the settings allow besides."""
+"""Which addresses count as public, and which others the settings allow."""
 
 from ipaddress import ip_address
 

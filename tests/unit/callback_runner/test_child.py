@@ -1,4 +1,6 @@
-"""One call in a real process: what comes back, what is killed, and what the function is given."""
+"""One call in a real process: its result, its termination, and the arguments that the function
+gets.
+"""
 
 import json
 import os
@@ -9,7 +11,7 @@ import pytest
 
 from callback_runner.claims import Claim
 from callback_runner.decide import Raised, Returned
-from callback_runner.functions.function import FunctionTry
+from callback_runner.functions.function_try import FunctionTry
 from callback_runner.functions.process import Child
 
 FUNCTIONS = """
@@ -72,7 +74,7 @@ def call(tmp_path, monkeypatch):
 
 @pytest.fixture
 def trying(call):
-    """A try of one of the functions."""
+    """Starts a try of one of the functions."""
     made = []
 
     def start(name, **kwargs):
@@ -155,7 +157,7 @@ def test_an_end_without_a_word_says_how(call):
     ("target", "said"),
     [
         ("nothing_here", "has no attribute 'nothing_here'"),
-        ("number", "is no function but of type int"),
+        ("number", "is not a function but of type int"),
     ],
 )
 def test_what_cannot_be_called_is_an_error(call, target, said):
@@ -200,11 +202,11 @@ def test_a_call_whose_claim_is_renewed_goes_on(call, tmp_path):
     pids_of(path)
     for _ in range(8):
         assert not child.wait(0.4)
-        child.tell_renewed()
+        child.lease_renewed()
 
 
 def ended(trying):
-    """What the runner makes of a try that ended on its own."""
+    """The outcome that the runner records for a try that ended by itself."""
     assert trying.wait(20)
     trying.kill()
     return trying.finish()
@@ -215,7 +217,7 @@ def test_what_a_try_came_to(trying, tmp_path):
     failed = ended(trying("fail", text="no such pager"))
     assert isinstance(failed, Raised)
     assert not failed.uncertain
-    # It may have been anywhere in the function.
+    # It may have died at any point of the function, so the effect is uncertain.
     died = Raised("the call ended with no output: killed by SIGKILL", uncertain=True)
     assert ended(trying("die")) == died
 

@@ -1,13 +1,10 @@
-"""What follows from a try, and when the runner looks again."""
+"""The decision after each try, and when the runner checks again."""
 
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from callback_runner.decide import (
-    AFTER_SECONDS,
-    AGAIN_SECONDS,
-    POLL_SECONDS,
     GiveUp,
     Impossible,
     Raised,
@@ -17,13 +14,14 @@ from callback_runner.decide import (
     Waiting,
     after_try,
     backoff,
-    in_turn,
-    most_of_a_pipeline,
+    max_per_pipeline,
     seconds_to_next,
+    take_turns,
     unknown,
     why_not_replayed,
 )
 from retrofill.domain.callback import MACHINE, CallbackState
+from retrofill.domain.polling import LOCKED_SECONDS, MARGIN_SECONDS, POLL_SECONDS
 
 NOW = datetime(2024, 3, 1, 12, tzinfo=UTC)
 
@@ -96,10 +94,10 @@ def test_gone_is_the_end():
     ("next_try", "next_lapse", "expected"),
     [
         (None, None, POLL_SECONDS),
-        (2.0, None, 2.0 + AFTER_SECONDS),
-        (2.0, 1.0, 1.0 + AFTER_SECONDS),
-        (-1.0, 5.0, AGAIN_SECONDS),
-        (None, 5.0, 5.0 + AFTER_SECONDS),
+        (2.0, None, 2.0 + MARGIN_SECONDS),
+        (2.0, 1.0, 1.0 + MARGIN_SECONDS),
+        (-1.0, 5.0, LOCKED_SECONDS),
+        (None, 5.0, 5.0 + MARGIN_SECONDS),
         (3600.0, None, POLL_SECONDS),
     ],
 )
@@ -111,33 +109,33 @@ def test_the_next_look_is_at_the_first_moment(next_try, next_lapse, expected):
 
 
 def waiting(*pipelines):
-    """Callbacks 1, 2, … of these pipelines, the longest waiting first."""
+    """Callbacks 1, 2, … of these pipelines, longest-waiting first."""
     return [Waiting(n, pipeline, NOW + timedelta(seconds=n)) for n, pipeline in enumerate(pipelines, 1)]
 
 
 @pytest.mark.parametrize(("slots", "most"), [(1, 1), (2, 1), (3, 1), (4, 2), (8, 4)])
 def test_one_pipeline_gets_half_of_the_slots(slots, most):
-    assert most_of_a_pipeline(slots) == most
+    assert max_per_pipeline(slots) == most
 
 
 def test_pipelines_take_turns_and_the_longest_waiting_is_first():
-    assert in_turn(waiting("a", "a", "a", "b", "c"), {}, {}, 5, 4) == [1, 4, 5, 2, 3]
+    assert take_turns(waiting("a", "a", "a", "b", "c"), {}, {}, 5, 4) == [1, 4, 5, 2, 3]
 
 
 def test_a_full_pipeline_leaves_slots_free():
-    assert in_turn(waiting("a", "a", "a", "a"), {"a": 1}, {}, 7, 4) == [1, 2, 3]
-    assert in_turn(waiting("a", "b"), {"a": 4}, {}, 4, 4) == [2]
+    assert take_turns(waiting("a", "a", "a", "a"), {"a": 1}, {}, 7, 4) == [1, 2, 3]
+    assert take_turns(waiting("a", "b"), {"a": 4}, {}, 4, 4) == [2]
 
 
 def test_the_pipeline_with_fewer_calls_is_first():
-    assert in_turn(waiting("a", "a", "b", "b"), {"a": 2}, {}, 3, 4) == [3, 4, 1]
+    assert take_turns(waiting("a", "a", "b", "b"), {"a": 2}, {}, 3, 4) == [3, 4, 1]
 
 
 def test_with_one_slot_a_long_backlog_does_not_starve_others():
     backlog = waiting(*["a"] * 10, "b", "c")
     served, order = {}, []
     for claim in range(1, 7):
-        (id,) = in_turn(backlog, {}, served, 1, 1)
+        (id,) = take_turns(backlog, {}, served, 1, 1)
         (one,) = [each for each in backlog if each.deadline_id == id]
         backlog.remove(one)
         served[one.pipeline] = claim

@@ -1,4 +1,4 @@
-"""One request over real sockets: which address it goes to, how it ends in time, and what is uncertain about it."""
+"""One request over real sockets: its address, its timeouts, and which outcomes are uncertain."""
 
 import socket
 import ssl
@@ -14,7 +14,7 @@ from tests.support.receiver import Answer, receiving
 from callback_runner.decide import Raised, Returned
 from callback_runner.tries import CutOff, Permit, ThreadTry
 from callback_runner.webhooks.addresses import Allowed, Refused
-from callback_runner.webhooks.sending import NotConnected, Sender
+from callback_runner.webhooks.sender import NotConnected, Sender
 
 LOOPBACK = Allowed(["127.0.0.1"])
 
@@ -26,7 +26,7 @@ def receiver():
 
 
 class Resolver:
-    """Answers with one address after the other, and counts the questions."""
+    """Returns one address after the other and counts the lookups."""
 
     def __init__(self, *addresses):
         self.addresses = list(addresses)
@@ -89,7 +89,7 @@ def test_without_a_connection_nothing_has_begun():
 
 @pytest.fixture
 def listening():
-    """A server that hands its connections to the test."""
+    """A server that passes its connections to the test."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server
 
@@ -118,7 +118,7 @@ def drip(first):
         try:
             while True:
                 connection.sendall(b"x")
-                time.sleep(0.02)  # the pace of a slow server is what this is about
+                time.sleep(0.02)  # simulates a slow server
         except OSError:
             pass
 
@@ -145,7 +145,7 @@ def test_a_status_is_not_lost_to_a_body_that_does_not_end(listening):
     def talk(connection):
         connection.recv(65536)
         connection.sendall(gone)
-        connection.recv(1)  # until the other end hangs up
+        connection.recv(1)  # until the other end closes
 
     answer = post(sender(), serve(listening, talk), permit(20))
     assert (answer.status, answer.headers["retry-after"], answer.body) == (410, "7", b"gone")
@@ -208,7 +208,7 @@ def test_what_a_thread_raises_is_a_failed_try():
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
-    """A certificate of hooks.example, which is its own authority."""
+    """A self-signed certificate for hooks.example."""
     folder = tmp_path_factory.mktemp("tls")
     command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=hooks.example"
     names = ["-addext", "subjectAltName=DNS:hooks.example", "-keyout", "key.pem", "-out", "cert.pem"]

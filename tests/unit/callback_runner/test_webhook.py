@@ -1,4 +1,4 @@
-"""What is sent to a webhook, and what its answer means."""
+"""The webhook request, and how its response is interpreted."""
 
 import base64
 import json
@@ -11,8 +11,8 @@ from standardwebhooks import Webhook
 
 from callback_runner.claims import Claim
 from callback_runner.decide import Impossible, Raised, Returned
-from callback_runner.webhooks.sending import Answer
-from callback_runner.webhooks.webhook import MOST_SECONDS, body_of, headers_of, outcome_of, retry_after
+from callback_runner.webhooks.protocol import MAX_RETRY_SECONDS, body_of, headers_of, outcome_of, retry_after
+from callback_runner.webhooks.sender import Answer
 from retrofill.settings import Settings
 
 NOW = datetime(2024, 3, 1, 12, tzinfo=UTC)
@@ -51,7 +51,7 @@ def test_the_id_is_the_idempotency_key_of_one_installation():
     id = claim(attempt=1).message_id("here")
     assert id == claim(attempt=2, token="u").message_id("here")
     assert len({id, claim().message_id("there"), claim(deadline_id=6).message_id("here")}) == 3
-    # The signature puts full stops between its parts.
+    # The signature separates its parts with full stops.
     assert id.replace("-", "").isalnum()
     assert id.startswith("5-")
 
@@ -95,15 +95,15 @@ def in_seconds(seconds):
         ("", 0),
         ("0", 0),
         (" 120 ", 120),
-        ("999999999999999999999", MOST_SECONDS),
-        ("3601", MOST_SECONDS),
+        ("999999999999999999999", MAX_RETRY_SECONDS),
+        ("3601", MAX_RETRY_SECONDS),
         ("-5", 0),
         ("1.5", 0),
         ("²", 0),
         ("soon", 0),
         (in_seconds(90), 90),
         (in_seconds(-90), 0),
-        (in_seconds(86_400), MOST_SECONDS),
+        (in_seconds(86_400), MAX_RETRY_SECONDS),
         ("Fri Mar  1 12:00:30 2024", 30),
         ("Fri, 01 Mar 9999999 12:00:30 GMT", 0),
     ],

@@ -1,4 +1,6 @@
-"""A small good history, for the tests of the oracle: two days of one backfill, a refusal, a message that nobody can read."""
+"""A small correct history for the oracle's tests: two days of one backfill, a refusal, and an
+unreadable message.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,12 @@ ALERT = {"name": "soon", "reference": "RUN_QUEUED_AT", "interval_seconds": 5, "c
 
 
 def at(seconds: float) -> datetime:
-    """So long after the request."""
+    """The moment ``seconds`` after the request."""
     return BEGAN + timedelta(seconds=seconds)
 
 
 def event(key: str | int, type: str, **body: Any) -> Event:
-    """One event as it is read."""
+    """An event as a subscriber reads it."""
     fields = {"type": type, **{k: v.isoformat() if isinstance(v, datetime) else v for k, v in body.items()}}
     event.count += 1  # type: ignore[attr-defined]
     return Event(0, event.count, str(key), fields, {"ce_id": f"e{event.count}"}, json.dumps(fields).encode())  # type: ignore[attr-defined]
@@ -34,12 +36,14 @@ event.count = 0  # type: ignore[attr-defined]
 
 
 def run_event(type: str, run: int, attempt: int, seconds: float, **more: Any) -> Event:
-    """One of run-events."""
+    """An event of run-events."""
     return event("b", type, pipeline="p", run_id=run, attempt=attempt, at=at(seconds), **more)
 
 
 def good() -> History:
-    """Two days of one backfill, limit 1: the first day fails, the second lost its first attempt and missed its deadline."""
+    """Two days of one backfill with limit 1: the first day fails; the second loses its first
+    attempt and misses its deadline.
+    """
     runs = [
         run_row(1, DAYS[0], "failed", attempt=1, started_at=at(1), finished_at=at(2)),
         run_row(2, DAYS[1], "succeeded", attempt=2, started_at=at(3), finished_at=at(9)),
@@ -114,7 +118,7 @@ def good() -> History:
 
 
 def changes() -> list[dict[str, Any]]:
-    """What Postgres saw of it."""
+    """The history's changes as Postgres's triggers recorded them."""
     return [
         change("backfill", "b", None, "running", 0),
         change("deadline", 1, None, "armed", 0),
@@ -147,7 +151,7 @@ def _attempt(
 def change(
     entity: str, id: int | str, was: str | None, to: str, seconds: float, attempt: int | None = None
 ) -> dict[str, Any]:
-    """One note of a trigger; each moment is a transaction of its own."""
+    """One change recorded by a trigger. Each moment is a transaction of its own."""
     return {
         "entity": entity, "id": str(id), "from": was, "to": to, "attempt": attempt, "task": "only",
         "tx": f"{entity}{seconds}", "began": at(seconds), "at": at(seconds),
@@ -155,18 +159,16 @@ def change(
 
 
 def letter(topic: str, offset: int, key: str, value: bytes) -> Event:
-    """A dead letter of a message that lay in partition 0."""
+    """A dead letter for a message from partition 0."""
     origin = {"topic": topic, "partition": "0", "offset": str(offset)}
     return Event(0, 0, key, {}, {f"retrofill_origin_{name}": text for name, text in origin.items()}, value)
 
 
 def task_row(run: int, attempt: int, state: str) -> dict[str, Any]:
-    """A row."""
     return {"run_id": run, "attempt": attempt, "task": "only", "state": state, "finished_at": at(9)}
 
 
 def backfill_row(id: str, state: str) -> dict[str, Any]:
-    """A row."""
     return {
         "id": id,
         "pipeline": "p",
@@ -181,7 +183,6 @@ def backfill_row(id: str, state: str) -> dict[str, Any]:
 
 
 def run_row(id: int, day: datetime, state: str, **more: Any) -> dict[str, Any]:
-    """A row."""
     nothing = dict.fromkeys(["slot", "pipeline_slot", "lease_until", "error"])
     return {
         "id": id, "backfill_id": "b", "interval_start": day, "position": id - 1, "state": state, **nothing, **more,
@@ -189,7 +190,6 @@ def run_row(id: int, day: datetime, state: str, **more: Any) -> dict[str, Any]:
 
 
 def deadline_row(id: int, run: int, state: str, due: datetime) -> dict[str, Any]:
-    """A row."""
     return {
         "id": id, "run_id": run, "backfill_id": "b", "alert": "soon", "state": state, "due_at": due, "reason": None,
         "decided_at": at(2) if run == 1 else at(6),
@@ -197,12 +197,11 @@ def deadline_row(id: int, run: int, state: str, due: datetime) -> dict[str, Any]
 
 
 def callback_row(id: int) -> dict[str, Any]:
-    """A row."""
     return {
         "deadline_id": id, "state": "succeeded", "attempts": 1, "token": None, "lease_until": None, "last_error": None,
     }  # fmt: skip
 
 
 def note(run: int, attempt: int, day: str, seconds: float, backfill: str = "b") -> dict[str, Any]:
-    """One line of a driver at work."""
+    """One line that a driver logged at work."""
     return {"pipeline": "p", "backfill": backfill, "run": run, "attempt": attempt, "day": day, "at": seconds}

@@ -1,4 +1,6 @@
-"""The oracle finds what it is for: a small good history passes, and each way of breaking it is told by its promise."""
+"""The oracle detects violations: a small correct history passes, and each way of breaking it is
+reported under its promise.
+"""
 
 from __future__ import annotations
 
@@ -41,12 +43,12 @@ def test_a_good_history_breaks_nothing() -> None:
 
 
 def put(history: History, topic: Topic, *events: Event) -> None:
-    """More events."""
+    """Append events."""
     history.events.setdefault(str(topic), []).extend(events)
 
 
 def change(history: History, table: str, row: int, **values: Any) -> None:
-    """Another value in a row."""
+    """Change a value in a row."""
     history.tables[table][row].update(values)
 
 
@@ -60,7 +62,7 @@ def _swap(history: History, topic: Topic, first: int, second: int) -> None:
 
 
 def change_of(history: History, index: int) -> dict[str, Any]:
-    """One note of Postgres' changes."""
+    """One recorded change in Postgres."""
     return history.changes[index]
 
 
@@ -216,7 +218,9 @@ def test_each_way_of_breaking_it_is_found(promise: str, what: str, spoil: Bad) -
 
 
 def _clock_went_back(history: History) -> None:
-    """By nine seconds, between the miss of the second day (at 6) and the day's end (at 9, which is noted as 0)."""
+    """The clock goes back nine seconds between the second day's miss (at 6) and its end (at 9,
+    recorded as 0).
+    """
     history.clock_slack = timedelta(seconds=9)
     (miss,) = [each for each in history.changes if (each["entity"], each["to"]) == ("deadline", "missed")]
     history.changes.remove(miss)

@@ -1,4 +1,6 @@
-"""What a run of chaos says: missed aims stand out, and the page's section is written between its markers and nowhere else."""
+"""The chaos report: missed targets stand out, and the page's section is replaced only between its
+markers.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from tests.chaos.report import Result
 
 
 def result(*recoveries: float, violations: int = 0, kind: str = "a service killed") -> Result:
-    """Of one scenario."""
+    """A result of one scenario."""
     broken = [Violation("a_promise", "what")] * violations
     return Result(
         "kills", 3, 42.0, Counter({"kill -9 of backfill-planner": 2}), 1500, 50, broken, {kind: [*recoveries]}

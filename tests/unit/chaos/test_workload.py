@@ -1,4 +1,4 @@
-"""The workload: one seed is one script, and a script has what the oracle is to be tried on."""
+"""The workload: a seed determines the script, and a script covers what the oracle needs."""
 
 from __future__ import annotations
 

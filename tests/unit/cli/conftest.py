@@ -1,4 +1,4 @@
-"""Commands where there is no stack."""
+"""Commands without a stack."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["cli", "nowhere"]
 
 @pytest.fixture
 def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    """No stack in this folder, and no endpoint set."""
+    """A folder without a stack, and no endpoint in the settings."""
     for name in [name for name in os.environ if name.startswith("RETROFILL_")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,6 @@
-"""A backfill whose definition this release cannot read says so, with the field; any other says nothing."""
+"""A backfill whose definition this release cannot read is reported with the unknown field; others
+report nothing.
+"""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""What is shown: speed, remaining time, stretches, moments."""
+"""How the CLI formats speed, remaining time, ranges and moments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrong arguments and missing stacks are one line on standard error, and a status."""
+"""Wrong arguments and missing stacks produce one line on stderr and an exit status."""
 
 from __future__ import annotations
 

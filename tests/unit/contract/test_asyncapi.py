@@ -1,4 +1,6 @@
-"""The document of the topics: valid by AsyncAPI's own schema, and what the code says of who sends and receives what."""
+"""The AsyncAPI document is valid by AsyncAPI's own schema and matches the senders and receivers in
+the code.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +29,12 @@ MESSAGES = DOCUMENT["components"]["messages"]
 
 @pytest.fixture(scope="module")
 def official() -> Draft7Validator:
-    """By AsyncAPI's own schema."""
+    """A validator with AsyncAPI's own schema."""
     return Draft7Validator(official_schema())
 
 
 def with_payloads() -> Document:
-    """The document with the JSON Schemas that it refers to inside of it, which makes them subject to its rules."""
+    """The document with the referenced JSON Schemas inlined, so that they are validated too."""
     whole = copy.deepcopy(DOCUMENT)
     for message in whole["components"]["messages"].values():
         if "$ref" in message["payload"]:
@@ -114,7 +116,7 @@ def test_a_topic_has_its_address_partitions_and_messages(topic: Topic) -> None:
     assert len(channel["messages"]) > 0
 
 
-# who sends and receives
+# senders and receivers
 
 
 def test_each_service_receives_what_it_reads_in_its_group() -> None:

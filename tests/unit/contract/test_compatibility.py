@@ -1,4 +1,4 @@
-"""What was released stays: its messages are read, and its schemas are kept to."""
+"""Compatibility with released messages: they can still be read, and their schemas are honored."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ Body = dict[str, Any]
 
 
 def read(path: Path) -> Body:
-    """A kept file."""
+    """An archived file."""
     body: Body = json.loads(path.read_text("utf-8"))
     return body
 
 
 def lost(sent: Any, kept: Any, place: str = "") -> list[str]:
-    """The places of what was sent and is not, or not the same, in what was read."""
+    """The places in ``sent`` that are missing or different in ``kept``."""
     if isinstance(sent, dict) and isinstance(kept, dict):
         return [found for name in sent for found in lost(sent[name], kept.get(name), f"{place}.{name}")]
     if isinstance(sent, list) and isinstance(kept, list) and len(sent) == len(kept):
@@ -64,13 +64,15 @@ def test_fields_that_are_not_known_are_passed_over_but_in_what_users_write(path:
 
 
 def test_what_users_write_is_what_others_send_but_for_reports() -> None:
-    """Drivers of two releases report to one run-starter, so what they send is read like what services send."""
+    """Reports are excluded: drivers of two releases report to one run-starter, so unknown fields in
+    reports are ignored, as in services' messages.
+    """
     of_drivers = {model.__name__ for model in TRAFFIC[Topic.RUN_REPORTS].of_others}
     assert {name for name, model in REGISTRY.items() if model.of_users} == OF_OTHERS - of_drivers
 
 
 def with_more(body: Any) -> Any:
-    """The body with an unknown field in every object of ours; what is the user's own stays."""
+    """The body with an unknown field in each of our objects. Users' own objects are unchanged."""
     if isinstance(body, list):
         return [with_more(each) for each in body]
     if not isinstance(body, dict):
@@ -99,13 +101,15 @@ def test_a_type_that_is_not_known_is_refused_with_that_reason() -> None:
 
 
 def test_every_type_is_kept_and_none_that_was_is_gone() -> None:
-    """``python -m tests.support.freeze`` keeps a new one."""
+    """Run ``python -m tests.support.freeze`` to archive a new type."""
     assert freeze.missing() == {}
     assert {path.name.partition(".")[0] for path in [*SAMPLES, *SCHEMAS]} == set(REGISTRY)
 
 
 def test_what_the_types_of_others_are() -> None:
-    """The rule is stricter for them, and no service may send one unnoticed."""
+    """The compatibility rule is stricter for these types, so services must not start to send one
+    unnoticed.
+    """
     assert sorted(OF_OTHERS) == [
         "BackfillCancelRequested",
         "BackfillPauseRequested",
@@ -130,7 +134,7 @@ def test_the_present_schema_keeps_to_the_released_one(path: Path) -> None:
 
 
 def changed(name: str, change: Callable[[Body], object]) -> list[str]:
-    """What the rule says of a change to the released schema of a type."""
+    """The incompatibilities found after a change to a type's released schema."""
     old = read(freeze.schemas() / f"{name}.json")
     new = copy.deepcopy(old)
     change(new)

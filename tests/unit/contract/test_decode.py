@@ -1,4 +1,4 @@
-"""What is no message is refused with one line that says why, whatever the bytes are."""
+"""Undecodable messages are refused with a one-line reason, whatever their bytes are."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GOOD = b'{"type": "BackfillRequested", "pipeline": "p", "from": "2024-01-01", "t
 
 
 def nested(levels: int) -> bytes:
-    """A request whose value of ``conf.x`` is so many arrays inside each other."""
+    """A request whose ``conf.x`` is ``levels`` nested arrays."""
     return GOOD % (b"[" * levels + b"]" * levels)
 
 
@@ -47,7 +47,7 @@ BAD = {
     "type is no text": (b'{"type": 7}', "no type"),
     "newer version": ((GOOD % b"1").replace(b"{", b'{"version": 2, ', 1), "BackfillRequested: version 2 is newer"),
     "version 0": ((GOOD % b"1").replace(b"{", b'{"version": 0, ', 1), "BackfillRequested: version"),
-    "after a schema id": (b"\0\0\0\1\2" + GOOD % b"1", "a byte 0 and a schema id (258), as serializers of a Schema"),
+    "after a schema id": (b"\0\0\0\1\2" + GOOD % b"1", "a 0 byte and a schema id (258), as Schema"),
     "bytes 0 and no schema id": (b"\0\0\0\1", "not JSON"),
     "a name without end": (b'{"type": "%s"}' % (b"x" * 1_000_000), "unknown message type"),
     "unknown field": (
@@ -110,7 +110,7 @@ def test_the_header_tells_the_type_where_the_body_does_not() -> None:
     assert isinstance(decode(body, "BackfillRequested"), BackfillRequested)
 
 
-# Characters that make trouble, by name: drawing from all of Unicode is slow.
+# Difficult characters, listed because drawing from all of Unicode is slow.
 texts = st.text(st.sampled_from('a0-:\\"\0\n\u2028\ud83d\ude00é'), max_size=8)
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | texts,
@@ -120,7 +120,7 @@ json_values = st.recursive(
 names = st.sampled_from(["version", "in_reply_to", "id", "pipeline", "from", "to", "conf", "max_active_runs"])
 
 
-# The first draws wait for whatever else the machine does; that says nothing about the code.
+# The first draws depend on the machine's load, which says nothing about the code.
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.dictionaries(names, json_values, max_size=2))
 def test_no_object_raises_anything_else(changes: dict[str, object]) -> None:

@@ -1,4 +1,6 @@
-"""The schemas and the page that are checked in are what the models say; each is documented, with an example that fits it."""
+"""The checked-in schemas and page match the models. Everything is documented, and every example is
+valid.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,10 @@ from retrofill.contract.base import REGISTRY
 
 ROOT = Path(__file__).parents[3]
 FOLDER, PAGE = ROOT / "schemas", ROOT / "docs" / "messages.md"
-# Fields that one complete example cannot have: of a digest's misses only, and the other way to say where code is.
+# Fields that one complete example cannot contain: one for digests only, and an alternative to
+# another field.
 NOT_TOGETHER = {"DeadlineMissed.recovered_at", "CodeLocation.module"}
-# Keywords of JSON Schema 2020-12, of which the models use these.
+# The JSON Schema 2020-12 keywords that the models use.
 KEYWORDS = {
     *("$schema", "$defs", "$ref", "title", "description", "default", "examples", "type", "const", "enum", "anyOf"),
     *(
@@ -40,12 +43,12 @@ Schema = dict[str, Any]
 
 
 def validator(name: str) -> Draft202012Validator:
-    """That of a message type."""
+    """The validator of a message type."""
     return Draft202012Validator(schema_of(REGISTRY[name]), format_checker=Draft202012Validator.FORMAT_CHECKER)
 
 
 def objects(name: str) -> Iterator[tuple[str, Schema]]:
-    """All types that a message's schema defines, itself first."""
+    """All types that a message's schema defines, the message itself first."""
     schema = schema_of(REGISTRY[name])
     yield name, schema
     yield from schema.get("$defs", {}).items()
@@ -77,7 +80,7 @@ def test_every_type_and_every_field_is_described(name: str) -> None:
 
 
 def described(schema: Schema) -> bool:
-    """Whether it has a description that says something."""
+    """Whether it has a meaningful description."""
     return len(schema.get("description", "").split()) > 1
 
 
@@ -87,7 +90,7 @@ def test_the_schema_uses_keywords_of_its_dialect_alone(name: str) -> None:
 
 
 def keywords(schema: Schema) -> set[str]:
-    """All keywords of a schema and of those in it."""
+    """All keywords of a schema and its nested schemas."""
     found = set(schema)
     for named in ("properties", "$defs"):
         for inner in schema.get(named, {}).values():
@@ -122,7 +125,7 @@ def test_every_field_inside_of_messages_is_in_some_example() -> None:
 
 
 def collect(value: Any, schema: Schema, definitions: Schema, into: dict[str, set[str]]) -> None:
-    """Note which fields of which types are in a value."""
+    """Record the fields of each type that occur in a value."""
     if "$ref" in schema:
         schema = definitions[schema["$ref"].rpartition("/")[2]]
     for alternative in [*schema.get("anyOf", ()), *schema.get("oneOf", ())]:
@@ -156,7 +159,7 @@ def test_moments_and_days_have_their_formats(name: str, path: tuple[str, ...], f
     assert format in {each.get("format") for each in field.get("anyOf", [field])}
 
 
-# what is checked in
+# the checked-in files
 
 
 def test_what_is_checked_in_is_current() -> None:
@@ -176,7 +179,7 @@ def test_the_check_names_what_differs_and_the_command(tmp_path: Path, capsys: py
     assert main(["--check", *arguments]) == 1
     said = capsys.readouterr().err
     assert said == (
-        "not current: RunFailed.json, RunStarted.json, Stranger.json, messages.md; "
+        "outdated: RunFailed.json, RunStarted.json, Stranger.json, messages.md; "
         f"run '{COMMAND} --docs {docs} {folder}'\n"
     )
     assert main(arguments) == 0
@@ -187,7 +190,7 @@ def test_the_check_names_what_differs_and_the_command(tmp_path: Path, capsys: py
 
 
 def section(name: str) -> str:
-    """The text under a heading of the page, up to the next one."""
+    """The text under one heading of the page, up to the next heading."""
     found = re.search(rf"^### {name}$(.*?)(?=^##|\Z)", page(), re.MULTILINE | re.DOTALL)
     assert found is not None, name
     return found.group(1)
@@ -206,7 +209,9 @@ def test_the_page_has_each_message_with_its_fields_and_example(name: str) -> Non
 
 
 def test_links_inside_of_the_page_lead_to_a_heading() -> None:
-    """The other page tests look at links, too; these are in tables, where columns could cut them."""
+    """Complements the other link tests: these links are in tables, where column formatting could
+    break them.
+    """
     headings = re.findall(r"^#+ (.+)$", page(), re.MULTILINE)
     anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
     links = set(re.findall(r"\]\(#([^)]+)\)", page()))

@@ -1,12 +1,13 @@
-"""How verdicts are grouped, and when the watcher looks again."""
+"""How verdicts are grouped, and when the watcher checks again."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from deadline_watcher.decide import AFTER_SECONDS, AGAIN_SECONDS, POLL_SECONDS, decide, how_it_ended, seconds_to_next
+from deadline_watcher.decide import decide, how_it_ended, seconds_to_next
 from retrofill.domain.deadline import End
+from retrofill.domain.polling import LOCKED_SECONDS, MARGIN_SECONDS, POLL_SECONDS
 
 NOW = datetime(2024, 3, 1, 12, tzinfo=UTC)
 
@@ -86,9 +87,9 @@ def test_a_task_ends_with_its_first_success_or_for_good(run_state, attempt, trie
     [
         (None, False, POLL_SECONDS),
         (3600.0, False, POLL_SECONDS),
-        (2.5, False, 2.5 + AFTER_SECONDS),
-        (0.0, False, AGAIN_SECONDS),
-        (-5.0, False, AGAIN_SECONDS),
+        (2.5, False, 2.5 + MARGIN_SECONDS),
+        (0.0, False, LOCKED_SECONDS),
+        (-5.0, False, LOCKED_SECONDS),
         (-5.0, True, 0.0),
     ],
 )

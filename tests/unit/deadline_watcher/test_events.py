@@ -1,4 +1,6 @@
-"""What is told of misses: complete, in parts where they are very many, and in the pipeline's time zone where people read it."""
+"""Events about misses: complete, split when there are very many, and with human-readable times in
+the pipeline's time zone.
+"""
 
 from datetime import UTC, datetime, timedelta
 
@@ -6,7 +8,7 @@ import pytest
 
 from deadline_watcher.events import callback, digest, facts, missed, recovered
 from retrofill.contract.base import decode
-from retrofill.store.deadlines import BackfillFacts
+from retrofill.store.subjects import BackfillFacts
 
 MAX_BYTES = 900_000
 AT = datetime(2024, 3, 1, 23, 30, tzinfo=UTC)
@@ -51,7 +53,7 @@ def test_texts_in_kwargs_are_in_the_pipelines_time_zone():
 
 
 def test_what_cannot_be_expanded_is_called_as_it_is_written():
-    # The definition was taken with short names; a version before might have taken anything.
+    # This definition was accepted with short names; an earlier release may have accepted any name.
     for kwargs in ({"x": "{run.attempt:c}"}, {"x": "{pipeline}" * 1500}, {"x": "{gone}"}):
         one = row(kwargs=kwargs, pipeline="p" * 200)
         assert callback(one, fields(one), missed(one, fields(one)), "UTC")["kwargs"] == kwargs

@@ -1,4 +1,6 @@
-"""What a definition may ask of Spark: nothing that brings code along, unless the operator says so."""
+"""The Spark settings that a definition may set: none that loads code, unless the operator allows
+it.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,7 @@ def test_what_loads_none_is_allowed_unless_the_operator_is_stricter(name: str) -
     assert refusal(definition(spark_conf={name: "x"}), ["spark.sql.none.*"], []) is not None
 
 
-# Looked at one by one: numbers, switches and names of formats.
+# Reviewed one by one: numbers, flags and format names.
 LOOKED_AT = {
     "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype", "spark.sql.legacy.useV1Command", "spark.sql.orc.impl",
     "spark.sql.classic.shuffleDependency.fileCleanup.enabled",
@@ -99,7 +101,9 @@ LOOKED_AT = {
 
 
 def test_no_setting_of_this_spark_that_sounds_like_code_is_allowed_unseen() -> None:
-    """A new release of Spark may bring settings that load classes: whoever upgrades looks at those that this finds."""
+    """A new Spark release may add settings that load classes. Review those that this test finds
+    when upgrading.
+    """
     (jar,) = spark_jars().glob("spark-catalyst_*.jar")
     with zipfile.ZipFile(jar) as classes:
         texts = b"".join(classes.read(name) for name in classes.namelist() if "internal/" in name and "SQLConf" in name)

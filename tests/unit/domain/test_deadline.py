@@ -1,4 +1,6 @@
-"""The whole grid of ``judge``: every end, before, at and after the moment, with and without fire_on_failure."""
+"""``judge`` over its full grid: every end, before, at and after the moment, with and without
+fire_on_failure.
+"""
 
 from datetime import UTC, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
@@ -95,7 +97,7 @@ def test_an_average_counts_from_the_start():
 def test_an_average_of_too_few_is_no_deadline():
     arming = arm_by_average(average(min_runs=3), [timedelta(seconds=10)] * 2, DUE)
     assert arming.state == S.VOID
-    assert arming.reason == "2 successful runs are known, fewer than the 3 that the average needs"
+    assert arming.reason == "the average needs 3 successful runs, but there are 2"
 
 
 @pytest.mark.parametrize("seconds", [3_155_760_000, -3_155_760_000])

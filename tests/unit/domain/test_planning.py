@@ -1,4 +1,6 @@
-"""What a request becomes: its intervals, why some get no run, and rejections that a person can act on."""
+"""Planning a request: its intervals, the reasons why some get no run, and rejections that a user
+can act on.
+"""
 
 import itertools
 from collections import Counter
@@ -118,22 +120,19 @@ def test_a_bound_that_is_no_moment_is_a_bad_range_and_no_error(first, last, zone
         ("failed", "completed", None),
     ],
 )
-@pytest.mark.parametrize("unfinished", [False, True])
 @pytest.mark.parametrize("over", [-1, 0, 1])
 @pytest.mark.parametrize("outside", [False, True])
-def test_each_reason_with_each_behavior(finished, behavior, expected, unfinished, over, outside):
-    """The second of two days; the first gets a run in any case where the clock allows it."""
+def test_each_reason_with_each_behavior(finished, behavior, expected, over, outside):
+    """Each reason, for the second of two days. The first day gets a run whenever the clock allows
+    it.
+    """
     found = days(2)
     of_second = found[1]
-    history = History(
-        finished={of_second: finished} if finished else {}, unfinished=frozenset([of_second] if unfinished else [])
-    )
+    history = History(finished={of_second: finished} if finished else {})
     now = found[2] + over * timedelta(microseconds=1)
     made = plan(
         pipeline(end="2024-01-01" if outside else "2024-01-02"), found, history, ReprocessBehavior(behavior), now
     )
-    if unfinished:
-        expected = SkipReason.IN_FLIGHT
     if over < 0:
         expected = SkipReason.NOT_OVER_YET
     if outside:
@@ -162,7 +161,7 @@ def test_dates_of_a_pipeline_at_the_edges_of_the_calendar_bound_nothing(zone):
 
 
 def test_an_interval_of_another_day_has_no_part_in_it():
-    elsewhere = History(finished={START - DAY: "succeeded"}, unfinished=frozenset([START + 5 * DAY]))
+    elsewhere = History(finished={START - DAY: "succeeded", START + 5 * DAY: "succeeded"})
     assert plan(pipeline(), days(2), elsewhere, ReprocessBehavior.NONE, FAR).skipped == [None, None]
 
 
@@ -227,7 +226,7 @@ def test_every_interval_gets_a_run_or_one_reason(schedule, zone, first, count, b
         assert found.reason == Reason.EMPTY_RANGE
         return
     assert all(a < b for a, b in itertools.pairwise(found))
-    # Adjacent: the range cut in two at any of its days has the same intervals.
+    # Adjacent ranges: cutting the range at any day yields the same intervals.
     cut = first + timedelta(days=data.draw(st.integers(0, count)))
     left = find_boundaries(of, first, cut, 10_000)
     right = [] if cut == last else find_boundaries(of, cut + DAY, last, 10_000)
@@ -244,9 +243,8 @@ def test_every_interval_gets_a_run_or_one_reason(schedule, zone, first, count, b
         if len(begins) <= 40
         else dict.fromkeys(begins[::3], "failed")
     )
-    unfinished = frozenset(begins[:: data.draw(st.integers(1, 9))])
     now = data.draw(st.sampled_from(found))
-    made = plan(of, found, History(finished=finished, unfinished=unfinished), behavior, now)
+    made = plan(of, found, History(finished=finished), behavior, now)
     if isinstance(made, Rejection):
         assert made.reason == Reason.NOTHING_TO_RUN
         return
@@ -257,6 +255,6 @@ def test_every_interval_gets_a_run_or_one_reason(schedule, zone, first, count, b
     assert made.skipped_counts == Counter(str(reason) for reason in made.skipped if reason is not None)
     for begin, over, reason in zip(begins, found[1:], made.skipped, strict=True):
         runs = reason is None
-        assert not (runs and (over > now or begin in unfinished))
+        assert not (runs and over > now)
         assert not (runs and begin in finished and behavior == "none")
         assert not (runs and finished.get(begin) == "succeeded" and behavior == "failed")

@@ -1,4 +1,6 @@
-"""Data intervals of a schedule in a time zone: presets, cron, DST both ways and the edges of the calendar."""
+"""A schedule's data intervals in a time zone: presets, cron, both DST changes, and the limits of
+the calendar.
+"""
 
 from datetime import UTC, date, datetime, timedelta, timezone
 from itertools import islice, pairwise, takewhile
@@ -242,7 +244,7 @@ def test_a_datetime_bound_is_that_moment_at_either_end():
     assert range_bound(moment, NEW_YORK, end=False) == range_bound(moment, NEW_YORK, end=True) == utc(2024, 1, 1)
 
 
-# Around changes of the clock: (zone, a moment some hours before one)
+# Around DST changes: (zone, a moment some hours before the change)
 CHANGES = [
     (NEW_YORK, utc(2024, 3, 9, 20)),
     (NEW_YORK, utc(2024, 11, 2, 20)),
@@ -288,7 +290,7 @@ def test_intervals_are_the_same_wherever_the_range_begins(change, minute, hour, 
     length=st.integers(0, 2000),
 )
 def test_boundaries_are_exactly_the_minutes_that_match(minute, hour, start, length):
-    """Against the plainest reading there is: look at every minute of the range."""
+    """Compared with the simplest implementation: check every minute of the range."""
     last = start + timedelta(minutes=length)
     minutes = {"0": {0}, "*/7": set(range(0, 60, 7)), "5,17": {5, 17}, "30": {30}}[minute]
     of_day = {"*": set(range(24)), "3": {3}, "*/5": set(range(0, 24, 5)), "8-10": {8, 9, 10}}[hour]
@@ -316,7 +318,7 @@ def test_boundaries_are_exactly_the_minutes_that_match(minute, hour, start, leng
     | st.sampled_from([moment for _, moment in CHANGES]),
 )
 def test_the_ticks_are_those_of_the_library(zone, minute, hour, every, weekday, start):
-    """Whole days at a time, or one tick after the other: the same."""
+    """Generating whole days at once and single ticks gives the same result."""
     schedule = f"{minute} {hour} {every} {weekday}"
     assert list(islice(ticks(schedule, zone, start), 300)) == list(islice(plain_ticks(schedule, zone, start), 300))
 
@@ -336,7 +338,7 @@ def plain_ticks(schedule, zone, start):
 @pytest.mark.parametrize("zone", ["UTC", NEW_YORK, "Africa/Casablanca"])
 @pytest.mark.parametrize("schedule", ["* * * * *", "@hourly", "@daily", "*/7 3 * * 1", "* * 29 2 *", "0,30 * 1,15 * *"])
 def test_far_too_many_are_refused_without_looking_at_one(schedule, zone, monkeypatch):
-    """Enumerating so many as are allowed takes many seconds, in which nothing else is planned."""
+    """Enumerating even the allowed number takes many seconds and would block all other planning."""
     monkeypatch.setattr("retrofill.domain.schedule.ticks", lambda *_: pytest.fail("the ticks were enumerated"))
     with pytest.raises(TooManyIntervals):
         boundaries(schedule, zone, utc(1, 2, 1), utc(9999, 12, 30), 500_000)

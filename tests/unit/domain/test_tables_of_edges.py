@@ -1,4 +1,6 @@
-"""Every pair of states of every machine against the design, written out by hand here a second time."""
+"""Every pair of states of every state machine, compared with a second, handwritten copy of the
+design.
+"""
 
 import itertools
 
@@ -6,7 +8,7 @@ import pytest
 
 from retrofill.domain import backfill, callback, deadline, machine, run, task_run
 
-# entity → state → the states that may follow it
+# entity → state → allowed next states
 DESIGN = {
     "backfill": {
         "running": {"paused", "cancelling", "succeeded", "failed"},

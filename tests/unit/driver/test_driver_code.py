@@ -1,4 +1,6 @@
-"""The user's code in a warm process: imported once, and afresh when a file of it changed or it is of another archive."""
+"""User code in a warm process: imported once, and again when a file has changed or the archive is
+another one.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ def place(tmp_path: Path, request: pytest.FixtureRequest) -> CodeLocation:
 
 
 def made() -> Code:
-    """Without a store: what lies somewhere needs none."""
+    """Code without a store, which code at a file path does not need."""
     return Code(lambda sha256: unpacked(Settings(), sha256))
 
 
@@ -63,7 +65,7 @@ def test_a_broken_edit_is_the_users_own_error_and_its_repair_is_seen(place: Code
 
 
 def test_a_pipeline_that_is_no_longer_there(place: CodeLocation) -> None:
-    with pytest.raises(CodeMoved, match="no pipeline 'gone'"):
+    with pytest.raises(CodeMoved, match="no longer has a pipeline 'gone'"):
         made().pipeline(place.model_copy(update={"attribute": "gone"}))
 
 
@@ -92,10 +94,12 @@ Shipped = Callable[[str], CodeLocation]
 
 @pytest.fixture
 def shipped(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Shipped]:
-    """Applies the flow of a folder with a text in all of its files, as an archive; what was imported is gone after the test."""
+    """Returns a function that archives a flow whose files all contain a text. Imported modules are
+    removed after the test.
+    """
     names = {name: f"{name}_{request.node.name}" for name in ("top", "beside", "loose")}
     store = CodeStore(tmp_path / "store")
-    sys.modules.pop("flow", None)  # somebody else's
+    sys.modules.pop("flow", None)  # imported by another test
     before, path = set(sys.modules), list(sys.path)
 
     def ship(text: str) -> CodeLocation:
@@ -125,7 +129,7 @@ def from_store(tmp_path: Path) -> Code:
 
 
 def lazily(code: Code, location: CodeLocation) -> Any:
-    """What a function of the flow says that imports when it is called, as a task may."""
+    """The result of a function that imports when it is called, as a task may."""
     return code._modules[location.file or location.module or ""].lazily()
 
 
@@ -163,7 +167,7 @@ def test_a_module_of_an_archive(shipped: Shipped, tmp_path: Path) -> None:
 def test_a_module_that_the_driver_has_already_is_not_taken_for_the_archives(shipped: Shipped, tmp_path: Path) -> None:
     one = shipped("one").model_copy(update={"file": None, "module": "flow"})
     sys.modules["flow"] = sys.modules[__name__]
-    with pytest.raises(CodeMoved, match=r"has a module flow of its own, in .*test_driver_code\.py: rename"):
+    with pytest.raises(CodeMoved, match=r"already has a module flow, in .*test_driver_code\.py: rename"):
         from_store(tmp_path).pipeline(one)
     del sys.modules["flow"]
 
@@ -176,7 +180,7 @@ def test_what_is_not_in_the_archive_is_not_looked_for_elsewhere(shipped: Shipped
 
 
 def test_installed_modules_stay_when_the_code_changes(shipped: Shipped, tmp_path: Path) -> None:
-    """Imported again, many that are written in C would break."""
+    """Many C extension modules cannot be imported twice."""
     one, two = shipped("one"), shipped("two")
     sys.modules.pop("wave", None)
     code = from_store(tmp_path)
@@ -196,7 +200,7 @@ def test_scripts_are_taken_from_the_archive_where_they_are_in_it(shipped: Shippe
     (tmp_path / "flows" / "came_later.py").write_text("")
     with pytest.raises(CodeMoved, match=r"came_later\.py is not in the archive"):
         code.script(one, str(tmp_path / "flows" / "came_later.py"))
-    # Out of the folder again: nothing of the archive, and nothing that the archive may name.
+    # A path that leaves the folder is not in the archive, and the archive must not refer to it.
     out = f"{tmp_path}/flows/../came_later.py"
     assert code.script(one, out) == out
     with pytest.raises(CodeMoved):

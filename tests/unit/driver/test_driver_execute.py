@@ -1,4 +1,4 @@
-"""Running tasks: order, parallelism, retries with their reports, and errors as they are told."""
+"""Task execution: order, parallelism, retries with their reports, and how errors are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What may start, and what never will: a grid of the trigger rules, branches, and a walk of any graph to its end."""
+"""Which tasks may start and which never will: a grid of trigger rules, branches, and walks of
+random graphs to their end.
+"""
 
 from __future__ import annotations
 

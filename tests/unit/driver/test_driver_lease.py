@@ -1,4 +1,6 @@
-"""The lease as a driver sees it, on a clock of its own: it ends L after the sending of the last acknowledged heartbeat."""
+"""The lease as the driver sees it: it ends L after the last acknowledged heartbeat was sent, on the
+driver's own clock.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ L = 10.0
 
 
 class World:
-    """A clock that is moved by hand, heartbeats that are acknowledged by hand."""
+    """A clock and heartbeat acknowledgments that the test controls."""
 
     def __init__(self) -> None:
         self.now = 100.0

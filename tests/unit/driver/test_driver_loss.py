@@ -1,4 +1,6 @@
-"""Whose error it is: of the attempt's own Spark session, or of anything else that fails in the same words."""
+"""Error attribution: the loss of the attempt's own Spark session, as opposed to other errors with
+the same words.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from retrofill.stack.ports import held_port
 
 @pytest.fixture
 def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[ConnectSessions]:
-    """A session of a server that is not there."""
+    """A session of a server that does not exist."""
     monkeypatch.setattr(sessions, "RETRIES", {"max_retries": 1, "initial_backoff": 1})
     with held_port() as port:
         made = ConnectSessions(

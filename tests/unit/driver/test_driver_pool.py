@@ -1,4 +1,6 @@
-"""The pool of drivers: how it hands out runs, replaces processes and bears those that do not start. No Spark."""
+"""The driver pool, without Spark: assigning runs, replacing processes, and tolerating drivers that
+do not start.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,10 @@ from tests.support.installation import until
 
 from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.settings import Settings
-from run_starter.executors import Launch, local_pool
+from run_starter.executors import LaunchRequest, local_pool
 from run_starter.executors.local_pool import LocalPool
 
-# Speaks the driver's side of the protocol; conf says what goes wrong.
+# A fake driver that speaks the protocol; conf selects its failure.
 DRIVER = """
 import json, os, signal, sys
 say = lambda told: print(json.dumps(told), flush=True)
@@ -50,21 +52,21 @@ PIPELINE = PipelineDefinition.model_validate(
 
 
 class Recorder:
-    """A host that keeps what it is told."""
+    """A host that records the pool's calls."""
 
     def __init__(self) -> None:
         self.allowed = True
         self.asked: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._ended: queue.SimpleQueue[tuple[int, bool, str]] = queue.SimpleQueue()
 
-    def may_begin(self, launch: Launch) -> bool:
+    def may_begin(self, launch: LaunchRequest) -> bool:
         self.asked.put(launch.run_id)
         return self.allowed
 
-    def may_publish(self, launch: Launch) -> bool:
+    def may_publish(self, launch: LaunchRequest) -> bool:
         raise AssertionError("nothing is staged here")
 
-    def driver_ended(self, launch: Launch, *, reported: bool, reason: str, gone: bool = True) -> None:
+    def driver_ended(self, launch: LaunchRequest, *, reported: bool, reason: str, exited: bool = True) -> None:
         self._ended.put((launch.run_id, reported, reason))
 
     def ended(self) -> tuple[int, bool, str]:
@@ -72,7 +74,7 @@ class Recorder:
 
 
 class World:
-    """A pool over the driver above."""
+    """A pool of the fake drivers above."""
 
     def __init__(self, folder: Path) -> None:
         self.file = folder / "driver.py"
@@ -95,9 +97,9 @@ def world(tmp_path: Path) -> Iterator[World]:
         pool.close()
 
 
-def launch(run_id: int, **conf: Any) -> Launch:
+def launch(run_id: int, **conf: Any) -> LaunchRequest:
     day = datetime(2013, 1, 1, tzinfo=UTC)
-    return Launch("b", run_id, 1, PIPELINE, day, day.replace(day=2), conf)
+    return LaunchRequest("b", run_id, 1, PIPELINE, day, day.replace(day=2), conf)
 
 
 def pids(pool: LocalPool) -> set[int]:
@@ -111,7 +113,7 @@ def test_a_driver_is_gone_with_its_process_though_a_child_holds_its_pipe_and_say
     ((pid,),) = [pids(pool)]
     pool.launch(launch(2, forks="Spark lost the session"))
     assert world.host.ended() == (2, False, "Spark lost the session")
-    # Killed, and a moment later gone.
+    # Killed processes may take a moment to exit.
     left = [p for p in psutil.process_iter() if _group(p.pid) == pid]
     until(lambda: not any(_lives(p) for p in left), "the whole group is gone", lambda: str(left))
 
@@ -188,7 +190,7 @@ def test_a_process_that_is_being_ended_is_given_nothing_more(world: World, monke
     (worker,) = pool._workers
     monkeypatch.setattr(local_pool.processes, "end", lambda _: None)
     pool.end((1, 1, 0))
-    # It is done all the same, a moment before the signal would reach it.
+    # It completes anyway, just before the signal would arrive.
     pool._on_done(worker, {"reported": True})
     pool.launch(launch(2))
     assert worker.launch is None
@@ -201,7 +203,7 @@ def test_a_run_that_waits_for_a_process_can_be_ended(world: World) -> None:
     pool = world.pool((sys.executable, "-c", "import time; time.sleep(60)"))
     pool.launch(launch(1))
     pool.end((1, 1, 0))
-    assert world.host.ended() == (1, False, "ended before a driver had it")
+    assert world.host.ended() == (1, False, "ended before a driver was given it")
     assert pool.free() == 1
 
 
@@ -224,7 +226,7 @@ def test_a_driver_that_does_not_start_is_tried_again_ever_more_slowly(
     pool = world.pool(
         (command, str(world.file)) if command != sys.executable else (command, "-c", "raise SystemExit(3)")
     )
-    # Behind the pool's back many a night has passed: the pause stays a number.
+    # Even after thousands of failures the pause stays finite.
     go_on = pool._closed.wait
     monkeypatch.setattr(pool._closed, "wait", lambda seconds=None: waits.put(seconds or 0.0) or go_on(0.01))
     pool._failures = 5000

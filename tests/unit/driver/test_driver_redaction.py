@@ -1,4 +1,4 @@
-"""What must not leave a driver is masked before anything is cut; what is cut is cut to bytes."""
+"""Secrets are masked before a text is truncated, and the truncation counts bytes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import structlog
 
 from retrofill.driver.errors import MESSAGE_BYTES, TRACEBACK_BYTES, error_info
 from retrofill.logs import configure_logging
-from retrofill.reading_settings import WrongSetting, read_settings
 from retrofill.redaction import configure_redaction, redact_event, redacted
+from retrofill.settings import WrongSetting, read_settings
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +49,7 @@ def test_patterns_of_the_setting_mask_their_groups_or_all(monkeypatch: pytest.Mo
         assert redacted("Mr. Smith, card 4711, password=x") == "***, card ***, password=***"
 
 
-@pytest.mark.parametrize(("given", "why"), [("a(b", "no regular expression"), ('["ok", "x*"]', "empty text")])
+@pytest.mark.parametrize(("given", "why"), [("a(b", "not a valid regular expression"), ('["ok", "x*"]', "empty text")])
 def test_a_pattern_that_cannot_be_used_is_refused_on_one_line(
     given: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

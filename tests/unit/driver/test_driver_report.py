@@ -1,4 +1,6 @@
-"""Reports while the broker starts: it says of every topic that there is none, and the client believes it until it asks again."""
+"""Reports during a broker's start: the broker denies that any topic exists, and the client believes
+it until it asks again.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from retrofill.settings import Settings
 
 
 class Broker:
-    """A client that refuses to publish for ``reason`` until it has asked for the topic so many times."""
+    """A client that fails to publish with ``reason`` until it has requested the topic's metadata
+    ``asked_until`` times.
+    """
 
     def __init__(self, reason: int, asked_until: int) -> None:
         self._reason = reason

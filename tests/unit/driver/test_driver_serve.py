@@ -1,4 +1,6 @@
-"""One launch after the other over real pipes: the order of what is said and told, and silence once the end began."""
+"""Launches served one after the other over real pipes: the order of messages and reports, and
+silence once the end has begun.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from typing import Any, ClassVar
 import pytest
 
 from retrofill import tracing
-from retrofill.bus.partitioning import partition_of
+from retrofill.contract.partitioning import partition_of
 from retrofill.driver.conversation import Conversation
 from retrofill.driver.launch import Launch
 from retrofill.driver.process import Ending
@@ -25,7 +27,7 @@ from retrofill.driver.report import Wire
 from retrofill.driver.serve import Server
 from retrofill.settings import Settings
 
-# A driver that says nothing has failed the test; it does not hang it.
+# A silent driver fails the test instead of hanging it.
 HEARD_WITHIN_SECONDS = 30.0
 CODE = """
 import threading
@@ -44,7 +46,7 @@ def a(run):
 
 
 class Broker:
-    """Stands for the producer: acknowledges everything when polled."""
+    """A fake producer that acknowledges everything when polled."""
 
     def __init__(self) -> None:
         self.bodies: list[dict[str, Any]] = []
@@ -68,11 +70,11 @@ class Broker:
 
 
 class SessionGone(Exception):
-    """Stands for what Spark says of a session that it lost."""
+    """A fake of Spark's error for a lost session."""
 
 
 class NoSpark:
-    """Stands for the session."""
+    """A fake session."""
 
     def __init__(self, went_wrong: Exception | None = None) -> None:
         self.calls: list[str] = []
@@ -97,7 +99,7 @@ class NoSpark:
 
 
 class World:
-    """A served driver and its host's ends of the pipes."""
+    """A served driver and the host's ends of its pipes."""
 
     def __init__(self, tmp_path: Path, name: str, spark: NoSpark) -> None:
         self.file = tmp_path / f"served_{name}.py"
@@ -277,7 +279,7 @@ def test_a_task_that_the_code_has_no_longer_fails_the_run(world: World) -> None:
     world.launch(task="gone")
     world.say({"begin": True})
     assert world.hear() == {"done": {"reported": True}}
-    assert "no task 'gone' any more: apply it again" in world.broker.bodies[-1]["error"]["message"]
+    assert "no longer has a task 'gone': apply it again" in world.broker.bodies[-1]["error"]["message"]
 
 
 @pytest.mark.parametrize("world", [ConnectionError("no Spark")], indirect=True)
@@ -325,7 +327,7 @@ TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 class Collector(http.server.BaseHTTPRequestHandler):
-    """Takes spans as an OpenTelemetry collector does."""
+    """Receives spans as an OpenTelemetry collector does."""
 
     spans: ClassVar[list[Any]] = []
 

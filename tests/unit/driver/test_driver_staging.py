@@ -47,8 +47,8 @@ def test_local_paths(path: str) -> None:
 @pytest.mark.parametrize(
     ("path", "why"),
     [
-        ("s3a://bucket/day=1", "s3a: has no atomic rename of folders"),
-        ("hdfs://name/day=1", "hdfs: has no atomic rename of folders"),
+        ("s3a://bucket/day=1", "s3a: has no atomic rename of directories"),
+        ("hdfs://name/day=1", "hdfs: has no atomic rename of directories"),
         ("file://elsewhere/day=1", "cannot be staged"),
         ("data/day=1", "give the absolute path"),
         ("/", "give the absolute path"),
@@ -75,10 +75,10 @@ def test_each_try_writes_to_a_path_of_its_own_and_the_last_one_counts(staging: S
 
 def test_one_task_writes_an_output_and_outputs_do_not_overlap(staging: Staging, tmp_path: Path) -> None:
     staging.stage("a", f"{tmp_path}/t")
-    with pytest.raises(CannotStage, match=r"task 'a' stages .*/t already: one task writes an output"):
+    with pytest.raises(CannotStage, match=r"task 'a' already stages .*/t: only one task may write an output"):
         staging.stage("b", f"{tmp_path}/t")
     for inside in (f"{tmp_path}/t/day=1", str(tmp_path)):
-        with pytest.raises(CannotStage, match="one inside the other"):
+        with pytest.raises(CannotStage, match="one contains the other"):
             staging.stage("b", inside)
     staging.stage("b", f"{tmp_path}/t2")
     with pytest.raises(CannotStage, match="no task of this run has staged"):
@@ -90,13 +90,13 @@ def test_the_number_of_outputs_is_limited(staging: Staging, tmp_path: Path, monk
     monkeypatch.setattr("retrofill.driver.staging.MAX_OUTPUTS", 3)
     for n in range(3):
         staging.stage("a", f"{tmp_path}/{n}")
-    with pytest.raises(CannotStage, match="3 outputs, not more"):
+    with pytest.raises(CannotStage, match="at most 3 outputs"):
         staging.stage("a", f"{tmp_path}/more")
 
 
 def test_a_task_that_wrote_elsewhere_is_told_so(staging: Staging, tmp_path: Path) -> None:
     staging.stage("a", f"{tmp_path}/day=1")
-    with pytest.raises(CannotStage, match=r"task 'a' staged .* and wrote no folder there"):
+    with pytest.raises(CannotStage, match=r"task 'a' staged .* but wrote no directory"):
         staging.seal()
 
 

@@ -1,4 +1,6 @@
-"""Scripts: their arguments, their end, and that they never outlive their driver or its lease."""
+"""Submitted scripts: their arguments, their end, and that they never outlive their driver or its
+lease.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ def launch(script: str = "x.py", args: tuple[str, ...] = ()) -> Launch:
 
 
 class Plain(Submits):
-    """Without Spark around the script."""
+    """Runs the script without Spark."""
 
     def command(self, submit: Any, folder: Path) -> list[str]:
         return [sys.executable, submit.script]
@@ -91,7 +93,7 @@ def test_a_script_that_fails_tells_its_last_lines(tmp_path: Path) -> None:
 
 
 def grandchild(tmp_path: Path) -> tuple[subprocess.Popen[bytes], int]:
-    """A group whose command's child sleeps; its pid."""
+    """Start a process group whose command's child sleeps. Returns the child's pid."""
     pid = tmp_path / "pid"
     sleeper = f"import os, time; open({str(pid)!r} + '.tmp', 'w').write(str(os.getpid())); " + (
         f"os.rename({str(pid)!r} + '.tmp', {str(pid)!r}); time.sleep(60)"

@@ -1,6 +1,8 @@
-"""The trigger rules as a table by hand: the states of the tasks before, and what each rule makes of the task after them.
+"""The trigger rules as a handwritten table: upstream states, and each rule's result for the task
+after them.
 
-They mean what Airflow's rules of the same names mean. The table repeats nothing of the code that it checks.
+The rules have the same meaning as Airflow's rules of the same names. The table shares no code with
+the implementation.
 """
 
 from __future__ import annotations

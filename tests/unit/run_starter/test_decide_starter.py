@@ -1,4 +1,4 @@
-"""Reports change runs and tasks along their tables of edges and in no other way."""
+"""Reports change runs and tasks only along their tables of edges."""
 
 import itertools
 import json
@@ -15,7 +15,7 @@ from retrofill.domain.run import RunState as R
 from retrofill.domain.task_run import MACHINE as TASK
 from retrofill.domain.task_run import TaskState as T
 from run_starter.decide import RunOutcome, RunRow, fold, lose
-from run_starter.losses import Loss, and_one_more, failure, losses_of, stored
+from run_starter.losses import Loss, failure, losses_of, stored, with_loss
 
 # reports
 
@@ -82,7 +82,7 @@ def test_one_report_in_each_state(state, report, attempt, cancel):
         == (state == R.STARTING and report in ("heartbeat", "staged", "succeeded", "failed"))
     )
     expected = {"heartbeat": None, "task": None, "staged": None, "succeeded": R.SUCCEEDED, "failed": R.FAILED}
-    # What was accepted is not run again, and no cancel takes it back.
+    # An accepted run is not executed again, and a cancel does not revoke it.
     after_a_loss = None if state == R.PUBLISHING else R.CANCELLED if cancel else R.QUEUED
     assert outcome.ends == expected.get(report, after_a_loss)
     assert outcome.orphaned == (loss and state == R.PUBLISHING)
@@ -232,7 +232,7 @@ def test_what_is_kept_of_losses_is_bounded_and_one_that_does_not_count_is_not_ke
     long = ErrorInfo(type="DriverLost", message="x" * 4000)
     losses = ()
     for attempt in range(1, 100):
-        losses = and_one_more(losses, attempt, long)
+        losses = with_loss(losses, attempt, long)
     assert [loss.attempt for loss in losses] == list(range(90, 100))
     assert len(json.dumps(stored(losses))) < 5000
     assert len(failure(losses, 99).message) <= 4000
@@ -243,7 +243,7 @@ def test_what_is_kept_of_losses_is_bounded_and_one_that_does_not_count_is_not_ke
 
 
 def test_as_many_attempts_as_allowed():
-    """Played to the end: a run is lost as often as allowed and released as often as one likes."""
+    """A run is lost as often as allowed and released any number of times in between."""
     lost = attempts = 0
     while True:
         attempts += 1
@@ -300,7 +300,9 @@ def test_no_batch_ever_leaves_the_tables_of_edges(of, reports, tasks):
 @example(of=row("publishing"), reports=[ended("lost"), beat(), ended("lost")], at=1)
 @example(of=row("publishing"), reports=[ended("cancelled"), task("queued", "a")], at=1)
 def test_a_batch_cut_in_two_changes_the_same(of, reports, at):
-    """How reports fall into batches must not matter: the second half is folded over what the first one wrote."""
+    """The boundaries between batches must not matter: the second half is folded over the first
+    half's result.
+    """
     states = {(7, 2, "a"): T.NONE, (7, 2, "b"): T.QUEUED}
     whole = fold(reports, {7: of}, states, MOST_LOST)
     first = fold(reports[:at], {7: of}, states, MOST_LOST)
@@ -354,6 +356,6 @@ def test_reports_of_another_publication_change_nothing(publication):
 def test_a_publication_that_loses_every_driver_fails_in_the_end():
     made = fold_all([ended("lost", error=ERROR)], row(R.PUBLISHING, lost=MOST_LOST - 1))
     assert (made.runs[7].ends, made.runs[7].orphaned) == (R.FAILED, False)
-    # One that its host released is not counted.
+    # A release by the host is not counted.
     made = fold_all([ended("released")], row(R.PUBLISHING, lost=MOST_LOST - 1))
     assert (made.runs[7].ends, made.runs[7].orphaned) == (None, True)

@@ -1,4 +1,6 @@
-"""Slots are shared within every limit, the poorest backfill first, and left to poorer ones of other shards for a while."""
+"""Slots are shared within every limit, to the backfill with the fewest live runs first, and briefly
+left to such backfills of other shards.
+"""
 
 import pytest
 from hypothesis import given
@@ -9,7 +11,9 @@ from run_starter.sharing import YIELD_SECONDS, Candidate, Pipeline, free_slots, 
 
 @st.composite
 def situations(draw):
-    """Pipelines, candidates with some of their slots (and others' live runs with the rest), and drivers."""
+    """Pipelines, candidates with some of their slots (other backfills' live runs have others), and
+    a number of drivers.
+    """
     pipelines, candidates = {}, []
     for no in range(draw(st.integers(1, 3))):
         taken = draw(st.sets(st.integers(1, 8)))
@@ -83,7 +87,7 @@ def test_slots_are_given_lowest_first_to_the_earlier_of_two():
     [
         ((), 0.0, 2, False),
         ((3,), 0.0, 2, False),
-        ((2,), 0.0, 1, True),  # as rich as this one, which takes no more than one before it
+        ((2,), 0.0, 1, True),  # an equally rich rival: one slot is taken, then left to it
         ((1,), 0.0, 1, True),
         ((0, 1), 0.0, 0, True),
         ((0, 1, 1), 4.999, 0, True),

@@ -1,4 +1,4 @@
-"""What spark-submit is told: in client mode, and for drivers that run inside YARN or Kubernetes."""
+"""The spark-submit command line: in client mode, and for drivers inside YARN or Kubernetes."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from pydantic import ValidationError
 from tests.support.installation import daily
 
 from retrofill.domain.pipeline import SubmitScript
-from retrofill.driver.launch import Launch as DriverLaunch
+from retrofill.driver.launch import Launch
 from retrofill.driver.submit import Submits
 from retrofill.java import spark_submit_command
 from retrofill.settings import Settings
 from retrofill.stack.spark import connect_command
-from run_starter.executors import Launch, submission
+from run_starter.executors import LaunchRequest, submission
 
 JAVA = Path("/java")
 SECRET = "hunter2-hunter2"
 
 
-def launch(**conf: str) -> Launch:
+def launch(**conf: str) -> LaunchRequest:
     day = datetime(2020, 1, 1, tzinfo=UTC)
-    return Launch("b", 1, 1, daily(spark_conf=conf), day, day, {})
+    return LaunchRequest("b", 1, 1, daily(spark_conf=conf), day, day, {})
 
 
 def cluster(master: str, **more: Any) -> Settings:
@@ -39,7 +39,7 @@ def cluster(master: str, **more: Any) -> Settings:
 
 
 def written(settings: Settings, conf: dict[str, str], folder: Path) -> tuple[list[str], str]:
-    """The arguments, and the file of settings that they name."""
+    """The arguments, and the settings file that they name."""
     file = folder / "spark.properties"
     arguments = list(submission.arguments(settings, conf, file))
     assert file.stat().st_mode & 0o077 == 0
@@ -47,7 +47,7 @@ def written(settings: Settings, conf: dict[str, str], folder: Path) -> tuple[lis
 
 
 def test_secrets_are_in_files_of_the_owner_and_in_no_command_line(tmp_path: Path) -> None:
-    """A script's, the Connect server's and a submitted driver's."""
+    """For scripts, the Connect server and submitted drivers."""
     conf = {"spark.hadoop.fs.s3a.secret.key": SECRET, "spark.driver.extraJavaOptions": f"-Dx.password={SECRET}"}
     settings = Settings(spark_conf=conf, spark_submit_conf=conf)
     folders = [tmp_path / name for name in ("script", "server", "driver")]
@@ -55,7 +55,7 @@ def test_secrets_are_in_files_of_the_owner_and_in_no_command_line(tmp_path: Path
         folder.mkdir()
     given = {**launch().as_json(), "interval_end": "2020-01-02T00:00:00Z"}
     commands = [
-        Submits(settings, DriverLaunch.model_validate(given)).command(SubmitScript(script="/a.py"), folders[0]),
+        Submits(settings, Launch.model_validate(given)).command(SubmitScript(script="/a.py"), folders[0]),
         connect_command(settings, JAVA, folders[1], "127.0.0.1", 15002),
         [
             *spark_submit_command(JAVA, folders[2] / "jvm.options", conf=conf),

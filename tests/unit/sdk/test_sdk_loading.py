@@ -1,4 +1,4 @@
-"""Reading the user's files: what is found, and one line with its place for what is wrong."""
+"""Loading users' files: the pipelines found, and one line with the location of each mistake."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def test_helpers_beside_the_file_are_importable(tmp_path: Path) -> None:
         ("def f():\n    return 1 / 0\n\nf()\n", "broken.py:2: ZeroDivisionError: division by zero"),
         ("raise SystemExit(3)\n", "broken.py:1: SystemExit: 3"),
         ("raise ValueError('one\\ntwo')\n", "broken.py:1: ValueError: one"),
-        ("x = 1\n", "there is no Pipeline at its top level"),
+        ("x = 1\n", "no Pipeline at the top level"),
         (
             "from retrofill import Pipeline\np = Pipeline('a b', schedule='@daily')\n",
-            "broken.py:2: ValueError: 'a b' is no name",
+            "broken.py:2: ValueError: invalid name 'a b'",
         ),
         (
             "from retrofill import Pipeline\np = Pipeline('a', schedule='@daily')\n"
@@ -78,7 +78,7 @@ def test_what_is_wrong_is_one_line_with_its_place(tmp_path: Path, text: str, fie
 
 
 def test_what_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(PipelineFileError, match=r"nope\.py: there is no such file"):
+    with pytest.raises(PipelineFileError, match=r"nope\.py: no such file"):
         load_pipelines(tmp_path / "nope.py")
     with pytest.raises(PipelineFileError, match="ModuleNotFoundError: No module named 'nonesuch_module'"):
         load_pipelines("nonesuch_module")

@@ -1,4 +1,4 @@
-"""What users write becomes data, and what is wrong with it is said where they wrote it."""
+"""User definitions become data, and mistakes are reported where the user wrote them."""
 
 from __future__ import annotations
 
@@ -79,19 +79,19 @@ def test_what_is_wrong_is_said_at_once() -> None:
     @flights.task(name="a")
     def first(run: object) -> None: ...
 
-    with pytest.raises(ValueError, match="'a' is there twice"):
+    with pytest.raises(ValueError, match="already has a task 'a'"):
         flights.task(name="a")(lambda run: None)
-    with pytest.raises(ValueError, match="comes after '<lambda>', which is no task of pipeline 'flights'"):
+    with pytest.raises(ValueError, match="comes after '<lambda>', which is not yet a task of pipeline 'flights'"):
         flights.task(after=lambda run: None, name="b")(lambda run: None)
     with pytest.raises(ValueError, match="not a valid TriggerRule"):
         flights.task(trigger_rule="sometimes", name="b")(lambda run: None)
-    with pytest.raises(ValueError, match="is no name"):
+    with pytest.raises(ValueError, match="invalid name"):
         Pipeline("no name", schedule="@daily")
     with pytest.raises(
         ValueError, match=r"the reference 'SOMETIME': give one of Reference\.RUN_QUEUED_AT, RUN_STARTED_AT"
     ):
         Deadline("slow", "SOMETIME", timedelta(1))  # type: ignore[arg-type]
-    with pytest.raises(AttributeError, match="there is no reference SOMETIME; there are: RUN_QUEUED_AT"):
+    with pytest.raises(AttributeError, match="unknown reference SOMETIME: use one of RUN_QUEUED_AT"):
         Reference.SOMETIME  # noqa: B018 - a typo
     with pytest.raises(ValueError, match="give a datetime with a time zone"):
         Reference.FIXED_DATETIME(datetime(2030, 1, 1))
@@ -103,11 +103,11 @@ WORDS = {"callback": "page"}
 @pytest.mark.parametrize(
     ("how", "why"),
     [
-        ({"kwargs": {"text": "{run.nothing}"}}, "there is no 'run.nothing'; there are: backfill.id, "),
-        ({"kwargs": {"text": "{run.id.__class__}"}}, "there is no 'run.id.__class__'"),
-        ({"kwargs": {"deep": [{"x": "{0}"}]}}, "there is no '0'"),
-        ({"kwargs": {"text": "{"}}, "a brace that is meant is written twice"),
-        ({"kwargs": {"text": "{pipeline!r}"}}, "asks for a conversion"),
+        ({"kwargs": {"text": "{run.nothing}"}}, "unknown name 'run.nothing'; known names: backfill.id, "),
+        ({"kwargs": {"text": "{run.id.__class__}"}}, "unknown name 'run.id.__class__'"),
+        ({"kwargs": {"deep": [{"x": "{0}"}]}}, "unknown name '0'"),
+        ({"kwargs": {"text": "{"}}, "write a literal brace twice"),
+        ({"kwargs": {"text": "{pipeline!r}"}}, "has a conversion"),
         ({"kwargs": {"text": "{run.id:%Y}"}}, "the text '{run.id:%Y}'"),
         ({"kwargs": {"text": "{run.id:999999}"}}, "is not allowed"),
         ({"kwargs": {"text": "{run.id:>٩٩٩٩٩٩}"}}, "is not allowed"),
@@ -119,8 +119,8 @@ WORDS = {"callback": "page"}
         ({"kwargs": "abc"}, "has the kwargs 'abc': give a dict"),
         ({"callback": 123}, "has the callback 123: give a name"),
         ({"kwargs": {"at": float("nan")}}, "not JSON compliant"),
-        ({"digest": "soon"}, "'soon' is no length of time: write it like 90s, 5m"),
-        ({"callback": "no name"}, "is no name"),
+        ({"digest": "soon"}, "invalid duration 'soon': write it like 90s, 5m"),
+        ({"callback": "no name"}, "invalid name"),
     ],
 )
 def test_a_deadline_that_cannot_work_is_refused_where_it_is_written(how: dict[str, Any], why: str) -> None:
@@ -129,7 +129,7 @@ def test_a_deadline_that_cannot_work_is_refused_where_it_is_written(how: dict[st
 
 
 def test_what_is_of_the_whole_backfill_knows_no_run() -> None:
-    with pytest.raises(ValueError, match=r"there is no 'run.id'"):
+    with pytest.raises(ValueError, match=r"unknown name 'run.id'"):
         Deadline("all", Reference.BACKFILL_REQUESTED_AT, timedelta(1), kwargs={"text": "{run.id}"})
     with pytest.raises(ValueError, match="nothing to collect"):
         Deadline("all", Reference.BACKFILL_REQUESTED_AT, timedelta(1), digest="5m")
@@ -138,9 +138,9 @@ def test_what_is_of_the_whole_backfill_knows_no_run() -> None:
 @pytest.mark.parametrize(
     ("url", "why"),
     [
-        ("ftp://example.org", "is no http(s) URL"),
-        ("example.org/hook", "is no http(s) URL"),
-        ("https://", "is no http(s) URL"),
+        ("ftp://example.org", "invalid URL"),
+        ("example.org/hook", "invalid URL"),
+        ("https://", "invalid URL"),
         ("https://user:pw@example.org", "user or password"),
         ("https://example.org/a b", "percent-encode"),
     ],
@@ -169,7 +169,7 @@ def test_the_kinds_of_callbacks_and_references_become_data() -> None:
 def test_a_deadline_of_a_task_names_one_that_exists() -> None:
     flights = pipeline(deadlines=[Deadline("slow", Reference.TASK_STARTED_AT("lod"), timedelta(minutes=1))])
     flights.task(name="load")(lambda run: None)
-    with pytest.raises(ValidationError, match="is of the task 'lod', which does not exist; tasks: load"):
+    with pytest.raises(ValidationError, match="is for the task 'lod', which does not exist; tasks: load"):
         flights.to_definition(CODE)
 
 

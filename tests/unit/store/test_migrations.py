@@ -1,4 +1,6 @@
-"""Migrations leave the release before at work: they only add, unless one says that it takes away what nobody needs any more."""
+"""Migrations keep the previous release working: they only add, unless one declares that it removes
+what no release needs any more.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ def test_the_release_needs_the_newest_schema() -> None:
     config.set_main_option("path_separator", "os")
     scripts = ScriptDirectory.from_config(config)
     assert scripts.get_current_head() == REVISION
-    # Compared as texts by those who wait for it.
+    # Waiting services compare revisions as strings.
     assert [script.revision for script in scripts.walk_revisions()] == sorted(
         (path.name[1:5] for path in MIGRATIONS), reverse=True
     )

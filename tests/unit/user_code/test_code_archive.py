@@ -1,4 +1,6 @@
-"""The archive of a pipeline's code: the same bytes for the same files, and what goes in."""
+"""The archive of a pipeline's code: which files it contains, and that equal files yield equal
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ MUCH = 10**9
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A pipeline's folder with all kinds of neighbours."""
+    """A pipeline's folder with all kinds of neighboring files."""
     texts = {
         "flow.py": "import helper",
         "helper.py": "",
@@ -111,13 +113,13 @@ def test_included_files_and_folders(folder: Path) -> None:
 
 def test_two_included_under_one_name(folder: Path) -> None:
     (folder.parent / "helper.py").write_text("")
-    with pytest.raises(CannotArchive, match=r"there is another helper\.py in the archive"):
+    with pytest.raises(CannotArchive, match=r"the archive already has another helper\.py"):
         names(folder, folder.parent / "helper.py")
     assert names(folder, folder / "helper.py") == OWN
 
 
 def test_an_included_one_that_is_not_there(folder: Path) -> None:
-    with pytest.raises(CannotArchive, match=r"--include .*nothing: there is no such file or folder"):
+    with pytest.raises(CannotArchive, match=r"--include .*nothing: no such file or directory"):
         names(folder, folder / "nothing")
 
 
@@ -135,7 +137,7 @@ def test_the_same_files_make_the_same_bytes(folder: Path) -> None:
         (folder / name).chmod(0o700 if n % 2 else 0o644)
     again = build({name: folder / name for name in reversed(OWN)}, MUCH)
     assert again.content == first.content
-    # For ever: what was applied by one release has the same name under the next.
+    # Pinned: code that one release applied keeps its hash under the next release.
     assert first.sha256 == "02c4c0107f00df992c1fae963e298a2044e01ae0c4a543a9dc2463840c9fc13d"
 
 

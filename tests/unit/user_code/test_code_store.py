@@ -1,4 +1,6 @@
-"""The code store and what drivers unpack from it: whole or not at all, and never other code than was named."""
+"""The code store and what drivers unpack from it: complete or absent, and never other code than
+requested.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,7 @@ def test_drivers_that_unpack_at_once_get_the_same(settings: Settings, store: Cod
 def test_one_that_is_faster_wins(
     settings: Settings, store: CodeStore, archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other driver's folder appears between this one's look and its rename."""
+    """Another driver creates the folder between this one's check and its rename."""
     store.put(archive)
     rename = Path.rename
 
@@ -124,7 +126,7 @@ def test_what_a_killed_driver_left_does_no_harm_and_goes_in_time(
 def test_what_is_no_archive_is_told(settings: Settings, store: CodeStore) -> None:
     text = Archive(b"no zip", 0, 0)
     store.put(text)
-    with pytest.raises(CodeUnavailable, match=r"cannot be unpacked into .*: File is not a zip file: see that "):
+    with pytest.raises(CodeUnavailable, match=r"cannot be unpacked into .*: File is not a zip file: check "):
         unpacked(settings, text.sha256)
     assert list((settings.home / "code-cache").iterdir()) == []
 
@@ -138,5 +140,5 @@ def test_a_cache_that_cannot_be_written(settings: Settings, store: CodeStore, ar
 
 
 def test_drivers_without_a_store_say_so(tmp_path: Path) -> None:
-    with pytest.raises(CodeUnavailable, match=r"RETROFILL_CODE_STORE is not set where its driver runs"):
+    with pytest.raises(CodeUnavailable, match=r"RETROFILL_CODE_STORE is not set for its driver"):
         unpacked(Settings(home=tmp_path), "0" * 64)

@@ -1,1 +1,1 @@
-"""What a service shows of itself: metrics, health, gauges, and the diagnosis of a failed connection."""
+"""Metrics, health checks, gauges, and the diagnosis of failed Kafka connections."""

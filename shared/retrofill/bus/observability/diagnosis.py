@@ -1,4 +1,4 @@
-"""Why Kafka cannot be used, in the words of our settings: the library itself only says that nothing answered in time."""
+"""Explains a failed Kafka connection in terms of settings; the client reports only a timeout."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from retrofill.settings import Settings
 CONNECT_SECONDS = 3.0
 _silent = logging.Logger("librdkafka-of-the-diagnosis", logging.CRITICAL + 1)
 _UNANSWERED = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
-# The library's names of what a client is made of, by our settings.
+# librdkafka property → our setting.
 _FILES = {
     "ssl.ca.location": "RETROFILL_KAFKA_SSL_CA",
     "ssl.certificate.location": "RETROFILL_KAFKA_SSL_CERTIFICATE",
@@ -22,8 +22,8 @@ _FILES = {
 }
 
 
-def why(settings: Settings, error: KafkaException) -> str:
-    """One line on the cause and the setting to look at. Connects once more where the error does not know the cause."""
+def explain(settings: Settings, error: KafkaException) -> str:
+    """One line: the cause, and the setting to check. Connects once more after a timeout."""
     cause = error.args[0] if error.args else None
     if not isinstance(cause, KafkaError):
         return str(error)
@@ -32,54 +32,55 @@ def why(settings: Settings, error: KafkaException) -> str:
     return _unanswered(settings, cause.str()) if cause.code() in _UNANSWERED else cause.str()
 
 
-def _unusable(settings: Settings, said: str) -> str:
-    """Of which no client could be made."""
+def _unusable(settings: Settings, text: str) -> str:
+    """Explain settings that no client can be created from."""
     for name, variable in _FILES.items():
-        if name in said:
+        if name in text:
             path = getattr(settings, variable.removeprefix("RETROFILL_").lower())
-            wrong = "cannot be used, it is not in PEM format" if path.is_file() else "is not there"
-            return f"{path} {wrong}: check {variable}"
-    if "sasl.username" in said:
+            problem = "is not in PEM format" if path.is_file() else "does not exist"
+            return f"{path} {problem}: check {variable}"
+    if "sasl.username" in text:
         return f"{settings.kafka_security_protocol} needs a login: set RETROFILL_KAFKA_USERNAME and RETROFILL_KAFKA_PASSWORD"
-    return said
+    return text
 
 
-def _unanswered(settings: Settings, said: str) -> str:
-    troubles = _troubles(settings)
-    if troubles is None:
-        return said
-    if KafkaError._SSL in troubles:
+def _unanswered(settings: Settings, text: str) -> str:
+    errors = _connection_errors(settings)
+    if errors is None:
+        return text
+    if KafkaError._SSL in errors:
         return (
-            f"no TLS with {settings.bootstrap_servers()}: its certificate is not from an authority in RETROFILL_KAFKA_SSL_CA"
-            f" ({settings.kafka_ssl_ca or 'not set'}), or not for that name ({_tail(troubles[KafkaError._SSL])})"
+            f"TLS with {settings.bootstrap_servers()} failed: its certificate is not from an authority in"
+            f" RETROFILL_KAFKA_SSL_CA ({settings.kafka_ssl_ca or 'not set'}), or not for that host name"
+            f" ({_tail(errors[KafkaError._SSL])})"
         )
-    if KafkaError._AUTHENTICATION in troubles:
+    if KafkaError._AUTHENTICATION in errors:
         return (
-            f"the login of {settings.kafka_username} is refused: check RETROFILL_KAFKA_PASSWORD, RETROFILL_KAFKA_USERNAME"
-            " and RETROFILL_KAFKA_SASL_MECHANISM"
+            f"the login of {settings.kafka_username} was refused: check RETROFILL_KAFKA_PASSWORD,"
+            " RETROFILL_KAFKA_USERNAME and RETROFILL_KAFKA_SASL_MECHANISM"
         )
-    if KafkaError._RESOLVE in troubles:
+    if KafkaError._RESOLVE in errors:
         return f"no such host in {settings.bootstrap_servers()}: check RETROFILL_KAFKA_BOOTSTRAP_SERVERS"
     return (
-        f"{said}; nothing at {settings.bootstrap_servers()} talks {settings.kafka_security_protocol}: is it up ('retrofill"
-        " status')? Check RETROFILL_KAFKA_BOOTSTRAP_SERVERS and RETROFILL_KAFKA_SECURITY_PROTOCOL"
+        f"{text}; no broker at {settings.bootstrap_servers()} answers over {settings.kafka_security_protocol}: is it"
+        " running ('retrofill status')? Check RETROFILL_KAFKA_BOOTSTRAP_SERVERS and RETROFILL_KAFKA_SECURITY_PROTOCOL"
     )
 
 
-def _troubles(settings: Settings) -> dict[int, str] | None:
-    """What a client of its own hears of its connections, by the error's code; ``None``: Kafka answers it."""
-    heard: dict[int, str] = {}
-    hears: dict[str, Any] = {"error_cb": lambda error: heard.setdefault(error.code(), error.str()), "logger": _silent}
-    client = AdminClient({**common_config(settings, "retrofill-diagnosis"), **hears})
+def _connection_errors(settings: Settings) -> dict[int, str] | None:
+    """Errors of a new connection, by code; ``None`` if Kafka answers."""
+    errors: dict[int, str] = {}
+    more: dict[str, Any] = {"error_cb": lambda error: errors.setdefault(error.code(), error.str()), "logger": _silent}
+    client = AdminClient({**common_config(settings, "retrofill-diagnosis"), **more})
     try:
         client.list_topics(timeout=CONNECT_SECONDS)
         return None
     except KafkaException:
-        # The reasons come to who asks for them.
+        # Error callbacks run only inside ``poll``.
         client.poll(0)
-        return heard
+        return errors
 
 
-def _tail(said: str) -> str:
+def _tail(text: str) -> str:
     """The part about the certificate, without addresses and advice."""
-    return said.split("SSL routines::")[-1].split(":")[0].split("(")[0].strip()
+    return text.split("SSL routines::")[-1].split(":")[0].split("(")[0].strip()

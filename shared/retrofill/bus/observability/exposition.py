@@ -1,4 +1,4 @@
-"""What a service shows over HTTP: ``/metrics`` for Prometheus, ``/healthz`` and ``/readyz`` for whoever runs it."""
+"""A service's HTTP endpoints: ``/metrics``, and ``/healthz`` and ``/readyz`` for probes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import structlog
 from prometheus_client import make_wsgi_app
 
 log = structlog.get_logger(__name__)
-# What is wrong, or None, by the name of what was looked at.
+# By the name of a check: what is wrong, or None.
 Checks = Callable[[], Mapping[str, str | None]]
 
 
@@ -24,7 +24,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 class _Quiet(WSGIRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
-        """Probes come every few seconds: no line for each."""
+        """Log nothing: probes arrive every few seconds."""
 
 
 class Exposition:
@@ -38,16 +38,16 @@ class Exposition:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Base URL, with the port that was bound."""
         host, port = self._server.server_address[:2]
         return f"http://{host!s}:{port}"
 
     def start(self) -> None:
-        """Answer from now on."""
+        """Start serving in a daemon thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Close it."""
+        """Stop serving and close the socket."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -57,7 +57,7 @@ class Exposition:
             return self._metrics(environ, start_response)
         checks = self._pages.get(path)
         if checks is None:
-            return _json(start_response, "404 Not Found", {"there are": ["/metrics", *self._pages]})
+            return _json(start_response, "404 Not Found", {"available": ["/metrics", *self._pages]})
         found = checks()
         failed = {name: why for name, why in found.items() if why is not None}
         if failed:

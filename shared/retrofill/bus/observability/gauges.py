@@ -1,60 +1,60 @@
-"""What every service shows of its queues, read when somebody scrapes: how far it is behind, and what waits to be published."""
+"""Gauges that every service exports: its lag, and the state of its outbox."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Engine, Select, func, select
 
 from retrofill.bus.observability import metrics
 from retrofill.bus.takeover import TopicIds
 from retrofill.contract.topics import Service
-from retrofill.store.tables import SERVICE_TABLES
+from retrofill.store.tables import SERVICE_TABLES, ServiceTables
 
 
-def measure(service: Service, engine: Engine, owned: Callable[[], Sequence[int]], topics: TopicIds) -> None:
-    """Show lag by topic, of the shards that this instance owns, and the outbox of the service."""
+def register_gauges(service: Service, engine: Engine, owned: Callable[[], Sequence[int]], topics: TopicIds) -> None:
+    """``owned`` returns the partitions of this instance's shards. Values are read on a scrape."""
     own = SERVICE_TABLES[service.package]
 
     def lag() -> dict[str, float]:
-        partitions = list(owned())
-        found = {str(topic): 0.0 for topic in service.reads}
-        if not partitions:
-            return found
-        ends = topics.ends.high_watermarks(dict.fromkeys(found, partitions))
-        with engine.connect() as conn:
-            rows = conn.execute(
-                select(own.offset.c.topic, own.offset.c.partition, own.offset.c.next_offset).where(
-                    own.offset.c.partition.in_(partitions)
-                )
-            )
-            for row in rows:
-                found[row.topic] += max(0, ends[row.topic, row.partition] - row.next_offset)
-        return found
+        return _lag(service, own, engine, list(owned()), topics)
 
-    def waiting() -> dict[str, float]:
-        with engine.connect() as conn:
-            return {service.name: conn.execute(select(func.count()).select_from(own.outbox)).scalar_one()}
+    def read(query: Select[Any]) -> Callable[[], dict[str, float]]:
+        return lambda: {service.name: _scalar(engine, query)}
 
-    def oldest() -> dict[str, float]:
-        age = func.extract("epoch", func.clock_timestamp() - func.min(own.outbox.c.created_at))
-        with engine.connect() as conn:
-            return {service.name: float(conn.execute(select(func.coalesce(age, 0))).scalar_one())}
-
-    metrics.register(
-        metrics.Polled("retrofill_lag_messages", "Offsets of owned shards that are not handled yet", "topic", lag)
-    )
-
-    def refused() -> dict[str, float]:
-        with engine.connect() as conn:
-            return {service.name: conn.execute(select(func.count()).select_from(own.refused)).scalar_one()}
-
-    metrics.register(
+    refused = read(select(func.count()).select_from(own.refused))
+    waiting = read(select(func.count()).select_from(own.outbox))
+    age = func.extract("epoch", func.clock_timestamp() - func.min(own.outbox.c.created_at))
+    oldest = read(select(func.coalesce(age, 0)))
+    for gauge in (
+        metrics.Polled("retrofill_lag_messages", "Offsets of owned shards not yet handled, by topic", "topic", lag),
         metrics.Polled(
-            "retrofill_outbox_refused_events", "Dead letters that Kafka refuses, kept in Postgres", "service", refused
-        )
-    )
-    metrics.register(metrics.Polled("retrofill_outbox_events", "Events that wait to be published", "service", waiting))
-    metrics.register(
-        metrics.Polled("retrofill_outbox_oldest_age_seconds", "Age of the oldest of them", "service", oldest)
-    )
+            "retrofill_outbox_refused_events", "Dead letters that Kafka refused, kept in Postgres", "service", refused
+        ),
+        metrics.Polled("retrofill_outbox_events", "Events waiting to be published", "service", waiting),
+        metrics.Polled(
+            "retrofill_outbox_oldest_age_seconds", "Age of the oldest event waiting to be published", "service", oldest
+        ),
+    ):
+        metrics.register(gauge)
+
+
+def _lag(
+    service: Service, own: ServiceTables, engine: Engine, partitions: list[int], topics: TopicIds
+) -> dict[str, float]:
+    found = {str(topic): 0.0 for topic in service.reads}
+    if not partitions:
+        return found
+    ends = topics.ends.high_watermarks(dict.fromkeys(found, partitions))
+    offset = own.offset.c
+    query = select(offset.topic, offset.partition, offset.next_offset).where(offset.partition.in_(partitions))
+    with engine.connect() as conn:
+        for row in conn.execute(query):
+            found[row.topic] += max(0, ends[row.topic, row.partition] - row.next_offset)
+    return found
+
+
+def _scalar(engine: Engine, query: Select[Any]) -> float:
+    with engine.connect() as conn:
+        return float(conn.execute(query).scalar_one())

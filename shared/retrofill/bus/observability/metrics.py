@@ -1,4 +1,4 @@
-"""What the services count, as Prometheus sees it: base units, no ids in labels; counted after the commit."""
+"""Prometheus metrics of the services: base units, no ids in labels, counted after the commit."""
 
 from __future__ import annotations
 
@@ -12,58 +12,57 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 log = structlog.get_logger(__name__)
-# From a millisecond to minutes: a healthy watcher is in the first few, one that was down is in the last.
+# A healthy watcher falls into the first few buckets, one that was down into the last.
 DELAY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
 CALL_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60)
-
 BATCH_BUCKETS = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 
 # the bus
 MESSAGES = Counter("retrofill_messages", "Messages handled, by topic", ["topic"])
 BATCH_SECONDS = Histogram(
-    "retrofill_batch_duration_seconds", "From taking a batch of messages to its commit", buckets=BATCH_BUCKETS
+    "retrofill_batch_duration_seconds", "From reading a batch of messages to its commit", buckets=BATCH_BUCKETS
 )
-CHECK_SECONDS = Histogram("retrofill_look_duration_seconds", "How long looks took", buckets=BATCH_BUCKETS)
-DEAD_LETTERS = Counter("retrofill_dead_letters", "Messages put aside, by the topic they came from", ["topic"])
-RETRIES = Counter("retrofill_retries", "Batches, looks and relays refused, by what follows", ["of", "fault"])
-FENCES = Counter("retrofill_fences", "Times that this instance found a newer owner", ["of"])
-TAKEOVERS = Counter("retrofill_takeovers", "Shards and relays taken over", ["of"])
-PUBLISHED = Counter("retrofill_events_published", "Events of the outbox published")
+CHECK_SECONDS = Histogram("retrofill_look_duration_seconds", "Duration of checks", buckets=BATCH_BUCKETS)
+DEAD_LETTERS = Counter("retrofill_dead_letters", "Dead letters, by origin topic", ["topic"])
+RETRIES = Counter("retrofill_retries", "Refused batches, checks and relay batches, by consequence", ["of", "fault"])
+FENCES = Counter("retrofill_fences", "Times this instance found a newer owner", ["of"])
+TAKEOVERS = Counter("retrofill_takeovers", "Takeovers of shards and relays", ["of"])
+PUBLISHED = Counter("retrofill_events_published", "Outbox events published")
 PUBLISH_SECONDS = Histogram(
-    "retrofill_publish_duration_seconds", "One Kafka transaction of the relay", buckets=BATCH_BUCKETS
+    "retrofill_publish_duration_seconds", "Duration of one Kafka transaction of the relay", buckets=BATCH_BUCKETS
 )
 
 # runs
-RUNS_CLAIMED = Counter("retrofill_runs_claimed", "Runs given to drivers")
-CLAIMS_PUT_OFF = Counter("retrofill_claims_put_off", "Looks at a backfill that started nothing, by why", ["reason"])
-RUNS_ENDED = Counter("retrofill_runs_ended", "Ends of attempts, by the state that followed", ["state"])
-REPORTS_IGNORED = Counter("retrofill_reports_ignored", "Reports that changed nothing: of an older attempt, or late")
+RUNS_CLAIMED = Counter("retrofill_runs_claimed", "Runs claimed for drivers")
+CLAIMS_PUT_OFF = Counter("retrofill_claims_put_off", "Checks of a backfill that started nothing, by reason", ["reason"])
+RUNS_ENDED = Counter("retrofill_runs_ended", "Attempts ended, by the run's next state", ["state"])
+REPORTS_IGNORED = Counter("retrofill_reports_ignored", "Reports ignored: from an older attempt, or late")
 
 # backfills
-REQUESTS = Counter("retrofill_backfill_requests", "Requests answered for the first time, by the answer", ["answer"])
+REQUESTS = Counter("retrofill_backfill_requests", "Requests decided, by reply; repeats do not count", ["answer"])
 RUNS_PLANNED = Counter("retrofill_runs_planned", "Runs planned")
 
 # deadlines and callbacks
 DEADLINES_ARMED = Counter(
-    "retrofill_deadlines_armed", "Deadlines made, by reference and the state that they began in", ["reference", "state"]
+    "retrofill_deadlines_armed", "Deadlines created, by reference and initial state", ["reference", "state"]
 )
-DEADLINES_DECIDED = Counter("retrofill_deadlines_decided", "Deadlines that came to an end, by that end", ["state"])
-DEADLINES_RECOVERED = Counter("retrofill_deadlines_recovered", "Missed deadlines that were done after all")
+DEADLINES_DECIDED = Counter("retrofill_deadlines_decided", "Deadlines decided, by final state", ["state"])
+DEADLINES_RECOVERED = Counter("retrofill_deadlines_recovered", "Missed deadlines whose run was done later")
 DETECTION_DELAY = Histogram(
     "retrofill_deadline_detection_delay_seconds",
-    "From a deadline's moment to the decision that it was missed, by the database's clock",
+    "From a deadline's due time to the decision that it was missed, by the database's clock",
     buckets=DELAY_BUCKETS,
 )
-CALLBACKS = Counter("retrofill_callbacks", "Callbacks by kind and what became of a call", ["kind", "outcome"])
+CALLBACKS = Counter("retrofill_callbacks", "Callback calls, by kind and outcome", ["kind", "outcome"])
 CALLBACK_SECONDS = Histogram(
-    "retrofill_callback_duration_seconds", "How long the calls of callbacks took", ["kind"], buckets=CALL_BUCKETS
+    "retrofill_callback_duration_seconds", "Duration of callback calls", ["kind"], buckets=CALL_BUCKETS
 )
 
 
 class Polled(Collector):
-    """A gauge whose values are read when somebody scrapes, at most every ``seconds``.
+    """A gauge whose values are read on a scrape, at most every ``seconds``.
 
-    Where they cannot be read, it has none: all other metrics are shown, above all while Kafka or Postgres is away.
+    Where they cannot be read it has no values, and all other metrics are still exported.
     """
 
     def __init__(
@@ -77,7 +76,7 @@ class Polled(Collector):
         self._read_at = float("-inf")
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """The values by label."""
+        """The gauge, with one sample per label value."""
         with self._lock:
             if time.monotonic() - self._read_at >= self._seconds:
                 self._known, self._read_at = self._try_to_read(), time.monotonic()
@@ -89,15 +88,15 @@ class Polled(Collector):
     def _try_to_read(self) -> Mapping[str, float]:
         try:
             return self._read()
-        except Exception as e:  # noqa: BLE001 - whatever a server or its client says
+        except Exception as e:  # noqa: BLE001 - any error of a server or its client
             log.warning("gauge_not_read", gauge=self._name, error=str(e).splitlines()[:1])
             return {}
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
-        """Registering it reads nothing."""
+        """The gauge without samples, so that registering it reads nothing."""
         return [GaugeMetricFamily(self._name, self._text, labels=[self._label])]
 
 
 def register(collector: Collector) -> None:
-    """Show a collector at /metrics."""
+    """Export a collector at /metrics."""
     REGISTRY.register(collector)

@@ -1,1 +1,1 @@
-"""The outbox relay: publishes committed rows in Kafka transactions, each exactly once."""
+"""The outbox relay: publishes committed outbox rows in Kafka transactions, each exactly once."""

@@ -1,9 +1,10 @@
-"""The cursor topic of a relay: its last committed record says which batch was published last."""
+"""Reads a relay's cursor topic, which has the number of the last published batch."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 
 import structlog
@@ -14,10 +15,10 @@ from retrofill.settings import Settings
 
 log = structlog.get_logger(__name__)
 KAFKA_SECONDS = 10.0
-# The end of a topic is told by a fetch that found nothing: it must not wait for something to come.
+# An empty fetch reports the end of a topic, so it must not wait for new messages.
 FETCH_WAIT_MS = 10
 CURSOR_KEY = b"cursor"
-# Beside the cursor: the epoch of whoever took over last.
+# The epoch of the last relay to take over, on the same topic.
 TAKEN_KEY = b"taken"
 
 
@@ -28,9 +29,9 @@ def read_end(settings: Settings, topic: str, client_id: str) -> int:
 
 
 def read_cursor(settings: Settings, topic: str, client_id: str, mark: bytes | None) -> int:
-    """The number of the last published batch, read committed up to ``mark``; 0 where nothing was published.
+    """The last published batch's number, ``read_committed`` up to ``mark``; 0 if there is none.
 
-    Without a mark: up to where the topic ended when this began. Raises ``KafkaException``.
+    Without a mark, reads up to the topic's end at the time of the call. Raises ``KafkaException``.
     """
     with _reading(settings, client_id) as consumer:
         low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=KAFKA_SECONDS)
@@ -45,16 +46,17 @@ def read_cursor(settings: Settings, topic: str, client_id: str, mark: bytes | No
 
 @dataclass(frozen=True)
 class Marks:
-    """What a cursor topic says last: the number of the last published batch, and the epoch of who took over last."""
+    """A cursor topic's latest values: the last published batch, and the last relay's epoch."""
 
     cursor: int
     taken: int
 
 
 def read_marks(settings: Settings, topics: Iterable[str], client_id: str) -> dict[str, Marks]:
-    """Of each topic that may be read, as of where it ended when this began; 0 for what is not there. Raises ``KafkaException``.
+    """Marks by topic, as of the call; 0 for a missing value. Raises ``KafkaException``.
 
-    All at once: a fetch that waits for one topic would keep the next one waiting.
+    A topic that may not be read is left out. Topics are read at once: a fetch that waits for one
+    would delay the next.
     """
     with _reading(settings, client_id) as consumer:
         bounds = {topic: found for topic in topics if (found := _bounds(consumer, topic)) is not None}
@@ -72,18 +74,18 @@ def read_marks(settings: Settings, topics: Iterable[str], client_id: str) -> dic
 
 
 def _bounds(consumer: Consumer, topic: str) -> tuple[int, int] | None:
-    """The first offset and the end of a topic's partition; ``None`` where it may not be read."""
+    """Low and high watermark; ``None`` where the topic may not be read."""
     try:
         return consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=KAFKA_SECONDS)
     except KafkaException as e:
         if e.args[0].code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
             raise
-        log.warning("cursor_not_readable", topic=topic, what_to_do="grant the right to read it: 'retrofill init' does")
+        log.warning("cursor_not_readable", topic=topic, what_to_do="run 'retrofill init' to grant read access")
         return None
 
 
 def _last_values(consumer: Consumer, starts: Mapping[str, int]) -> dict[str, dict[bytes, bytes]]:
-    """By topic, the last value of each key from its start to its end."""
+    """By topic, the last value of each key, from its start offset to its end."""
     consumer.assign([TopicPartition(topic, 0, start) for topic, start in starts.items()])
     last: dict[str, dict[bytes, bytes]] = {topic: {} for topic in starts}
     unread = set(starts)
@@ -101,9 +103,9 @@ def _last_values(consumer: Consumer, starts: Mapping[str, int]) -> dict[str, dic
 
 
 def last_cursor(consumer: Consumer, start: TopicPartition, mark: bytes | None) -> bytes | None:
-    """The last cursor from ``start`` to ``mark``, or to the end where there is none.
+    """The last cursor from ``start`` up to ``mark``, or up to the end without one.
 
-    Raises ``KafkaException``, also where the mark does not come.
+    Raises ``KafkaException``, also where the mark does not arrive in time.
     """
     consumer.assign([start])
     last: bytes | None = None
@@ -122,14 +124,5 @@ def last_cursor(consumer: Consumer, start: TopicPartition, mark: bytes | None) -
     raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
 
-class _reading:
-    """A consumer that is closed afterwards."""
-
-    def __init__(self, settings: Settings, client_id: str) -> None:
-        self._consumer = reader(settings, client_id, **{"fetch.wait.max.ms": FETCH_WAIT_MS})
-
-    def __enter__(self) -> Consumer:
-        return self._consumer
-
-    def __exit__(self, *_: object) -> None:
-        self._consumer.close()
+def _reading(settings: Settings, client_id: str) -> closing[Consumer]:
+    return closing(reader(settings, client_id, **{"fetch.wait.max.ms": FETCH_WAIT_MS}))

@@ -1,4 +1,4 @@
-"""What follows when Kafka refuses a batch of the outbox: wait, try fewer rows, hold a topic, or set one row aside."""
+"""Decides about a refused batch: wait, try fewer rows, hold a topic, or set one row aside."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from confluent_kafka import KafkaError
 
-# The message itself can never be published as it is.
+# The message itself can never be published.
 ROW_CODES = frozenset(
     {
         KafkaError.MSG_SIZE_TOO_LARGE,
@@ -17,7 +17,7 @@ ROW_CODES = frozenset(
         KafkaError._INVALID_ARG,
     }
 )
-# The topic takes no message at all, until somebody gives it back or grants the right: nothing is wrong with the rows.
+# The topic accepts no message until it is recreated or the right is granted; the rows are fine.
 TOPIC_CODES = frozenset(
     {
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -33,7 +33,7 @@ TOPIC_CODES = frozenset(
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why something was refused: Kafka's code, and a line for people."""
+    """Kafka's error code, and one readable line."""
 
     code: int
     text: str
@@ -41,26 +41,26 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Wait:
-    """Kafka cannot do it now: the same batch again, a little later."""
+    """Kafka cannot publish it now: send the same batch again later."""
 
 
 @dataclass(frozen=True)
 class Narrow:
-    """One of several rows is refused: publish the first ``rows`` of the batch, then go on from there."""
+    """One of several rows is refused: publish the first ``rows`` of the batch, then continue."""
 
     rows: int
 
 
 @dataclass(frozen=True)
 class Hold:
-    """These topics take nothing, and why. Rows of other topics go on."""
+    """Topics that accept nothing, with the reason. Rows of other topics continue."""
 
     topics: Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class SetAside:
-    """This row, which was alone in its batch, is refused for good."""
+    """This row, alone in its batch, is refused permanently."""
 
     row: int
     reason: str
@@ -72,11 +72,11 @@ Decision = Wait | Narrow | Hold | SetAside
 def decide(
     rows: Sequence[tuple[int, str]], refused: Mapping[int, Refusal], overall: Refusal | None, *, slow: bool = False
 ) -> Decision:
-    """What to do about a batch of ``rows`` (id and topic) that was not published.
+    """Decide about a batch of ``rows`` (id, topic) that was not published.
 
-    ``refused``: what the broker said of single rows, by id. ``overall``: what it said of the transaction. ``slow``: the rows
-    could not be delivered in time. The broker refuses all messages of a request together, innocent ones too: only a row that
-    was refused alone is set aside.
+    ``refused``: the broker's refusals of single rows, by id. ``overall``: its refusal of the
+    transaction. ``slow``: the rows were not delivered in time. The broker refuses all messages of a
+    request together, valid ones too, so only a row that was refused alone is set aside.
     """
     topics = {topic: refused[id].text for id, topic in rows if id in refused and refused[id].code in TOPIC_CODES}
     if topics:
@@ -88,7 +88,7 @@ def decide(
             return SetAside(id, refused[id].text)
         return Narrow(named[0] or (1 if len(named) == 1 else len(rows) // 2))
     if overall is not None and overall.code in TOPIC_CODES and rows:
-        # A missing right to write is said of the transaction, without the topic.
+        # A missing write permission is reported for the transaction, without the topic.
         all_topics = {topic for _, topic in rows}
         return Hold(dict.fromkeys(all_topics, overall.text)) if len(all_topics) == 1 else Narrow(len(rows) // 2)
     if slow and len(rows) > 1:

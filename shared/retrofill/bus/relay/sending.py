@@ -1,4 +1,4 @@
-"""One Kafka transaction of the relay, with what the broker says of each row."""
+"""One Kafka transaction of the relay, with the broker's verdict on each row."""
 
 from __future__ import annotations
 
@@ -12,33 +12,36 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from sqlalchemy import RowMapping
 
 from retrofill.bus.crash import crash_point
+from retrofill.bus.relay.cursor import KAFKA_SECONDS
 from retrofill.bus.relay.refusals import ROW_CODES, TOPIC_CODES, Refusal
 from retrofill.contract.partitioning import place_of
 from retrofill.store import outbox
 
-# Without a single delivery for so long, the rest will not be delivered either.
-STILL_SECONDS = 10.0
-# Less than ``transaction.timeout.ms``: the broker must not end the transaction under us.
-MOST_SECONDS = 40.0
-KAFKA_SECONDS = 10.0
+# After this long without a single delivery, the rest will not be delivered either.
+STALL_SECONDS = 10.0
+# Less than ``transaction.timeout.ms``, so the broker does not end the transaction first.
+MAX_SECONDS = 40.0
 
 
 @dataclass
 class Sending:
-    """The rows of one batch on their way. ``refused`` and ``overall`` say why it was not published."""
+    """Publishes one batch. ``refused`` (by row id) and ``overall`` say why it was not published.
+
+    ``slow``: delivery stalled or took too long.
+    """
 
     client: Producer
     prefix: str
-    partitions: int  # that were fixed at init: a topic may have got more
+    partitions: int  # as fixed at init; a topic may have more by now
     refused: dict[int, Refusal] = field(default_factory=dict)
     overall: Refusal | None = None
     slow: bool = False
 
     def publish(self, rows: Sequence[RowMapping], cursor: Callable[[], tuple[str, bytes, bytes]]) -> bool:
-        """Publish ``rows`` in their order and the cursor (topic, key, value) in one transaction; whether it is committed.
+        """Publish ``rows`` in order, and the cursor (topic, key, value), in one transaction.
 
-        Where it is not, nothing is known about it until it was aborted, or another producer took over. Raises
-        ``KafkaException`` where its outcome is unknown.
+        Returns whether it committed. If not, it may still commit until it is aborted or another
+        producer takes over. Raises ``KafkaException`` where the outcome is unknown.
         """
         self.client.begin_transaction()
         crash_point("relay:kafka-begun")
@@ -51,7 +54,7 @@ class Sending:
             one.code in ROW_CODES | TOPIC_CODES for one in self.refused.values()
         ):
             return False
-        # Where rows were only purged, to commit is to be told why: a transaction that has failed cannot be committed.
+        # If rows were only purged, the failing commit returns the reason.
         crash_point("relay:before-kafka-commit")
         try:
             self.client.commit_transaction(KAFKA_SECONDS)
@@ -62,7 +65,7 @@ class Sending:
         return True
 
     def _aborts(self, e: KafkaException) -> bool:
-        """Whether the broker refused to commit, and all that can follow is an abort."""
+        """Whether the broker refused the commit and only an abort can follow."""
         error: KafkaError = e.args[0]
         if not error.txn_requires_abort():
             return False
@@ -70,37 +73,37 @@ class Sending:
         return True
 
     def abort(self) -> bool:
-        """Abort; whether it is certain that nothing of it is or will be committed."""
+        """Abort; returns whether it is certain that nothing is or will be committed."""
         try:
             self.client.abort_transaction(KAFKA_SECONDS)
         except KafkaException:
             return False
         return True
 
-    def why(self) -> str:
-        """Why it was not published, in a line."""
+    def reason(self) -> str:
+        """Why the batch was not published, in one line."""
         first = next(iter(self.refused.values()), None)
         if self.overall is not None or first is not None:
-            return (self.overall or first).text  # type: ignore[union-attr]  # one of them is there
-        return f"not delivered within {STILL_SECONDS:.0f} s without any progress"
+            return (self.overall or first).text  # type: ignore[union-attr]  # one of them is set
+        return f"no delivery for {STALL_SECONDS:.0f} s, or not all delivered within {MAX_SECONDS:.0f} s"
 
     def _produce_row(self, row: RowMapping) -> bool:
-        """False where nothing more can be sent in this transaction."""
-        fields = partial(self._delivery, row["id"])
+        """Returns False where nothing more can be sent in this transaction."""
+        on_delivery = partial(self._delivery, row["id"])
         try:
             headers = outbox.unpack_headers(row["headers"])
             partition = place_of(row["key"], self.partitions)
-            self._produce(self.prefix + row["topic"], row["key"], row["value"], headers, partition, fields)
+            self._produce(self.prefix + row["topic"], row["key"], row["value"], headers, partition, on_delivery)
         except KafkaException as e:
             refusal = _refusal(e.args[0])
             if refusal.code == KafkaError._STATE:
-                # The transaction has failed already: the delivery reports say why.
+                # The transaction has already failed; the delivery reports have the reason.
                 self.overall = self.overall or refusal
             else:
                 self.refused[row["id"]] = refusal
             return False
         except (ValueError, TypeError) as e:
-            self.refused[row["id"]] = Refusal(KafkaError._INVALID_ARG, f"it cannot be sent: {e}")
+            self.refused[row["id"]] = Refusal(KafkaError._INVALID_ARG, f"cannot be sent: {e}")
             return False
         return True
 
@@ -111,15 +114,15 @@ class Sending:
         value: bytes | None,
         headers: list[tuple[str, str | bytes | None]],
         partition: int,
-        fields: Callable[[KafkaError | None, Any], None],
+        on_delivery: Callable[[KafkaError | None, Any], None],
     ) -> None:
         while True:
             try:
                 self.client.produce(
-                    topic, key=key, value=value, headers=headers, partition=partition, on_delivery=fields
+                    topic, key=key, value=value, headers=headers, partition=partition, on_delivery=on_delivery
                 )
             except BufferError:
-                # The local queue is full: wait until some of it is delivered.
+                # The client's queue is full: wait for deliveries.
                 self.client.poll(0.1)
             else:
                 return
@@ -129,10 +132,10 @@ class Sending:
             self.refused[id] = _refusal(error)
 
     def _delivered(self, left: int) -> bool:
-        """Wait until all was delivered or refused, as long as it goes on; whether it was."""
+        """Wait while deliveries progress; returns whether all were delivered or refused."""
         began = time.monotonic()
-        while (now_left := self.client.flush(STILL_SECONDS)) > 0:
-            if now_left >= left or time.monotonic() - began > MOST_SECONDS - STILL_SECONDS:
+        while (now_left := self.client.flush(STALL_SECONDS)) > 0:
+            if now_left >= left or time.monotonic() - began > MAX_SECONDS - STALL_SECONDS:
                 self.slow = True
                 return False
             left = now_left

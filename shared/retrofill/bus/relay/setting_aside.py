@@ -1,4 +1,4 @@
-"""Setting aside one row of the outbox that Kafka refuses for good: a dead letter, or, where that is refused, a row that stays."""
+"""Sets aside an outbox row that Kafka refuses permanently."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ log = structlog.get_logger(__name__)
 
 
 def set_aside(conn: Connection, service: Service, own: ServiceTables, id: int, reason: str) -> None:
-    """Take row ``id`` out of the outbox and put its dead letter in, in the caller's transaction.
+    """Replace outbox row ``id`` by its dead letter, in the caller's transaction.
 
-    A dead letter that is refused itself is kept in ``<service>_outbox_refused``: there is nowhere else to publish it.
+    A refused dead letter is moved to ``<service>_outbox_refused``: it cannot be published anywhere.
     """
     box = own.outbox
     row = conn.execute(select(box).where(box.c.id == id)).mappings().one()
-    why = f"Kafka refuses it ({reason}), outbox row {id}"
+    why = f"Kafka refuses outbox row {id}: {reason}"
     if row["topic"] == Topic.DEAD_LETTERS:
         names = [column.name for column in box.columns]
         kept = select(*box.columns, literal(why)).where(box.c.id == id)

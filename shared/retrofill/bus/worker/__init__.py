@@ -1,1 +1,1 @@
-"""The worker loop of a service: intake, batches, checks and failures of the shards that it owns."""
+"""A service's worker loop: intake, batches, checks and failures of the shards that it owns."""

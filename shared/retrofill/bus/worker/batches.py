@@ -1,4 +1,4 @@
-"""Batches: the messages of a shard, handled in one transaction; refused ones are narrowed down to the message at fault."""
+"""Handles messages in batches, one transaction each; isolates the one that fails a batch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from retrofill.bus.inbox import End
 from retrofill.bus.observability import metrics
 from retrofill.bus.transaction import Move, move_offsets
 from retrofill.bus.worker.context import WorkerContext
-from retrofill.bus.worker.deaths import DEATHS, write_down
+from retrofill.bus.worker.deaths import DEATHS, record_try
 from retrofill.bus.worker.failures import Failures, short
 from retrofill.bus.worker.shard import Shard
 from retrofill.bus.worker.triage import Dead, Misplaced, triage
@@ -31,7 +31,7 @@ CONFLICTS_ALONE = 3
 
 @dataclass(frozen=True)
 class Work:
-    """A batch after triage: the verdicts on its messages, and by topic how many items and up to which offset."""
+    """A batch after triage: messages by verdict; offset moves and item counts by topic."""
 
     received: list[Received]
     misplaced: list[Misplaced]
@@ -49,7 +49,7 @@ class Batches:
         self._failures = failures
 
     def run(self, shard: Shard) -> None:
-        """Handle the next messages of a shard in one transaction."""
+        """Handle the shard's next messages in one transaction."""
         self._context.progressed()
         now = time.monotonic()
         records: list[Record] = []
@@ -58,7 +58,7 @@ class Batches:
             limit = 1 if shard.alone or shard.careful else self._context.settings.batch_messages
             items = list(shard.batch(limit, now))
             records = [item for item in items if isinstance(item, Record)]
-            if shard.careful and records and self._has_killed(shard, records[0]):
+            if shard.careful and records and self._set_aside_killer(shard, records[0]):
                 return
             work = self._triage(shard, items)
             work = self._without_held(shard, work, self._context.handler.admit(work.received))
@@ -71,31 +71,31 @@ class Batches:
         self._landed(shard, work)
 
     def record_ends(self, shard: Shard, now: float) -> None:
-        """Ends without messages are recorded a little later: one transaction for all that come in a row."""
+        """Record ends without messages, in one transaction per ``FLUSH_ENDS_SECONDS``."""
         if shard.ends_since is None:
             shard.ends_since = now
         if now - shard.ends_since >= FLUSH_ENDS_SECONDS:
             self.run(shard)
 
-    def _has_killed(self, shard: Shard, record: Record) -> bool:
-        """Whether a message was set aside as one that ends its process; if not, it is written down as being tried."""
-        deaths = shard.suspect.deaths if shard.suspect is not None and shard.suspect.is_of(record) else 0
+    def _set_aside_killer(self, shard: Shard, record: Record) -> bool:
+        """Set ``record`` aside if it killed too many processes, else record that it is tried."""
+        deaths = shard.suspect.deaths if shard.suspect is not None and shard.suspect.matches(record) else 0
         if deaths >= DEATHS:
-            self._bury(shard, record, f"the process that handled it, and nothing else, ended {deaths} times")
+            self._set_aside(shard, record, f"the process died {deaths} times while handling only this message")
             return True
-        write_down(self._context.engine, self._context.service, shard.partition, shard.epoch, record, deaths)
+        record_try(self._context.engine, self._context.service, shard.partition, shard.epoch, record, deaths)
         shard.trying = True
         return False
 
     def _survived(self, shard: Shard) -> None:
-        """What was tried was not handled, and we are still here: who ends us now does not do so because of it."""
+        """Withdraw the record of a try: a later death is not this message's fault."""
         if not shard.trying:
             return
         try:
-            write_down(self._context.engine, self._context.service, shard.partition, shard.epoch, None)
+            record_try(self._context.engine, self._context.service, shard.partition, shard.epoch, None)
             shard.trying = False
         except (Fenced, SQLAlchemyError, OSError) as e:
-            # The successor's, or written down anew before the next try.
+            # The shard has a new owner, or the record is replaced before the next try.
             log.info("try_not_taken_back", shard=shard.partition, error=short(e))
 
     def _triage(self, shard: Shard, items: Sequence[Record | End]) -> Work:
@@ -117,7 +117,7 @@ class Batches:
         return Work(received, misplaced, dead, moves, counts, [i for i in items if isinstance(i, Record)])
 
     def _without_held(self, shard: Shard, work: Work, holds: Mapping[str, Hold]) -> Work:
-        """The batch cut before what has to wait, which stays queued."""
+        """The batch without held messages, which stay queued."""
         if not holds:
             return work
         now = time.monotonic()
@@ -161,7 +161,7 @@ class Batches:
         if shard.alone > 0:
             shard.alone -= 1
         if work.records:
-            # What was written down is behind the offset now.
+            # The offset is now past the recorded message.
             shard.careful = max(0, shard.careful - 1)
             shard.trying = False
         self._survived(shard)
@@ -186,20 +186,21 @@ class Batches:
             self._failures.back_off(shard, error, "batch_waits")
         elif len(records) > 1:
             shard.conflicts += 1
-            # A conflict is decided again at once; one that stays, and poison, is found by handling one by one.
+            # Retry a conflict at once. One that persists, and poison, is found by handling messages
+            # one by one.
             if fault in (Fault.POISON, Fault.TIMEOUT) or shard.conflicts >= CONFLICTS_ALONE:
                 shard.conflicts = 0
                 shard.alone = len(records)
             log.info("batch_again", shard=shard.partition, fault=fault.value, error=short(error))
         elif not records:
             self._failures.back_off(shard, error, "batch_waits")
-        elif fault is Fault.POISON or self._conflicts_for_ever(shard):
-            self._bury(shard, records[0], short(error))
+        elif fault is Fault.POISON or self._conflict_persists(shard):
+            self._set_aside(shard, records[0], short(error))
         else:
             log.info("message_again", shard=shard.partition, fault=fault.value, error=short(error))
 
-    def _conflicts_for_ever(self, shard: Shard) -> bool:
-        """Whether the same message alone has failed three times while the database answers others."""
+    def _conflict_persists(self, shard: Shard) -> bool:
+        """Whether one message alone failed ``CONFLICTS_ALONE`` times although Postgres answers."""
         shard.conflicts += 1
         if shard.conflicts < CONFLICTS_ALONE:
             return False
@@ -211,15 +212,15 @@ class Batches:
             return False
         return True
 
-    def _bury(self, shard: Shard, record: Record, reason: str) -> None:
-        """The dead letter of one message, and its offset."""
+    def _set_aside(self, shard: Shard, record: Record, reason: str) -> None:
+        """Write the dead letter of one message and move its offset."""
         items = [i for i in shard.queues[record.topic].items if i.offset <= record.offset]
         moves, counts = _progress(shard, items)
         work = Work([], [], [Dead(record, reason)], moves, counts, [record])
         shard.conflicts = 0
         try:
             self._apply(shard, work)
-        except Exception as e:  # noqa: BLE001 - classified; the message is still there and is found again
+        except Exception as e:  # noqa: BLE001 - classified; the message stays queued and is retried
             if classify(e) is Fault.FENCED:
                 self._failures.fenced(shard, e)
             else:
@@ -229,7 +230,7 @@ class Batches:
 
 
 def _progress(shard: Shard, items: Sequence[Record | End]) -> tuple[dict[str, Move], dict[str, int]]:
-    """By topic: the offset after ``items``, and how many of them there are."""
+    """By topic: the offset after ``items``, and their number."""
     moves: dict[str, Move] = {}
     counts: dict[str, int] = {}
     for item in items:

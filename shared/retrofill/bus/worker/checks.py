@@ -1,4 +1,4 @@
-"""Checks: short transactions that decide from the rows, on keys that are due."""
+"""Runs due checks: short transactions that decide from the rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Checks:
         self._failures = failures
 
     def run(self, shard: Shard) -> None:
-        """Run the checks that are due, ``CHECKS_PER_PASS`` keys at most, grouped as the service wants them."""
+        """Run due checks, at most ``CHECKS_PER_PASS`` keys, grouped by the handler."""
         for group in self._due(shard):
             error = self._run(shard, group)
             if error is None:
@@ -36,7 +36,7 @@ class Checks:
             if len(group) == 1 or classify(error) in (Fault.FENCED, Fault.WAIT):
                 self._refused(shard, group, error)
                 return
-            # One key was refused: each alone, so that the others are not held up by it.
+            # Check each key alone, so that the one at fault does not block the others.
             for key in group:
                 shard.schedule_check(key, 0.0)
             for key in group:
@@ -53,7 +53,7 @@ class Checks:
             left -= len(chosen)
 
     def _run(self, shard: Shard, keys: Sequence[str]) -> Exception | None:
-        """Check ``keys`` in one transaction; why it was refused, or ``None``."""
+        """Check ``keys`` in one transaction; returns its exception, or ``None`` if it committed."""
         self._context.progressed()
         began = time.monotonic()
         for key in keys:
@@ -68,8 +68,8 @@ class Checks:
             crash_point("check:committed")
         except Exception as e:  # noqa: BLE001 - classified by the caller; a check is never lost
             if tx is not None and classify(e) is Fault.WAIT:
-                # It may have committed, and only the answer was lost: then nobody else runs the checks that it scheduled.
-                # A batch finds that out by its offsets.
+                # It may have committed with the reply lost; then only we know of the checks that it
+                # scheduled. (A batch detects this case by its offsets.)
                 self._context.schedule_checks(shard, tx.checks)
             return e
         metrics.CHECK_SECONDS.observe(time.monotonic() - began)
@@ -96,7 +96,7 @@ class Checks:
             log.error("check_failed", shard=shard.partition, checks=list(keys), exc_info=error)
 
     def _pause(self, shard: Shard, key: str, fault: Fault) -> float:
-        """Seconds until a refused key is checked again; a conflict at once, but less and less often where it stays."""
+        """Seconds until a refused key is checked again; grows for a conflict that persists."""
         if fault is Fault.WAIT:
             return 0.0
         if fault is not Fault.CONFLICT:

@@ -1,4 +1,4 @@
-"""What the parts of one worker share: the service, its connections, its shards, and when its present step began."""
+"""What the parts of one worker share: connections, shards, the current step's start."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from retrofill.settings import Settings
 
 @dataclass
 class WorkerContext:
-    """One worker. ``partitions``: as fixed at init. ``busy_since``: monotonic, ``None`` while it waits."""
+    """Shared by the parts of one worker.
+
+    ``partitions``: as fixed at init. ``busy_since``: monotonic, ``None`` while the worker is idle.
+    """
 
     settings: Settings
     service: Service
@@ -39,18 +42,18 @@ class WorkerContext:
         self.shards = Shards(self.partitions, [str(topic) for topic in self.service.reads])
 
     def progressed(self) -> None:
-        """A step ended and the next one begins: the liveness probe times each by itself."""
+        """Mark the start of a step: the liveness probe times each step separately."""
         self.busy_since = time.monotonic()
 
     def transaction(self, shard: Shard) -> AbstractContextManager[Transaction]:
-        """A transaction of a shard. Raises ``Fenced`` for a former owner."""
+        """Begin a transaction of ``shard``. Raises ``Fenced`` for a former owner."""
         limit = self.settings.max_message_bytes
         if shard.added:
             return added_transaction(self.engine, self.service, shard.partition, limit)
         return shard_transaction(self.engine, self.service, shard.partition, shard.epoch, limit)
 
     def schedule_checks(self, shard: Shard, checks: Mapping[str, float]) -> None:
-        """Check keys of a shard; each is due in so many seconds."""
+        """Schedule checks of a shard: ``checks`` is seconds from now by key."""
         now = time.monotonic()
         for key, after in checks.items():
             shard.schedule_check(key, now + after)

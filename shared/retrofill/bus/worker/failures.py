@@ -1,4 +1,4 @@
-"""What follows when a shard cannot go on: it waits, is given up as fenced, or is lost."""
+"""Handles a shard that cannot continue: back off, give it up as fenced, or lose it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Failures:
         self._context = context
 
     def fenced(self, shard: Shard, error: Exception) -> None:
-        """Somebody else took the shard: its state is forgotten, and it may be taken again."""
+        """Another instance owns the shard: drop its state; it may be taken over again."""
         metrics.FENCES.labels("shard").inc()
         log.warning("fenced", shard=shard.partition, epoch=shard.epoch, error=short(error))
         shard.last_offsets = shard.offsets
@@ -31,15 +31,15 @@ class Failures:
         shard.retry_at = 0.0
 
     def back_off(self, shard: Shard, error: BaseException, event: str) -> None:
-        """Try the shard again later, after a pause that doubles up to ``MAX_BACKOFF_SECONDS``."""
+        """Retry the shard after a pause that doubles up to ``MAX_BACKOFF_SECONDS``."""
         shard.failures += 1
-        shard.trouble = short(error)
+        shard.problem = short(error)
         seconds = min(0.05 * 2 ** min(shard.failures, 10), MAX_BACKOFF_SECONDS)
         shard.retry_at = time.monotonic() + seconds
         log.warning(event, shard=shard.partition, seconds=seconds, error=short(error))
 
     def lose(self, shard: Shard, ownership: Ownership) -> None:
-        """Forget what an owner knows; the shard is ``ownership`` from now on."""
+        """Drop the shard's state and stop reading it; its state becomes ``ownership``."""
         self._context.poller.handled(shard.lose(ownership))
         self._context.poller.release(shard.partition, shard.topics)
         if not shard.added:
@@ -47,5 +47,5 @@ class Failures:
 
 
 def short(error: BaseException) -> str:
-    """One line of an exception; a poison's own words need no type."""
+    """One line on an exception, without the type for ``Poison``."""
     return first_line(error) if isinstance(error, Poison) else kind_and_line(error)

@@ -1,4 +1,4 @@
-"""Intake: what arrives from Kafka and Postgres, applied to the shards."""
+"""Applies inbox items from Kafka and Postgres to the shards."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Intake:
                 log.info("shard_revoked", shard=partition, epoch=shard.epoch)
                 self._failures.lose(shard, Ownership.PARTIAL)
             elif shard.ownership in (Ownership.SEEKING, Ownership.OWNED, Ownership.STOPPED):
-                # The client does not read that topic any more: all of them again, from where Postgres is.
+                # The client no longer reads that topic: reposition all of them.
                 self._failures.lose(shard, Ownership.ASSIGNED)
                 shard.retry_at = 0.0
 
@@ -90,11 +90,11 @@ class Intake:
             topic=topic,
             error=detail,
             stored_offset=shard.queues[topic].next_offset if topic in shard.queues else None,
-            what_to_do=f"the stored offset is not in the topic: messages were deleted. Set next_offset in "
-            f"{self._context.service.package}_shard_offset to where to go on, then restart the service",
+            what_to_do=f"the stored offset is no longer in the topic: messages were deleted. Set next_offset in "
+            f"{self._context.service.package}_shard_offset to the offset to resume from, then restart the service",
         )
         self._failures.lose(shard, Ownership.STOPPED)
-        shard.trouble = f"{topic}: {detail}"
+        shard.problem = f"{topic}: {detail}"
 
     def _notified(self, channel: str, payload: str) -> None:
         for partition, checks in self._context.handler.notified(channel, payload, self._context.shards.owned()).items():

@@ -1,4 +1,4 @@
-"""The worker loop of a service: takes over shards, runs their batches and checks, and tells Kafka how far they are."""
+"""A service's worker loop: takes shards over and runs their batches and checks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from retrofill.bus.inbox import Inbox
 from retrofill.bus.observability import metrics
 from retrofill.bus.poller import Rewind
-from retrofill.bus.takeover import Taken, take_over
+from retrofill.bus.takeover import Takeover, take_over
 from retrofill.bus.worker.added import take_over_added
 from retrofill.bus.worker.batches import FLUSH_ENDS_SECONDS, Batches
 from retrofill.bus.worker.checks import Checks
@@ -25,7 +25,7 @@ KAFKA_COMMIT_SECONDS = 1.0
 
 
 class Loop:
-    """The worker of one instance of one service."""
+    """The worker of one service instance."""
 
     def __init__(self, context: WorkerContext, inbox: Inbox) -> None:
         self._context = context
@@ -37,27 +37,27 @@ class Loop:
         self._stopping = False
 
     def busy_for(self) -> float:
-        """Seconds that the worker's present step takes, 0 where it waits for something to do; from any thread.
+        """Seconds since the current step began, 0 while idle; from any thread.
 
-        A pass over many shards, each of which waits for a server that is away, is many steps.
+        A pass over many shards that each wait for an unavailable server is many steps.
         """
         since = self._context.busy_since
         return 0.0 if since is None else time.monotonic() - since
 
     def owned(self) -> list[int]:
-        """The shards that this instance owns; from any thread."""
+        """Partitions of the shards that this instance owns; from any thread."""
         return self._context.shards.owned()
 
-    def troubles(self) -> dict[str, str | None]:
-        """What keeps shards from going on; from any thread."""
-        return self._context.shards.troubles()
+    def problems(self) -> dict[str, str | None]:
+        """Why shards cannot continue, for readiness; from any thread."""
+        return self._context.shards.problems()
 
     def stop(self) -> None:
-        """End ``run`` after what is being handled; a signal handler may call it."""
+        """End ``run`` after the current step; a signal handler may call it."""
         self._stopping = True
 
     def run(self) -> None:
-        """Work until stopped."""
+        """Work until ``stop``."""
         while not self._stopping:
             self._context.busy_since = None
             items = self._inbox.wait(self._seconds_to_next())
@@ -90,8 +90,8 @@ class Loop:
         self._context.progressed()
         try:
             if shard.ownership is Ownership.FENCED:
-                # A take-over that was delayed must not leave nobody working, and one that was cut off must not take
-                # turns with its successor: the coordinator's acceptance of a commit tells the two apart.
+                # An owner whose takeover was merely delayed must continue; one that was cut off
+                # must not alternate with its successor. Only the former can commit an offset.
                 self._context.poller.commit(shard.partition, shard.last_offsets, wait=True)
             taken = self._taken(shard)
         except (KafkaException, SQLAlchemyError, OSError) as e:
@@ -107,18 +107,18 @@ class Loop:
         metrics.TAKEOVERS.labels("shard").inc()
         log.info("shard_taken", shard=shard.partition, epoch=taken.epoch, offsets=taken.offsets)
 
-    def _taken(self, shard: Shard) -> Taken:
-        of = self._context
+    def _taken(self, shard: Shard) -> Takeover:
+        own = self._context
         if shard.added:
-            return take_over_added(of.engine, of.service, shard.topics[0], shard.partition, of.topic_ids)
-        return take_over(of.engine, of.service, shard.partition, of.instance, of.topic_ids, of.handler)
+            return take_over_added(own.engine, own.service, shard.topics[0], shard.partition, own.topic_ids)
+        return take_over(own.engine, own.service, shard.partition, own.instance, own.topic_ids, own.handler)
 
     def _rewind(self, shard: Shard) -> None:
         shard.seek_again = False
         self._context.poller.rewind(Rewind(shard.partition, shard.topics[0], shard.offsets, shard.ticket))
 
     def _commit_to_kafka(self, shard: Shard) -> None:
-        """Kafka's own committed offsets, for lag tools only."""
+        """Write Kafka's own committed offsets, for lag tools only."""
         now = time.monotonic()
         if shard.dirty and now - shard.committed_at >= KAFKA_COMMIT_SECONDS:
             shard.committed_at = now

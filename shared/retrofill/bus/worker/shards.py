@@ -1,4 +1,4 @@
-"""The shards of one instance: those that were fixed at init, and the partitions that somebody added to a topic later."""
+"""The shards of one instance: those fixed at init, and partitions added to a topic later."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from itertools import chain
 
 from retrofill.bus.worker.shard import Ownership, Shard
 
-# Refused so often in a row: half a minute at most after the first time.
-STANDS_STILL = 5
+# Failures in a row before readiness reports the shard, within half a minute of the first.
+STUCK_FAILURES = 5
 
 
 class Shards:
@@ -20,30 +20,30 @@ class Shards:
         self._added: dict[tuple[str, int], Shard] = {}
 
     def __getitem__(self, partition: int) -> Shard:
-        """One of those that were fixed at init."""
+        """A shard fixed at init. Raises ``KeyError`` for an added partition."""
         return self._fixed[partition]
 
     def __iter__(self) -> Iterator[Shard]:
         return chain(self._fixed.values(), list(self._added.values()))
 
     def at(self, topic: str, partition: int) -> Shard:
-        """The shard that a partition of a topic belongs to: an added one is a shard of its own."""
+        """The shard of a topic's partition; an added partition is a shard of its own."""
         fixed = self._fixed.get(partition)
         if fixed is not None:
             return fixed
         return self._added.setdefault((topic, partition), Shard(partition, (topic,), added=True))
 
     def seeking(self, partition: int, ticket: int) -> Shard | None:
-        """The one that waits to be positioned with this ticket, if it still does."""
+        """The shard still waiting to be positioned with ``ticket``, if any."""
         found = (s for s in self if (s.partition, s.ticket, s.ownership) == (partition, ticket, Ownership.SEEKING))
         return next(found, None)
 
-    def troubles(self) -> dict[str, str | None]:
-        """What keeps which shard from going on, one line in all; from any thread."""
-        standing = [s for s in self if s.ownership is Ownership.STOPPED or s.failures >= STANDS_STILL]
-        said = "; ".join(f"{s.topics[0] if s.added else 'shard'} {s.partition}: {s.trouble}" for s in standing)
-        return {"shards": said or None}
+    def problems(self) -> dict[str, str | None]:
+        """One line on all shards that cannot continue, under ``shards``; from any thread."""
+        stuck = [s for s in self if s.ownership is Ownership.STOPPED or s.failures >= STUCK_FAILURES]
+        lines = (f"{s.topics[0] if s.added else 'shard'} {s.partition}: {s.problem}" for s in stuck)
+        return {"shards": "; ".join(lines) or None}
 
     def owned(self) -> list[int]:
-        """Those fixed at init that this instance owns; from any thread."""
+        """Partitions, without added ones, that this instance owns; from any thread."""
         return [shard.partition for shard in self._fixed.values() if shard.ownership is Ownership.OWNED]

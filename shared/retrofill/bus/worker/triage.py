@@ -1,4 +1,4 @@
-"""What becomes of one message before any handler sees it: readable here, misplaced, or a dead letter. Pure."""
+"""Classifies a message before a handler sees it: readable, misplaced, or a dead letter. Pure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from retrofill.bus.envelope import BAD_NAME, ID_NAMESPACE, MAX_HEADER_BYTES, Rec
 from retrofill.bus.handler import Received
 from retrofill.contract.base import Undecodable, decode, decode_object
 from retrofill.contract.partitioning import partition_of
-from retrofill.contract.topics import COMPACTED, PUBLISHED_AGAIN, Topic
+from retrofill.contract.topics import COMPACTED, REPUBLISHED, Topic
 
 MAX_KEY = 200
 
 
 @dataclass(frozen=True)
 class Dead:
-    """A message that cannot be read."""
+    """A message that cannot be read, and why."""
 
     record: Record
     reason: str
@@ -24,7 +24,7 @@ class Dead:
 
 @dataclass(frozen=True)
 class Misplaced:
-    """A message to be published again under ``key``, where its owner reads it."""
+    """A message to republish under ``key``, to its owner's partition."""
 
     record: Record
     key: str
@@ -35,7 +35,7 @@ Verdict = Received | Misplaced | Dead | tuple[Misplaced, Received]
 
 
 def triage(record: Record, partitions: int, topic_id: str) -> Verdict:
-    """Decide on one message. ``topic_id`` is Kafka's, so that a derived ``ce_id`` is this message's for ever."""
+    """Classify one message. ``topic_id`` is Kafka's, so derived ids differ in a recreated topic."""
     derived = record.ce_id or str(uuid.uuid5(ID_NAMESPACE, f"{topic_id}:{record.partition}:{record.offset}"))
     try:
         if record.bad_header == BAD_NAME:
@@ -50,9 +50,9 @@ def triage(record: Record, partitions: int, topic_id: str) -> Verdict:
         if key is None:
             return Misplaced(record, _fresh_id(record, derived), derived)
         elsewhere = partition_of(key, partitions) != record.partition
-        if elsewhere and record.topic not in PUBLISHED_AGAIN:
-            # Its reader may not write there, and its writers put nothing on a wrong partition.
-            raise Undecodable("the message is on another partition than its key's: no service of Retrofill wrote it")
+        if elsewhere and record.topic not in REPUBLISHED:
+            # Its reader may not write to this topic, and services always use the right partition.
+            raise Undecodable("the partition does not match the key: no Retrofill service wrote this message")
         if elsewhere and record.topic not in COMPACTED:
             return Misplaced(record, key, derived)
         if record.value is None and record.topic in COMPACTED:
@@ -66,7 +66,7 @@ def triage(record: Record, partitions: int, topic_id: str) -> Verdict:
 
 
 def read_key(record: Record) -> str | None:
-    """The key as text; ``None`` for a request without one, which gets a fresh id. Raises ``Undecodable``."""
+    """The key; ``None`` for a request without one, which gets a new id. Raises ``Undecodable``."""
     try:
         key = (record.key or b"").decode("utf-8")
     except UnicodeDecodeError as e:
@@ -76,14 +76,14 @@ def read_key(record: Record) -> str | None:
             return None
         raise Undecodable("the message has no key")
     if not _is_id(key):
-        raise Undecodable(f"the key is no id: printable text of up to {MAX_KEY} characters is")
+        raise Undecodable(f"invalid key: use 1 to {MAX_KEY} printable characters")
     return key
 
 
 def _fresh_id(record: Record, derived: str) -> str:
-    """The id for a request without a key: the one that it names in its body, or else its ``ce_id``.
+    """The id for a request without a key: the ``id`` in its body, or else its ``ce_id``.
 
-    Checked against the key when it arrives again, so what could be no key is not taken.
+    The republished message must have a valid key, so an invalid id is replaced by a derived one.
     """
     if record.value is None:
         raise Undecodable("the value is null")

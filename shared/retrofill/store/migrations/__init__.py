@@ -1,4 +1,4 @@
-"""Schema migrations (alembic): applied by ``retrofill init`` and ``retrofill up``, forward only."""
+"""Schema migrations (Alembic), forward only, applied by ``retrofill init`` and ``retrofill up``."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from retrofill.store.tables import SCHEMA
 
 
 def upgrade(conn: Connection, revision: str = "head") -> None:
-    """Bring the schema to the newest version, or to ``revision``, in the caller's transaction. Idempotent."""
-    # One at a time: two who migrate at once would both find the old version.
+    """Migrate the schema to ``revision`` in the caller's transaction. Idempotent."""
+    # Concurrent migrations would both find the old version.
     conn.execute(text("SELECT pg_advisory_xact_lock(hashtext('retrofill.migrations'))"))
     conn.execute(text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"))
     config = Config()

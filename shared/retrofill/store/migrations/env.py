@@ -1,4 +1,4 @@
-"""Alembic's environment: migrations run on the connection that ``upgrade`` hands over."""
+"""Alembic environment: migrations run on the connection that ``upgrade`` passes."""
 
 from alembic import context
 

@@ -1,4 +1,4 @@
-"""One HTTP request to a checked address: resolved once, connected to what was checked, over in its time."""
+"""One HTTP request: resolves the host once, checks its addresses, keeps the time limit."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import httpx
 from callback_runner.tries import CutOff, Permit
 from callback_runner.webhooks.addresses import Allowed
 
-# So much of an answer is read: it is for the error, and nobody needs more.
+# Bytes of a response that are read, for the error message.
 BODY_BYTES = 2000
 WRITE_BYTES = 65_536
-# And for so long: the status has come, and is not to be lost to a body that does not end.
+# Time to read them: an endless body must not cost the status.
 BODY_SECONDS = 1.0
 
 # As ``socket.getaddrinfo``.
@@ -28,7 +28,7 @@ Resolve = Callable[..., Sequence[tuple[Any, ...]]]
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back. ``body``: its first bytes."""
+    """A response. ``headers``: lower-case names; ``body``: first bytes, empty for a success."""
 
     status: int
     headers: dict[str, str]
@@ -36,24 +36,24 @@ class Answer:
 
 
 class NotConnected(Exception):
-    """There was no connection; nothing was sent."""
+    """No connection was made, so nothing was sent."""
 
 
 @dataclass(frozen=True)
 class Sender:
-    """Sends requests. Proxies of the environment are not used: they would resolve names on their own."""
+    """Sends requests. Ignores the environment's proxies, which would resolve names themselves."""
 
     allowed: Allowed
     tls: ssl.SSLContext
     resolve: Resolve = socket.getaddrinfo
 
     def post(self, url: str, headers: dict[str, str], content: bytes, permit: Permit) -> Answer:
-        """POST once; follows no redirect.
+        """POST once, without following redirects.
 
-        Raises ``Refused`` for an address that is not allowed, ``NotConnected``, ``CutOff``, and what httpcore raises
-        for a connection that broke.
+        Raises ``Refused`` for an address that is not allowed, ``NotConnected``, ``CutOff``, and
+        httpcore's errors for a broken connection.
         """
-        parts = httpx.URL(url)  # as in the check of the alert: names in other scripts become ASCII
+        parts = httpx.URL(url)  # encodes international host names as ASCII, as in the check of the alert
         target = httpcore.URL(scheme=parts.raw_scheme, host=parts.raw_host, port=parts.port, target=parts.raw_path)
         backend = _CheckedBackend(self.allowed, self.resolve, permit)
         pool = httpcore.ConnectionPool(ssl_context=self.tls, network_backend=backend, max_keepalive_connections=0)
@@ -67,12 +67,12 @@ class Sender:
 
 
 def make_sender(allow: Iterable[str]) -> Sender:
-    """With the usual certificate authorities; ``SSL_CERT_FILE`` names others."""
+    """A sender with the default certificate authorities, or those in ``SSL_CERT_FILE``."""
     return Sender(Allowed(allow), httpx.create_ssl_context())
 
 
 def _beginning(response: httpcore.Response) -> bytes:
-    """What can be had of the body: the status has come, so nothing else is uncertain."""
+    """The first bytes of the body; errors are ignored, because the status decides."""
     body = b""
     try:
         for part in response.iter_stream():
@@ -86,7 +86,7 @@ def _beginning(response: httpcore.Response) -> bytes:
 
 @contextmanager
 def _in_time(permit: Permit) -> Iterator[float]:
-    """One step with all the time that is left. Raises ``CutOff`` when that was not enough."""
+    """Yield the seconds left for one step. Raises ``CutOff`` if they were not enough."""
     try:
         yield permit.left()
     except httpcore.TimeoutException:
@@ -102,18 +102,18 @@ class _CheckedBackend(httpcore.NetworkBackend):
         self._resolve = resolve
         self._permit = permit
         self._sockets = httpcore.SyncBackend()
-        # From when on reading is over, once there is a status.
+        # When reading must stop, set once the status has arrived.
         self.until = float("inf")
 
     def connect_tcp(
         self,
         host: str,
         port: int,
-        timeout: float | None = None,  # noqa: ARG002 - the permit's is in force
+        timeout: float | None = None,  # noqa: ARG002 - the permit's limit applies
         local_address: str | None = None,
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.NetworkStream:
-        """A connection to a checked address. Raises ``Refused``, ``NotConnected`` and ``CutOff``."""
+        """Connect to a checked address. Raises ``Refused``, ``NotConnected`` and ``CutOff``."""
         try:
             found = self._resolve(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as e:
@@ -132,7 +132,7 @@ class _CheckedBackend(httpcore.NetworkBackend):
 
 
 class _Stream(httpcore.NetworkStream):
-    """Every step has the time that is left, so that a byte now and then does not go on for ever."""
+    """Limits every step to the time left, so a slow trickle of bytes cannot exceed the limit."""
 
     def __init__(self, inner: httpcore.NetworkStream, permit: Permit, backend: _CheckedBackend) -> None:
         self._inner = inner
@@ -158,7 +158,7 @@ class _Stream(httpcore.NetworkStream):
         server_hostname: str | None = None,
         timeout: float | None = None,  # noqa: ARG002
     ) -> httpcore.NetworkStream:
-        """The name of the URL is verified, not the address."""
+        """Verify the URL's host name, not the address."""
         try:
             with _in_time(self._permit) as left:
                 return _Stream(self._inner.start_tls(ssl_context, server_hostname, left), self._permit, self._backend)

@@ -1,4 +1,4 @@
-"""A call of a Python function: a process of its own."""
+"""A try of a Python function, in its own process."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from callback_runner.functions.process import Child
 
 
 class FunctionTry:
-    """One try of ``module:function``. Raises ``OSError`` where no process can be started."""
+    """One try of ``module:function``. Raises ``OSError`` if no process can be started."""
 
-    # Its code is imported at once, and importing may have effects.
+    # The process imports user code at once, and an import may have effects.
     begun = True
 
     def __init__(self, target: str, claim: Claim, lease_seconds: float) -> None:
@@ -18,23 +18,20 @@ class FunctionTry:
         self._killed = False
 
     def wait(self, seconds: float) -> bool:
-        """Whether it ended within ``seconds``."""
         return self._child.wait(seconds)
 
-    def tell_renewed(self) -> None:
-        """Let it live on."""
-        self._child.tell_renewed()
+    def lease_renewed(self) -> None:
+        self._child.lease_renewed()
 
     def kill(self) -> None:
-        """Kill it and what it started."""
         self._killed = self._killed or not self._child.wait(0)
         self._child.kill()
 
     def finish(self) -> Outcome | None:
-        """Clean up. A process that a signal ended may have been anywhere in the function."""
+        """After a signal, the outcome is uncertain: the function may have been anywhere."""
         error = self._child.finish()
         if error is None:
-            return Returned()  # in the last moment before it was to be killed, perhaps
+            return Returned()  # perhaps just before the kill
         if self._child.signalled:
             return None if self._killed else Raised(error, uncertain=True)
         return Raised(error)

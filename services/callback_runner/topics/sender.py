@@ -1,4 +1,4 @@
-"""A call that is a message on a topic of the user's own."""
+"""Sends the calls that are messages on a user's topic."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from retrofill.bus.envelope import new_headers, wire_headers
 from retrofill.contract.topics import CALLBACK_RUNNER, is_own
 from retrofill.settings import Settings
 
-# The thread that asks hears of its own message at the latest after this, whichever thread was told.
+# Threads share the producer: another thread's poll may serve this one's delivery report.
 POLL_SECONDS = 0.05
 LOOKUP_SECONDS = 10.0
-# After these the message is certainly not on the topic; after others it may be.
+# After these errors the message is certainly not on the topic; after others it may be.
 _REFUSED = frozenset(
     {
         KafkaError.MSG_SIZE_TOO_LARGE,
@@ -37,7 +37,7 @@ _REFUSED = frozenset(
 
 
 class TopicSender:
-    """The runner's producer of users' messages, made when the first one is to be sent."""
+    """The runner's producer for users' topics, created at the first message."""
 
     def __init__(self, settings: Settings, instance: str) -> None:
         self._settings = settings
@@ -49,12 +49,12 @@ class TopicSender:
         """One try. Raises ``CutOff``."""
         topic = claim.name
         if is_own(topic, self._settings.topic_prefix):
-            return Impossible(f"{topic} is a topic of Retrofill's own: callbacks go to others")
+            return Impossible(f"{topic} is one of Retrofill's own topics: name another topic for the callback")
         client = self._producer()
         try:
             missing = _missing(client, topic, min(permit.left(), LOOKUP_SECONDS))
         except KafkaException as e:
-            return Raised(f"Kafka did not say whether there is a topic {topic}: {e.args[0].str()}")
+            return Raised(f"Kafka did not report whether the topic {topic} exists: {e.args[0].str()}")
         if missing is not None:
             return Raised(missing)
         return self._send(client, claim, permit)
@@ -82,18 +82,18 @@ class TopicSender:
         if error is None:
             return Returned()
         self._forget_after(error)
-        return Raised(f"Kafka did not take the message: {error.str()}", uncertain=error.code() not in _REFUSED)
+        return Raised(f"Kafka did not accept the message: {error.str()}", uncertain=error.code() not in _REFUSED)
 
     def _producer(self) -> Producer:
         with self._lock:
             if self._made is None:
-                # What is not delivered by the end of the call is not to be delivered later.
+                # A message not delivered by the end of the call must not be delivered later.
                 limit = {"message.timeout.ms": max(1, int(self._settings.callback_timeout_seconds * 1000))}
                 self._made = producer(self._settings, self._client_id, **limit)
             return self._made
 
     def _forget_after(self, error: KafkaError) -> None:
-        """After a fatal error a producer that is idempotent takes nothing more."""
+        """Drop the producer after a fatal error: it accepts nothing more."""
         if error.fatal() or error.code() == KafkaError._FATAL:
             with self._lock:
                 self._made = None
@@ -106,7 +106,7 @@ def value_of(claim: Claim) -> bytes:
 
 
 def _missing(client: Producer, topic: str, seconds: float) -> str | None:
-    """What is wrong with the topic, if anything; asking does not create it. Raises ``KafkaException``."""
+    """Why the topic cannot be used, or ``None``. Never creates it. Raises ``KafkaException``."""
     found = client.list_topics(topic, timeout=seconds).topics.get(topic)
     if found is None or (found.error is None and not found.partitions):
         return f"Kafka has no topic {topic}"

@@ -1,4 +1,5 @@
-"""Whether a pipeline is really unknown: only once the planners have read ``pipelines`` to its end as of the request."""
+"""Decides when a pipeline is really unknown: once the planners have read ``pipelines`` up to its
+end as of the request's arrival."""
 
 from __future__ import annotations
 
@@ -11,20 +12,20 @@ from retrofill.store.tables import SERVICE_TABLES
 
 
 class PipelinesBarrier:
-    """Remembers for each waiting request where the ends were after it had arrived."""
+    """For each held request, the ends of ``pipelines`` after its arrival."""
 
     def __init__(self, topic_ids: TopicIds) -> None:
         self._topic_ids = topic_ids
         self._targets: dict[tuple[str, int, int], dict[int, int]] = {}
 
     def as_of(self, conn: Connection, record: Record) -> bool:
-        """Whether all planners together have read ``pipelines`` as far as it was when ``record`` was first asked about.
+        """Whether the planners have read ``pipelines`` to its end as of ``record``'s first call.
 
-        Raises ``KafkaException`` where the broker cannot be asked: then the request waits.
+        Raises ``KafkaException`` if the broker does not answer; the request then waits.
         """
         place = (record.topic, record.partition, record.offset)
         if place not in self._targets:
-            # Asked each time: partitions that were added to the topic are read too, and applied where they arrive.
+            # Refreshed each time, so partitions added to the topic count too.
             partitions = range(self._topic_ids.refresh()[Topic.PIPELINES])
             ends = self._topic_ids.ends.high_watermarks({str(Topic.PIPELINES): list(partitions)})
             self._targets[place] = {partition: offset for (_, partition), offset in ends.items() if offset > 0}
@@ -39,5 +40,5 @@ class PipelinesBarrier:
         return True
 
     def forget(self, partition: int) -> None:
-        """The shard is somebody else's."""
+        """Forget the requests of a shard that was lost."""
         self._targets = {place: target for place, target in self._targets.items() if place[1] != partition}

@@ -1,4 +1,4 @@
-"""A call of a webhook, as Standard Webhooks says (https://www.standardwebhooks.com): what is sent, what an answer means."""
+"""Standard Webhooks (https://www.standardwebhooks.com): signed requests, meaning of responses."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from callback_runner.claims import Claim
 from callback_runner.decide import Impossible, Outcome, Raised, Returned
 from callback_runner.tries import Permit
 from callback_runner.webhooks.addresses import Refused
-from callback_runner.webhooks.sending import Answer, NotConnected, Sender
+from callback_runner.webhooks.sender import Answer, NotConnected, Sender
 
 Secrets = Mapping[str, Sequence[SecretStr]]
-# An answer may ask for this long at most before the next try.
-MOST_SECONDS = 3600.0
+# The longest ``Retry-After`` that is honored.
+MAX_RETRY_SECONDS = 3600.0
 BODY_CHARACTERS = 500
 
 
 def call(claim: Claim, message_id: str, secrets: Secrets, sender: Sender, permit: Permit) -> Outcome:
-    """One try. Raises ``CutOff``, and what httpcore raises for a connection that broke."""
+    """One try. Raises ``CutOff``, and httpcore's errors for a broken connection."""
     name = str(claim.options.get("secret", "default"))
     if not secrets.get(name):
         return no_secret(name, secrets)
@@ -40,19 +40,19 @@ def call(claim: Claim, message_id: str, secrets: Secrets, sender: Sender, permit
 
 
 def no_secret(name: str, secrets: Secrets) -> Impossible:
-    """Nothing is sent unsigned."""
+    """The outcome if a secret is missing: nothing is sent unsigned."""
     names = ", ".join(sorted(secrets)) or "none"
     return Impossible(f"there is no secret {name!r} to sign with (RETROFILL_WEBHOOK_SECRETS); names there: {names}")
 
 
 def body_of(claim: Claim) -> str:
-    """The payload: the same for every try."""
+    """The payload, the same for every try."""
     payload = {"type": claim.event_type, "timestamp": claim.happened_at.isoformat(), "data": claim.fields}
     return json.dumps(payload, ensure_ascii=False, separators=(",", ":"))
 
 
 def headers_of(message_id: str, body: str, secrets: Sequence[SecretStr], now: datetime) -> dict[str, str]:
-    """One signature a secret, so that receivers can change to the newest one after the other."""
+    """One signature per secret, so receivers can switch to a new one at their own pace."""
     signatures = [Webhook(secret.get_secret_value()).sign(message_id, now, body) for secret in secrets]
     return {
         "content-type": "application/json",
@@ -64,7 +64,7 @@ def headers_of(message_id: str, body: str, secrets: Sequence[SecretStr], now: da
 
 
 def outcome_of(answer: Answer, now: datetime) -> Outcome:
-    """What an answer means: a success, a failure, or 410 Gone, after which nothing more is sent there."""
+    """2xx is a success and 410 Gone switches the webhook off; all else is a failed try."""
     if 200 <= answer.status < 300:
         return Returned()
     error = f"the webhook answered {_status(answer.status)}{_said(answer)}"
@@ -74,17 +74,17 @@ def outcome_of(answer: Answer, now: datetime) -> Outcome:
 
 
 def retry_after(header: str | None, now: datetime) -> float:
-    """Seconds that a ``Retry-After`` asks for, an hour at most; 0 where there is none or it cannot be read (RFC 9110)."""
+    """Seconds in a ``Retry-After`` (RFC 9110), at most an hour; 0 if missing or invalid."""
     text = (header or "").strip()
     if text.isascii() and text.isdigit():
-        return min(float(text[:9]), MOST_SECONDS)
+        return min(float(text[:9]), MAX_RETRY_SECONDS)
     try:
         until = parsedate_to_datetime(text)
-        # A date without a zone is said to be in UTC.
+        # A date without a zone is in UTC.
         seconds = (until if until.tzinfo else until.replace(tzinfo=UTC)) - now
     except (ValueError, OverflowError):
         return 0.0
-    return min(max(seconds.total_seconds(), 0.0), MOST_SECONDS)
+    return min(max(seconds.total_seconds(), 0.0), MAX_RETRY_SECONDS)
 
 
 def _status(status: int) -> str:

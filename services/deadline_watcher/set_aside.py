@@ -1,4 +1,4 @@
-"""Deadlines that cannot be decided: put aside for a while, loudly, so that they stop no other of their shard."""
+"""Sets aside deadlines that cannot be decided, so they do not block their shard."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from retrofill.bus.transaction import Transaction
 from retrofill.errors import first_line
 
 log = structlog.get_logger(__name__)
-ASIDE_SECONDS = 60.0
+SET_ASIDE_SECONDS = 60.0
 
 
 @dataclass
 class SetAside:
-    """What this instance has put aside, until when (monotonic); the rows stay as they are."""
+    """Ids set aside by this instance, with the end (monotonic seconds). Rows do not change."""
 
     until: dict[int, float] = field(default_factory=dict)
 
     def ids(self) -> set[int]:
-        """Those to be left out now."""
+        """The ids to exclude now."""
         now = time.monotonic()
         self.until = {id: moment for id, moment in self.until.items() if moment > now}
         return set(self.until)
 
     def judge(self, tx: Transaction, rows: Sequence[Row]) -> None:
-        """Judge a batch; where it cannot be applied, one by one, and put aside which cannot."""
+        """Judge a batch; if it fails, judge one by one and set aside those that fail."""
         if _judged(tx, rows) is None:
             return
         for row in rows:
             error = _judged(tx, [row])
             if error is not None:
-                self.until[row["id"]] = time.monotonic() + ASIDE_SECONDS
+                self.until[row["id"]] = time.monotonic() + SET_ASIDE_SECONDS
                 log.error("deadline_set_aside", deadline=row["id"], alert=row["alert"], error=first_line(error))
 
 
 def _judged(tx: Transaction, rows: Sequence[Row]) -> Exception | None:
-    """Judge in a savepoint; what the data itself made impossible, after undoing it. All else is raised."""
+    """Judge in a savepoint. Returns an error that the data caused, undone; raises others."""
     outgoing, hooks, checks = len(tx.outgoing), len(tx.after_commit), dict(tx.checks)
     try:
         with tx.conn.begin_nested():

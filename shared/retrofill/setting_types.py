@@ -1,0 +1,107 @@
+"""Where settings come from besides the environment, and the checks of their values."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+from collections.abc import Mapping
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, SecretStr
+from pydantic_settings import EnvSettingsSource, NoDecode, SettingsError
+
+ENDPOINTS_FILE = "endpoints.json"
+MIN_SECRET_BYTES = 24
+_HOST = re.compile(r"[A-Za-z0-9_.-]+")
+_CONNECT = re.compile(r"sc://[^/;\s]+/?(;[^=;\s]+=[^;]*)*;?")
+
+
+class FromFiles(EnvSettingsSource):
+    """Values from files named by ``RETROFILL_<NAME>_FILE``, without the trailing newline."""
+
+    def _load_env_vars(self) -> Mapping[str, str | None]:
+        known = {f"{self.env_prefix}{name}_file".lower(): name for name in self.settings_cls.model_fields}
+        named = {known[key.lower()]: path for key, path in os.environ.items() if path and key.lower() in known}
+        return {f"{self.env_prefix}{name}".lower(): _content(name, path) for name, path in named.items()}
+
+
+def _content(name: str, path: str) -> str:
+    try:
+        return Path(path).read_text("utf-8").rstrip("\r\n")
+    except OSError as e:
+        raise SettingsError(f"RETROFILL_{name.upper()}_FILE cannot be read: {e.strerror}: {path}") from e
+
+
+def write_endpoints(home: Path, values: dict[str, Any]) -> None:
+    """Write the endpoints file of an embedded stack.
+
+    It contains passwords, so only its owner can read it.
+    """
+    path = home / ENDPOINTS_FILE
+    draft = path.with_suffix(".tmp")
+    draft.touch(mode=0o600)
+    draft.write_text(json.dumps(values, indent=2))
+    draft.replace(path)
+
+
+def _split_patterns(value: object) -> object:
+    """One pattern per line, or a JSON list of strings."""
+    if not isinstance(value, str):
+        return value
+    if value.lstrip().startswith('["'):
+        return json.loads(value)
+    return [line for line in value.splitlines() if line.strip()]
+
+
+def _check_patterns(value: tuple[str, ...]) -> tuple[str, ...]:
+    for pattern in value:
+        try:
+            matches_empty = re.compile(pattern).match("") is not None
+        except re.error as e:
+            raise ValueError(f"{pattern!r} is not a valid regular expression: {e}") from e
+        if matches_empty:
+            raise ValueError(f"{pattern!r} matches the empty text: it would mask everywhere")
+    return value
+
+
+def _check_webhook_secrets(value: dict[str, list[SecretStr]]) -> dict[str, list[SecretStr]]:
+    for name, secrets in value.items():
+        if not secrets or not all(_is_webhook_secret(secret.get_secret_value()) for secret in secrets):
+            raise ValueError(
+                f"the secrets under {name!r} must be a list of 'whsec_' followed by base64 of at least 24 bytes; "
+                'create one with: echo "whsec_$(openssl rand -base64 32)"'
+            )
+    return value
+
+
+def _is_webhook_secret(text: str) -> bool:
+    """The Standard Webhooks format: ``whsec_`` and the key in base64, padded or not."""
+    code = text.removeprefix("whsec_")
+    try:
+        return len(base64.b64decode(code + "=" * (-len(code) % 4), validate=True)) >= MIN_SECRET_BYTES
+    except ValueError:
+        return False
+
+
+def _check_connect_address(value: str) -> str:
+    # Spark's own error would quote the whole address, including its token.
+    if not _CONNECT.fullmatch(value):
+        raise ValueError("a Spark Connect address is like sc://host:15002, or sc://host:15002/;token=…;user_id=…")
+    return value
+
+
+def _check_hosts(value: list[str]) -> list[str]:
+    for entry in value:
+        if not _HOST.fullmatch(entry):
+            ip_network(entry)  # raises ValueError with the reason
+    return value
+
+
+Patterns = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_patterns), AfterValidator(_check_patterns)]
+WebhookSecrets = Annotated[dict[str, list[SecretStr]], AfterValidator(_check_webhook_secrets)]
+ConnectAddress = Annotated[str, AfterValidator(_check_connect_address)]
+HostsAndNetworks = Annotated[list[str], AfterValidator(_check_hosts)]

@@ -1,0 +1,41 @@
+"""The tables.
+
+Constraints and partial unique indexes are the locks; each states the invariant it holds.
+
+Migrations create them (``store/migrations``); ``store/roles.py`` grants who may write which.
+"""
+
+from __future__ import annotations
+
+# The modules are imported in the order of the tables in ``metadata``.
+# isort: off
+from retrofill.store.tables.base import REVISION, SCHEMA, Moment, metadata
+from retrofill.store.tables.pipelines import pipeline, pipeline_copy
+from retrofill.store.tables.backfills import backfill, backfill_command, backfill_request
+from retrofill.store.tables.runs import backfill_interval, run, task_run
+from retrofill.store.tables.deadlines import deadline, deadline_digest
+from retrofill.store.tables.callbacks import callback, webhook_off
+from retrofill.store.tables.bus import SERVICE_TABLES, ServiceTables, installation
+# isort: on
+
+__all__ = [
+    "REVISION",
+    "SCHEMA",
+    "SERVICE_TABLES",
+    "Moment",
+    "ServiceTables",
+    "backfill",
+    "backfill_command",
+    "backfill_interval",
+    "backfill_request",
+    "callback",
+    "deadline",
+    "deadline_digest",
+    "installation",
+    "metadata",
+    "pipeline",
+    "pipeline_copy",
+    "run",
+    "task_run",
+    "webhook_off",
+]

@@ -1,0 +1,117 @@
+"""Tables of backfills, their requests and their commands."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    Table,
+    Text,
+    func,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB, TSTZRANGE, ExcludeConstraint
+
+from retrofill.domain.backfill import ACTIVE, MACHINE
+from retrofill.store.tables.base import Moment, ended_exactly_when_terminal, is_in, known_state, lock_only, metadata
+from retrofill.store.tables.pipelines import pipeline
+
+backfill = Table(
+    "backfill",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("pipeline_no", BigInteger, ForeignKey(pipeline.c.no), nullable=False),
+    Column("pipeline", Text, nullable=False),
+    Column("shard", Integer, nullable=False),
+    Column("state", Text, nullable=False),
+    # From the start of the first interval to the end of the last.
+    Column("covers", TSTZRANGE, nullable=False),
+    Column("runs", Integer, nullable=False),
+    Column("max_active_runs", Integer, nullable=False),
+    Column("reprocess_behavior", Text, nullable=False),
+    Column("run_backwards", Boolean, nullable=False),
+    Column("on_run_failure", Text, nullable=False),
+    Column("conf", JSONB, nullable=False),
+    Column("triggered_by", Text),
+    # The pipeline as planned: later edits affect later backfills only.
+    Column("definition", JSONB, nullable=False),
+    # Whether runs use the code applied last when they start, not that of the definition.
+    Column("code_follows", Boolean, nullable=False, server_default=text("false")),
+    Column("requested_at", Moment, nullable=False, server_default=func.clock_timestamp()),
+    Column("resumed_at", Moment),
+    # Failed runs at the last resume; more than that means one has failed since.
+    Column("failed_before", Integer, nullable=False, server_default=text("0")),
+    # Trace context of the plan, the parent of the spans of its runs.
+    Column("traceparent", Text),
+    Column("cancel_cause", Text),
+    Column("ended_at", Moment),
+    # When the purge began that deleted everything deletable of it.
+    Column("purged_at", Moment),
+    lock_only(),
+    known_state(MACHINE),
+    ended_exactly_when_terminal(MACHINE, "ended_at"),
+    CheckConstraint("runs > 0", name="runs_exist"),
+    CheckConstraint("NOT isempty(covers)", name="covers_something"),
+    CheckConstraint("state <> 'cancelling' OR cancel_cause IS NOT NULL", name="cancel_has_a_cause"),
+    # No overlap (invariant 3): however many planners race, the second of two overlapping
+    # active backfills cannot be inserted.
+    ExcludeConstraint(
+        (text("int8range(pipeline_no, pipeline_no, '[]')"), "&&"),
+        ("covers", "&&"),
+        where=text(is_in("state", ACTIVE)),
+        using="gist",
+        name="backfill_no_overlap",
+    ),
+    # All active backfills of a shard, for a takeover.
+    Index("backfill_active_idx", "shard", postgresql_where=text(is_in("state", ACTIVE))),
+    # Claimants of a free slot of a pipeline, in the order they were requested.
+    Index(
+        "backfill_active_of_pipeline_idx",
+        "pipeline_no",
+        "shard",
+        "requested_at",
+        postgresql_where=text(is_in("state", ACTIVE)),
+    ),
+    Index("backfill_pipeline_idx", "pipeline", "requested_at"),
+    Index("backfill_requested_idx", "requested_at"),
+    # Backfills a purge has not finished, in the order of their ends.
+    Index(
+        "backfill_to_purge_idx", "ended_at", "id", postgresql_where=text("ended_at IS NOT NULL AND purged_at IS NULL")
+    ),
+    # Time of the last purge, and purged backfills that overlap a later one.
+    Index("backfill_purged_at_idx", "purged_at", postgresql_where=text("purged_at IS NOT NULL")),
+    Index(
+        "backfill_purged_idx",
+        text("int8range(pipeline_no, pipeline_no, '[]')"),
+        "covers",
+        postgresql_using="gist",
+        postgresql_where=text("purged_at IS NOT NULL"),
+    ),
+)
+
+# One id, one outcome (invariant 2): the primary key refuses a second one.
+backfill_request = Table(
+    "backfill_request",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("body_hash", Text, nullable=False),
+    Column("answer_type", Text, nullable=False),
+    Column("answer", JSONB, nullable=False),
+    Column("decided_at", Moment, nullable=False, server_default=func.clock_timestamp()),
+)
+
+# Commands are distinguished by ce_id: a repeat gets the recorded reply.
+backfill_command = Table(
+    "backfill_command",
+    metadata,
+    Column("backfill_id", Text, primary_key=True),
+    Column("ce_id", Text, primary_key=True),
+    Column("answer_type", Text, nullable=False),
+    Column("answer", JSONB, nullable=False),
+    Column("decided_at", Moment, nullable=False, server_default=func.clock_timestamp()),
+)
