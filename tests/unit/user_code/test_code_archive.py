@@ -150,11 +150,11 @@ def test_another_content_or_name_is_another_archive(folder: Path) -> None:
 
 def test_too_much_names_the_largest(folder: Path) -> None:
     (folder / "helper.py").write_text("#" * 1000)
-    with pytest.raises(CannotArchive) as fields:
+    with pytest.raises(CannotArchive) as raised:
         build({name: folder / name for name in OWN}, 1000)
-    assert str(fields.value).startswith("the code has 1,023 bytes, more than RETROFILL_CODE_MAX_BYTES (1,000); ")
-    assert "the largest file is helper.py (1,000)" in str(fields.value)
-    assert "\n" not in str(fields.value)
+    assert str(raised.value).startswith("the code has 1,023 bytes, more than RETROFILL_CODE_MAX_BYTES (1,000); ")
+    assert "the largest file is helper.py (1,000)" in str(raised.value)
+    assert "\n" not in str(raised.value)
 
 
 def test_a_file_that_is_gone_meanwhile(folder: Path) -> None:

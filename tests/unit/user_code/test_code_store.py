@@ -46,18 +46,18 @@ def test_what_is_put_is_got(store: CodeStore, archive: Archive) -> None:
 def test_a_damaged_archive_is_refused_and_put_again(store: CodeStore, archive: Archive) -> None:
     store.put(archive)
     store.path(archive.sha256).write_bytes(archive.content[:-1])
-    with pytest.raises(CodeUnavailable) as fields:
+    with pytest.raises(CodeUnavailable) as raised:
         store.get(archive.sha256)
-    assert str(fields.value).startswith(f"{store.path(archive.sha256)} has the hash ")
-    assert "apply the same code again" in str(fields.value)
+    assert str(raised.value).startswith(f"{store.path(archive.sha256)} has the hash ")
+    assert "apply the same code again" in str(raised.value)
     store.put(archive)
     assert store.get(archive.sha256) == archive.content
 
 
 def test_a_missing_archive_is_named(store: CodeStore) -> None:
-    with pytest.raises(CodeUnavailable) as fields:
+    with pytest.raises(CodeUnavailable) as raised:
         store.get("0" * 64)
-    assert str(fields.value).startswith(f"{store.path('0' * 64)} cannot be read: No such file or directory: restore ")
+    assert str(raised.value).startswith(f"{store.path('0' * 64)} cannot be read: No such file or directory: restore ")
 
 
 def test_a_store_that_cannot_be_written(archive: Archive, tmp_path: Path) -> None:
