@@ -16,6 +16,7 @@ from benchmarks.report import OWN
 NAMES = (
     "accept",
     "start",
+    "between",
     "orchestrate",
     "spark",
     "deadline",

@@ -55,14 +55,17 @@ class PlannerHandler(QuietHandler):
         return {}
 
     def handle(self, tx: Transaction, received: Sequence[Received]) -> None:
-        """Apply pipelines, answer requests and commands, and schedule checks for ended runs."""
+        """Apply pipelines and answer requests and commands.
+
+        Schedules checks only of the backfills that ended runs leave something to decide about.
+        """
         for one in received:
             if one.record.topic == Topic.PIPELINES:
                 _apply_pipeline(tx, one, self._context.settings)
         self._answer(tx, [one for one in received if one.record.topic == Topic.BACKFILL_REQUESTS])
-        for one in received:
-            if one.record.topic == Topic.RUN_EVENTS:
-                _remember(tx, one)
+        ended = {id for one in received if one.record.topic == Topic.RUN_EVENTS for id in _ended(one)}
+        for id in backfills.to_be_decided(tx.conn, sorted(ended)) if ended else ():
+            tx.schedule_check(id)
 
     def _answer(self, tx: Transaction, received: Sequence[Received]) -> None:
         requests = [(one, one.message) for one in received if isinstance(one.message, BackfillRequested)]
@@ -138,12 +141,13 @@ def _apply_pipeline(tx: Transaction, one: Received, settings: Settings) -> None:
             raise _wrong_topic(one, other)
 
 
-def _remember(tx: Transaction, one: Received) -> None:
+def _ended(one: Received) -> Sequence[str]:
+    """The backfill that a run's event concerns, unless the run goes on."""
     match one.message:
         case RunStarted() | RunPublishing() | TaskStateChanged():
-            pass
+            return ()
         case RunEvent(backfill_id=id):
-            tx.schedule_check(id)
+            return (id,)
         case other:
             raise _wrong_topic(one, other)
 

@@ -28,7 +28,7 @@ from run_starter.endings import emit_publishing, facts
 from run_starter.executors import LaunchRequest
 from run_starter.launching import Launching
 from run_starter.leases import LEASES_KEY, Leases
-from run_starter.memory import Memory, backfill_key, pipeline_key, pipelines_in
+from run_starter.memory import Memory, backfill_key, pipeline_key, pipelines_in, slot_freed
 from run_starter.sharing import YIELD_SECONDS, Candidate, Pipeline, Shares, share
 
 POLL_SECONDS = 5.0
@@ -224,7 +224,7 @@ class Claims:
                 continue
             metrics.CLAIMS_PUT_OFF.labels("left_to_others").inc()
             if no not in memory.yielding_since:
-                tx.notify(runs.SLOT_CHANNEL, [no])
+                tx.notify(runs.SLOT_CHANNEL, [slot_freed(no, tx.partition)])
             since = memory.yielding_since.setdefault(no, now)
             tx.schedule_check(pipeline_key(no), max(RECHECK_SECONDS, since + YIELD_SECONDS - now))
         for no in pipelines:

@@ -108,6 +108,7 @@ def _fold_one(
             sofar.alive = True
             _start(row, sofar)
         case TaskReported():
+            _start(row, sofar)
             _fold_task(report, task_states, outcome)
         case RunStaged(outputs=outputs):
             _start(row, sofar)

@@ -33,6 +33,7 @@ from retrofill.store import runs as store
 from retrofill.store.tables import run, task_run
 from run_starter.decide import RunOutcome, TaskStep
 from run_starter.losses import stored
+from run_starter.memory import backfill_key, pipeline_key, slot_freed
 
 S = RunState
 _EVENTS: dict[RunState, type[RunEvent]] = {S.SUCCEEDED: RunSucceeded, S.FAILED: RunFailed, S.CANCELLED: RunCancelled}
@@ -72,8 +73,9 @@ def write_starts(
     )
     for row in starting:
         fields = facts(row, pipelines[row["backfill_id"]], now)
-        tx.emit(Topic.RUN_EVENTS, row["backfill_id"], RunStarted(**fields, code_sha256=row["code_sha256"]))
-        _emit_state(tx, fields, S.RUNNING)
+        started = RunStarted(**fields, code_sha256=row["code_sha256"])
+        tx.emit(Topic.RUN_EVENTS, row["backfill_id"], started, linger=True)
+        _emit_state(tx, fields, S.RUNNING, linger=True)
 
 
 def write_stages(
@@ -103,7 +105,7 @@ def write_stages(
     if store.orphan(tx.conn, lost) != len(orphans):
         raise Conflict("a publishing run was changed by another transaction")
     for row in orphans:
-        tx.schedule_check(f"b:{row['backfill_id']}")
+        tx.schedule_check(backfill_key(row["backfill_id"]))
 
 
 def emit_publishing(tx: Transaction, fields: dict[str, Any], outputs: Sequence[str], publication: int) -> None:
@@ -143,7 +145,7 @@ def write_tasks(
                 try_number=step.try_number,
                 error=step.error,
             )
-            tx.emit(Topic.RUN_EVENTS, row["backfill_id"], event)
+            tx.emit(Topic.RUN_EVENTS, row["backfill_id"], event, linger=True)
 
 
 def _write_wave(tx: Transaction, to: TaskState, steps: Sequence[TaskStep], now: datetime) -> None:
@@ -185,16 +187,18 @@ def write_ends(
         tx.emit(Topic.RUN_EVENTS, row["backfill_id"], _event(row, outcome, pipeline, now))
         assert outcome.ends is not None
         _emit_state(tx, facts(row, pipeline, now), outcome.ends)
-        tx.schedule_check(f"b:{row['backfill_id']}")
+        tx.schedule_check(backfill_key(row["backfill_id"]))
+        tx.schedule_check(pipeline_key(row["pipeline_no"]))
     tx.after_commit.append(lambda: _count(outcome.ends for _, outcome in ending))
     resolve_deadlines(tx, [row["id"] for row, outcome in ending if outcome.ends != S.QUEUED])
-    tx.notify(store.SLOT_CHANNEL, {row["pipeline_no"] for row, _ in ending})
+    tx.notify(store.SLOT_CHANNEL, {slot_freed(row["pipeline_no"], tx.partition) for row, _ in ending})
 
 
-def _emit_state(tx: Transaction, fields: dict[str, Any], state: RunState) -> None:
+def _emit_state(tx: Transaction, fields: dict[str, Any], state: RunState, *, linger: bool = False) -> None:
     """Publish the state on ``interval-states``. A run that never started has no record there."""
     key = interval_key(fields["pipeline"], fields["interval_start"])
-    tx.emit(Topic.INTERVAL_STATES, key, IntervalStateChanged.model_validate({**fields, "state": str(state)}))
+    event = IntervalStateChanged.model_validate({**fields, "state": str(state)})
+    tx.emit(Topic.INTERVAL_STATES, key, event, linger=linger)
 
 
 def _count(states: Iterable[RunState | None]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import Connection
 
 from retrofill.bus.clients import producer
-from retrofill.bus.faults import Poison
+from retrofill.bus.faults import Conflict, Fault, Poison, classify
 from retrofill.bus.handler import QuietHandler, Received
 from retrofill.bus.observability import metrics
 from retrofill.bus.service import Context
@@ -19,8 +19,10 @@ from retrofill.contract.backfills import (
     BackfillPlanned,
     BackfillResumed,
 )
+from retrofill.contract.runs import Report, RunReported, RunStaged
 from retrofill.contract.topics import Topic
 from retrofill.domain.backfill import BackfillState
+from retrofill.errors import kind_and_line
 from retrofill.store import backfills
 from retrofill.store import runs as store
 from run_starter.claims import Claims
@@ -30,7 +32,7 @@ from run_starter.executors.build import build_executor
 from run_starter.hosting import DriverHost, Watch
 from run_starter.launching import Launching
 from run_starter.leases import LEASES_KEY, Leases
-from run_starter.memory import backfill_key, backfills_in, pipeline_key, pipelines_in
+from run_starter.memory import backfill_key, backfills_in, pipeline_key, pipelines_in, slot_in
 from run_starter.reports import handle_reports
 
 DRIVER_FREE = "driver_free"
@@ -60,6 +62,8 @@ class StarterHandler(QuietHandler):
         )
         launching = Launching(self._executor, self._definitions, settings.lease_seconds, launched=self._watch.wake)
         self._claims = Claims(launching, self._leases, context.instance)
+        # Shards whose next batch leaves its checks to transactions of their own.
+        self._claim_later: set[int] = set()
         metrics.register(
             metrics.Polled("retrofill_runs", "Runs that have not ended, of all backfills", "state", self._runs)
         )
@@ -88,9 +92,40 @@ class StarterHandler(QuietHandler):
                 partitions=self._context.partitions,
             )
             self._leases.renewed(tx.partition, renewed)
+            self._drivers_report(tx, [one.message for one in reports if isinstance(one.message, Report)])
         for one in received:
             if one.record.topic == Topic.BACKFILL_EVENTS:
                 self._hint(tx, one)
+        self._claim_at_once(tx)
+
+    def _drivers_report(self, tx: Transaction, reports: Sequence[Report]) -> None:
+        """What the reports mean to the drivers here, without a detour over notifications."""
+        ended = {report.driver for report in reports if isinstance(report, RunReported)}
+        self._executor.ending(ended)
+        if any(isinstance(report, RunStaged) for report in reports):
+            tx.after_commit.append(self.host.wake)
+
+    def _claim_at_once(self, tx: Transaction) -> None:
+        """Start the next runs in the transaction in which others ended: it saves a commit.
+
+        The messages must not be refused because of a claim: if one raises, the batch is repeated
+        and the checks follow in a transaction of their own (``docs/decisions/claims-at-once.md``).
+        """
+        if tx.partition in self._claim_later:
+            self._claim_later.discard(tx.partition)
+            return
+        keys = [key for key, after in tx.checks.items() if after <= 0 and key not in ALONE]
+        if not keys:
+            return
+        for key in keys:
+            del tx.checks[key]
+        try:
+            self._claims.check(tx, backfills_in(keys), pipelines_in(keys))
+        except Exception as e:
+            if classify(e) not in (Fault.FENCED, Fault.WAIT):
+                self._claim_later.add(tx.partition)
+                raise Conflict(f"checks after reports: {kind_and_line(e)}") from e
+            raise
 
     def _hint(self, tx: Transaction, one: Received) -> None:
         match one.message:
@@ -135,6 +170,7 @@ class StarterHandler(QuietHandler):
     def lost(self, partition: int) -> None:
         self._leases.forget(partition)
         self._claims.forget(partition)
+        self._claim_later.discard(partition)
 
     def notified(self, channel: str, payload: str, partitions: Sequence[int]) -> Mapping[int, Mapping[str, float]]:
         """A driver or a pipeline's slot became free, or a hosted run changed."""
@@ -149,8 +185,10 @@ class StarterHandler(QuietHandler):
         for partition in partitions:
             if channel == DRIVER_FREE:
                 checks[partition] = self._claims.starving(partition)
-            elif payload.isdigit() and int(payload) in self._claims.of(partition).pipelines:
-                checks[partition] = [pipeline_key(int(payload))]
+            elif (freed := slot_in(payload)) is not None:
+                no, shard = freed
+                if shard != partition and no in self._claims.of(partition).pipelines:
+                    checks[partition] = [pipeline_key(no)]
         return {partition: dict.fromkeys(keys, 0.0) for partition, keys in checks.items()}
 
     def read_to(self, partition: int, ends: Mapping[str, int]) -> None:

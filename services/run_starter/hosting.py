@@ -39,7 +39,7 @@ class DriverHost:
         self._changed = threading.Condition()
         self._changes = 0
 
-    def may_begin(self, launch: LaunchRequest) -> bool:
+    def may_begin(self, launch: LaunchRequest) -> float | None:
         """Read from Postgres now; if it does not answer, the driver must not begin.
 
         If the lease seems over, wait until the shard's owner renews it or ends the attempt.
@@ -48,14 +48,14 @@ class DriverHost:
             seen = self._changes
             try:
                 with self._engine.connect() as conn:
-                    begins = store.may_begin(conn, *launch.key)
+                    left = store.lease_left(conn, *launch.key)
             except SQLAlchemyError as e:
                 log.warning("may_not_begin", run=launch.run_id, attempt=launch.attempt, error=first_line(e))
-                return False
-            if begins is not None:
-                return begins
+                return None
+            if left is None or left > 0:
+                return left
             self._wait_for_change(seen)
-        return False
+        return None
 
     def may_publish(self, launch: LaunchRequest) -> bool:
         """Wait until staged output is accepted or refused; the driver's own lease limits this."""

@@ -18,6 +18,17 @@ def pipeline_key(no: int) -> str:
     return f"{PIPELINE}{no}"
 
 
+def slot_freed(no: int, shard: int) -> str:
+    """The notification that a pipeline may have a free slot, from a shard that checks it itself."""
+    return f"{no}/{shard}"
+
+
+def slot_in(payload: str) -> tuple[int, int] | None:
+    """The pipeline and the shard of such a notification, or ``None`` for another one."""
+    no, _, shard = payload.partition("/")
+    return (int(no), int(shard)) if no.isdigit() and shard.isdigit() else None
+
+
 def backfills_in(keys: Iterable[str]) -> list[str]:
     """The ids of the backfills among check keys."""
     return [key.removeprefix(BACKFILL) for key in keys if key.startswith(BACKFILL)]

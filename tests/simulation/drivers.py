@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -24,22 +25,44 @@ class SimulatedExecutor:
     slots: int
     host: Host | None = None
     drivers: dict[Key, Driver] = field(default_factory=dict)
+    # Launches that wait for a driver which has reported its end but is still there.
+    waiting: dict[Key, LaunchRequest] = field(default_factory=dict)
+    reported: set[Key] = field(default_factory=set)
 
     def free(self) -> int:
-        """Number of slots without a driver."""
-        return self.slots - len(self.drivers)
+        """Number of slots without a driver that goes on."""
+        return self.slots - len(self.drivers.keys() - self.reported) - len(self.waiting)
 
     def hosted(self) -> set[Key]:
-        """Attempts whose drivers run here."""
-        return set(self.drivers)
+        """Attempts whose drivers run here, or are about to."""
+        return {*self.drivers, *self.waiting}
+
+    def ending(self, keys: Collection[Key]) -> None:
+        """These drivers are about to leave."""
+        self.reported |= self.drivers.keys() & set(keys)
 
     def launch(self, launch: LaunchRequest) -> None:
-        driver = Driver(self, launch)
-        self.drivers[launch.key] = driver
-        driver.start()
+        self.waiting[launch.key] = launch
+        self._assign()
+
+    def left(self, key: Key) -> None:
+        """A driver has gone."""
+        self.drivers.pop(key)
+        self.reported.discard(key)
+        self._assign()
+
+    def _assign(self) -> None:
+        while self.waiting and len(self.drivers) < self.slots:
+            key = next(iter(self.waiting))
+            driver = Driver(self, self.waiting.pop(key))
+            self.drivers[key] = driver
+            driver.start()
 
     def end(self, key: Key) -> None:
         """Kill one driver."""
+        if (launch := self.waiting.pop(key, None)) is not None:
+            assert self.host is not None
+            self.host.driver_ended(launch, reported=False, reason="ended before a driver was given it")
         driver = self.drivers.get(key)
         if driver is not None:
             driver.die("ended by its host")
@@ -90,7 +113,7 @@ class Driver:
 
     def _left(self, *, reported: bool, reason: str) -> None:
         if self.executor.drivers.get(self.launch.key) is self:
-            del self.executor.drivers[self.launch.key]
+            self.executor.left(self.launch.key)
             assert self.executor.host is not None
             self.executor.host.driver_ended(self.launch, reported=reported, reason=reason)
 
@@ -98,11 +121,18 @@ class Driver:
         scheduler = self.world.scheduler
         reported = False
         if scheduler.random.random() < self.world.slow:
-            # A slow session start may outlast the attempt's first lease. The driver's own lease
-            # starts after it.
-            scheduler.wait(object(), scheduler.random.random() * 3 * self.lease)
-        self.alive_until = self._clock() + self.lease
-        if self._say(RunHeartbeat(**self.fields)) and self._asked("may_begin") and self.works():
+            # A slow session start may outlast the attempt's first lease, with heartbeats or
+            # without.
+            beats = scheduler.random.random() < 0.5
+            for _ in range(scheduler.random.randint(1, 15)):
+                scheduler.wait(object(), scheduler.random.random() * self.lease / 5)
+                if beats:
+                    self._say(RunHeartbeat(**self.fields))
+        asked = self._clock()
+        left = self._asked("may_begin")
+        if left is not None and left is not False:
+            self.alive_until = asked + left
+        if self.works():
             reported = self._publish() if self.launch.publication else self._work()
         host = self.executor.process
         if host.alive:
@@ -110,10 +140,10 @@ class Driver:
                 host, "driver ended", lambda: self._left(reported=reported, reason="it did not come to its end")
             )
 
-    def _asked(self, what: str) -> bool:
+    def _asked(self, what: str) -> Any:
         """Ask the host a question. The host answers in its own process; no answer counts as no."""
         host = self.executor.process
-        answer: list[bool] = []
+        answer: list[Any] = []
         if not host.alive:
             return False
 
@@ -122,14 +152,17 @@ class Driver:
             attempts = self.world.oracle.attempts
             over, ended = attempts.is_over(self.launch), attempts.lease_that_ended(self.launch)
             answer.append(getattr(self.executor.host, what)(self.launch))
-            attempts.answered(self.launch, what, over=over, ended=ended, answer=answer[0])
+            yes = answer[0] is not None and answer[0] is not False
+            attempts.answered(self.launch, what, over=over, ended=ended, answer=yes)
             self.world.scheduler.wake(answer)
 
         self.world.scheduler.spawn(host, what, ask)
         until = self._clock() + 10.0
         while not answer and self._clock() < until and host.alive:
             self.world.scheduler.wait(answer, 1.0)
-        return bool(answer) and answer[0]
+            if not answer and what == "may_begin":
+                self._say(RunHeartbeat(**self.fields))
+        return answer[0] if answer else False
 
     def works(self) -> bool:
         """Whether the process is alive and its own lease has not ended."""

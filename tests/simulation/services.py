@@ -77,7 +77,7 @@ class Instance:
 
         def heard(channel: str, payload: str) -> None:
             if channel in ("", own_channel):
-                relay.wake()
+                relay.wake(later=payload == outbox.LATER)
             if channel != own_channel:
                 inbox.put(Notified(channel, payload))
 

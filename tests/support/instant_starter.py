@@ -14,6 +14,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,9 @@ class InstantExecutor:
     def free(self) -> int:
         return self._slots - len(self.hosted())
 
+    def ending(self, keys: Collection[Key]) -> None:
+        """A thread is free only when it has returned."""
+
     def hosted(self) -> set[Key]:
         with self._lock:
             return set(self._hosted)
@@ -78,14 +82,15 @@ class InstantExecutor:
     def _run(self, launch: LaunchRequest, ended: threading.Event) -> None:
         fields: dict[str, Any] = {"backfill_id": launch.backfill_id, "run_id": launch.run_id, "attempt": launch.attempt}
         fields["publication"] = launch.publication
-        self._say(RunHeartbeat(**fields))
         assert self.host is not None
         reported = False
-        if launch.publication:
-            if self.host.may_begin(launch):
-                self._report(launch, publish_all(driver_launch(launch), launch.outputs))
-                reported = True
-        elif self.host.may_begin(launch) and self._work(launch, ended):
+        begins = self.host.may_begin(launch) is not None
+        if begins:
+            self._say(RunHeartbeat(**fields))
+        if begins and launch.publication:
+            self._report(launch, publish_all(driver_launch(launch), launch.outputs))
+            reported = True
+        elif begins and self._work(launch, ended):
             failed = launch.interval_start.date().isoformat() in self._failing
             error = ErrorInfo(type="ValueError", message="this day fails") if failed else None
             for task in launch.pipeline.tasks:

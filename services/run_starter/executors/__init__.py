@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -56,8 +57,8 @@ class LaunchRequest:
 class Host(Protocol):
     """What an executor needs of its run-starter. Every method may be called from any thread."""
 
-    def may_begin(self, launch: LaunchRequest) -> bool:
-        """Whether the attempt is still live and its lease has not ended, read from Postgres now."""
+    def may_begin(self, launch: LaunchRequest) -> float | None:
+        """Seconds left of the attempt's lease, read from Postgres now; ``None`` if it is over."""
 
     def may_publish(self, launch: LaunchRequest) -> bool:
         """Whether this driver publishes what the attempt staged. Waits until that is decided."""
@@ -77,6 +78,9 @@ class Executor(Protocol):
 
     def free(self) -> int:
         """Number of runs that may be launched now."""
+
+    def ending(self, keys: Collection[Key]) -> None:
+        """These drivers have reported their end: those here may count as free from now on."""
 
     def launch(self, launch: LaunchRequest) -> None:
         """Hand an attempt to a driver; its end arrives at ``Host.driver_ended``."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from retrofill.domain.allowed import refusal
 from retrofill.settings import Settings
 from run_starter.executors import Executor, Host, Key, LaunchRequest
@@ -23,7 +25,11 @@ class Dispatch:
         }
 
     def free(self) -> int:
-        return self._limit - len(self.hosted())
+        return self._limit - sum(self._limit - executor.free() for executor in self._executors.values())
+
+    def ending(self, keys: Collection[Key]) -> None:
+        for executor in self._executors.values():
+            executor.ending(keys)
 
     def launch(self, launch: LaunchRequest) -> None:
         """Hand the attempt to the executor of its pipeline, unless the settings forbid it."""

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from queue import SimpleQueue
 from typing import Any
 
@@ -69,6 +69,8 @@ class LocalPool:
         self._lock = threading.Lock()
         self._workers: list[Worker] = []
         self._waiting: deque[LaunchRequest] = deque()
+        # Drivers that reported their end and are about to say that they are done.
+        self._ending: set[Key] = set()
         self._failures = 0
         self._closed = threading.Event()
         self._spawns: SimpleQueue[bool] = SimpleQueue()
@@ -81,12 +83,20 @@ class LocalPool:
     # Executor
 
     def free(self) -> int:
-        return self._slots - len(self.hosted())
+        with self._lock:
+            return self._slots - len(self._hosted() - self._ending)
+
+    def ending(self, keys: Collection[Key]) -> None:
+        with self._lock:
+            self._ending |= self._hosted() & set(keys)
 
     def hosted(self) -> set[Key]:
         with self._lock:
-            busy = [worker.launch for worker in self._workers if worker.launch is not None]
-            return {launch.key for launch in [*busy, *self._waiting]}
+            return self._hosted()
+
+    def _hosted(self) -> set[Key]:
+        busy = [worker.launch for worker in self._workers if worker.launch is not None]
+        return {launch.key for launch in [*busy, *self._waiting]}
 
     def launch(self, launch: LaunchRequest) -> None:
         """Queue the attempt for the next warm process."""
@@ -184,7 +194,7 @@ class LocalPool:
 
     def _on_may_begin(self, worker: Worker) -> None:
         launch = worker.launch
-        worker.send({"begin": launch is not None and self._host.may_begin(launch)})
+        worker.send({"begin": None if launch is None else self._host.may_begin(launch)})
 
     def _on_may_publish(self, worker: Worker) -> None:
         launch = worker.launch
@@ -192,7 +202,7 @@ class LocalPool:
 
     def _on_done(self, worker: Worker, fields: dict[str, Any]) -> None:
         with self._lock:
-            launch, worker.launch = worker.launch, None
+            launch = self._left(worker)
             worker.runs += 1
             retire = worker.runs >= self._settings.driver_max_runs or bool(fields.get("retire"))
             if retire:
@@ -209,7 +219,7 @@ class LocalPool:
     def _on_exit(self, worker: Worker) -> None:
         reason = processes.exit_reason(worker.process, worker.why_lost)
         with self._lock:
-            launch, worker.launch = worker.launch, None
+            launch = self._left(worker)
             known = worker in self._workers
             if known:
                 self._workers.remove(worker)
@@ -219,6 +229,13 @@ class LocalPool:
             self._spawns.put(True)
         if launch is not None:
             self._host.driver_ended(launch, reported=False, reason=reason)
+
+    def _left(self, worker: Worker) -> LaunchRequest | None:
+        """Take the launch from its worker. The caller holds the lock."""
+        launch, worker.launch = worker.launch, None
+        if launch is not None:
+            self._ending.discard(launch.key)
+        return launch
 
     def _assign(self) -> None:
         """Give waiting attempts to idle warm processes."""

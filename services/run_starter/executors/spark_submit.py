@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,9 @@ class SparkSubmit:
 
     def free(self) -> int:
         return self._settings.driver_slots - len(self.hosted())
+
+    def ending(self, keys: Collection[Key]) -> None:
+        """The process still has to exit: it is not free earlier."""
 
     def hosted(self) -> set[Key]:
         with self._lock:

@@ -141,7 +141,7 @@ def _wire(context: Context, handler: Handler, inbox: Inbox, channels: Sequence[s
 
     def on_notification(channel: str, payload: str) -> None:
         if channel in ("", outbox_channel):
-            relay.wake()
+            relay.wake(later=payload == outbox.LATER)
         if channel != outbox_channel:
             context.notified(channel, payload)
 

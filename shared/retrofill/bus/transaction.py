@@ -20,6 +20,7 @@ from retrofill.contract.base import Message
 from retrofill.contract.topics import Service, Topic
 from retrofill.store import outbox
 from retrofill.store.arrays import rows_of
+from retrofill.store.engine import writes
 from retrofill.store.outbox import Outgoing
 from retrofill.store.tables import SERVICE_TABLES
 from retrofill.tracing import parent_of
@@ -51,6 +52,7 @@ class Transaction:
     after_commit: list[Callable[[], None]] = field(default_factory=list)
     checks: dict[str, float] = field(default_factory=dict)
     notifications: list[tuple[str, str]] = field(default_factory=list)
+    urgent: bool = False  # whether the relay is to publish at once
 
     def emit(
         self,
@@ -60,11 +62,14 @@ class Transaction:
         *,
         reply_to: Record | None = None,
         trace: str | None = None,
+        linger: bool = False,
     ) -> None:
         """Publish ``message`` after the commit. Raises ``Poison`` if it is too large.
 
-        Its trace context is ``trace``, or that of ``reply_to``.
+        Its trace context is ``trace``, or that of ``reply_to``. ``linger``: nobody acts on it at
+        once, so the relay may wait a moment to publish it together with others.
         """
+        self.urgent = self.urgent or not linger
         if reply_to is not None and reply_to.ce_id is not None:
             message = message.model_copy(update={"in_reply_to": reply_to.ce_id})
         headers = headers_of(message, self.service.name)
@@ -79,15 +84,18 @@ class Transaction:
         headers = record.raw_headers
         if record.ce_id is None:
             headers = (*headers, ("ce_id", ce_id.encode()))
+        self.urgent = True
         self._add(Topic(record.topic), key.encode(), record.value, headers)
 
     def dead_letter(self, record: Record, reason: str) -> None:
         """Dead-letter ``record``."""
+        self.urgent = True
         self.outgoing.append(dead_letter(record, reason, self.service.name))
 
     def dead_letter_of(self, topic: Topic, key: str | int, message: Message, reason: str) -> None:
         """Dead-letter an unpublished ``message``; a replay publishes it on ``topic``."""
         headers = _as_bytes(headers_of(message, self.service.name))
+        self.urgent = True
         original = Outgoing(topic, str(key).encode(), message.encode(), headers)
         self.outgoing.append(dead_letter_of(original, reason, self.service.name))
 
@@ -123,13 +131,19 @@ def shard_transaction(
 ) -> Iterator[Transaction]:
     """Begin, assert the epoch and yield; then write the outbox and commit.
 
+    If nothing else was written, it is rolled back instead: a commit costs a flush of the log.
     Raises ``Fenced`` for a former owner. Raises nothing after the commit: failing hooks are logged.
     """
-    with engine.begin() as conn:
+    with engine.connect() as conn:
         assert_epoch(conn, service, partition, epoch)
+        before = writes(conn)
         tx = Transaction(conn, service, partition, epoch, max_message_bytes)
         yield tx
         write_outbox(tx)
+        if writes(conn) > before:
+            conn.commit()
+        else:
+            conn.rollback()
     announce_commit(tx)
 
 
@@ -154,7 +168,7 @@ def write_outbox(tx: Transaction) -> None:
 
 def announce_commit(tx: Transaction) -> None:
     """Wake the relay and listeners, then run hooks. After a crash, polls find the work."""
-    relay = [(outbox.channel(tx.service.package), "")] if tx.outgoing else []
+    relay = [(outbox.channel(tx.service.package), "" if tx.urgent else outbox.LATER)] if tx.outgoing else []
     notifications = [*relay, *tx.notifications]
     if notifications:
         announce(notifications)

@@ -45,11 +45,16 @@ class Report(Message):
     )
     sent_at: Moment | None = Field(None, description="When it was sent, by the driver's clock; informational")
 
+    @property
+    def driver(self) -> tuple[int, int, int]:
+        """Identifies the driver: run, attempt and publication."""
+        return self.run_id, self.attempt, self.publication
+
 
 class RunHeartbeat(Report):
     """The attempt is alive, which extends its lease.
 
-    The first heartbeat makes the run ``running``.
+    The attempt's first report, of any type, makes the run ``running``.
     """
 
     type: Literal["RunHeartbeat"] = "RunHeartbeat"

@@ -5,16 +5,17 @@ and the logs go to standard error. The protocol:
 
 1. driver, when warm: ``{"ready": true}``
 2. host: ``{"launch": {"backfill_id", "run_id", "attempt", "pipeline", "interval_start",
-   "interval_end", "conf", "trace", "publication", "outputs"}}``. The driver opens the Spark session
-   and sends the first heartbeat. If ``publication`` is 1 or more, it only publishes ``outputs``,
+   "interval_end", "conf", "trace", "publication", "outputs"}}``. The driver opens the Spark session,
+   with heartbeats if that takes long. If ``publication`` is 1 or more, it only publishes ``outputs``,
    without a session or user code.
-3. driver, when the heartbeat is acknowledged: ``{"may_begin": true}``
-4. host: ``{"begin": true}`` if the attempt is still the live one, else ``false``
+3. driver: ``{"may_begin": true}``
+4. host: ``{"begin": 14.2}``, the seconds left of the attempt's lease, or ``null`` if the attempt is
+   no longer the live one
 5. driver, if tasks staged output and ``RunStaged`` is acknowledged: ``{"may_publish": true}``;
    host: ``{"publish": true}`` if Postgres has it accepted, else ``false``
-6. driver, when its reports are acknowledged and the session is released:
-   ``{"done": {"reported": true}}``, or ``false`` if it reported no result after 4 or 5 was
-   ``false``. Then 2 again.
+6. driver, when its reports are acknowledged: ``{"done": {"reported": true}}``, or ``false`` if it
+   reported no result after 4 was ``null`` or 5 was ``false``. Then 2 again; the session is released
+   meanwhile.
 
 A driver that gives up sends ``{"lost": "why"}`` as its last message.
 

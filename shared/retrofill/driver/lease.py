@@ -1,12 +1,14 @@
 """A run's lease in its driver: sends heartbeats, and ends the process before the lease ends.
 
-The run-starter counts the lease from handling a heartbeat, which is after it was sent. A driver
-that exits one lease after *sending* its last acknowledged heartbeat has therefore exited before the
-run may be started again.
+The permission to begin says how much of the lease was left after it was asked for. Later, the
+run-starter counts the lease from handling a heartbeat, which is after it was sent. A driver that
+exits when the time left has passed since it *asked*, or one lease after it *sent* its last
+acknowledged heartbeat, has therefore exited before the run may be started again.
 """
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
@@ -41,20 +43,26 @@ class Lease:
         self._alarm = alarm or kernel_alarm
         self._renewed = renewed
         self._changed = threading.Condition()
-        self._acknowledged = False
         self._stopped = False
-        self._ends_at = clock() + seconds
-        self._next_beat = clock()
+        # Unknown until the permission to begin; before that, nothing runs that it could end.
+        self._ends_at = math.inf
+        self._next_beat = clock() + seconds / SHARE
 
     def start(self) -> None:
-        """Send the first heartbeat, and keep sending in a thread."""
-        self.beat()
+        """Send heartbeats in a thread. The first is due after a fifth of the lease."""
         threading.Thread(target=self._keep, name="lease", daemon=True).start()
 
-    def wait_acknowledged(self) -> None:
-        """Wait for the first acknowledgement. No user code may run before it."""
+    def begin(self, ends_at: float) -> bool:
+        """The lease lasts until ``ends_at``. Returns whether that is still to come."""
         with self._changed:
-            self._changed.wait_for(lambda: self._acknowledged)
+            self._ends_at = ends_at
+            self._changed.notify_all()
+            left = ends_at - self._clock()
+            if left > 0:
+                self._alarm(left)
+        if left > 0 and self._renewed is not None:
+            self._renewed(ends_at)
+        return left > 0
 
     def stop(self) -> None:
         """Stop the heartbeats, after the attempt's end was reported."""
@@ -79,10 +87,9 @@ class Lease:
     def _on_acknowledged(self, sent_at: float) -> None:
         with self._changed:
             # A late acknowledgement renews nothing.
-            if self._stopped or self._clock() >= self._ends_at:
+            if self._stopped or self._ends_at == math.inf or self._clock() >= self._ends_at:
                 return
             self._ends_at = max(self._ends_at, sent_at + self._seconds)
-            self._acknowledged = True
             self._changed.notify_all()
             self._alarm(self._ends_at - self._clock())
             ends_at = self._ends_at

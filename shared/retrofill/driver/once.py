@@ -45,6 +45,7 @@ def main() -> None:
     server = Server(settings, ending, host, wire, ClassicSession)
     host.say("ready", True)
     server.serve_one()
+    server.finish()
     # Exit even if user code left threads running.
     sys.stdout.flush()
     flush()

@@ -38,7 +38,8 @@ class Wire:
         self._topic = f"{settings.topic_prefix}{Topic.RUN_REPORTS}"
         self._partitions = settings.partitions
         self._on_loss = on_loss
-        self._producer = client or producer(settings, SOURCE)
+        # The last task's report travels with the run's, which follows at once.
+        self._producer = client or producer(settings, SOURCE, **{"linger.ms": 1})
         self._open = 0
         self._silent = False
         self._changed = threading.Condition()

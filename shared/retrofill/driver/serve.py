@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 
 import structlog
@@ -49,7 +51,13 @@ class Server:
         self._code = Code(lambda sha256: unpacked(settings, sha256))
         self._lineage = lineage_of(settings)
         self._wire = wire
+        self._releasing: threading.Thread | None = None
         ending.silence = wire.silence
+
+    def finish(self) -> None:
+        """Wait until the last attempt's resources are released."""
+        if self._releasing is not None:
+            self._releasing.join()
 
     def serve_one(self) -> None:
         """Wait for a launch and execute it."""
@@ -73,14 +81,19 @@ class Server:
             renewed=submits.renew,
         )
         lease.start()
+        self.finish()
         failure = work.prepare()
-        lease.wait_acknowledged()
+        asked = time.monotonic()
         self._host.say("may_begin", True)
-        reported = bool(self._host.hear("begin")) and self._work(launch, work, reporter, failure)
+        left = self._host.hear("begin")
+        begins = left is not None and lease.begin(asked + left)
+        reported = begins and self._work(launch, work, reporter, failure)
         lease.stop()
         self._ending.work = None
-        work.release()
         self._host.say("done", {"reported": reported})
+        # Meanwhile the host learns of the end and finds the next launch.
+        self._releasing = threading.Thread(target=work.release, name="release", daemon=True)
+        self._releasing.start()
 
     def _work(self, launch: Launch, work: Attempt | LeftToPublish, reporter: Reporter, failure: Result | None) -> bool:
         """Run user code and report the result. Returns False if another driver reports it."""
@@ -97,6 +110,9 @@ class Server:
             result = failure or work.run(reporter)
             if result is None:
                 return False
+            if not result.succeeded:
+                # What it started must have ended when another attempt may begin.
+                work.release()
             if result.error is not None:
                 fail_span(f"{result.error.type}: {result.error.message}")
         self._lineage.ended(launch, result.error, succeeded=result.succeeded)
@@ -117,6 +133,7 @@ class Attempt:
         lost: Callable[[str], object],
     ) -> None:
         self._host = host
+        self._released = False
         self._staging = Staging(launch)
         self._lost = lost
         self._launch = launch
@@ -159,7 +176,10 @@ class Attempt:
         self._sessions.interrupt()
 
     def release(self) -> None:
-        """Release the session. Errors are only logged: Spark eventually cleans up by itself."""
+        """Release the session, once. Errors are only logged: Spark cleans up by itself later."""
+        if self._released:
+            return
+        self._released = True
         try:
             self._sessions.release()
         except Exception as e:  # noqa: BLE001 - the run's end is already reported

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import psycopg
 from psycopg.types.array import ListBinaryDumper
-from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy import CompoundSelect, Connection, Engine, Select, create_engine, event, text
 
 _SESSION = {"search_path": "pg_catalog", "timezone": "UTC"}
 # A stopped process must not hold locks: its session ends. The largest plan takes less time.
@@ -66,9 +66,22 @@ def make_engine(
             raise
         return conn
 
-    return create_engine(
+    engine = create_engine(
         "postgresql+psycopg://", creator=made, pool_size=pool_size, max_overflow=2, pool_timeout=10, future=True
     )
+    event.listen(engine, "before_execute", count_write)
+    return engine
+
+
+def count_write(conn: Connection, statement: object, *_: object) -> None:
+    """Count what is not a plain query, for ``writes``."""
+    if not isinstance(statement, Select | CompoundSelect):
+        conn.info["writes"] = writes(conn) + 1
+
+
+def writes(conn: Connection) -> int:
+    """Number of statements on this connection that may have written. Row locks do not count."""
+    return int(conn.info.get("writes", 0))
 
 
 def _flags(settings: Mapping[str, str]) -> str:

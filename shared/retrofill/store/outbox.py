@@ -14,6 +14,8 @@ from retrofill.store.arrays import rows_of
 from retrofill.store.tables import ServiceTables
 
 HeaderList = tuple[tuple[str, bytes | None], ...]
+# Notification of rows that the relay may publish a moment later, together with others.
+LATER = "later"
 
 
 @dataclass(frozen=True)

@@ -192,18 +192,16 @@ def mark_cancel_requested(conn: Connection, backfill_id: str) -> list[int]:
 # drivers
 
 
-def may_begin(conn: Connection, run_id: int, attempt: int, publication: int) -> bool | None:
-    """Whether the attempt's user code, or a publication of its output, may begin.
+def lease_left(conn: Connection, run_id: int, attempt: int, publication: int) -> float | None:
+    """Seconds left of the lease of a live attempt, or of a publication of its output.
 
-    True: the attempt is live and its lease has not ended. After a cancel was requested, user code
-    may not begin, but a publication may. ``None``: the attempt is live and its lease looks ended,
-    which the clock alone does not prove, as it may have been set. The heartbeat sent before the
-    question either renews the lease or arrives after it ended, and the attempt ends.
-
-    A heartbeat acknowledged before the lease's end is always read before the lease counts as ended.
+    ``None``: the attempt is over, or a cancel was requested, after which user code may not begin,
+    but a publication may. 0 or less: the lease looks ended, which the clock alone does not prove,
+    as it may have been set: a heartbeat renews the lease, or the attempt ends.
     """
-    lasts = conn.execute(
-        select(run.c.lease_until > func.clock_timestamp()).where(
+    left = func.extract("epoch", run.c.lease_until - func.clock_timestamp())
+    seconds = conn.execute(
+        select(left).where(
             run.c.id == run_id,
             run.c.attempt == attempt,
             run.c.publication == publication,
@@ -212,9 +210,7 @@ def may_begin(conn: Connection, run_id: int, attempt: int, publication: int) -> 
             run.c.lease_until.is_not(None),
         )
     ).scalar_one_or_none()
-    if lasts is None:
-        return False
-    return True if lasts else None
+    return None if seconds is None else float(seconds)
 
 
 def accepted(conn: Connection, run_id: int, attempt: int) -> bool | None:

@@ -31,7 +31,8 @@ class Attempts(Check):
         self.said: Counter[tuple[int, int, str]] = (
             Counter()
         )  # (run, attempt, reported type) sent by a driver or its host
-        self.beats: Counter[Attempt] = Counter()
+        # Reports of attempts that go on.
+        self.alive: Counter[Attempt] = Counter()
         # Offsets of each attempt's heartbeats, and their arrival times by the database clock.
         self.came: dict[Attempt, list[tuple[int, int, datetime]]] = defaultdict(list)
         # Attempts lost because both the database's and the owner's clock jumped. Their drivers
@@ -47,8 +48,10 @@ class Attempts(Check):
             self.said[body["run_id"], body["attempt"], body["state"]] += 1
         elif body["type"] == "RunStaged":
             self.said[body["run_id"], body["attempt"], "staged"] += 1
+        elif body["type"] == "TaskReported":
+            self.alive[body["run_id"], body["attempt"]] += 1
         elif body["type"] == "RunHeartbeat":
-            self.beats[body["run_id"], body["attempt"]] += 1
+            self.alive[body["run_id"], body["attempt"]] += 1
             offset = self.world.broker.topics[topic][partition].high_watermark - 1
             self.came[body["run_id"], body["attempt"]].append((partition, offset, self.database.now()))
 
@@ -61,7 +64,7 @@ class Attempts(Check):
     def _moved(self, tx: Tx, old: Values, new: Values) -> None:
         run, attempt, state = new["id"], new["attempt"], new["state"]
         if state == "running":
-            reported = self.beats[run, attempt] + sum(self.said[run, attempt, s] for s in ("succeeded", "failed"))
+            reported = self.alive[run, attempt] + sum(self.said[run, attempt, s] for s in ("succeeded", "failed"))
             self.require(
                 reported > 0, lambda: f"run {run} is running though no driver of attempt {attempt} ever reported"
             )

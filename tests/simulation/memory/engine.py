@@ -12,6 +12,7 @@ from sqlalchemy import TextClause
 from sqlalchemy.engine.result import IteratorResult, SimpleResultMetaData
 from sqlalchemy.exc import DBAPIError
 
+from retrofill.store.engine import count_write
 from retrofill.store.tables import metadata
 from tests.simulation.memory import errors
 from tests.simulation.memory.froms import Execution, Outcome
@@ -207,12 +208,14 @@ class MemoryConnection:
         self._database = database
         self._who = who
         self.tx: Tx | None = None
+        self.info: dict[str, Any] = {}
         # Facts about the transaction for the oracle, read at commit.
         self.notes: dict[str, Any] = {}
 
     def execute(self, statement: Any, parameters: dict[str, Any] | None = None) -> MemoryResult:
         """Run a statement, after a scheduler step."""
         self._database.turns.step("statement")
+        count_write(self, statement)  # type: ignore[arg-type]  # has the connection's ``info``
         if self.tx is None:
             self.tx = self._database.begin(self._who)
             self.tx.notes = self.notes

@@ -34,6 +34,8 @@ from retrofill.store.history import PostgresWentBack
 log = structlog.get_logger(__name__)
 IDLE_POLL_SECONDS = 5.0
 RETRY_SECONDS = 0.5
+# How long events that nobody acts on may wait, so that one batch carries those of a whole run.
+LINGER_SECONDS = 0.05
 
 
 class NotPublished(Exception):
@@ -60,6 +62,8 @@ class Relay(threading.Thread):
         self._went_back = went_back
         self._topic = service.cursor_topic(settings.topic_prefix)
         self._woken = threading.Event()
+        self._urgent = False
+        self._linger_until: float | None = None
         self._stopping = threading.Event()
         self._membership = Membership(settings, service, instance, self._woken)
         self._holds = Holds()
@@ -69,14 +73,18 @@ class Relay(threading.Thread):
         """Why Kafka refuses events although it answers, or ``None``; from any thread."""
         return self._holds.problem() if self._membership.assigned.is_set() else None
 
-    def wake(self) -> None:
-        """There may be rows to publish; from any thread."""
+    def wake(self, *, later: bool = False) -> None:
+        """There may be rows to publish; from any thread. ``later``: they may wait a moment."""
+        if not later:
+            self._urgent = True
+        elif self._linger_until is None:
+            self._linger_until = time.monotonic() + LINGER_SECONDS
         self._woken.set()
 
     def stop(self) -> None:
         """Stop publishing and leave the group, so another replica becomes the relay."""
         self._stopping.set()
-        self._woken.set()
+        self.wake()
         self.join(timeout=15)
         self._membership.stop()
 
@@ -101,8 +109,16 @@ class Relay(threading.Thread):
                 self._stopping.wait(RETRY_SECONDS)
 
     def _wait(self, seconds: float | None) -> None:
+        """Wait until woken, and then for more rows if those that woke us may wait."""
         self._woken.wait(seconds)
         self._woken.clear()
+        while not self._urgent and self._linger_until is not None:
+            left = self._linger_until - time.monotonic()
+            if left <= 0:
+                break
+            self._woken.wait(left)
+            self._woken.clear()
+        self._urgent, self._linger_until = False, None
 
     def _publish_until_lost(self) -> None:
         client, batch = self._take_over()

@@ -1,0 +1,47 @@
+"""Counts what a workload costs the servers: Postgres commits and appends to Kafka's log."""
+
+from __future__ import annotations
+
+import struct
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.installation import Installation
+
+# A session reports its statistics at most a second after its last transaction.
+REPORTED_SECONDS = 1.5
+# A record batch begins with its first offset (8 bytes) and the length of the rest (4 bytes).
+_HEADER = struct.Struct(">qi")
+
+
+@dataclass(frozen=True)
+class Costs:
+    """``appends``: record batches in all topics, with those of transactions and offsets."""
+
+    commits: int
+    appends: int
+
+    def since(self, before: Costs, runs: int) -> tuple[float, float]:
+        """Commits and appends of each of ``runs``."""
+        return (self.commits - before.commits) / runs, (self.appends - before.appends) / runs
+
+
+def costs(made: Installation, kafka_log: Path) -> Costs:
+    """The costs so far of an idle installation."""
+    time.sleep(REPORTED_SECONDS)
+    commits = made.value("SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()")
+    return Costs(commits, sum(batches(segment) for segment in kafka_log.glob("*/*.log")))
+
+
+def batches(segment: Path) -> int:
+    """Number of record batches in a log segment."""
+    data = segment.read_bytes()
+    count = position = 0
+    while position + _HEADER.size <= len(data):
+        _, length = _HEADER.unpack_from(data, position)
+        if length <= 0:
+            break  # preallocated
+        count += 1
+        position += _HEADER.size + length
+    return count

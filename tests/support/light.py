@@ -1,0 +1,37 @@
+"""Backfills of trivial pipelines, run by real drivers without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from retrofill.user_code.loading import load_pipelines
+from tests.support.installation import Installation, until
+
+_CODE = """
+import time
+from retrofill import Pipeline
+
+{name} = Pipeline("{name}", schedule="@daily", start="2000-01-01", max_active_runs={limit})
+
+@{name}.task
+def only(run):
+    began = time.time()
+    with open({notes!r}, "a") as notes:
+        notes.write(f"{{began}} {{time.time()}}\\n")
+"""
+
+
+def apply_trivial(made: Installation, name: str, limit: int) -> Path:
+    """Apply a pipeline whose only task notes when it began and ended; returns the notes' file."""
+    notes, file = made.settings.home / f"{name}.notes", made.settings.home / f"{name}.py"
+    file.write_text(_CODE.format(name=name, limit=limit, notes=str(notes)))
+    ((pipeline, location),) = load_pipelines(file)
+    made.apply(pipeline.to_definition(location))
+    return notes
+
+
+def backfill(made: Installation, pipeline: str, first: str, last: str, id: str) -> None:
+    """Request a backfill and wait until it has succeeded."""
+    made.request(pipeline, first, last, id=id)
+    state = "SELECT state FROM backfill WHERE id = %s"
+    until(lambda: [row["state"] for row in made.query(state, id)] == ["succeeded"], f"{id} has succeeded", seconds=300)
