@@ -1,9 +1,9 @@
 """A run-starter whose drivers do nothing, so that only orchestration is measured.
 
 Run as ``python -m benchmarks.support.starter``; it reads the same settings as the service. One
-thread acts for all drivers. Each follows the real protocol: a heartbeat, after its acknowledgement
-the question whether the attempt may begin, then reports of its tasks and its end. The thread asks
-and flushes once for all drivers that were launched meanwhile. ``BENCH_PROFILE`` names a file for a
+thread acts for all drivers. Each follows the real protocol: the question whether the attempt may
+begin, then reports of its tasks and its end. It is too short for a heartbeat. The thread asks and
+flushes once for all drivers that were launched meanwhile. ``BENCH_PROFILE`` names a file for a
 profile of the worker thread.
 """
 
@@ -14,14 +14,14 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from sqlalchemy import Engine
 
 from retrofill.bus.clients import producer
 from retrofill.bus.envelope import headers_of, wire_headers
 from retrofill.bus.service import Context, run_service
-from retrofill.contract.runs import Report, RunHeartbeat, RunReported, TaskReported
+from retrofill.contract.runs import Report, RunReported, TaskReported
 from retrofill.contract.topics import RUN_STARTER, Topic
 from retrofill.settings import Settings
 from retrofill.store import runs as store
@@ -40,13 +40,19 @@ class IdleDrivers(threading.Thread):
         self._engine = engine
         self._launched: queue.SimpleQueue[LaunchRequest | None] = queue.SimpleQueue()
         self._hosted: set[Key] = set()
+        self._ending: set[Key] = set()
         self._lock = threading.Lock()
         self.host: Host | None = None
 
     def free(self) -> int:
-        """Number of idle drivers."""
+        """Number of drivers that are idle or about to be."""
         with self._lock:
-            return self._slots - len(self._hosted)
+            return self._slots - len(self._hosted - self._ending)
+
+    def ending(self, keys: Collection[Key]) -> None:
+        """The thread is about to free these drivers; launches given meanwhile wait for it."""
+        with self._lock:
+            self._ending |= self._hosted & set(keys)
 
     def hosted(self) -> set[Key]:
         with self._lock:
@@ -76,7 +82,6 @@ class IdleDrivers(threading.Thread):
 
     def _execute(self, launches: list[LaunchRequest]) -> None:
         assert self.host is not None
-        self._say(RunHeartbeat(**_fields_of(launch)) for launch in launches)
         with self._engine.connect() as conn:
             over = set(store.to_be_ended(conn, [launch.key for launch in launches]))
         for launch in launches:
@@ -85,14 +90,9 @@ class IdleDrivers(threading.Thread):
         assert self._producer.flush(30) == 0
         with self._lock:
             self._hosted -= {launch.key for launch in launches}
+            self._ending &= self._hosted
         for launch in launches:
             self.host.driver_ended(launch, reported=launch.key not in over, reason="ended")
-
-    def _say(self, reports: Iterable[Report]) -> None:
-        """Publish, and wait until everything is acknowledged."""
-        for report in reports:
-            self._produce(report)
-        assert self._producer.flush(30) == 0
 
     def _say_all(self, launch: LaunchRequest) -> None:
         fields = _fields_of(launch)

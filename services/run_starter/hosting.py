@@ -52,8 +52,11 @@ class DriverHost:
             except SQLAlchemyError as e:
                 log.warning("may_not_begin", run=launch.run_id, attempt=launch.attempt, error=first_line(e))
                 return None
-            if left is None or left > 0:
-                return left
+            if left is None:
+                return None
+            if left > 0:
+                # More than a whole lease is left only by a clock that was set back.
+                return left if launch.lease_seconds is None else min(left, launch.lease_seconds)
             self._wait_for_change(seen)
         return None
 

@@ -26,7 +26,7 @@ def slot_freed(no: int, shard: int) -> str:
 def slot_in(payload: str) -> tuple[int, int] | None:
     """The pipeline and the shard of such a notification, or ``None`` for another one."""
     no, _, shard = payload.partition("/")
-    return (int(no), int(shard)) if no.isdigit() and shard.isdigit() else None
+    return (int(no), int(shard)) if no.isdecimal() and shard.isdecimal() else None
 
 
 def backfills_in(keys: Iterable[str]) -> list[str]:

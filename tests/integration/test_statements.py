@@ -4,7 +4,7 @@ index.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +44,9 @@ class Launched:
 
     def free(self) -> int:
         return self.room
+
+    def ending(self, keys: Collection[Key]) -> None:
+        raise AssertionError("no driver reports here")
 
     def launch(self, launch: LaunchRequest) -> None:
         self.launches.append(launch)

@@ -36,6 +36,7 @@ from retrofill.store import (
     task_runs,
 )
 from retrofill.store import tables as t
+from retrofill.store.clock import database_now
 from retrofill.store.engine import make_engine
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -129,6 +130,17 @@ def end(conn: Any, id: int, attempt: int = 1, state: str = RunState.SUCCEEDED) -
     return runs.move(conn, state, [{"id": id, "attempt": attempt}], values)
 
 
+def renew(conn: Any, id: int, seconds: float) -> None:
+    """Let the lease of the first attempt end in so many seconds, by the store's own clock."""
+    runs.extend_leases(conn, {(id, 1): database_now(conn) + timedelta(seconds=seconds)})
+
+
+def lease_left(conn: Any, id: int, publication: int = 0, attempt: int = 1) -> float | None:
+    """In tens of seconds, because the stores read it at different times; at most an hour."""
+    left = runs.lease_left(conn, id, attempt, publication)
+    return None if left is None else round(max(-3600.0, min(left, 3600.0)) / 10)
+
+
 def orphan(conn: Any, *lost: tuple[int, int, int]) -> int:
     return runs.orphan(conn, [runs.LostPublisher(*one, losses={"last": [{"reason": "gone"}]}) for one in lost])
 
@@ -182,7 +194,7 @@ def test_a_backfill_from_plan_to_end(both: Both) -> None:
         ("a", lambda conn: task_runs.cancel_open(conn, [(1, 1)], NOW)),
         ("a", lambda conn: runs.mark_cancel_requested(conn, "b1")),
         ("a", lambda conn: runs.to_be_ended(conn, [(1, 1, 0), (2, 1, 0), (2, 1, 1), (3, 1, 0)])),
-        ("a", lambda conn: (runs.may_begin(conn, 1, 1, 0), runs.may_begin(conn, 2, 1, 0))),
+        ("a", lambda conn: (lease_left(conn, 1), lease_left(conn, 2))),
         ("a", lambda conn: backfills.progress(conn, "b1")),
         ("a", lambda conn: (backfills.run_counts(conn, "b1"), runs.count_unfinished(conn))),
         ("a", lambda conn: subjects.backfill_facts(conn, ["b1", "b2"])),
@@ -195,6 +207,39 @@ def test_a_backfill_from_plan_to_end(both: Both) -> None:
         ("a", commit),
     )
     both.same_tables(t.backfill, t.backfill_interval, t.run, t.task_run)
+
+
+def test_what_is_left_of_a_lease(both: Both) -> None:
+    """Of the live attempt and its publication, also after it seems to have ended. A cancel leaves
+    nothing of an attempt that may still begin.
+    """
+    said = both.play(
+        *BASE,
+        ("a", lambda conn: lease_left(conn, 1)),
+        ("a", lambda conn: start(conn, 1, 1)),
+        ("a", lambda conn: renew(conn, 1, 120)),
+        ("b", lambda conn: lease_left(conn, 1)),
+        ("a", commit),
+        ("b", lambda conn: lease_left(conn, 1)),
+        ("b", lambda conn: (lease_left(conn, 1, attempt=2), lease_left(conn, 1, publication=1), lease_left(conn, 9))),
+        ("a", lambda conn: (renew(conn, 1, -120), lease_left(conn, 1))),
+        ("a", lambda conn: (renew(conn, 1, 120), runs.mark_cancel_requested(conn, "b1"), lease_left(conn, 1))),
+        ("a", lambda conn: runs.move(conn, RunState.RUNNING, [{"id": 1, "attempt": 1}], {"host": "h"})),
+        ("a", lambda conn: runs.move(conn, RunState.PUBLISHING, [{"id": 1, "attempt": 1}], {"outputs": {"a": ["x"]}})),
+        ("a", lambda conn: lease_left(conn, 1)),
+        ("a", lambda conn: (end(conn, 1), lease_left(conn, 1))),
+        ("a", commit),
+    )
+    assert said[len(BASE) :] == [
+        *(None, 1, None),
+        *(None, None, 12),
+        [None, None, None],
+        [None, -12],
+        [None, [1], None],
+        *(1, 1, 12),
+        [1, None],
+        None,
+    ]
 
 
 def test_a_failure_that_was_read_before_a_resume_and_committed_after_it_counts(both: Both) -> None:
@@ -243,7 +288,7 @@ def test_a_staged_run_is_published_by_another(both: Both) -> None:
         ("a", lambda conn: runs.adopt(conn, [1, 2], "other", NOW + DAY, 9.0)),
         ("b", lambda conn: runs.adopt(conn, [1, 2], "third", NOW + DAY, 9.0)),
         ("a", commit),
-        ("b", lambda conn: (runs.orphans(conn, ["b1"]), runs.may_begin(conn, 1, 1, 0), runs.may_begin(conn, 1, 1, 1))),
+        ("b", lambda conn: (runs.orphans(conn, ["b1"]), lease_left(conn, 1), lease_left(conn, 1, publication=1))),
         ("b", lambda conn: runs.to_be_ended(conn, [(1, 1, 0), (1, 1, 1), (1, 2, 1)])),
         ("b", commit),
     )

@@ -55,14 +55,15 @@ class Lease:
     def begin(self, ends_at: float) -> bool:
         """The lease lasts until ``ends_at``. Returns whether that is still to come."""
         with self._changed:
+            left = ends_at - self._clock()
+            if left <= 0:
+                return False
             self._ends_at = ends_at
             self._changed.notify_all()
-            left = ends_at - self._clock()
-            if left > 0:
-                self._alarm(left)
-        if left > 0 and self._renewed is not None:
+            self._alarm(left)
+        if self._renewed is not None:
             self._renewed(ends_at)
-        return left > 0
+        return True
 
     def stop(self) -> None:
         """Stop the heartbeats, after the attempt's end was reported."""

@@ -42,10 +42,9 @@ def main() -> None:
     host = connect(ending)
     wire = Wire(settings, on_loss=ending.end)
     wire.connect()
-    server = Server(settings, ending, host, wire, ClassicSession)
+    server = Server(settings, ending, host, wire, ClassicSession, once=True)
     host.say("ready", True)
     server.serve_one()
-    server.finish()
     # Exit even if user code left threads running.
     sys.stdout.flush()
     flush()

@@ -43,7 +43,11 @@ class Server:
         host: Conversation,
         wire: Wire,
         sessions_of: Callable[[Launch], Sessions],
+        *,
+        once: bool = False,
     ) -> None:
+        """``once``: the process exits after the first attempt, so that must release its session."""
+        self._once = once
         self._settings = settings
         self._ending = ending
         self._host = host
@@ -56,7 +60,7 @@ class Server:
 
     def finish(self) -> None:
         """Wait until the last attempt's resources are released."""
-        if self._releasing is not None:
+        if self._releasing is not None and self._releasing.ident is not None:
             self._releasing.join()
 
     def serve_one(self) -> None:
@@ -80,8 +84,9 @@ class Server:
             expired=lambda: self._ending.end_now("the lease is over"),
             renewed=submits.renew,
         )
-        lease.start()
+        # Not with the lease's heartbeats: a release that hangs must not keep the attempt alive.
         self.finish()
+        lease.start()
         failure = work.prepare()
         asked = time.monotonic()
         self._host.say("may_begin", True)
@@ -89,10 +94,13 @@ class Server:
         begins = left is not None and lease.begin(asked + left)
         reported = begins and self._work(launch, work, reporter, failure)
         lease.stop()
-        self._ending.work = None
+        if self._once:
+            work.release()
+        self._releasing = threading.Thread(target=work.release, name="release", daemon=True)
+        # A host that retires the driver ends it at once.
+        self._ending.work = self.finish
         self._host.say("done", {"reported": reported})
         # Meanwhile the host learns of the end and finds the next launch.
-        self._releasing = threading.Thread(target=work.release, name="release", daemon=True)
         self._releasing.start()
 
     def _work(self, launch: Launch, work: Attempt | LeftToPublish, reporter: Reporter, failure: Result | None) -> bool:

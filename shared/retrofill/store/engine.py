@@ -8,6 +8,7 @@ import psycopg
 from psycopg.types.array import ListBinaryDumper
 from sqlalchemy import CompoundSelect, Connection, Engine, Select, create_engine, event, text
 
+SAVEPOINTS = ("savepoint", "release_savepoint", "rollback_to_savepoint")
 _SESSION = {"search_path": "pg_catalog", "timezone": "UTC"}
 # A stopped process must not hold locks: its session ends. The largest plan takes less time.
 SERVICE_LIMITS = {
@@ -74,8 +75,11 @@ def make_engine(
 
 
 def count_write(conn: Connection, statement: object, *_: object) -> None:
-    """Count what is not a plain query, for ``writes``."""
-    if not isinstance(statement, Select | CompoundSelect):
+    """Count what is neither a plain query nor a savepoint, for ``writes``."""
+    if (
+        not isinstance(statement, Select | CompoundSelect)
+        and getattr(statement, "__visit_name__", "") not in SAVEPOINTS
+    ):
         conn.info["writes"] = writes(conn) + 1
 
 

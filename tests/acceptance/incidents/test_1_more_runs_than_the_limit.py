@@ -212,9 +212,12 @@ def test_three_replicas_one_stopped_in_its_claim_never_start_more(stack: Install
 def test_a_former_owner_that_wakes_before_its_claim_claims_nothing(stack: Installation) -> None:
     note_claims(stack)
     stack.apply(daily(max_active_runs=16))
-    stopped = starter(stack, NEVER, "check:before-begin:b:late:stop")
-    stack.request("p", "2020-01-01", "2020-01-05", id="late", max_active_runs=LIMIT)
-    until(lambda: stopped_at_its_point(stopped), "the first owner is about to claim")
+    stack.outcome(stack.request("p", "2020-01-01", "2020-01-05", id="late", max_active_runs=LIMIT))
+    with stack.session() as other:
+        # Whatever finds the row locked leaves the claim to a check of its own.
+        other.execute("SELECT 1 FROM backfill WHERE id = 'late' FOR NO KEY UPDATE")
+        stopped = starter(stack, NEVER, "check:before-begin:b:late:stop")
+        until(lambda: stopped_at_its_point(stopped), "the first owner is about to claim")
     # The successor has one driver, which leaves slots that the former owner could claim.
     starter(stack, NEVER | {"RETROFILL_DRIVER_SLOTS": "1"})
     until(lambda: states(stack, "late") == ["live"] + ["queued"] * 4, "the successor started what it could")

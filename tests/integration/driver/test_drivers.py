@@ -54,6 +54,15 @@ def work(run):
     ]
     (out / f"told-{run.id}").write_text(repr(told))
 """
+WAITS = """
+import pathlib, time
+from retrofill import Pipeline
+p = Pipeline("p", schedule="@daily")
+@p.task
+def work(run):
+    pathlib.Path(run.conf["out"], "began").touch()
+    time.sleep(60)
+"""
 SUBMITTED = """
 from retrofill import Pipeline
 s = Pipeline("s", schedule="@daily", executor="spark-submit")
@@ -82,10 +91,12 @@ class Recorder:
     def __init__(self) -> None:
         self.allowed = True
         self.accepts = True
+        # What it says is left of a lease.
+        self.lease_seconds = 15.0
         self._ended: queue.SimpleQueue[tuple[int, int, bool, str]] = queue.SimpleQueue()
 
-    def may_begin(self, launch: LaunchRequest) -> bool:
-        return self.allowed
+    def may_begin(self, launch: LaunchRequest) -> float | None:
+        return self.lease_seconds if self.allowed else None
 
     def may_publish(self, launch: LaunchRequest) -> bool:
         return self.accepts
@@ -132,11 +143,11 @@ class World:
         )
 
     def fields(self, run_id: int, attempt: int = 1) -> list[str]:
-        """The reports of an attempt, without heartbeats after the first."""
+        """The reports of an attempt, without heartbeats: a short one sends none."""
         bodies = [e.body for e in self.installation.events(Topic.RUN_REPORTS)]
         mine = [b for b in bodies if (b["run_id"], b["attempt"]) == (run_id, attempt)]
         fields = [" ".join(filter(None, (b["type"], b.get("task"), b.get("state")))) for b in mine]
-        return fields[:1] + [each for each in fields[1:] if each != "RunHeartbeat"]
+        return [each for each in fields if each != "RunHeartbeat"]
 
     def by_task(self, run_id: int) -> list[Any]:
         found: list[Any] = eval((self.out / f"told-{run_id}").read_text())
@@ -186,7 +197,6 @@ def test_runs_one_after_the_other_in_one_warm_process(world: World) -> None:
         assert (attempt, total, partitions) == (launch.attempt, 12, "3")
         assert (start, same, backfill) == ("2013-01-01T00:00:00-05:00", True, "b")
         assert world.fields(launch.run_id, launch.attempt) == [
-            "RunHeartbeat",
             "TaskReported work running",
             "TaskReported work succeeded",
             "RunReported succeeded",
@@ -200,7 +210,7 @@ def test_who_may_not_begin_runs_no_user_code(world: World) -> None:
     launch = world.launch()
     world.executor().launch(launch)
     assert world.host.ended()[2] is False
-    assert world.fields(launch.run_id) == ["RunHeartbeat"]
+    assert world.fields(launch.run_id) == []
     assert not (world.out / f"told-{launch.run_id}").exists()
 
 
@@ -214,7 +224,7 @@ def test_the_end_of_a_run_ends_its_work_on_spark_and_its_process(world: World) -
     assert time.monotonic() - before < ENDING_SECONDS
     assert not driver.is_running()
     within(ENDING_SECONDS, lambda: not world.beats(), "Spark's side has ended")
-    assert world.fields(launch.run_id) == ["RunHeartbeat", "TaskReported work running"]
+    assert world.fields(launch.run_id) == ["TaskReported work running"]
 
 
 def test_a_killed_driver_is_told_at_once_and_its_next_attempt_ends_its_work(world: World) -> None:
@@ -281,13 +291,13 @@ def test_drivers_end_with_their_host_even_by_kill_9(world: World) -> None:
 
 def test_a_driver_whose_broker_is_silent_ends_with_its_lease(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RETROFILL_KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:9")
-    monkeypatch.setenv("RETROFILL_LEASE_SECONDS", "2")
-    launch = world.launch()
+    world.host.lease_seconds = 5.0
+    launch = world.launch(WAITS)
     world.executor().launch(launch)
     run_id, _, reported, reason = world.host.ended()
     assert (run_id, reported) == (launch.run_id, False)
     assert "its lease ended" in reason
-    assert not (world.out / f"told-{launch.run_id}").exists(), "no user code before an acknowledged heartbeat"
+    assert (world.out / "began").exists(), "what the host says is left of the lease is enough to begin"
 
 
 def test_a_whole_run_by_spark_submit_with_a_script(world: World) -> None:

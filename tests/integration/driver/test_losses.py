@@ -70,7 +70,6 @@ def test_errors_of_the_users_own_that_sound_like_a_lost_session_fail_their_task(
     world.executor().launch(launch)
     assert world.host.ended()[:3] == (launch.run_id, 1, True)
     assert world.fields(launch.run_id) == [
-        "RunHeartbeat",
         *(f"TaskReported calls {state}" for state in ("running", "retrying", "running", "failed")),
         *(f"TaskReported says {state}" for state in ("running", "retrying", "running", "failed")),
         *(f"TaskReported stops {state}" for state in ("running", "failed")),
@@ -95,7 +94,7 @@ def test_an_idle_session_is_kept_alive_and_one_that_spark_closed_loses_the_attem
     run_id, _, reported, reason = world.host.ended()
     assert (run_id, reported) == (lost.run_id, False)
     assert reason.startswith("Spark lost the session: ") and "[INVALID_HANDLE.SESSION_CLOSED]" in reason
-    assert world.fields(lost.run_id) == ["RunHeartbeat", "TaskReported work running"]
+    assert world.fields(lost.run_id) == ["TaskReported work running"]
 
 
 def test_a_classic_context_that_spark_stopped_is_lost_and_one_that_the_user_stopped_is_not(world: World) -> None:

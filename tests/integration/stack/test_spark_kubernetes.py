@@ -80,8 +80,8 @@ class Ended(Host):
     def __init__(self) -> None:
         self.fields: queue.SimpleQueue[tuple[bool, bool, str]] = queue.SimpleQueue()
 
-    def may_begin(self, launch: LaunchRequest) -> bool:
-        return False
+    def may_begin(self, launch: LaunchRequest) -> float | None:
+        return None
 
     def may_publish(self, launch: LaunchRequest) -> bool:
         return False

@@ -77,7 +77,9 @@ class Attempts(Check):
         if old["lease_until"] is not None and state in ("queued", "cancelled"):
             self._given_up(tx, old)
         if old["state"] in LIVE and state == "cancelled":
-            self.require(old["cancel_requested"], lambda: f"a live run was cancelled that nobody asked to: {old}")
+            # One transaction may queue a lost run again and cancel it with its backfill.
+            asked = old["cancel_requested"] or self.row("backfill", "id", new["backfill_id"])["state"] == "cancelling"
+            self.require(asked, lambda: f"a live run was cancelled that nobody asked to: {old}")
 
     def _given_up(self, tx: Tx, old: Values) -> None:
         """An attempt was lost without a report of its end.

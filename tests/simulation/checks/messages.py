@@ -92,7 +92,8 @@ class Answered(Check):
         for ce_id, times in self.world.published.items():
             got, lost = answers[ce_id], spoiled[ce_id]
             self.require(
-                got + lost == times,
+                # A message on the wrong partition is answered there, and its copy may be spoiled too.
+                got <= times <= got + lost,
                 lambda: f"message {ce_id} was published {times} times, spoiled {lost} times and answered {got} times",
             )
 

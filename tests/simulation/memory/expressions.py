@@ -195,6 +195,14 @@ def _position(array: list[Any], wanted: Any) -> int | None:
     return array.index(wanted) + 1 if wanted in array else None
 
 
+def _extract(node: Any, c: Compiler) -> Expression:
+    """The seconds of an interval."""
+    inner = compile_expression(node.expr, c)
+    if node.field != "epoch":
+        raise NotImplementedError(str(node))
+    return lambda env: None if (v := inner(env)) is None else v.total_seconds()
+
+
 def _aggregate(node: Any, c: Compiler, condition: Expression | None = None) -> Expression:
     """An aggregate over the group in ``env["group"]``."""
     arguments = [compile_expression(a, c) for a in node.clauses if not getattr(a, "is_literal", False)]
@@ -268,6 +276,7 @@ _BY_TYPE: dict[type, Callable[[Any, Any], Expression]] = {
     e.False_: lambda node, c: lambda env: False,
     e.Cast: _cast,
     e.Case: _case,
+    e.Extract: _extract,
     e.FunctionFilter: _filtered,
     f.FunctionElement: _function,
     e.Grouping: _inner,

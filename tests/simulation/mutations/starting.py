@@ -63,7 +63,7 @@ def leases_by_the_owners_settings(patch: Patch) -> None:
 
 def begins_without_asking(patch: Patch) -> None:
     """A driver begins without checking that its attempt is still the live one."""
-    patch(DriverHost, "may_begin", lambda self, launch: True)
+    patch(DriverHost, "may_begin", lambda self, launch: launch.lease_seconds)
 
 
 def claims_beyond_limits(patch: Patch) -> None:

@@ -1,12 +1,15 @@
-"""The lease as the driver sees it: it ends L after the last acknowledged heartbeat was sent, on the
-driver's own clock.
+"""The lease as the driver sees it: it ends when what was left of it has passed since the driver asked,
+or L after the last acknowledged heartbeat was sent, on the driver's own clock.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
+import time
 from collections.abc import Callable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +21,8 @@ L = 10.0
 class World:
     """A clock and heartbeat acknowledgments that the test controls."""
 
-    def __init__(self) -> None:
+    def __init__(self, left: float | None = None) -> None:
+        """With ``left``, it may begin at once."""
         self.now = 100.0
         self.sent: list[tuple[float, Callable[[], object]]] = []
         self.alarms: list[float] = []
@@ -31,102 +35,240 @@ class World:
             alarm=self.alarms.append,
             renewed=self.renewals.append,
         )
+        if left is not None:
+            assert self.lease.begin(self.now + left)
+            self.alarms.clear()
+            self.renewals.clear()
 
     @property
     def over(self) -> bool:
         return self.lease.beat() == 0.0
 
+    def sends(self) -> tuple[float, Callable[[], object]]:
+        """Let the next heartbeat become due; returns when it was sent, and its acknowledgement."""
+        self.now += L / SHARE
+        before = len(self.sent)
+        self.lease.beat()
+        assert len(self.sent) == before + 1
+        return self.sent[-1]
 
-def test_a_heartbeat_goes_out_every_fifth_of_the_lease() -> None:
-    world = World()
+
+# heartbeats
+
+
+@pytest.mark.parametrize("left", [None, L])
+def test_a_heartbeat_goes_out_every_fifth_of_the_lease(left: float | None) -> None:
+    world = World(left)
     for _ in range(40):
         world.lease.beat()
         for _, acknowledged in world.sent:
             acknowledged()
         world.now += 0.5
-    gaps = [b - a for (a, _), (b, _) in zip(world.sent, world.sent[1:], strict=False)]
-    assert gaps
-    assert set(gaps) == {L / SHARE}
+    times = [100.0, *(sent_at for sent_at, _ in world.sent)]
+    assert {later - earlier for earlier, later in itertools.pairwise(times)} == {L / SHARE}
+    assert len(world.sent) == 9
 
 
-def test_without_any_acknowledgement_it_is_over_after_one_lease() -> None:
+# before it may begin
+
+
+def test_before_the_permission_to_begin_nothing_ends_it_and_no_acknowledgement_renews_it() -> None:
     world = World()
-    world.lease.beat()
-    world.now += L - 0.01
+    for _ in range(50):
+        _, acknowledged = world.sends()
+        acknowledged()
+        assert not world.over
+    assert (world.renewals, world.alarms) == ([], [])
+
+
+def test_what_was_acknowledged_before_does_not_lengthen_what_is_left() -> None:
+    world = World()
+    _, acknowledged = world.sends()
+    acknowledged()
+    assert world.lease.begin(world.now + 1)
+    world.now += 1
+    assert world.over
+
+
+# the permission to begin
+
+
+def test_it_lasts_until_what_was_left_has_passed() -> None:
+    world = World()
+    assert world.lease.begin(104.0)
+    assert (world.renewals, world.alarms) == ([104.0], [4.0])
+    world.now = 103.99
+    assert not world.over
+    world.now = 104.0
+    assert world.over
+
+
+@pytest.mark.parametrize("ends_at", [100.0, 99.0, -1e9])
+def test_what_is_over_when_the_answer_comes_may_not_begin(ends_at: float) -> None:
+    world = World()
+    assert not world.lease.begin(ends_at)
+    assert (world.renewals, world.alarms) == ([], [])
+
+
+def test_a_heartbeat_from_before_it_counts_from_its_sending_if_that_is_longer() -> None:
+    world = World()
+    sent_at, early = world.sends()
+    _, later = world.sends()
+    assert world.lease.begin(world.now + 9)
+    early()
+    later()
+    assert world.renewals == [113.0, 113.0, sent_at + 2 + L]
+
+
+# renewals
+
+
+def test_without_any_acknowledgement_it_is_over_after_what_was_left() -> None:
+    world = World(7)
+    world.now += 7 - 0.01
     assert not world.over
     world.now += 0.01
     assert world.over
 
 
 def test_it_counts_from_the_sending_and_not_from_the_acknowledgement() -> None:
-    world = World()
-    world.lease.beat()
-    world.now += 8
-    world.sent[0][1]()
-    assert world.renewals == [110.0]
-    assert world.alarms == [2.0]
-    world.now = 110.0
+    world = World(L)
+    sent_at, acknowledged = world.sends()
+    world.now += 6
+    acknowledged()
+    assert world.renewals == [sent_at + L]
+    assert world.alarms == [4.0]
+    world.now = sent_at + L
     assert world.over
 
 
 def test_an_acknowledgement_after_the_end_renews_nothing() -> None:
-    world = World()
-    world.lease.beat()
-    world.now += L
-    world.sent[0][1]()
+    world = World(L)
+    _, acknowledged = world.sends()
+    world.now = 100 + L
+    acknowledged()
     assert world.over
     assert world.renewals == []
 
 
 def test_acknowledgements_out_of_order_never_shorten_it() -> None:
-    world = World()
-    world.lease.beat()
-    world.now += 2
-    world.lease.beat()
-    world.sent[1][1]()
-    world.sent[0][1]()
-    assert world.renewals == [112.0, 112.0]
+    world = World(L)
+    (_, first), (sent_at, second) = world.sends(), world.sends()
+    second()
+    first()
+    assert world.renewals == [sent_at + L] * 2
 
 
 def test_a_stop_takes_the_alarm_back_and_later_acknowledgements_do_not_set_it() -> None:
-    world = World()
-    world.lease.beat()
+    world = World(L)
+    _, acknowledged = world.sends()
     world.lease.stop()
-    world.sent[0][1]()
+    acknowledged()
     assert world.alarms == [0]
 
 
-@given(st.lists(st.tuples(st.floats(0.01, 4.0), st.booleans()), max_size=60))
-def test_it_is_over_exactly_one_lease_after_the_last_acknowledged_sending(steps: list[tuple[float, bool]]) -> None:
+# anything
+
+steps_of = st.lists(st.tuples(st.floats(0.01, 4.0), st.sampled_from(["wait", "acknowledge", "begin"])), max_size=60)
+
+
+@given(steps=steps_of, left=st.floats(-1.0, 2 * L), early=st.integers(0, 3))
+def test_it_is_over_exactly_when_the_last_of_its_ends_has_come(
+    steps: list[tuple[float, str]], left: float, early: int
+) -> None:
+    """``early``: how many heartbeats earlier than the last the acknowledged one was sent."""
     world = World()
-    last = 100.0
-    world.lease.beat()
-    for pause, acknowledge in steps:
+    ends: float | None = None
+    for pause, step in steps:
         world.now += pause
         over = world.over
-        assert over == (world.now >= last + L)
+        assert over == (ends is not None and world.now >= ends)
         if over:
             return
-        if acknowledge:
+        if step == "begin" and ends is None:
+            begins = world.lease.begin(world.now + left)
+            assert begins == (world.now + left > world.now)
+            if not begins:
+                # Nothing is left, so nothing began that an end could end.
+                return
+            ends = world.now + left
+        elif step == "acknowledge" and world.sent:
+            sent_at, acknowledged = world.sent[max(0, len(world.sent) - 1 - early)]
+            renewals = len(world.renewals)
+            acknowledged()
+            assert (len(world.renewals) > renewals) == (ends is not None and world.now < ends)
+            ends = ends if ends is None or world.now >= ends else max(ends, sent_at + L)
+        if ends is not None and ends > world.now:
+            assert world.renewals[-1] == ends
+    assert world.renewals == sorted(world.renewals)
+
+
+pauses = st.floats(0.0, 6.0)
+
+
+@given(
+    before=st.lists(pauses, max_size=6),
+    question=st.tuples(pauses, pauses),
+    after=st.lists(st.tuples(pauses, st.booleans()), max_size=40),
+)
+def test_it_is_over_before_the_lease_in_postgres_is(
+    before: list[float], question: tuple[float, float], after: list[tuple[float, bool]]
+) -> None:
+    """Postgres counts from handling a heartbeat: at the earliest when it was sent, at the latest
+    before the lease may end.
+    """
+    world = World()
+    until = world.now + L
+    for pause in before:
+        world.now += pause
+        world.lease.beat()
+        if world.sent and world.now < until:
+            _, acknowledged = world.sent[-1]
+            acknowledged()
+            until = max(until, world.sent[-1][0] + L)
+    asked = world.now
+    world.now += question[0]
+    left = until - world.now
+    world.now += question[1]
+    if left <= 0 or not world.lease.begin(asked + left):
+        return
+    for pause, acknowledge in after:
+        if world.over:
+            return
+        assert world.now < until
+        if acknowledge and world.sent:
             sent_at, acknowledged = world.sent[-1]
             acknowledged()
-            last = max(last, sent_at)
+            until = max(until, sent_at + L)
+        world.now += pause
 
 
-def test_threads_the_first_acknowledgement_is_awaited_and_the_end_is_called_once() -> None:
+# threads
+
+
+def test_threads_the_end_is_called_once_it_has_come() -> None:
     ended = threading.Event()
     sent: list[Callable[[], object]] = []
     lease = Lease(sent.append, 0.2, expired=ended.set, alarm=lambda _: None)
     lease.start()
-    threading.Timer(0.02, sent[0]).start()
-    lease.wait_acknowledged()
+    assert not ended.wait(0.5), "it may not begin yet, so nothing has to end"
+    assert sent
+    assert lease.begin(time.monotonic() + 0.2)
     assert ended.wait(5)
-    assert len(sent) >= 4
+
+
+def test_threads_what_is_left_counts_from_the_permission_and_not_from_the_next_heartbeat() -> None:
+    ended = threading.Event()
+    lease = Lease(lambda _: None, 1000.0, expired=ended.set, alarm=lambda _: None)
+    lease.start()
+    assert lease.begin(time.monotonic() + 0.05)
+    assert ended.wait(5)
 
 
 def test_threads_a_stopped_lease_does_not_end_the_process() -> None:
     ended = threading.Event()
     lease = Lease(lambda _: None, 2.0, expired=ended.set, alarm=lambda _: None)
     lease.start()
+    assert lease.begin(time.monotonic() + 1.0)
     lease.stop()
-    assert not ended.wait(2.5)
+    assert not ended.wait(1.5)

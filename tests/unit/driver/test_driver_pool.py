@@ -1,5 +1,5 @@
-"""The driver pool, without Spark: assigning runs, replacing processes, and tolerating drivers that
-do not start.
+"""The driver pool, without Spark: assigning runs, also to drivers that are about to be free,
+replacing processes, and tolerating drivers that do not start.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,13 @@ from tests.support.installation import until
 
 from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.settings import Settings
-from run_starter.executors import LaunchRequest, local_pool
+from run_starter.executors import Key, LaunchRequest, local_pool
+from run_starter.executors.build import Dispatch
 from run_starter.executors.local_pool import LocalPool
 
 # A fake driver that speaks the protocol; conf selects its failure.
 DRIVER = """
-import json, os, signal, sys
+import json, os, pathlib, signal, sys, time
 say = lambda told: print(json.dumps(told), flush=True)
 hear = lambda: json.loads(sys.stdin.readline() or "{}")
 say({"ready": True})
@@ -33,6 +34,11 @@ while launch := hear().get("launch"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     say({"may_begin": True})
     begin = hear()["begin"]
+    assert begin is None or begin == 15.0, begin
+    if begin and (note := launch["conf"].get("note")):
+        pathlib.Path(note).write_text(str(os.getpid()))
+    while begin and not pathlib.Path(launch["conf"].get("until", "/")).exists():
+        time.sleep(0.01)
     if begin and (forks := launch["conf"].get("forks")):
         if os.fork() == 0:
             signal.pause()
@@ -44,7 +50,7 @@ while launch := hear().get("launch"):
         print("this is no JSON", flush=True)
         say({"what": "ever"})
         signal.pause()
-    say({"done": {"reported": begin}})
+    say({"done": {"reported": begin is not None}})
 """
 PIPELINE = PipelineDefinition.model_validate(
     {"name": "p", "schedule": "@daily", "tasks": [{"name": "a"}], "code": {"file": "/p.py", "attribute": "p"}}
@@ -59,9 +65,9 @@ class Recorder:
         self.asked: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._ended: queue.SimpleQueue[tuple[int, bool, str]] = queue.SimpleQueue()
 
-    def may_begin(self, launch: LaunchRequest) -> bool:
+    def may_begin(self, launch: LaunchRequest) -> float | None:
         self.asked.put(launch.run_id)
-        return self.allowed
+        return 15.0 if self.allowed else None
 
     def may_publish(self, launch: LaunchRequest) -> bool:
         raise AssertionError("nothing is staged here")
@@ -143,6 +149,90 @@ def test_one_process_runs_one_after_the_other_and_slots_are_counted(world: World
     assert world.host.ended()[:2] == (2, True)
     assert pids(pool) == before
     assert (pool.free(), pool.hosted()) == (1, set())
+
+
+@pytest.mark.parametrize(
+    ("settings", "conf", "reported", "replaced"),
+    [
+        ({}, {}, True, False),
+        ({"driver_max_runs": 1}, {}, True, True),
+        ({}, {"die": True}, False, True),
+        ({}, {"forks": "gone"}, False, True),
+    ],
+    ids=["done", "done and retired", "killed", "lost"],
+)
+def test_a_driver_that_reported_its_end_counts_as_free_and_the_next_launch_waits_for_it(
+    world: World, settings: dict[str, Any], conf: dict[str, Any], reported: bool, replaced: bool
+) -> None:
+    pool, go, note = world.pool(**settings), world.folder / "go", world.folder / "pid"
+    pool.launch(launch(1, until=str(go), **conf))
+    assert world.host.asked.get(timeout=20) == 1
+    before = pids(pool)
+    assert pool.free() == 0
+    pool.ending({(1, 1, 0), (7, 7, 0)})
+    assert (pool.free(), pool.hosted()) == (1, {(1, 1, 0)})
+    pool.launch(launch(2, note=str(note)))
+    assert (pool.free(), pool.hosted()) == (0, {(1, 1, 0), (2, 1, 0)})
+    with pytest.raises(queue.Empty):
+        world.host.asked.get(timeout=0.3)
+    go.touch()
+    assert world.host.ended()[:2] == (1, reported)
+    assert world.host.ended()[:2] == (2, True)
+    assert world.host.asked.get(timeout=20) == 2
+    assert (pool.free(), pool.hosted()) == (1, set())
+    assert ({int(note.read_text())} == before) == (not replaced)
+
+
+def test_the_end_of_a_driver_that_is_not_here_frees_nothing(world: World) -> None:
+    pool, go = world.pool(driver_slots=2), world.folder / "go"
+    pool.ending({(1, 1, 0)})
+    assert pool.free() == 2
+    pool.launch(launch(1, until=str(go)))
+    assert world.host.asked.get(timeout=20) == 1
+    assert pool.free() == 1
+    # The same run's publication is another driver.
+    pool.ending({(1, 1, 1), (2, 1, 0)})
+    assert pool.free() == 1
+    go.touch()
+    assert world.host.ended()[:2] == (1, True)
+    assert pool.free() == 2
+
+
+def test_a_launch_that_waits_for_a_driver_to_be_done_can_be_ended(world: World) -> None:
+    pool, go = world.pool(), world.folder / "go"
+    pool.launch(launch(1, until=str(go)))
+    assert world.host.asked.get(timeout=20) == 1
+    pool.ending({(1, 1, 0)})
+    pool.launch(launch(2))
+    pool.end((2, 1, 0))
+    assert world.host.ended() == (2, False, "ended before a driver was given it")
+    assert pool.free() == 1
+    go.touch()
+    assert world.host.ended()[:2] == (1, True)
+
+
+class Busy:
+    """An executor with a number of free drivers."""
+
+    def __init__(self, free: int) -> None:
+        self.ended: set[Key] = set()
+        self._free = free
+
+    def free(self) -> int:
+        return self._free + len(self.ended)
+
+    def ending(self, keys: Collection[Key]) -> None:
+        self.ended |= set(keys)
+
+
+@pytest.mark.parametrize(("pool", "submit", "free"), [(4, 4, 4), (3, 4, 3), (1, 3, 0), (0, 4, 0), (4, 0, 0)])
+def test_both_executors_share_the_slots(pool: int, submit: int, free: int) -> None:
+    dispatch = object.__new__(Dispatch)
+    dispatch._limit = 4
+    dispatch._executors = {"pool": Busy(pool), "spark-submit": Busy(submit)}  # type: ignore[dict-item]
+    assert dispatch.free() == free
+    dispatch.ending({(1, 1, 0)})
+    assert [each.ended for each in dispatch._executors.values()] == [{(1, 1, 0)}] * 2  # type: ignore[attr-defined]
 
 
 def test_who_may_not_begin_did_not_report(world: World) -> None:

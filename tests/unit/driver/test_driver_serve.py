@@ -1,5 +1,5 @@
-"""Launches served one after the other over real pipes: the order of messages and reports, and
-silence once the end has begun.
+"""Launches served one after the other over real pipes: the order of messages, reports and the
+session's release, and silence once the end has begun.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,7 +23,7 @@ from retrofill import tracing
 from retrofill.contract.partitioning import partition_of
 from retrofill.driver.conversation import Conversation
 from retrofill.driver.launch import Launch
-from retrofill.driver.process import Ending
+from retrofill.driver.process import LEASE_OVER, Ending
 from retrofill.driver.report import Wire
 from retrofill.driver.serve import Server
 from retrofill.settings import Settings
@@ -78,10 +79,15 @@ class NoSpark:
 
     def __init__(self, went_wrong: Exception | None = None) -> None:
         self.calls: list[str] = []
+        self.opens, self.releases = threading.Event(), threading.Event()
+        self.opens.set()
+        self.releases.set()
+        self.on_release: Callable[[], object] = lambda: None
         self._went_wrong = went_wrong
 
     def open(self) -> None:
         self.calls.append("open")
+        assert self.opens.wait(HEARD_WITHIN_SECONDS)
         if self._went_wrong:
             raise self._went_wrong
 
@@ -95,6 +101,8 @@ class NoSpark:
         self.calls.append("interrupt")
 
     def release(self) -> None:
+        assert self.releases.wait(HEARD_WITHIN_SECONDS)
+        self.on_release()
         self.calls.append("release")
 
 
@@ -107,6 +115,7 @@ class World:
         self.spark = spark
         self.broker = Broker()
         self.left: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self.serving: threading.Thread | None = None
         self.ending = Ending(self.left.put)
         (heard, to_driver), (from_driver, said) = os.pipe(), os.pipe()
         self.to_driver = os.fdopen(to_driver, "w")
@@ -119,7 +128,16 @@ class World:
         self.server = Server(settings, self.ending, host, wire, lambda _: spark)
 
     def serve(self) -> None:
-        threading.Thread(target=self.server.serve_one, daemon=True).start()
+        if self.serving is not None:
+            self.serving.join(HEARD_WITHIN_SECONDS)
+        self.serving = threading.Thread(target=self.server.serve_one, daemon=True)
+        self.serving.start()
+
+    def finish(self) -> None:
+        """Wait until the attempt is over and its session is released."""
+        assert self.serving is not None
+        self.serving.join(HEARD_WITHIN_SECONDS)
+        self.server.finish()
 
     def say(self, message: dict[str, Any]) -> None:
         self.to_driver.write(json.dumps(message) + "\n")
@@ -139,6 +157,7 @@ class World:
         publication: int = 0,
         outputs: Sequence[str] = (),
         first: object = None,
+        lease_seconds: float | None = None,
         **conf: Any,
     ) -> None:
         given = {
@@ -158,6 +177,7 @@ class World:
             "trace": trace,
             "publication": publication,
             "outputs": list(outputs),
+            "lease_seconds": lease_seconds,
         }
         Launch.model_validate(given)
         self.serve()
@@ -175,16 +195,79 @@ def test_a_run_from_launch_to_done_and_the_next_one(world: World) -> None:
     for _ in range(2):
         world.broker.bodies.clear()
         world.launch()
-        assert world.broker.fields() == ["RunHeartbeat"]
-        world.say({"begin": True})
+        assert world.broker.fields() == []
+        world.say({"begin": 60.0})
         assert world.hear() == {"done": {"reported": True}}
         assert world.broker.fields() == [
-            "RunHeartbeat",
             "TaskReported a running",
             "TaskReported a succeeded",
             "RunReported succeeded",
         ]
+    world.finish()
     assert world.spark.calls == ["open", "2013-01-01T00:00:00-05:00", "release"] * 2
+
+
+def test_a_driver_that_succeeded_is_done_before_it_releases_the_session(world: World) -> None:
+    world.spark.releases.clear()
+    world.launch()
+    world.say({"begin": 60.0})
+    assert world.hear() == {"done": {"reported": True}}
+    assert "release" not in world.spark.calls
+    # The next attempt's session is opened after the release of the last one.
+    threading.Timer(0.2, world.spark.releases.set).start()
+    world.launch()
+    assert [call for call in world.spark.calls if not call.startswith("20")] == ["open", "release", "open"]
+
+
+FAILS = """
+from retrofill import Pipeline
+p = Pipeline("p", schedule="@daily")
+@p.task
+def a(run):
+    run.spark.append("used")
+    raise ValueError("no luck")
+"""
+
+
+@pytest.mark.parametrize("code", [FAILS, "import nonesuch_module"])
+def test_a_driver_that_failed_releases_the_session_before_it_says_so(world: World, code: str) -> None:
+    """A failed run may be repeated: what this attempt started in Spark must have ended by then."""
+    world.file.write_text(code)
+    reported: list[list[str]] = []
+    world.spark.on_release = lambda: reported.append(world.broker.fields())
+    world.launch()
+    world.say({"begin": 60.0})
+    assert world.hear() == {"done": {"reported": True}}
+    world.finish()
+    assert world.broker.fields()[-1] == "RunReported failed"
+    assert reported == [world.broker.fields()[:-1]]
+    assert world.spark.calls.count("release") == 1
+
+
+def test_a_session_that_takes_long_to_open_sends_heartbeats_meanwhile(world: World) -> None:
+    world.spark.opens.clear()
+    threading.Timer(0.5, world.spark.opens.set).start()
+    world.launch(lease_seconds=1.0)
+    assert set(world.broker.fields()) == {"RunHeartbeat"}
+    world.say({"begin": 60.0})
+    assert world.hear() == {"done": {"reported": True}}
+    assert "RunReported succeeded" in world.broker.fields()
+
+
+def test_what_is_left_of_the_lease_counts_from_before_the_question(world: World) -> None:
+    world.launch()
+    time.sleep(0.3)
+    world.say({"begin": 0.2})
+    assert world.hear() == {"done": {"reported": False}}
+    assert world.broker.fields() == []
+
+
+def test_work_that_outlasts_what_is_left_of_the_lease_ends_with_it(world: World) -> None:
+    world.launch(wait=True)
+    world.say({"begin": 1.0})
+    assert world_module(world).begun.wait(10)
+    assert world.left.get(timeout=10) == LEASE_OVER
+    world_module(world).go.set()
 
 
 STAGES = """
@@ -205,7 +288,7 @@ def a(run):
 def test_staged_output_is_published_once_the_host_says_that_it_was_accepted(world: World, tmp_path: Path) -> None:
     world.file.write_text(STAGES)
     world.launch(out=str(tmp_path))
-    world.say({"begin": True})
+    world.say({"begin": 60.0})
     assert world.hear() == {"may_publish": True}
     assert not (tmp_path / "day=1").exists()
     assert world.broker.fields()[-1] == "RunStaged"
@@ -221,7 +304,7 @@ def test_staged_output_is_published_once_the_host_says_that_it_was_accepted(worl
 def test_output_that_was_not_accepted_is_neither_published_nor_told(world: World, tmp_path: Path) -> None:
     world.file.write_text(STAGES)
     world.launch(out=str(tmp_path))
-    world.say({"begin": True})
+    world.say({"begin": 60.0})
     assert world.hear() == {"may_publish": True}
     world.say({"publish": False})
     assert world.hear() == {"done": {"reported": False}}
@@ -232,7 +315,7 @@ def test_output_that_was_not_accepted_is_neither_published_nor_told(world: World
 def test_what_a_failed_attempt_staged_is_dropped(world: World, tmp_path: Path) -> None:
     world.file.write_text(STAGES)
     world.launch(out=str(tmp_path), fail=True)
-    world.say({"begin": True})
+    world.say({"begin": 60.0})
     assert world.hear() == {"done": {"reported": True}}
     assert world.broker.fields()[-1] == "RunReported failed"
     assert [path for path in tmp_path.rglob("*") if path.name == "part-0"] == []
@@ -241,34 +324,36 @@ def test_what_a_failed_attempt_staged_is_dropped(world: World, tmp_path: Path) -
 def test_what_a_lost_driver_staged_is_published_without_spark_and_user_code(world: World, tmp_path: Path) -> None:
     world.file.write_text(STAGES)
     world.launch(out=str(tmp_path))
-    world.say({"begin": True})
+    world.say({"begin": 60.0})
     assert world.hear() == {"may_publish": True}
     world.say({"publish": False})
     world.hear()
+    world.finish()
     world.spark.calls.clear()
     world.broker.bodies.clear()
     world.file.write_text("raise AssertionError('no user code is to be imported')")
     world.launch(publication=1, outputs=[f"{tmp_path}/day=1"])
-    world.say({"begin": True})
+    world.say({"begin": 60.0})
     assert world.hear() == {"done": {"reported": True}}
     assert (tmp_path / "day=1" / "part-0").read_text() == "attempt 1"
     assert world.spark.calls == []
-    assert world.broker.fields() == ["RunHeartbeat", "RunReported succeeded"]
-    assert [body["publication"] for body in world.broker.bodies] == [1, 1]
+    assert world.broker.fields() == ["RunReported succeeded"]
+    assert [body["publication"] for body in world.broker.bodies] == [1]
 
 
 def test_who_may_not_begin_runs_and_reports_nothing(world: World) -> None:
     world.launch()
-    world.say({"begin": False})
+    world.say({"begin": None})
     assert world.hear() == {"done": {"reported": False}}
-    assert world.broker.fields() == ["RunHeartbeat"]
+    world.finish()
+    assert world.broker.fields() == []
     assert world.spark.calls == ["open", "release"]
 
 
 def test_code_that_cannot_be_imported_fails_the_run(world: World) -> None:
     world.file.write_text("import nonesuch_module\n")
     world.launch()
-    world.say({"begin": True})
+    world.say({"begin": 60.0})
     assert world.hear() == {"done": {"reported": True}}
     error = world.broker.bodies[-1]["error"]
     assert error["type"] == "ModuleNotFoundError"
@@ -277,7 +362,7 @@ def test_code_that_cannot_be_imported_fails_the_run(world: World) -> None:
 
 def test_a_task_that_the_code_has_no_longer_fails_the_run(world: World) -> None:
     world.launch(task="gone")
-    world.say({"begin": True})
+    world.say({"begin": 60.0})
     assert world.hear() == {"done": {"reported": True}}
     assert "no longer has a task 'gone': apply it again" in world.broker.bodies[-1]["error"]["message"]
 
@@ -285,9 +370,9 @@ def test_a_task_that_the_code_has_no_longer_fails_the_run(world: World) -> None:
 @pytest.mark.parametrize("world", [ConnectionError("no Spark")], indirect=True)
 def test_a_session_that_cannot_be_opened_fails_the_run(world: World) -> None:
     world.launch()
-    world.say({"begin": True})
+    world.say({"begin": 60.0})
     assert world.hear() == {"done": {"reported": True}}
-    assert world.broker.fields() == ["RunHeartbeat", "RunReported failed"]
+    assert world.broker.fields() == ["RunReported failed"]
 
 
 @pytest.mark.parametrize("world", [SessionGone("gone, token=abc")], indirect=True)
@@ -300,7 +385,7 @@ def test_a_session_that_spark_lost_loses_the_attempt_and_the_host_hears_why(worl
 @pytest.mark.parametrize("how", ["hang up", "end", "nonsense"])
 def test_the_end_interrupts_and_what_fails_by_it_is_not_told(world: World, how: str) -> None:
     world.launch(wait=True)
-    world.say({"begin": True})
+    world.say({"begin": 60.0})
     module = world_module(world)
     assert module.begun.wait(10)
     if how == "hang up":
@@ -311,7 +396,7 @@ def test_the_end_interrupts_and_what_fails_by_it_is_not_told(world: World, how: 
     assert world.spark.calls[-1] == "interrupt"
     module.go.set()
     threading.Event().wait(0.1)
-    assert world.broker.fields() == ["RunHeartbeat", "TaskReported a running"]
+    assert world.broker.fields() == ["TaskReported a running"]
 
 
 def world_module(world: World) -> Any:
@@ -360,14 +445,14 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
 
 def test_the_context_of_a_request_comes_back_with_the_reports_without_any_exporter(world: World) -> None:
     world.launch(trace=TRACE)
-    world.say({"begin": True})
+    world.say({"begin": 60.0})
     world.hear()
     assert set(world.broker.traces) == {TRACE}
 
 
 def test_spans_of_run_and_tasks_are_under_the_requests(world: World, collector: list[Any]) -> None:
     world.launch(trace=TRACE)
-    world.say({"begin": True})
+    world.say({"begin": 60.0})
     world.hear()
     tracing.flush()
     spans = {span.name: span for span in collector}

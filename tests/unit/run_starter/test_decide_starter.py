@@ -79,7 +79,7 @@ def test_one_report_in_each_state(state, report, attempt, cancel):
     assert (
         outcome.starts
         == outcome.first_start
-        == (state == R.STARTING and report in ("heartbeat", "staged", "succeeded", "failed"))
+        == (state == R.STARTING and report in ("heartbeat", "task", "staged", "succeeded", "failed"))
     )
     expected = {"heartbeat": None, "task": None, "staged": None, "succeeded": R.SUCCEEDED, "failed": R.FAILED}
     # An accepted run is not executed again, and a cancel does not revoke it.
@@ -104,6 +104,22 @@ def test_a_run_starts_once_in_a_batch_and_not_again_when_it_runs():
     made = fold_all([beat(), beat(), beat()], row(R.STARTING))
     assert made.runs == {7: RunOutcome(starts=True, alive=True)}
     assert fold_all([beat(), beat()], row(R.RUNNING)).runs == {7: RunOutcome(alive=True)}
+
+
+@pytest.mark.parametrize("name", ["t", "elsewhere"])
+def test_a_report_of_any_task_starts_the_run_but_extends_no_lease(name):
+    """A short run sends no heartbeat."""
+    reports = [task("running", name), task("succeeded", name)]
+    started = fold_all(reports, row(R.STARTING, started=False))
+    assert started.runs == {7: RunOutcome(starts=True, first_start=True, alive=False)}
+    assert fold_all(reports, row(R.RUNNING)).runs == {7: RunOutcome()}
+    ended_too = fold_all([*reports, ended("succeeded")], row(R.STARTING)).runs
+    assert ended_too == {7: RunOutcome(starts=True, ends=R.SUCCEEDED)}
+
+
+@pytest.mark.parametrize("old", [1, 3])
+def test_a_task_of_another_attempt_starts_nothing(old):
+    assert fold_all([task("running", attempt=old)], row(R.STARTING)).runs == {}
 
 
 def test_a_whole_attempt_in_one_batch():
