@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import func
-
 from backfill_planner.decide import Command, Enter, Refuse, Unchanged, answer_command
 from backfill_planner.states import emit_state
 from retrofill.bus.faults import Conflict
@@ -26,6 +24,7 @@ from retrofill.store import backfills
 from retrofill.store.backfills import Outcome
 from retrofill.store.clock import database_now
 from retrofill.store.failures import count_failed
+from retrofill.store.transition import FromNow
 
 S = BackfillState
 # The reply to a command that leads to a state.
@@ -73,5 +72,5 @@ def _carry_out(tx: Transaction, id: str, command: Command) -> Message:
 def _values(tx: Transaction, id: str, to: BackfillState) -> dict[str, Any]:
     if to == S.RUNNING:
         # A resume accepts the failures committed so far, and none committed later.
-        return {"resumed_at": func.clock_timestamp(), "failed_before": count_failed(tx.conn, id)}
+        return {"resumed_at": FromNow(), "failed_before": count_failed(tx.conn, id)}
     return {"cancel_cause": str(CancelCause.USER)} if to == S.CANCELLING else {}

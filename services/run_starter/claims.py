@@ -22,7 +22,7 @@ from retrofill.domain.run import RunState
 from retrofill.store import backfills, runs, task_runs
 from retrofill.store import claims as store
 from retrofill.store.clock import database_now
-from retrofill.store.tables import run
+from retrofill.store.transition import Plus
 from run_starter.cancelling import cancel
 from run_starter.endings import emit_publishing, facts
 from run_starter.executors import LaunchRequest
@@ -273,7 +273,7 @@ class Claims:
             for each in wanted
         ]
         values = {
-            "attempt": run.c.attempt + 1,
+            "attempt": Plus(1),
             "lease_until": now + timedelta(seconds=lease),
             "lease_seconds": lease,
             "host": self.instance,

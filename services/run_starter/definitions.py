@@ -10,15 +10,17 @@ from collections.abc import Collection
 
 import structlog
 from pydantic import ValidationError
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, select
 
 from retrofill.bus.faults import Poison
 from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.errors import first_line
+from retrofill.store.arrays import one_of
 from retrofill.store.tables import backfill
 
 log = structlog.get_logger(__name__)
 KEPT = 1000
+_READ = select(backfill.c.definition, backfill.c.id, backfill.c.pipeline).where(one_of(backfill.c.id, "ids"))
 
 
 class Definitions:
@@ -42,11 +44,7 @@ class Definitions:
         found = {id: self._known[id] for id in wanted & self._known.keys()}
         missing = wanted - found.keys()
         if missing:
-            rows = conn.execute(
-                select(backfill.c.definition, backfill.c.id, backfill.c.pipeline).where(
-                    backfill.c.id == func.any(sorted(missing))
-                )
-            )
+            rows = conn.execute(_READ, {"ids": sorted(missing)})
             found |= {row.id: (row.pipeline, _read(row.id, row.definition)) for row in rows}
             if not found.keys() >= wanted:
                 raise Poison(f"there is no backfill {min(wanted - found.keys())!r}")

@@ -7,7 +7,7 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import RowMapping, func
+from sqlalchemy import RowMapping
 
 from retrofill.bus.faults import Conflict
 from retrofill.bus.observability import metrics
@@ -30,7 +30,7 @@ from retrofill.domain.task_run import MACHINE as TASK_MACHINE
 from retrofill.domain.task_run import TaskState
 from retrofill.store import deadlines, task_runs
 from retrofill.store import runs as store
-from retrofill.store.tables import run, task_run
+from retrofill.store.transition import IfNull
 from run_starter.decide import RunOutcome, TaskStep
 from run_starter.losses import stored
 from run_starter.memory import backfill_key, pipeline_key, slot_freed
@@ -61,16 +61,8 @@ def write_starts(
 ) -> None:
     """Move runs to ``running`` at the first report of their attempt."""
     starting = [rows[id] for id, outcome in outcomes.items() if outcome.starts]
-    _landed(
-        store.move(
-            tx.conn,
-            S.RUNNING,
-            _keys(starting),
-            {"started_at": func.coalesce(run.c.started_at, now)},
-            from_states=[S.STARTING],
-        ),
-        starting,
-    )
+    values = {"started_at": IfNull(now)}
+    _landed(store.move(tx.conn, S.RUNNING, _keys(starting), values, from_states=[S.STARTING]), starting)
     for row in starting:
         fields = facts(row, pipelines[row["backfill_id"]], now)
         started = RunStarted(**fields, code_sha256=row["code_sha256"])
@@ -161,7 +153,7 @@ def _write_wave(tx: Transaction, to: TaskState, steps: Sequence[TaskStep], now: 
     ]
     values: dict[str, Any] = {}
     if to == TaskState.RUNNING:
-        values["started_at"] = func.coalesce(task_run.c.started_at, now)
+        values["started_at"] = IfNull(now)
     if to in TASK_MACHINE.terminal:
         values["finished_at"] = now
     _landed(task_runs.move(tx.conn, to, rows, values), steps)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from sqlalchemy import Connection
 
@@ -43,6 +43,8 @@ ALONE = (LEASES_KEY, ALL_ACTIVE, ALL_NOW)
 
 
 class StarterHandler(QuietHandler):
+    of_owners: Collection[str] = (store.SLOT_CHANNEL,)
+
     def __init__(self, context: Context, executor: Executor | None = None) -> None:
         settings = context.settings
         self._context = context

@@ -38,6 +38,7 @@ from retrofill.store import (
 from retrofill.store import tables as t
 from retrofill.store.clock import database_now
 from retrofill.store.engine import make_engine
+from retrofill.store.transition import Plus
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -122,7 +123,7 @@ def make_backfill(
 
 def start(conn: Any, id: int, slot: int) -> int:
     given = [{"id": id, "attempt": 0, "slot": slot, "pipeline_slot": slot}]
-    return runs.move(conn, RunState.STARTING, given, {"attempt": t.run.c.attempt + 1, "lease_until": NOW}, ["queued"])
+    return runs.move(conn, RunState.STARTING, given, {"attempt": Plus(1), "lease_until": NOW}, ["queued"])
 
 
 def end(conn: Any, id: int, attempt: int = 1, state: str = RunState.SUCCEEDED) -> int:

@@ -26,13 +26,24 @@ _installed: Announcer | None = None
 
 
 class Announcer(threading.Thread):
-    """Sends the notifications of one process; its own are delivered by ``on_notification``."""
+    """Sends the notifications of one process; its own are delivered by ``on_notification``.
 
-    def __init__(self, dsn: str, name: str, on_notification: Callable[[str, str], None]) -> None:
+    ``concerns_others(channel)``: whether another process may be waiting for them. If that turns out
+    wrong, its fallback poll finds the work.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        name: str,
+        on_notification: Callable[[str, str], None],
+        concerns_others: Callable[[str], bool] = lambda _: True,
+    ) -> None:
         super().__init__(name="announcer", daemon=True)
         self._dsn = dsn
         self._name = f"{name}-announcer"
         self._on_notification = on_notification
+        self._concerns_others = concerns_others
         self._stopping = threading.Event()
         self._woken = threading.Event()
         self._lock = threading.Lock()
@@ -45,8 +56,11 @@ class Announcer(threading.Thread):
         new = dict.fromkeys(notifications)
         for channel, payload in new:
             self._on_notification(channel, payload)
+        sent = {one: None for one in new if self._concerns_others(one[0])}
+        if not sent:
+            return
         with self._lock:
-            self._waiting |= new
+            self._waiting |= sent
         self._woken.set()
 
     def run(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -40,7 +40,12 @@ class Hold:
 
 
 class Handler(Protocol):
-    """One service. Methods are called from one thread; ``bus.faults`` classifies exceptions."""
+    """One service. Methods are called from one thread; ``bus.faults`` classifies exceptions.
+
+    ``of_owners``: channels on which only the owners of shards wait.
+    """
+
+    of_owners: Collection[str]
 
     def admit(self, received: Sequence[Received]) -> Mapping[str, Hold]:
         """Messages that must wait, by topic. Runs before the transaction; may do I/O."""
@@ -78,6 +83,8 @@ class Handler(Protocol):
 
 class QuietHandler:
     """Defaults: nothing waits, no checks, each key in its own transaction, no state."""
+
+    of_owners: Collection[str] = ()
 
     def admit(self, received: Sequence[Received]) -> Mapping[str, Hold]:
         return {}

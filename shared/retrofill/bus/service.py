@@ -145,14 +145,21 @@ def _wire(context: Context, handler: Handler, inbox: Inbox, channels: Sequence[s
         if channel != outbox_channel:
             context.notified(channel, payload)
 
+    worker = WorkerContext(settings, service, instance, engine, poller, handler, context.topic_ids, context.partitions)
+    loop = Loop(worker, inbox)
+
+    def concerns_others(channel: str) -> bool:
+        if channel == outbox_channel:
+            return not relay.is_active()
+        return channel not in worker.handler.of_owners or len(loop.owned()) < context.partitions
+
     dsn = settings.dsn_of(service.name)
-    announcer = Announcer(dsn, instance, on_notification)
+    announcer = Announcer(dsn, instance, on_notification, concerns_others)
     install(announcer)
     listener = Listener(
         dsn, instance, [outbox_channel, *channels], on_notification, is_own=lambda pid: pid == announcer.pid
     )
-    worker = WorkerContext(settings, service, instance, engine, poller, handler, context.topic_ids, context.partitions)
-    return _Process(handler, Loop(worker, inbox), poller, relay, listener, announcer)
+    return _Process(handler, loop, poller, relay, listener, announcer)
 
 
 def _serve(context: Context, process: _Process, stopper: threading.Thread, guard: Guard) -> None:

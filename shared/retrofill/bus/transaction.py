@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import structlog
-from sqlalchemy import BigInteger, Connection, Engine, Text, select, update
+from sqlalchemy import BigInteger, Connection, Engine, Select, Text, Update, bindparam, select, update
 
 from retrofill import tracing
 from retrofill.bus.announcer import announce
@@ -19,7 +20,7 @@ from retrofill.bus.faults import Fenced, Poison
 from retrofill.contract.base import Message
 from retrofill.contract.topics import Service, Topic
 from retrofill.store import outbox
-from retrofill.store.arrays import rows_of
+from retrofill.store.arrays import Arrays
 from retrofill.store.engine import writes
 from retrofill.store.outbox import Outgoing
 from retrofill.store.tables import SERVICE_TABLES
@@ -182,16 +183,27 @@ def assert_epoch(conn: Connection, service: Service, partition: int, epoch: int)
 
 def update_shard(conn: Connection, service: Service, partition: int, epoch: int, values: Mapping[str, Any]) -> None:
     """Update the shard's row as its owner. Raises ``Fenced`` for a former owner."""
-    shard = SERVICE_TABLES[service.package].shard
-    ours = (shard.c.partition == partition) & (shard.c.epoch == epoch)
-    if conn.execute(update(shard).where(ours).values(**values)).rowcount != 1:
+    parameters = {"ours": partition, "our_epoch": epoch, **{f"new_{name}": value for name, value in values.items()}}
+    if conn.execute(_update_shard(service.package, tuple(values)), parameters).rowcount != 1:
         raise Fenced(f"{service.name}: shard {partition} has a newer owner than epoch {epoch}")
+
+
+@cache
+def _update_shard(package: str, names: tuple[str, ...]) -> Update:
+    shard = SERVICE_TABLES[package].shard
+    ours = (shard.c.partition == bindparam("ours")) & (shard.c.epoch == bindparam("our_epoch"))
+    return update(shard).where(ours).values({name: bindparam(f"new_{name}") for name in names})
 
 
 def lock_shard(conn: Connection, service: Service, partition: int) -> None:
     """Lock the shard's row without asserting an epoch."""
-    shard = SERVICE_TABLES[service.package].shard
-    conn.execute(select(shard.c.epoch).where(shard.c.partition == partition).with_for_update(key_share=True))
+    conn.execute(_lock_shard(service.package), {"ours": partition})
+
+
+@cache
+def _lock_shard(package: str) -> Select[int]:
+    shard = SERVICE_TABLES[package].shard
+    return select(shard.c.epoch).where(shard.c.partition == bindparam("ours")).with_for_update(key_share=True)
 
 
 def move_offsets(conn: Connection, service: Service, partition: int, moves: Mapping[str, Move]) -> None:
@@ -199,19 +211,18 @@ def move_offsets(conn: Connection, service: Service, partition: int, moves: Mapp
     changed = [move for move in moves.values() if move.new != move.old]
     if not changed:
         return
-    table = SERVICE_TABLES[service.package].offset
-    given = rows_of(
-        "given",
-        {
-            "topic": (Text, [move.topic for move in changed]),
-            "old": (BigInteger, [move.old for move in changed]),
-            "new": (BigInteger, [move.new for move in changed]),
-        },
+    given = _MOVES.values(
+        topic=(move.topic for move in changed), old=(move.old for move in changed), new=(move.new for move in changed)
     )
-    statement = (
-        update(table)
-        .where(table.c.partition == partition, table.c.topic == given.c.topic, table.c.next_offset == given.c.old)
-        .values(next_offset=given.c.new)
-    )
-    if conn.execute(statement).rowcount != len(changed):
+    if conn.execute(_move_offsets(service.package), {"ours": partition, **given}).rowcount != len(changed):
         raise Fenced(f"{service.name}: another owner moved an offset of shard {partition}")
+
+
+_MOVES = Arrays("given", topic=Text, old=BigInteger, new=BigInteger)
+
+
+@cache
+def _move_offsets(package: str) -> Update:
+    c, given = SERVICE_TABLES[package].offset.c, _MOVES.c
+    ours = (c.partition == bindparam("ours")) & (c.topic == given.topic) & (c.next_offset == given.old)
+    return update(SERVICE_TABLES[package].offset).where(ours).values(next_offset=given.new)

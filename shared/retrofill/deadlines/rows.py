@@ -13,11 +13,11 @@ from sqlalchemy import (
     Boolean,
     ColumnElement,
     Connection,
-    DateTime,
     Integer,
     Interval,
     Text,
     and_,
+    bindparam,
     case,
     func,
     literal,
@@ -30,7 +30,8 @@ from retrofill.contract.partitioning import partition_of
 from retrofill.domain.alert import DeadlineAlert
 from retrofill.domain.deadline import FIRST, LAST, PAST, Arming, DeadlineState, Due
 from retrofill.domain.run import RunState
-from retrofill.store.arrays import rows_of
+from retrofill.store.arrays import Arrays
+from retrofill.store.states import constant, in_state
 from retrofill.store.tables import Moment, deadline, run
 
 
@@ -51,6 +52,34 @@ class NewDeadline:
     arming: Arming
 
 
+# The columns that all deadlines of an alert in a backfill share, as parameters.
+_SAME = {
+    name: bindparam(f"same_{name}", type_=deadline.c[name].type)
+    for name in (
+        "backfill_id",
+        "pipeline",
+        "alert",
+        "task",
+        "reference",
+        "interval_seconds",
+        "fire_on_failure",
+        "digest_seconds",
+        "callback",
+        "callback_kind",
+        "callback_options",
+        "kwargs",
+    )
+}
+_NEW = Arrays("given", id=BigInteger, shard=Integer, run_id=BigInteger, due_at=Moment, state=Text, reason=Text)
+_DECIDED = case((_NEW.c.state == constant(DeadlineState.VOID), func.clock_timestamp()))
+_INSERT = (
+    insert(deadline)
+    .from_select([*_NEW.c.keys(), *_SAME, "decided_at"], select(*_NEW.c, *_SAME.values(), _DECIDED))
+    .on_conflict_do_nothing()
+    .returning(deadline.c.id)
+)
+
+
 def insert_deadlines(
     conn: Connection,
     backfill_id: str,
@@ -63,33 +92,19 @@ def insert_deadlines(
     ids = _next_ids(conn, len(subjects))
     shards = [partition_of(str(each), partitions) for each in ids]
     armings = [subject.arming for subject in subjects]
-    given = rows_of(
-        "given",
-        {
-            "id": (BigInteger, ids),
-            "shard": (Integer, shards),
-            "run_id": (BigInteger, [subject.run_id for subject in subjects]),
-            "due_at": (DateTime(timezone=True), [arming.due_at for arming in armings]),
-            "state": (Text, [str(arming.state) for arming in armings]),
-            "reason": (Text, [arming.reason for arming in armings]),
-        },
+    given = _NEW.values(
+        id=ids,
+        shard=shards,
+        run_id=(subject.run_id for subject in subjects),
+        due_at=(arming.due_at for arming in armings),
+        state=(str(arming.state) for arming in armings),
+        reason=(arming.reason for arming in armings),
     )
-    same = {"backfill_id": backfill_id, "pipeline": pipeline, **_of_alert(alert)}
-    constants = [literal(value, deadline.c[name].type) for name, value in same.items()]
-    nothing = literal(None, DateTime(timezone=True))
-    decided = case((given.c.state == str(DeadlineState.VOID), func.clock_timestamp()), else_=nothing)
-    given_columns = list(given.c)
-    inserted = conn.execute(
-        insert(deadline)
-        .from_select(
-            [*(column.name for column in given_columns), *same, "decided_at"],
-            select(*given_columns, *constants, decided),
-        )
-        .on_conflict_do_nothing()
-        .returning(deadline.c.id)
-    )
-    landed = set(inserted.scalars())
+    landed = set(conn.execute(_INSERT, {**given, **_same(backfill_id, pipeline, alert)}).scalars())
     return [NewDeadline(*each) for each in zip(ids, shards, armings, strict=True) if each[0] in landed]
+
+
+_PLANNED = Arrays("given", number="place", id=BigInteger, shard=Integer)
 
 
 def insert_planned(
@@ -106,26 +121,21 @@ def insert_planned(
 
     Postgres computes the moments from the runs; only ids and shards are sent.
     """
-    given = rows_of(
-        "given",
-        {
-            "id": (BigInteger, ids),
-            "shard": (Integer, [partition_of(str(id), partitions) for id in ids]),
-        },
-        number="place",
-    )
-    same = {"backfill_id": backfill_id, "pipeline": pipeline, **_of_alert(alert)}
-    constants = [literal(value, deadline.c[name].type) for name, value in same.items()]
+    given = _PLANNED.c
     columns = ["id", "shard", "run_id", "due_at", "state", "reason", "decided_at"]
-    selected = select(given.c.id, given.c.shard, run.c.id, *_arming(alert, due), *constants).where(
+    selected = select(given.id, given.shard, run.c.id, *_arming(alert, due), *_SAME.values()).where(
         run.c.backfill_id == backfill_id,
-        run.c.position == given.c.place + (first - 1),
+        run.c.position == given.place + (first - 1),
         # Implied by the line above, but without it Postgres reads all runs of the backfill per
         # chunk.
         run.c.position >= first,
         run.c.position < first + len(ids),
     )
-    conn.execute(insert(deadline).from_select([*columns, *same], selected))
+    values = _PLANNED.values(id=ids, shard=(partition_of(str(id), partitions) for id in ids))
+    conn.execute(
+        insert(deadline).from_select([*columns, *_SAME], selected),
+        {**values, **_same(backfill_id, pipeline, alert)},
+    )
 
 
 def _arming(alert: DeadlineAlert, due: Due) -> tuple[ColumnElement[Any], ...]:
@@ -165,18 +175,22 @@ SELECT min(id) AS first, max(id) AS last FROM (
 """
 
 
+_NEXT_IDS = text("SELECT nextval(pg_get_serial_sequence('retrofill.deadline', 'id')) FROM generate_series(1, :n)")
+
+
 def _next_ids(conn: Connection, count: int) -> list[int]:
-    sequence = "SELECT nextval(pg_get_serial_sequence('retrofill.deadline', 'id')) FROM generate_series(1, :n)"
-    return list(conn.execute(text(sequence), {"n": count}).scalars())
+    return list(conn.execute(_NEXT_IDS, {"n": count}).scalars())
 
 
-def _of_alert(alert: DeadlineAlert) -> dict[str, Any]:
-    """The columns that all deadlines of an alert share."""
+def _same(backfill_id: str, pipeline: str, alert: DeadlineAlert) -> dict[str, Any]:
+    """Values of ``_SAME``."""
     target = alert.callback
     options: dict[str, Any] = {"at_most_once": alert.at_most_once}
     if target is not None and target.kind == "webhook":
         options["secret"] = target.secret
-    return {
+    values = {
+        "backfill_id": backfill_id,
+        "pipeline": pipeline,
         "alert": alert.name,
         "task": alert.task,
         "reference": str(alert.reference),
@@ -188,19 +202,17 @@ def _of_alert(alert: DeadlineAlert) -> dict[str, Any]:
         "callback_options": options,
         "kwargs": alert.kwargs,
     }
+    return {f"same_{name}": value for name, value in values.items()}
+
+
+_RUNTIMES = (
+    select(run.c.finished_at - run.c.started_at)
+    .where(run.c.pipeline_no == bindparam("pipeline"), in_state(run, RunState.SUCCEEDED), run.c.started_at.is_not(None))
+    .order_by(run.c.finished_at.desc())
+    .limit(bindparam("last", type_=Integer))
+)
 
 
 def last_runtimes(conn: Connection, pipeline_no: int, last_n: int) -> list[timedelta]:
     """Times from first start to success of the pipeline's last successes, latest first."""
-    return list(
-        conn.execute(
-            select(run.c.finished_at - run.c.started_at)
-            .where(
-                run.c.pipeline_no == pipeline_no,
-                run.c.state == literal(str(RunState.SUCCEEDED), literal_execute=True),
-                run.c.started_at.is_not(None),
-            )
-            .order_by(run.c.finished_at.desc())
-            .limit(last_n)
-        ).scalars()
-    )
+    return list(conn.execute(_RUNTIMES, {"pipeline": pipeline_no, "last": last_n}).scalars())

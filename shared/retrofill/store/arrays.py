@@ -1,38 +1,52 @@
-"""Arrays as a table: many rows in one statement with few parameters."""
+"""Array parameters: many values or rows in a statement that is built once.
+
+SQLAlchemy takes far longer to build a statement than to send it again with other parameters.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy import ARRAY, bindparam, column, func
-from sqlalchemy.sql.selectable import TableValuedAlias
+from sqlalchemy import ARRAY, ColumnElement, bindparam, column, func
 from sqlalchemy.types import TypeEngine
 
 # Rows of a plan per statement: tens of milliseconds, during which this process does nothing else.
 CHUNK = 10_000
 
 
-def rows_of(
-    name: str,
-    columns: Mapping[str, tuple[TypeEngine[Any] | type[TypeEngine[Any]], Sequence[Any]]],
-    *,
-    number: str | None = None,
-) -> TableValuedAlias:
-    """``unnest`` of one array per column, as ``name``; ``number`` adds a row number, from 1."""
-    more = {"with_ordinality": number} if number else {}
-    types = {c: _types(kind) for c, (kind, _) in columns.items()}  # type: ignore[arg-type]  # hashed by identity
-    arrays = (bindparam(f"{name}_{c}", list(values), types[c][1]) for c, (_, values) in columns.items())
-    return (
-        func.unnest(*arrays)
-        .table_valued(*(column(c, one) for c, (one, _) in types.items()), name=name, **more)
-        .render_derived()
-    )
+class Arrays:
+    """A table in a statement, ``unnest`` of one array parameter per column.
+
+    ``table`` is joined or selected from, ``c`` are its columns; ``number`` adds a row number, from
+    1. Each execution passes the rows as ``values``.
+    """
+
+    def __init__(
+        self, name: str, /, *, number: str | None = None, **columns: TypeEngine[Any] | type[TypeEngine[Any]]
+    ) -> None:
+        more = {"with_ordinality": number} if number else {}
+        self._parameters = {column: f"{name}_{column}" for column in columns}
+        arrays = (bindparam(self._parameters[each], type_=ARRAY(kind)) for each, kind in columns.items())
+        self.table = (
+            func.unnest(*arrays)
+            .table_valued(*(column(each, kind) for each, kind in columns.items()), **more)
+            .render_derived(name)
+        )
+        self.c = self.table.c
+
+    def values(self, /, **columns: Iterable[Any]) -> dict[str, list[Any]]:
+        """Parameters with the values of each column. Raises ``TypeError`` for other columns."""
+        if columns.keys() != self._parameters.keys():
+            raise TypeError(f"the columns are {', '.join(self._parameters)}, not {', '.join(columns)}")
+        return {self._parameters[name]: list(values) for name, values in columns.items()}
 
 
-@cache
-def _types(kind: TypeEngine[Any] | type[TypeEngine[Any]]) -> tuple[TypeEngine[Any], ARRAY[Any]]:
-    """A type and its array type, cached: SQLAlchemy computes a cache key once per instance."""
-    one = kind() if isinstance(kind, type) else kind
-    return one, ARRAY(one)
+def one_of(column: ColumnElement[Any], parameter: str) -> ColumnElement[bool]:
+    """``column`` is an element of an array parameter."""
+    return column == func.any(bindparam(parameter, type_=ARRAY(column.type)))
+
+
+def none_of(column: ColumnElement[Any], parameter: str) -> ColumnElement[bool]:
+    """``column`` is not an element of an array parameter."""
+    return column != func.all(bindparam(parameter, type_=ARRAY(column.type)))

@@ -6,11 +6,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, exists, func, insert, select
+from sqlalchemy import Connection, RowMapping, bindparam, exists, func, insert, select
 
 from retrofill.domain.backfill import ACTIVE, MACHINE, OnRunFailure
 from retrofill.domain.run import RunState
+from retrofill.store.arrays import one_of
 from retrofill.store.failures import failed_since_resume
+from retrofill.store.states import constant, in_state
 from retrofill.store.tables import backfill, backfill_command, backfill_request, run
 from retrofill.store.transition import transition
 
@@ -24,9 +26,12 @@ class Outcome:
     body_hash: str | None = None
 
 
+_OUTCOMES = select(backfill_request).where(one_of(backfill_request.c.id, "ids"))
+
+
 def outcomes(conn: Connection, ids: Collection[str]) -> dict[str, Outcome]:
     """Recorded outcomes of requests, by backfill id."""
-    rows = conn.execute(select(backfill_request).where(backfill_request.c.id == func.any(list(ids)))).mappings()
+    rows = conn.execute(_OUTCOMES, {"ids": list(ids)}).mappings()
     return {row["id"]: Outcome(row["answer_type"], row["answer"], row["body_hash"]) for row in rows}
 
 
@@ -56,13 +61,24 @@ def record_command(conn: Connection, backfill_id: str, ce_id: str, outcome: Outc
     )
 
 
+# By whether to wait for the lock.
+_LOCK = {
+    wait: select(backfill).where(backfill.c.id == bindparam("id")).with_for_update(key_share=True, skip_locked=not wait)
+    for wait in (False, True)
+}
+
+
 def lock(conn: Connection, id: str, *, wait: bool) -> RowMapping | None:
     """The backfill's row, locked; ``None`` if it does not exist or, without ``wait``, is locked."""
-    return (
-        conn.execute(select(backfill).where(backfill.c.id == id).with_for_update(key_share=True, skip_locked=not wait))
-        .mappings()
-        .first()
-    )
+    return conn.execute(_LOCK[wait], {"id": id}).mappings().first()
+
+
+_LOCK_FREE = (
+    select(*(column for column in backfill.c if column is not backfill.c.definition))
+    .where(one_of(backfill.c.id, "ids"))
+    .order_by(backfill.c.id)
+    .with_for_update(key_share=True, skip_locked=True)
+)
 
 
 def lock_free(conn: Connection, ids: Collection[str]) -> dict[str, RowMapping]:
@@ -70,20 +86,20 @@ def lock_free(conn: Connection, ids: Collection[str]) -> dict[str, RowMapping]:
 
     Rows omit the definition, which never changes and may be large.
     """
-    rows = conn.execute(
-        select(*(column for column in backfill.c if column is not backfill.c.definition))
-        .where(backfill.c.id == func.any(sorted(ids)))
-        .order_by(backfill.c.id)
-        .with_for_update(key_share=True, skip_locked=True)
-    ).mappings()
-    return {row["id"]: row for row in rows}
+    return {row["id"]: row for row in conn.execute(_LOCK_FREE, {"ids": sorted(ids)}).mappings()}
+
+
+_ACTIVE = (
+    select(backfill.c.id, backfill.c.pipeline_no, backfill.c.state)
+    .where(backfill.c.shard == bindparam("shard"), in_state(backfill, *ACTIVE))
+    .order_by(backfill.c.id)
+)
+_STILL_ACTIVE = select(backfill.c.id).where(one_of(backfill.c.id, "ids"), in_state(backfill, *ACTIVE))
 
 
 def active_of_shard(conn: Connection, shard: int) -> list[str]:
-    """Ids of a shard's active backfills, in no order."""
-    return list(
-        conn.execute(select(backfill.c.id).where(backfill.c.shard == shard, backfill.c.state.in_(ACTIVE))).scalars()
-    )
+    """Ids of a shard's active backfills, in order."""
+    return [each.id for each in active(conn, shard)]
 
 
 @dataclass(frozen=True)
@@ -97,26 +113,29 @@ class Active:
 
 def active(conn: Connection, shard: int) -> list[Active]:
     """A shard's active backfills, by id."""
-    rows = conn.execute(
-        select(backfill.c.id, backfill.c.pipeline_no, backfill.c.state)
-        .where(backfill.c.shard == shard, backfill.c.state.in_(ACTIVE))
-        .order_by(backfill.c.id)
-    )
-    return [Active(*row) for row in rows]
+    return [Active(*row) for row in conn.execute(_ACTIVE, {"shard": shard})]
 
 
 def still_active(conn: Connection, ids: Collection[str]) -> list[str]:
     """The active ones among ``ids``, read without a lock."""
-    return list(
-        conn.execute(
-            select(backfill.c.id).where(backfill.c.id == func.any(list(ids)), backfill.c.state.in_(ACTIVE))
-        ).scalars()
-    )
+    return list(conn.execute(_STILL_ACTIVE, {"ids": list(ids)}).scalars())
 
 
 def move(conn: Connection, id: str, to: str, from_state: str, values: Mapping[str, Any] | None = None) -> bool:
     """Move the backfill from ``from_state`` to ``to``; false if it was in another state."""
     return bool(transition(conn, MACHINE, backfill, to, [{"id": id}], from_states=[from_state], values=values or {}))
+
+
+_MINE = run.c.backfill_id == backfill.c.id
+_QUEUED = exists().where(_MINE, in_state(run, RunState.QUEUED))
+_LIVE = exists().where(_MINE, run.c.slot.is_not(None))
+_TO_BE_DECIDED = _STILL_ACTIVE.where(
+    ~(_QUEUED | _LIVE) | ((backfill.c.on_run_failure != constant(OnRunFailure.CONTINUE)) & failed_since_resume())
+)
+_PROGRESS = select(_QUEUED, _LIVE, exists().where(_MINE, in_state(run, RunState.FAILED)), failed_since_resume()).where(
+    backfill.c.id == bindparam("id")
+)
+_COUNTS = select(run.c.state, func.count()).where(run.c.backfill_id == bindparam("backfill")).group_by(run.c.state)
 
 
 def to_be_decided(conn: Connection, ids: Collection[str]) -> list[str]:
@@ -126,17 +145,7 @@ def to_be_decided(conn: Connection, ids: Collection[str]) -> list[str]:
 
     Every other one has an unfinished run, whose end triggers the next check.
     """
-    mine = run.c.backfill_id == backfill.c.id
-    unfinished = exists().where(mine, run.c.state == RunState.QUEUED) | exists().where(mine, run.c.slot.is_not(None))
-    return list(
-        conn.execute(
-            select(backfill.c.id).where(
-                backfill.c.id == func.any(list(ids)),
-                backfill.c.state.in_(ACTIVE),
-                ~unfinished | ((backfill.c.on_run_failure != OnRunFailure.CONTINUE) & failed_since_resume()),
-            )
-        ).scalars()
-    )
+    return list(conn.execute(_TO_BE_DECIDED, {"ids": list(ids)}).scalars())
 
 
 @dataclass(frozen=True)
@@ -150,19 +159,10 @@ class Progress:
 
 def progress(conn: Connection, id: str) -> Progress:
     """Progress of a locked backfill; each field is one probe of a partial index."""
-    mine = run.c.backfill_id == backfill.c.id
-    queued, live, any_failed, failed_since = conn.execute(
-        select(
-            exists().where(mine, run.c.state == RunState.QUEUED),
-            exists().where(mine, run.c.slot.is_not(None)),
-            exists().where(mine, run.c.state == RunState.FAILED),
-            failed_since_resume(),
-        ).where(backfill.c.id == id)
-    ).one()
+    queued, live, any_failed, failed_since = conn.execute(_PROGRESS, {"id": id}).one()
     return Progress(queued or live, any_failed, failed_since)
 
 
 def run_counts(conn: Connection, id: str) -> dict[str, int]:
     """Number of runs by state; states without runs are absent."""
-    rows = conn.execute(select(run.c.state, func.count()).where(run.c.backfill_id == id).group_by(run.c.state)).all()
-    return dict(rows)
+    return dict(conn.execute(_COUNTS, {"backfill": id}).all())

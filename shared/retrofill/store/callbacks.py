@@ -7,30 +7,68 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import (
+    ARRAY,
     CTE,
+    BigInteger,
     Connection,
-    DateTime,
     Engine,
     FromClause,
+    Integer,
+    Interval,
     Select,
-    cast,
+    bindparam,
     delete,
     func,
-    literal,
     select,
     true,
     update,
 )
-from sqlalchemy.dialects.postgresql import JSONB, insert
-from sqlalchemy.sql.elements import ColumnElement
+from sqlalchemy.dialects.postgresql import insert
 
 from retrofill.domain.callback import MACHINE, CallbackState
-from retrofill.store.tables import callback, webhook_off
-from retrofill.store.transition import Values, transition
+from retrofill.store.arrays import none_of, one_of
+from retrofill.store.states import constant, in_state
+from retrofill.store.tables import Moment, callback, webhook_off
+from retrofill.store.transition import FromNow, Plus, Values, transition
 
 S = CallbackState
+_c = callback.c
+_SHARD = bindparam("shard", type_=Integer)
+_NOW = func.clock_timestamp(type_=Moment)
+# A subquery is computed once, so it can bound an index scan.
+_ONCE = select(_NOW).scalar_subquery()
 # NOTIFY channel; the payload is the shard with a callback that waits for another try.
 CHANNEL = "retrofill_callbacks"
+
+
+def _next_pipeline(table: FromClause) -> Select[str]:
+    c = table.c
+    return select(c.pipeline).where(c.shard == _SHARD, in_state(table, S.PENDING)).order_by(c.pipeline).limit(1)
+
+
+def _pipelines() -> CTE:
+    """Pipelines with pending callbacks in the shard: a loose index scan that ends with a null."""
+    names = select(_next_pipeline(callback).scalar_subquery().label("pipeline")).cte("pipelines", recursive=True)
+    other = callback.alias("other")
+    following = _next_pipeline(other).where(other.c.pipeline > names.c.pipeline).correlate(names)
+    return names.union_all(select(following.scalar_subquery()).where(names.c.pipeline.is_not(None)))
+
+
+_PIPELINES = _pipelines()
+_PENDING = (
+    select(_c.deadline_id, _c.pipeline, _c.next_try_at)
+    .where(_c.shard == _SHARD, in_state(callback, S.PENDING), _c.pipeline == _PIPELINES.c.pipeline)
+    .order_by(_c.next_try_at)
+)
+_OF_OTHERS = _PIPELINES.c.pipeline.is_not(None) & none_of(_PIPELINES.c.pipeline, "excluding")
+_FIRST = _PENDING.where(_c.next_try_at <= _ONCE).limit(bindparam("of_each", type_=Integer)).lateral("first")
+_DUE = (
+    select(_FIRST.c.deadline_id, _FIRST.c.pipeline, _FIRST.c.next_try_at.label("since"))
+    .select_from(_PIPELINES.join(_FIRST, true()))
+    .where(_OF_OTHERS)
+)
+_NEXT = _PENDING.limit(1).lateral("next")
+_NEXT_TRY = select(func.min(_NEXT.c.next_try_at)).select_from(_PIPELINES.join(_NEXT, true())).where(_OF_OTHERS)
 
 
 def due(conn: Connection, shard: int, excluding: Collection[str], of_each: int) -> Sequence[Values]:
@@ -39,41 +77,34 @@ def due(conn: Connection, shard: int, excluding: Collection[str], of_each: int) 
     Each is ``deadline_id``, ``pipeline`` and ``since``. Finding a pipeline takes one index probe,
     however many of its callbacks are due.
     """
-    c, pipelines = callback.c, _pipelines(shard)
-    first = (
-        select(c.deadline_id, c.pipeline, c.next_try_at.label("since"))
-        .where(c.shard == shard, _is(S.PENDING), c.pipeline == pipelines.c.pipeline, c.next_try_at <= _once())
-        .order_by(c.next_try_at)
-        .limit(of_each)
-        .lateral("first")
-    )
-    statement = select(first).select_from(pipelines.join(first, true())).where(_not_of(pipelines, excluding))
-    return [row._asdict() for row in conn.execute(statement)]
+    parameters = {"shard": shard, "excluding": list(excluding), "of_each": of_each}
+    return [row._asdict() for row in conn.execute(_DUE, parameters)]
 
 
 def next_try(conn: Connection, shard: int, excluding: Collection[str]) -> datetime | None:
     """When the next callback of the shard is due, except those of the pipelines ``excluding``."""
-    c, pipelines = callback.c, _pipelines(shard)
-    first = (
-        select(c.next_try_at)
-        .where(c.shard == shard, _is(S.PENDING), c.pipeline == pipelines.c.pipeline)
-        .order_by(c.next_try_at)
-        .limit(1)
-        .lateral("first")
-    )
-    statement = select(func.min(first.c.next_try_at)).select_from(pipelines.join(first, true()))
-    moment: datetime | None = conn.execute(statement.where(_not_of(pipelines, excluding))).scalar()
+    moment: datetime | None = conn.execute(_NEXT_TRY, {"shard": shard, "excluding": list(excluding)}).scalar()
     return moment
+
+
+_LAPSES = select(_c.lease_until).where(_c.shard == _SHARD, in_state(callback, S.RUNNING)).order_by(_c.lease_until)
+_NEXT_LAPSE = select(_LAPSES.limit(1).scalar_subquery(), _NOW)
 
 
 def next_lapse(conn: Connection, shard: int) -> tuple[datetime | None, datetime]:
     """When the next lease ends, and the database's time."""
-    c = callback.c
-    lapse = (
-        select(c.lease_until).where(c.shard == shard, _is(S.RUNNING)).order_by(c.lease_until).limit(1).scalar_subquery()
-    )
-    moment, now = conn.execute(select(lapse, _now())).one()
+    moment, now = conn.execute(_NEXT_LAPSE, {"shard": shard}).one()
     return moment, now
+
+
+_CALL = (_c.deadline_id, _c.name, _c.kind, _c.options, _c.pipeline, _c.attempts, _c.runners_lost)
+_LOCK_PENDING = (
+    select(*_CALL, _c.kwargs, _c.event, webhook_off.c.since.label("off_since"))
+    .join_from(callback, webhook_off, (webhook_off.c.url == _c.name) & (_c.kind == constant("webhook")), isouter=True)
+    .where(one_of(_c.deadline_id, "ids"), in_state(callback, S.PENDING))
+    .order_by(func.array_position(bindparam("ids", type_=ARRAY(BigInteger)), _c.deadline_id))
+    .with_for_update(key_share=True, skip_locked=True, of=callback)
+)
 
 
 def lock_pending(conn: Connection, ids: Sequence[int]) -> Sequence[Values]:
@@ -83,28 +114,15 @@ def lock_pending(conn: Connection, ids: Sequence[int]) -> Sequence[Values]:
 
     Each has everything a call needs; ``off_since`` is when its address was switched off.
     """
-    if not ids:
-        return []
-    c, off = callback.c, webhook_off.c
-    statement = (
-        select(
-            c.deadline_id,
-            c.name,
-            c.kind,
-            c.options,
-            c.kwargs,
-            c.event,
-            c.pipeline,
-            c.attempts,
-            c.runners_lost,
-            off.since.label("off_since"),
-        )
-        .join_from(callback, webhook_off, (off.url == c.name) & (c.kind == "webhook"), isouter=True)
-        .where(c.deadline_id == func.any(list(ids)), _is(S.PENDING))
-        .order_by(func.array_position(list(ids), c.deadline_id))
-        .with_for_update(key_share=True, skip_locked=True, of=callback)
-    )
-    return [row._asdict() for row in conn.execute(statement)]
+    return [row._asdict() for row in conn.execute(_LOCK_PENDING, {"ids": list(ids)})] if ids else []
+
+
+_LOCK_LAPSED = (
+    select(*_CALL, _c.token)
+    .where(_c.shard == _SHARD, in_state(callback, S.RUNNING), _c.lease_until <= _ONCE, none_of(_c.token, "excluding"))
+    .order_by(_c.deadline_id)
+    .with_for_update(key_share=True, skip_locked=True)
+)
 
 
 def lock_lapsed(conn: Connection, shard: int, excluding: Collection[str]) -> Sequence[Values]:
@@ -112,38 +130,38 @@ def lock_lapsed(conn: Connection, shard: int, excluding: Collection[str]) -> Seq
 
     The lock comes before the decision, so a lease renewed in between does not count as ended.
     """
-    c = callback.c
-    statement = (
-        select(c.deadline_id, c.name, c.kind, c.options, c.pipeline, c.attempts, c.runners_lost, c.token)
-        .where(c.shard == shard, _is(S.RUNNING), c.lease_until <= _once(), c.token != func.all(list(excluding)))
-        .order_by(c.deadline_id)
-        .with_for_update(key_share=True, skip_locked=True)
-    )
-    return [row._asdict() for row in conn.execute(statement)]
+    rows = conn.execute(_LOCK_LAPSED, {"shard": shard, "excluding": list(excluding)})
+    return [row._asdict() for row in rows]
 
 
 def claim(conn: Connection, rows: Sequence[Values], lease_seconds: float) -> set[int]:
     """Claim callbacks (``deadline_id``, ``token``, ``attempts``); returns the claimed ids."""
-    values = {"lease_until": _in(lease_seconds)}
+    values = {"lease_until": FromNow(timedelta(seconds=lease_seconds))}
     return {row["deadline_id"] for row in transition(conn, MACHINE, callback, S.RUNNING, rows, values=values)}
+
+
+_RENEW = (
+    update(callback)
+    .where(_c.deadline_id == bindparam("id"), _c.token == bindparam("claim"), in_state(callback, S.RUNNING))
+    .values(lease_until=_NOW + bindparam("length", type_=Interval))
+)
 
 
 def renew(engine: Engine, deadline_id: int, token: str, lease_seconds: float) -> bool:
     """Extend a lease in its own transaction; false if the token is no longer the claim's."""
-    c = callback.c
-    mine = (c.deadline_id == deadline_id) & (c.token == token) & _is(S.RUNNING)
+    parameters = {"id": deadline_id, "claim": token, "length": timedelta(seconds=lease_seconds)}
     with engine.begin() as conn:
-        return conn.execute(update(callback).where(mine).values(lease_until=_in(lease_seconds))).rowcount == 1
+        return conn.execute(_RENEW, parameters).rowcount == 1
 
 
 def succeed(conn: Connection, deadline_id: int, token: str) -> bool:
     """Record a success; false if the token is no longer the claim's."""
-    return _leave(conn, S.SUCCEEDED, deadline_id, token, {"finished_at": _now()})
+    return _leave(conn, S.SUCCEEDED, deadline_id, token, {"finished_at": FromNow()})
 
 
 def fail(conn: Connection, deadline_id: int, token: str, error: str, runners_lost: int) -> bool:
     """Record a permanent failure; false if the token is no longer the claim's."""
-    values = {"finished_at": _now(), "last_error": error, "runners_lost": runners_lost}
+    values = {"finished_at": FromNow(), "last_error": error, "runners_lost": runners_lost}
     return _leave(conn, S.FAILED, deadline_id, token, values)
 
 
@@ -151,7 +169,11 @@ def try_again(
     conn: Connection, deadline_id: int, token: str, error: str, after_seconds: float, runners_lost: int
 ) -> bool:
     """Record a failed try and when to retry; false if the token is no longer the claim's."""
-    values = {"next_try_at": _in(after_seconds), "last_error": error, "runners_lost": runners_lost}
+    values = {
+        "next_try_at": FromNow(timedelta(seconds=after_seconds)),
+        "last_error": error,
+        "runners_lost": runners_lost,
+    }
     return _leave(conn, S.PENDING, deadline_id, token, values)
 
 
@@ -161,8 +183,8 @@ def replay(conn: Connection, deadline_id: int) -> Values | None:
     The last error stays until the next one. The row is marked as replayed: it is sent even to an
     address that is switched off.
     """
-    marked = callback.c.options.op("||")(cast({"replayed": True}, JSONB))
-    values = {"attempts": 0, "runners_lost": 0, "next_try_at": _now(), "finished_at": None, "options": marked}
+    marked = Plus({"replayed": True})
+    values = {"attempts": 0, "runners_lost": 0, "next_try_at": FromNow(), "finished_at": None, "options": marked}
     if not transition(
         conn, MACHINE, callback, S.PENDING, [{"deadline_id": deadline_id}], from_states=[S.FAILED], values=values
     ):
@@ -189,38 +211,3 @@ def _leave(conn: Connection, to: CallbackState, deadline_id: int, token: str, va
     row = {"deadline_id": deadline_id, "token": token}
     values = {**values, "token": None, "lease_until": None}
     return bool(transition(conn, MACHINE, callback, to, [row], guard=["token"], from_states=[S.RUNNING], values=values))
-
-
-def _pipelines(shard: int) -> CTE:
-    """Pipelines with pending callbacks in the shard: a loose index scan that ends with a null."""
-    names = select(_next_pipeline(shard, callback).scalar_subquery().label("pipeline")).cte("pipelines", recursive=True)
-    other = callback.alias("other")
-    following = _next_pipeline(shard, other).where(other.c.pipeline > names.c.pipeline).correlate(names)
-    return names.union_all(select(following.scalar_subquery()).where(names.c.pipeline.is_not(None)))
-
-
-def _next_pipeline(shard: int, table: FromClause) -> Select[tuple[str]]:
-    c = table.c
-    return select(c.pipeline).where(c.shard == shard, _is(S.PENDING, table)).order_by(c.pipeline).limit(1)
-
-
-def _not_of(pipelines: CTE, excluding: Collection[str]) -> ColumnElement[bool]:
-    return pipelines.c.pipeline.is_not(None) & (pipelines.c.pipeline != func.all(list(excluding)))
-
-
-def _is(state: CallbackState, table: FromClause = callback) -> ColumnElement[bool]:
-    """A constant in the statement, so every plan can use the partial index."""
-    return table.c.state == literal(str(state), literal_execute=True)
-
-
-def _now() -> ColumnElement[datetime]:
-    return func.clock_timestamp(type_=DateTime(timezone=True))
-
-
-def _once() -> ColumnElement[datetime]:
-    """A subquery is computed once, so it can bound an index scan."""
-    return select(_now()).scalar_subquery()
-
-
-def _in(seconds: float) -> ColumnElement[datetime]:
-    return _now() + timedelta(seconds=seconds)

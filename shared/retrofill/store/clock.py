@@ -6,8 +6,10 @@ from datetime import datetime
 
 from sqlalchemy import Connection, func, select
 
+_NOW = select(func.clock_timestamp())
+
 
 def database_now(conn: Connection) -> datetime:
     """The time of this statement, not of its transaction, in UTC."""
-    now: datetime = conn.execute(select(func.clock_timestamp())).scalar_one()
+    now: datetime = conn.execute(_NOW).scalar_one()
     return now

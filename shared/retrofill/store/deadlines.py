@@ -19,6 +19,7 @@ from sqlalchemy import (
     Select,
     Text,
     and_,
+    bindparam,
     func,
     insert,
     literal,
@@ -33,43 +34,19 @@ from sqlalchemy.dialects.postgresql import JSONB
 from retrofill.domain.callback import CallbackState
 from retrofill.domain.deadline import MACHINE, DeadlineState
 from retrofill.domain.run import RunState
-from retrofill.store.arrays import rows_of
+from retrofill.store.arrays import Arrays, none_of, one_of
+from retrofill.store.states import constant, in_state
 from retrofill.store.tables import Moment, backfill, callback, deadline, deadline_digest, run
 from retrofill.store.transition import Values, transition
 
 BATCH = 500
 _d = deadline.c
-_DEADLINE = (
-    _d.id,
-    _d.alert,
-    _d.task,
-    _d.pipeline,
-    _d.backfill_id,
-    _d.run_id,
-    _d.reference,
-    _d.interval_seconds,
-    _d.due_at,
-    _d.state,
-    _d.fire_on_failure,
-    _d.callback,
-    _d.callback_kind,
-    _d.callback_options,
-    _d.kwargs,
-    _d.digest_seconds,
-    _d.digest_id,
-    _d.decided_at,
-    _d.recovered_at,
-)
-
-
-def _is(state: DeadlineState) -> ColumnElement[bool]:
-    """A constant in the statement, so every plan can use a partial index."""
-    return _d.state == literal(str(state), literal_execute=True)
-
-
-_ARMED = _is(DeadlineState.ARMED)
-# Deadlines that the end of their run may decide or recover.
-_OPEN = or_(_ARMED, and_(_is(DeadlineState.MISSED), _d.recovered_at.is_(None)))
+_DEADLINE = [column for column in _d if column.name not in ("shard", "reason")]
+_ARMED = and_(_d.shard == bindparam("shard"), in_state(deadline, DeadlineState.ARMED))
+# Missed deadlines that have not recovered.
+_LATE = and_(in_state(deadline, DeadlineState.MISSED), _d.recovered_at.is_(None))
+# A subquery is computed once, so it can bound an index scan.
+_ONCE = select(func.clock_timestamp()).scalar_subquery()
 
 
 # reading, with their runs or backfills
@@ -101,16 +78,27 @@ def _of_backfills() -> Select[Any]:
     )
 
 
+def _locking(which: ColumnElement[bool]) -> tuple[Select[Any], ...]:
+    return tuple(
+        rows.where(which)
+        .order_by(_d.due_at, _d.id)
+        .limit(bindparam("limit", type_=Integer))
+        .with_for_update(key_share=True, skip_locked=True, of=locked)
+        for rows, locked in ((_of_backfills(), backfill), (_of_runs(), run))
+    )
+
+
+_LOCK_DUE = _locking(and_(_ARMED, _d.due_at <= _ONCE, none_of(_d.id, "excluding")))
+_LOCK_NAMED = _locking(and_(_ARMED, one_of(_d.id, "ids")))
+
+
 def lock_due(conn: Connection, shard: int, excluding: Collection[int] = (), limit: int = BATCH) -> Sequence[Values]:
     """The first due deadlines except ``excluding``, each with its run or backfill, which is locked.
 
     Locked ones are skipped without counting towards ``limit``: a transaction that cancels thousands
     of runs does not delay other deadlines. Nothing waits here, so no lock order can deadlock.
     """
-    # A subquery is computed once, so it can bound the index scan.
-    past = _d.due_at <= select(func.clock_timestamp()).scalar_subquery()
-    due = and_(_d.shard == shard, _ARMED, past, *_except(excluding))
-    return _lock(conn, due, limit)
+    return _rows(conn, _LOCK_DUE, {"shard": shard, "excluding": sorted(excluding), "limit": limit})
 
 
 def lock_named(conn: Connection, shard: int, ids: Collection[int]) -> Sequence[Values]:
@@ -118,23 +106,20 @@ def lock_named(conn: Connection, shard: int, ids: Collection[int]) -> Sequence[V
 
     Locked ones are skipped.
     """
-    return _lock(conn, and_(_d.shard == shard, _ARMED, _d.id == func.any(list(ids))), len(ids))
+    return _rows(conn, _LOCK_NAMED, {"shard": shard, "ids": list(ids), "limit": len(ids)})
 
 
-def _lock(conn: Connection, which: ColumnElement[bool], limit: int) -> Sequence[Values]:
-    # Postgres rereads a row it locks, so these are the runs as they are under the lock.
-    found: list[Values] = []
-    for statement, locked in ((_of_backfills(), backfill), (_of_runs(), run)):
-        first = statement.where(which).order_by(_d.due_at, _d.id).limit(limit)
-        rows = conn.execute(first.with_for_update(key_share=True, skip_locked=True, of=locked))
-        found += [row._asdict() for row in rows]
-    return found
+def _rows(conn: Connection, statements: Iterable[Select[Any]], parameters: Mapping[str, Any]) -> Sequence[Values]:
+    # Postgres rereads a row it locks, so the runs are as they are under the lock.
+    return [row._asdict() for statement in statements for row in conn.execute(statement, parameters)]
+
+
+_ARMED_AMONG = select(_d.id).where(_ARMED, one_of(_d.id, "ids")).order_by(_d.id)
 
 
 def armed(conn: Connection, shard: int, ids: Collection[int]) -> list[int]:
     """The shard's armed deadlines among ``ids``, locked or not."""
-    which = and_(_d.shard == shard, _ARMED, _d.id == func.any(list(ids)))
-    return list(conn.execute(select(_d.id).where(which).order_by(_d.id)).scalars())
+    return list(conn.execute(_ARMED_AMONG, {"shard": shard, "ids": list(ids)}).scalars())
 
 
 @dataclass(frozen=True)
@@ -146,6 +131,17 @@ class Place:
 
 
 START = Place(datetime.min.replace(tzinfo=UTC) + timedelta(days=366), 0)
+_AFTER = tuple_(bindparam("due_at", type_=Moment), bindparam("id", type_=BigInteger))
+_WINDOW = (
+    select(_d.id, _d.due_at, _d.run_id, _d.backfill_id, _d.fire_on_failure)
+    .where(_ARMED, tuple_(_d.due_at, _d.id) > _AFTER)
+    .order_by(_d.due_at, _d.id)
+    .limit(bindparam("limit", type_=Integer))
+)
+_ENDED_RUNS = select(run.c.id, run.c.state).where(one_of(run.c.id, "ids"), run.c.finished_at.is_not(None))
+_ENDED_BACKFILLS = select(backfill.c.id, backfill.c.state).where(
+    one_of(backfill.c.id, "ids"), backfill.c.ended_at.is_not(None)
+)
 
 
 def left_armed(conn: Connection, shard: int, after: Place, limit: int = BATCH) -> tuple[list[int], Place | None]:
@@ -154,24 +150,22 @@ def left_armed(conn: Connection, shard: int, after: Place, limit: int = BATCH) -
     Those that wait for their moment to fire on a failure are excluded. The position is ``None`` at
     the end.
     """
-    place = tuple_(_d.due_at, _d.id) > tuple_(literal(after.due_at, Moment), literal(after.id, BigInteger))
-    window = conn.execute(
-        select(_d.id, _d.due_at, _d.run_id, _d.backfill_id, _d.fire_on_failure)
-        .where(_d.shard == shard, _ARMED, place)
-        .order_by(_d.due_at, _d.id)
-        .limit(limit)
-    ).all()
+    place = {"shard": shard, "due_at": after.due_at, "id": after.id, "limit": limit}
+    window = conn.execute(_WINDOW, place).all()
     ended: dict[int | str, str] = {}
-    for about, ended_at, keys in (
-        (run, run.c.finished_at, {row.run_id for row in window if row.run_id is not None}),
-        (backfill, backfill.c.ended_at, {row.backfill_id for row in window if row.run_id is None}),
+    for statement, keys in (
+        (_ENDED_RUNS, {row.run_id for row in window if row.run_id is not None}),
+        (_ENDED_BACKFILLS, {row.backfill_id for row in window if row.run_id is None}),
     ):
         if keys:
-            which = and_(about.c.id == func.any(sorted(keys)), ended_at.is_not(None))
-            ended.update((row.id, row.state) for row in conn.execute(select(about.c.id, about.c.state).where(which)))
+            ended.update((row.id, row.state) for row in conn.execute(statement, {"ids": sorted(keys)}))
     states = ((row, ended.get(row.backfill_id if row.run_id is None else row.run_id)) for row in window)
     left = [row.id for row, state in states if state and not (row.fire_on_failure and state != str(RunState.SUCCEEDED))]
     return left, Place(window[-1].due_at, window[-1].id) if len(window) == limit else None
+
+
+_LATE_AMONG = and_(_d.shard == bindparam("shard"), one_of(_d.id, "ids"), _LATE)
+_LATE_ROWS = (_of_runs().where(_LATE_AMONG), _of_backfills().where(_LATE_AMONG))
 
 
 def late(conn: Connection, shard: int, ids: Collection[int]) -> Sequence[Values]:
@@ -179,74 +173,87 @@ def late(conn: Connection, shard: int, ids: Collection[int]) -> Sequence[Values]
 
     An end is final, so no lock is needed.
     """
-    which = and_(_d.shard == shard, _d.id == func.any(list(ids)), _is(DeadlineState.MISSED), _d.recovered_at.is_(None))
-    return [row._asdict() for query in (_of_runs(), _of_backfills()) for row in conn.execute(query.where(which))]
+    return _rows(conn, _LATE_ROWS, {"shard": shard, "ids": list(ids)})
+
+
+_OPENER = _of_runs().where(_d.id == bindparam("digest"))
+_OTHERS = (
+    _of_runs()
+    .where(_d.digest_id == bindparam("digest"), _d.id != bindparam("digest"))
+    .order_by(_d.decided_at, _d.due_at, _d.id)
+    .limit(bindparam("limit", type_=Integer))
+)
+_COUNT = select(func.count()).select_from(deadline).where(_d.digest_id == bindparam("digest"))
 
 
 def of_digest(conn: Connection, digest_id: int, limit: int) -> Sequence[Values]:
     """At most ``limit`` deadlines of a digest: its opener, then others in the order missed."""
-    lead = _of_runs().where(_d.id == digest_id)
-    others = (
-        _of_runs()
-        .where(_d.digest_id == digest_id, _d.id != digest_id)
-        .order_by(_d.decided_at, _d.due_at, _d.id)
-        .limit(limit - 1)
-    )
-    return [row._asdict() for query in (lead, others) for row in conn.execute(query)]
+    return _rows(conn, (_OPENER, _OTHERS), {"digest": digest_id, "limit": limit - 1})
 
 
 def count_of_digest(conn: Connection, digest_id: int) -> int:
     """Number of deadlines in a digest."""
-    return conn.execute(select(func.count()).select_from(deadline).where(_d.digest_id == digest_id)).scalar_one()
-
-
-def next_moment(conn: Connection, shard: int, excluding: Collection[int] = ()) -> tuple[datetime | None, datetime]:
-    """When the shard's next deadline is due or digest closes, and the database's time."""
-    first = _earliest(_d.due_at, _d.shard == shard, _ARMED, *_except(excluding))
-    closes = _earliest(
-        deadline_digest.c.closes_at, deadline_digest.c.shard == shard, deadline_digest.c.closed_at.is_(None)
-    )
-    due_at, now = conn.execute(select(func.least(first, closes, type_=Moment), func.clock_timestamp())).one()
-    return due_at, now
-
-
-def _except(ids: Collection[int]) -> list[ColumnElement[bool]]:
-    return [_d.id != func.all(sorted(ids))] if ids else []
+    return conn.execute(_COUNT, {"digest": digest_id}).scalar_one()
 
 
 def _earliest(column: ColumnElement[Any], *which: ColumnElement[bool]) -> ColumnElement[Any]:
     return select(column).where(*which).order_by(column).limit(1).scalar_subquery()
 
 
+_g = deadline_digest.c
+_NEXT_MOMENT = select(
+    func.least(
+        _earliest(_d.due_at, _ARMED, none_of(_d.id, "excluding")),
+        _earliest(_g.closes_at, _g.shard == bindparam("shard"), _g.closed_at.is_(None)),
+        type_=Moment,
+    ),
+    func.clock_timestamp(),
+)
+
+
+def next_moment(conn: Connection, shard: int, excluding: Collection[int] = ()) -> tuple[datetime | None, datetime]:
+    """When the shard's next deadline is due or digest closes, and the database's time."""
+    due_at, now = conn.execute(_NEXT_MOMENT, {"shard": shard, "excluding": sorted(excluding)}).one()
+    return due_at, now
+
+
 def count_waiting(conn: Connection) -> dict[str, float]:
     """Armed deadlines of all shards, and how many of them are due."""
-    due = func.count().filter(_d.due_at <= select(func.clock_timestamp()).scalar_subquery())
-    armed, overdue = conn.execute(select(func.count(), due).where(_ARMED)).one()
+    due = func.count().filter(_d.due_at <= _ONCE)
+    waiting = select(func.count(), due).where(in_state(deadline, DeadlineState.ARMED))
+    armed, overdue = conn.execute(waiting).one()
     return {"armed": armed, "due": overdue}
 
 
 # to be resolved when something ends
 
 
+def _open(which: ColumnElement[bool]) -> Select[int]:
+    """Deadlines that an end may decide or recover."""
+    return select(_d.id).where(which, or_(in_state(deadline, DeadlineState.ARMED), _LATE)).order_by(_d.id)
+
+
+_TASKS = Arrays("given", run_id=BigInteger, task=Text)
+_OPEN_OF_RUNS = _open(one_of(_d.run_id, "runs"))
+_OPEN_OF_TASKS = _open(and_(_d.run_id == _TASKS.c.run_id, _d.task == _TASKS.c.task))
+_OPEN_OF_BACKFILL = _open(and_(_d.backfill_id == bindparam("backfill"), _d.run_id.is_(None)))
+
+
 def open_of_runs(conn: Connection, run_ids: Collection[int]) -> list[int]:
     """Deadlines of ended runs and of their tasks that may be decided or recovered."""
-    return _ids(conn, _d.run_id == func.any(list(run_ids)))
+    return list(conn.execute(_OPEN_OF_RUNS, {"runs": list(run_ids)}).scalars())
 
 
 def open_of_tasks(conn: Connection, pairs: Iterable[tuple[int, str]]) -> list[int]:
     """The same for (run id, task) pairs."""
     chosen = sorted(pairs)
-    given = rows_of("given", {"run_id": (BigInteger, [id for id, _ in chosen]), "task": (Text, [t for _, t in chosen])})
-    return _ids(conn, and_(_d.run_id == given.c.run_id, _d.task == given.c.task))
+    given = _TASKS.values(run_id=(id for id, _ in chosen), task=(task for _, task in chosen))
+    return list(conn.execute(_OPEN_OF_TASKS, given).scalars())
 
 
 def open_of_backfill(conn: Connection, backfill_id: str) -> list[int]:
     """The same for the deadlines of a whole backfill."""
-    return _ids(conn, and_(_d.backfill_id == backfill_id, _d.run_id.is_(None)))
-
-
-def _ids(conn: Connection, which: ColumnElement[bool]) -> list[int]:
-    return list(conn.execute(select(_d.id).where(which, _OPEN).order_by(_d.id)).scalars())
+    return list(conn.execute(_OPEN_OF_BACKFILL, {"backfill": backfill_id}).scalars())
 
 
 # writing
@@ -258,18 +265,25 @@ def end(conn: Connection, to: DeadlineState, rows: Sequence[Values], decided_at:
     return {row["id"] for row in transition(conn, MACHINE, deadline, to, rows, values=values)}
 
 
+_RECOVERED = Arrays("given", id=BigInteger, at=Moment)
+_RECOVER = update(deadline).where(_d.id == _RECOVERED.c.id, _LATE).values(recovered_at=_RECOVERED.c.at).returning(_d.id)
+
+
 def recover(conn: Connection, moments: Mapping[int, datetime]) -> set[int]:
     """Record when missed deadlines recovered; returns the ids that had not recovered before."""
     if not moments:
         return set()
-    given = rows_of("given", {"id": (BigInteger, list(moments)), "at": (Moment, list(moments.values()))})
-    statement = (
-        update(deadline)
-        .where(_d.id == given.c.id, _is(DeadlineState.MISSED), _d.recovered_at.is_(None))
-        .values(recovered_at=given.c.at)
-        .returning(_d.id)
-    )
-    return set(conn.execute(statement).scalars())
+    return set(conn.execute(_RECOVER, _RECOVERED.values(id=moments, at=moments.values())).scalars())
+
+
+_CALLBACKS = Arrays(
+    "given", deadline_id=BigInteger, name=Text, kind=Text, options=JSONB, kwargs=JSONB, event=JSONB, pipeline=Text
+)
+_CALLBACK_COLUMNS = _CALLBACKS.c.keys()
+_INSERT_CALLBACKS = insert(callback).from_select(
+    [*_CALLBACK_COLUMNS, "shard", "state"],
+    select(*_CALLBACKS.c, bindparam("given_shard", type_=Integer), constant(CallbackState.PENDING)),
+)
 
 
 def insert_callbacks(conn: Connection, shard: int, rows: Sequence[Values]) -> None:
@@ -280,17 +294,5 @@ def insert_callbacks(conn: Connection, shard: int, rows: Sequence[Values]) -> No
     """
     if not rows:
         return
-    kinds = {
-        "deadline_id": BigInteger,
-        "name": Text,
-        "kind": Text,
-        "options": JSONB,
-        "kwargs": JSONB,
-        "event": JSONB,
-        "pipeline": Text,
-    }
-    given = rows_of("given", {name: (kind, [row[name] for row in rows]) for name, kind in kinds.items()})
-    pending = literal(str(CallbackState.PENDING))
-    conn.execute(
-        insert(callback).from_select([*kinds, "shard", "state"], select(*given.c, literal(shard, Integer), pending))
-    )
+    given = _CALLBACKS.values(**{name: [row[name] for row in rows] for name in _CALLBACK_COLUMNS})
+    conn.execute(_INSERT_CALLBACKS, {**given, "given_shard": shard})

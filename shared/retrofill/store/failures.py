@@ -5,21 +5,27 @@ It compares counts, not times: a failure may be committed after the resume with 
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, exists, func, select
+from sqlalchemy import Connection, bindparam, exists, func, select
 from sqlalchemy.sql.elements import ColumnElement
 
 from retrofill.domain.run import RunState
+from retrofill.store.states import in_state
 from retrofill.store.tables import backfill, run
 
 
 def failed_since_resume() -> ColumnElement[bool]:
     """A condition on ``backfill``: more of its runs have failed than at the last resume, if any."""
-    failed = select(run.c.id).where(run.c.backfill_id == backfill.c.id, run.c.state == RunState.FAILED)
+    failed = select(run.c.id).where(run.c.backfill_id == backfill.c.id, in_state(run, RunState.FAILED))
     return exists(failed.offset(backfill.c.failed_before))
+
+
+_COUNT = (
+    select(func.count())
+    .select_from(run)
+    .where(run.c.backfill_id == bindparam("backfill"), in_state(run, RunState.FAILED))
+)
 
 
 def count_failed(conn: Connection, backfill_id: str) -> int:
     """Number of failed runs, which a resume stores as accepted."""
-    return conn.execute(
-        select(func.count()).select_from(run).where(run.c.backfill_id == backfill_id, run.c.state == RunState.FAILED)
-    ).scalar_one()
+    return conn.execute(_COUNT, {"backfill": backfill_id}).scalar_one()

@@ -6,11 +6,12 @@ import base64
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
-from sqlalchemy import Connection, LargeBinary, Text, func, insert, select
+from sqlalchemy import Connection, Insert, Integer, LargeBinary, Select, Text, bindparam, func, insert, select
 from sqlalchemy.dialects.postgresql import JSONB
 
-from retrofill.store.arrays import rows_of
+from retrofill.store.arrays import Arrays, none_of
 from retrofill.store.tables import ServiceTables
 
 HeaderList = tuple[tuple[str, bytes | None], ...]
@@ -33,22 +34,27 @@ def channel(package: str) -> str:
     return f"retrofill_outbox_{package}"
 
 
+_ROWS = Arrays("given", number="no", topic=Text, key=LargeBinary, value=LargeBinary, headers=Text)
+
+
 def insert_rows(conn: Connection, own: ServiceTables, rows: Sequence[Outgoing]) -> None:
     """Insert ``rows`` in order. The caller notifies ``channel`` to wake the relay."""
     if not rows:
         return
-    given = rows_of(
-        "given",
-        {
-            "topic": (Text, [row.topic for row in rows]),
-            "key": (LargeBinary, [row.key for row in rows]),
-            "value": (LargeBinary, [row.value for row in rows]),
-            "headers": (Text, [pack_headers(row.headers) for row in rows]),
-        },
-        number="no",
+    given = _ROWS.values(
+        topic=(row.topic for row in rows),
+        key=(row.key for row in rows),
+        value=(row.value for row in rows),
+        headers=(pack_headers(row.headers) for row in rows),
     )
-    chosen = select(given.c.topic, given.c.key, given.c.value, given.c.headers.cast(JSONB)).order_by(given.c.no)
-    conn.execute(insert(own.outbox).from_select(["topic", "key", "value", "headers"], chosen))
+    conn.execute(_insert(own), given)
+
+
+@cache
+def _insert(own: ServiceTables) -> Insert:
+    c = _ROWS.c
+    chosen = select(c.topic, c.key, c.value, c.headers.cast(JSONB)).order_by(c.no)
+    return insert(own.outbox).from_select(["topic", "key", "value", "headers"], chosen)
 
 
 def take(conn: Connection, own: ServiceTables, most: int, most_bytes: int, excluding: Sequence[str]) -> list[int]:
@@ -57,19 +63,22 @@ def take(conn: Connection, own: ServiceTables, most: int, most_bytes: int, exclu
     At most ``most`` rows and ``most_bytes`` bytes, but at least one row. Only sizes are read, so
     memory never holds more than one batch of values.
     """
-    c = own.outbox.c
-    size = func.coalesce(func.octet_length(c.value), 0) + func.pg_column_size(c.headers)
-    chosen = select(c.id, size.label("size")).order_by(c.id).limit(most)
-    if excluding:
-        chosen = chosen.where(c.topic != func.all(list(excluding)))
     ids: list[int] = []
     left = most_bytes
-    for row in conn.execute(chosen):
+    for row in conn.execute(_next(own), {"most": most, "excluding": list(excluding)}):
         left -= row.size
         if left < 0 and ids:
             break
         ids.append(row.id)
     return ids
+
+
+@cache
+def _next(own: ServiceTables) -> Select[int, int]:
+    c = own.outbox.c
+    size = func.coalesce(func.octet_length(c.value), 0) + func.pg_column_size(c.headers)
+    chosen = select(c.id, size.label("size")).where(none_of(c.topic, "excluding"))
+    return chosen.order_by(c.id).limit(bindparam("most", type_=Integer))
 
 
 def pack_headers(headers: HeaderList) -> str:

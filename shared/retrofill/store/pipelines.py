@@ -11,6 +11,7 @@ from sqlalchemy import Connection, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from retrofill.domain.pipeline import CodeLocation, PipelineDefinition
+from retrofill.store.arrays import one_of
 from retrofill.store.tables import pipeline, pipeline_copy
 
 
@@ -28,13 +29,15 @@ def definition_hash(definition: PipelineDefinition) -> str:
     return hashlib.sha256(json.dumps(definition.as_json(), sort_keys=True).encode()).hexdigest()
 
 
+_FIND = select(pipeline.c.name, pipeline.c.no, pipeline.c.definition, pipeline.c.definition_hash).where(
+    one_of(pipeline.c.name, "names"), pipeline.c.removed_at.is_(None)
+)
+_CODES = select(pipeline.c.no, pipeline.c.definition).where(one_of(pipeline.c.no, "numbers"))
+
+
 def find(conn: Connection, names: Collection[str]) -> dict[str, StoredPipeline]:
     """Pipelines by name, without unknown and removed ones."""
-    rows = conn.execute(
-        select(pipeline.c.name, pipeline.c.no, pipeline.c.definition, pipeline.c.definition_hash).where(
-            pipeline.c.name == func.any(list(names)), pipeline.c.removed_at.is_(None)
-        )
-    ).mappings()
+    rows = conn.execute(_FIND, {"names": list(names)}).mappings()
     return {
         row["name"]: StoredPipeline(
             row["no"], PipelineDefinition.model_validate(row["definition"]), row["definition_hash"]
@@ -45,9 +48,7 @@ def find(conn: Connection, names: Collection[str]) -> dict[str, StoredPipeline]:
 
 def codes(conn: Connection, numbers: Collection[int]) -> dict[int, CodeLocation]:
     """Location of the code applied last, by pipeline number, including removed pipelines."""
-    rows = conn.execute(
-        select(pipeline.c.no, pipeline.c.definition).where(pipeline.c.no == func.any(sorted(numbers)))
-    ).mappings()
+    rows = conn.execute(_CODES, {"numbers": sorted(numbers)}).mappings()
     return {row["no"]: CodeLocation.model_validate(row["definition"]["code"]) for row in rows}
 
 

@@ -6,15 +6,14 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, DateTime, Integer, Text, func, insert, literal, select, text
+from sqlalchemy import BigInteger, Connection, Integer, Text, func, insert, literal, select, text
 from sqlalchemy.dialects.postgresql import Range, distinct_on
-from sqlalchemy.sql.selectable import TableValuedAlias
 
 from retrofill.domain.backfill import ACTIVE, BackfillState
 from retrofill.domain.planning import Active, History, Plan
 from retrofill.domain.run import RunState
-from retrofill.store.arrays import CHUNK, rows_of
-from retrofill.store.tables import backfill, backfill_interval, run
+from retrofill.store.arrays import CHUNK, Arrays
+from retrofill.store.tables import Moment, backfill, backfill_interval, run
 
 # First key of our advisory locks; the second is the pipeline's number.
 PLANNING_LOCK = 0x52464C
@@ -75,6 +74,9 @@ def insert_runs(
         _insert_chunk(conn, backfill_id, pipeline_no, made, now, slice(first, first + CHUNK), positions)
 
 
+_INTERVALS = Arrays("given", interval_start=Moment, interval_end=Moment, position=Integer, reason=Text)
+
+
 def _insert_chunk(
     conn: Connection,
     backfill_id: str,
@@ -84,7 +86,7 @@ def _insert_chunk(
     chunk: slice,
     positions: Iterator[int],
 ) -> None:
-    given = _intervals(made, chunk, positions)
+    given = _INTERVALS
     wanted = select(
         literal(backfill_id),
         literal(pipeline_no, BigInteger),
@@ -92,7 +94,7 @@ def _insert_chunk(
         given.c.interval_end,
         given.c.position,
         literal(str(RunState.QUEUED)),
-        literal(now, DateTime(timezone=True)),
+        literal(now, Moment),
     ).where(given.c.position.is_not(None))
     names = ["backfill_id", "pipeline_no", "interval_start", "interval_end", "position", "state", "queued_at"]
     inserted = (
@@ -103,25 +105,19 @@ def _insert_chunk(
     )
     intervals = select(
         literal(backfill_id), given.c.interval_start, given.c.interval_end, inserted.c.id, given.c.reason
-    ).select_from(given.outerjoin(inserted, inserted.c.interval_start == given.c.interval_start))
-    conn.execute(
-        insert(backfill_interval).from_select(
-            ["backfill_id", "interval_start", "interval_end", "run_id", "reason"], intervals
-        )
-    )
+    ).select_from(given.table.outerjoin(inserted, inserted.c.interval_start == given.c.interval_start))
+    names = ["backfill_id", "interval_start", "interval_end", "run_id", "reason"]
+    conn.execute(insert(backfill_interval).from_select(names, intervals), _values(made, chunk, positions))
 
 
-def _intervals(made: Plan, chunk: slice, positions: Iterator[int]) -> TableValuedAlias:
+def _values(made: Plan, chunk: slice, positions: Iterator[int]) -> dict[str, list[Any]]:
     """The intervals of a chunk; each has a start position or the reason it is skipped."""
     reasons = made.skipped[chunk]
-    return rows_of(
-        "given",
-        {
-            "interval_start": (DateTime(timezone=True), made.boundaries[chunk][: len(reasons)]),
-            "interval_end": (DateTime(timezone=True), made.boundaries[chunk.start + 1 : chunk.stop + 1]),
-            "position": (Integer, [next(positions) if reason is None else None for reason in reasons]),
-            "reason": (Text, reasons),
-        },
+    return _INTERVALS.values(
+        interval_start=made.boundaries[chunk][: len(reasons)],
+        interval_end=made.boundaries[chunk.start + 1 : chunk.stop + 1],
+        position=(next(positions) if reason is None else None for reason in reasons),
+        reason=reasons,
     )
 
 

@@ -27,7 +27,7 @@ from retrofill.contract.topics import RUN_STARTER, Topic
 from retrofill.domain.run import RunState
 from retrofill.store import runs, task_runs
 from retrofill.store import tables as t
-from retrofill.store.arrays import rows_of
+from retrofill.store.arrays import Arrays
 from retrofill.store.clock import database_now
 from retrofill.store.history import History
 from retrofill.store.outbox import Outgoing, insert_rows
@@ -100,13 +100,9 @@ def requeue_runs(
     Publishing runs keep their state and get another publisher. Returns the runs whose attempt was
     given up, with their pipeline.
     """
-    seen = rows_of(
-        "seen",
-        {
-            "id": (BigInteger, list(attempts)),
-            "attempt": (Integer, list(attempts.values())),
-            "publication": (Integer, [publications.get(id, 0) for id in attempts]),
-        },
+    seen = Arrays("seen", id=BigInteger, attempt=Integer, publication=Integer)
+    given = seen.values(
+        id=attempts, attempt=attempts.values(), publication=(publications.get(id, 0) for id in attempts)
     )
     given_up = _live_runs(conn)
 
@@ -116,13 +112,15 @@ def requeue_runs(
 
     publishing = run.c.state == RunState.PUBLISHING
     conn.execute(
-        update(run).where(publishing).values(host=None, publication=beyond(run.c.publication, seen.c.publication))
+        update(run).where(publishing).values(host=None, publication=beyond(run.c.publication, seen.c.publication)),
+        given,
     )
     open_states = [RunState.QUEUED, RunState.STARTING, RunState.RUNNING]
     conn.execute(
         update(run)
         .where(run.c.state.in_(open_states))
-        .values(state=RunState.QUEUED, attempt=beyond(run.c.attempt, seen.c.attempt), **runs.NOT_LIVE)
+        .values(state=RunState.QUEUED, attempt=beyond(run.c.attempt, seen.c.attempt), **runs.NOT_LIVE),
+        given,
     )
     task_runs.cancel_open(conn, [(row["id"], row["attempt"]) for row in given_up], database_now(conn))
     return given_up

@@ -6,10 +6,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, Text, func, literal, select
+from sqlalchemy import BigInteger, ColumnElement, Connection, Text, func, select
 
 from retrofill.domain.run import RunState
-from retrofill.store.arrays import rows_of
+from retrofill.store.arrays import Arrays, one_of
+from retrofill.store.states import in_state
 from retrofill.store.tables import backfill, run, task_run
 
 
@@ -22,18 +23,19 @@ class TaskEnd:
     finished_at: datetime | None
 
 
+_TASKS = Arrays("given", run_id=BigInteger, task=Text)
+_t = task_run.c
+_ENDS = select(_t.run_id, _t.task, _t.attempt, _t.state, _t.finished_at).where(
+    _t.run_id == _TASKS.c.run_id, _t.task == _TASKS.c.task
+)
+
+
 def task_ends(conn: Connection, pairs: Collection[tuple[int, str]]) -> dict[tuple[int, str], list[TaskEnd]]:
     """Attempts of tasks, by (run id, task). The caller holds the runs' locks."""
     chosen = sorted(pairs)
-    given = rows_of("given", {"run_id": (BigInteger, [id for id, _ in chosen]), "task": (Text, [t for _, t in chosen])})
-    t = task_run.c
-    rows = conn.execute(
-        select(t.run_id, t.task, t.attempt, t.state, t.finished_at).where(
-            t.run_id == given.c.run_id, t.task == given.c.task
-        )
-    )
+    given = _TASKS.values(run_id=(id for id, _ in chosen), task=(task for _, task in chosen))
     found: dict[tuple[int, str], list[TaskEnd]] = {}
-    for row in rows:
+    for row in conn.execute(_ENDS, given):
         found.setdefault((row.run_id, row.task), []).append(TaskEnd(row.attempt, row.state, row.finished_at))
     return found
 
@@ -47,21 +49,20 @@ class BackfillFacts:
     timezone: str
 
 
+def _count(condition: ColumnElement[bool]) -> ColumnElement[int]:
+    mine = run.c.backfill_id == backfill.c.id
+    return select(func.count()).select_from(run).where(mine, condition).scalar_subquery()
+
+
+_FACTS = select(
+    backfill.c.id,
+    backfill.c.runs,
+    (_count(in_state(run, RunState.QUEUED)) + _count(run.c.slot.is_not(None))).label("unfinished"),
+    backfill.c.definition["timezone"].astext.label("timezone"),
+).where(one_of(backfill.c.id, "ids"))
+
+
 def backfill_facts(conn: Connection, ids: Collection[str]) -> dict[str, BackfillFacts]:
     """Facts by backfill id. Unfinished runs are counted in two small partial indexes."""
-
-    def count(condition: ColumnElement[bool]) -> ColumnElement[int]:
-        mine = run.c.backfill_id == backfill.c.id
-        return select(func.count()).select_from(run).where(mine, condition).scalar_subquery()
-
-    queued = count(run.c.state == literal(str(RunState.QUEUED), literal_execute=True))
-    live = count(run.c.slot.is_not(None))
-    rows = conn.execute(
-        select(
-            backfill.c.id,
-            backfill.c.runs,
-            (queued + live).label("unfinished"),
-            backfill.c.definition["timezone"].astext.label("timezone"),
-        ).where(backfill.c.id == func.any(list(ids)))
-    )
+    rows = conn.execute(_FACTS, {"ids": list(ids)})
     return {row.id: BackfillFacts(row.runs, row.runs - row.unfinished, row.timezone) for row in rows}

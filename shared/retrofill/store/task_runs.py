@@ -6,38 +6,33 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, Integer, RowMapping, Text, insert, literal, select
+from sqlalchemy import BigInteger, Connection, Integer, RowMapping, Text, insert, select
 
 from retrofill.domain.task_run import MACHINE, TaskState
-from retrofill.store.arrays import rows_of
+from retrofill.store.arrays import Arrays
+from retrofill.store.states import constant
 from retrofill.store.tables import task_run
 from retrofill.store.transition import Values, transition
+
+_TASKS = Arrays("given", run_id=BigInteger, attempt=Integer, task=Text)
+_CREATE = insert(task_run).from_select(
+    ["run_id", "attempt", "task", "state"], select(*_TASKS.c, constant(TaskState.NONE))
+)
+_ATTEMPTS = Arrays("given", run_id=BigInteger, attempt=Integer)
+_FIND = select(task_run).where(task_run.c.run_id == _ATTEMPTS.c.run_id, task_run.c.attempt == _ATTEMPTS.c.attempt)
 
 
 def create(conn: Connection, tasks: Sequence[tuple[int, int, str]]) -> None:
     """Insert task runs, each (run id, attempt, task)."""
-    given = rows_of(
-        "given",
-        {
-            "run_id": (BigInteger, [id for id, _, _ in tasks]),
-            "attempt": (Integer, [attempt for _, attempt, _ in tasks]),
-            "task": (Text, [task for _, _, task in tasks]),
-        },
-    )
-    chosen = select(given.c.run_id, given.c.attempt, given.c.task, literal(str(TaskState.NONE)))
-    conn.execute(insert(task_run).from_select(["run_id", "attempt", "task", "state"], chosen))
+    ids, attempts = (id for id, _, _ in tasks), (attempt for _, attempt, _ in tasks)
+    conn.execute(_CREATE, _TASKS.values(run_id=ids, attempt=attempts, task=(task for _, _, task in tasks)))
 
 
 def find(conn: Connection, attempts: Collection[tuple[int, int]]) -> dict[tuple[int, int, str], RowMapping]:
     """Task runs of attempts (run id, attempt), by (run id, attempt, task)."""
     pairs = sorted(attempts)
-    given = rows_of(
-        "given",
-        {"run_id": (BigInteger, [id for id, _ in pairs]), "attempt": (Integer, [attempt for _, attempt in pairs])},
-    )
-    rows = conn.execute(
-        select(task_run).where(task_run.c.run_id == given.c.run_id, task_run.c.attempt == given.c.attempt)
-    ).mappings()
+    given = _ATTEMPTS.values(run_id=(id for id, _ in pairs), attempt=(attempt for _, attempt in pairs))
+    rows = conn.execute(_FIND, given).mappings()
     return {(row["run_id"], row["attempt"], row["task"]): row for row in rows}
 
 

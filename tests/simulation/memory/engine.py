@@ -90,7 +90,7 @@ class Database:
         try:
             if isinstance(statement, TextClause):
                 return run_text(tx, statement.text, parameters or {})
-            plan, values = plan_of(statement)
+            plan, values = plan_of(statement, parameters or {})
             return plan.run(environment(Execution(tx, self.tables, self.now), values))
         except DBAPIError:
             if not tx.over:

@@ -7,6 +7,7 @@ The closures take an environment: ``env[number of a FROM]`` holds that row's val
 
 from __future__ import annotations
 
+import ast
 import json
 import operator
 from collections.abc import Callable
@@ -40,8 +41,16 @@ def compile_expression(node: Any, c: Compiler) -> Expression:
 
 
 def _column(node: Any, c: Compiler) -> Expression:
+    if node.is_literal:
+        value = _literal(node)
+        return lambda env: value
     number, name = c.number(node.table), node.name
     return lambda env: env[number][name]
+
+
+def _literal(node: Any) -> Any:
+    """A constant of the SQL. Nothing reads the ``*`` of an EXISTS."""
+    return None if node.name == "*" else ast.literal_eval(node.name)
 
 
 def _parameter(node: Any, c: Compiler) -> Expression:
@@ -119,6 +128,9 @@ def _or(values: Any) -> bool | None:
 
 
 def _list(node: Any, c: Compiler) -> Expression:
+    if all(getattr(part, "is_literal", False) for part in node.clauses):
+        values = [_literal(part) for part in node.clauses]
+        return lambda env: values
     parts = [compile_expression(part, c) for part in node.clauses]
     return lambda env: [part(env) for part in parts]
 
@@ -252,6 +264,8 @@ _OPERATORS: dict[Any, Callable[[Any, Any], Any]] = {
     op.ge: operator.ge,
     op.add: operator.add,
     op.sub: operator.sub,
+    op.mul: operator.mul,
+    op.concat_op: lambda a, b: {**a, **b},
     op.is_: lambda a, b: a is b,
     op.is_not: lambda a, b: a is not b,
     op.in_op: lambda a, b: a in b,
@@ -260,7 +274,6 @@ _OPERATORS: dict[Any, Callable[[Any, Any], Any]] = {
 _CUSTOM: dict[str, Callable[[Any, Any], Any]] = {
     "->>": lambda a, b: None if a.get(b) is None else str(a[b]),
     "&&": lambda a, b: a.overlaps(b),
-    "||": lambda a, b: {**a, **b},
 }
 _BY_TYPE: dict[type, Callable[[Any, Any], Expression]] = {
     Column: _column,

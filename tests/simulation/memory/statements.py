@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy.sql.dml import Delete, Insert, Update
@@ -23,8 +24,11 @@ _PLANS: list[tuple[type, Any]] = [
 _cache: dict[Any, Plan] = {}
 
 
-def plan_of(statement: Any) -> tuple[Plan, list[Any]]:
-    """The statement's plan and its parameters. Plans are cached across parameter values."""
+def plan_of(statement: Any, given: Mapping[str, Any]) -> tuple[Plan, list[Any]]:
+    """The statement's plan and its parameters. Plans are cached across parameter values.
+
+    ``given`` are the values of named parameters. Raises ``TypeError`` if one is missing.
+    """
     key = statement._generate_cache_key()
     if key is None:
         raise NotImplementedError(f"{statement}: has no cache key")
@@ -35,7 +39,15 @@ def plan_of(statement: Any) -> tuple[Plan, list[Any]]:
         if made is None:
             raise NotImplementedError(type(statement).__name__)
         plan = _cache[key.key] = made(statement, compiler)
-    return plan, [parameter.effective_value for parameter in key.bindparams]
+    return plan, [_value(parameter, given) for parameter in key.bindparams]
+
+
+def _value(parameter: Any, given: Mapping[str, Any]) -> Any:
+    if parameter.key in given:
+        return given[parameter.key]
+    if parameter.required:
+        raise TypeError(f"no value for the parameter {parameter.key}")
+    return parameter.effective_value
 
 
 def environment(execution: Execution, parameters: list[Any]) -> Env:

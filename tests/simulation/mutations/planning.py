@@ -11,7 +11,9 @@ from sqlalchemy import select, update
 from backfill_planner import handler as planner
 from retrofill.domain.planning import History
 from retrofill.store import backfills, planning
+from retrofill.store.clock import database_now
 from retrofill.store.tables import backfill, metadata
+from retrofill.store.transition import FromNow
 from tests.simulation import primitives
 from tests.simulation.memory import tables as memory
 from tests.simulation.mutations.patch import Patch
@@ -114,7 +116,8 @@ def states_by_assignment(patch: Patch) -> None:
     """A backfill's state is set without checking its current state."""
 
     def assign(conn: Any, id: str, to: str, from_states: str, values: Any = None) -> bool:
-        conn.execute(update(backfill).where(backfill.c.id == id).values(state=to, **(values or {})))
+        given = {name: database_now(conn) if value == FromNow() else value for name, value in (values or {}).items()}
+        conn.execute(update(backfill).where(backfill.c.id == id).values(state=to, **given))
         return True
 
     def read(conn: Any, id: str, *, wait: bool) -> Any:

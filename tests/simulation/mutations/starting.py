@@ -90,6 +90,7 @@ def starts_the_last_first(patch: Patch) -> None:
 def claims_of_paused_backfills(patch: Patch) -> None:
     """A backfill keeps starting runs although a failed run should stop it."""
     patch(claims, "failed_since_resume", false)
+    patch(claims, "_CLAIMANTS", claims._claimants())
 
 
 def loss_by_assignment(patch: Patch) -> None:

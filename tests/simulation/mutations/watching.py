@@ -72,7 +72,8 @@ def decided_more_than_once(patch: Patch) -> None:
         return {row["id"] for row in rows}
 
     def lock(conn: Any, shard: int, ids: Any) -> Any:
-        return deadlines._lock(conn, and_(deadline.c.shard == shard, deadline.c.id == func.any(list(ids))), len(ids))
+        which = and_(deadline.c.shard == shard, deadline.c.id == func.any(list(ids)))
+        return deadlines._rows(conn, deadlines._locking(which), {"limit": len(ids)})
 
     patch(deadlines, "end", end)
     patch(deadlines, "lock_named", lock)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
-from sqlalchemy import Connection, Engine, RowMapping, delete, func, select, update
+from sqlalchemy import Connection, Delete, Engine, RowMapping, Select, Update, bindparam, delete, select, update
 
 from retrofill.bus.crash import crash_point
 from retrofill.bus.faults import Fenced
@@ -15,6 +17,7 @@ from retrofill.bus.relay.refusals import Decision, Hold, Narrow, SetAside, Wait
 from retrofill.bus.relay.setting_aside import set_aside
 from retrofill.bus.went_back import contradiction
 from retrofill.contract.topics import Service
+from retrofill.store.arrays import one_of
 from retrofill.store.history import PostgresWentBack
 from retrofill.store.outbox import take
 from retrofill.store.tables import SERVICE_TABLES, ServiceTables
@@ -125,16 +128,7 @@ class Numbering:
 
     def _assert_epoch(self, conn: Connection) -> RowMapping:
         """First statement: a predecessor must not number rows that a later cursor skips."""
-        relay = self._own.relay
-        state = (
-            conn.execute(
-                select(relay.c.batch, relay.c.batch_ids)
-                .where(relay.c.epoch == self.epoch)
-                .with_for_update(key_share=True)
-            )
-            .mappings()
-            .first()
-        )
+        state = conn.execute(_state(self._own), {"epoch": self.epoch}).mappings().first()
         if state is None:
             raise self._fenced()
         return state
@@ -147,8 +141,8 @@ class Numbering:
         return Batch(last + 1, rows) if rows else None
 
     def _update(self, conn: Connection, **values: int | list[int]) -> None:
-        relay = self._own.relay
-        if conn.execute(update(relay).where(relay.c.epoch == self.epoch).values(**values)).rowcount != 1:
+        parameters = {"our_epoch": self.epoch, **{f"new_{name}": value for name, value in values.items()}}
+        if conn.execute(_update(self._own, tuple(values)), parameters).rowcount != 1:
             raise self._fenced()
 
     def _fenced(self) -> Fenced:
@@ -156,10 +150,29 @@ class Numbering:
 
     def _delete(self, conn: Connection, ids: Sequence[int]) -> None:
         if ids:
-            conn.execute(delete(self._own.outbox).where(self._own.outbox.c.id == func.any(ids)))
+            conn.execute(_delete(self._own), {"ids": ids})
 
     def _rows(self, conn: Connection, ids: Sequence[int]) -> Sequence[RowMapping]:
-        if not ids:
-            return []
-        table = self._own.outbox
-        return conn.execute(select(table).where(table.c.id == func.any(ids)).order_by(table.c.id)).mappings().all()
+        return conn.execute(_rows(self._own), {"ids": ids}).mappings().all() if ids else []
+
+
+@cache
+def _state(own: ServiceTables) -> Select[int, list[int]]:
+    c = own.relay.c
+    return select(c.batch, c.batch_ids).where(c.epoch == bindparam("epoch")).with_for_update(key_share=True)
+
+
+@cache
+def _update(own: ServiceTables, names: tuple[str, ...]) -> Update:
+    ours = own.relay.c.epoch == bindparam("our_epoch")
+    return update(own.relay).where(ours).values({name: bindparam(f"new_{name}") for name in names})
+
+
+@cache
+def _delete(own: ServiceTables) -> Delete:
+    return delete(own.outbox).where(one_of(own.outbox.c.id, "ids"))
+
+
+@cache
+def _rows(own: ServiceTables) -> Select[Any]:
+    return select(own.outbox).where(one_of(own.outbox.c.id, "ids")).order_by(own.outbox.c.id)

@@ -69,6 +69,10 @@ class Relay(threading.Thread):
         self._holds = Holds()
         self._numbering = Numbering(engine, service, self._holds)
 
+    def is_active(self) -> bool:
+        """Whether Kafka assigned the relay to this instance; from any thread."""
+        return self._membership.assigned.is_set()
+
     def problem(self) -> str | None:
         """Why Kafka refuses events although it answers, or ``None``; from any thread."""
         return self._holds.problem() if self._membership.assigned.is_set() else None

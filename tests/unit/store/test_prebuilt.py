@@ -1,0 +1,134 @@
+"""The statements of the hot paths are built once: building one takes longer than executing it."""
+
+from contextlib import suppress
+from datetime import UTC, datetime
+
+import pytest
+from sqlalchemy.exc import DBAPIError, NoResultFound
+from tests.support.installation import alert
+from tests.support.sessions import MemoryStore, rollback
+
+from retrofill.bus.faults import Fenced, Poison
+from retrofill.bus.transaction import Move, lock_shard, move_offsets, update_shard
+from retrofill.contract.topics import RUN_STARTER
+from retrofill.deadlines import rows
+from retrofill.domain.alert import DeadlineAlert
+from retrofill.domain.deadline import Arming, DeadlineState
+from retrofill.store import (
+    backfills,
+    callbacks,
+    claims,
+    clock,
+    deadlines,
+    digests,
+    failures,
+    outbox,
+    pipelines,
+    runs,
+    subjects,
+    task_runs,
+)
+from retrofill.store.tables import SERVICE_TABLES
+from retrofill.store.transition import FromNow, IfNull
+from run_starter.definitions import Definitions
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+OWN = SERVICE_TABLES[RUN_STARTER.package]
+KIND = digests.Kind("p", "a", "t", 5.0)
+LOST = runs.LostPublisher(1, 0, 1, {})
+ALERT = DeadlineAlert.model_validate(alert("x", "RUN_QUEUED_AT", 1, callback="page"))
+SUBJECTS = [rows.Subject(None, Arming(NOW, DeadlineState.ARMED))]
+CALL = {"deadline_id": 1, "name": "f", "kind": "function", "options": {}, "kwargs": {}, "event": {}, "pipeline": "p"}
+OUT = outbox.Outgoing("t", b"k", b"v", ())
+# Each works on a database without rows.
+HOT = {
+    "shard": lambda conn: update_shard(conn, RUN_STARTER, 0, 0, {"epoch": 0}),
+    "shard's lock": lambda conn: lock_shard(conn, RUN_STARTER, 0),
+    "offsets": lambda conn: move_offsets(conn, RUN_STARTER, 0, {"t": Move("t", 1, 2)}),
+    "time": clock.database_now,
+    "runs locked": lambda conn: runs.lock(conn, [1]),
+    "run moved": lambda conn: runs.move(conn, "running", [{"id": 1, "attempt": 1}], {"started_at": IfNull(NOW)}),
+    "leases extended": lambda conn: runs.extend_leases(conn, {(1, 1): NOW}),
+    "publisher lost": lambda conn: runs.orphan(conn, [LOST]),
+    "orphans": lambda conn: runs.orphans(conn, ["b"]),
+    "orphan adopted": lambda conn: runs.adopt(conn, [1], "h", NOW, 1.0),
+    "leases": lambda conn: runs.leases(conn, 0),
+    "cancel requested": lambda conn: runs.mark_cancel_requested(conn, "b"),
+    "lease left": lambda conn: runs.lease_left(conn, 1, 1, 0),
+    "accepted": lambda conn: runs.accepted(conn, 1, 1),
+    "hosted runs": lambda conn: runs.to_be_ended(conn, [(1, 1, 0)]),
+    "tasks created": lambda conn: task_runs.create(conn, []),
+    "tasks": lambda conn: task_runs.find(conn, [(1, 1)]),
+    "pipelines locked": lambda conn: claims.lock_pipelines(conn, [1]),
+    "slots": lambda conn: claims.taken_slots(conn, [1]),
+    "claimants": lambda conn: claims.claimants(conn, 0, {1: 1}, ["b"]),
+    "queued runs": lambda conn: claims.next_queued(conn, {"b": 1}),
+    "definitions": lambda conn: Definitions().of(conn, ["b"]),
+    "pipelines": lambda conn: pipelines.find(conn, ["p"]),
+    "codes": lambda conn: pipelines.codes(conn, [1]),
+    "backfill locked": lambda conn: backfills.lock(conn, "b", wait=False),
+    "backfills locked": lambda conn: backfills.lock_free(conn, ["b"]),
+    "backfill moved": lambda conn: backfills.move(conn, "b", "running", "paused", {"resumed_at": FromNow()}),
+    "active backfills": lambda conn: backfills.active(conn, 0),
+    "still active": lambda conn: backfills.still_active(conn, ["b"]),
+    "to be decided": lambda conn: backfills.to_be_decided(conn, ["b"]),
+    "progress": lambda conn: backfills.progress(conn, "b"),
+    "counts": lambda conn: backfills.run_counts(conn, "b"),
+    "failures": lambda conn: failures.count_failed(conn, "b"),
+    "outbox filled": lambda conn: outbox.insert_rows(conn, OWN, [OUT]),
+    "outbox": lambda conn: outbox.take(conn, OWN, 1, 1, ["t"]),
+    "deadlines armed": lambda conn: rows.insert_deadlines(conn, "b", "p", ALERT, SUBJECTS, 1),
+    "runtimes": lambda conn: rows.last_runtimes(conn, 1, 5),
+    "deadlines due": lambda conn: deadlines.lock_due(conn, 0, [1]),
+    "deadlines named": lambda conn: deadlines.lock_named(conn, 0, [1]),
+    "armed deadlines": lambda conn: deadlines.armed(conn, 0, [1]),
+    "sweep": lambda conn: deadlines.left_armed(conn, 0, deadlines.START),
+    "late": lambda conn: deadlines.late(conn, 0, [1]),
+    "next moment": lambda conn: deadlines.next_moment(conn, 0, [1]),
+    "deadlines of runs": lambda conn: deadlines.open_of_runs(conn, [1]),
+    "deadlines of tasks": lambda conn: deadlines.open_of_tasks(conn, [(1, "t")]),
+    "deadlines of a backfill": lambda conn: deadlines.open_of_backfill(conn, "b"),
+    "deadline ended": lambda conn: deadlines.end(conn, "missed", [{"id": 1}], NOW),
+    "deadline recovered": lambda conn: deadlines.recover(conn, {1: NOW}),
+    "callbacks created": lambda conn: deadlines.insert_callbacks(conn, 0, [CALL]),
+    "digest": lambda conn: digests.join(conn, KIND, 1, 0),
+    "digests due": lambda conn: digests.lock_due(conn, 0),
+    "digest closed": lambda conn: digests.close(conn, 1, NOW),
+    "digests held": lambda conn: digests.hold_open(conn, [1]),
+    "callbacks due": lambda conn: callbacks.due(conn, 0, [], 1),
+    "next try": lambda conn: callbacks.next_try(conn, 0, []),
+    "next lapse": lambda conn: callbacks.next_lapse(conn, 0),
+    "callbacks locked": lambda conn: callbacks.lock_pending(conn, [1]),
+    "callbacks lapsed": lambda conn: callbacks.lock_lapsed(conn, 0, []),
+    "callback claimed": lambda conn: callbacks.claim(conn, [{"deadline_id": 1, "token": "t", "attempts": 1}], 1.0),
+    "callback succeeded": lambda conn: callbacks.succeed(conn, 1, "t"),
+    "task ends": lambda conn: subjects.task_ends(conn, [(1, "t")]),
+    "facts": lambda conn: subjects.backfill_facts(conn, ["b"]),
+}
+
+
+class Recording:
+    """A connection that remembers its statements."""
+
+    def __init__(self, conn):
+        self._conn = conn
+        self.statements = []
+
+    def execute(self, statement, parameters=None):
+        self.statements.append(statement)
+        return self._conn.execute(statement, parameters)
+
+
+@pytest.mark.parametrize("work", HOT.values(), ids=HOT)
+def test_a_statement_is_built_once(work):
+    recordings = []
+
+    def record(conn):
+        recordings.append(Recording(conn))
+        # Some fail on the empty database, after their statement.
+        with suppress(Fenced, Poison, DBAPIError, NoResultFound):
+            work(recordings[-1])
+
+    MemoryStore().play([("a", record), ("a", rollback), ("b", record)])
+    first, again = ([id(statement) for statement in recording.statements] for recording in recordings)
+    assert first == again != []

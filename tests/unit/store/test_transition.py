@@ -1,0 +1,121 @@
+"""A transition's statement depends on its structure alone; every value is a parameter."""
+
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+
+import pytest
+from sqlalchemy import func, null, text
+from sqlalchemy.dialects.postgresql import psycopg
+
+from retrofill.domain.callback import MACHINE as CALLBACK
+from retrofill.domain.run import MACHINE, RunState
+from retrofill.store.tables import callback, run
+from retrofill.store.transition import FromNow, IfNull, Plus, transition
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+ROW = {"id": 1, "attempt": 2}
+
+
+class Connection:
+    """Records what it executes; every row lands."""
+
+    def __init__(self):
+        self.executed = []
+
+    def execute(self, statement, parameters):
+        self.executed.append((statement, parameters))
+        rows = [{"id": id} for id in parameters.get("given_id", ())]
+        return SimpleNamespace(mappings=lambda: SimpleNamespace(all=lambda: rows))
+
+
+def sent(to="running", rows=(ROW,), values=None, **more):
+    """The statement and the parameters of a transition of runs, guarded by attempt."""
+    conn = Connection()
+    transition(conn, MACHINE, run, to, rows, guard=["attempt"], values=values, **more)
+    ((statement, parameters),) = conn.executed
+    return statement, parameters
+
+
+def sql(statement):
+    return " ".join(str(statement.compile(dialect=psycopg.dialect())).split())
+
+
+def test_rows_are_arrays_and_states_are_constants():
+    rows = [{**ROW, "slot": 3}, {"id": 4, "attempt": 5, "slot": None}]
+    statement, parameters = sent("starting", rows, {"host": "h"}, from_states=["queued"])
+    assert sql(statement) == (
+        "UPDATE retrofill.run SET state='starting', slot=given.slot, host=%(new_host)s::VARCHAR "
+        "FROM unnest(%(given_id)s::BIGINT[], %(given_attempt)s::INTEGER[], %(given_slot)s::INTEGER[]) "
+        "AS given(id, attempt, slot) "
+        "WHERE retrofill.run.id = given.id AND retrofill.run.attempt = given.attempt "
+        "AND retrofill.run.state = 'queued' RETURNING given.id, given.attempt"
+    )
+    assert parameters == {"given_id": [1, 4], "given_attempt": [2, 5], "given_slot": [3, None], "new_host": "h"}
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "expected", "parameter"),
+    [
+        ("attempt", Plus(1), "(retrofill.run.attempt + %(new_attempt)s::INTEGER)", 1),
+        ("losses", Plus({"a": 1}), "(retrofill.run.losses || %(new_losses)s::JSONB)", {"a": 1}),
+        (
+            "started_at",
+            IfNull(NOW),
+            "coalesce(retrofill.run.started_at, %(new_started_at)s::TIMESTAMP WITH TIME ZONE)",
+            NOW,
+        ),
+        ("lease_until", FromNow(), "(clock_timestamp() + %(new_lease_until)s)", timedelta()),
+        ("lease_until", FromNow(timedelta(1)), "(clock_timestamp() + %(new_lease_until)s)", timedelta(1)),
+        ("slot", None, "%(new_slot)s::INTEGER", None),
+    ],
+)
+def test_what_is_computed_has_its_value_as_a_parameter(column, value, expected, parameter):
+    statement, parameters = sent(values={column: value})
+    assert f"{column}={expected}" in sql(statement)
+    assert parameters[f"new_{column}"] == parameter
+
+
+def test_a_statement_is_built_once_for_all_values():
+    first, _ = sent(values={"attempt": Plus(1), "host": "a"})
+    again, _ = sent(rows=[{"id": 7, "attempt": 8}, ROW], values={"attempt": Plus(2), "host": None})
+    assert again is first
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"to": "failed"},
+        {"from_states": ["starting"]},
+        {"values": {"attempt": 1}},
+        {"values": {"attempt": IfNull(1)}},
+        {"values": {"host": Plus(1)}},
+        {"rows": [{**ROW, "slot": 1}]},
+    ],
+    ids=lambda other: next(iter(other)),
+)
+def test_another_structure_is_another_statement(other):
+    one = {"to": "succeeded", "values": {"attempt": Plus(1)}}
+    assert sent(**{**one, **other})[0] is not sent(**one)[0]
+
+
+def test_another_table_is_another_statement():
+    conn = Connection()
+    transition(conn, CALLBACK, callback, "running", [{"deadline_id": 1}], values={"lease_until": FromNow()})
+    assert sql(conn.executed[0][0]).startswith("UPDATE retrofill.callback SET state='running', lease_until=")
+
+
+@pytest.mark.parametrize(
+    "value", [func.clock_timestamp(), run.c.attempt + 1, run.c.attempt, null(), text("1")], ids=lambda value: str(value)
+)
+def test_an_expression_is_refused_because_its_values_would_be_kept(value):
+    with pytest.raises(TypeError, match="run: an SQL expression among attempt; use a Computed"):
+        sent(values={"attempt": value})
+
+
+def test_only_edges_of_the_machine():
+    assert "retrofill.run.state IN ('running', 'starting')" in sql(sent("queued")[0])
+    conn = Connection()
+    with pytest.raises(ValueError, match="no edge"):
+        transition(conn, MACHINE, run, RunState.RUNNING, [], from_states=["failed"])
+    assert transition(conn, MACHINE, run, RunState.RUNNING, [], from_states=["starting"]) == []
+    assert conn.executed == []
