@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retrofill.bus.relay import relay as module
@@ -100,6 +100,7 @@ def test_another_assignment_is_noticed_at_once():
     assert played.goes_on_at(None) == 5.0
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 2), st.booleans()), max_size=20))
 def test_nothing_waits_longer_than_it_may(wakes):
     wakes.sort(key=lambda wake: wake[0])
