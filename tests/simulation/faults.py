@@ -141,7 +141,7 @@ class Faults:
         victim = self._world.random.choice(callers)
         if victim.process.frozen:
             return False
-        self._world.freeze(victim, self._world.random.choice([9.0, 11.0, 13.0, 16.0]))
+        self._world.freeze(victim, self._world.random.choice([9.0, 13.0, 16.0, 18.0, 20.0]))
         self._start_later(victim.service)
         return True
 
