@@ -86,13 +86,8 @@ class Numbering:
         self._limit = min(BATCH_ROWS, 2 * self._limit)
 
     def refused(self, batch: Batch, decision: Decision) -> None:
-        """Remember ``decision`` for ``settle`` or ``recover``."""
+        """Remember ``decision`` for ``recover``."""
         self._refused = (batch.number, [row["id"] for row in batch.rows], decision)
-
-    def settle(self) -> Batch | None:
-        """Apply the decision about a refused batch whose Kafka transaction was aborted."""
-        with self._engine.begin() as conn:
-            return self._decided(conn, self._assert_epoch(conn))
 
     def _decided(self, conn: Connection, state: RowMapping) -> Batch | None:
         """The unpublished batch to send again, with fewer rows where it was refused.

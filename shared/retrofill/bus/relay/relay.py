@@ -138,8 +138,10 @@ class Relay(threading.Thread):
                 began = time.monotonic()
                 crash_point("relay:numbered")
                 if not self._publish(client, batch):
-                    batch = self._numbering.settle()
-                    continue
+                    # The next attempt needs a producer of its own: this one would give the messages
+                    # of another batch the numbers of those it discarded, which the broker may
+                    # have, and it would acknowledge them as repeats without storing them.
+                    return
                 metrics.PUBLISHED.inc(len(batch.rows))
                 metrics.PUBLISH_SECONDS.observe(time.monotonic() - began)
                 crash_point("relay:published")
@@ -199,8 +201,8 @@ class Relay(threading.Thread):
     def _publish(self, client: Producer, batch: Batch) -> bool:
         """Publish the rows in order, and the batch number as the cursor, in one transaction.
 
-        Returns False where it was refused and aborted, and a decision waits in ``settle``. Raises
-        where the relay has to take over again.
+        Returns False where it was refused and aborted, and a decision waits for the takeover that
+        has to follow. Raises where the outcome is unknown, or there is nothing to decide.
         """
         sending = Sending(client, self._settings.topic_prefix, self._partitions)
         if sending.publish(batch.rows, lambda: (self._topic, CURSOR_KEY, str(batch.number).encode())):
