@@ -9,7 +9,9 @@ from tests.support.light import apply_trivial, backfill
 
 pytestmark = pytest.mark.embedded
 RUNS = 60
-MAX_COMMITS, MAX_APPENDS = 8, 15
+# On a quiet machine 8 and 15 (``make bench ONLY=between``). On a busy one the reports of a run's
+# beginning and end arrive in two batches, and are published in two transactions.
+MAX_COMMITS, MAX_APPENDS = 12, 20
 
 
 def test_one_by_one_a_run_costs_few_commits_and_appends(installation: Installation, servers: Servers) -> None:
