@@ -13,7 +13,8 @@ from datetime import UTC, datetime, timedelta
 
 import psycopg
 from confluent_kafka import Producer
-from tests.support.installation import Installation, daily
+from tests.support.definitions import daily
+from tests.support.installation import Installation
 
 from benchmarks.core import Benchmark, Figure, figure, ratios
 from benchmarks.support.kafka import BareTopic, ask, at_end

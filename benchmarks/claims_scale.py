@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from sqlalchemy import Engine, text
-from tests.support.installation import PARTITIONS, Installation, daily
+from tests.support.definitions import daily
+from tests.support.installation import PARTITIONS, Installation
 from tests.support.statements import Recorded, recorded
 
 from benchmarks.core import Benchmark, Figure, figure

@@ -10,7 +10,8 @@ from datetime import UTC, datetime, timedelta
 
 import psycopg
 from confluent_kafka import Consumer
-from tests.support.installation import PARTITIONS, Installation, daily
+from tests.support.definitions import daily
+from tests.support.installation import PARTITIONS, Installation
 
 from benchmarks.core import Benchmark, Figure, figure
 from benchmarks.support.kafka import BareTopic, at_end

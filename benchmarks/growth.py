@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from tests.support.definitions import daily
 from tests.support.history import finished
-from tests.support.installation import Installation, daily
+from tests.support.installation import Installation
 
 from benchmarks.accept import planned
 from benchmarks.core import Benchmark, Figure, figure, ratios

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 import psycopg
+from tests.support.definitions import daily
 from tests.support.history import waiting
-from tests.support.installation import Installation, Servers, daily, until
+from tests.support.installation import Installation, until
+from tests.support.servers import Servers
 
 from benchmarks.core import Benchmark, Figure, figure
 from benchmarks.support.servers import IDLE_STARTER, installed, servers

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.support.installation import PARTITIONS, Installation, daily, until
+from tests.support.definitions import daily
+from tests.support.installation import PARTITIONS, Installation, until
 
 from benchmarks.core import Benchmark, Figure, figure
 from benchmarks.support.servers import IDLE_STARTER, installed, servers

@@ -8,7 +8,8 @@ from datetime import timedelta
 from pathlib import Path
 
 import psycopg
-from tests.support.installation import Installation, alert, daily, until
+from tests.support.definitions import alert, daily
+from tests.support.installation import Installation, until
 
 from benchmarks.accept import FIRST
 from benchmarks.core import Benchmark, Figure, figure

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.installation import Installation, Servers
+from tests.support.installation import Installation
+from tests.support.servers import Servers
 
 # ``embedded``: Kafka and Postgres as Retrofill starts them. ``containers``: the official images.
 # Read before the tests' environment variables are cleared.

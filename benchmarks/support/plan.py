@@ -11,7 +11,8 @@ import sys
 import time
 from datetime import UTC, datetime, timedelta
 
-from tests.support.installation import PARTITIONS, alert, daily
+from tests.support.definitions import alert, daily
+from tests.support.installation import PARTITIONS
 
 from backfill_planner.requests import Intervals, Request, answer_request
 from retrofill.bus.envelope import Record

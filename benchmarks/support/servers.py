@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support import installation
-from tests.support.installation import Installation, Servers
+from tests.support.installation import Installation
+from tests.support.servers import Servers
 
 IDLE_STARTER = "idle-starter"
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Self
 
 from retrofill.contract.topics import SERVICES
-from tests.support.installation import Installation, Replica
+from tests.support.installation import Installation
+from tests.support.replica import Replica
 
 WATCH_SECONDS = 0.1
 NAMES = tuple(SERVICES)

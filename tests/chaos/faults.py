@@ -9,7 +9,8 @@ import psutil
 
 from retrofill.contract.topics import SERVICES
 from tests.chaos.stage import Stage
-from tests.support.installation import Replica, until
+from tests.support.installation import until
+from tests.support.replica import Replica
 
 REACH_SECONDS = 90.0
 

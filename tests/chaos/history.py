@@ -13,7 +13,8 @@ from retrofill.contract.topics import SERVICES, Topic
 from retrofill.store.tables import SERVICE_TABLES
 from tests.chaos import audit
 from tests.chaos.work import PART, label
-from tests.support.installation import Event, Installation
+from tests.support.events import Event
+from tests.support.installation import Installation
 
 Row = dict[str, Any]
 # Key prefix of the workload's poison messages.

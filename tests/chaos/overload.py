@@ -11,7 +11,8 @@ from tests.chaos.history import Wish
 from tests.chaos.memory import Memory
 from tests.chaos.stage import Stage
 from tests.chaos.workload import request_of
-from tests.support.installation import daily, until
+from tests.support.definitions import daily
+from tests.support.installation import until
 
 FAR = date(2010, 1, 1)
 MOST_MB = 600.0

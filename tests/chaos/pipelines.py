@@ -7,7 +7,7 @@ from pathlib import Path
 from retrofill.domain.pipeline import PipelineDefinition
 from tests.chaos import work
 from tests.chaos.workload import Script
-from tests.support.installation import alert, daily
+from tests.support.definitions import alert, daily
 
 
 def definitions(script: Script, folder: Path, webhook: str) -> list[PipelineDefinition]:

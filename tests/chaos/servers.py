@@ -17,8 +17,9 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from retrofill.bus.clients import admin
 from retrofill.stack.layout import KAFKA, POSTGRES, Layout
 from retrofill.stack.supervision import Supervisor
-from tests.support.installation import Installation, Servers, until
+from tests.support.installation import Installation, until
 from tests.support.proxy import Proxy
+from tests.support.servers import Servers
 
 LISTENER = "LINE"
 

@@ -27,8 +27,10 @@ from tests.chaos.limits_sampler import LimitsSampler
 from tests.chaos.pipelines import definitions
 from tests.chaos.timed import TimedReceiver
 from tests.chaos.workload import Player, Script, probe_id, request_of
-from tests.support.installation import ROOT, Installation, Servers, alert, daily, until
+from tests.support.definitions import alert, daily
+from tests.support.installation import ROOT, Installation, until
 from tests.support.receiver import Answer
+from tests.support.servers import Servers
 
 SECRET = f"whsec_{base64.b64encode(b'c' * 24).decode()}"
 ENVIRONMENT = {

@@ -5,7 +5,8 @@ gets one reply.
 from __future__ import annotations
 
 from confluent_kafka.admin import NewPartitions
-from tests.support.installation import Installation, daily, key_on, until
+from tests.support.definitions import daily, key_on
+from tests.support.installation import Installation, until
 
 from retrofill.admin.init import initialize
 from retrofill.bus.clients import admin

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.cimpl import NewTopic
-from tests.support.installation import Installation, Replica, daily, key_on, until
+from tests.support.definitions import daily, key_on
+from tests.support.installation import Installation, until
+from tests.support.replica import Replica
 from tests.support.tiers import some
 
 from retrofill.bus.clients import admin

@@ -16,7 +16,8 @@ from tests.simulation.bus.connections import Connections
 from tests.simulation.bus.consumer import FakeConsumer
 from tests.simulation.bus.producer import FakeProducer
 from tests.simulation.scheduler import Scheduler
-from tests.support.installation import Installation, Servers
+from tests.support.installation import Installation
+from tests.support.servers import Servers
 
 from retrofill.bus.clients import admin, producer, reader
 from retrofill.bus.relay.cursor import CURSOR_KEY, TAKEN_KEY, last_cursor

@@ -18,7 +18,9 @@ from confluent_kafka.admin import ConfigResource, ResourceType
 from confluent_kafka.cimpl import Message as Published
 from jsonschema import Draft202012Validator
 from tests.support.contract import headers_of, topics, value_of
-from tests.support.installation import Installation, Servers, alert, daily, until
+from tests.support.definitions import alert, daily
+from tests.support.installation import Installation, until
+from tests.support.servers import Servers
 
 from retrofill.bus.clients import admin, producer, reader
 from retrofill.contract.backfills import BackfillRequested

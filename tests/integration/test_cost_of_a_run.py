@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from tests.support.costs import costs
-from tests.support.installation import Installation, Servers
+from tests.support.installation import Installation
 from tests.support.light import apply_trivial, backfill
+from tests.support.servers import Servers
 
 pytestmark = pytest.mark.embedded
 RUNS = 60

@@ -22,8 +22,9 @@ from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from confluent_kafka.admin._scram import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 from psycopg.conninfo import make_conninfo
 from tests.support import helm, tls
-from tests.support.installation import ROOT, Servers, until
+from tests.support.installation import ROOT, until
 from tests.support.manifests import Manifest, Pod, environment, of_kind, pods
+from tests.support.servers import Servers
 
 from retrofill.bus.clients import admin
 from retrofill.contract.topics import SERVICES

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.support.installation import ROOT, Installation, alert, daily, until
+from tests.support.definitions import alert, daily
+from tests.support.installation import ROOT, Installation, until
 from tests.support.kafka_tools import make_tools
 
 from retrofill.contract.topics import SERVICES, Topic

@@ -13,7 +13,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 from sqlalchemy import Engine
-from tests.support.installation import PARTITIONS, Installation, alert, daily
+from tests.support.definitions import alert, daily
+from tests.support.installation import PARTITIONS, Installation
 from tests.support.statements import Recorded, recorded
 
 from backfill_planner.requests import Intervals, Request, answer_request

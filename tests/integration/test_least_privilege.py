@@ -14,7 +14,9 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.cimpl import NewTopic
 from pydantic import SecretStr
-from tests.support.installation import Installation, Servers, alert, daily, until
+from tests.support.definitions import alert, daily
+from tests.support.installation import Installation, until
+from tests.support.servers import Servers
 
 from retrofill.admin import access
 from retrofill.admin.users import create_users

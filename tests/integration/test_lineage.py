@@ -8,7 +8,8 @@ from typing import Any
 
 from confluent_kafka import TopicPartition
 from confluent_kafka.cimpl import NewTopic
-from tests.support.installation import Installation, daily
+from tests.support.definitions import daily
+from tests.support.installation import Installation
 
 from retrofill.bus.clients import admin, reader
 from retrofill.contract.runs import ErrorInfo

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic
 from tests.support import tls
-from tests.support.installation import Servers
+from tests.support.servers import Servers
 
 from retrofill.admin.access import table
 from retrofill.admin.users import create_users

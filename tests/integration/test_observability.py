@@ -11,8 +11,11 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from tests.support.installation import Installation, Replica, Servers, alert, daily, until
+from tests.support.definitions import alert, daily
+from tests.support.installation import Installation, until
 from tests.support.proxy import Proxy
+from tests.support.replica import Replica
+from tests.support.servers import Servers
 
 SERVICES = ("backfill-planner", "instant-starter", "deadline-watcher", "callback-runner")
 IDS = re.compile(r"(^|_)(id|run|backfill|deadline|attempt|partition|shard)(_|$)")

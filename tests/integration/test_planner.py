@@ -7,7 +7,8 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.support.installation import PARTITIONS, Installation, alert, daily, until
+from tests.support.definitions import alert, daily
+from tests.support.installation import PARTITIONS, Installation, until
 
 from retrofill.contract.backfills import (
     BackfillCancelRequested,

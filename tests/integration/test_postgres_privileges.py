@@ -7,7 +7,8 @@ import re
 import psycopg
 import pytest
 from psycopg import sql
-from tests.support.installation import ROOT, Installation, daily, until
+from tests.support.definitions import daily
+from tests.support.installation import ROOT, Installation, until
 
 from retrofill.contract.topics import SERVICES
 

@@ -17,7 +17,9 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 from tests.chaos.servers import POSTGRES, OwnServers
-from tests.support.installation import Installation, Replica, daily, until
+from tests.support.definitions import daily
+from tests.support.installation import Installation, until
+from tests.support.replica import Replica
 
 from retrofill.contract.topics import Topic
 

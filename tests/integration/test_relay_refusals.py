@@ -13,7 +13,8 @@ import psycopg
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from confluent_kafka.cimpl import NewTopic
 from psycopg.types.json import Jsonb
-from tests.support.installation import Installation, Replica, until
+from tests.support.installation import Installation, until
+from tests.support.replica import Replica
 
 from retrofill.bus.clients import admin
 from retrofill.contract.topics import Topic

@@ -7,7 +7,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.support.installation import Installation, Replica, daily, until
+from tests.support.definitions import daily
+from tests.support.installation import Installation, until
+from tests.support.replica import Replica
 from tests.support.tiers import some
 
 from retrofill.contract.backfills import BackfillCancelRequested

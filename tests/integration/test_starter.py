@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 import pytest
-from tests.support.installation import Installation, alert, daily, until
+from tests.support.definitions import alert, daily
+from tests.support.installation import Installation, until
 from tests.support.terminal import Cli, cli
 
 from retrofill.contract.backfills import BackfillCancelRequested, BackfillPauseRequested, BackfillResumeRequested

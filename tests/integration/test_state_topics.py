@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.support.installation import Installation, daily, until
+from tests.support.definitions import daily
+from tests.support.installation import Installation, until
 
 from retrofill.contract.backfills import BackfillCancelRequested, BackfillPauseRequested
 from retrofill.contract.topics import Topic

@@ -12,7 +12,8 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from sqlalchemy import Engine
 from tests.support.history import finished, waiting
-from tests.support.installation import PARTITIONS, Installation, Servers
+from tests.support.installation import PARTITIONS, Installation
+from tests.support.servers import Servers
 from tests.support.statements import Recorded, recorded, scanned
 
 from deadline_watcher.set_aside import SetAside

@@ -9,7 +9,9 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from tests.support.installation import ROOT, Installation, Servers, alert, daily, until
+from tests.support.definitions import alert, daily
+from tests.support.installation import ROOT, Installation, until
+from tests.support.servers import Servers
 
 from retrofill.contract.topics import Topic
 

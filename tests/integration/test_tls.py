@@ -16,7 +16,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from pydantic import SecretStr
 from tests.support import tls
-from tests.support.installation import ROOT, Installation, Servers, daily, until
+from tests.support.definitions import daily
+from tests.support.installation import ROOT, Installation, until
+from tests.support.servers import Servers
 
 from retrofill.bus.clients import admin, producer, reader
 from retrofill.bus.observability.diagnosis import explain

@@ -12,7 +12,8 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.support.installation import PARTITIONS, Installation, daily, key_on, until
+from tests.support.definitions import daily, key_on
+from tests.support.installation import PARTITIONS, Installation, until
 from tests.support.quiet import is_quiet
 
 from retrofill.bus.clients import producer

@@ -20,7 +20,7 @@ from retrofill.domain.pipeline import PipelineDefinition
 from tests.simulation.faults import Faults
 from tests.simulation.scheduler import Stuck
 from tests.simulation.world import World
-from tests.support.installation import alert, daily
+from tests.support.definitions import alert, daily
 
 FIRST = datetime(2020, 1, 1, tzinfo=UTC)
 DRAIN_SECONDS = 900.0

@@ -20,7 +20,7 @@ from tests.simulation.scheduler import Task
 from tests.simulation.servers import LOST, body_of
 from tests.simulation.shims import exchanged
 from tests.simulation.world import ALL, World
-from tests.support.installation import alert, daily
+from tests.support.definitions import alert, daily
 
 
 def begin(world: World, **more: Any) -> Scenario:

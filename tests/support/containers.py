@@ -19,7 +19,8 @@ from retrofill.contract.topics import SERVICES
 from retrofill.settings import Settings
 from retrofill.stack.ports import held_port
 from retrofill.store.roles import READER
-from tests.support.installation import PARTITIONS, Servers
+from tests.support.installation import PARTITIONS
+from tests.support.servers import Servers
 
 POSTGRES_IMAGE = "postgres:18"
 KAFKA_IMAGE = "apache/kafka:4.3.0"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from tests.support.installation import Installation, daily
+from tests.support.definitions import daily
+from tests.support.installation import Installation
 
 _PIPELINES = """
 INSERT INTO pipeline (name, definition, definition_hash, max_active_runs)

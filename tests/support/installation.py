@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -18,24 +17,19 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from confluent_kafka import Consumer, Producer, TopicPartition
-from psycopg.conninfo import make_conninfo
+from confluent_kafka import Producer
 from psycopg.rows import dict_row
 
-from retrofill.admin.init import initialize
 from retrofill.bus.clients import producer, reader
 from retrofill.bus.envelope import headers_of, wire_headers
 from retrofill.contract.backfills import BackfillRequested
 from retrofill.contract.base import Message
-from retrofill.contract.partitioning import partition_of
 from retrofill.contract.pipelines import PipelineApplied
 from retrofill.contract.topics import CLI_CLIENT, OPERATOR, SERVICES, Topic
-from retrofill.domain.alert import DeadlineAlert
-from retrofill.domain.pipeline import CodeLocation, PipelineDefinition, TaskDefinition
+from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.settings import Settings
-from retrofill.stack import kafka_auth
-from retrofill.stack.layout import KAFKA, POSTGRES, Layout
-from retrofill.stack.stack import Stack
+from tests.support.events import Event, read_to_end
+from tests.support.replica import Replica
 
 ROOT = Path(__file__).parents[2]
 PARTITIONS = 4
@@ -46,99 +40,6 @@ MODULES = {name: service.package for name, service in SERVICES.items()} | {
 }
 # Modules that replace a service and report ready under its name.
 READY_AS = {"instant-starter": "run-starter", "light-starter": "run-starter"}
-
-
-class Servers:
-    """The embedded Kafka and Postgres in a folder, without services and Spark."""
-
-    def __init__(self, home: Path, *, auth: bool = False) -> None:
-        self.home = home
-        settings = Settings(home=home, partitions=PARTITIONS, replication_factor=1, embedded_kafka_auth=auth)
-        self._stack = Stack(settings, (POSTGRES, KAFKA), ())
-        self.settings = Settings(home=home)
-
-    def start(self) -> None:
-        """Start both. The stack's own database becomes the template."""
-        self._stack.up(lambda *_: None, lambda _: None)
-        self.settings = Settings(home=self.home)
-
-    def stop(self) -> None:
-        self._stack.down()
-
-    def installation(self, **more: Any) -> Installation:
-        """A new installation. ``more`` overrides settings for its init."""
-        name = f"t{uuid.uuid4().hex[:10]}"
-        dsn = self.settings.dsn_of("owner")
-        with psycopg.connect(make_conninfo(dsn, dbname="postgres"), autocommit=True) as conn:
-            conn.execute(f"CREATE DATABASE {name} TEMPLATE retrofill")
-        settings = self.settings.model_copy(
-            update={
-                "home": self.home / name,
-                "topic_prefix": f"{name}.",
-                "postgres_dsn": _moved(dsn, name),
-                "postgres_service_dsns": {
-                    role: _moved(secret.get_secret_value(), name)
-                    for role, secret in self.settings.postgres_service_dsns.items()
-                },
-                **more,
-            }
-        )
-        (self.home / name).mkdir()
-        with psycopg.connect(make_conninfo(dsn, dbname=name)) as conn:
-            conn.execute("UPDATE retrofill.installation SET topic_prefix = %s", [f"{name}."])
-        initialize(self.as_admin(settings))
-        return Installation(settings)
-
-    def as_admin(self, settings: Settings) -> Settings:
-        """The settings with the Kafka administrator's login."""
-        identity = Layout(self.home).identity()
-        assert identity is not None
-        open_to_all = settings.kafka_security_protocol == "PLAINTEXT"
-        return settings if open_to_all else kafka_auth.as_admin(settings, identity.passwords)
-
-
-def _moved(dsn: str, database: str) -> Any:
-    from pydantic import SecretStr
-
-    return SecretStr(make_conninfo(dsn, dbname=database))
-
-
-@dataclass
-class Replica:
-    """One service process."""
-
-    process: subprocess.Popen[bytes]
-    log: Path
-
-    def kill(self) -> None:
-        """Send SIGKILL and wait for the exit."""
-        self.process.kill()
-        self.process.wait()
-
-    def freeze(self) -> None:
-        """Send SIGSTOP."""
-        self.process.send_signal(signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        """Send SIGCONT."""
-        self.process.send_signal(signal.SIGCONT)
-
-    def tell_to_stop(self) -> None:
-        """Send SIGTERM, after SIGCONT in case the process is stopped."""
-        self.process.send_signal(signal.SIGCONT)
-        self.process.terminate()
-
-    def stop(self) -> None:
-        """Stop it as an operator does; kill it after 20 seconds."""
-        self.tell_to_stop()
-        try:
-            self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.kill()
-
-    def said(self) -> str:
-        """Its log."""
-        return self.log.read_text()
 
 
 @dataclass
@@ -289,7 +190,7 @@ class Installation:
         more = {"isolation.level": isolation, "fetch.wait.max.ms": 10}
         consumer = reader(self._operator(), f"{CLI_CLIENT}-{uuid.uuid4().hex[:6]}", **more)
         try:
-            return list(_read(consumer, f"{self.settings.topic_prefix}{topic}", self.settings.partitions))
+            return list(read_to_end(consumer, f"{self.settings.topic_prefix}{topic}", self.settings.partitions))
         finally:
             consumer.close()
 
@@ -351,38 +252,6 @@ class Installation:
         return {row["state"]: row["n"] for row in rows}
 
 
-@dataclass(frozen=True)
-class Event:
-    """One message as a subscriber sees it."""
-
-    partition: int
-    offset: int
-    key: str
-    body: dict[str, Any]
-    headers: dict[str, str]
-    value: bytes
-
-
-def _read(consumer: Consumer, topic: str, partitions: int) -> Iterator[Event]:
-    consumer.assign([TopicPartition(topic, p, 0) for p in range(partitions)])
-    open_ends = set(range(partitions))
-    while open_ends:
-        message = consumer.poll(20)
-        assert message is not None, f"{topic} cannot be read"
-        if message.error():
-            assert message.error().code() == -191, message.error()  # the end of a partition
-            open_ends.discard(message.partition())
-            continue
-        value = message.value() or b""
-        headers = {name: (raw or b"").decode("utf-8", "replace") for name, raw in message.headers() or ()}
-        try:
-            body = json.loads(value) if value else {}
-        except ValueError:
-            body = {}
-        key = (message.key() or b"").decode("utf-8", "replace")
-        yield Event(message.partition(), message.offset(), key, body if isinstance(body, dict) else {}, headers, value)
-
-
 def path_of(tree: Path) -> dict[str, str]:
     """The environment for importing another source tree's code."""
     return (
@@ -399,31 +268,3 @@ def until(
         assert time.monotonic() < end, f"waited {seconds:.0f} s: {what} {detail()}"
         # Polling, because other processes' rows and events offer nothing to wait on.
         time.sleep(0.05)
-
-
-def daily(name: str = "p", tasks: tuple[str, ...] = ("only",), **more: Any) -> PipelineDefinition:
-    """A daily pipeline in UTC whose tasks run one after another."""
-    return PipelineDefinition.model_validate(
-        {
-            "name": name,
-            "schedule": "@daily",
-            "start": "2000-01-01",
-            "tasks": [
-                TaskDefinition(name=task, after=tasks[max(0, n - 1) : n]).model_dump() for n, task in enumerate(tasks)
-            ],
-            "code": CodeLocation(file="/nowhere.py", attribute="p").model_dump(),
-            **more,
-        }
-    )
-
-
-def alert(name: str, reference: str, seconds: float, **more: Any) -> dict[str, Any]:
-    """A pipeline's deadline alert, as JSON."""
-    return DeadlineAlert.model_validate(
-        {"name": name, "reference": reference, "interval_seconds": seconds, **more}
-    ).model_dump(mode="json")
-
-
-def key_on(partition: int, partitions: int = PARTITIONS) -> str:
-    """A key that hashes to ``partition``."""
-    return next(key for n in range(1000) if partition_of(key := f"key-{n}", partitions) == partition)

@@ -13,7 +13,8 @@ from typing import Any, Self
 
 import psycopg
 
-from tests.support.installation import Event, Installation
+from tests.support.events import Event
+from tests.support.installation import Installation
 
 LIVE = "SELECT backfill_id, count(*) FROM run WHERE slot IS NOT NULL GROUP BY backfill_id"
 STARTS = ("RunStarted",)

@@ -15,7 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.support.installation import PARTITIONS, Installation, Replica, daily, until
+from tests.support.definitions import daily
+from tests.support.installation import PARTITIONS, Installation, until
+from tests.support.replica import Replica
 from tests.support.sampling import Sampler, most_at_once, most_live, work_of
 
 from retrofill.contract.partitioning import partition_of

@@ -15,7 +15,9 @@ from contextlib import ExitStack, closing
 from datetime import date, timedelta
 
 import psycopg
-from tests.support.installation import Installation, Replica, alert, daily, until
+from tests.support.definitions import alert, daily
+from tests.support.installation import Installation, until
+from tests.support.replica import Replica
 
 from retrofill.contract.topics import Topic
 from retrofill.store import callbacks

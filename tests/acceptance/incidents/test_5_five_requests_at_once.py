@@ -15,7 +15,10 @@ from typing import Any
 
 import pytest
 from psycopg import sql
-from tests.support.installation import PARTITIONS, Event, Installation, Servers, daily, until
+from tests.support.definitions import daily
+from tests.support.events import Event
+from tests.support.installation import PARTITIONS, Installation, until
+from tests.support.servers import Servers
 
 from retrofill.bus.clients import producer
 from retrofill.bus.envelope import headers_of, wire_headers

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from retrofill.contract.topics import Topic
 from tests.chaos.history import POISON, History
-from tests.support.installation import Event
+from tests.support.events import Event
 
 ORIGIN = ("retrofill_origin_topic", "retrofill_origin_partition", "retrofill_origin_offset")
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from retrofill.contract.topics import COMPACTED, Topic
 from tests.chaos.history import History, Row
 from tests.chaos.promises.messages import PUBLISHED
-from tests.support.installation import Event
+from tests.support.events import Event
 
 # Topics that only services write. The others hold more than was committed, or are compacted.
 WHOLE = tuple(topic for topic in (*PUBLISHED, Topic.DEAD_LETTERS) if topic not in COMPACTED)

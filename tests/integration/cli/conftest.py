@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.support.installation import Servers
+from tests.support.servers import Servers
 from tests.support.terminal import cli
 
 __all__ = ["cli", "here", "planner"]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.support.installation import Installation, Servers, daily, key_on, until
+from tests.support.definitions import daily, key_on
+from tests.support.installation import Installation, until
+from tests.support.servers import Servers
 
 from retrofill.bus.dead_letters import dead_letter
 from retrofill.bus.envelope import Record, headers_of

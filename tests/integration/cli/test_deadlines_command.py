@@ -12,7 +12,9 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from tests.support.installation import Installation, Servers, alert, daily, until
+from tests.support.definitions import alert, daily
+from tests.support.installation import Installation, until
+from tests.support.servers import Servers
 
 NOTES = "def page(context, team, channel='#data'): ...\n"
 SOURCE = """

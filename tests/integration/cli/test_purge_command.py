@@ -1,103 +1,26 @@
-"""``retrofill purge``: deletes what ended long ago, keeps what later decisions read, and loses
-nothing if interrupted.
+"""``retrofill purge``: deletes what ended long ago, keeps what later decisions read, and says what
+it does.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import psycopg
-import pyarrow.parquet as pq
 import pytest
-from tests.support.history import finished
-from tests.support.installation import Installation, Servers, alert, daily, until
+from tests.integration.cli.purging import TABLES, age, execute, exported, here, old, purge, rows
+from tests.support.definitions import alert, daily
+from tests.support.installation import Installation
+from tests.support.servers import Servers
 
-from retrofill.admin.export import Export
-from retrofill.admin.purge import Purge
 from retrofill.contract.backfills import BackfillRequested
 from retrofill.contract.topics import Topic
-from retrofill.store.engine import make_engine
-from retrofill.store.purge import KINDS, PURGE_LOCK
+from retrofill.store.purge import PURGE_LOCK
 
-TABLES = [kind.table.name for kind in KINDS]
-COMMAND = [sys.executable, "-c", "from retrofill.cli.main import run; run()", "purge", "--older-than", "90d"]
-# Adds a second backfill to each pipeline of ``finished``, whose runs become the latest of their
-# intervals.
-AGAIN = (
-    "INSERT INTO backfill (id, pipeline_no, pipeline, shard, state, covers, runs, max_active_runs, reprocess_behavior,"
-    " run_backwards, on_run_failure, conf, definition, ended_at) SELECT 'again-' || id, pipeline_no, pipeline, shard,"
-    " state, covers, 4, max_active_runs, 'completed', false, 'continue', conf, definition, ended_at FROM backfill",
-    "INSERT INTO run (backfill_id, pipeline_no, interval_start, interval_end, position, state, attempt, started_at,"
-    " finished_at) SELECT 'again-' || backfill_id, pipeline_no, interval_start, interval_end, position, state, 1,"
-    " started_at, finished_at FROM run WHERE position < 4 ORDER BY id",
-    "INSERT INTO backfill_interval (backfill_id, interval_start, interval_end, run_id)"
-    " SELECT backfill_id, interval_start, interval_end, id FROM run WHERE backfill_id LIKE 'again-%'",
-)
-
-
-def execute(made: Installation, *statements: str) -> None:
-    with made.session() as conn:
-        for statement in statements:
-            conn.execute(statement.encode())
-        conn.commit()
-
-
-def age(made: Installation, *ids: str) -> None:
-    """Backdate the end of these backfills by a hundred days."""
-    named = ", ".join(f"'{id}'" for id in ids) or "SELECT id FROM backfill"
-    execute(made, f"UPDATE backfill SET ended_at = ended_at - interval '100 days' WHERE id IN ({named})")
-
-
-def rows(made: Installation) -> dict[str, set[tuple[Any, ...]]]:
-    """The rows in Postgres, in the export's format."""
-    found = {}
-    for kind in KINDS:
-        shown = ", ".join(f"{c.name}::text" if str(c.type) in ("JSONB", "TSTZRANGE") else c.name for c in kind.columns)
-        found[kind.table.name] = {tuple(row.values()) for row in made.query(f"SELECT {shown} FROM {kind.table.name}")}
-    return found
-
-
-def exported(folder: Path) -> dict[str, list[tuple[Any, ...]]]:
-    """The rows in the export files."""
-    found = {}
-    for table in TABLES:
-        files = sorted((folder / table).glob("*.parquet"))
-        read = [pq.read_table(file, partitioning=None).to_pylist() for file in files]
-        found[table] = [tuple(row.values()) for each in read for row in each]
-    return found
-
-
-@pytest.fixture
-def here(installation: Installation, monkeypatch: pytest.MonkeyPatch) -> Installation:
-    """Point the CLI at the installation."""
-    for variable, value in installation.environment().items():
-        monkeypatch.setenv(variable, value)
-    return installation
-
-
-@pytest.fixture
-def old(here: Installation) -> Installation:
-    """Three pipelines with two old backfills each: one of ten days, and one that repeats the first
-    four.
-    """
-    finished(here, 3, 10)
-    execute(here, *AGAIN)
-    age(here)
-    return here
-
-
-def purge(cli: Any, *more: str) -> dict[str, Any]:
-    result = cli("purge", "--older-than", "90d", "--json", *more)
-    assert result.status == 0, result.err
-    document: dict[str, Any] = result.document
-    return document
+__all__ = ["here", "old"]
 
 
 def test_a_later_request_is_answered_as_if_nothing_had_been_purged(cli: Any, here: Installation) -> None:
@@ -169,32 +92,6 @@ def test_each_row_is_in_postgres_or_in_one_file(cli: Any, old: Installation, tmp
     assert exported(tmp_path / "history") == files
 
 
-@pytest.mark.parametrize("point", ["purge:deleted", "purge:exported", "purge:committed"])
-def test_a_purge_that_is_killed_loses_nothing_and_the_next_one_goes_on(
-    cli: Any, old: Installation, tmp_path: Path, point: str
-) -> None:
-    before = rows(old)
-    environment = {**os.environ, **old.environment(), "RETROFILL_CRASH_POINT": f"{point}@3"}
-    killed = subprocess.run([*COMMAND, "--export", str(tmp_path)], env=environment, timeout=120, check=False)
-    assert killed.returncode == -9
-    between = rows(old)
-    assert between != before
-    # Its Postgres backend, and the backend's lock, may outlive it briefly.
-    until(lambda: cli("purge", "--older-than", "90d", "--export", str(tmp_path)).status == 0, "the next purge")
-    left, files = rows(old), exported(tmp_path)
-    for table in TABLES:
-        assert left[table] | set(files[table]) == before[table]
-        assert not left[table] & set(files[table])
-        # Only rows that were about to be deleted when the purge was killed are exported twice.
-        assert len(files[table]) == len(set(files[table])) or point == "purge:exported"
-    assert {table: len(left[table]) for table in ("run", "backfill_interval", "task_run", "deadline")} == {
-        "run": 30,
-        "backfill_interval": 0,
-        "task_run": 0,
-        "deadline": 0,
-    }
-
-
 HELD = {
     "deadlines armed": "UPDATE deadline SET state = 'armed', decided_at = NULL WHERE id = (SELECT min(id) FROM deadline)",
     "callbacks not called yet": "INSERT INTO callback (deadline_id, shard, name, kwargs, state)"
@@ -249,62 +146,6 @@ def test_runs_that_an_average_is_taken_of_stay(cli: Any, old: Installation) -> N
         "SELECT p.name, count(*) AS n FROM run JOIN pipeline AS p ON p.no = pipeline_no GROUP BY 1 ORDER BY 1"
     )
     assert [each["n"] for each in by_pipeline] == [14, 10, 10]
-
-
-def test_a_row_that_changes_while_it_is_exported_is_exported_again(old: Installation, tmp_path: Path) -> None:
-    """A failed callback is replayed just after it was written to the export file."""
-    execute(
-        old,
-        "INSERT INTO callback (deadline_id, shard, name, kwargs, state, last_error, finished_at)"
-        " SELECT min(id), 0, 'page', '{}', 'failed', 'first', now() FROM deadline",
-    )
-    original: Any = Export.write
-    changed: list[str] = []
-
-    def write(self: Any, table: str, *given: Any) -> Any:
-        draft = original(self, table, *given)
-        if not changed:
-            execute(old, "UPDATE callback SET last_error = 'second'")
-            changed.append(table)
-        return draft
-
-    engine = make_engine(old.settings.dsn_of("owner"), "test")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Export, "write", write)
-        Purge(engine, timedelta(days=90), tmp_path).run()
-    engine.dispose()
-    assert changed == ["callback"]
-    (row,) = exported(tmp_path)["callback"]
-    assert "second" in row
-    assert not list(tmp_path.rglob(".*"))
-
-
-def test_services_go_on_beside_a_purge(cli: Any, old: Installation) -> None:
-    """The planner plans and the starter runs the same intervals of the same pipelines that are
-    being purged.
-    """
-    old.start("backfill-planner")
-    old.start("instant-starter")
-    engine = make_engine(old.settings.dsn_of("owner"), "test")
-
-    def purge_all() -> int:
-        return sum(
-            Purge(engine, timedelta(days=90), page_backfills=1, batch_rows=2).run().rows.total() for _ in range(3)
-        )
-
-    with ThreadPoolExecutor(1) as threads:
-        purging = threads.submit(purge_all)
-        ids = [old.request(f"old-{n}", "2000-01-01", "2000-01-10", reprocess_behavior="completed") for n in (1, 2, 3)]
-        for id in ids:
-            assert old.wait_state(id, "succeeded", "failed") == "succeeded"
-        assert purging.result(60) > 0
-    engine.dispose()
-    assert old.events(Topic.DEAD_LETTERS) == []
-    # All intervals have later runs now.
-    purge(cli)
-    assert sorted(row["id"] for row in old.query("SELECT id FROM backfill")) == sorted(ids)
-    assert old.value("SELECT count(*) FROM run") == 30
-    assert {tuple(each.values()) for each in old.query("SELECT DISTINCT state, attempt FROM run")} == {("succeeded", 1)}
 
 
 @pytest.mark.usefixtures("old")

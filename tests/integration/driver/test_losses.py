@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 from tests.integration.driver.conftest import SESSION_SECONDS
-from tests.integration.driver.test_drivers import World, world
+from tests.integration.driver.world import World, world
 
 from retrofill.contract.topics import Topic
 

@@ -12,8 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.support.installation import ROOT, Installation, Replica, until
+from tests.support.installation import ROOT, Installation, until
 from tests.support.releases import at_schema_before, command, dropped, ended, schema_of, tree_before
+from tests.support.replica import Replica
 
 from retrofill.contract.topics import SERVICES, Topic
 from retrofill.domain.pipeline import CodeLocation, PipelineDefinition, TaskDefinition

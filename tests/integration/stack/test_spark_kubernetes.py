@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.installation import daily
+from tests.support.definitions import daily
 
 from retrofill.settings import Settings
 from run_starter.executors import Host, LaunchRequest, submission

@@ -2,5 +2,5 @@
 
 It has READ COMMITTED, row locks, constraints, advisory locks and notifications. It supports the
 statements that the services' store builds and raises ``NotImplementedError`` on any other.
-``tests/integration/test_store_conformance.py`` runs the same tests against the real server.
+``tests/integration/test_store_conformance*.py`` run the same tests against the real server.
 """

@@ -12,7 +12,7 @@ from typing import Any
 from psycopg.types.range import Range
 from tests.chaos.history import History, Wish
 from tests.chaos.work import content
-from tests.support.installation import Event
+from tests.support.events import Event
 
 DAYS = [datetime(2001, 1, n, tzinfo=UTC) for n in (1, 2, 3)]
 BEGAN = datetime(2024, 5, 1, 12, tzinfo=UTC)

@@ -15,7 +15,7 @@ from tests.chaos.history import History, Wish
 from tests.chaos.oracle import PROMISES, check
 from tests.chaos.promises.attempts import FORGED
 from tests.chaos.work import content
-from tests.support.installation import Event
+from tests.support.events import Event
 from tests.unit.chaos.good_history import (
     DAYS,
     SECOND,

@@ -4,7 +4,7 @@ report nothing.
 
 from datetime import UTC, datetime
 
-from tests.support.installation import daily
+from tests.support.definitions import daily
 
 from retrofill.cli.showing import held_back
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from tests.support.installation import daily
+from tests.support.definitions import daily
 
 from retrofill.domain.pipeline import SubmitScript
 from retrofill.driver.launch import Launch

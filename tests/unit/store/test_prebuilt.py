@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 from sqlalchemy.exc import DBAPIError, NoResultFound
-from tests.support.installation import alert
+from tests.support.definitions import alert
 from tests.support.sessions import MemoryStore, rollback
 
 from retrofill.bus.faults import Fenced, Poison

@@ -11,7 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from tests.support.installation import daily
+from tests.support.definitions import daily
 
 from retrofill.domain.pipeline import CodeLocation, PipelineDefinition, SubmitScript, TaskDefinition
 from retrofill.user_code.archive import DATA_MAX_BYTES, Archive, CannotArchive, archive_of, build, files_of

@@ -1,0 +1,148 @@
+"""Executors that start real drivers, and the host that records what became of them."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from tests.support.installation import Installation, until
+
+from retrofill.contract.topics import Topic
+from retrofill.user_code.loading import load_pipelines
+from run_starter.executors import Executor, LaunchRequest
+from run_starter.executors.build import build_executor
+
+CODE = """
+import os, time
+from pathlib import Path
+from pyspark.sql.functions import udf
+from retrofill import Pipeline
+
+p = Pipeline("p", schedule="@daily", timezone="America/New_York", spark_conf={"spark.sql.shuffle.partitions": 3})
+
+@p.task
+def work(run):
+    out = Path(run.conf["out"])
+    print("printed by the user")
+    if run.conf.get("slow"):
+        @udf("int")
+        def tick(_):
+            while True:
+                (out / "beat").write_text(str(time.monotonic()))
+                time.sleep(0.05)
+        (out / "pid").write_text(str(os.getpid()))
+        run.spark.range(1).select(tick("id")).collect()
+    @udf("long")
+    def twice(x): return 2 * x
+    rows = run.spark.range(4).select(twice("id").alias("n")).collect()
+    told = [
+        os.getpid(), run.attempt, sum(row.n for row in rows), run.spark.conf.get("spark.sql.shuffle.partitions"),
+        run.interval.start.isoformat(), run.logical_date == run.interval.start, run.backfill_id,
+    ]
+    (out / f"told-{run.id}").write_text(repr(told))
+"""
+
+
+class Recorder:
+    """A host that allows everything unless configured otherwise, and records what it receives."""
+
+    def __init__(self) -> None:
+        self.allowed = True
+        self.accepts = True
+        # What it says is left of a lease.
+        self.lease_seconds = 15.0
+        self._ended: queue.SimpleQueue[tuple[int, int, bool, str]] = queue.SimpleQueue()
+
+    def may_begin(self, launch: LaunchRequest) -> float | None:
+        return self.lease_seconds if self.allowed else None
+
+    def may_publish(self, launch: LaunchRequest) -> bool:
+        return self.accepts
+
+    def driver_ended(self, launch: LaunchRequest, *, reported: bool, reason: str, exited: bool = True) -> None:
+        self._ended.put((launch.run_id, launch.attempt, reported, reason))
+
+    def ended(self, seconds: float = 90) -> tuple[int, int, bool, str]:
+        return self._ended.get(timeout=seconds)
+
+
+class World:
+    """Executors in an installation with Spark, and the reports that their drivers published."""
+
+    ids = itertools.count(int(time.time()) * 1000)
+
+    def __init__(self, installation: Installation, remote: str, out: Path) -> None:
+        self.installation = installation
+        self.settings = installation.settings.model_copy(update={"spark_remote": remote, "driver_slots": 1})
+        self.environment = installation.environment() | {
+            "RETROFILL_SPARK_REMOTE": remote,
+            "RETROFILL_DRIVER_SLOTS": "1",
+        }
+        self.out = out
+        self.host = Recorder()
+        self.executors: list[Executor] = []
+
+    def executor(self, **more: Any) -> Executor:
+        self.executors.append(build_executor(self.settings.model_copy(update=more), self.host))
+        return self.executors[-1]
+
+    def launch(self, code: str = CODE, run_id: int | None = None, attempt: int = 1, **conf: Any) -> LaunchRequest:
+        file = self.out / "pipeline.py"
+        file.write_text(code)
+        ((pipeline, location),) = load_pipelines(file)
+        return LaunchRequest(
+            backfill_id="b",
+            run_id=run_id or next(self.ids),
+            attempt=attempt,
+            pipeline=pipeline.to_definition(location),
+            interval_start=datetime(2013, 1, 1, 5, tzinfo=UTC),
+            interval_end=datetime(2013, 1, 2, 5, tzinfo=UTC),
+            conf={"out": str(self.out), **conf},
+        )
+
+    def fields(self, run_id: int, attempt: int = 1) -> list[str]:
+        """The reports of an attempt, without heartbeats: a short one sends none."""
+        bodies = [e.body for e in self.installation.events(Topic.RUN_REPORTS)]
+        mine = [b for b in bodies if (b["run_id"], b["attempt"]) == (run_id, attempt)]
+        fields = [" ".join(filter(None, (b["type"], b.get("task"), b.get("state")))) for b in mine]
+        return [each for each in fields if each != "RunHeartbeat"]
+
+    def by_task(self, run_id: int) -> list[Any]:
+        found: list[Any] = eval((self.out / f"told-{run_id}").read_text())
+        return found
+
+    def begin_slow(self, executor: Executor, **more: Any) -> LaunchRequest:
+        """Start a run whose UDF updates a file forever. Returns once the file exists."""
+        launch = self.launch(slow=True, **more)
+        for name in ("beat", "pid"):
+            (self.out / name).unlink(missing_ok=True)
+        executor.launch(launch)
+        until((self.out / "beat").exists, "the work on Spark has begun", seconds=120)
+        return launch
+
+    def driver(self) -> psutil.Process:
+        return psutil.Process(int((self.out / "pid").read_text()))
+
+    def beats(self) -> bool:
+        """Whether Spark is still executing the slow run."""
+        return time.time() - (self.out / "beat").stat().st_mtime < 1.0
+
+
+@pytest.fixture
+def world(
+    installation: Installation, spark_remote: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[World]:
+    made = World(installation, spark_remote, tmp_path)
+    # Drivers read their settings from the environment, as in production.
+    for name, value in made.environment.items():
+        monkeypatch.setenv(name, value)
+    yield made
+    for executor in made.executors:
+        executor.close()

@@ -1,0 +1,101 @@
+"""Digests on a real Kafka and Postgres: one event and one callback for all misses of a window."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+from tests.integration.deadline_events import fields, moment
+from tests.support.definitions import alert, daily
+from tests.support.installation import PARTITIONS, Installation, until
+
+from retrofill.contract.deadlines import DeadlineArmed
+from retrofill.contract.partitioning import partition_of
+from retrofill.contract.topics import Topic
+
+
+def test_a_digest_is_one_event_and_one_callback_for_all_that_were_missed_in_its_window(
+    installation: Installation,
+) -> None:
+    installation.start("backfill-planner", wait=False)
+    for _ in range(2):
+        installation.start("deadline-watcher", wait=False)
+    quiet = alert(
+        "quiet",
+        "RUN_QUEUED_AT",
+        1,
+        digest_seconds=2,
+        callback="page",
+        kwargs={"n": "{digest.count}", "of": "{pipeline}"},
+    )
+    installation.apply(daily(deadlines=[quiet]))
+    id = installation.request("p", "2020-01-01", "2020-01-30")
+    until(lambda: len(fields(installation, "DeadlinesMissed")) == 1, "the digest")
+    (event,) = fields(installation, "DeadlinesMissed")
+    ids = installation.query("SELECT id FROM deadline WHERE state = 'missed' ORDER BY id")
+    assert sorted(each["deadline_id"] for each in event.body["missed"]) == [row["id"] for row in ids]
+    assert (event.body["count"], event.body["parts"], len(ids)) == (30, 1, 30)
+    assert event.key == str(event.body["digest_id"])
+    assert moment(event.body["closed_at"]) - moment(event.body["opened_at"]) >= timedelta(seconds=2)
+    (row,) = installation.query("SELECT * FROM callback")
+    assert (row["deadline_id"], row["kwargs"]) == (event.body["digest_id"], {"n": "30", "of": "p"})
+    assert row["event"]["type"] == "DeadlinesMissed"
+    installation.start("instant-starter", RETROFILL_DRIVER_SLOTS="8")
+    assert installation.wait_state(id, "succeeded", "failed") == "succeeded"
+    until(lambda: len(fields(installation, "DeadlineRecovered")) == 30, "all recover")
+    # After the digest and in its order, because it has the same key.
+    assert {e.key for e in fields(installation, "DeadlineRecovered")} == {event.key}
+    assert not fields(installation)
+
+
+def test_each_miss_is_in_one_digest_however_windows_open_and_close_under_it(installation: Installation) -> None:
+    count = 400
+    installation.start("backfill-planner", wait=False)
+    for _ in range(3):
+        installation.start("deadline-watcher", wait=False)
+    installation.apply(daily())
+    id = installation.request("p", "2020-01-01", "2021-02-03")
+    assert installation.outcome(id).body["runs"] == count
+    run_ids = [row["id"] for row in installation.query("SELECT id FROM run ORDER BY id")]
+    begins = datetime.now(UTC) + timedelta(seconds=1)
+    with installation.session() as owner:
+        ids = [
+            row[0]
+            for row in owner.execute(
+                "SELECT nextval(pg_get_serial_sequence('retrofill.deadline', 'id')) FROM generate_series(1, %s)",
+                [count],
+            )
+        ]
+        for n, (deadline_id, run_id) in enumerate(zip(ids, run_ids, strict=True)):
+            owner.execute(
+                "INSERT INTO deadline (id, shard, alert, pipeline, backfill_id, run_id, reference, due_at, state,"
+                " digest_seconds, callback) VALUES (%s, %s, 'quiet', 'p', %s, %s, 'RUN_QUEUED_AT', %s, 'armed', 1, 'page')",
+                [
+                    deadline_id,
+                    partition_of(str(deadline_id), PARTITIONS),
+                    id,
+                    run_id,
+                    begins + timedelta(seconds=n * 5 / count),
+                ],
+            )
+        owner.commit()
+    for shard in range(PARTITIONS):
+        first = next(each for each in ids if partition_of(str(each), PARTITIONS) == shard)
+        installation.publish(Topic.DEADLINES, str(first), DeadlineArmed(deadline_id=first, due_at=begins))
+    listed: list[int] = []
+
+    def all_listed() -> bool:
+        listed[:] = [each["deadline_id"] for e in fields(installation, "DeadlinesMissed") for each in e.body["missed"]]
+        return len(listed) >= count
+
+    until(all_listed, "all are told")
+    assert sorted(listed) == ids
+    digests = fields(installation, "DeadlinesMissed")
+    assert len(digests) > 2
+    assert sum(e.body["count"] for e in digests) == count
+    assert sorted(e.body["digest_id"] for e in digests) == [
+        row["deadline_id"] for row in installation.query("SELECT deadline_id FROM callback ORDER BY 1")
+    ]
+    windows = sorted((moment(e.body["opened_at"]), moment(e.body["closed_at"])) for e in digests)
+    for (_, closed), (opened, _) in pairwise(windows):
+        assert closed <= opened, "one window of an alert is open at a time"

@@ -1,0 +1,150 @@
+"""The Helm chart's custom resources: KEDA, Strimzi and Prometheus are told what the code's own tables say."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support import helm
+from tests.support.helm_cases import ALL, FOREIGN, FULL, OWN, rendered, settings_of
+from tests.support.manifests import COMPONENT, Manifest, of_kind, pods, selects
+
+from retrofill.admin import access
+from retrofill.admin.topics import wanted_topics
+from retrofill.contract.topics import SERVICES
+from retrofill.settings import Settings
+
+# Where helm is missing it is built, which takes minutes, so these tests are in the long tier.
+pytestmark = pytest.mark.long
+
+
+# Kinds whose schemas no package provides: the API version and the allowed fields of ``spec``.
+KINDS = {
+    "KafkaTopic": ("kafka.strimzi.io/v1", {"partitions", "replicas", "config"}),
+    "KafkaUser": ("kafka.strimzi.io/v1", {"authentication", "authorization", "quotas"}),
+    "ScaledObject": (
+        "keda.sh/v1alpha1",
+        {
+            "scaleTargetRef",
+            "minReplicaCount",
+            "maxReplicaCount",
+            "pollingInterval",
+            "fallback",
+            "advanced",
+            "triggers",
+        },
+    ),
+    "TriggerAuthentication": ("keda.sh/v1alpha1", {"secretTargetRef", "configMapTargetRef"}),
+    "ServiceMonitor": ("monitoring.coreos.com/v1", {"jobLabel", "selector", "endpoints"}),
+}
+
+
+def test_foreign_kinds_are_as_their_operators_know_them() -> None:
+    foreign = [each for each in rendered("all") if each["apiVersion"].split("/")[0] in FOREIGN]
+    assert {each["kind"] for each in foreign} == set(KINDS)
+    for each in foreign:
+        version, fields = KINDS[each["kind"]]
+        assert each["apiVersion"] == version
+        assert set(each["spec"]) <= fields
+        if version.startswith("kafka"):
+            assert each["metadata"]["labels"]["strimzi.io/cluster"] == "main"
+
+
+def test_each_service_scales_by_the_lag_of_what_it_reads_up_to_the_partitions() -> None:
+    scaled = of_kind(rendered("all"), "ScaledObject")
+    logins = of_kind(rendered("all"), "TriggerAuthentication")
+    maps = of_kind(rendered("all"), "ConfigMap")
+    assert set(scaled) == set(logins) == {f"{FULL}-{name}" for name in SERVICES}
+    for service in SERVICES.values():
+        name = f"{FULL}-{service.name}"
+        spec = scaled[name]["spec"]
+        assert spec["scaleTargetRef"] == {"name": name}
+        deployment = of_kind(rendered("all"), "Deployment")[name]
+        assert "replicas" not in deployment["spec"]
+        assert spec["minReplicaCount"] == (2 if service.name == "callback-runner" else 1)
+        assert spec["maxReplicaCount"] == (6 if service.name == "run-starter" else 12)
+        triggers = spec["triggers"]
+        assert {t["metadata"]["topic"] for t in triggers} == {f"retrofill.{topic}" for topic in service.reads}
+        for trigger in triggers:
+            assert trigger["type"] == "kafka"
+            assert trigger["metadata"]["consumerGroup"] == service.group("retrofill.")
+            assert trigger["metadata"]["bootstrapServers"] == ALL["kafka"]["bootstrapServers"]
+            assert (trigger["metadata"]["sasl"], trigger["metadata"]["tls"]) == ("scram_sha512", "enable")
+            assert all(isinstance(value, str) for value in trigger["metadata"].values())
+            assert trigger["authenticationRef"] == {"name": name}
+        # KEDA logs in as the service itself, with Secrets that the service's pods also have.
+        given = logins[name]["spec"]["secretTargetRef"]
+        assert {each["parameter"] for each in given} == {"password", "ca"}
+        assert {(each["name"], each["key"]) for each in given} <= pods(rendered("all"))[service.name].secrets
+        (user,) = logins[name]["spec"]["configMapTargetRef"]
+        assert maps[user["name"]]["data"][user["key"]] == OWN[service.name]
+
+
+@pytest.mark.parametrize(("prefix", "factor"), [("retrofill.", 3), ("team-a.", 1)])
+def test_strimzi_makes_the_topics_that_init_would(prefix: str, factor: int) -> None:
+    values = {**ALL, "topicPrefix": prefix, "replicationFactor": factor, "partitions": 7}
+    found = {
+        name: (topic["spec"]["partitions"], topic["spec"]["replicas"], topic["spec"]["config"])
+        for name, topic in of_kind(helm.render(values), "KafkaTopic").items()
+    }
+    settings = Settings(topic_prefix=prefix, replication_factor=factor, partitions=7)
+    assert found == {
+        topic.topic: (topic.num_partitions, topic.replication_factor, topic.config) for topic in wanted_topics(settings)
+    }
+
+
+def test_uninstalling_keeps_the_topics() -> None:
+    for topic in of_kind(rendered("all"), "KafkaTopic").values():
+        assert topic["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+
+
+def rights_of(user: Manifest) -> set[tuple[str, str, str, str]]:
+    """Each rule's resource type, name, pattern type and operation."""
+    assert user["spec"]["authorization"]["type"] == "simple"
+    return {
+        (rule["resource"]["type"], rule["resource"]["name"], rule["resource"]["patternType"], operation)
+        for rule in user["spec"]["authorization"]["acls"]
+        for operation in rule["operations"]
+    }
+
+
+STRIMZI = {"TRANSACTIONAL_ID": "transactionalId", "PREFIXED": "prefix"}
+
+
+def test_strimzi_gives_each_user_the_rights_that_init_would() -> None:
+    users = of_kind(rendered("all"), "KafkaUser")
+    settings = settings_of("all", callback_topics=["theirs"], openlineage_topic="lineage")
+    rows = access.table(settings)
+    assert set(users) == {settings.kafka_user(who) for who in (*rows, "init")}
+    for who, row in rows.items():
+        user = settings.kafka_user(who)
+        assert rights_of(users[user]) == {
+            (
+                STRIMZI.get(acl.restype.name, acl.restype.name.lower()),
+                acl.name,
+                STRIMZI.get(acl.resource_pattern_type.name, acl.resource_pattern_type.name.lower()),
+                acl.operation.name.capitalize(),
+            )
+            for acl in access.acls(row, user)
+        }
+    assert rights_of(users["retrofill.admin.init"]) == {
+        ("topic", "retrofill.", "prefix", "Create"),
+        ("topic", "retrofill.", "prefix", "Describe"),
+    }
+    assert all(user["spec"]["authentication"] == {"type": "scram-sha-512"} for user in users.values())
+    assert {name: user["spec"]["quotas"] for name, user in users.items() if "quotas" in user["spec"]} == {
+        "retrofill.requester": {"producerByteRate": 1_048_576}
+    }
+
+
+def test_prometheus_finds_every_service() -> None:
+    monitor = of_kind(rendered("all"), "ServiceMonitor")[FULL]
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    services = of_kind(rendered("all"), "Service").values()
+    (endpoint,) = monitor["spec"]["endpoints"]
+    found = {
+        each["metadata"]["labels"][COMPONENT]
+        for each in services
+        if selects(monitor["spec"]["selector"], each["metadata"]["labels"])
+        and endpoint["port"] in {port["name"] for port in each["spec"]["ports"]}
+    }
+    assert found == set(SERVICES)
+    assert endpoint["path"] == "/metrics"

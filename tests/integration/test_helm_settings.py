@@ -1,0 +1,224 @@
+"""The values of the Helm chart: the settings and secrets that its pods get, what an upgrade
+changes, and the mistakes that are refused.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support import helm
+from tests.support.helm_cases import ALL, CASES, FULL, HOOK, LEAST, MAKE, OWN, every_case, every_pod, rendered
+from tests.support.manifests import environment, of_kind, strings
+
+from retrofill.contract.topics import DRIVER, OPERATOR, SERVICES
+from retrofill.settings import Settings
+
+# Where helm is missing it is built, which takes minutes, so these tests are in the long tier.
+pytestmark = pytest.mark.long
+
+
+# settings and secrets
+
+
+@every_case
+def test_every_setting_exists(case: str) -> None:
+    known = {f"RETROFILL_{name.upper()}{how}" for name in Settings.model_fields for how in ("", "_FILE")}
+    for pod in every_pod(case):
+        for container in pod.containers:
+            names = [one["name"] for one in container["env"]]
+            assert len(names) == len(set(names))
+            assert {name for name in names if name.startswith("RETROFILL_")} <= known
+    shared = of_kind(rendered(case), "ConfigMap")[FULL]["data"]
+    assert set(shared) <= known
+
+
+@every_case
+def test_services_of_the_namespace_set_no_setting(case: str) -> None:
+    """With service links, a Service named retrofill-postgres would set RETROFILL_POSTGRES_PORT to
+    an address.
+    """
+    assert all(pod.spec["enableServiceLinks"] is False for pod in every_pod(case))
+
+
+# The Secrets that each component may read: name and key.
+KNOWS: dict[str, set[tuple[str, str]]] = {
+    "backfill-planner": {("retrofill-postgres", "backfill-planner"), (OWN["backfill-planner"], "password")},
+    "run-starter": {
+        ("retrofill-postgres", "run-starter"),
+        (OWN["run-starter"], "password"),
+        (OWN[DRIVER], "password"),
+    },
+    "deadline-watcher": {("retrofill-postgres", "deadline-watcher"), (OWN["deadline-watcher"], "password")},
+    "callback-runner": {("retrofill-postgres", "callback-runner"), (OWN["callback-runner"], "password")},
+    "init": {
+        ("retrofill-init", "postgres-dsn"),
+        ("retrofill-init", "postgres-service-dsns"),
+        ("retrofill-init", "kafka-passwords"),
+        (OWN["init"], "password"),
+    },
+    "cli": {("retrofill-postgres", "reader"), (OWN[OPERATOR], "password")},
+}
+
+
+@every_case
+def test_a_pod_is_given_its_own_secrets_only(case: str) -> None:
+    for pod in every_pod(case):
+        expected = set(KNOWS[pod.component])
+        if case == "off":
+            expected = {(secret, key) for secret, key in expected if key != "password"}
+        if case == "all":
+            expected |= {("cluster-ca", "ca.crt")}
+            # Strimzi creates the users.
+            expected -= {("retrofill-init", "kafka-passwords")}
+        if case == "all" and pod.component == "callback-runner":
+            expected |= {("hooks", "all")}
+        assert pod.secrets == expected
+
+
+@every_case
+def test_no_manifest_has_a_secret_in_it(case: str) -> None:
+    assert not of_kind(rendered(case), "Secret")
+    secret = {f"RETROFILL_{name.upper()}" for name in Settings.model_fields if MAKE["is_secret"](name)}
+    for each in of_kind(rendered(case), "ConfigMap").values():
+        assert not secret & set(each["data"])
+    for pod in every_pod(case):
+        for one in pod.containers[0]["env"]:
+            if one["name"] in secret:
+                # The kubelet builds this value from a variable that comes from a Secret.
+                assert one["value"] == '{"driver": "$(DRIVER_KAFKA_PASSWORD)"}'
+    # A Postgres URL would contain a password.
+    assert not [text for each in rendered(case) for text in strings(each) if "://" in text and "@" in text]
+
+
+@every_case
+def test_what_a_pod_is_told_are_settings_as_they_are_meant(case: str, tmp_path: Path, monkeypatch: Any) -> None:
+    """The services' own ``Settings`` parse the environment that a kubelet would set."""
+    for pod in every_pod(case):
+        secrets = {place: f"value-of-{place[0]}-{place[1]}" for place in pod.secrets}
+        dsns = {name: f"dsn-of-{name}" for name in SERVICES}
+        secrets |= {
+            ("retrofill-init", "postgres-service-dsns"): json.dumps(dsns),
+            ("retrofill-init", "kafka-passwords"): '{"driver": "x"}',
+            ("hooks", "all"): '{"pager": ["whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz"]}',
+        }
+        with monkeypatch.context() as patch:
+            for name, value in environment(pod, rendered(case), secrets, tmp_path / pod.component).items():
+                patch.setenv(name, value)
+            settings = Settings()
+        assert settings.topic_prefix == CASES[case].get("topicPrefix", "retrofill.")
+        assert settings.partitions == CASES[case].get("partitions", 12)
+        who = OPERATOR if pod.component == "cli" else pod.component
+        own = settings.acting_as(who)
+        if case != "off":
+            assert own.kafka_username == OWN[who]
+            assert own.kafka_password is not None
+            assert own.kafka_password.get_secret_value() == f"value-of-{OWN[who]}-password"
+        if pod.component == "run-starter":
+            assert settings.spark_remote == CASES[case]["spark"]["remote"]
+        if pod.component == "run-starter" and case != "off":
+            driver = settings.acting_as(DRIVER)
+            assert driver.kafka_password is not None
+            assert driver.kafka_password.get_secret_value() == f"value-of-{OWN[DRIVER]}-password"
+        if case == "all":
+            assert settings.max_conf_bytes == 2_000_000
+            assert settings.lease_seconds == 7.5
+            assert settings.callbacks == {"page": "flights.callbacks:page"}
+            assert settings.kafka_ssl_ca is not None
+            assert settings.kafka_ssl_ca.read_text() == "value-of-cluster-ca-ca.crt"
+            assert settings.callback_slots == (3 if pod.component == "callback-runner" else 8)
+        if pod.component == "init":
+            assert settings.replication_factor == 3
+            assert settings.kafka_acls is (case != "all")
+            assert settings.kafka_sasl_mechanism == ("PLAIN" if case == "hook" else "SCRAM-SHA-512")
+
+
+# upgrades
+
+
+def job(values: dict[str, Any]) -> tuple[str, str]:
+    """The Job's name and spec."""
+    ((name, found),) = of_kind(helm.render(values), "Job").items()
+    return name, json.dumps(found["spec"], sort_keys=True)
+
+
+def test_a_job_that_is_there_is_never_told_to_be_another() -> None:
+    """Kubernetes rejects changes to a Job's pod template, so a changed Job needs a new name."""
+    strimzi = {"strimzi": {"enabled": True, "cluster": "main"}}
+    changes: list[dict[str, Any]] = [
+        {"cli": {"enabled": True}},
+        {"image": {"tag": "0.2.0"}},
+        {"settings": {"LEASE_SECONDS": 20}},
+        {"partitions": 13},
+        {"replicationFactor": 2},
+        strimzi,
+        {"init": {"postgres": {"servicesKey": ""}}},
+        {"init": {"resources": {"limits": {"memory": "1Gi"}}}},
+    ]
+    before = job(LEAST)
+    after = [job({**LEAST, **change}) for change in changes]
+    assert all((name == before[0]) is (pod == before[1]) for name, pod in after)
+    assert [name for name, _ in after].count(before[0]) == 1
+    assert job(HOOK)[0] == f"{FULL}-init"
+    assert of_kind(rendered("hook"), "Job")[f"{FULL}-init"]["metadata"]["annotations"] == {
+        "helm.sh/hook": "pre-install,pre-upgrade",
+        "helm.sh/hook-delete-policy": "before-hook-creation",
+    }
+
+
+def test_a_new_setting_starts_the_pods_anew() -> None:
+    def pod_annotations(values: dict[str, Any]) -> list[dict[str, str]]:
+        deployments = of_kind(helm.render(values), "Deployment").values()
+        return [each["spec"]["template"]["metadata"]["annotations"] for each in deployments]
+
+    before, after = pod_annotations(LEAST), pod_annotations({**LEAST, "settings": {"LEASE_SECONDS": 20}})
+    assert all(old != new for old, new in zip(before, after, strict=True))
+
+
+# each mistake is refused with one line that names it
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "no Kafka": ({"spark": {"remote": "sc://s:1"}}, "kafka.bootstrapServers is needed"),
+    "no Spark": ({"kafka": LEAST["kafka"]}, "spark.remote is needed"),
+    "not an address": ({**LEAST, "kafka": {"bootstrapServers": "kafka"}}, "/kafka/bootstrapServers"),
+    "no such protocol": ({**LEAST, "kafka": {**LEAST["kafka"], "securityProtocol": "TLS"}}, "/kafka/securityProtocol"),
+    "no partitions": ({**LEAST, "partitions": 0}, "/partitions"),
+    "no such service": ({**LEAST, "services": {"planner": {}}}, "'planner' not allowed"),
+    "no such value": ({**LEAST, "replicas": 3}, "'replicas' not allowed"),
+    "no replicas": ({**LEAST, "defaults": {"replicas": 0}}, "/defaults/replicas"),
+    "scaled to nothing": ({**LEAST, "defaults": {"keda": {"minReplicas": 0}}}, "/defaults/keda/minReplicas"),
+    "more replicas than partitions": (
+        {**ALL, "partitions": 4, "services": {"run-starter": {"keda": {"minReplicas": 5}}}},
+        "services.run-starter.keda.minReplicas is 5, more than the 4 replicas",
+    ),
+    "no such setting": ({**LEAST, "settings": {"LEASE": 3}}, "'LEASE' not allowed"),
+    "a wrong setting": ({**LEAST, "settings": {"LOG_LEVEL": "info"}}, "/settings/LOG_LEVEL"),
+    "a secret as a setting": ({**LEAST, "settings": {"WEBHOOK_SECRETS": {}}}, "'WEBHOOK_SECRETS' not allowed"),
+    "a secret of one service": (
+        {**LEAST, "services": {"run-starter": {"settings": {"KAFKA_PASSWORD": "x"}}}},
+        "'KAFKA_PASSWORD' not allowed",
+    ),
+    "a secret in an address": ({**LEAST, "spark": {"remote": "sc://s:1/;token=x"}}, "/spark/remote"),
+    "a test aid": ({**LEAST, "settings": {"CRASH_POINT": "x"}}, "'CRASH_POINT' not allowed"),
+    "Strimzi without a cluster": ({**LEAST, "strimzi": {"enabled": True}}, "strimzi.cluster is needed"),
+    "a prefix that Strimzi cannot have": (
+        {**ALL, "topicPrefix": "Team_A."},
+        'topicPrefix is "Team_A.": with Strimzi it begins the names of resources',
+    ),
+    "a mechanism that Strimzi cannot have": (
+        {**ALL, "kafka": {**ALL["kafka"], "saslMechanism": "PLAIN"}},
+        "kafka.saslMechanism is PLAIN",
+    ),
+    "a hook that would wait for ever": ({**ALL, "init": {"hook": True}}, "whom Strimzi makes after it"),
+    "executors without an image": (
+        {**LEAST, "spark": {"kubernetes": {"enabled": True}}},
+        "spark.kubernetes.executorImage is needed",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_wrong_values_are_refused_in_one_line(what: str) -> None:
+    values, said = WRONG[what]
+    assert said in helm.refusal(values)

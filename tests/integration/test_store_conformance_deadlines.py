@@ -1,0 +1,99 @@
+"""The simulated store behaves like the real Postgres: deadlines, digests and callbacks."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from sqlalchemy import select
+from tests.support.both_stores import BASE, DAY, NOW, START, Both, both, installation
+from tests.support.definitions import alert
+from tests.support.installation import PARTITIONS
+from tests.support.sessions import Step, commit
+
+from retrofill.deadlines import rows as arming
+from retrofill.domain.alert import DeadlineAlert
+from retrofill.domain.deadline import Arming, DeadlineState, due_at_planning
+from retrofill.store import callbacks, deadlines, digests
+from retrofill.store import tables as t
+
+__all__ = ["both", "installation"]
+
+
+def test_deadlines_digests_and_callbacks(both: Both) -> None:
+    rule = DeadlineAlert.model_validate(alert("x", "RUN_QUEUED_AT", 1, callback="page", digest_seconds=5))
+    late = Arming(NOW - DAY, DeadlineState.ARMED)
+    far = Arming(datetime(2999, 1, 1, tzinfo=UTC), DeadlineState.ARMED)
+    void = Arming(NOW, DeadlineState.VOID, "why")
+    subjects = [arming.Subject(1, late), arming.Subject(2, far), arming.Subject(3, void), arming.Subject(None, late)]
+    kind = digests.Kind("p", "x", "t", 5.0)
+    call = {"deadline_id": 1, "name": "f", "kind": "function", "options": {}, "kwargs": {"a": None}, "event": {}}
+    both.play(
+        *BASE,
+        ("a", lambda conn: arming.insert_deadlines(conn, "b1", "p", rule, subjects, 1)),
+        ("a", lambda conn: arming.insert_deadlines(conn, "b1", "p", rule, subjects, 1)),
+        ("a", lambda conn: deadlines.lock_due(conn, 0)),
+        ("a", lambda conn: deadlines.lock_due(conn, 0, [1], 1)),
+        ("a", lambda conn: deadlines.lock_named(conn, 0, [2, 3])),
+        ("a", lambda conn: deadlines.left_armed(conn, 0, deadlines.START, 1)),
+        ("a", lambda conn: deadlines.left_armed(conn, 0, deadlines.left_armed(conn, 0, deadlines.START, 1)[1])),
+        ("a", lambda conn: deadlines.next_moment(conn, 0, [1])),
+        ("a", lambda conn: deadlines.count_waiting(conn)),
+        ("a", lambda conn: (deadlines.open_of_runs(conn, [1, 2, 3]), deadlines.open_of_backfill(conn, "b1"))),
+        ("a", lambda conn: digests.join(conn, kind, 1, 0)),
+        ("a", lambda conn: digests.join(conn, kind, 2, 0)),
+        ("a", lambda conn: (digests.lock_due(conn, 0), digests.hold_open(conn, [1, 2]))),
+        ("a", lambda conn: deadlines.end(conn, DeadlineState.MISSED, [{"id": 1, "digest_id": 1}], NOW)),
+        (
+            "a",
+            lambda conn: (
+                deadlines.late(conn, 0, [1, 2]),
+                deadlines.of_digest(conn, 1, 2),
+                deadlines.count_of_digest(conn, 1),
+            ),
+        ),
+        ("a", lambda conn: (deadlines.recover(conn, {1: NOW, 2: NOW}), deadlines.recover(conn, {1: NOW}))),
+        ("a", lambda conn: digests.close(conn, 1, NOW)),
+        (
+            "a",
+            lambda conn: deadlines.insert_callbacks(
+                conn, 0, [{**call, "pipeline": "p"}, {**call, "deadline_id": 2, "pipeline": "q"}]
+            ),
+        ),
+        ("a", lambda conn: [row["deadline_id"] for row in callbacks.due(conn, 0, [], 2)]),
+        ("a", lambda conn: [row["deadline_id"] for row in callbacks.due(conn, 0, ["p"], 2)]),
+        ("a", lambda conn: (callbacks.next_try(conn, 0, []) is None, callbacks.next_lapse(conn, 0))),
+        ("a", lambda conn: callbacks.lock_pending(conn, [2, 1, 9])),
+        ("a", lambda conn: callbacks.claim(conn, [{"deadline_id": 1, "token": "t", "attempts": 1}], -5.0)),
+        ("a", lambda conn: callbacks.lock_lapsed(conn, 0, ["u"])),
+        ("a", lambda conn: callbacks.lock_lapsed(conn, 0, ["t"])),
+        (
+            "a",
+            lambda conn: (
+                callbacks.succeed(conn, 1, "u"),
+                callbacks.fail(conn, 1, "t", "e", 1),
+                callbacks.succeed(conn, 1, "t"),
+            ),
+        ),
+        ("a", lambda conn: (callbacks.replay(conn, 2), callbacks.replay(conn, 1) is None, callbacks.state_of(conn, 1))),
+        ("a", lambda conn: (callbacks.switch_off(conn, "u", 1), callbacks.switch_off(conn, "u", 1))),
+        ("a", commit),
+    )
+    both.same_tables(t.deadline, t.deadline_digest, t.callback)
+
+
+def test_deadlines_of_a_plan(both: Both) -> None:
+    steps: list[Step] = []
+    for name, fire in (("x", False), ("y", True)):
+        rule = DeadlineAlert.model_validate(alert(name, "LOGICAL_DATE", 1.5, fire_if_past=fire))
+        due = due_at_planning(rule, START + DAY)
+        steps.append(
+            (
+                "a",
+                lambda conn, rule=rule, due=due: arming.insert_planned(
+                    conn, "b1", "p", rule, due, 1, arming.reserve_ids(conn, 2), PARTITIONS
+                ),
+            )
+        )
+    both.play(*BASE, *steps, ("a", commit))
+    both.same_tables(t.deadline)
+    assert len(both.memory.play([("a", lambda conn: conn.execute(select(t.deadline.c.id)).all())])[0]) == 4

@@ -1,0 +1,136 @@
+"""Plays scripts on the simulated store and the real Postgres, which must return the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import select, text
+
+from retrofill.domain.planning import Plan, find_boundaries, plan
+from retrofill.domain.run import RunState
+from retrofill.store import pipelines, planning, runs
+from retrofill.store import tables as t
+from retrofill.store.clock import database_now
+from retrofill.store.engine import make_engine
+from retrofill.store.transition import Plus
+from tests.support.definitions import daily
+from tests.support.installation import Installation
+from tests.support.servers import Servers
+from tests.support.sessions import MemoryStore, RealStore, Step, commit, fields
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+DAY = timedelta(days=1)
+START = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+class Both:
+    """Plays scripts on both stores and compares the results."""
+
+    def __init__(self, installation: Installation) -> None:
+        self.engine = make_engine(installation.settings.dsn_of("owner"), "conformance", pool_size=5)
+        self.real, self.memory = RealStore(self.engine), MemoryStore()
+
+    def play(self, *steps: Step) -> list[Any]:
+        """Play on both stores, which must return the same. Returns the results."""
+        real, memory = self.real.play(steps), self.memory.play(steps)
+        assert memory == real
+        return real
+
+    def same_tables(self, *tables: Any) -> None:
+        """Assert that both stores have the same committed rows."""
+        for table in tables:
+            rows: list[Callable[[Any], Any]] = [
+                lambda conn, table=table: sorted(  # type: ignore[misc]
+                    ([fields(each) for each in row] for row in conn.execute(select(table)).all()), key=repr
+                )
+            ]
+            self.play(("look", rows[0]))
+
+
+@pytest.fixture(scope="module")
+def installation(servers: Servers) -> Iterator[Installation]:
+    """Shared by all of these tests; each starts with empty tables."""
+    made = servers.installation()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def both(installation: Installation) -> Iterator[Both]:
+    made = Both(installation)
+    with made.engine.begin() as conn:
+        names = ", ".join(f"retrofill.{name.name}" for name in t.metadata.sorted_tables if name is not t.installation)
+        conn.execute(text(f"TRUNCATE {names} RESTART IDENTITY"))
+    yield made
+    made.engine.dispose()
+
+
+def put(name: str = "p", **more: Any) -> Step:
+    return ("a", lambda conn: pipelines.put(conn, daily(name, **more)))
+
+
+def plan_of(days: int, first: datetime = START) -> Plan:
+    boundaries = find_boundaries(daily(), first, first + (days - 1) * DAY, 1000)
+    made = plan(daily(), boundaries, planning.History([], {}), "completed", NOW)  # type: ignore[arg-type]
+    assert isinstance(made, Plan)
+    return made
+
+
+def make_backfill(
+    conn: Any, id: str, days: int = 3, first: datetime = START, pipeline: int = 1, on_run_failure: str = "continue"
+) -> int:
+    made = plan_of(days, first)
+    values = {
+        "id": id,
+        "pipeline_no": pipeline,
+        "pipeline": "p",
+        "shard": 0,
+        "max_active_runs": 2,
+        "reprocess_behavior": "none",
+        "run_backwards": False,
+        "on_run_failure": on_run_failure,
+        "conf": {"a": [1, None]},
+        "triggered_by": None,
+        "definition": daily().as_json(),
+        "traceparent": None,
+    }
+    planning.insert_backfill(conn, values, made)
+    planning.insert_runs(conn, id, pipeline, made, NOW, backwards=False)
+    return made.runs
+
+
+def start(conn: Any, id: int, slot: int) -> int:
+    given = [{"id": id, "attempt": 0, "slot": slot, "pipeline_slot": slot}]
+    return runs.move(conn, RunState.STARTING, given, {"attempt": Plus(1), "lease_until": NOW}, ["queued"])
+
+
+def end(conn: Any, id: int, attempt: int = 1, state: str = RunState.SUCCEEDED) -> int:
+    values = {**runs.NOT_LIVE, "finished_at": NOW}
+    return runs.move(conn, state, [{"id": id, "attempt": attempt}], values)
+
+
+def renew(conn: Any, id: int, seconds: float) -> None:
+    """Let the lease of the first attempt end in so many seconds, by the store's own clock."""
+    runs.extend_leases(conn, {(id, 1): database_now(conn) + timedelta(seconds=seconds)})
+
+
+def lease_left(conn: Any, id: int, publication: int = 0, attempt: int = 1) -> float | None:
+    """In tens of seconds, because the stores read it at different times; at most an hour."""
+    left = runs.lease_left(conn, id, attempt, publication)
+    return None if left is None else round(max(-3600.0, min(left, 3600.0)) / 10)
+
+
+def orphan(conn: Any, *lost: tuple[int, int, int]) -> int:
+    return runs.orphan(conn, [runs.LostPublisher(*one, losses={"last": [{"reason": "gone"}]}) for one in lost])
+
+
+def lock_run(id: int, **how: Any) -> Callable[[Any], Any]:
+    return lambda conn: conn.execute(
+        select(t.run.c.id, t.run.c.state).where(t.run.c.id == id).with_for_update(**how)
+    ).all()
+
+
+BASE: list[Step] = [put(), ("a", lambda conn: make_backfill(conn, "b1")), ("a", commit)]

@@ -1,0 +1,46 @@
+"""One process of a service, which tests kill, freeze and stop."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass
+class Replica:
+    """One service process."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def kill(self) -> None:
+        """Send SIGKILL and wait for the exit."""
+        self.process.kill()
+        self.process.wait()
+
+    def freeze(self) -> None:
+        """Send SIGSTOP."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Send SIGCONT."""
+        self.process.send_signal(signal.SIGCONT)
+
+    def tell_to_stop(self) -> None:
+        """Send SIGTERM, after SIGCONT in case the process is stopped."""
+        self.process.send_signal(signal.SIGCONT)
+        self.process.terminate()
+
+    def stop(self) -> None:
+        """Stop it as an operator does; kill it after 20 seconds."""
+        self.tell_to_stop()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def said(self) -> str:
+        """Its log."""
+        return self.log.read_text()

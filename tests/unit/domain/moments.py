@@ -1,0 +1,25 @@
+"""The data intervals of a schedule, as moments in UTC or as local times."""
+
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from zoneinfo import ZoneInfo
+
+from retrofill.domain.schedule import boundaries, range_bound
+
+NEW_YORK, BERLIN, SAO_PAULO = "America/New_York", "Europe/Berlin", "America/Sao_Paulo"
+
+
+def utc(*parts):
+    return datetime(*parts, tzinfo=UTC)
+
+
+def bounds(schedule, zone, first, last, limit=10_000):
+    return boundaries(schedule, zone, range_bound(first, zone, end=False), range_bound(last, zone, end=True), limit)
+
+
+def local(schedule, zone, first, last):
+    return [f"{moment.astimezone(ZoneInfo(zone)):%m-%dT%H:%M%z}" for moment in bounds(schedule, zone, first, last)]
+
+
+def hours(found):
+    return [(b - a) / timedelta(hours=1) for a, b in pairwise(found)]

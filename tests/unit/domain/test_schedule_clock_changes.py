@@ -1,0 +1,70 @@
+"""A schedule's data intervals in a time zone: days of other lengths, and ticks at both DST changes."""
+
+from datetime import date, timedelta
+
+import pytest
+from tests.unit.domain.moments import BERLIN, NEW_YORK, SAO_PAULO, bounds, hours, local, utc
+
+from retrofill.domain.schedule import range_bound
+
+
+@pytest.mark.parametrize(
+    ("zone", "day", "long"),
+    [
+        (NEW_YORK, date(2024, 3, 10), 23),
+        (NEW_YORK, date(2024, 11, 3), 25),
+        (BERLIN, date(2024, 3, 31), 23),
+        (BERLIN, date(2024, 10, 27), 25),
+        (SAO_PAULO, date(2018, 11, 4), 23),
+        (SAO_PAULO, date(2018, 2, 17), 25),
+    ],
+)
+class TestDaysOfOtherLengths:
+    def test_a_day_is_as_long_as_it_is_there(self, zone, day, long):
+        around = bounds("@daily", zone, day - timedelta(days=1), day + timedelta(days=1))
+        assert hours(around) == [24, long, 24]
+
+    def test_it_has_as_many_hours_and_each_is_one(self, zone, day, long):
+        found = bounds("@hourly", zone, day, day)
+        assert hours(found) == [1] * long
+
+    def test_half_hours_follow_real_time(self, zone, day, long):
+        assert hours(bounds("*/30 * * * *", zone, day, day)) == [0.5] * (2 * long)
+
+    def test_a_bare_date_is_the_whole_day_and_no_more(self, zone, day, long):
+        first, last = range_bound(day, zone, end=False), range_bound(day, zone, end=True)
+        assert last - first + timedelta(microseconds=1) == timedelta(hours=long)
+        following = range_bound(day + timedelta(days=1), zone, end=False)
+        assert last + timedelta(microseconds=1) == following
+
+
+def test_a_tick_in_the_hour_that_is_skipped_fires_right_after_it():
+    assert local("30 2 * * *", NEW_YORK, date(2024, 3, 9), date(2024, 3, 10)) == [
+        "03-09T02:30-0500",
+        "03-10T03:00-0400",
+        "03-11T02:30-0400",
+    ]
+
+
+def test_a_tick_in_the_hour_that_comes_twice_fires_once():
+    assert local("30 1 * * *", NEW_YORK, date(2024, 11, 2), date(2024, 11, 3)) == [
+        "11-02T01:30-0400",
+        "11-03T01:30-0400",
+        "11-04T01:30-0500",
+    ]
+
+
+def test_an_hourly_tick_fires_in_both_hours_of_the_same_name():
+    assert local("@hourly", BERLIN, date(2024, 10, 27), date(2024, 10, 27))[1:5] == [
+        "10-27T01:00+0200",
+        "10-27T02:00+0200",
+        "10-27T02:00+0100",
+        "10-27T03:00+0100",
+    ]
+
+
+def test_a_day_whose_midnight_does_not_exist_begins_at_its_first_moment():
+    day = date(2018, 11, 4)
+    assert range_bound(day, SAO_PAULO, end=False) == utc(2018, 11, 4, 3)
+    assert local("@daily", SAO_PAULO, day, day) == ["11-04T01:00-0200", "11-05T00:00-0200"]
+    assert local("@daily", SAO_PAULO, date(2018, 11, 3), date(2018, 11, 3)) == ["11-03T00:00-0300", "11-04T01:00-0200"]

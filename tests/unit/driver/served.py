@@ -1,0 +1,192 @@
+"""A driver that serves launches over real pipes, with a fake session and a fake producer."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retrofill.contract.partitioning import partition_of
+from retrofill.driver.conversation import Conversation
+from retrofill.driver.launch import Launch
+from retrofill.driver.process import Ending
+from retrofill.driver.report import Wire
+from retrofill.driver.serve import Server
+from retrofill.settings import Settings
+
+# A silent driver fails the test instead of hanging it.
+HEARD_WITHIN_SECONDS = 30.0
+CODE = """
+import threading
+from retrofill import Pipeline
+p = Pipeline("p", schedule="@daily")
+begun, go = threading.Event(), threading.Event()
+
+@p.task
+def a(run):
+    run.spark.append(run.interval.start.isoformat())
+    if run.conf.get("wait"):
+        begun.set()
+        go.wait(10)
+        raise ValueError("its work was ended")
+"""
+
+
+class Broker:
+    """A fake producer that acknowledges everything when polled."""
+
+    def __init__(self) -> None:
+        self.bodies: list[dict[str, Any]] = []
+        self.traces: list[str | None] = []
+        self._waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def produce(self, topic: str, *, key: bytes, value: bytes, headers: Any, on_delivery: Any, partition: int) -> None:
+        body = json.loads(value)
+        assert topic == "t.run-reports"
+        assert (key.decode(), partition) == (body["backfill_id"], partition_of(key, Settings().partitions))
+        assert dict(headers)["ce_type"] == body["type"]
+        self.bodies.append(body)
+        self.traces.append(dict(headers).get("traceparent"))
+        self._waiting.put(on_delivery)
+
+    def poll(self, _: float) -> None:
+        self._waiting.get()(None, None)
+
+    def fields(self) -> list[str]:
+        return [" ".join(filter(None, (b["type"], b.get("task"), b.get("state")))) for b in self.bodies]
+
+
+class SessionGone(Exception):
+    """A fake of Spark's error for a lost session."""
+
+
+class NoSpark:
+    """A fake session."""
+
+    def __init__(self, went_wrong: Exception | None = None) -> None:
+        self.calls: list[str] = []
+        self.opens, self.releases = threading.Event(), threading.Event()
+        self.opens.set()
+        self.releases.set()
+        self.on_release: Callable[[], object] = lambda: None
+        self._went_wrong = went_wrong
+
+    def open(self) -> None:
+        self.calls.append("open")
+        assert self.opens.wait(HEARD_WITHIN_SECONDS)
+        if self._went_wrong:
+            raise self._went_wrong
+
+    def use(self) -> list[str]:
+        return self.calls
+
+    def lost(self, error: BaseException) -> BaseException | None:
+        return error if isinstance(error, SessionGone) else None
+
+    def interrupt(self) -> None:
+        self.calls.append("interrupt")
+
+    def release(self) -> None:
+        assert self.releases.wait(HEARD_WITHIN_SECONDS)
+        self.on_release()
+        self.calls.append("release")
+
+
+class World:
+    """A served driver and the host's ends of its pipes."""
+
+    def __init__(self, tmp_path: Path, name: str, spark: NoSpark) -> None:
+        self.file = tmp_path / f"served_{name}.py"
+        self.file.write_text(CODE)
+        self.spark = spark
+        self.broker = Broker()
+        self.left: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self.serving: threading.Thread | None = None
+        self.ending = Ending(self.left.put)
+        (heard, to_driver), (from_driver, said) = os.pipe(), os.pipe()
+        self.to_driver = os.fdopen(to_driver, "w")
+        self.from_driver = os.fdopen(from_driver)
+        self.heard: queue.SimpleQueue[str] = queue.SimpleQueue()
+        threading.Thread(target=self._listen, daemon=True).start()
+        host = Conversation(os.fdopen(heard), os.fdopen(said, "w"), self.ending)
+        settings = Settings(topic_prefix="t.", lease_seconds=60)
+        wire = Wire(settings, on_loss=self.ending.end, client=self.broker)  # type: ignore[arg-type]
+        self.server = Server(settings, self.ending, host, wire, lambda _: spark)
+
+    def serve(self) -> None:
+        if self.serving is not None:
+            self.serving.join(HEARD_WITHIN_SECONDS)
+        self.serving = threading.Thread(target=self.server.serve_one, daemon=True)
+        self.serving.start()
+
+    def finish(self) -> None:
+        """Wait until the attempt is over and its session is released."""
+        assert self.serving is not None
+        self.serving.join(HEARD_WITHIN_SECONDS)
+        self.server.finish()
+
+    def say(self, message: dict[str, Any]) -> None:
+        self.to_driver.write(json.dumps(message) + "\n")
+        self.to_driver.flush()
+
+    def hear(self) -> Any:
+        return json.loads(self.heard.get(timeout=HEARD_WITHIN_SECONDS))
+
+    def _listen(self) -> None:
+        for line in self.from_driver:
+            self.heard.put(line)
+
+    def launch(
+        self,
+        task: str = "a",
+        trace: str | None = None,
+        publication: int = 0,
+        outputs: Sequence[str] = (),
+        first: object = None,
+        lease_seconds: float | None = None,
+        **conf: Any,
+    ) -> None:
+        given = {
+            "backfill_id": "b",
+            "run_id": 1,
+            "attempt": 1,
+            "pipeline": {
+                "name": "p",
+                "schedule": "@daily",
+                "timezone": "America/New_York",
+                "tasks": [{"name": task}],
+                "code": {"file": str(self.file), "attribute": "p"},
+            },
+            "interval_start": "2013-01-01T05:00:00Z",
+            "interval_end": "2013-01-02T05:00:00Z",
+            "conf": conf,
+            "trace": trace,
+            "publication": publication,
+            "outputs": list(outputs),
+            "lease_seconds": lease_seconds,
+        }
+        Launch.model_validate(given)
+        self.serve()
+        self.say({"launch": given})
+        assert self.hear() == (first or {"may_begin": True})
+
+
+@pytest.fixture
+def world(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    monkeypatch.setattr("retrofill.driver.lease.kernel_alarm", lambda _: None)
+    yield World(tmp_path, request.node.name, NoSpark(getattr(request, "param", None)))
+
+
+def world_module(world: World) -> Any:
+
+    end = threading.Event()
+    while world.file.stem not in sys.modules or not hasattr(sys.modules[world.file.stem], "a"):
+        end.wait(0.01)
+    return sys.modules[world.file.stem]

@@ -1,0 +1,113 @@
+"""The driver pool's processes, without Spark: replacing those that end, and tolerating drivers that
+do not start.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import sys
+import threading
+
+import psutil
+import pytest
+from tests.support.installation import until
+from tests.unit.driver.pooled import World, launch, pids, world
+
+from run_starter.executors import local_pool
+
+__all__ = ["world"]
+
+
+def test_a_driver_is_gone_with_its_process_though_a_child_holds_its_pipe_and_says_why(world: World) -> None:
+    pool = world.pool()
+    pool.launch(launch(1))
+    world.host.ended()
+    ((pid,),) = [pids(pool)]
+    pool.launch(launch(2, forks="Spark lost the session"))
+    assert world.host.ended() == (2, False, "Spark lost the session")
+    # Killed processes may take a moment to exit.
+    left = [p for p in psutil.process_iter() if _group(p.pid) == pid]
+    until(lambda: not any(_lives(p) for p in left), "the whole group is gone", lambda: str(left))
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _group(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return None
+
+
+def test_a_process_is_replaced_after_its_runs(world: World) -> None:
+    pool = world.pool(driver_max_runs=2)
+    seen = []
+    for run_id in range(4):
+        pool.launch(launch(run_id))
+        seen.append(frozenset(pids(pool)))
+        assert world.host.ended()[1]
+    assert len(set(seen)) >= 2
+
+
+def test_a_killed_process_is_told_at_once_and_replaced(world: World) -> None:
+    pool = world.pool()
+    pool.launch(launch(1, die=True))
+    assert world.host.ended() == (1, False, "the driver process was ended by signal 9")
+    pool.launch(launch(2))
+    assert world.host.ended()[:2] == (2, True)
+
+
+def test_the_end_of_a_run_kills_what_does_not_listen(world: World) -> None:
+    pool = world.pool()
+    pool.launch(launch(1, stuck=True))
+    assert world.host.asked.get(timeout=20) == 1
+    (pid,) = pids(pool)
+    pool.end((7, 7, 0))
+    pool.end((1, 1, 0))
+    assert world.host.ended() == (1, False, "the driver process was ended by signal 9")
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    pool.launch(launch(2))
+    assert world.host.ended()[:2] == (2, True)
+
+
+def test_a_process_that_is_being_ended_is_given_nothing_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = world.pool()
+    pool.launch(launch(1, stuck=True))
+    world.host.asked.get(timeout=20)
+    (worker,) = pool._workers
+    monkeypatch.setattr(local_pool.processes, "end", lambda _: None)
+    pool.end((1, 1, 0))
+    # It completes anyway, just before the signal would arrive.
+    pool._on_done(worker, {"reported": True})
+    pool.launch(launch(2))
+    assert worker.launch is None
+    monkeypatch.undo()
+    worker.process.kill()
+    assert [world.host.ended()[:2] for _ in range(2)] == [(1, True), (2, True)]
+
+
+@pytest.mark.parametrize("command", ["/nonesuch/python", sys.executable])
+def test_a_driver_that_does_not_start_is_tried_again_ever_more_slowly(
+    world: World, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    waits: queue.SimpleQueue[float] = queue.SimpleQueue()
+    before = threading.active_count()
+    pool = world.pool(
+        (command, str(world.file)) if command != sys.executable else (command, "-c", "raise SystemExit(3)")
+    )
+    # Even after thousands of failures the pause stays finite.
+    go_on = pool._closed.wait
+    monkeypatch.setattr(pool._closed, "wait", lambda seconds=None: waits.put(seconds or 0.0) or go_on(0.01))
+    pool._failures = 5000
+    pool.launch(launch(1))
+    assert [waits.get(timeout=20) for _ in range(3)][1:] == [local_pool.MAX_BACKOFF_SECONDS] * 2
+    pool._command = (sys.executable, str(world.file))
+    assert world.host.ended()[:2] == (1, True)
+    assert threading.active_count() < before + 10
