@@ -94,7 +94,7 @@ class CallbackHandler(QuietHandler):
             next_lapse = now + timedelta(seconds=reclaim_in)
         tx.schedule_check(CALLBACKS, seconds_to_next(next_try, next_lapse, now))
 
-    def taken(self, conn: Connection, partition: int) -> Mapping[str, float]:  # noqa: ARG002
+    def taken(self, conn: Connection, partition: int) -> Mapping[str, float]:  # noqa: ARG002 - nothing is read here
         """Check at once: callbacks may have become due while the shard had no owner."""
         return {CALLBACKS: 0.0}
 

@@ -13,6 +13,7 @@ from retrofill.store import runs as store
 from retrofill.store.claims import next_queued
 from retrofill.store.clock import database_now
 from run_starter.endings import facts, resolve_deadlines
+from run_starter.memory import backfill_key
 
 CANCEL_CHUNK = 500
 
@@ -33,4 +34,4 @@ def cancel(tx: Transaction, row: RowMapping) -> None:
         tx.emit(Topic.RUN_EVENTS, row["id"], RunCancelled(**facts(each, row["pipeline"], now)))
     resolve_deadlines(tx, [each["id"] for each in queued])
     if len(queued) == CANCEL_CHUNK:
-        tx.schedule_check(f"b:{row['id']}")
+        tx.schedule_check(backfill_key(row["id"]))

@@ -234,7 +234,7 @@ class Installation:
             f"an answer to {id}",
         )
 
-    def wait_state(self, id: str, *states: str) -> str:
+    def wait_state(self, id: str, *states: str, seconds: float = WAIT_SECONDS) -> str:
         """Wait until the backfill is in one of ``states``. Returns the state."""
         found: list[str] = [""]
 
@@ -243,7 +243,10 @@ class Installation:
             found[0] = rows[0]["state"] if rows else ""
             return found[0] in states
 
-        until(check, f"backfill {id} is {' or '.join(states)}", lambda: f"it is {found[0]!r}: {self.runs_by_state(id)}")
+        def detail() -> str:
+            return f"it is {found[0]!r}: {self.runs_by_state(id)}"
+
+        until(check, f"backfill {id} is {' or '.join(states)}", detail, seconds)
         return found[0]
 
     def runs_by_state(self, id: str) -> dict[str, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from retrofill.user_code.loading import load_pipelines
-from tests.support.installation import Installation, until
+from tests.support.installation import Installation
 
 _CODE = """
 import time
@@ -33,5 +33,4 @@ def apply_trivial(made: Installation, name: str, limit: int) -> Path:
 def backfill(made: Installation, pipeline: str, first: str, last: str, id: str) -> None:
     """Request a backfill and wait until it has succeeded."""
     made.request(pipeline, first, last, id=id)
-    state = "SELECT state FROM backfill WHERE id = %s"
-    until(lambda: [row["state"] for row in made.query(state, id)] == ["succeeded"], f"{id} has succeeded", seconds=300)
+    made.wait_state(id, "succeeded", seconds=300)

@@ -139,11 +139,11 @@ class _Stream(httpcore.NetworkStream):
         self._permit = permit
         self._backend = backend
 
-    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ARG002
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ARG002 - as above
         with _in_time(self._permit) as left:
             return self._inner.read(max_bytes, max(0.001, min(left, self._backend.until - time.monotonic())))
 
-    def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ARG002
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ARG002 - as above
         for start in range(0, len(buffer), WRITE_BYTES):
             self._permit.begin()
             with _in_time(self._permit) as left:
@@ -156,7 +156,7 @@ class _Stream(httpcore.NetworkStream):
         self,
         ssl_context: ssl.SSLContext,
         server_hostname: str | None = None,
-        timeout: float | None = None,  # noqa: ARG002
+        timeout: float | None = None,  # noqa: ARG002 - as above
     ) -> httpcore.NetworkStream:
         """Verify the URL's host name, not the address."""
         try:

@@ -151,7 +151,7 @@ def _wire(context: Context, handler: Handler, inbox: Inbox, channels: Sequence[s
     def concerns_others(channel: str) -> bool:
         if channel == outbox_channel:
             return not relay.is_active()
-        return channel not in worker.handler.of_owners or len(loop.owned()) < context.partitions
+        return channel not in handler.of_owners or len(loop.owned()) < context.partitions
 
     dsn = settings.dsn_of(service.name)
     announcer = Announcer(dsn, instance, on_notification, concerns_others)

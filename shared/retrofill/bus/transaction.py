@@ -53,7 +53,6 @@ class Transaction:
     after_commit: list[Callable[[], None]] = field(default_factory=list)
     checks: dict[str, float] = field(default_factory=dict)
     notifications: list[tuple[str, str]] = field(default_factory=list)
-    urgent: bool = False  # whether the relay is to publish at once
 
     def emit(
         self,
@@ -70,7 +69,6 @@ class Transaction:
         Its trace context is ``trace``, or that of ``reply_to``. ``linger``: nobody acts on it at
         once, so the relay may wait a moment to publish it together with others.
         """
-        self.urgent = self.urgent or not linger
         if reply_to is not None and reply_to.ce_id is not None:
             message = message.model_copy(update={"in_reply_to": reply_to.ce_id})
         headers = headers_of(message, self.service.name)
@@ -78,25 +76,22 @@ class Transaction:
             trace = parent_of(reply_to.headers)
         if trace is not None:
             headers[tracing.HEADER] = trace
-        self._add(topic, str(key).encode(), message.encode(), _as_bytes(headers))
+        self._add(topic, str(key).encode(), message.encode(), _as_bytes(headers), linger=linger)
 
     def republish(self, record: Record, key: str, ce_id: str) -> None:
         """Publish ``record`` again on its topic under ``key``, adding ``ce_id`` if it has none."""
         headers = record.raw_headers
         if record.ce_id is None:
             headers = (*headers, ("ce_id", ce_id.encode()))
-        self.urgent = True
         self._add(Topic(record.topic), key.encode(), record.value, headers)
 
     def dead_letter(self, record: Record, reason: str) -> None:
         """Dead-letter ``record``."""
-        self.urgent = True
         self.outgoing.append(dead_letter(record, reason, self.service.name))
 
     def dead_letter_of(self, topic: Topic, key: str | int, message: Message, reason: str) -> None:
         """Dead-letter an unpublished ``message``; a replay publishes it on ``topic``."""
         headers = _as_bytes(headers_of(message, self.service.name))
-        self.urgent = True
         original = Outgoing(topic, str(key).encode(), message.encode(), headers)
         self.outgoing.append(dead_letter_of(original, reason, self.service.name))
 
@@ -116,10 +111,12 @@ class Transaction:
         """After the commit, notify the listeners of ``channel``, in this process and in others."""
         self.notifications += [(channel, str(payload)) for payload in payloads]
 
-    def _add(self, topic: Topic, key: bytes | None, value: bytes | None, headers: outbox.HeaderList) -> None:
+    def _add(
+        self, topic: Topic, key: bytes | None, value: bytes | None, headers: outbox.HeaderList, *, linger: bool = False
+    ) -> None:
         if value is not None and len(value) > self.max_message_bytes:
             raise Poison(f"a message for {topic} has {len(value):,} bytes; the limit is {self.max_message_bytes:,}")
-        self.outgoing.append(Outgoing(topic, key, value, headers))
+        self.outgoing.append(Outgoing(topic, key, value, headers, linger))
 
 
 def _as_bytes(headers: Mapping[str, str]) -> outbox.HeaderList:
@@ -169,7 +166,8 @@ def write_outbox(tx: Transaction) -> None:
 
 def announce_commit(tx: Transaction) -> None:
     """Wake the relay and listeners, then run hooks. After a crash, polls find the work."""
-    relay = [(outbox.channel(tx.service.package), "" if tx.urgent else outbox.LATER)] if tx.outgoing else []
+    when = outbox.LATER if all(row.linger for row in tx.outgoing) else ""
+    relay = [(outbox.channel(tx.service.package), when)] if tx.outgoing else []
     notifications = [*relay, *tx.notifications]
     if notifications:
         announce(notifications)

@@ -21,12 +21,13 @@ LATER = "later"
 
 @dataclass(frozen=True)
 class Outgoing:
-    """A message to publish; ``topic`` has no prefix."""
+    """A message to publish; ``topic`` has no prefix. ``linger``: it may wait a moment."""
 
     topic: str
     key: bytes | None
     value: bytes | None
     headers: HeaderList
+    linger: bool = False
 
 
 def channel(package: str) -> str:
