@@ -38,7 +38,7 @@ SLOTS = 4
 FREED = 5
 # The server's count for this transaction only: earlier counts are flushed first.
 _ROWS_FETCHED = """
-SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)
+SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)::bigint
 FROM pg_stat_xact_user_tables, pg_stat_force_next_flush() WHERE schemaname = 'retrofill'
 """
 _PIPELINES = """
