@@ -26,7 +26,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import insert
 
-from retrofill.contract.partitioning import partition_of
+from retrofill.contract.partitioning import partitions_of
 from retrofill.domain.alert import DeadlineAlert
 from retrofill.domain.deadline import FIRST, LAST, PAST, Arming, DeadlineState, Due
 from retrofill.domain.run import RunState
@@ -90,7 +90,7 @@ def insert_deadlines(
 ) -> list[NewDeadline]:
     """Insert a deadline of ``alert`` for each subject without one; returns those inserted."""
     ids = _next_ids(conn, len(subjects))
-    shards = [partition_of(str(each), partitions) for each in ids]
+    shards = partitions_of(ids, partitions)
     armings = [subject.arming for subject in subjects]
     given = _NEW.values(
         id=ids,
@@ -131,7 +131,7 @@ def insert_planned(
         run.c.position >= first,
         run.c.position < first + len(ids),
     )
-    values = _PLANNED.values(id=ids, shard=(partition_of(str(id), partitions) for id in ids))
+    values = _PLANNED.values(id=ids, shard=partitions_of(ids, partitions))
     conn.execute(
         insert(deadline).from_select([*columns, *_SAME], selected),
         {**values, **_same(backfill_id, pipeline, alert)},

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrofill.contract.partitioning import murmur2, partition_of
+from retrofill.contract.partitioning import murmur2, partition_of, partitions_of
 
 # From Apache Kafka's own test of its murmur2, as signed 32-bit integers.
 KAFKA = {
@@ -41,3 +41,15 @@ def test_every_key_has_a_partition(key, partitions):
 
 def test_text_is_hashed_as_utf8():
     assert partition_of("tägliche", 12) == partition_of("tägliche".encode(), 12)
+
+
+@given(st.integers(1, 10**12), st.integers(0, 50), st.integers(1, 64))
+def test_ids_in_a_row_have_the_partitions_of_their_texts(first, count, partitions):
+    ids = range(first, first + count)
+    assert partitions_of(ids, partitions) == [partition_of(str(id), partitions) for id in ids]
+
+
+@pytest.mark.parametrize("first", [1, 5, 95, 9_990, 99_990, 9_999_990, 99_999_990])
+def test_and_so_have_those_that_become_one_digit_longer(first):
+    ids = [*range(first, first + 20), first, 3, 10**9]
+    assert partitions_of(ids, 8) == [partition_of(str(id), 8) for id in ids]
