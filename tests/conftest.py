@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.support.installation import Installation
@@ -28,6 +29,9 @@ def pytest_configure() -> None:
     if STACK not in ("embedded", "containers"):
         raise pytest.UsageError(f"RETROFILL_TEST_STACK is {STACK!r}: it is embedded or containers")
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # An example that is slow on a busy machine is no failure.
+    hypothesis.settings.register_profile("any machine", deadline=None)
+    hypothesis.settings.load_profile("any machine")
     # Java processes live for about a minute here. The optimizing JIT would only take CPU from the
     # tests.
     os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
