@@ -26,7 +26,7 @@ from retrofill.bus.service import Context
 from retrofill.bus.takeover import TopicIds
 from retrofill.bus.transaction import Transaction, shard_transaction
 from retrofill.bus.worker.checks import CHECKS_PER_PASS
-from retrofill.contract.runs import Report, RunHeartbeat, RunReported
+from retrofill.contract.runs import AttemptEnded, Report, RunBegan, RunReported
 from retrofill.contract.topics import RUN_STARTER, Topic
 from retrofill.store.engine import make_engine, writes
 from run_starter.executors import Key, LaunchRequest
@@ -55,11 +55,22 @@ SELECT p.name || '-' || n, p.no, p.name, 0, %(state)s,
        CASE WHEN %(state)s = 'succeeded' THEN clock_timestamp() END
 FROM pipeline AS p, generate_series(0, %(backfills)s - 1) AS n WHERE p.name = %(pipeline)s
 """
+# One for each run of backfills that have ended.
+_ATTEMPTS = """
+INSERT INTO attempt (backfill_id, pipeline_no, mode, position, runs, state, host, lease_seconds, code, began_at, ended_at,
+                     outcome)
+SELECT b.id, b.pipeline_no, 'each', n, 1, 'ended', 'made', 15, b.definition -> 'code', b.ended_at, b.ended_at, 'done'
+FROM backfill AS b, generate_series(0, %(runs)s - 1) AS n WHERE b.pipeline = %(pipeline)s AND b.ended_at IS NOT NULL
+"""
 _RUNS = """
-INSERT INTO run (backfill_id, pipeline_no, interval_start, interval_end, position, state, attempt, started_at, finished_at)
+INSERT INTO run (backfill_id, pipeline_no, interval_start, interval_end, position, state, attempt, attempt_id, started_at,
+                 finished_at)
 SELECT b.id, b.pipeline_no, lower(b.covers) + n * interval '1 hour', lower(b.covers) + (n + 1) * interval '1 hour', n,
-       CASE WHEN b.ended_at IS NULL THEN 'queued' ELSE 'succeeded' END, 1, b.ended_at, b.ended_at
-FROM backfill AS b, generate_series(0, %(runs)s - 1) AS n WHERE b.pipeline = %(pipeline)s
+       CASE WHEN b.ended_at IS NULL THEN 'queued' ELSE 'succeeded' END, CASE WHEN b.ended_at IS NULL THEN 0 ELSE 1 END, a.id,
+       b.ended_at, b.ended_at
+FROM backfill AS b CROSS JOIN generate_series(0, %(runs)s - 1) AS n
+     LEFT JOIN attempt AS a ON a.backfill_id = b.id AND a.position = n
+WHERE b.pipeline = %(pipeline)s
 """
 
 
@@ -138,8 +149,13 @@ class Owner:
     def end_one(self, counted: Counted) -> None:
         """Report the first live run as succeeded: the next one gets its slot."""
         launch = self.drivers.launched.pop(0)
-        about = {"backfill_id": launch.backfill_id, "run_id": launch.run_id, "attempt": launch.attempt}
-        reports = [RunHeartbeat(**about), RunReported(**about, state="succeeded")]
+        (run,) = launch.runs
+        about = {**launch.about, "run_id": run.id, "attempt": run.attempt}
+        reports = [
+            RunBegan(**about),
+            RunReported(**about, state="succeeded"),
+            AttemptEnded(**launch.about, state="done"),
+        ]
         with self.transaction(counted) as tx:
             self.handler.handle(tx, [_received(report) for report in reports])
         for checks in self.handler.notified(DRIVER_FREE, "", [0]).values():
@@ -182,6 +198,7 @@ def fill(made: Installation, waiting: int, history: int = HISTORY_RUNS) -> None:
         insert(_PIPELINES)
         if history:
             insert(_BACKFILLS, pipeline="old", state="succeeded", backfills=history // 1000, runs=1000)
+            insert(_ATTEMPTS, pipeline="old", runs=1000)
             insert(_RUNS, pipeline="old", runs=1000)
         insert(_BACKFILLS, pipeline="many", state="running", backfills=waiting, runs=20)
         insert(_RUNS, pipeline="many", runs=20)

@@ -24,19 +24,29 @@ REPEATS = 3
 SECONDS = 3600.0
 FIRST = datetime(2000, 1, 1, tzinfo=UTC)
 _CLAIM = """
-WITH next AS (SELECT id FROM run WHERE backfill_id = %s AND state = 'queued' ORDER BY position LIMIT %s),
-     numbered AS (SELECT id, row_number() OVER () AS slot FROM next)
-UPDATE run SET state = 'starting', attempt = 1, slot = n.slot, pipeline_slot = n.slot, host = 'bare',
-               lease_until = clock_timestamp() + interval '15 s'
-FROM numbered AS n WHERE run.id = n.id RETURNING run.id
+WITH next AS (SELECT id, backfill_id, pipeline_no, position FROM run WHERE backfill_id = %s AND state = 'queued'
+              ORDER BY position LIMIT %s),
+     claimed AS (INSERT INTO attempt (backfill_id, pipeline_no, mode, position, runs, state, slot, pipeline_slot, host,
+                                      lease_until, lease_seconds, code)
+                 SELECT backfill_id, pipeline_no, 'each', position, 1, 'starting', n, n, 'bare',
+                        clock_timestamp() + interval '15 s', 15, '{"module": "bare", "attribute": "p"}'
+                 FROM (SELECT *, row_number() OVER (ORDER BY position) AS n FROM next) AS numbered
+                 RETURNING id, position)
+UPDATE run SET state = 'starting', attempt_id = claimed.id
+FROM next JOIN claimed USING (position) WHERE run.id = next.id RETURNING run.id
 """
 _TASKS = "INSERT INTO task_run (run_id, attempt, task, state) SELECT unnest(%s::bigint[]), 1, 'only', 'none'"
+_OF_RUNS = "id IN (SELECT attempt_id FROM run WHERE id = ANY(%s))"
 _REPORTS = (
-    "UPDATE run SET state = 'running', started_at = clock_timestamp() WHERE id = ANY(%s) AND state = 'starting'",
+    f"UPDATE attempt SET state = 'running', began_at = clock_timestamp() WHERE {_OF_RUNS} AND state = 'starting'",
+    "UPDATE run SET state = 'running', attempt = attempt + 1, started_at = clock_timestamp() "
+    "WHERE id = ANY(%s) AND state = 'starting'",
+    _TASKS,
     "UPDATE task_run SET state = 'running', started_at = clock_timestamp() WHERE run_id = ANY(%s)",
     "UPDATE task_run SET state = 'succeeded', finished_at = clock_timestamp() WHERE run_id = ANY(%s)",
-    "UPDATE run SET state = 'succeeded', slot = NULL, pipeline_slot = NULL, lease_until = NULL, "
-    "finished_at = clock_timestamp() WHERE id = ANY(%s) AND state = 'running'",
+    "UPDATE run SET state = 'succeeded', finished_at = clock_timestamp() WHERE id = ANY(%s) AND state = 'running'",
+    "UPDATE attempt SET state = 'ended', outcome = 'done', ended_at = clock_timestamp(), slot = NULL, "
+    f"pipeline_slot = NULL, lease_until = NULL WHERE {_OF_RUNS} AND state = 'running'",
 )
 
 
@@ -78,7 +88,6 @@ def bare(made: Installation, runs: int, name: str) -> float:
         conn.commit()
         began = time.monotonic()
         while ids := [row[0] for row in conn.execute(_CLAIM, [id, DRIVERS])]:
-            conn.execute(_TASKS, [ids])
             conn.commit()
             for statement in _REPORTS:
                 conn.execute(statement.encode(), [ids])

@@ -106,7 +106,7 @@ def run() -> Sequence[Figure]:
         with installed(on) as made:
             made.start("backfill-planner")
             before = kafka_bytes(on.home, made.settings.topic_prefix)
-            ran = grown(made, ("run", "task_run"), lambda: orchestrated(made, RAN, 1, "ran"))
+            ran = grown(made, ("attempt", "run", "task_run"), lambda: orchestrated(made, RAN, 1, "ran"))
             published = kafka_bytes(on.home, made.settings.topic_prefix) - before
             relayed = sum(len(made.events(topic)) for topic in RELAYED)
     return [

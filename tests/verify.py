@@ -23,10 +23,12 @@ ON_CONTAINERS = (
     "test_bus.py",
     "test_bus_conformance.py",
     "test_store_conformance.py",
+    "test_store_conformance_attempts.py",
     "test_store_conformance_deadlines.py",
     "test_store_conformance_locks.py",
     "test_planner.py",
     "test_starter.py",
+    "test_starter_batches.py",
 )
 
 

@@ -12,13 +12,8 @@ BACKFILL: Example = {"backfill_id": "flights-2013-01", "pipeline": "flights_dail
 RANGE: Example = {"range_start": "2013-01-01T05:00:00Z", "range_end": "2013-02-01T05:00:00Z"}
 INTERVAL: Example = {"interval_start": "2013-01-03T05:00:00Z", "interval_end": "2013-01-04T05:00:00Z"}
 RUN: Example = {**BACKFILL, "run_id": 4103, "attempt": 1, **INTERVAL}
-REPORT: Example = {
-    "backfill_id": "flights-2013-01",
-    "run_id": 4103,
-    "attempt": 1,
-    "publication": 0,
-    "sent_at": "2026-03-02T08:00:20Z",
-}
+REPORT: Example = {"backfill_id": "flights-2013-01", "attempt_id": 981, "sent_at": "2026-03-02T08:00:20Z"}
+RUN_REPORT: Example = {**REPORT, "run_id": 4103, "attempt": 1, "publication": 0}
 ERROR: Example = {
     "type": "ValueError",
     "message": "no flights on 2013-01-03",
@@ -44,6 +39,7 @@ MISS: Example = {
     "runs_done": 2,
     "runs": 31,
 }
+LOSS: Example = {"type": "DriverLost", "message": "the driver process was ended by signal 9"}
 CALLED: Example = {"deadline_id": 977, "callback": "page_oncall", "kind": "function", "attempts": 5, "runners_lost": 1}
 
 DEFINITION: Example = {
@@ -54,6 +50,7 @@ DEFINITION: Example = {
     "timezone": "America/New_York",
     "max_active_runs": 4,
     "executor": "pool",
+    "batch_size": 10,
     "tasks": [
         {
             "name": "delays",
@@ -124,6 +121,7 @@ BODIES: dict[str, Example] = {
         "from": "2013-01-01",
         "to": "2013-01-31T00:00:00-05:00",
         "max_active_runs": 4,
+        "batch_size": 10,
         "reprocess_behavior": "failed",
         "run_backwards": True,
         "on_run_failure": "pause",
@@ -161,11 +159,13 @@ BODIES: dict[str, Example] = {
         "command": "BackfillPauseRequested",
         "message": "backfill 'flights-2013-01' has ended: it succeeded",
     },
-    "RunHeartbeat": REPORT,
-    "TaskReported": {**REPORT, "task": "delays", "state": "retrying", "try_number": 1, "error": ERROR},
-    "RunStaged": {**REPORT, "outputs": ["/data/delays/day=2013-01-03"]},
-    "RunReported": {**REPORT, "state": "failed", "error": ERROR},
-    "RunStarted": {**RUN, "at": "2026-03-02T08:00:05Z", "code_sha256": CODE},
+    "AttemptHeartbeat": REPORT,
+    "RunBegan": RUN_REPORT,
+    "TaskReported": {**RUN_REPORT, "task": "delays", "state": "retrying", "try_number": 1, "error": ERROR},
+    "RunStaged": {**RUN_REPORT, "outputs": ["/data/delays/day=2013-01-03"]},
+    "RunReported": {**RUN_REPORT, "state": "failed", "error": ERROR},
+    "AttemptEnded": {**REPORT, "state": "lost", "begun": 4103, "error": LOSS},
+    "RunStarted": {**RUN, "at": "2026-03-02T08:00:05Z", "attempt_id": 981, "code_sha256": CODE},
     "RunPublishing": {
         **RUN,
         "at": "2026-03-02T08:12:38Z",

@@ -2,9 +2,9 @@
 
 Run as ``python -m benchmarks.support.starter``; it reads the same settings as the service. One
 thread acts for all drivers. Each follows the real protocol: the question whether the attempt may
-begin, then reports of its tasks and its end. It is too short for a heartbeat. The thread asks and
-flushes once for all drivers that were launched meanwhile. ``BENCH_PROFILE`` names a file for a
-profile of the worker thread.
+begin, then for each run the reports of its begin, tasks and end, and at last that of the attempt's
+end. It is too short for a heartbeat. The thread asks and flushes once for all drivers that were
+launched meanwhile. ``BENCH_PROFILE`` names a file for a profile of the worker thread.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from sqlalchemy import Engine
 from retrofill.bus.clients import producer
 from retrofill.bus.envelope import headers_of, wire_headers
 from retrofill.bus.service import Context, run_service
-from retrofill.contract.runs import Report, RunReported, TaskReported
+from retrofill.contract.runs import AttemptEnded, Report, RunBegan, RunReported, TaskReported
 from retrofill.contract.topics import RUN_STARTER, Topic
 from retrofill.settings import Settings
-from retrofill.store import runs as store
+from retrofill.store import attempts
 from run_starter.executors import Host, Key, LaunchRequest
 from run_starter.handler import CHANNELS, StarterHandler
 
@@ -83,7 +83,7 @@ class IdleDrivers(threading.Thread):
     def _execute(self, launches: list[LaunchRequest]) -> None:
         assert self.host is not None
         with self._engine.connect() as conn:
-            over = set(store.to_be_ended(conn, [launch.key for launch in launches]))
+            over = set(attempts.to_be_ended(conn, [launch.key for launch in launches]))
         for launch in launches:
             if launch.key not in over:
                 self._say_all(launch)
@@ -95,11 +95,14 @@ class IdleDrivers(threading.Thread):
             self.host.driver_ended(launch, reported=launch.key not in over, reason="ended")
 
     def _say_all(self, launch: LaunchRequest) -> None:
-        fields = _fields_of(launch)
-        for task in launch.pipeline.tasks:
-            self._produce(TaskReported(**fields, task=task.name, state="running"))
-            self._produce(TaskReported(**fields, task=task.name, state="succeeded"))
-        self._produce(RunReported(**fields, state="succeeded"))
+        for run in launch.runs:
+            fields = {**launch.about, "run_id": run.id, "attempt": run.attempt}
+            self._produce(RunBegan(**fields))
+            for task in launch.pipeline.tasks:
+                self._produce(TaskReported(**fields, task=task.name, state="running"))
+                self._produce(TaskReported(**fields, task=task.name, state="succeeded"))
+            self._produce(RunReported(**fields, state="succeeded"))
+        self._produce(AttemptEnded(**launch.about, state="done"))
 
     def _produce(self, report: Report) -> None:
         self._producer.produce(
@@ -108,10 +111,6 @@ class IdleDrivers(threading.Thread):
             value=report.encode(),
             headers=wire_headers(headers_of(report, "driver")),
         )
-
-
-def _fields_of(launch: LaunchRequest) -> dict[str, object]:
-    return {"backfill_id": launch.backfill_id, "run_id": launch.run_id, "attempt": launch.attempt}
 
 
 def make(context: Context) -> StarterHandler:

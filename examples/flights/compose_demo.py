@@ -102,8 +102,8 @@ def await_runs(show: Callable[[], dict[str, Any]], enough: Callable[[dict[str, A
 
 
 def kill_busy_ones(compose: Compose) -> list[str]:
-    """``docker kill`` the run-starter that hosts a run, a planner and a Spark worker; return their ids."""
-    hosts = compose.sql("SELECT host FROM retrofill.run WHERE state = 'running' ORDER BY started_at DESC LIMIT 1")
+    """``docker kill`` the run-starter that hosts an attempt, a planner and a Spark worker; return their ids."""
+    hosts = compose.sql("SELECT host FROM retrofill.attempt WHERE state = 'running' ORDER BY began_at DESC LIMIT 1")
     # An instance name contains its service, its host (here a container id) and its process id.
     busy = [id for id in compose.containers("run-starter") if f"-{id[:12]}-" in hosts]
     others = [compose.containers(name)[0] for name in ("backfill-planner", WORKER)]

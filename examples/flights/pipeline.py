@@ -20,6 +20,7 @@ flights = Pipeline(
     end="2013-12-31",
     timezone="America/New_York",
     max_active_runs=4,
+    batch_size=30,
     retries=2,
     retry_delay=timedelta(seconds=1),
     deadlines=[Deadline("slow_day", Reference.RUN_STARTED_AT, timedelta(minutes=10), callback="page_oncall")],

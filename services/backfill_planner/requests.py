@@ -37,7 +37,7 @@ from retrofill.tracing import parent_of, span
 
 # Fields added to requests later, and their defaults. A default is not hashed, so the hash of a
 # request stays what an older release recorded.
-_ADDED_LATER = {"latest_code": False}
+_ADDED_LATER = {"latest_code": False, "batch_size": None}
 # What deadlines of the whole backfill count from, given when it was planned.
 _BACKFILL_REFERENCES: dict[Reference, Callable[[datetime], datetime]] = {
     Reference.BACKFILL_REQUESTED_AT: lambda planned_at: planned_at,
@@ -207,7 +207,7 @@ def _columns(request: Request, stored: StoredPipeline, partitions: int) -> dict[
         "on_run_failure": str(body.on_run_failure),
         "conf": body.conf,
         "triggered_by": body.triggered_by,
-        "definition": definition.as_json(),
+        "definition": definition.in_batches_of(body.batch_size).as_json(),
         "code_follows": body.latest_code,
     }
 

@@ -1,4 +1,4 @@
-"""Checks of backfills and pipelines: start runs while slots are free, or cancel queued ones.
+"""Checks of backfills and pipelines: start attempts while slots are free, or cancel queued runs.
 
 Decided from the rows alone.
 """
@@ -8,28 +8,21 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 
 from sqlalchemy import RowMapping
 
-from retrofill.bus.crash import crash_point
-from retrofill.bus.faults import Conflict
 from retrofill.bus.handler import RECHECK_SECONDS
 from retrofill.bus.observability import metrics
 from retrofill.bus.transaction import Transaction
+from retrofill.domain.attempt import AttemptMode
 from retrofill.domain.backfill import BackfillState
-from retrofill.domain.run import RunState
-from retrofill.store import backfills, runs, task_runs
+from retrofill.store import backfills, runs
 from retrofill.store import claims as store
-from retrofill.store.clock import database_now
-from retrofill.store.transition import Plus
+from run_starter.batches import batch_limit, batches
 from run_starter.cancelling import cancel
-from run_starter.endings import emit_publishing, facts
-from run_starter.executors import LaunchRequest
-from run_starter.launching import Launching
-from run_starter.leases import LEASES_KEY, Leases
 from run_starter.memory import Memory, backfill_key, pipeline_key, pipelines_in, slot_freed
-from run_starter.sharing import YIELD_SECONDS, Candidate, Pipeline, Shares, share
+from run_starter.sharing import YIELD_SECONDS, Candidate, Pipeline, Shares, free_slots, share
+from run_starter.starting import Starting, Wanted
 
 POLL_SECONDS = 5.0
 # Claimants read beyond the free slots, because the first ones' rows may be locked.
@@ -38,25 +31,17 @@ SPARE = 8
 STARVING_AT_ONCE = 50
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """A run to start, in a slot of its backfill and one of its pipeline."""
-
-    backfill: RowMapping
-    run: RowMapping
-    slot: int
-    pipeline_slot: int
-
-
 @dataclass
 class Claims:
-    """Starts, cancels and publishes the runs of an instance's shards."""
+    """Starts, cancels and publishes the runs of an instance's shards.
 
-    launching: Launching
-    leases: Leases
-    instance: str
+    ``drivers``: how many this instance has.
+    """
+
+    starting: Starting
+    drivers: int
     memory: dict[int, Memory] = field(default_factory=dict)
-    # By pipeline: the fewest live runs of a backfill that could use a slot, as of the last check.
+    # By pipeline: the fewest live attempts of a backfill that could use a slot, as of the last check.
     fewest: dict[int, int] = field(default_factory=dict)
 
     def of(self, partition: int) -> Memory:
@@ -67,11 +52,11 @@ class Claims:
         self.memory.pop(partition, None)
 
     def rank(self, key: str) -> int:
-        """The fewest live runs of a backfill that a check of ``key`` covers; 0 if unknown."""
+        """The fewest live attempts of a backfill that a check of ``key`` covers; 0 if unknown."""
         return next((self.fewest.get(no, 0) for no in pipelines_in([key])), 0)
 
     def starving(self, partition: int) -> list[str]:
-        """Keys that get the next driver: fewest live runs first, then the longest wait."""
+        """Keys that get the next driver: fewest live attempts first, then the longest wait."""
         return sorted(self.of(partition).starving, key=self.rank)[:STARVING_AT_ONCE]
 
     def check(self, tx: Transaction, ids: Sequence[str], numbers: Sequence[int] = ()) -> None:
@@ -82,10 +67,12 @@ class Claims:
         memory = self.of(tx.partition)
         for key in (*map(backfill_key, ids), *map(pipeline_key, numbers)):
             memory.starving.pop(key, None)
+        ids = [*dict.fromkeys([*ids, *memory.unpublished(numbers)])]
         rows = backfills.lock_free(tx.conn, ids) if ids else {}
         self._recheck_locked(tx, [id for id in ids if id not in rows])
-        free = self.launching.executor.free() - self._adopt(tx, memory, rows)
-        running = dict.fromkeys(numbers)
+        staged = store.staged(tx.conn, rows) if rows else {}
+        memory.publish_later({id: rows[id]["pipeline_no"] for id in staged}, checked=ids)
+        running = dict.fromkeys([*numbers, *(rows[id]["pipeline_no"] for id in staged)])
         for row in rows.values():
             match row["state"]:
                 case BackfillState.RUNNING:
@@ -95,10 +82,11 @@ class Claims:
                 case _:
                     pass
         memory.pipelines |= running.keys()
+        free = self.starting.launching.executor.free()
         if running and free <= 0:
             self._starve(memory, running)
         elif running:
-            free -= self._start(tx, memory, list(running), rows, free)
+            free -= self._start(tx, memory, list(running), rows, staged, free)
         if free > 0 and memory.starving:
             # The free driver was not needed for these keys: offer it to the others.
             for key in self.starving(tx.partition):
@@ -116,60 +104,85 @@ class Claims:
         metrics.CLAIMS_PUT_OFF.labels("no_driver").inc(len(numbers))
         memory.starve(pipeline_key(no) for no in numbers)
 
-    def _adopt(self, tx: Transaction, memory: Memory, backfills_by_id: Mapping[str, RowMapping]) -> int:
-        """Give accepted attempts whose publisher was lost to our drivers; returns how many."""
-        waiting = runs.orphans(tx.conn, list(backfills_by_id)) if backfills_by_id else {}
-        if not waiting:
-            return 0
-        # They still hold their slots and need only a driver.
-        definitions = self.launching.definitions.of(tx.conn, set(waiting.values()))
-        readable = [id for id, backfill in waiting.items() if backfill in definitions]
-        free = max(0, self.launching.executor.free())
-        chosen = readable[:free]
-        memory.starve(backfill_key(waiting[id]) for id in readable[free:])
-        now = database_now(tx.conn)
-        lease = self.launching.lease_seconds
-        rows = runs.adopt(tx.conn, chosen, self.instance, now + timedelta(seconds=lease), lease) if chosen else []
-        launches = []
-        for row in rows:
-            outputs = tuple(row["outputs"]["folders"])
-            backfill = backfills_by_id[row["backfill_id"]]
-            publication = row["publication"]
-            launch = self.launching.launch_of(
-                backfill, row, definitions[backfill["id"]], publication=publication, outputs=outputs
-            )
-            emit_publishing(tx, facts(row, launch.pipeline.name, now), outputs, launch.publication)
-            launches.append(launch)
-        if launches:
-            self.leases.renewed(tx.partition, chosen)
-            tx.after_commit.append(lambda: self.launching.hand_over(launches))
-            tx.schedule_check(LEASES_KEY, lease)
-        return len(launches)
-
     def _start(
-        self, tx: Transaction, memory: Memory, numbers: Sequence[int], locked: Mapping[str, RowMapping], free: int
+        self,
+        tx: Transaction,
+        memory: Memory,
+        numbers: Sequence[int],
+        locked: Mapping[str, RowMapping],
+        staged: Mapping[str, Sequence[RowMapping]],
+        free: int,
     ) -> int:
-        """Start runs in the free slots of these pipelines; returns how many."""
+        """Start attempts in the free slots of these pipelines, publishers first; returns how many.
+
+        ``locked``: backfills by id; ``staged``: their accepted runs without a publisher.
+        """
         limits = store.lock_pipelines(tx.conn, numbers)
         for no in set(numbers) - limits.keys():
             metrics.CLAIMS_PUT_OFF.labels("pipeline_locked").inc()
             tx.schedule_check(pipeline_key(no), RECHECK_SECONDS)
         taken = store.taken_slots(tx.conn, limits) if limits else {}
+        wanted = self._publishers(tx, locked, staged, limits, taken, free)
+        free -= len(wanted)
         free_slots = {no: limits[no] - len(taken[no].pipeline_slots) for no in limits}
         self._poll(tx, [no for no in free_slots if free_slots[no] <= 0])
         to_read = {no: min(free_slots[no], free) + SPARE for no in free_slots if free_slots[no] > 0}
-        if not to_read:
-            return 0
-        with_live_runs = {id: slots for no in to_read for id, slots in taken[no].of_backfills.items()}
-        found = store.claimants(tx.conn, tx.partition, to_read, with_live_runs)
+        if to_read and free > 0:
+            wanted += self._next_runs(tx, memory, to_read, locked, limits, taken, free)
+        elif to_read:
+            self._starve(memory, list(to_read))
+        self.starting.start(tx, wanted)
+        return len(wanted)
+
+    def _publishers(
+        self,
+        tx: Transaction,
+        locked: Mapping[str, RowMapping],
+        staged: Mapping[str, Sequence[RowMapping]],
+        limits: Mapping[int, int],
+        taken: Mapping[int, store.Taken],
+        free: int,
+    ) -> list[Wanted]:
+        """An attempt for each accepted run without a publisher; takes their slots."""
+        wanted: list[Wanted] = []
+        readable = self.starting.launching.definitions.of(tx.conn, list(staged)) if staged else {}
+        for id in readable:
+            row, no = locked[id], locked[id]["pipeline_no"]
+            if no not in limits:
+                continue
+            own, shared = taken[no].of_backfills.setdefault(id, set()), taken[no].pipeline_slots
+            pairs = zip(
+                free_slots(frozenset(own), row["max_active_runs"]),
+                free_slots(frozenset(shared), limits[no]),
+                strict=False,
+            )
+            for each, (slot, pipeline_slot) in zip(staged[id][: free - len(wanted)], list(pairs), strict=False):
+                wanted.append(Wanted(row, AttemptMode.PUBLISH, [each], slot, pipeline_slot))
+                own.add(slot)
+                shared.add(pipeline_slot)
+        return wanted
+
+    def _next_runs(
+        self,
+        tx: Transaction,
+        memory: Memory,
+        to_read: Mapping[int, int],
+        locked: Mapping[str, RowMapping],
+        limits: Mapping[int, int],
+        taken: Mapping[int, store.Taken],
+        free: int,
+    ) -> list[Wanted]:
+        """The attempts that execute the next runs."""
+        with_live_attempts = {id: slots for no in to_read for id, slots in taken[no].of_backfills.items()}
+        found = store.claimants(tx.conn, tx.partition, to_read, with_live_attempts)
         rows = self._mine(tx, found, locked)
         candidates = [
-            Candidate(id, row["pipeline_no"], row["max_active_runs"], frozenset(with_live_runs.get(id, ())))
+            Candidate(id, row["pipeline_no"], row["max_active_runs"], frozenset(with_live_attempts.get(id, ())))
             for id, row in rows.items()
         ]
         rivals: dict[int, list[int]] = {}
         for each in found.values():
-            live = len(with_live_runs.get(each.id, ()))
+            live = len(with_live_attempts.get(each.id, ()))
             if each.shard != tx.partition and live < each.max_active_runs:
                 rivals.setdefault(each.pipeline_no, []).append(live)
         now = time.monotonic()
@@ -184,7 +197,7 @@ class Claims:
         }
         shares = share(candidates, pipelines, free)
         self._remember(tx, memory, candidates, pipelines, shares)
-        return self._claim(tx, rows, shares)
+        return self._chosen(tx, rows, shares, limits)
 
     def _mine(
         self, tx: Transaction, found: Mapping[str, store.Claimant], locked: Mapping[str, RowMapping]
@@ -197,7 +210,7 @@ class Claims:
             if each.id not in rows:
                 metrics.CLAIMS_PUT_OFF.labels("backfill_locked").inc()
                 tx.schedule_check(pipeline_key(each.pipeline_no), RECHECK_SECONDS)
-        readable = self.launching.definitions.of(tx.conn, [each.id for each in mine if each.id in rows])
+        readable = self.starting.launching.definitions.of(tx.conn, [each.id for each in mine if each.id in rows])
         ordered = sorted(mine, key=lambda each: (each.requested_at, each.id))
         # A claimant was read before it was locked, so it may have been paused since.
         return {
@@ -241,60 +254,27 @@ class Claims:
             metrics.CLAIMS_PUT_OFF.labels("limit").inc()
             tx.schedule_check(pipeline_key(no), POLL_SECONDS)
 
-    def _claim(self, tx: Transaction, rows: Mapping[str, RowMapping], shares: Shares) -> int:
-        """Start one queued run per slot; returns how many."""
+    def _chosen(
+        self, tx: Transaction, rows: Mapping[str, RowMapping], shares: Shares, limits: Mapping[int, int]
+    ) -> list[Wanted]:
+        """The next queued runs, in one batch for each slot."""
         if not shares.slots:
-            return 0
-        queued = store.next_queued(tx.conn, {id: len(slots) for id, slots in shares.slots.items()})
-        wanted = [
-            Wanted(rows[id], next_run, *pair)
-            for id, slots in shares.slots.items()
-            for next_run, pair in zip(queued.get(id, ()), slots, strict=False)
-        ]
+            return []
+        definitions = self.starting.launching.definitions.of(tx.conn, list(shares.slots))
+        sizes = {id: definitions[id].batch_size for id in shares.slots}
+        queued = store.next_queued(tx.conn, {id: self._enough(sizes[id], len(shares.slots[id])) for id in sizes})
+        wanted: list[Wanted] = []
         for id, slots in shares.slots.items():
-            if len(queued.get(id, ())) < len(slots):
-                # It had fewer queued runs than slots: another backfill may use the rest.
-                tx.schedule_check(pipeline_key(rows[id]["pipeline_no"]))
-        self._write(tx, wanted)
-        return len(wanted)
+            row, waiting = rows[id], queued.get(id, [])
+            parallel = min(row["max_active_runs"], limits[row["pipeline_no"]], self.drivers)
+            limit = batch_limit(sizes[id], len(waiting), parallel)
+            formed = batches(waiting, limit, len(slots))
+            wanted += [Wanted(row, AttemptMode.EACH, runs, *pair) for runs, pair in zip(formed, slots, strict=False)]
+            if len(formed) < len(slots):
+                # It had fewer batches than slots: another backfill may use the rest.
+                tx.schedule_check(pipeline_key(row["pipeline_no"]))
+        return wanted
 
-    def _write(self, tx: Transaction, wanted: Sequence[Wanted]) -> None:
-        now = database_now(tx.conn)
-        lease = self.launching.lease_seconds
-        definitions = self.launching.definitions_now(tx, [each.backfill for each in wanted])
-        given = [
-            {
-                "id": each.run["id"],
-                "attempt": each.run["attempt"],
-                "slot": each.slot,
-                "pipeline_slot": each.pipeline_slot,
-                "code_sha256": definitions[each.backfill["id"]].code.sha256,
-            }
-            for each in wanted
-        ]
-        values = {
-            "attempt": Plus(1),
-            "lease_until": now + timedelta(seconds=lease),
-            "lease_seconds": lease,
-            "host": self.instance,
-        }
-        if runs.move(tx.conn, RunState.STARTING, given, values, from_states=[RunState.QUEUED]) != len(given):
-            raise Conflict("a queued run was changed by another transaction")
-        crash_point("claim:written")
-        launches = [
-            self.launching.launch_of(
-                each.backfill, each.run, definitions[each.backfill["id"]], attempt=each.run["attempt"] + 1
-            )
-            for each in wanted
-        ]
-        task_runs.create(
-            tx.conn, [(each.run_id, each.attempt, task.name) for each in launches for task in each.pipeline.tasks]
-        )
-        self.leases.renewed(tx.partition, [each.run_id for each in launches])
-        tx.after_commit.append(lambda: self._launch(launches))
-        tx.schedule_check(LEASES_KEY, lease)
-
-    def _launch(self, launches: Sequence[LaunchRequest]) -> None:
-        metrics.RUNS_CLAIMED.inc(len(launches))
-        crash_point("claim:committed")
-        self.launching.hand_over(launches)
+    def _enough(self, size: int, slots: int) -> int:
+        """Number of waiting runs to read: with batches, enough to know whether many are left."""
+        return slots if size == 1 else size * max(slots, 2 * self.drivers)

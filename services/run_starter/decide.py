@@ -1,54 +1,118 @@
-"""The run-starter's decisions. Pure: rows and reports → outcomes of runs and steps of tasks."""
+"""The run-starter's decisions. Pure: rows and reports → what happens to attempts, runs and tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from retrofill.contract.runs import ErrorInfo, Report, RunHeartbeat, RunReported, RunStaged, TaskReported
-from retrofill.domain.run import LIVE, RunState, after_loss
+from retrofill.contract.runs import (
+    AttemptEnded,
+    AttemptHeartbeat,
+    ErrorInfo,
+    Report,
+    RunReport,
+    RunReported,
+    RunStaged,
+    TaskReported,
+)
+from retrofill.domain.attempt import AttemptMode, AttemptOutcome
+from retrofill.domain.run import LIVE, RunState
 from retrofill.domain.task_run import MACHINE as TASK_MACHINE
 from retrofill.domain.task_run import TaskState
 from run_starter.losses import UNKNOWN, Losses, failure, with_loss
 
-# reports
+S = RunState
+
+
+@dataclass(frozen=True)
+class AttemptRow:
+    """The fields of an attempt that decisions need."""
+
+    id: int
+    live: bool
+    began: bool
+    mode: AttemptMode
+    cancel_requested: bool
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether its host ends its driver. One that only publishes is not cancelled."""
+        return self.cancel_requested and self.mode != AttemptMode.PUBLISH
 
 
 @dataclass(frozen=True)
 class RunRow:
-    """The fields of a run that decisions need."""
+    """The fields of a run that decisions need. ``attempt``: how often it has begun."""
 
     id: int
     state: RunState
+    attempt_id: int | None
     attempt: int
+    position: int
     lost_attempts: int
-    cancel_requested: bool
     started_before: bool
     publication: int = 0
-    orphaned: bool = False  # accepted, but no driver publishes it
     losses: Losses = ()  # the last few that counted
 
 
-@dataclass
-class RunOutcome:
-    """What a batch of reports changes about one run."""
+# What happens to a run. Each is applied by the function of the same name in ``outcomes.py``.
 
-    starts: bool = False
-    first_start: bool = False
-    alive: bool = False
-    stages: tuple[str, ...] = ()  # the attempt is accepted: publish these outputs
-    orphaned: bool = False  # its publisher was lost: another driver must publish it
-    ends: RunState | None = None  # queued: it gets a new attempt
-    lost: bool = False  # its driver was lost
-    counted: bool = False  # the loss counts towards the limit
-    loss: ErrorInfo | None = None  # why the driver was lost
-    losses: Losses = ()  # the run's, including this one if it counts
+
+@dataclass(frozen=True)
+class Begin:
+    """Its driver began it. ``first``: for the first time."""
+
+    first: bool
+
+
+@dataclass(frozen=True)
+class Accept:
+    """Its output may be published."""
+
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class End:
+    """It ended. ``losses``: as stored, with the one that ended it."""
+
+    state: RunState
+    error: ErrorInfo | None = None
+    losses: Losses | None = None
+    counted: bool = False
+
+
+@dataclass(frozen=True)
+class Requeue:
+    """Its attempt is over, and it gets another. ``loss``: ``None`` if it had not begun."""
+
+    loss: ErrorInfo | None
+    losses: Losses
+    counted: bool
+
+
+@dataclass(frozen=True)
+class AwaitPublisher:
+    """Its publisher was lost, and another one publishes its output."""
+
+    losses: Losses
+    counted: bool
+
+
+Step = Begin | Accept | End | Requeue | AwaitPublisher
+
+
+@dataclass(frozen=True)
+class AttemptEnd:
+    """An attempt is over."""
+
+    outcome: AttemptOutcome
     error: ErrorInfo | None = None
 
 
 @dataclass(frozen=True)
 class TaskStep:
-    """One state change of one task."""
+    """One state change of one task. ``attempt``: how often the run has begun."""
 
     run_id: int
     attempt: int
@@ -64,114 +128,170 @@ class TaskStep:
 class Outcome:
     """What a batch of reports changes. ``ignored``: the others, each with the reason."""
 
-    runs: dict[int, RunOutcome] = field(default_factory=dict)
+    runs: dict[int, list[Step]] = field(default_factory=dict)
+    attempts: dict[int, AttemptEnd] = field(default_factory=dict)
+    began: dict[int, None] = field(default_factory=dict)  # attempts
+    alive: dict[int, None] = field(default_factory=dict)  # attempts whose lease is renewed
     tasks: list[TaskStep] = field(default_factory=list)
     ignored: list[tuple[Report, str]] = field(default_factory=list)
+
+    def first_starts(self) -> list[int]:
+        """The ids of runs that begin for the first time."""
+        return [id for id, step in self.steps(Begin) if isinstance(step, Begin) and step.first]
+
+    def steps(self, kind: type[Step]) -> list[tuple[int, Step]]:
+        """The run ids and steps of one kind."""
+        return [(id, step) for id, steps in self.runs.items() for step in steps if isinstance(step, kind)]
 
 
 TaskKey = tuple[int, int, str]
 
 
-def fold(
-    reports: Sequence[Report], runs: Mapping[int, RunRow], tasks: Mapping[TaskKey, TaskState], max_lost_attempts: int
-) -> Outcome:
-    """Apply reports to the rows, in order. Ignores older attempts and runs that are not live."""
-    outcome = Outcome()
-    task_states = dict(tasks)
-    for report in reports:
-        row = runs[report.run_id]
-        sofar = outcome.runs.get(report.run_id, RunOutcome())
-        if report.attempt != row.attempt:
-            outcome.ignored.append((report, f"attempt {row.attempt} is the newest"))
-        elif report.publication != row.publication:
-            outcome.ignored.append((report, f"publication {row.publication} is the newest"))
-        elif row.state not in LIVE or sofar.ends is not None:
-            outcome.ignored.append((report, f"the run is {sofar.ends or row.state}"))
-        elif row.orphaned or sofar.orphaned:
-            outcome.ignored.append((report, "its publisher was lost"))
+class Fold:
+    """Applies reports to the rows, in order. Ignores what is over."""
+
+    def __init__(
+        self,
+        attempts: Mapping[int, AttemptRow],
+        runs: Mapping[int, RunRow],
+        tasks: Mapping[TaskKey, TaskState],
+        task_names: Mapping[int, Sequence[str]],
+        max_lost_attempts: int,
+    ) -> None:
+        """``task_names``: by run id, of runs that have not begun: their task runs do not exist."""
+        self.outcome = Outcome()
+        self._attempts = attempts
+        self._runs = runs
+        self._states = {id: row.state for id, row in runs.items()}
+        self._tasks = dict(tasks)
+        self._task_names = task_names
+        self._max_lost_attempts = max_lost_attempts
+
+    def reports(self, reports: Iterable[Report]) -> Outcome:
+        """Apply reports. Returns what changes."""
+        for report in reports:
+            why = self._apply(report)
+            if why is not None:
+                self.outcome.ignored.append((report, why))
+        return self.outcome
+
+    def lose(self, attempt_id: int, error: ErrorInfo) -> Outcome:
+        """End an attempt whose driver and host are silent.
+
+        The next run in order may have begun without a report, so it counts as begun: no two
+        executions of a run ever have the same number.
+        """
+        waiting = [row for row in self._of(attempt_id) if self._states[row.id] == S.STARTING]
+        begun = min(waiting, key=lambda row: row.position).id if waiting else None
+        self._end_attempt(self._attempts[attempt_id], AttemptOutcome.LOST, error, begun)
+        return self.outcome
+
+    def _of(self, attempt_id: int) -> list[RunRow]:
+        return [row for row in self._runs.values() if row.attempt_id == attempt_id]
+
+    def _apply(self, report: Report) -> str | None:
+        """Apply one report. Returns why it is ignored."""
+        attempt = self._attempts.get(report.attempt_id)
+        if attempt is None or not attempt.live or attempt.id in self.outcome.attempts:
+            return "the attempt is over"
+        match report:
+            case AttemptHeartbeat():
+                self.outcome.alive[attempt.id] = None
+            case AttemptEnded(state=how, error=error, begun=begun):
+                self._end_attempt(attempt, AttemptOutcome(how), error, begun)
+            case RunReport():
+                return self._apply_to_run(report, attempt)
+        return None
+
+    def _apply_to_run(self, report: RunReport, attempt: AttemptRow) -> str | None:
+        row = self._runs[report.run_id]
+        state = self._states[row.id]
+        if row.attempt_id != attempt.id:
+            return "the run has another attempt"
+        if state not in LIVE:
+            return f"the run is {state}"
+        self._begin(row, attempt)
+        match report:
+            case TaskReported():
+                return self._apply_to_task(report, self._number(row))
+            case RunStaged(outputs=outputs) if self._states[row.id] == S.RUNNING:
+                self._step(row, Accept(outputs), S.PUBLISHING)
+                self.outcome.alive[attempt.id] = None
+            case RunReported(state="succeeded"):
+                self._step(row, End(S.SUCCEEDED), S.SUCCEEDED)
+            case RunReported(error=error):
+                self._step(row, End(S.FAILED, error), S.FAILED)
+        return None
+
+    def _begin(self, row: RunRow, attempt: AttemptRow) -> None:
+        """The run's first report."""
+        if not attempt.began:
+            self.outcome.began[attempt.id] = None
+        if self._states[row.id] == S.STARTING:
+            self._step(row, Begin(not row.started_before), S.RUNNING)
+            number = self._number(row)
+            self._tasks |= {(row.id, number, name): TaskState.NONE for name in self._task_names.get(row.id, ())}
+
+    def _number(self, row: RunRow) -> int:
+        """How often the run has begun, this batch included."""
+        begins = any(isinstance(step, Begin) for step in self.outcome.runs.get(row.id, ()))
+        return row.attempt + begins
+
+    def _step(self, row: RunRow, step: Step, to: RunState) -> None:
+        self.outcome.runs.setdefault(row.id, []).append(step)
+        self._states[row.id] = to
+
+    def _end_attempt(
+        self, attempt: AttemptRow, outcome: AttemptOutcome, error: ErrorInfo | None, begun: int | None
+    ) -> None:
+        """End an attempt, and what becomes of its unfinished runs."""
+        mine = self._of(attempt.id)
+        for row in mine:
+            if row.id == begun:
+                self._begin(row, attempt)
+        left = [row for row in mine if self._states[row.id] in LIVE]
+        for row in left:
+            self._leave(row, attempt, outcome, error)
+        if attempt.cancelled and left and outcome != AttemptOutcome.DONE:
+            outcome = AttemptOutcome.CANCELLED
+        self.outcome.attempts[attempt.id] = AttemptEnd(outcome, error)
+
+    def _leave(self, row: RunRow, attempt: AttemptRow, outcome: AttemptOutcome, error: ErrorInfo | None) -> None:
+        """What becomes of a run that its attempt left unfinished."""
+        state = self._states[row.id]
+        began = state != S.STARTING
+        # The end of a driver that its host ends is no loss.
+        counted = began and outcome == AttemptOutcome.LOST and not attempt.cancelled
+        lost = row.lost_attempts + counted
+        loss = error or UNKNOWN
+        losses = with_loss(row.losses, self._number(row), loss) if counted else row.losses
+        if counted and lost >= self._max_lost_attempts:
+            self._step(row, End(S.FAILED, failure(losses, lost), losses, counted), S.FAILED)
+        elif state == S.PUBLISHING:
+            # An accepted run is neither executed again nor cancelled.
+            self._step(row, AwaitPublisher(losses, counted), S.STAGED)
+        elif attempt.cancelled:
+            self._step(row, End(S.CANCELLED, None, losses, counted), S.CANCELLED)
         else:
-            outcome.runs[report.run_id] = sofar
-            _fold_one(report, row, sofar, task_states, outcome, max_lost_attempts)
-    return outcome
+            self._step(row, Requeue(loss if began else None, losses, counted), S.QUEUED)
 
-
-def _fold_one(
-    report: Report,
-    row: RunRow,
-    sofar: RunOutcome,
-    task_states: dict[TaskKey, TaskState],
-    outcome: Outcome,
-    max_lost_attempts: int,
-) -> None:
-    match report:
-        case RunHeartbeat():
-            sofar.alive = True
-            _start(row, sofar)
-        case TaskReported():
-            _start(row, sofar)
-            _fold_task(report, task_states, outcome)
-        case RunStaged(outputs=outputs):
-            _start(row, sofar)
-            sofar.alive = True
-            if row.state != RunState.PUBLISHING:
-                sofar.stages = outputs
-        case RunReported(state="succeeded"):
-            _start(row, sofar)
-            sofar.ends = RunState.SUCCEEDED
-        case RunReported(state="failed", error=error):
-            _start(row, sofar)
-            sofar.ends, sofar.error = RunState.FAILED, error
-        case RunReported(state=how, error=error):
-            lose(row, sofar, max_lost_attempts, counted=how != "released", error=error)
-
-
-def _start(row: RunRow, sofar: RunOutcome) -> None:
-    if row.state == RunState.STARTING and not sofar.starts:
-        sofar.starts = True
-        sofar.first_start = not row.started_before
-
-
-def lose(row: RunRow, sofar: RunOutcome, max_lost_attempts: int, *, counted: bool, error: ErrorInfo | None) -> None:
-    """Decide on an attempt whose driver was lost. Only a ``counted`` loss can fail the run."""
-    lost = row.lost_attempts + counted
-    sofar.lost, sofar.counted, sofar.loss = True, counted, error or UNKNOWN
-    sofar.losses = with_loss(row.losses, row.attempt, sofar.loss) if counted else row.losses
-    if row.state == RunState.PUBLISHING or sofar.stages:
-        # An accepted attempt is neither repeated nor cancelled: another driver publishes it.
-        sofar.ends = RunState.FAILED if counted and lost >= max_lost_attempts else None
-        sofar.orphaned = sofar.ends is None
-    else:
-        sofar.ends = after_loss(
-            cancel_requested=row.cancel_requested,
-            lost_attempts=lost if counted else 0,
-            max_lost_attempts=max_lost_attempts,
+    def _apply_to_task(self, report: TaskReported, number: int) -> str | None:
+        key = (report.run_id, number, report.task)
+        from_state = self._tasks.get(key)
+        if from_state is None:
+            return f"the run has no task {report.task!r}"
+        # A driver may report a task as running without having reported it as queued.
+        path = (
+            [TaskState.QUEUED, report.state]
+            if (from_state, report.state) == (TaskState.NONE, TaskState.RUNNING)
+            else [report.state]
         )
-    if sofar.ends == RunState.FAILED:
-        sofar.error = failure(sofar.losses, lost)
-
-
-def _fold_task(report: TaskReported, states: dict[TaskKey, TaskState], outcome: Outcome) -> None:
-    key = (report.run_id, report.attempt, report.task)
-    from_state = states.get(key)
-    if from_state is None:
-        outcome.ignored.append((report, f"the run has no task {report.task!r}"))
-        return
-    # A driver may report a task as running without having reported it as queued.
-    path = (
-        [TaskState.QUEUED, report.state]
-        if (from_state, report.state) == (TaskState.NONE, TaskState.RUNNING)
-        else [report.state]
-    )
-    for to in path:
-        if not TASK_MACHINE.allows(from_state, to):
-            # For example, a skip never overwrites a task that runs or has ended.
-            outcome.ignored.append((report, f"the task is {from_state}"))
-            return
-        last = to is path[-1]
-        error = report.error if last else None
-        outcome.tasks.append(
-            TaskStep(
-                report.run_id, report.attempt, report.task, from_state, to, report.try_number, error, announce=last
-            )
-        )
-        from_state = states[key] = to
+        for to in path:
+            if not TASK_MACHINE.allows(from_state, to):
+                # For example, a skip never overwrites a task that runs or has ended.
+                return f"the task is {from_state}"
+            last = to is path[-1]
+            error = report.error if last else None
+            self.outcome.tasks.append(TaskStep(*key, from_state, to, report.try_number, error, announce=last))
+            from_state = self._tasks[key] = to
+        return None

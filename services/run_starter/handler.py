@@ -19,11 +19,11 @@ from retrofill.contract.backfills import (
     BackfillPlanned,
     BackfillResumed,
 )
-from retrofill.contract.runs import Report, RunReported, RunStaged
+from retrofill.contract.runs import AttemptEnded, Report, RunStaged
 from retrofill.contract.topics import Topic
 from retrofill.domain.backfill import BackfillState
 from retrofill.errors import kind_and_line
-from retrofill.store import backfills
+from retrofill.store import attempts, backfills
 from retrofill.store import runs as store
 from run_starter.claims import Claims
 from run_starter.definitions import Definitions
@@ -34,9 +34,10 @@ from run_starter.launching import Launching
 from run_starter.leases import LEASES_KEY, Leases
 from run_starter.memory import backfill_key, backfills_in, pipeline_key, pipelines_in, slot_in
 from run_starter.reports import handle_reports
+from run_starter.starting import Starting
 
 DRIVER_FREE = "driver_free"
-CHANNELS = (store.RUN_CHANNEL, store.SLOT_CHANNEL)
+CHANNELS = (attempts.ATTEMPT_CHANNEL, store.SLOT_CHANNEL)
 _TO_CHECK = (BackfillPlanned, BackfillResumed, BackfillCancelling)
 # Checks with a transaction of their own.
 ALONE = (LEASES_KEY, ALL_ACTIVE, ALL_NOW)
@@ -59,11 +60,9 @@ class StarterHandler(QuietHandler):
         self._executor = executor or build_executor(settings, self.host)
         self._watch = Watch(context.engine, self._executor)
         self._watch.start()
-        self._leases = Leases(
-            context.topic_ids.ends, self._definitions, settings.max_lost_attempts, settings.lease_seconds
-        )
+        self._leases = Leases(context.topic_ids.ends, self._definitions, settings.max_lost_attempts, context.partitions)
         launching = Launching(self._executor, self._definitions, settings.lease_seconds, launched=self._watch.wake)
-        self._claims = Claims(launching, self._leases, context.instance)
+        self._claims = Claims(Starting(launching, self._leases, context.instance), settings.driver_slots)
         # Shards whose next batch leaves its checks to transactions of their own.
         self._claim_later: set[int] = set()
         metrics.register(
@@ -84,13 +83,11 @@ class StarterHandler(QuietHandler):
         """Apply the drivers' reports together; events of backfills only schedule checks."""
         reports = [one for one in received if one.record.topic == Topic.RUN_REPORTS]
         if reports:
-            settings = self._context.settings
             renewed = handle_reports(
                 tx,
                 reports,
                 self._definitions,
-                lease_seconds=settings.lease_seconds,
-                max_lost_attempts=settings.max_lost_attempts,
+                max_lost_attempts=self._context.settings.max_lost_attempts,
                 partitions=self._context.partitions,
             )
             self._leases.renewed(tx.partition, renewed)
@@ -102,8 +99,7 @@ class StarterHandler(QuietHandler):
 
     def _drivers_report(self, tx: Transaction, reports: Sequence[Report]) -> None:
         """What the reports mean to the drivers here, without a detour over notifications."""
-        ended = {report.driver for report in reports if isinstance(report, RunReported)}
-        self._executor.ending(ended)
+        self._executor.ending({report.attempt_id for report in reports if isinstance(report, AttemptEnded)})
         if any(isinstance(report, RunStaged) for report in reports):
             tx.after_commit.append(self.host.wake)
 
@@ -152,13 +148,13 @@ class StarterHandler(QuietHandler):
         """The fewest keys that cover all active work of the shard, in case a hint was lost."""
         active = backfills.active(tx.conn, tx.partition)
         one_by_one = {each.id for each in active if each.state == BackfillState.CANCELLING}
-        one_by_one |= set(store.orphans(tx.conn, [each.id for each in active]).values()) if active else set()
+        one_by_one |= set(store.backfills_to_publish(tx.conn, tx.partition))
         numbers = dict.fromkeys(each.pipeline_no for each in active if each.state == BackfillState.RUNNING)
         return [LEASES_KEY, *map(backfill_key, sorted(one_by_one)), *map(pipeline_key, numbers)]
 
     def group(self, keys: Sequence[str]) -> Sequence[Sequence[str]]:
         """Leases first and alone: they lock runs, which come after backfills in the lock order.
-        Then all backfills and pipelines in one transaction, fewest live runs first.
+        Then all backfills and pipelines in one transaction, fewest live attempts first.
         """
         others = sorted((key for key in keys if key not in ALONE), key=self._claims.rank)
         return [*([key] for key in keys if key in ALONE), *([others] if others else [])]
@@ -176,10 +172,10 @@ class StarterHandler(QuietHandler):
 
     def notified(self, channel: str, payload: str, partitions: Sequence[int]) -> Mapping[int, Mapping[str, float]]:
         """A driver or a pipeline's slot became free, or a hosted run changed."""
-        if channel in ("", store.RUN_CHANNEL):
+        if channel in ("", attempts.ATTEMPT_CHANNEL):
             self._watch.wake()
             self.host.wake()
-        if channel == store.RUN_CHANNEL:
+        if channel == attempts.ATTEMPT_CHANNEL:
             return {}
         if channel == "":
             return {partition: {ALL_NOW: 0.0} for partition in partitions}

@@ -13,10 +13,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from retrofill.bus.envelope import headers_of, wire_headers
 from retrofill.contract.partitioning import partition_of
-from retrofill.contract.runs import ErrorInfo, RunReported
+from retrofill.contract.runs import AttemptEnded, ErrorInfo, Report, RunReported
 from retrofill.contract.topics import RUN_STARTER, Topic
 from retrofill.errors import first_line
-from retrofill.store import runs as store
+from retrofill.store import attempts
 from run_starter.executors import Executor, LaunchRequest
 
 log = structlog.get_logger(__name__)
@@ -39,7 +39,7 @@ class DriverHost:
         self._changed = threading.Condition()
         self._changes = 0
 
-    def may_begin(self, launch: LaunchRequest) -> float | None:
+    def may_begin(self, launch: LaunchRequest, run_id: int) -> float | None:
         """Read from Postgres now; if it does not answer, the driver must not begin.
 
         If the lease seems over, wait until the shard's owner renews it or ends the attempt.
@@ -48,28 +48,28 @@ class DriverHost:
             seen = self._changes
             try:
                 with self._engine.connect() as conn:
-                    left = store.lease_left(conn, *launch.key)
+                    left = attempts.lease_left(conn, launch.attempt_id, run_id)
             except SQLAlchemyError as e:
-                log.warning("may_not_begin", run=launch.run_id, attempt=launch.attempt, error=first_line(e))
+                log.warning("may_not_begin", run=run_id, attempt=launch.attempt_id, error=first_line(e))
                 return None
             if left is None:
                 return None
             if left > 0:
                 # More than a whole lease is left only by a clock that was set back.
-                return left if launch.lease_seconds is None else min(left, launch.lease_seconds)
+                return min(left, launch.lease_seconds)
             self._wait_for_change(seen)
         return None
 
-    def may_publish(self, launch: LaunchRequest) -> bool:
+    def may_publish(self, launch: LaunchRequest, run_id: int) -> bool:
         """Wait until staged output is accepted or refused; the driver's own lease limits this."""
         while not self._closing:
             # Before the read, so no later change is missed.
             seen = self._changes
             try:
                 with self._engine.connect() as conn:
-                    accepted = store.accepted(conn, launch.run_id, launch.attempt)
+                    accepted = attempts.accepted(conn, launch.attempt_id, run_id)
             except SQLAlchemyError as e:
-                log.warning("acceptance_unknown", run=launch.run_id, error=first_line(e))
+                log.warning("acceptance_unknown", run=run_id, error=first_line(e))
                 accepted = None
             if accepted is not None:
                 return accepted
@@ -86,56 +86,45 @@ class DriverHost:
             self._changes += 1
             self._changed.notify_all()
 
-    def driver_ended(self, launch: LaunchRequest, *, reported: bool, reason: str, exited: bool = True) -> None:
+    def driver_ended(
+        self, launch: LaunchRequest, *, reported: bool, reason: str, exited: bool = True, begun: int | None = None
+    ) -> None:
         """Report the end of a driver that did not do so itself."""
         if not reported:
             log.warning(
                 "driver_gone" if exited else "driver_out_of_sight",
                 backfill=launch.backfill_id,
-                run=launch.run_id,
-                attempt=launch.attempt,
+                attempt=launch.attempt_id,
                 reason=reason,
             )
             if exited:
                 error = ErrorInfo(type="DriverLost", message=reason[:4000])
-                self._report(launch, "released" if self._closing else "lost", error)
+                how: Literal["released", "lost"] = "released" if self._closing else "lost"
+                self._report(AttemptEnded(**launch.about, state=how, error=error, begun=begun))
         self._freed()
 
     def refused(self, launch: LaunchRequest, reason: str) -> None:
-        """Report a run that the settings forbid as failed; no driver was given it."""
-        log.warning(
-            "run_refused", backfill=launch.backfill_id, run=launch.run_id, attempt=launch.attempt, reason=reason
-        )
-        self._report(launch, "failed", ErrorInfo(type="NotAllowed", message=reason[:4000]))
+        """Report runs that the settings forbid as failed; no driver was given them."""
+        log.warning("attempt_refused", backfill=launch.backfill_id, attempt=launch.attempt_id, reason=reason)
+        error = ErrorInfo(type="NotAllowed", message=reason[:4000])
+        for run in launch.runs:
+            self._report(RunReported(**launch.about, run_id=run.id, attempt=run.attempt, state="failed", error=error))
+        self._report(AttemptEnded(**launch.about, state="done"))
         self._freed()
 
-    def _report(self, launch: LaunchRequest, state: Literal["failed", "lost", "released"], error: ErrorInfo) -> None:
-        report = RunReported(
-            backfill_id=launch.backfill_id,
-            run_id=launch.run_id,
-            attempt=launch.attempt,
-            publication=launch.publication,
-            state=state,
-            error=error,
-        )
+    def _report(self, report: Report) -> None:
         try:
             self._reports.produce(
                 self._topic,
-                key=launch.backfill_id.encode(),
-                partition=partition_of(launch.backfill_id, self._partitions),
+                key=report.backfill_id.encode(),
+                partition=partition_of(report.backfill_id, self._partitions),
                 value=report.encode(),
                 headers=wire_headers(headers_of(report, RUN_STARTER.name)),
             )
             self._reports.poll(0)
         except (BufferError, KafkaException) as e:
             # The end of the lease has the same effect, a little later.
-            log.warning(
-                "loss_not_reported",
-                backfill=launch.backfill_id,
-                run=launch.run_id,
-                attempt=launch.attempt,
-                error=str(e),
-            )
+            log.warning("end_not_reported", backfill=report.backfill_id, attempt=report.attempt_id, error=str(e))
 
     def closing(self) -> None:
         """Report lost drivers as released from now on, so the losses do not count."""
@@ -175,11 +164,11 @@ class Watch(threading.Thread):
                 continue
             try:
                 with self._engine.connect() as conn:
-                    over = store.to_be_ended(conn, hosted)
+                    over = attempts.to_be_ended(conn, hosted)
             except SQLAlchemyError as e:
                 # During a Postgres outage, the drivers' own leases end them.
                 log.warning("watch_waits", error=first_line(e))
                 continue
             for key in over:
-                log.info("ending_driver", run=key[0], attempt=key[1], publication=key[2])
+                log.info("ending_driver", attempt=key)
                 self._executor.end(key)

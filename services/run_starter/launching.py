@@ -10,10 +10,11 @@ from sqlalchemy import RowMapping
 
 from retrofill.bus.crash import crash_point
 from retrofill.bus.transaction import Transaction
+from retrofill.domain.attempt import AttemptMode
 from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.store import pipelines
 from run_starter.definitions import Definitions
-from run_starter.executors import Executor, LaunchRequest
+from run_starter.executors import Executor, LaunchRequest, RunToDo
 
 
 @dataclass(frozen=True)
@@ -26,22 +27,26 @@ class Launching:
     launched: Callable[[], None]
 
     def launch_of(
-        self, backfill: RowMapping, row: RowMapping, pipeline: PipelineDefinition, **more: Any
+        self,
+        backfill: RowMapping,
+        attempt_id: int,
+        mode: AttemptMode,
+        runs: Sequence[RowMapping],
+        pipeline: PipelineDefinition,
+        earlier: Sequence[int] = (),
     ) -> LaunchRequest:
-        """``row`` is a run of ``backfill``; ``more`` replaces fields."""
+        """``runs`` are rows of ``backfill``, as before the claim."""
+        publishes = mode == AttemptMode.PUBLISH
         return LaunchRequest(
-            **{
-                "backfill_id": backfill["id"],
-                "run_id": row["id"],
-                "attempt": row["attempt"],
-                "pipeline": pipeline,
-                "interval_start": row["interval_start"],
-                "interval_end": row["interval_end"],
-                "conf": backfill["conf"],
-                "trace": backfill["traceparent"],
-                "lease_seconds": self.lease_seconds,
-                **more,
-            }
+            backfill_id=backfill["id"],
+            attempt_id=attempt_id,
+            mode=mode,
+            runs=tuple(_published(row) if publishes else _executed(row) for row in runs),
+            pipeline=pipeline,
+            conf=backfill["conf"],
+            lease_seconds=self.lease_seconds,
+            trace=backfill["traceparent"],
+            earlier=tuple(earlier),
         )
 
     def definitions_now(self, tx: Transaction, rows: Sequence[RowMapping]) -> dict[str, PipelineDefinition]:
@@ -64,3 +69,19 @@ class Launching:
             self.executor.launch(each)
         crash_point("claim:launched")
         self.launched()
+
+
+def _executed(row: RowMapping) -> RunToDo:
+    return RunToDo(row["id"], row["attempt"] + 1, row["interval_start"], row["interval_end"])
+
+
+def _published(row: RowMapping) -> RunToDo:
+    return RunToDo(
+        row["id"],
+        row["attempt"],
+        row["interval_start"],
+        row["interval_end"],
+        publication=row["publication"] + 1,
+        accepted_attempt=row["accepted_attempt"],
+        outputs=tuple(row["outputs"]["folders"]),
+    )

@@ -19,14 +19,16 @@ from retrofill.bus.crash import crash_point
 from retrofill.bus.takeover import Ends
 from retrofill.bus.transaction import Transaction
 from retrofill.contract.topics import Topic
-from retrofill.domain.run import LIVE
+from retrofill.domain.attempt import LIVE
+from retrofill.store import attempts
 from retrofill.store import runs as store
 from retrofill.store.clock import database_now
-from run_starter.decide import RunOutcome, lose
+from run_starter.alerts import Starts
+from run_starter.decide import Fold
 from run_starter.definitions import Definitions
-from run_starter.endings import write_ends, write_stages
 from run_starter.losses import SILENT
-from run_starter.reports import run_row
+from run_starter.outcomes import Apply
+from run_starter.reports import attempt_row, run_row, tasks_to_begin
 
 log = structlog.get_logger(__name__)
 LEASES_KEY = "leases"
@@ -43,15 +45,15 @@ class Asked:
 
 @dataclass
 class Leases:
-    """The leases of an instance's shards. ``lease_seconds``: for attempts that have none stored."""
+    """The leases of an instance's shards."""
 
     ends: Ends
     definitions: Definitions
     max_lost_attempts: int
-    lease_seconds: float
+    partitions: int
     asked: dict[int, Asked] = field(default_factory=dict)
     read: dict[int, int] = field(default_factory=dict)
-    # By shard, monotonic: when it was taken over, and when each live run's lease was renewed.
+    # By shard, monotonic: when it was taken over, and when each live attempt's lease was renewed.
     taken_at: dict[int, float] = field(default_factory=dict)
     renewed_at: dict[int, dict[int, float]] = field(default_factory=dict)
 
@@ -60,9 +62,9 @@ class Leases:
         self.taken_at[partition] = time.monotonic()
         self.renewed_at[partition] = {}
 
-    def renewed(self, partition: int, run_ids: Collection[int]) -> None:
-        """Measure these runs' leases from now. If the commit fails later, they only last longer."""
-        self.renewed_at.setdefault(partition, {}).update(dict.fromkeys(run_ids, time.monotonic()))
+    def renewed(self, partition: int, attempt_ids: Collection[int]) -> None:
+        """Measure these leases from now. If the commit fails later, they only last longer."""
+        self.renewed_at.setdefault(partition, {}).update(dict.fromkeys(attempt_ids, time.monotonic()))
 
     def read_to(self, partition: int, ends: Mapping[str, int]) -> None:
         """Reports of the shard before these offsets have been handled."""
@@ -81,14 +83,16 @@ class Leases:
             del self.asked[shard]
             self._expire(tx, asked.moment)
             asked = None
-        leases = store.leases(tx.conn, shard)
+        leases = attempts.leases(tx.conn, shard)
         renewed = self.renewed_at.get(shard, {})
-        self.renewed_at[shard] = {lease.run_id: renewed[lease.run_id] for lease in leases if lease.run_id in renewed}
+        self.renewed_at[shard] = {
+            lease.attempt_id: renewed[lease.attempt_id] for lease in leases if lease.attempt_id in renewed
+        }
         if not leases:
             return
         now = database_now(tx.conn)
         remaining = min(
-            max((lease.until - now).total_seconds(), self._remaining(shard, lease.run_id, lease.seconds))
+            max((lease.until - now).total_seconds(), self._remaining(shard, lease.attempt_id, lease.seconds))
             for lease in leases
         )
         if remaining > 0:
@@ -100,11 +104,11 @@ class Leases:
         else:
             tx.schedule_check(LEASES_KEY, WAIT_FOR_END_SECONDS)
 
-    def _remaining(self, shard: int, run_id: int, seconds: float | None) -> float:
+    def _remaining(self, shard: int, attempt_id: int, seconds: float) -> float:
         """Seconds left of a lease, by this process's clock."""
         now = time.monotonic()
-        since = self.renewed_at.get(shard, {}).get(run_id, self.taken_at.setdefault(shard, now))
-        return since + (seconds or self.lease_seconds) - now
+        since = self.renewed_at.get(shard, {}).get(attempt_id, self.taken_at.setdefault(shard, now))
+        return since + seconds - now
 
     def _ask(self, shard: int, moment: datetime) -> None:
         topic = str(Topic.RUN_REPORTS)
@@ -114,25 +118,33 @@ class Leases:
             log.warning("end_unknown", shard=shard, error=str(e))
 
     def _expire(self, tx: Transaction, moment: datetime) -> None:
-        ids = [lease.run_id for lease in store.leases(tx.conn, tx.partition) if lease.until < moment]
-        rows = {
+        """End the attempts whose leases ended before ``moment``, one after another."""
+        ids = [lease.attempt_id for lease in attempts.leases(tx.conn, tx.partition) if lease.until < moment]
+        found = {
             id: row
-            for id, row in store.lock(tx.conn, ids).items()
+            for id, row in attempts.lock(tx.conn, ids).items()
             if row["state"] in LIVE
-            and row["host"] is not None
-            and row["lease_until"] is not None
             and row["lease_until"] < moment
             and self._remaining(tx.partition, id, row["lease_seconds"]) <= 0
         }
-        outcomes = {}
-        for id, row in rows.items():
-            outcomes[id] = RunOutcome()
-            lose(run_row(row), outcomes[id], self.max_lost_attempts, counted=True, error=SILENT)
-            log.warning("lease_ended", run=id, attempt=row["attempt"], backfill=row["backfill_id"])
-        pipelines = self.definitions.names(tx.conn, {row["backfill_id"] for row in rows.values()})
+        if not found:
+            return
+        runs = store.lock(tx.conn, (), live_of=found)
+        names = tasks_to_begin(tx, runs, self.definitions)
+        fold = Fold(
+            {id: attempt_row(row) for id, row in found.items()},
+            {id: run_row(row) for id, row in runs.items()},
+            {},
+            names,
+            self.max_lost_attempts,
+        )
+        for id, row in found.items():
+            fold.lose(id, SILENT)
+            log.warning("lease_ended", attempt=id, backfill=row["backfill_id"])
+        pipelines = self.definitions.names(tx.conn, {row["backfill_id"] for row in runs.values()})
         now = database_now(tx.conn)
-        write_stages(tx, rows, outcomes, pipelines, now)
-        write_ends(tx, rows, outcomes, pipelines, now)
-        tx.notify(store.RUN_CHANNEL, rows)
-        if rows:
-            crash_point("lease:end-written")
+        apply = Apply(tx, found, runs, pipelines, names, now, fold.outcome)
+        apply.starts()
+        Starts(tx, runs, self.definitions, self.partitions, now).of_runs(fold.outcome.first_starts())
+        apply.ends()
+        crash_point("lease:end-written")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 BACKFILL, PIPELINE = "b:", "p:"
@@ -47,8 +47,20 @@ class Memory:
     pipelines: set[int] = field(default_factory=set)
     # Check keys that wait for a driver of this instance, the longest waiting first.
     starving: dict[str, None] = field(default_factory=dict)
+    # Backfills with accepted runs that wait for a publisher, with their pipelines.
+    to_publish: dict[str, int] = field(default_factory=dict)
     # By pipeline: when a slot was first left to another shard.
     yielding_since: dict[int, float] = field(default_factory=dict)
 
     def starve(self, keys: Iterable[str]) -> None:
         self.starving |= dict.fromkeys(keys)
+
+    def unpublished(self, numbers: Collection[int]) -> list[str]:
+        """Backfills of these pipelines with accepted runs that wait for a publisher."""
+        return [id for id, no in self.to_publish.items() if no in numbers]
+
+    def publish_later(self, waiting: Mapping[str, int], *, checked: Collection[str]) -> None:
+        """Of the ``checked`` backfills, those in ``waiting`` have such runs."""
+        for id in checked:
+            self.to_publish.pop(id, None)
+        self.to_publish |= waiting

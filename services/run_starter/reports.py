@@ -1,9 +1,9 @@
-"""Reports of drivers: gather the rows, fold the reports over them, write the outcome."""
+"""Reports of drivers: gather the rows, fold the reports over them, apply the outcome."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from dataclasses import dataclass
 
 import structlog
 from sqlalchemy import RowMapping
@@ -13,17 +13,18 @@ from retrofill.bus.faults import Poison
 from retrofill.bus.handler import Received
 from retrofill.bus.observability import metrics
 from retrofill.bus.transaction import Transaction
-from retrofill.contract.runs import Report, TaskReported
+from retrofill.contract.runs import AttemptEnded, Report, RunReport, TaskReported
+from retrofill.domain.attempt import LIVE, AttemptMode
 from retrofill.domain.run import RunState
 from retrofill.domain.task_run import TaskState
+from retrofill.store import attempts, task_runs
 from retrofill.store import runs as store
-from retrofill.store import task_runs
 from retrofill.store.clock import database_now
 from run_starter.alerts import Starts
-from run_starter.decide import Outcome, RunRow, TaskKey, fold
+from run_starter.decide import AttemptRow, Fold, Outcome, RunRow
 from run_starter.definitions import Definitions
-from run_starter.endings import write_ends, write_stages, write_starts, write_tasks
 from run_starter.losses import losses_of
+from run_starter.outcomes import Apply
 
 log = structlog.get_logger(__name__)
 
@@ -33,63 +34,119 @@ def handle_reports(
     received: Sequence[Received],
     definitions: Definitions,
     *,
-    lease_seconds: float,
     max_lost_attempts: int,
     partitions: int,
 ) -> list[int]:
-    """Apply a batch of reports. Returns the ids of the runs whose leases they renew.
+    """Apply a batch of reports. Returns the ids of the attempts whose leases they renew.
 
-    ``lease_seconds``: for attempts claimed by an older release, which stored none.
-    Raises ``Poison`` for a run that does not belong to the report's backfill.
+    Raises ``Poison`` for an attempt or run that does not belong to the report's backfill.
     """
     reports = [_checked(one) for one in received]
-    rows, tasks = _gather(tx, reports)
-    outcome = fold(reports, {id: run_row(row) for id, row in rows.items()}, tasks, max_lost_attempts)
+    rows = gather(tx, reports)
     # Read after the locks: the time of these facts.
     now = database_now(tx.conn)
-    pipelines = definitions.names(tx.conn, {row["backfill_id"] for row in rows.values()})
-    write_starts(tx, rows, outcome.runs, pipelines, now)
-    arming = Starts(tx, rows, definitions, partitions, now)
-    arming.of_runs([id for id, o in outcome.runs.items() if o.first_start])
-    write_tasks(tx, rows, outcome.tasks, pipelines, now)
+    names = tasks_to_begin(tx, rows.runs, definitions)
+    fold = Fold(
+        {id: attempt_row(row) for id, row in rows.attempts.items()},
+        {id: run_row(row) for id, row in rows.runs.items()},
+        _task_states(tx, reports, rows.runs),
+        names,
+        max_lost_attempts,
+    )
+    outcome = fold.reports(reports)
+    pipelines = definitions.names(tx.conn, {row["backfill_id"] for row in rows.runs.values()})
+    apply = Apply(tx, rows.attempts, rows.runs, pipelines, names, now, outcome)
+    apply.starts()
+    arming = Starts(tx, rows.runs, definitions, partitions, now)
+    arming.of_runs(outcome.first_starts())
+    apply.task_steps()
     arming.of_tasks(outcome.tasks)
-    write_stages(tx, rows, outcome.runs, pipelines, now)
-    write_ends(tx, rows, outcome.runs, pipelines, now)
-    alive = [id for id, o in outcome.runs.items() if o.alive and o.ends is None and not o.orphaned]
-    # Each by its own length, by which its driver ends itself.
-    until = {id: now + timedelta(seconds=rows[id]["lease_seconds"] or lease_seconds) for id in alive}
-    store.extend_leases(tx.conn, {(id, rows[id]["attempt"]): until[id] for id in alive})
+    apply.acceptances()
+    apply.ends()
+    alive = apply.renewals()
     crash_point("report:written")
-    if any(o.ends is not None for o in outcome.runs.values()):
+    if outcome.attempts:
         crash_point("report:end-written")
         tx.after_commit.append(lambda: crash_point("report:end-committed"))
     _log_ignored(outcome)
     return alive
 
 
-def _gather(tx: Transaction, reports: Sequence[Report]) -> tuple[Mapping[int, RowMapping], dict[TaskKey, TaskState]]:
-    """The locked runs by id, and the states of the tasks that the reports name."""
-    rows = store.lock(tx.conn, {report.run_id for report in reports})
+@dataclass(frozen=True)
+class Rows:
+    """Locked attempts and runs, by id."""
+
+    attempts: Mapping[int, RowMapping]
+    runs: Mapping[int, RowMapping]
+
+
+def gather(tx: Transaction, reports: Sequence[Report]) -> Rows:
+    """Lock what the reports are about. Attempts that end are locked with all their live runs."""
+    found = attempts.lock(tx.conn, {report.attempt_id for report in reports})
     for report in reports:
-        if report.run_id not in rows or rows[report.run_id]["backfill_id"] != report.backfill_id:
+        if report.attempt_id not in found or found[report.attempt_id]["backfill_id"] != report.backfill_id:
+            raise Poison(f"backfill {report.backfill_id} has no attempt {report.attempt_id}")
+    named = {report.run_id for report in reports if isinstance(report, RunReport)}
+    ending = {
+        report.attempt_id
+        for report in reports
+        if isinstance(report, AttemptEnded) and found[report.attempt_id]["state"] in LIVE
+    }
+    runs = store.lock(tx.conn, named, live_of=ending) if named or ending else {}
+    for report in reports:
+        if isinstance(report, RunReport) and (
+            report.run_id not in runs or runs[report.run_id]["backfill_id"] != report.backfill_id
+        ):
             raise Poison(f"backfill {report.backfill_id} has no run {report.run_id}")
-    current = {(row["id"], row["attempt"]) for row in rows.values()}
-    reported = {(r.run_id, r.attempt) for r in reports if isinstance(r, TaskReported)} & current
-    found = task_runs.find(tx.conn, reported) if reported else {}
-    return rows, {key: TaskState(row["state"]) for key, row in found.items()}
+    return Rows(found, runs)
+
+
+def tasks_to_begin(
+    tx: Transaction, runs: Mapping[int, RowMapping], definitions: Definitions
+) -> dict[int, tuple[str, ...]]:
+    """The names of the tasks of runs that have not begun, by run id."""
+    waiting = {id: row["backfill_id"] for id, row in runs.items() if row["state"] == RunState.STARTING}
+    known = definitions.of(tx.conn, set(waiting.values())) if waiting else {}
+    return {
+        id: tuple(task.name for task in known[backfill].tasks) for id, backfill in waiting.items() if backfill in known
+    }
+
+
+def _task_states(
+    tx: Transaction, reports: Sequence[Report], runs: Mapping[int, RowMapping]
+) -> dict[tuple[int, int, str], TaskState]:
+    named = {
+        (report.run_id, runs[report.run_id]["attempt"])
+        for report in reports
+        if isinstance(report, TaskReported) and runs[report.run_id]["state"] != RunState.STARTING
+    }
+    found = task_runs.find(tx.conn, named) if named else {}
+    return {key: TaskState(row["state"]) for key, row in found.items()}
 
 
 def _log_ignored(outcome: Outcome) -> None:
     for report, why in outcome.ignored:
         metrics.REPORTS_IGNORED.inc()
+        run_id = report.run_id if isinstance(report, RunReport) else None
         log.info(
             "report_ignored",
             type=report.type,
             backfill=report.backfill_id,
-            run=report.run_id,
-            attempt=report.attempt,
+            run=run_id,
+            attempt=report.attempt_id,
             why=why,
         )
+
+
+def attempt_row(row: RowMapping) -> AttemptRow:
+    """The fields of an attempt that decisions need."""
+    return AttemptRow(
+        id=row["id"],
+        live=row["state"] in LIVE,
+        began=row["began_at"] is not None,
+        mode=AttemptMode(row["mode"]),
+        cancel_requested=row["cancel_requested"],
+    )
 
 
 def run_row(row: RowMapping) -> RunRow:
@@ -97,12 +154,12 @@ def run_row(row: RowMapping) -> RunRow:
     return RunRow(
         id=row["id"],
         state=RunState(row["state"]),
+        attempt_id=row["attempt_id"],
         attempt=row["attempt"],
+        position=row["position"],
         lost_attempts=row["lost_attempts"],
-        cancel_requested=row["cancel_requested"],
         started_before=row["started_at"] is not None,
         publication=row["publication"],
-        orphaned=row["state"] == RunState.PUBLISHING and row["host"] is None,
         losses=losses_of(row["losses"]),
     )
 

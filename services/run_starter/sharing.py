@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-# At most this long, a pipeline's slots are left to other shards' backfills with fewer live runs.
+# At most this long, a pipeline's slots are left to other shards' backfills with fewer live attempts.
 YIELD_SECONDS = 5.0
 
 Slots = tuple[int, int]  # of the backfill, and of its pipeline
@@ -15,7 +15,7 @@ Slots = tuple[int, int]  # of the backfill, and of its pipeline
 
 @dataclass(frozen=True)
 class Candidate:
-    """A backfill with a run to start. ``slots``: held by its live runs."""
+    """A backfill with a run to start. ``slots``: held by its live attempts."""
 
     id: str
     pipeline_no: int
@@ -25,7 +25,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """``slots``: held by live runs; ``rivals``: live runs per claimable backfill elsewhere."""
+    """``slots``: held by live attempts; ``rivals``: live attempts per claimable backfill elsewhere."""
 
     limit: int
     slots: frozenset[int]
@@ -43,7 +43,7 @@ class Shares:
 
 
 def share(candidates: Sequence[Candidate], pipelines: Mapping[int, Pipeline], free_drivers: int) -> Shares:
-    """Give each slot to the candidate with the fewest live runs (ties: the earlier one)."""
+    """Give each slot to the candidate with the fewest live attempts (ties: the earlier one)."""
     shares = Shares()
     own = {each.id: free_slots(each.slots, each.limit) for each in candidates}
     shared = {no: free_slots(each.slots, each.limit) for no, each in pipelines.items()}

@@ -49,7 +49,8 @@ class FunctionOptions(TaskOptions, total=False):
 class Pipeline:
     """A named, scheduled PySpark job of tasks.
 
-    ``retries`` and ``retry_delay`` are the tasks' defaults.
+    ``retries`` and ``retry_delay`` are the tasks' defaults. ``batch_size``: a driver executes up to
+    so many runs with adjacent intervals one by one in one Spark session, which saves its start.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Pipeline:
         end: str | date | datetime | None = None,
         timezone: str = "UTC",
         max_active_runs: int = 16,
+        batch_size: int = 1,
         deadlines: Sequence[Deadline] = (),
         retries: int = 0,
         retry_delay: Delay = 1.0,
@@ -78,6 +80,7 @@ class Pipeline:
             "end": _moment(end),
             "timezone": timezone,
             "max_active_runs": max_active_runs,
+            "batch_size": batch_size,
             "deadlines": [deadline.to_alert() for deadline in deadlines],
             "executor": executor,
             "spark_conf": _conf(spark_conf),

@@ -21,7 +21,7 @@ CREATE SCHEMA chaos;
 CREATE TABLE chaos.change (
     seq bigserial PRIMARY KEY, tx text NOT NULL DEFAULT pg_current_xact_id()::text,
     began timestamptz NOT NULL DEFAULT transaction_timestamp(), at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    entity text NOT NULL, id text NOT NULL, "from" text, "to" text NOT NULL, attempt int, task text
+    entity text NOT NULL, id text NOT NULL, "from" text, "to" text NOT NULL, attempt int, attempt_id bigint, task text
 );
 CREATE TABLE chaos.event (
     seq bigserial PRIMARY KEY, service text NOT NULL, topic text NOT NULL, key bytea, ce_id text, digest text
@@ -32,7 +32,8 @@ BEGIN
     IF TG_OP = 'UPDATE' THEN was := OLD.state; END IF;
     CASE TG_TABLE_NAME
     WHEN 'run' THEN
-        INSERT INTO change (entity, id, "from", "to", attempt) VALUES ('run', NEW.id, was, NEW.state, NEW.attempt);
+        INSERT INTO change (entity, id, "from", "to", attempt, attempt_id)
+        VALUES ('run', NEW.id, was, NEW.state, NEW.attempt, NEW.attempt_id);
     WHEN 'task_run' THEN
         INSERT INTO change (entity, id, "from", "to", attempt, task)
         VALUES ('task_run', NEW.run_id, was, NEW.state, NEW.attempt, NEW.task);
@@ -52,7 +53,7 @@ BEGIN
     RETURN NULL;
 END $$;
 """
-ENTITIES = ("backfill", "run", "task_run", "deadline", "callback")
+ENTITIES = ("backfill", "run", "task_run", "attempt", "deadline", "callback")
 # There are too many inserts of these rows to record. Their later changes are checked instead.
 INSERTS_NOT_NOTED = ("run", "task_run")
 CHANGE = (
@@ -79,8 +80,8 @@ def install(made: Installation) -> None:
 def changes(made: Installation) -> list[Row]:
     """All state changes.
 
-    Columns: ``entity``, ``id``, ``from``, ``to``, ``attempt``, ``task``, ``tx``, and the times
-    ``began`` and ``at``.
+    Columns: ``entity``, ``id``, ``from``, ``to``, ``attempt`` (of a run: how often it has begun),
+    ``attempt_id``, ``task``, ``tx``, and the times ``began`` and ``at``.
     """
     return _rows(made, "SELECT * FROM chaos.change ORDER BY seq")
 

@@ -10,13 +10,13 @@ from tests.chaos.stage import Stage
 from tests.support.installation import until
 from tests.support.proxy import Proxy
 
-LOST = "SELECT coalesce(sum(lost_attempts), 0) + count(*) FILTER (WHERE state = 'publishing' AND host IS NULL) FROM run"
+LOST = "SELECT count(*) FROM attempt WHERE outcome = 'lost'"
 # The Kafka address that the light driver uses (``light_driver.py``).
 DRIVERS_KAFKA = "CHAOS_DRIVERS_KAFKA"
 
 
 def drivers_frozen(stage: Stage, count: int = 3) -> None:
-    """SIGSTOP all drivers of a run-starter until their runs are lost, then resume them."""
+    """SIGSTOP all drivers of a run-starter until their attempts are lost, then resume them."""
     for _ in range(count):
         stage.wait(stage.chance.uniform(0.3, 1.0))
         before = stage.made.value(LOST)
@@ -32,7 +32,7 @@ def drivers_frozen(stage: Stage, count: int = 3) -> None:
 
 
 def drivers_without_kafka(stage: Stage, count: int = 2) -> None:
-    """Cut off or stall Kafka for the drivers only, until their runs are lost."""
+    """Cut off or stall Kafka for the drivers only, until their attempts are lost."""
     with own(stage).kafka_line() as line:
         stage.crew.equip("run-starter", **{DRIVERS_KAFKA: f"127.0.0.1:{line.port}"})
         stage.crew.replace("run-starter")

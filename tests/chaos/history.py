@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from retrofill.contract.topics import SERVICES, Topic
+from retrofill.driver.publication import AREA, MARKER
 from retrofill.store.tables import SERVICE_TABLES
 from tests.chaos import audit
 from tests.chaos.work import PART, label
@@ -20,7 +21,10 @@ Row = dict[str, Any]
 # Key prefix of the workload's poison messages.
 POISON = "poison-"
 LETTERS = (str(Topic.DEAD_LETTERS),)
-TABLES = ("pipeline", "backfill", "backfill_request", "backfill_interval", "run", "task_run", "deadline", "callback")
+TABLES = (
+    *("pipeline", "backfill", "backfill_request", "backfill_interval"),
+    *("run", "task_run", "attempt", "deadline", "callback"),
+)
 # Service sessions with an open transaction, and waiting locks. Neither lasts long after a heal.
 HELD = """
 SELECT a.application_name, a.state, a.query, extract(epoch FROM clock_timestamp() - a.xact_start) AS seconds
@@ -69,12 +73,16 @@ class History:
     wishes: dict[str, Wish] = field(default_factory=dict)
     limits: dict[str, int] = field(default_factory=dict)
     """Largest limit that each pipeline ever had."""
+    batches: dict[str, int] = field(default_factory=dict)
+    """Maximum number of runs of an attempt, by pipeline; 1 if it is not named."""
     cancelled: set[str] = field(default_factory=set)
     """Backfills whose cancel was asked for by a user."""
     tables: dict[str, list[Row]] = field(default_factory=dict)
     events: dict[str, list[Event]] = field(default_factory=dict)
     notes: list[Row] = field(default_factory=list)
     outputs: dict[tuple[str, str], str] = field(default_factory=dict)
+    markers: dict[tuple[str, str], Row] = field(default_factory=dict)
+    """What published each of ``outputs``, as the marker beside it says."""
     calls: list[Row] = field(default_factory=list)
     """Calls of functions and webhooks: ``deadline``, ``key`` and ``at``, by the database's clock."""
     alerts: dict[str, list[Row]] = field(default_factory=dict)
@@ -92,7 +100,7 @@ class History:
     most_tries: int = 1000
     """How often a callback may be called."""
     sampled: dict[str, int] = field(default_factory=dict)
-    """The most live runs that Postgres ever showed, by backfill id, or by ``pipeline:`` and its name."""
+    """The most live attempts that Postgres ever showed, by backfill id, or by ``pipeline:`` and its name."""
     held: list[Row] = field(default_factory=list)
     ends: dict[tuple[str, str, int], int] = field(default_factory=dict)
     """High watermark by (service, topic, partition)."""
@@ -115,6 +123,7 @@ class Known:
     wishes: Mapping[str, Wish]
     cancelled: set[str]
     limits: Mapping[str, int]
+    batches: Mapping[str, int]
     alerts: Mapping[str, list[Row]]
     calls: Iterable[Row] = ()
     """Of webhooks; those of functions are in a file."""
@@ -136,6 +145,7 @@ def gather(made: Installation, known: Known) -> History:
     return History(
         wishes=dict(known.wishes),
         limits=dict(known.limits),
+        batches=dict(known.batches),
         cancelled=set(known.cancelled),
         tables={name: made.query(f"SELECT * FROM {name}") for name in tables},
         events={topic: [e for e in found if topic in LETTERS or not _spoiled(e)] for topic, found in events.items()},
@@ -145,7 +155,8 @@ def gather(made: Installation, known: Known) -> History:
         changes=audit.changes(made),
         committed=audit.committed(made),
         notes=_lines(known.folder / "work.log"),
-        outputs=_outputs(known.folder / "output"),
+        outputs=_outputs(known.folder / "output", PART),
+        markers={place: json.loads(text) for place, text in _outputs(known.folder / "output", MARKER).items()},
         calls=[{**call, "at": datetime.fromtimestamp(known.clock(call["at"]), UTC)} for call in calls],
         clock_slack=known.clock_slack,
         sampled=dict(known.sampled),
@@ -183,6 +194,10 @@ def ends_of(made: Installation) -> dict[tuple[str, str, int], int]:
         consumer.close()
 
 
-def _outputs(folder: Path) -> dict[tuple[str, str], str]:
-    """A reader's view of the output, by (pipeline, day)."""
-    return {(path.parent.parent.name, path.parent.name): path.read_text() for path in folder.glob(f"*/*/{PART}")}
+def _outputs(folder: Path, file: str) -> dict[tuple[str, str], str]:
+    """A file of each output, as a reader sees it, by (pipeline, day)."""
+    return {
+        (path.parent.parent.name, path.parent.name): path.read_text()
+        for path in folder.glob(f"*/*/{file}")
+        if path.parent.parent.name != AREA
+    }

@@ -31,6 +31,9 @@ class NoSessions:
     def lost(self, error: BaseException) -> None:
         """No-op: there is no session to lose."""
 
+    def clear(self) -> None:
+        """No-op: a run leaves nothing behind."""
+
     def interrupt(self) -> None:
         """No-op: all work is in this process, which exits."""
 

@@ -1,4 +1,4 @@
-"""Samples the number of live runs in Postgres as often as possible, also during server faults."""
+"""Samples the number of live attempts in Postgres as often as possible, also during server faults."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import psycopg
 from tests.support.installation import Installation
 
 LIVE = """
-SELECT r.backfill_id AS id, count(*) FROM retrofill.run r WHERE r.slot IS NOT NULL GROUP BY 1
+SELECT a.backfill_id AS id, count(*) FROM retrofill.attempt a WHERE a.slot IS NOT NULL GROUP BY 1
 UNION ALL
-SELECT 'pipeline:' || p.name, count(*) FROM retrofill.run r JOIN retrofill.pipeline p ON p.no = r.pipeline_no
-WHERE r.slot IS NOT NULL GROUP BY 1
+SELECT 'pipeline:' || p.name, count(*) FROM retrofill.attempt a JOIN retrofill.pipeline p ON p.no = a.pipeline_no
+WHERE a.slot IS NOT NULL GROUP BY 1
 """
 PAUSE_SECONDS = 0.01
 AGAIN_SECONDS = 0.2

@@ -24,6 +24,7 @@ def definitions(script: Script, folder: Path, webhook: str) -> list[PipelineDefi
         daily(
             f"p{number}",
             max_active_runs=script.limit(number),
+            batch_size=script.batch(number),
             deadlines=alerts,
             code={"file": work.__file__, "attribute": "work"},
         )

@@ -105,8 +105,9 @@ def _history(made: Installation) -> History:
         row["definition"] for row in made.query("SELECT definition FROM pipeline WHERE name = %s", PIPELINE)
     ]
     limits = {PIPELINE: definition["max_active_runs"]}
+    batches = {PIPELINE: definition.get("batch_size", 1)}
     alerts = {PIPELINE: definition["deadlines"]}
-    return gather(made, Known(made.settings.home, wishes, set(), limits, alerts, undrained=undrained))
+    return gather(made, Known(made.settings.home, wishes, set(), limits, batches, alerts, undrained=undrained))
 
 
 def _kill_up(user: User, seconds: float, faults: Counter[str]) -> None:

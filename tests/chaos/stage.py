@@ -195,6 +195,7 @@ def finish(stage: Stage, sampler: LimitsSampler) -> History:
             stage.wishes(),
             stage.script.cancelled,
             limits | stage.limits,
+            {f"p{n}": stage.script.batch(n) for n in range(stage.script.pipelines)},
             stage.alerts,
             hooks,
             sampler.most,
@@ -237,6 +238,7 @@ def waiting(made: Installation, wishes: dict[str, Wish]) -> list[str]:
     left = [f"{id} is not answered" for id in wishes.keys() - answered]
     for what, statement in {
         "active backfills": "SELECT id, state FROM backfill WHERE ended_at IS NULL",
+        "live attempts": "SELECT id, backfill_id, state, lease_until FROM attempt WHERE ended_at IS NULL",
         "armed deadlines": "SELECT id, due_at FROM deadline WHERE state = 'armed'",
         "open callbacks": "SELECT deadline_id, state, last_error FROM callback WHERE state IN ('pending', 'running')",
         **{f"unpublished events of {package}": f"SELECT id FROM {package}_outbox" for package in SERVICE_TABLES},

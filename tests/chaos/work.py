@@ -56,6 +56,7 @@ def note(log: int, run: Any, day: str) -> None:
         "backfill": run.backfill_id,
         "run": run.id,
         "attempt": run.attempt,
+        "process": os.getpid(),
         "day": day,
         "at": time.monotonic(),
     }

@@ -6,7 +6,7 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
@@ -25,7 +25,7 @@ from retrofill.contract.backfills import (
     BackfillResumeRequested,
 )
 from retrofill.contract.base import Message
-from retrofill.contract.runs import ErrorInfo, RunReported
+from retrofill.contract.runs import AttemptEnded, ErrorInfo, Report, RunReported
 from retrofill.contract.topics import Topic
 from tests.chaos.history import Wish
 from tests.chaos.promises.attempts import FORGED
@@ -45,7 +45,14 @@ SELECT (SELECT count(*) FROM backfill WHERE ended_at IS NOT NULL AND id ~ '^s[0-
      + (SELECT count(*) FROM backfill_request WHERE answer_type = 'BackfillRejected' AND id ~ '^s[0-9]')
 """
 RESUME_SECONDS = 2.0
-OLD_ATTEMPTS = "SELECT id, backfill_id, attempt FROM run WHERE attempt > 1 AND finished_at IS NULL"
+# Unfinished runs with attempts nearby that are over or have other runs.
+FOREIGN = """
+SELECT r.id, r.backfill_id, r.attempt, a.id AS attempt_id, a.ended_at IS NOT NULL AS over
+FROM run AS r
+JOIN attempt AS a ON a.backfill_id = r.backfill_id AND a.position BETWEEN r.position - 3 AND r.position + 3
+WHERE r.finished_at IS NULL AND r.attempt_id IS NOT NULL
+  AND (a.ended_at IS NOT NULL OR r.position NOT BETWEEN a.position AND a.position + a.runs - 1)
+"""
 
 
 @dataclass(frozen=True)
@@ -77,6 +84,10 @@ class Script:
         """A pipeline's limit: 2, 3 or 4."""
         return 2 + number % 3
 
+    def batch(self, number: int) -> int:
+        """Most runs of one attempt of a pipeline: 1, 2 or 3."""
+        return 1 + number % 3
+
     def steps(self) -> Iterator[Step]:
         """Requests, mixed with later commands for them."""
         later: list[Order] = []
@@ -94,7 +105,7 @@ class Script:
     def _wish(self) -> Wish:
         chance = self._random
         number = chance.randrange(self.pipelines)
-        days = chance.randint(1, 5)
+        days = chance.randint(1, 6)
         kind = chance.random()
         first = self._next[number]
         if kind < EDGES:
@@ -233,22 +244,27 @@ class Player(threading.Thread):
             return True  # the server is down
 
     def _forge(self) -> None:
-        """Report failures for ended attempts, as a driver does that wakes up late."""
+        """Report failures in attempts that a run is not part of, or no longer, as a driver does
+        that wakes up late.
+        """
         try:
-            rows = self._made.query(OLD_ATTEMPTS)
+            rows = self._made.query(FOREIGN)
         except psycopg.Error:
             return
         for row in rows:
-            if (row["id"], row["attempt"]) not in self._forged:
-                self._forged.add((row["id"], row["attempt"]))
-                report = RunReported(
-                    backfill_id=row["backfill_id"],
-                    run_id=row["id"],
-                    attempt=row["attempt"] - 1,
-                    state="failed",
-                    error=ErrorInfo(type="Forged", message=FORGED),
-                )
-                self.send(Topic.RUN_REPORTS, row["backfill_id"], report, 1)
+            if (row["id"], row["attempt_id"]) not in self._forged:
+                self._forged.add((row["id"], row["attempt_id"]))
+                for report in _forged(row):
+                    self.send(Topic.RUN_REPORTS, row["backfill_id"], report, 1)
+
+
+def _forged(row: Mapping[str, Any]) -> Iterator[Report]:
+    """Reports that must have no effect on this run, nor on an attempt that is over."""
+    about = {"backfill_id": row["backfill_id"], "attempt_id": row["attempt_id"]}
+    error = ErrorInfo(type="Forged", message=FORGED)
+    yield RunReported(**about, run_id=row["id"], attempt=max(1, row["attempt"]), state="failed", error=error)
+    if row["over"]:
+        yield AttemptEnded(**about, state="lost", begun=row["id"], error=error)
 
 
 def request_of(wish: Wish, folder: Path) -> BackfillRequested:

@@ -94,7 +94,7 @@ CASES = {
     "empty": Case(b"", Dead("not JSON")),
     "truncated": Case(json.dumps(request()).encode()[:-20], Dead("not JSON")),
     "truncated_pipeline": Case(b'{"type": "PipelineApplied", "pipe', Dead("not JSON"), topic=Topic.PIPELINES),
-    "truncated_report": Case(b'{"type": "RunHeartbeat"', Dead("not JSON"), topic=Topic.RUN_REPORTS),
+    "truncated_report": Case(b'{"type": "AttemptHeartbeat"', Dead("not JSON"), topic=Topic.RUN_REPORTS),
     "truncated_deadline": Case(b'{"type": "DeadlineArmed"', Dead("not JSON"), topic=Topic.DEADLINES),
     "no_object": Case(b"[]", Dead("not an object")),
     "not_utf8": Case(b'{"type": "\xff"}', Dead("not UTF-8")),
@@ -139,24 +139,50 @@ CASES = {
         topic=Topic.PIPELINES,
     ),
     "unknown_field_of_a_report": Case(
-        {"type": "RunHeartbeat", "backfill_id": "unknown_field_of_a_report", "run_id": 1, "attempt": 1, "later": 1},
-        Dead("has no run"),
+        {"type": "AttemptHeartbeat", "backfill_id": "unknown_field_of_a_report", "attempt_id": 2**63 - 1, "later": 1},
+        Dead("has no attempt"),
         topic=Topic.RUN_REPORTS,
+    ),
+    # From before attempts had ids.
+    "report_of_an_older_driver": Case(
+        {"type": "RunHeartbeat", "backfill_id": "known", "run_id": 1, "attempt": 1},
+        Dead("unknown message type 'RunHeartbeat'"),
+        topic=Topic.RUN_REPORTS,
+        key=b"known",
+    ),
+    "end_of_an_older_driver": Case(
+        {"type": "RunReported", "backfill_id": "known", "run_id": 1, "attempt": 1, "state": "failed"},
+        Dead("attempt_id: Field required"),
+        topic=Topic.RUN_REPORTS,
+        key=b"known",
     ),
     # ids
     "other_id": Case(request(id="somebody-else"), Dead("differs from the body's id 'somebody-else'")),
     "other_backfill": Case(
-        {"type": "RunHeartbeat", "backfill_id": "x", "run_id": 1, "attempt": 1},
+        {"type": "AttemptHeartbeat", "backfill_id": "x", "attempt_id": 1},
         Dead("differs from the body's backfill_id 'x'"),
         topic=Topic.RUN_REPORTS,
     ),
-    "unknown_run": Case(
-        {"type": "RunHeartbeat", "backfill_id": "unknown_run", "run_id": 2**63 - 1, "attempt": 1},
-        Dead("has no run"),
+    "unknown_attempt": Case(
+        {"type": "AttemptHeartbeat", "backfill_id": "known", "attempt_id": 2**63 - 1},
+        Dead("has no attempt"),
+        topic=Topic.RUN_REPORTS,
+        key=b"known",
+    ),
+    # Attempt 1 is that of "known".
+    "attempt_of_another_backfill": Case(
+        {"type": "AttemptEnded", "backfill_id": "attempt_of_another_backfill", "attempt_id": 1, "state": "lost"},
+        Dead("has no attempt 1"),
         topic=Topic.RUN_REPORTS,
     ),
+    "unknown_run": Case(
+        {"type": "RunBegan", "backfill_id": "known", "attempt_id": 1, "run_id": 2**63 - 1, "attempt": 1},
+        Dead("has no run"),
+        topic=Topic.RUN_REPORTS,
+        key=b"known",
+    ),
     "no_key_report": Case(
-        {"type": "RunHeartbeat", "backfill_id": "x", "run_id": 1, "attempt": 1},
+        {"type": "AttemptHeartbeat", "backfill_id": "x", "attempt_id": 1},
         Dead("the message has no key"),
         topic=Topic.RUN_REPORTS,
         key=None,

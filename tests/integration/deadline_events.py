@@ -9,7 +9,7 @@ import pytest
 from tests.support.events import Event
 from tests.support.installation import Installation, until
 
-from retrofill.contract.runs import ErrorInfo, RunReported, TaskReported
+from retrofill.contract.runs import AttemptEnded, ErrorInfo, Report, RunReported, TaskReported
 from retrofill.contract.topics import Topic
 
 NEVER = "3600"
@@ -17,7 +17,10 @@ NEVER = "3600"
 
 @pytest.fixture
 def stack(installation: Installation) -> Installation:
-    """A planner, a watcher, and a run-starter whose drivers run until the test reports for them."""
+    """A planner, a watcher, and a run-starter whose drivers run until the test reports for them.
+
+    One whose attempt is reported as done stays occupied: there are drivers for all runs of a test.
+    """
     installation.start("backfill-planner", wait=False)
     installation.start("instant-starter", wait=False, INSTANT_SECONDS=NEVER, RETROFILL_DRIVER_SLOTS="8")
     installation.start("deadline-watcher")
@@ -39,11 +42,22 @@ def run_of(stack: Installation, id: str, day: str) -> dict[str, Any]:
 
 
 def report(stack: Installation, run: dict[str, Any], state: str, task: str | None = None) -> None:
-    """Publish a report as a driver would."""
-    fields = {"backfill_id": run["backfill_id"], "run_id": run["id"], "attempt": run["attempt"], "state": state}
+    """Publish reports as a driver would: of a task, or the end of the run and of its attempt.
+
+    ``lost``: as the host of a driver that exited.
+    """
+    attempt = {"backfill_id": run["backfill_id"], "attempt_id": run["attempt_id"]}
+    fields = {**attempt, "run_id": run["id"], "attempt": run["attempt"], "state": state}
     error = ErrorInfo(type="ValueError", message="bad") if state == "failed" else None
-    message = RunReported(**fields, error=error) if task is None else TaskReported(**fields, task=task, error=error)
-    stack.publish(Topic.RUN_REPORTS, run["backfill_id"], message)
+    reports: list[Report]
+    if task is not None:
+        reports = [TaskReported(**fields, task=task, error=error)]
+    elif state == "lost":
+        reports = [AttemptEnded(**attempt, state="lost", begun=run["id"])]
+    else:
+        reports = [RunReported(**fields, error=error), AttemptEnded(**attempt, state="done")]
+    for message in reports:
+        stack.publish(Topic.RUN_REPORTS, run["backfill_id"], message)
 
 
 def fields(stack: Installation, *types: str) -> list[Event]:

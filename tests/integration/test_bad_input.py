@@ -65,6 +65,8 @@ def outcome(servers: Servers) -> Iterator[Outcome]:
             made.apply(pipeline)
         made.request("good", "2024-01-01", "2024-01-01", id="known")
         made.outcome("known")
+        # The only attempt, because there is one driver.
+        until(lambda: made.runs_by_state("known") == {"running": 1}, "its run has a driver")
         publish(made)
         until(lambda: is_quiet(made, SERVICES), "all messages are handled and all answers published")
         yield Outcome(
@@ -173,6 +175,9 @@ def test_nothing_bad_left_a_row(outcome: Outcome) -> None:
     assert made.value("SELECT count(*) FROM run") == sum(body["runs"] for body in planned)
     accepted = {e.key for e in outcome.answers if e.body["type"] == "PipelineAccepted"}
     assert {row["name"] for row in made.query("SELECT name FROM pipeline")} == accepted
+    assert made.query("SELECT id, backfill_id, state FROM attempt") == [
+        {"id": 1, "backfill_id": "known", "state": "running"}
+    ]
     assert made.value("SELECT count(*) FROM deadline") == 0
     assert made.value("SELECT count(*) FROM pipeline_copy") == 0
     assert all(replica.process.poll() is None for replica in made.replicas)

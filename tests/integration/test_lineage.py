@@ -13,19 +13,22 @@ from tests.support.installation import Installation
 
 from retrofill.bus.clients import admin, reader
 from retrofill.contract.runs import ErrorInfo
-from retrofill.driver.launch import Launch
+from retrofill.domain.attempt import AttemptMode
+from retrofill.driver.launch import Launch, LaunchedRun
 from retrofill.driver.lineage import lineage_of, run_uuid
 
 
-def launch(run_id: int) -> Launch:
-    """The launch of one attempt."""
+def day(number: int) -> datetime:
+    return datetime(2020, 1, number, tzinfo=UTC)
+
+
+def launch(*run_ids: int) -> Launch:
+    """The launch of one attempt, each of whose runs begins for the second time."""
+    runs = tuple(
+        LaunchedRun(id=id, attempt=2, interval_start=day(n), interval_end=day(n + 1)) for n, id in enumerate(run_ids, 1)
+    )
     return Launch(
-        backfill_id="b",
-        run_id=run_id,
-        attempt=2,
-        pipeline=daily("flights"),
-        interval_start=datetime(2020, 1, 1, tzinfo=UTC),
-        interval_end=datetime(2020, 1, 2, tzinfo=UTC),
+        backfill_id="b", attempt_id=7, mode=AttemptMode.EACH, runs=runs, pipeline=daily("flights"), lease_seconds=15
     )
 
 
@@ -43,23 +46,26 @@ def read(installation: Installation, topic: str, count: int) -> list[dict[str, A
     return found
 
 
-def test_start_and_end_of_an_attempt_are_told_with_job_interval_and_parent(installation: Installation) -> None:
+def test_start_and_end_of_each_run_are_told_with_job_interval_and_parent(installation: Installation) -> None:
     topic = f"{installation.settings.topic_prefix}lineage"
     client = admin(installation.settings, "test")
     client.create_topics([NewTopic(topic, 1, 1)])[topic].result()
     lineage = lineage_of(installation.settings.model_copy(update={"openlineage_topic": topic}))
     error = ErrorInfo(type="ValueError", message="no rows", traceback="line 1")
-    for one, failed in ((launch(1), None), (launch(2), error)):
-        lineage.started(one)
-        lineage.ended(one, failed, succeeded=failed is None)
+    attempt = launch(1, 2)
+    for run, failed in zip(attempt.runs, (None, error), strict=True):
+        lineage.started(attempt, run)
+        lineage.ended(attempt, run, failed, succeeded=failed is None)
     events = read(installation, topic, 4)
-    by_run = {run: [e["eventType"] for e in events if e["run"]["runId"] == run_uuid(run, 2)] for run in (1, 2)}
+    by_run = {id: [e["eventType"] for e in events if e["run"]["runId"] == run_uuid(id, 2)] for id in (1, 2)}
     assert by_run == {1: ["START", "COMPLETE"], 2: ["START", "FAIL"]}
     assert {(e["job"]["namespace"], e["job"]["name"]) for e in events} == {("retrofill", "flights")}
-    facets = events[0]["run"]["facets"]
+    facets, other = (events[n]["run"]["facets"] for n in (0, 2))
     assert facets["nominalTime"]["nominalStartTime"] == "2020-01-01T00:00:00+00:00"
     assert facets["nominalTime"]["nominalEndTime"] == "2020-01-02T00:00:00+00:00"
+    assert other["nominalTime"]["nominalStartTime"] == "2020-01-02T00:00:00+00:00"
     assert facets["parent"]["job"]["name"] == "flights.backfill"
+    assert facets["parent"] == other["parent"]
     (failure,) = [e for e in events if e["eventType"] == "FAIL"]
     assert failure["run"]["facets"]["errorMessage"]["message"] == "ValueError: no rows"
 
@@ -67,5 +73,6 @@ def test_start_and_end_of_an_attempt_are_told_with_job_interval_and_parent(insta
 def test_a_broker_that_is_away_fails_no_run(installation: Installation) -> None:
     update = {"openlineage_topic": "x", "kafka_bootstrap_servers": "127.0.0.1:1"}
     lineage = lineage_of(installation.settings.model_copy(update=update))
-    lineage.started(launch(1))
-    lineage.ended(launch(1), None, succeeded=True)
+    attempt = launch(1)
+    lineage.started(attempt, attempt.runs[0])
+    lineage.ended(attempt, attempt.runs[0], None, succeeded=True)

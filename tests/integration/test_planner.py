@@ -111,7 +111,7 @@ def test_poison_stops_nothing(planner: Installation) -> None:
         b"[]": "not an object",
         b'{"type": "Nonsense"}': "unknown message type",
         b'{"type": "BackfillRequested", "from": "2020-01-01", "to": "2020-01-02"}': "pipeline",
-        b'{"type": "RunHeartbeat", "backfill_id": "x", "run_id": 1, "attempt": 1}': "does not belong",
+        b'{"type": "AttemptHeartbeat", "backfill_id": "x", "attempt_id": 1}': "does not belong",
         b"\xff\xfe": "not UTF-8",
     }
     for value in bad:

@@ -22,6 +22,7 @@ backfill           IU       L        L        -        -
 backfill_request   I        -        -        -        -
 backfill_command   I        -        -        -        -
 backfill_interval  I        -        -        -        -
+attempt            -        IU       -        -        -
 run                IL       U        L        -        -
 task_run           -        IU       -        -        -
 deadline           I        I        U        -        -
@@ -49,11 +50,13 @@ def may(who: str) -> dict[str, str]:
     return {line[0].replace("own_", f"{own}_"): line[column].replace("-", "") for line in lines}
 
 
-def test_the_query_that_scales_run_starters_counts_live_runs_too(installation: Installation) -> None:
+def test_the_query_that_scales_run_starters_counts_live_attempts_too(installation: Installation) -> None:
     """Once the last run has started, none is queued. A scaler that counts only queued runs would
     stop the pod that executes it.
     """
-    query = re.search(r"`(SELECT count\(\*\) FROM retrofill\.run [^`]+)`", (ROOT / "deploy/helm/README.md").read_text())
+    query = re.search(
+        r"`(SELECT \(SELECT count\(\*\) FROM retrofill\.run [^`]+)`", (ROOT / "deploy/helm/README.md").read_text()
+    )
     assert query is not None
     installation.start("backfill-planner")
     installation.start("instant-starter", RETROFILL_DRIVER_SLOTS="2", INSTANT_SECONDS="3600")

@@ -12,6 +12,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -21,6 +22,8 @@ from tests.support.definitions import daily
 from tests.support.installation import Installation, until
 from tests.support.replica import Replica
 
+from retrofill.bus.dead_letters import PREFIX
+from retrofill.contract.runs import AttemptEnded, RunReported
 from retrofill.contract.topics import Topic
 
 DAYS = 40
@@ -38,6 +41,19 @@ class Own(OwnServers):
     def stop_postgres(self) -> None:
         """Stop it as an operator does."""
         self._supervisor().stop_parts([POSTGRES])
+
+    def copy_postgres(self, to: Path) -> None:
+        """Copy its data while it is stopped."""
+        self.stop_postgres()
+        shutil.copytree(self.data, to, symlinks=True)
+        self.start_postgres()
+
+    def restore_postgres(self, copy: Path) -> None:
+        """Replace its data with the copy."""
+        self.stop_postgres()
+        shutil.rmtree(self.data)
+        shutil.copytree(copy, self.data, symlinks=True)
+        self.start_postgres()
 
     def start_postgres(self) -> None:
         """Start it and wait until it accepts connections."""
@@ -97,6 +113,66 @@ def refuse_to_work(made: Installation, sign: str) -> None:
         assert sign in last and "run 'retrofill recover'" in last, replica.said()
 
 
+def kill_all(made: Installation) -> None:
+    for replica in made.replicas:
+        replica.kill()
+
+
+def recover_twice(made: Installation, generation: int) -> None:
+    """Recover, the first time without the option that confirms it. No attempt is live afterwards."""
+    asked = recover(made)
+    assert (asked.returncode, asked.stderr.count("\n")) == (1, 1) and "nothing was changed" in asked.stderr
+    done = recover(made, "--yes")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Postgres only" in done.stdout and f"recovered (generation {generation})" in done.stdout
+    assert live_attempts(made) == 0
+
+
+def live_attempts(made: Installation) -> int:
+    return int(made.value("SELECT count(*) FROM attempt WHERE slot IS NOT NULL"))
+
+
+def last_attempts(made: Installation) -> list[dict[str, Any]]:
+    """The last attempt of each run that was given to one."""
+    return made.query(
+        "SELECT backfill_id, attempt_id, id AS run_id, greatest(attempt, 1) AS attempt FROM run"
+        " WHERE attempt_id IS NOT NULL"
+    )
+
+
+def report_failures(made: Installation, outlived: list[dict[str, Any]], kept: int) -> list[str]:
+    """Report that all these runs failed, as drivers would that outlived the servers; wait until refused.
+
+    Those of attempts up to ``kept``, which are in the copy, are only ignored. Returns the others' sorted ids.
+    """
+    others = []
+    for row in outlived:
+        about = {name: row[name] for name in ("backfill_id", "attempt_id")}
+        for report in (
+            RunReported(**about, run_id=row["run_id"], attempt=row["attempt"], state="failed"),
+            AttemptEnded(**about, state="lost"),
+        ):
+            ce_id = made.publish(Topic.RUN_REPORTS, row["backfill_id"], report)
+            if row["attempt_id"] > kept:
+                others.append(str(ce_id))
+    until(lambda: dead_letters(made) == sorted(others), "the others are dead letters")
+    return sorted(others)
+
+
+def dead_letters(made: Installation) -> list[str]:
+    """The sorted ids of all dead letters, which must be reports of unknown attempts."""
+    letters = made.events(Topic.DEAD_LETTERS)
+    assert [letter for letter in letters if "has no attempt" not in letter.headers[f"{PREFIX}reason"]] == []
+    return sorted(letter.headers["ce_id"] for letter in letters)
+
+
+def published_twice(made: Installation) -> list[str]:
+    """The ids of events that are on topics more than once. A dead letter keeps that of its message."""
+    topics = [topic for topic in Topic if topic != Topic.DEAD_LETTERS]
+    ids = Counter(e.headers["ce_id"] for topic in topics for e in made.events(topic) if "ce_id" in e.headers)
+    return [ce_id for ce_id, n in ids.items() if n > 1]
+
+
 @pytest.mark.embedded
 @pytest.mark.long
 def test_a_restored_copy_is_noticed_and_gone_on_from(own: tuple[Own, Installation], tmp_path: Path) -> None:
@@ -105,42 +181,36 @@ def test_a_restored_copy_is_noticed_and_gone_on_from(own: tuple[Own, Installatio
     made.apply(daily("p", max_active_runs=3))
     id = made.request("p", "2020-01-01", "2020-02-09", max_active_runs=3)
     until(lambda: succeeded(made, id) >= 5, "some runs are done")
-    servers.stop_postgres()
-    shutil.copytree(servers.data, tmp_path / "copy", symlinks=True)
-    servers.start_postgres()
+    servers.copy_postgres(tmp_path / "copy")
     until(lambda: succeeded(made, id) >= 20, "the backfill goes on")
     lost = made.request("p", "2021-01-01", "2021-01-03")
     made.outcome(lost)
-    for replica in made.replicas:
-        replica.kill()
-    before = starts(made)
+    kill_all(made)
+    before, outlived = starts(made), last_attempts(made)
+    refused: list[str] = []
     for again in (1, 2):
-        servers.stop_postgres()
-        shutil.rmtree(servers.data)
-        shutil.copytree(tmp_path / "copy", servers.data, symlinks=True)
-        servers.start_postgres()
+        given_out = made.value("SELECT max(id) FROM attempt")
+        servers.restore_postgres(tmp_path / "copy")
+        kept = made.value("SELECT max(id) FROM attempt")
         # A cold copy is on the same timeline; only Kafka's newer state reveals it.
         refuse_to_work(made, "it was restored from an older copy")
-        asked = recover(made)
-        assert (asked.returncode, asked.stderr.count("\n")) == (1, 1) and "nothing was changed" in asked.stderr
-        done = recover(made, "--yes")
-        assert (done.returncode, done.stderr) == (0, "")
-        assert "Postgres only" in done.stdout and f"recovered (generation {again})" in done.stdout
-        replicas = start_all(made)
+        recover_twice(made, again)
+        start_all(made)
         if again == 1:
+            refused = report_failures(made, outlived, kept)
             until(lambda: sum(starts(made).values()) >= sum(before.values()) + 5, "runs start again")
-            for replica in replicas:
-                replica.kill()
-    for each in (id, lost):
-        made.wait_state(each, "succeeded")
+            kill_all(made)
+        else:
+            for each in (id, lost):
+                made.wait_state(each, "succeeded")
+        assert made.value("SELECT min(id) FROM attempt WHERE id > %s", kept) > given_out > kept
     counts = starts(made)
     assert [key for key, n in counts.items() if n > 1] == []
     assert sum(counts.values()) > sum(before.values()) + DAYS - 20
     assert made.runs_by_state(id) == {"succeeded": DAYS}
     assert made.runs_by_state(lost) == {"succeeded": 3}
-    ids = Counter(e.headers["ce_id"] for topic in Topic for e in made.events(topic) if "ce_id" in e.headers)
-    assert [ce_id for ce_id, n in ids.items() if n > 1] == []
-    assert made.events(Topic.DEAD_LETTERS) == []
+    assert published_twice(made) == []
+    assert dead_letters(made) == refused != []
 
 
 @pytest.mark.embedded
@@ -161,6 +231,7 @@ def test_another_timeline_ends_services_at_work(own: tuple[Own, Installation]) -
         assert replica.process.wait(60) == 1, replica.said()
         assert "Postgres is on timeline 2, but 1 is recorded" in replica.said().splitlines()[-1]
     assert recover(made, "--yes").returncode == 0
+    assert live_attempts(made) == 0
     start_all(made)
     made.wait_state(id, "succeeded")
     assert [key for key, n in starts(made).items() if n > 1] == []

@@ -4,6 +4,7 @@ resumed after others have continued.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -94,14 +95,18 @@ def test_a_driver_stopped_anywhere_and_woken_after_a_later_run_changes_nothing(
     assert stack.wait_state(id, "succeeded", "failed") == "succeeded"
     assert days(tmp_path) == runs_of(stack, id)
     accepted = POINTS.index(point) >= POINTS.index("stage:told")
-    (run,) = stack.query("SELECT attempt, publication FROM run WHERE backfill_id = %s", id)
+    (run,) = stack.query("SELECT attempt, publication, accepted_attempt FROM run WHERE backfill_id = %s", id)
     assert (run["attempt"], run["publication"]) == ((1, 1) if accepted else (2, 0))
+    first, second = stack.query("SELECT id, mode, outcome FROM attempt WHERE backfill_id = %s ORDER BY id", id)
+    assert (first["mode"], first["outcome"]) == ("each", "lost")
+    assert second["mode"] == ("publish" if accepted else "each")
+    assert run["accepted_attempt"] == (first if accepted else second)["id"]
     later = backfill(stack, "2020-01-01", "2020-01-01")
     table = days(tmp_path)
     assert table == runs_of(stack, later)
     stopped.thaw()
-    # The driver ends when its output is refused or after it has completed its remaining steps.
-    until(lambda: '"driver_gone"' in stopped.said() or "report_ignored" in said_by_all(stack), "the woken driver ends")
+    # Its last report, after it was refused or has completed its remaining steps.
+    until(lambda: is_ignored(stack, "AttemptEnded", first["id"]), "the woken driver ends", stopped.said)
     assert days(tmp_path) == table
     assert [row["state"] for row in stack.query("SELECT state FROM run")] == ["succeeded"] * 3
 
@@ -123,6 +128,32 @@ def test_a_driver_killed_anywhere_after_it_staged_is_not_run_again(
     assert not log.exists() or log.read_text() == ""
     (run,) = stack.query("SELECT attempt, publication, lost_attempts FROM run WHERE backfill_id = %s", id)
     assert run == {"attempt": 1, "publication": 1, "lost_attempts": 1}
+    modes = stack.query("SELECT mode FROM attempt WHERE backfill_id = %s ORDER BY id", id)
+    assert [row["mode"] for row in modes] == ["each", "publish"]
+
+
+def test_of_an_attempt_of_several_runs_only_those_not_accepted_are_run_again(
+    stack: Installation, tmp_path: Path
+) -> None:
+    stack.apply(daily(max_active_runs=1, batch_size=4))
+    killed = starter(stack, tmp_path, RETROFILL_CRASH_POINT="publish:rename")
+    id = stack.request("p", "2020-01-01", "2020-01-08")
+    until(lambda: killed.process.poll() is not None, "it is killed", killed.said)
+    log = tmp_path / "work.jsonl"
+    starter(stack, tmp_path, INSTANT_LOG=str(log))
+    assert stack.wait_state(id, "succeeded", "failed") == "succeeded"
+    assert days(tmp_path) == runs_of(stack, id)
+    first = stack.query("SELECT id, runs, outcome FROM attempt WHERE backfill_id = %s ORDER BY id LIMIT 1", id)[0]
+    assert (first["runs"], first["outcome"]) == (4, "lost")
+    runs = stack.query(
+        "SELECT id, position, attempt, publication, accepted_attempt FROM run WHERE backfill_id = %s", id
+    )
+    accepted = [run for run in runs if run["accepted_attempt"] == first["id"]]
+    assert min(run["position"] for run in accepted) == 0
+    # It was killed before it had published the first one.
+    assert {(run["attempt"], run["publication"]) for run in accepted} == {(1, 1)}
+    again = [json.loads(line)["run"] for line in log.read_text().splitlines()]
+    assert sorted(again) == sorted(run["id"] for run in runs if run not in accepted)
 
 
 def test_a_cancel_does_not_take_an_accepted_output_back(stack: Installation, tmp_path: Path) -> None:
@@ -154,6 +185,8 @@ def is_stopped(replica: Replica) -> bool:
     return Path(f"/proc/{replica.process.pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
 
 
-def said_by_all(stack: Installation) -> str:
-    """The logs of all replicas."""
-    return "".join(replica.said() for replica in stack.replicas)
+def is_ignored(stack: Installation, report: str, attempt_id: int) -> bool:
+    """Whether a replica logged that it ignored such a report of an attempt."""
+    lines = [line for replica in stack.replicas for line in replica.said().splitlines()]
+    signs = ('"report_ignored"', f'"{report}"', f'"attempt": {attempt_id},')
+    return any(all(sign in line for sign in signs) for line in lines)

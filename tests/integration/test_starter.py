@@ -10,7 +10,7 @@ from tests.support.installation import Installation, until
 from tests.support.terminal import Cli, cli
 
 from retrofill.contract.backfills import BackfillCancelRequested, BackfillPauseRequested, BackfillResumeRequested
-from retrofill.contract.runs import RunHeartbeat, RunReported
+from retrofill.contract.runs import AttemptEnded, AttemptHeartbeat, RunReported
 from retrofill.contract.topics import Topic
 
 __all__ = ["cli"]
@@ -70,7 +70,7 @@ def test_the_pipelines_limit_holds_over_disjoint_backfills(stack: Installation) 
     seen = []
 
     def all_ended() -> bool:
-        seen.append(stack.value("SELECT count(*) FROM run WHERE slot IS NOT NULL"))
+        seen.append(stack.value("SELECT count(*) FROM attempt WHERE slot IS NOT NULL"))
         return stack.value("SELECT count(*) FROM backfill WHERE state = 'succeeded'") == len(ids)
 
     until(all_ended, "all three succeeded")
@@ -93,7 +93,7 @@ def test_a_locked_backfill_is_skipped_without_waiting(stack: Installation) -> No
         assert stack.runs_by_state(locked) == {"queued": 5}
     until(lambda: stack.runs_by_state(locked).get("running") == 3, "the released one starts")
     assert stack.runs_by_state(locked) == {"running": 3, "queued": 2}
-    live = stack.query("SELECT position FROM run WHERE backfill_id = %s AND slot IS NOT NULL ORDER BY 1", locked)
+    live = stack.query("SELECT position FROM attempt WHERE backfill_id = %s AND slot IS NOT NULL ORDER BY 1", locked)
     assert [row["position"] for row in live] == [0, 1, 2]
 
 
@@ -151,10 +151,11 @@ def test_reports_of_an_older_attempt_change_nothing(stack: Installation) -> None
     id = stack.request("p", "2020-01-01", "2020-01-01")
     # This executor sends no heartbeat after the first, so the lease ends and a new attempt begins.
     until(lambda: stack.value("SELECT coalesce(max(attempt), 0) FROM run") >= 2, "a second attempt")
-    run = stack.value("SELECT id FROM run")
+    run, first = stack.value("SELECT id FROM run"), stack.value("SELECT min(id) FROM attempt")
     for report in (
-        RunHeartbeat(backfill_id=id, run_id=run, attempt=1),
-        RunReported(backfill_id=id, run_id=run, attempt=1, state="succeeded"),
+        AttemptHeartbeat(backfill_id=id, attempt_id=first),
+        RunReported(backfill_id=id, attempt_id=first, run_id=run, attempt=1, state="succeeded"),
+        AttemptEnded(backfill_id=id, attempt_id=first, state="done"),
     ):
         stack.publish(Topic.RUN_REPORTS, id, report)
     lost = stack.wait_event(Topic.RUN_EVENTS, lambda e: e.body["type"] == "RunAttemptLost", "the loss")
@@ -183,7 +184,10 @@ def test_a_run_whose_driver_is_lost_again_and_again_fails_and_tells_how(
     assert by_type["RunFailed"]["message"] == fields["message"]
     for name, value in stack.environment().items():
         monkeypatch.setenv(name, value)
-    assert f"  attempt 1 was lost: {silent}\n  attempt 2 was lost: {silent}\n" in cli("backfill", "show", id).out
+    out = cli("backfill", "show", id).out
+    assert f"  time 1: the driver was lost: {silent}\n  time 2: the driver was lost: {silent}\n" in out
+    told = [line for line in out.splitlines() if line.startswith("attempt ")]
+    assert [(" lost at " in line, line.endswith(f": {silent}")) for line in told] == [(True, True)] * 2
 
 
 def test_deadlines_and_callbacks_fire_once(stack: Installation) -> None:

@@ -21,16 +21,26 @@ from retrofill.bus.envelope import Record
 from retrofill.bus.handler import Received
 from retrofill.bus.takeover import Ends
 from retrofill.bus.transaction import Transaction, shard_transaction
-from retrofill.contract.runs import Report, RunHeartbeat, RunReported, TaskReported
+from retrofill.contract.runs import (
+    AttemptEnded,
+    AttemptHeartbeat,
+    Report,
+    RunBegan,
+    RunReported,
+    RunStaged,
+    TaskReported,
+)
 from retrofill.contract.topics import PLANNER, RUN_STARTER, WATCHER, Service, Topic
-from retrofill.store import backfills, deadlines, failures
+from retrofill.domain.attempt import AttemptMode
+from retrofill.store import attempts, backfills, deadlines, failures
 from retrofill.store.engine import make_engine
 from run_starter.claims import Claims
 from run_starter.definitions import Definitions
-from run_starter.executors import Key, LaunchRequest
+from run_starter.executors import Key, LaunchRequest, RunToDo
 from run_starter.launching import Launching
 from run_starter.leases import Leases
 from run_starter.reports import handle_reports
+from run_starter.starting import Starting
 
 YEARS_OF_DAYS = 3650
 PIPELINES = 100
@@ -77,9 +87,9 @@ class Hot:
     def __post_init__(self) -> None:
         self.launched = Launched()
         self.definitions = Definitions()
-        self.leases = Leases(Ends(admin_is_not_asked, lambda: None, ""), self.definitions, 5, 15.0)
+        self.leases = Leases(Ends(admin_is_not_asked, lambda: None, ""), self.definitions, 5, PARTITIONS)
         launching = Launching(self.launched, self.definitions, 15.0, launched=lambda: None)
-        self.claims = Claims(launching, self.leases, "test")
+        self.claims = Claims(Starting(launching, self.leases, "test"), drivers=4)
 
     def engine(self, service: Service) -> Engine:
         return make_engine(self.made.settings.dsn_of(service.name), "test")
@@ -99,14 +109,27 @@ class Hot:
         return self.sent(RUN_STARTER, lambda tx: self.claims.check(tx, ids))
 
     def reported(self, launches: list[LaunchRequest]) -> Recorded:
-        """One batch with all reports of these runs' drivers."""
-        received = [_received(report) for launch in launches for report in _reports(launch)]
+        """One batch with all reports of these attempts' drivers."""
+        return self.heard([report for launch in launches for report in _reports(launch)])
+
+    def heard(self, reports: list[Report]) -> Recorded:
+        """One batch of reports."""
+        received = [_received(report) for report in reports]
         return self.sent(
             RUN_STARTER,
-            lambda tx: handle_reports(
-                tx, received, self.definitions, lease_seconds=15, max_lost_attempts=5, partitions=PARTITIONS
-            ),
+            lambda tx: handle_reports(tx, received, self.definitions, max_lost_attempts=5, partitions=PARTITIONS),
         )
+
+    def asked(self, launch: LaunchRequest) -> Recorded:
+        """What the host of an attempt reads for its driver."""
+        id, run = launch.attempt_id, launch.runs[0].id
+
+        def read(tx: Transaction) -> None:
+            attempts.lease_left(tx.conn, id, run)
+            attempts.accepted(tx.conn, id, run)
+            attempts.to_be_ended(tx.conn, [id])
+
+        return self.sent(RUN_STARTER, read)
 
     def leases_looked_at(self) -> Recorded:
         """The check of the shard's leases."""
@@ -138,17 +161,21 @@ class Hot:
 
 
 def _reports(launch: LaunchRequest) -> list[Report]:
-    fields: dict[str, Any] = {
-        "backfill_id": launch.backfill_id,
-        "run_id": launch.run_id,
-        "attempt": launch.attempt,
-    }
-    return [
-        RunHeartbeat(**fields),
-        TaskReported(**fields, task="only", state="running"),
-        TaskReported(**fields, task="only", state="succeeded"),
-        RunReported(**fields, state="succeeded"),
-    ]
+    found: list[Report] = [AttemptHeartbeat(**launch.about)]
+    for run in launch.runs:
+        about = _about(launch, run)
+        found += [
+            RunBegan(**about),
+            TaskReported(**about, task="only", state="running"),
+            TaskReported(**about, task="only", state="succeeded"),
+            RunReported(**about, state="succeeded"),
+        ]
+    return [*found, AttemptEnded(**launch.about, state="done")]
+
+
+def _about(launch: LaunchRequest, run: RunToDo) -> dict[str, Any]:
+    """The fields that all reports on one of its runs share."""
+    return {**launch.about, "run_id": run.id, "attempt": run.attempt}
 
 
 def _received(report: Report) -> Received:
@@ -201,6 +228,17 @@ def test_one_report_sends_as_much_as_those_of_a_hundred_runs(empty: Hot) -> None
     assert empty.made.value("SELECT count(*) FROM run WHERE state = 'succeeded'") == 101
 
 
+def test_an_attempt_of_many_runs_sends_as_much_as_one_of_a_single_run(empty: Hot) -> None:
+    single = empty.claimed(waiting(empty.made, 1, 1, prefix="single-"))
+    of_single = empty.reported(empty.take_launches())
+    batch = empty.claimed(waiting(empty.made, 1, 40, prefix="batch-", limit=1, batch_size=20))
+    (launch,) = empty.take_launches()
+    assert len(launch.runs) == 20
+    assert _without_definitions(batch) == _without_definitions(single)
+    assert empty.reported([launch]).shapes() == of_single.shapes()
+    assert empty.made.value("SELECT count(*) FROM run WHERE state = 'succeeded'") == 21
+
+
 def test_one_deadline_sends_as_much_as_a_hundred(empty: Hot) -> None:
     waiting(empty.made, 1, 200)
     one, many = empty.missed(1), empty.missed(100)
@@ -219,10 +257,22 @@ def test_every_statement_of_the_hot_paths_uses_an_index(old: Hot) -> None:
         old.claimed(ids),
         old.leases_looked_at(),
         old.sent(PLANNER, lambda tx: [failures.count_failed(tx.conn, id) for id in ids]),
-        old.reported(old.take_launches()),
+    ]
+    staged, lost, *others = old.take_launches()
+    recordings += [
+        old.heard([AttemptHeartbeat(**staged.about)]),
+        old.asked(staged),
+        old.heard([RunStaged(**_about(staged, staged.runs[0]), outputs=("/nowhere",))]),
+        old.heard([AttemptEnded(**each.about, state="lost", begun=each.runs[0].id) for each in (staged, lost)]),
+        old.reported(others),
+        old.claimed(ids),
         old.planner_looked(ids),
         old.missed(10),
     ]
+    # With a publisher, and with one that closes the sessions of the lost one.
+    again = old.take_launches()
+    assert [each.runs[0].id for each in again if each.mode == AttemptMode.PUBLISH] == [staged.runs[0].id]
+    assert [each.runs[0].id for each in again if each.earlier == (lost.attempt_id,)] == [lost.runs[0].id]
     with old.made.session() as conn:
         found = {
             (table, statement.text)
@@ -236,7 +286,7 @@ def test_every_statement_of_the_hot_paths_uses_an_index(old: Hot) -> None:
 def test_a_statement_without_an_index_is_noticed(old: Hot) -> None:
     engine = old.engine(RUN_STARTER)
     with recorded(engine) as found, engine.connect() as conn:
-        conn.exec_driver_sql("SELECT id FROM retrofill.run WHERE host = 'x'")
+        conn.exec_driver_sql("SELECT id FROM retrofill.run WHERE code_sha256 = 'x'")
     engine.dispose()
     with old.made.session() as conn:
         assert [scanned(conn, statement) for statement in found.statements] == [{"run"}]

@@ -14,14 +14,15 @@ from tests.support.both_stores import (
     NOW,
     START,
     Both,
+    begin,
     both,
+    claim,
     end,
+    finish,
+    give,
     installation,
-    lease_left,
     make_backfill,
-    orphan,
     put,
-    renew,
     start,
 )
 from tests.support.sessions import Step, commit
@@ -29,7 +30,18 @@ from tests.support.sessions import Step, commit
 from retrofill.deadlines import rows as arming
 from retrofill.domain.backfill import BackfillState
 from retrofill.domain.run import RunState
-from retrofill.store import backfills, claims, failures, outbox, pipelines, planning, runs, subjects, task_runs
+from retrofill.store import (
+    attempts,
+    backfills,
+    claims,
+    failures,
+    outbox,
+    pipelines,
+    planning,
+    runs,
+    subjects,
+    task_runs,
+)
 from retrofill.store import tables as t
 
 __all__ = ["both", "installation"]
@@ -59,20 +71,17 @@ def test_a_backfill_from_plan_to_end(both: Both) -> None:
         ("a", lambda conn: (claims.taken_slots(conn, [1]), claims.claimants(conn, 0, {1: 1}, ["b1", "b2"]))),
         ("a", lambda conn: (claims.claimants(conn, 0, {1: 1}, []), claims.claimants(conn, 1, {1: 1}, []))),
         ("a", lambda conn: claims.next_queued(conn, {"b2": 1, "b1": 2})),
-        ("a", lambda conn: (start(conn, 1, 1), start(conn, 1, 1), start(conn, 2, 2))),
+        ("a", lambda conn: (start(conn, 1, 1), start(conn, 2, 2), give(conn, 1, 1))),
         ("a", lambda conn: (claims.taken_slots(conn, [1]), claims.claimants(conn, 0, {1: 1}, ["b1", "b2"]))),
+        ("a", lambda conn: (begin(conn, 1, 1), begin(conn, 2, 2), begin(conn, 1, 1))),
         ("a", lambda conn: task_runs.create(conn, [(1, 1, "x"), (1, 1, "y"), (2, 1, "x"), (2, 1, "y")])),
         ("a", lambda conn: task_runs.find(conn, [(1, 1), (2, 7)])),
-        (
-            "a",
-            lambda conn: (runs.leases(conn, 0), runs.leases(conn, 1)),
-        ),
-        ("a", lambda conn: runs.extend_leases(conn, {(1, 1): NOW + 2 * DAY, (2, 9): NOW})),
-        ("a", lambda conn: (end(conn, 1), end(conn, 1), end(conn, 2, attempt=9))),
+        ("a", lambda conn: (attempts.leases(conn, 0), attempts.leases(conn, 1))),
+        ("a", lambda conn: attempts.extend_leases(conn, {1: NOW + 2 * DAY, 9: NOW})),
+        ("a", lambda conn: (end(conn, 1), end(conn, 1), finish(conn, 2, attempt=9))),
         ("a", lambda conn: task_runs.cancel_open(conn, [(1, 1)], NOW)),
-        ("a", lambda conn: runs.mark_cancel_requested(conn, "b1")),
-        ("a", lambda conn: runs.to_be_ended(conn, [(1, 1, 0), (2, 1, 0), (2, 1, 1), (3, 1, 0)])),
-        ("a", lambda conn: (lease_left(conn, 1), lease_left(conn, 2))),
+        ("a", lambda conn: (attempts.mark_cancel_requested(conn, "b1"), attempts.mark_cancel_requested(conn, "b1"))),
+        ("a", lambda conn: attempts.to_be_ended(conn, [1, 2, 9])),
         ("a", lambda conn: backfills.progress(conn, "b1")),
         ("a", lambda conn: (backfills.run_counts(conn, "b1"), runs.count_unfinished(conn))),
         ("a", lambda conn: subjects.backfill_facts(conn, ["b1", "b2"])),
@@ -84,40 +93,7 @@ def test_a_backfill_from_plan_to_end(both: Both) -> None:
         ("a", lambda conn: (backfills.still_active(conn, ["b1", "b2"]), backfills.active(conn, 0))),
         ("a", commit),
     )
-    both.same_tables(t.backfill, t.backfill_interval, t.run, t.task_run)
-
-
-def test_what_is_left_of_a_lease(both: Both) -> None:
-    """Of the live attempt and its publication, also after it seems to have ended. A cancel leaves
-    nothing of an attempt that may still begin.
-    """
-    said = both.play(
-        *BASE,
-        ("a", lambda conn: lease_left(conn, 1)),
-        ("a", lambda conn: start(conn, 1, 1)),
-        ("a", lambda conn: renew(conn, 1, 120)),
-        ("b", lambda conn: lease_left(conn, 1)),
-        ("a", commit),
-        ("b", lambda conn: lease_left(conn, 1)),
-        ("b", lambda conn: (lease_left(conn, 1, attempt=2), lease_left(conn, 1, publication=1), lease_left(conn, 9))),
-        ("a", lambda conn: (renew(conn, 1, -120), lease_left(conn, 1))),
-        ("a", lambda conn: (renew(conn, 1, 120), runs.mark_cancel_requested(conn, "b1"), lease_left(conn, 1))),
-        ("a", lambda conn: runs.move(conn, RunState.RUNNING, [{"id": 1, "attempt": 1}], {"host": "h"})),
-        ("a", lambda conn: runs.move(conn, RunState.PUBLISHING, [{"id": 1, "attempt": 1}], {"outputs": {"a": ["x"]}})),
-        ("a", lambda conn: lease_left(conn, 1)),
-        ("a", lambda conn: (end(conn, 1), lease_left(conn, 1))),
-        ("a", commit),
-    )
-    assert said[len(BASE) :] == [
-        *(None, 1, None),
-        *(None, None, 12),
-        [None, None, None],
-        [None, -12],
-        [None, [1], None],
-        *(1, 1, 12),
-        [1, None],
-        None,
-    ]
+    both.same_tables(t.backfill, t.backfill_interval, t.run, t.attempt, t.task_run)
 
 
 def test_a_failure_that_was_read_before_a_resume_and_committed_after_it_counts(both: Both) -> None:
@@ -150,29 +126,6 @@ def test_a_failure_that_was_read_before_a_resume_and_committed_after_it_counts(b
     assert said[11:13] == [[{**standing, "failed_since_resume": True}, []], ["b1"]]
 
 
-def test_a_staged_run_is_published_by_another(both: Both) -> None:
-    both.play(
-        *BASE,
-        ("a", lambda conn: (start(conn, 1, 1), start(conn, 2, 2))),
-        ("a", lambda conn: runs.accepted(conn, 1, 1)),
-        ("a", lambda conn: runs.accepted(conn, 2, 9)),
-        ("a", lambda conn: runs.move(conn, RunState.RUNNING, [{"id": 1, "attempt": 1}], {"host": "h"})),
-        ("a", lambda conn: runs.move(conn, RunState.PUBLISHING, [{"id": 1, "attempt": 1}], {"outputs": {"a": ["x"]}})),
-        ("a", lambda conn: (runs.accepted(conn, 1, 1), runs.orphans(conn, ["b1", "b2"]))),
-        ("a", lambda conn: (orphan(conn, (1, 7, 1), (2, 0, 1)), orphan(conn, (1, 0, 1)))),
-        ("a", lambda conn: (runs.accepted(conn, 1, 1), runs.orphans(conn, ["b1", "b2"]))),
-        ("a", lambda conn: runs.leases(conn, 0)),
-        ("a", commit),
-        ("a", lambda conn: runs.adopt(conn, [1, 2], "other", NOW + DAY, 9.0)),
-        ("b", lambda conn: runs.adopt(conn, [1, 2], "third", NOW + DAY, 9.0)),
-        ("a", commit),
-        ("b", lambda conn: (runs.orphans(conn, ["b1"]), lease_left(conn, 1), lease_left(conn, 1, publication=1))),
-        ("b", lambda conn: runs.to_be_ended(conn, [(1, 1, 0), (1, 1, 1), (1, 2, 1)])),
-        ("b", commit),
-    )
-    both.same_tables(t.run)
-
-
 def test_the_outbox_and_the_relay_row(both: Both) -> None:
     own = t.SERVICE_TABLES["run_starter"]
     message = outbox.Outgoing("x", b"k", b"\xff", (("a", b"\xff"), ("b", None), ("c", b"t")))
@@ -192,14 +145,16 @@ def test_the_outbox_and_the_relay_row(both: Both) -> None:
     [
         {"state": "nonsense"},
         {"state": "starting"},
-        {"slot": 1},
+        {"state": "staged"},
+        {"state": "publishing", "attempt_id": 1, "outputs": {"folders": ["/o"]}},
+        {"state": "staged", "accepted_attempt": 1},
+        {"attempt_id": 9},
         {"finished_at": NOW},
         {"interval_end": START},
         {"backfill_id": "unknown"},
         {"position": 0},
         {"interval_start": START, "position": 9},
         {"position": None},
-        {"position": 9, "state": "starting", "slot": 0, "pipeline_slot": 1, "lease_until": NOW},
     ],
 )
 def test_constraints(both: Both, values: dict[str, Any]) -> None:
@@ -211,7 +166,8 @@ def test_constraints(both: Both, values: dict[str, Any]) -> None:
         "position": 20,
         "state": "queued",
     }
-    said = both.play(*BASE, ("a", lambda conn: conn.execute(insert(t.run).values({**good, **values})) and None))
+    put_in: Step = ("a", lambda conn: conn.execute(insert(t.run).values({**good, **values})) and None)
+    said = both.play(*BASE, ("a", lambda conn: claim(conn, 1)), put_in)
     assert str(said[-1]).startswith("error 23")
 
 
@@ -227,7 +183,7 @@ def test_a_savepoint_undoes_what_came_after_it(both: Both) -> None:
         return "no error"
 
     both.play(*BASE, ("a", nested), ("a", lambda conn: start(conn, 3, 2)), ("a", commit))
-    both.same_tables(t.run)
+    both.same_tables(t.run, t.attempt)
 
 
 def test_a_failed_transaction_does_nothing_more(both: Both) -> None:
@@ -240,4 +196,4 @@ def test_a_failed_transaction_does_nothing_more(both: Both) -> None:
         ("a", lambda conn: start(conn, 3, 1)),
         ("a", commit),
     )
-    both.same_tables(t.run)
+    both.same_tables(t.run, t.attempt)

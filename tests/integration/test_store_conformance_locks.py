@@ -28,7 +28,7 @@ from tests.support.both_stores import (
 from tests.support.definitions import daily
 from tests.support.sessions import Step, commit, rollback
 
-from retrofill.store import backfills, claims, pipelines, planning, runs
+from retrofill.store import attempts, backfills, claims, pipelines, planning, runs
 from retrofill.store import tables as t
 
 __all__ = ["both", "installation"]
@@ -54,11 +54,11 @@ def test_who_waited_looks_again(both: Both) -> None:
         ("a", lambda conn: start(conn, 1, 1)),
         ("b", lambda conn: start(conn, 1, 2)),
         ("a", commit),
-        ("b", lambda conn: conn.execute(select(t.run.c.slot).where(t.run.c.id == 1)).scalar()),
+        ("b", lambda conn: conn.execute(select(t.run.c.attempt_id).where(t.run.c.id == 1)).scalar()),
         ("b", commit),
     )
     assert said[len(BASE) + 1] == ["waited", 0]
-    both.same_tables(t.run)
+    both.same_tables(t.run, t.attempt)
 
 
 def test_who_waited_goes_on_after_a_rollback(both: Both) -> None:
@@ -70,7 +70,7 @@ def test_who_waited_goes_on_after_a_rollback(both: Both) -> None:
         ("b", commit),
     )
     assert said[len(BASE) + 1] == ["waited", 1]
-    both.same_tables(t.run)
+    both.same_tables(t.run, t.attempt)
 
 
 @pytest.mark.parametrize("ends", [commit, rollback])
@@ -111,7 +111,7 @@ def test_a_slot_that_somebody_takes_or_leaves(both: Both, ends: Any) -> None:
         ("a", ends),
         ("b", commit),
     )
-    both.same_tables(t.run)
+    both.same_tables(t.run, t.attempt)
 
 
 @pytest.mark.parametrize("ends", [commit, rollback])
@@ -212,10 +212,12 @@ def test_random_scripts(both: Both, seed: int) -> None:
                     lambda conn: list(backfills.lock_free(conn, ["b1"])),
                     lambda conn: backfills.lock(conn, "b1", wait=False) is None,
                     lambda conn: backfills.run_counts(conn, "b1"),
-                    lambda conn: sorted(runs.mark_cancel_requested(conn, "b1")),
+                    lambda conn: sorted(attempts.mark_cancel_requested(conn, "b1")),
                     lambda conn: claims.next_queued(conn, {"b1": slot}),
                     lambda conn: pipelines.put(conn, daily(max_active_runs=slot)),
-                    lambda conn: runs.extend_leases(conn, {(id, 1): NOW + slot * DAY}),
+                    lambda conn: attempts.extend_leases(conn, {id: NOW + slot * DAY}),
+                    lambda conn: sorted(attempts.lock(conn, [id, slot])),
+                    lambda conn: sorted(runs.lock(conn, [id], live_of=[slot])),
                 ]
             ),
         )
@@ -226,4 +228,4 @@ def test_random_scripts(both: Both, seed: int) -> None:
         made += [some("a") for _ in range(chance.randint(1, 2))]
         made += [some("b"), ("a", chance.choice([commit, rollback])), ("b", chance.choice([commit, rollback]))]
     both.play(put(), ("a", lambda conn: make_backfill(conn, "b1", days=4)), ("a", commit), *made)
-    both.same_tables(t.run, t.backfill, t.pipeline)
+    both.same_tables(t.run, t.attempt, t.backfill, t.pipeline)

@@ -24,14 +24,17 @@ from retrofill.driver.publication import (
     sweep,
 )
 
+# Attempts are numbered across all runs, so their ids are larger than those of these few runs.
+ATTEMPT_ID = 25
 
-def staged(target: Path, run_id: int, attempt: int = 1) -> Publication:
+
+def staged(target: Path, run_id: int, attempt_id: int = ATTEMPT_ID, text: str = "") -> Publication:
     """A run's sealed output, as its driver leaves it."""
-    folder = own_folder(target, run_id) / f"{attempt}.writing-1"
+    folder = own_folder(target, run_id) / f"{attempt_id}.writing-1"
     (folder / "new").mkdir(parents=True)
-    (folder / "new" / "part-0").write_text(f"run {run_id}")
-    seal(folder, target, run_id, attempt, {"run_id": run_id, "attempt": attempt})
-    return Publication(target, run_id, attempt, 0)
+    (folder / "new" / "part-0").write_text(text or f"run {run_id}")
+    seal(folder, target, run_id, attempt_id, {"run_id": run_id, "attempt_id": attempt_id})
+    return Publication(target, run_id, attempt_id, 0)
 
 
 def again(publication: Publication, number: int) -> Publication:
@@ -204,12 +207,34 @@ def test_a_former_run_and_a_later_one_in_every_interleaving(target: Path) -> Non
         assert (content(target), published_by(target)) == ("run 3", 3), order
 
 
+@pytest.mark.parametrize("other", [9, ATTEMPT_ID + 1])
+@pytest.mark.parametrize("number", [0, 2])
+def test_what_another_attempt_of_the_run_sealed_is_not_published_and_goes_with_it(
+    target: Path, other: int, number: int
+) -> None:
+    """It was lost before it was accepted, or it is a straggler of a later one. Ids that begin with the
+    same digits are others too.
+    """
+    staged(target, 2, other, "not accepted")
+    staged(target, 2, int(f"{ATTEMPT_ID}1"), "not accepted")
+    publish(again(staged(target, 2), number))
+    assert content(target) == "run 2"
+    assert list((target.parent / AREA).iterdir()) == []
+
+
+def test_a_publisher_whose_attempt_was_not_accepted_finds_nothing(target: Path) -> None:
+    staged(target, 2)
+    with pytest.raises(StagedOutputGone):
+        publish(Publication(target, 2, ATTEMPT_ID + 1, 1))
+    assert content(target) == "run 1"
+
+
 def test_a_straggler_that_still_writes_for_an_earlier_run_is_never_published(target: Path) -> None:
     former = Publisher(staged(target, 2))
     former.go(3)
     publish(staged(target, 3))
     # Spark recreates the folders that a later publication has deleted.
-    late = own_folder(target, 2) / "1.writing-1" / "new"
+    late = own_folder(target, 2) / f"{ATTEMPT_ID}.writing-1" / "new"
     late.mkdir(parents=True)
     (late / "part-0").write_text("too late")
     former.finish()

@@ -6,9 +6,18 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from retrofill.contract.runs import ErrorInfo, Report, RunHeartbeat, RunReported, RunStaged, TaskReported
+from retrofill.contract.runs import (
+    AttemptEnded,
+    AttemptHeartbeat,
+    ErrorInfo,
+    Report,
+    RunBegan,
+    RunReported,
+    RunStaged,
+    TaskReported,
+)
 from retrofill.contract.topics import Topic
-from run_starter.executors import Host, Key, LaunchRequest
+from run_starter.executors import Host, Key, LaunchRequest, RunToDo
 from tests.simulation.scheduler import Process
 from tests.simulation.servers import wire
 
@@ -74,25 +83,23 @@ class SimulatedExecutor:
 
 
 class Driver:
-    """The driver of one attempt of one run."""
+    """The driver of one attempt."""
 
     def __init__(self, executor: SimulatedExecutor, launch: LaunchRequest) -> None:
         self.executor = executor
         self.launch = launch
         self.world = executor.world
-        self.fields: dict[str, Any] = {
-            "backfill_id": launch.backfill_id,
-            "run_id": launch.run_id,
-            "attempt": launch.attempt,
-            "publication": launch.publication,
-        }
-        self.process = self.world.scheduler.process(f"driver-{launch.run_id}-{launch.attempt}")
+        self.process = self.world.scheduler.process(f"driver-{launch.attempt_id}")
         self.world.drivers.append(self)
-        assert launch.lease_seconds is not None
         self.lease = launch.lease_seconds
-        # The end of the driver's own lease, by its process clock. Each acknowledged heartbeat
-        # extends it.
+        # The end of the driver's own lease, by its process clock.
         self.alive_until = 0.0
+        # Runs whose staged output is not published yet, and whether that is left to others.
+        self.staged: list[RunToDo] = []
+        self.gave_up = False
+        # The run whose user code is under way, and the last one that may have begun.
+        self.at_run: int | None = None
+        self.begun: int | None = None
 
     def start(self) -> None:
         """Start the driver in a task of its own process."""
@@ -104,43 +111,64 @@ class Driver:
             return
         self.world.scheduler.kill(self.process)
         host = self.executor.process
-
-        def seen() -> None:
-            self._left(reported=False, reason=reason)
-
         if host.alive:
-            self.world.scheduler.spawn(host, "driver ended", seen)
+            self.world.scheduler.spawn(host, "driver ended", lambda: self._left(reported=False, reason=reason))
 
     def _left(self, *, reported: bool, reason: str) -> None:
         if self.executor.drivers.get(self.launch.key) is self:
             self.executor.left(self.launch.key)
             assert self.executor.host is not None
-            self.executor.host.driver_ended(self.launch, reported=reported, reason=reason)
+            self.executor.host.driver_ended(self.launch, reported=reported, reason=reason, begun=self.begun)
 
     def _run(self) -> None:
         scheduler = self.world.scheduler
-        reported = False
         if scheduler.random.random() < self.world.slow:
-            # A slow session start may outlast the attempt's first lease, with heartbeats or
-            # without.
-            beats = scheduler.random.random() < 0.5
-            for _ in range(scheduler.random.randint(1, 15)):
-                scheduler.wait(object(), scheduler.random.random() * self.lease / 5)
-                if beats:
-                    self._say(RunHeartbeat(**self.fields))
-        asked = self._clock()
-        left = self._asked("may_begin")
-        if left is not None and left is not False:
-            self.alive_until = asked + left
-        if self.works():
-            reported = self._publish() if self.launch.publication else self._work()
+            self._prepare_slowly()
+        reported = self._execute() and self._say(AttemptEnded(**self.launch.about, state="done"))
+        if not reported:
+            # The process ends, and its publisher with it.
+            scheduler.kill(self.process)
         host = self.executor.process
         if host.alive:
             scheduler.spawn(
                 host, "driver ended", lambda: self._left(reported=reported, reason="it did not come to its end")
             )
 
-    def _asked(self, what: str) -> Any:
+    def _prepare_slowly(self) -> None:
+        """A slow session start, which may outlast the first lease, with heartbeats or without."""
+        scheduler = self.world.scheduler
+        beats = scheduler.random.random() < 0.5
+        for _ in range(scheduler.random.randint(1, 15)):
+            scheduler.wait(object(), scheduler.random.random() * self.lease / 5)
+            if beats:
+                self._say(AttemptHeartbeat(**self.launch.about))
+
+    def _execute(self) -> bool:
+        """Execute the runs, one by one. Returns whether everything was acknowledged."""
+        for run in self.launch.runs:
+            asked = self._clock()
+            left = self._asked("may_begin", run)
+            if left is None or left is False:
+                break
+            self.alive_until = max(self.alive_until, asked + left)
+            if not self.works():
+                return False
+            self.begun = run.id
+            if run.accepted_attempt is not None:
+                if not (self._say(RunBegan(**self._about(run))) and self._publish(run)):
+                    return False
+            else:
+                failed = self.world.fails(self.launch, run)
+                if not self._work(run, failed=failed):
+                    return False
+                if failed:
+                    break
+        return self._published()
+
+    def _about(self, run: RunToDo) -> dict[str, Any]:
+        return {**self.launch.about, "run_id": run.id, "attempt": run.attempt, "publication": run.publication}
+
+    def _asked(self, what: str, run: RunToDo) -> Any:
         """Ask the host a question. The host answers in its own process; no answer counts as no."""
         host = self.executor.process
         answer: list[Any] = []
@@ -151,8 +179,11 @@ class Driver:
             assert self.executor.host is not None
             attempts = self.world.oracle.attempts
             over, ended = attempts.is_over(self.launch), attempts.lease_that_ended(self.launch)
-            answer.append(getattr(self.executor.host, what)(self.launch))
+            answer.append(getattr(self.executor.host, what)(self.launch, run.id))
             yes = answer[0] is not None and answer[0] is not False
+            if yes and what == "may_begin":
+                # The host knows what it allowed, whatever becomes of the driver.
+                self.begun = run.id
             attempts.answered(self.launch, what, over=over, ended=ended, answer=yes)
             self.world.scheduler.wake(answer)
 
@@ -161,7 +192,7 @@ class Driver:
         while not answer and self._clock() < until and host.alive:
             self.world.scheduler.wait(answer, 1.0)
             if not answer and what == "may_begin":
-                self._say(RunHeartbeat(**self.fields))
+                self._say(AttemptHeartbeat(**self.launch.about))
         return answer[0] if answer else False
 
     def works(self) -> bool:
@@ -171,32 +202,61 @@ class Driver:
     def _clock(self) -> float:
         return self.world.scheduler.now + self.process.offset
 
-    def _work(self) -> bool:
+    def _work(self, run: RunToDo, *, failed: bool) -> bool:
         """Run user code. Returns whether it finished and its result was acknowledged.
 
         The driver stops itself once its lease may have ended.
         """
-        world, lease = self.world, self.lease
-        world.working(self)
-        failed = world.fails(self.launch)
+        world, lease, about = self.world, self.lease, self._about(run)
+        world.working(self, run)
         error = ErrorInfo(type="ValueError", message="this interval fails") if failed else None
         try:
+            # The driver does not wait until its reports arrive.
+            if not self._say(RunBegan(**about)):
+                return False
             for task in self.launch.pipeline.tasks:
-                self._say(TaskReported(**self.fields, task=task.name, state="running"))
+                self._say(TaskReported(**about, task=task.name, state="running"))
                 for _ in range(world.scheduler.random.randint(0, 2)):
                     world.scheduler.wait(object(), world.scheduler.random.random() * lease / 2)
                     if not self._beat():
                         return False
                 state = "failed" if failed else "succeeded"
-                self._say(TaskReported(**self.fields, task=task.name, state=state, error=error))
-            if failed or not world.stages(self.launch):
-                return self._say(RunReported(**self.fields, state="failed" if failed else "succeeded", error=error))
+                self._say(TaskReported(**about, task=task.name, state=state, error=error))
+            if failed or not world.stages(run):
+                return self._say(RunReported(**about, state="failed" if failed else "succeeded", error=error))
         finally:
             world.worked(self)
-        outputs = (f"/table/{self.launch.interval_start.isoformat()}",)
-        return self._say(RunStaged(**self.fields, outputs=outputs)) and self._asked("may_publish") and self._publish()
+        return self._stage(run)
 
-    def _publish(self) -> bool:
+    def _stage(self, run: RunToDo) -> bool:
+        """Report staged output, which is published while the next run is under way."""
+        outputs = (f"/table/{run.interval_start.isoformat()}",)
+        if not self._say(RunStaged(**self._about(run), outputs=outputs)):
+            return False
+        self.staged.append(run)
+        if len(self.staged) == 1:
+            self.world.scheduler.spawn(self.process, "publisher", self._publish_staged)
+        return True
+
+    def _publish_staged(self) -> None:
+        """Publish staged output in the order of the runs, until one is left to others."""
+        while self.staged and not self.gave_up:
+            run = self.staged[0]
+            if self._asked("may_publish", run) and self._publish(run):
+                self.staged.remove(run)
+            else:
+                self.gave_up = True
+            self.world.scheduler.wake(self.staged)
+
+    def _published(self) -> bool:
+        """Wait for the publisher. Returns whether everything was acknowledged."""
+        while self.staged and not self.gave_up:
+            self.world.scheduler.wait(self.staged, self.lease / 5)
+            if self.staged and not self._beat():
+                return False
+        return self.process.alive and not self.gave_up
+
+    def _publish(self, run: RunToDo) -> bool:
         """Publish the output. Returns whether it finished and its result was acknowledged.
 
         Takes a while, so that faults can hit it.
@@ -205,14 +265,14 @@ class Driver:
             self.world.scheduler.wait(object(), self.world.scheduler.random.random() * self.lease / 2)
             if not self._beat():
                 return False
-        return self._say(RunReported(**self.fields, state="succeeded"))
+        return self._say(RunReported(**self._about(run), state="succeeded"))
 
     def _beat(self) -> bool:
         sent = self._clock()
         if not self.works():
             return False
-        if self._say(RunHeartbeat(**self.fields)):
-            self.alive_until = sent + self.lease
+        if self._say(AttemptHeartbeat(**self.launch.about)):
+            self.alive_until = max(self.alive_until, sent + self.lease)
         return self.works()
 
     def _say(self, report: Report) -> bool:

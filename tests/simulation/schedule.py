@@ -96,7 +96,13 @@ class Scenario:
         if WATCHER not in self._world.services:
             chosen = []
         tasks = ("a", "b")[: self._random.choice(self._world.size.tasks)]
-        return daily(name, tasks, max_active_runs=self._random.choice([1, 2, 3]), deadlines=chosen)
+        return daily(
+            name,
+            tasks,
+            max_active_runs=self._random.choice([1, 2, 3]),
+            batch_size=self._random.choice([1, 1, 2, 3]),
+            deadlines=chosen,
+        )
 
     def apply(self, name: str | None = None) -> None:
         """Apply a pipeline, sometimes on the wrong partition."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from retrofill.bus.envelope import headers_of, wire_headers
 from retrofill.contract.backfills import BackfillRequested
 from retrofill.contract.base import Message
-from retrofill.contract.runs import RunHeartbeat
+from retrofill.contract.runs import AttemptHeartbeat
 from retrofill.contract.topics import Topic
 from tests.simulation.memory.rows import NO_KEY_UPDATE, Tx
 
@@ -107,12 +107,12 @@ class Servers:
         return self._key(), b'{"type": "NobodyKnows"}', "NobodyKnows"
 
     def _without_key(self, topic: Topic) -> tuple[bytes, bytes, str | None]:
-        return b"\xff\xff", b'{"type": "RunHeartbeat"}', None
+        return b"\xff\xff", b'{"type": "AttemptHeartbeat"}', None
 
     def _refused(self, topic: Topic) -> tuple[bytes, bytes, str | None]:
         """A readable message that every handler refuses."""
         rows = self._world.database.rows("backfill")
-        message: Message = RunHeartbeat(backfill_id="nobody", run_id=999_999, attempt=1)
+        message: Message = AttemptHeartbeat(backfill_id="nobody", attempt_id=999_999)
         if topic == Topic.BACKFILL_REQUESTS and rows:
             # A different body under a known id.
             message = BackfillRequested.model_validate(

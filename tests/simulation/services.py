@@ -45,6 +45,7 @@ class Instance:
         self.process.kinds = SimulatedKinds(world, self.process)  # type: ignore[attr-defined]
         lease = world.random.choice(world.leases)
         self.settings = world.settings.model_copy(update={"lease_seconds": lease})
+        self.process.settings = self.settings  # type: ignore[attr-defined]
         # Whether the machine fails with the process. The server then keeps the sessions until they
         # time out.
         self.lingers = False

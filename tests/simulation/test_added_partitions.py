@@ -8,7 +8,7 @@ from retrofill.contract.topics import PLANNER, Topic
 from tests.simulation.schedule import Scenario, run_schedule
 from tests.simulation.shims import exchanged
 
-SCHEDULES = 8
+SCHEDULES = 16
 
 
 def test_added_partitions_break_no_invariant(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,9 @@ import pytest
 from retrofill.contract.backfills import BackfillCancelRequested, BackfillRequested
 from retrofill.contract.pipelines import PipelineApplied
 from retrofill.contract.topics import CALLBACK_RUNNER, RUN_STARTER, Topic
-from retrofill.store import runs as store
+from retrofill.store import attempts
 from run_starter.leases import LEASES_KEY
+from run_starter.memory import backfill_key
 from tests.simulation.memory import errors
 from tests.simulation.memory.rows import NO_KEY_UPDATE
 from tests.simulation.schedule import DRAIN_SECONDS, Scenario, run_until_drained
@@ -42,6 +43,14 @@ def run_until(world: World, over: Callable[[], bool], seconds: float = DRAIN_SEC
     assert over()
 
 
+def check(world: World, key: str) -> None:
+    """Have every run-starter check this."""
+    for instance in world.alive(RUN_STARTER):
+        assert instance.loop is not None
+        for partition in instance.loop.owned():
+            instance.loop._context.shards[partition].schedule_check(key, 0.0)
+
+
 def test_a_step_of_the_databases_clock_ends_no_lease(world: World) -> None:
     """The database clock jumps past a lease while the driver is silent for less than a lease.
 
@@ -56,15 +65,14 @@ def test_a_step_of_the_databases_clock_ends_no_lease(world: World) -> None:
     driver.process.frozen = True
     world.scheduler.at(world.scheduler.now + driver.lease / 2, lambda: setattr(driver.process, "frozen", False))
     world.database.offset += 3600.0
-    for instance in world.alive(RUN_STARTER):
-        assert instance.loop is not None
-        for partition in instance.loop.owned():
-            instance.loop._context.shards[partition].schedule_check(LEASES_KEY, 0.0)
+    check(world, LEASES_KEY)
     for notified in world.database.listeners:
-        notified(store.RUN_CHANNEL, "0")
+        notified(attempts.ATTEMPT_CHANNEL, "0")
     drain(world, scenario)
-    (run,) = [run for run in world.database.rows("run") if run["id"] == driver.launch.run_id]
-    assert run["attempt"] == 1
+    (attempt,) = [row for row in world.database.rows("attempt") if row["id"] == driver.launch.attempt_id]
+    mine = {run.id for run in driver.launch.runs}
+    assert attempt["outcome"] == "done"
+    assert {row["attempt"] for row in world.database.rows("run") if row["id"] in mine} == {1}
 
 
 def test_a_definition_that_cannot_be_read_stops_its_own_backfill_only() -> None:
@@ -95,7 +103,8 @@ def test_a_definition_that_cannot_be_read_stops_its_own_backfill_only() -> None:
 
         def is_isolated() -> bool:
             states = {row["id"]: row["state"] for row in world.database.rows("backfill")}
-            live = [run for run in world.database.rows("run") if run["slot"] and run["backfill_id"] == "unreadable"]
+            mine = [row for row in world.database.rows("attempt") if row["backfill_id"] == "unreadable"]
+            live = [row for row in mine if row["state"] != "ended"]
             return states == {"unreadable": "running", "other": "succeeded"} and not live
 
         run_until(world, is_isolated)
@@ -119,6 +128,8 @@ def test_a_claim_whose_commit_was_not_answered_ends_with_its_lease(world: World)
     drain(world, scenario)
     assert lost == ["run-starter-1"]
     assert any(run["attempt"] == 2 for run in world.database.rows("run"))
+    first, *others = world.database.rows("attempt")
+    assert (first["outcome"], {each["outcome"] for each in others}) == ("lost", {"done"})
 
 
 @pytest.mark.parametrize("kind", ["BackfillPlanned", "BackfillCancelling", "RunSucceeded", "RunCancelled"])
@@ -137,6 +148,34 @@ def test_a_message_that_became_a_dead_letter_does_no_harm(world: World, kind: st
         world.publish(Topic.BACKFILL_REQUESTS, "b", BackfillCancelRequested())
     drain(world, scenario)
     assert world.lost, f"there was no {kind}"
+
+
+def test_a_publisher_that_dies_each_time_ends_its_run_though_the_backfill_is_cancelled(world: World) -> None:
+    """A cancel does not end what only publishes, so it excuses none of its losses."""
+    scenario = begin(world)
+    deaths: list[int] = []
+
+    def die_while_publishing(task: Task, what: str) -> None:
+        rows = {row["id"]: row for row in world.database.rows("attempt") if row["state"] != "ended"}
+        publishing = {run["attempt_id"] for run in world.database.rows("run") if run["state"] == "publishing"}
+        for driver in [d for d in world.drivers if d.process.alive and d.launch.attempt_id in publishing & rows.keys()]:
+            id = driver.launch.attempt_id
+            if not deaths:
+                world.publish(Topic.BACKFILL_REQUESTS, "b", BackfillCancelRequested())
+            if deaths and not rows[id]["cancel_requested"]:
+                # The request reaches it before its end.
+                driver.process.frozen = True
+                check(world, backfill_key("b"))
+            else:
+                deaths.append(id)
+                driver.die("killed")
+
+    world.scheduler.on_step = die_while_publishing
+    drain(world, scenario)
+    (failed,) = [run for run in world.database.rows("run") if run["state"] == "failed"]
+    assert (failed["lost_attempts"], failed["error"]["type"]) == (world.settings.max_lost_attempts, "DriverLost")
+    assert [row["outcome"] for row in world.database.rows("attempt") if row["id"] in deaths] == ["lost"] * len(deaths)
+    assert world.database.rows("backfill")[0]["state"] == "cancelled"
 
 
 def test_heartbeats_that_nobody_has_read_yet_are_a_sign_of_life(world: World) -> None:
@@ -158,6 +197,7 @@ def test_heartbeats_that_nobody_has_read_yet_are_a_sign_of_life(world: World) ->
     assert frozen
     first = min(world.database.rows("run"), key=lambda run: run["id"])
     assert (first["state"], first["attempt"]) == ("succeeded", 1)
+    assert {each["outcome"] for each in world.database.rows("attempt")} == {"done"}
 
 
 def test_a_batch_whose_deletion_postgres_did_not_take_is_not_published_again(world: World) -> None:

@@ -13,7 +13,7 @@ from retrofill.contract.base import Message
 from retrofill.contract.topics import CALLBACK_RUNNER, PLANNER, RUN_STARTER, SERVICES, WATCHER, Service, Topic
 from retrofill.settings import Settings
 from retrofill.store.tables import SERVICE_TABLES
-from run_starter.executors import LaunchRequest
+from run_starter.executors import LaunchRequest, RunToDo
 from tests.simulation import primitives, sizes
 from tests.simulation.bus.broker import Broker, Entry, Headers, ce_id_of
 from tests.simulation.bus.groups import Group
@@ -163,17 +163,18 @@ class World:
 
     # reported by drivers and callback targets
 
-    def fails(self, launch: LaunchRequest) -> bool:
+    def fails(self, launch: LaunchRequest, run: RunToDo) -> bool:
         """Whether user code fails for this interval."""
-        return (launch.pipeline.name, launch.interval_start) in self.failing
+        return (launch.pipeline.name, run.interval_start) in self.failing
 
-    def stages(self, launch: LaunchRequest) -> bool:
+    def stages(self, run: RunToDo) -> bool:
         """Whether user code stages its output: every second run does."""
-        return launch.run_id % 2 == 0
+        return run.id % 2 == 0
 
-    def working(self, driver: Driver) -> None:
-        """User code starts; no other attempt of the run may still be at work."""
-        self.oracle.attempts.began(driver, self.at_work)
+    def working(self, driver: Driver, run: RunToDo) -> None:
+        """User code starts; no other attempt may still be at work on the run."""
+        driver.at_run = run.id
+        self.oracle.attempts.began(driver, run, self.at_work)
         self.at_work.append(driver)
 
     def worked(self, driver: Driver) -> None:

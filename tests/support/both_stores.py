@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from sqlalchemy import select, text
 
+from retrofill.domain.attempt import AttemptState
 from retrofill.domain.planning import Plan, find_boundaries, plan
 from retrofill.domain.run import RunState
-from retrofill.store import pipelines, planning, runs
+from retrofill.store import attempts, pipelines, planning, runs
 from retrofill.store import tables as t
 from retrofill.store.clock import database_now
 from retrofill.store.engine import make_engine
-from retrofill.store.transition import Plus
+from retrofill.store.transition import IfNull, Plus
 from tests.support.definitions import daily
 from tests.support.installation import Installation
 from tests.support.servers import Servers
@@ -102,29 +103,66 @@ def make_backfill(
     return made.runs
 
 
+def claim(conn: Any, slot: int, first: int = 1, count: int = 1, mode: str = "each", backfill: str = "b1") -> int:
+    """A new attempt in this slot; returns its id. ``first``: of the runs of the first backfill."""
+    new = attempts.NewAttempt(backfill, 1, mode, first - 1, count, slot, slot, {"file": "/p.py"})
+    return attempts.insert_all(conn, [new], "h", NOW, 30.0)[0]
+
+
+def give(conn: Any, attempt: int, *ids: int, to: str = RunState.STARTING, before: str = RunState.QUEUED) -> int:
+    """Give the attempt these runs."""
+    return runs.move(conn, to, [{"id": id, "attempt_id": attempt} for id in ids], {}, [before], guard=())
+
+
 def start(conn: Any, id: int, slot: int) -> int:
-    given = [{"id": id, "attempt": 0, "slot": slot, "pipeline_slot": slot}]
-    return runs.move(conn, RunState.STARTING, given, {"attempt": Plus(1), "lease_until": NOW}, ["queued"])
+    """An attempt in this slot, with one run if that is still waiting; returns whether it is."""
+    return give(conn, claim(conn, slot, id), id)
 
 
-def end(conn: Any, id: int, attempt: int = 1, state: str = RunState.SUCCEEDED) -> int:
-    values = {**runs.NOT_LIVE, "finished_at": NOW}
-    return runs.move(conn, state, [{"id": id, "attempt": attempt}], values)
+def begin(conn: Any, attempt: int, *ids: int) -> tuple[int, int]:
+    """The attempt begins with these runs."""
+    values = {"attempt": Plus(1), "started_at": IfNull(NOW)}
+    given = [{"id": id, "attempt_id": attempt} for id in ids]
+    begun = attempts.move(conn, AttemptState.RUNNING, [{"id": attempt}], {"began_at": NOW})
+    return begun, runs.move(conn, RunState.RUNNING, given, values, [RunState.STARTING])
 
 
-def renew(conn: Any, id: int, seconds: float) -> None:
-    """Let the lease of the first attempt end in so many seconds, by the store's own clock."""
-    runs.extend_leases(conn, {(id, 1): database_now(conn) + timedelta(seconds=seconds)})
+def accept(conn: Any, attempt: int, id: int) -> int:
+    given = [{"id": id, "attempt_id": attempt, "outputs": {"folders": ["/o"]}, "accepted_attempt": attempt}]
+    return runs.move(conn, RunState.PUBLISHING, given, {}, [RunState.RUNNING])
 
 
-def lease_left(conn: Any, id: int, publication: int = 0, attempt: int = 1) -> float | None:
+def leave(conn: Any, attempt: int, *ids: int, to: str = RunState.QUEUED) -> int:
+    """The attempt loses these runs."""
+    given = [{"id": id, "attempt_id": attempt, "lost_attempts": 1, "losses": {"last": [{"x": 1}]}} for id in ids]
+    return runs.move(conn, to, given, {})
+
+
+def over(conn: Any, attempt: int, outcome: str = "done", error: Any = None) -> int:
+    """The attempt ends."""
+    given = [{"id": attempt, "outcome": outcome, "error": error}]
+    return attempts.move(conn, AttemptState.ENDED, given, {"ended_at": NOW, **attempts.NOT_LIVE})
+
+
+def finish(conn: Any, id: int, attempt: int | None = None, state: str = RunState.SUCCEEDED) -> int:
+    """A run ends, whose attempt goes on."""
+    return runs.move(conn, state, [{"id": id, "attempt_id": attempt or id}], {"finished_at": NOW})
+
+
+def end(conn: Any, id: int, attempt: int | None = None, state: str = RunState.SUCCEEDED) -> tuple[int, int]:
+    """The only run of an attempt ends, and the attempt. Without its id, both have the same."""
+    return finish(conn, id, attempt, state), over(conn, attempt or id)
+
+
+def renew(conn: Any, attempt: int, seconds: float) -> None:
+    """Let the lease of an attempt end in so many seconds, by the store's own clock."""
+    attempts.extend_leases(conn, {attempt: database_now(conn) + timedelta(seconds=seconds)})
+
+
+def lease_left(conn: Any, attempt: int, id: int | None = None) -> float | None:
     """In tens of seconds, because the stores read it at different times; at most an hour."""
-    left = runs.lease_left(conn, id, attempt, publication)
+    left = attempts.lease_left(conn, attempt, id or attempt)
     return None if left is None else round(max(-3600.0, min(left, 3600.0)) / 10)
-
-
-def orphan(conn: Any, *lost: tuple[int, int, int]) -> int:
-    return runs.orphan(conn, [runs.LostPublisher(*one, losses={"last": [{"reason": "gone"}]}) for one in lost])
 
 
 def lock_run(id: int, **how: Any) -> Callable[[Any], Any]:

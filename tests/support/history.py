@@ -20,12 +20,22 @@ SELECT p.name, p.no, p.name, %(shard)s, %(state)s,
        false, %(on_run_failure)s, '{}', p.definition, CASE WHEN %(state)s = 'succeeded' THEN clock_timestamp() END
 FROM pipeline AS p WHERE p.name LIKE %(prefix)s || '%%'
 """
+_ATTEMPTS = """
+INSERT INTO attempt (backfill_id, pipeline_no, mode, position, runs, state, host, lease_seconds, code, began_at,
+                     ended_at, outcome)
+SELECT b.id, b.pipeline_no, 'each', n, 1, 'ended', 'made', 15, b.definition -> 'code', clock_timestamp(),
+       clock_timestamp(), 'done'
+FROM backfill AS b, generate_series(0, %(runs)s - 1) AS n WHERE b.id LIKE %(prefix)s || '%%' AND %(attempt)s > 0
+"""
 _RUNS = """
-INSERT INTO run (backfill_id, pipeline_no, interval_start, interval_end, position, state, attempt, started_at, finished_at)
+INSERT INTO run (backfill_id, pipeline_no, interval_start, interval_end, position, state, attempt, attempt_id,
+                 started_at, finished_at)
 SELECT b.id, b.pipeline_no, '2000-01-01Z'::timestamptz + n * interval '1 day',
-       '2000-01-01Z'::timestamptz + (n + 1) * interval '1 day', n, %(run_state)s, %(attempt)s,
+       '2000-01-01Z'::timestamptz + (n + 1) * interval '1 day', n, %(run_state)s, %(attempt)s, a.id,
        CASE WHEN %(attempt)s > 0 THEN clock_timestamp() END, CASE WHEN %(attempt)s > 0 THEN clock_timestamp() END
-FROM backfill AS b, generate_series(0, %(runs)s - 1) AS n WHERE b.id LIKE %(prefix)s || '%%'
+FROM backfill AS b CROSS JOIN generate_series(0, %(runs)s - 1) AS n
+LEFT JOIN attempt AS a ON a.backfill_id = b.id AND a.position = n
+WHERE b.id LIKE %(prefix)s || '%%'
 """
 _INTERVALS = """
 INSERT INTO backfill_interval (backfill_id, interval_start, interval_end, run_id)
@@ -45,7 +55,7 @@ WHERE backfill_id LIKE %(prefix)s || '%%' AND attempt > 0
 
 def finished(made: Installation, pipelines: int, runs: int, prefix: str = "old-") -> None:
     """Create ``pipelines`` pipelines, each with one backfill of ``runs`` daily runs from 2000 on
-    that succeeded and met their deadlines.
+    that succeeded, each in an attempt of its own, and met their deadlines.
     """
     _make(made, prefix, pipelines, runs, state="succeeded", run_state="succeeded", attempt=1)
 
@@ -59,28 +69,29 @@ def waiting(
     shard: int = 0,
     limit: int = 16,
     on_run_failure: str = "continue",
+    batch_size: int = 1,
 ) -> list[str]:
     """Create running backfills, one per pipeline, with queued daily runs from 2000 on. Returns
     their ids.
     """
     more = {"shard": shard, "limit": limit, "on_run_failure": on_run_failure}
-    _make(made, prefix, backfills, runs, state="running", run_state="queued", attempt=0, **more)
+    _make(made, prefix, backfills, runs, batch_size=batch_size, state="running", run_state="queued", attempt=0, **more)
     return [f"{prefix}{n}" for n in range(1, backfills + 1)]
 
 
-def _make(made: Installation, prefix: str, pipelines: int, runs: int, **values: object) -> None:
+def _make(made: Installation, prefix: str, pipelines: int, runs: int, *, batch_size: int = 1, **values: object) -> None:
     given = {
         "prefix": prefix,
         "pipelines": pipelines,
         "runs": runs,
-        "definition": json.dumps(daily().as_json()),
+        "definition": json.dumps(daily(batch_size=batch_size).as_json()),
         "shard": 0,
         "limit": 16,
         "on_run_failure": "continue",
         **values,
     }
     with made.session() as conn:
-        for statement in (_PIPELINES, _BACKFILLS, _RUNS, _INTERVALS, _TASKS, _DEADLINES):
+        for statement in (_PIPELINES, _BACKFILLS, _ATTEMPTS, _RUNS, _INTERVALS, _TASKS, _DEADLINES):
             conn.execute(statement.encode(), given)
         conn.commit()
         conn.autocommit = True

@@ -24,11 +24,20 @@ from confluent_kafka import Producer
 from retrofill.bus.clients import producer
 from retrofill.bus.envelope import headers_of, wire_headers
 from retrofill.bus.service import Context, run_service
-from retrofill.contract.runs import ErrorInfo, Report, RunHeartbeat, RunReported, RunStaged, TaskReported
+from retrofill.contract.runs import (
+    AttemptEnded,
+    ErrorInfo,
+    Report,
+    RunBegan,
+    RunReport,
+    RunReported,
+    RunStaged,
+    TaskReported,
+)
 from retrofill.contract.topics import RUN_STARTER, Topic
 from retrofill.driver.execute import Result
-from retrofill.driver.launch import Launch
-from retrofill.driver.publishing import publish_all, publish_staged
+from retrofill.driver.launch import Launch, LaunchedRun
+from retrofill.driver.publishing import Publisher, publish_all
 from retrofill.driver.staging import Staging
 from retrofill.settings import Settings
 from run_starter.executors import Host, Key, LaunchRequest
@@ -42,14 +51,14 @@ class InstantExecutor:
         self._slots = settings.driver_slots
         self._topic = f"{settings.topic_prefix}{Topic.RUN_REPORTS}"
         self._producer: Producer = producer(settings, "instant-driver")
-        self._seconds = seconds
-        self._failing = failing
         self._threads = ThreadPoolExecutor(self._slots)
         path = os.environ.get("INSTANT_LOG")
         self._log = None if path is None else os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self._hosted: dict[Key, threading.Event] = {}
         self._lock = threading.Lock()
-        self._out = os.environ.get("INSTANT_OUT")
+        self.seconds = seconds
+        self.failing = failing
+        self.out = os.environ.get("INSTANT_OUT")
         self.host: Host | None = None
 
     def free(self) -> int:
@@ -79,65 +88,14 @@ class InstantExecutor:
                 ended.set()
         self._threads.shutdown(wait=True)
 
-    def _run(self, launch: LaunchRequest, ended: threading.Event) -> None:
-        fields: dict[str, Any] = {"backfill_id": launch.backfill_id, "run_id": launch.run_id, "attempt": launch.attempt}
-        fields["publication"] = launch.publication
-        assert self.host is not None
-        reported = False
-        begins = self.host.may_begin(launch) is not None
-        if begins:
-            self._say(RunHeartbeat(**fields))
-        if begins and launch.publication:
-            self._report(launch, publish_all(driver_launch(launch), launch.outputs))
-            reported = True
-        elif begins and self._work(launch, ended):
-            failed = launch.interval_start.date().isoformat() in self._failing
-            error = ErrorInfo(type="ValueError", message="this day fails") if failed else None
-            for task in launch.pipeline.tasks:
-                self._say(TaskReported(**fields, task=task.name, state="running"))
-                self._say(
-                    TaskReported(**fields, task=task.name, state="failed" if failed else "succeeded", error=error)
-                )
-            result = self._publish(launch) if self._out is not None and not failed else Result(not failed, error)
-            if result is not None:
-                self._report(launch, result)
-            reported = result is not None
-        with self._lock:
-            del self._hosted[launch.key]
-        self.host.driver_ended(launch, reported=reported, reason="ended")
-
-    def _work(self, launch: LaunchRequest, ended: threading.Event) -> bool:
-        """Simulate the run's work. Returns whether it finished without being ended."""
-        began = time.monotonic()
-        done = not ended.wait(self._seconds)
+    def log(self, line: dict[str, Any]) -> None:
+        """Log one run's work, if asked to."""
         if self._log is not None:
-            line = {
-                "run": launch.run_id,
-                "attempt": launch.attempt,
-                "interval": launch.interval_start.isoformat(),
-                "began": began,
-                "ended": time.monotonic(),
-            }
             # One O_APPEND write, so lines of several processes do not mix.
             os.write(self._log, json.dumps(line).encode() + b"\n")
-        return done
 
-    def _publish(self, launch: LaunchRequest) -> Result | None:
-        """Write, stage and publish the day's folder as a driver does."""
-        given = driver_launch(launch)
-        staging = Staging(given)
-        folder = Path(staging.stage("only", f"{self._out}/day={launch.interval_start.date().isoformat()}"))
-        folder.mkdir()
-        (folder / "part-0").write_text(f"run {launch.run_id}")
-        talk = Talk(self, launch)
-        return publish_staged(given, staging, talk, talk)  # type: ignore[arg-type]  # implements what is needed of both
-
-    def _report(self, launch: LaunchRequest, result: Result) -> None:
-        given = driver_launch(launch)
-        state = "succeeded" if result.succeeded else "failed"
-        self._say(RunReported(**given.about, state=state, error=result.error))
-
-    def _say(self, report: Report) -> None:
+    def say(self, report: Report) -> None:
+        """Publish a report and wait until it is acknowledged."""
         self._producer.produce(
             self._topic,
             key=report.backfill_id.encode(),
@@ -146,29 +104,119 @@ class InstantExecutor:
         )
         self._producer.flush()
 
+    def _run(self, request: LaunchRequest, ended: threading.Event) -> None:
+        assert self.host is not None
+        driver = InstantDriver(self, self.host, request, ended)
+        reported = driver.run()
+        with self._lock:
+            del self._hosted[request.key]
+        self.host.driver_ended(request, reported=reported, reason="ended", begun=driver.begun)
+
+
+class InstantDriver:
+    """The driver of one attempt."""
+
+    def __init__(self, executor: InstantExecutor, host: Host, request: LaunchRequest, ended: threading.Event) -> None:
+        self._executor = executor
+        self._host = host
+        self._request = request
+        # As a driver process receives it.
+        self._launch = Launch.model_validate(request.as_json())
+        self._ended = ended
+        talk = Talk(executor, host, request, self._launch)
+        # ``Talk`` implements what a publisher needs of both.
+        self._publisher = Publisher(self._launch, talk, talk, self._report_end)  # type: ignore[arg-type]
+        self.begun: int | None = None
+
+    def run(self) -> bool:
+        """Execute the runs, one by one. Returns whether the driver reported the attempt's end."""
+        went_on = True
+        for run in self._launch.runs:
+            if self._host.may_begin(self._request, run.id) is None:
+                break
+            self.begun = run.id
+            self._say(RunBegan, run)
+            succeeded = self._execute(run)
+            went_on = succeeded is not None
+            if not succeeded:
+                break
+        self._publisher.finish()
+        if went_on:
+            self._executor.say(AttemptEnded(**self._launch.about, state="done"))
+        return went_on
+
+    def _execute(self, run: LaunchedRun) -> bool | None:
+        """Execute one run. Returns whether it succeeded, ``None`` if the driver was ended."""
+        if run.accepted_attempt is not None:
+            result = publish_all(run, run.accepted_attempt, run.outputs)
+            self._report(run, result)
+            return result.succeeded
+        if not self._work(run):
+            return None
+        failed = run.interval_start.date().isoformat() in self._executor.failing
+        error = ErrorInfo(type="ValueError", message="this day fails") if failed else None
+        for task in self._launch.pipeline.tasks:
+            self._say(TaskReported, run, task=task.name, state="running")
+            self._say(TaskReported, run, task=task.name, state="failed" if failed else "succeeded", error=error)
+        if self._executor.out is not None and not failed:
+            self._publisher.publish(run, self._stage(run))
+        else:
+            self._report(run, Result(not failed, error))
+        return not failed
+
+    def _work(self, run: LaunchedRun) -> bool:
+        """Simulate the run's work. Returns whether it finished without being ended."""
+        began = time.monotonic()
+        done = not self._ended.wait(self._executor.seconds)
+        self._executor.log(
+            {
+                "run": run.id,
+                "attempt": run.attempt,
+                "interval": run.interval_start.isoformat(),
+                "began": began,
+                "ended": time.monotonic(),
+            }
+        )
+        return done
+
+    def _stage(self, run: LaunchedRun) -> tuple[str, ...]:
+        """Write and seal the day's folder as a driver does."""
+        staging = Staging(self._launch, run)
+        folder = Path(staging.stage("only", f"{self._executor.out}/day={run.interval_start.date().isoformat()}"))
+        folder.mkdir()
+        (folder / "part-0").write_text(f"run {run.id}")
+        return staging.seal()
+
+    def _report_end(self, _launch: Launch, run: LaunchedRun, _reporter: object, result: Result) -> None:
+        self._report(run, result)
+
+    def _report(self, run: LaunchedRun, result: Result) -> None:
+        self._say(RunReported, run, state="succeeded" if result.succeeded else "failed", error=result.error)
+
+    def _say(self, report: type[RunReport], run: LaunchedRun, **fields: Any) -> None:
+        self._executor.say(report(**self._launch.about_run(run), **fields))
+
 
 class Talk:
     """Replaces a driver's reporter and its pipe to the host, in one process."""
 
-    def __init__(self, executor: InstantExecutor, launch: LaunchRequest) -> None:
+    def __init__(self, executor: InstantExecutor, host: Host, request: LaunchRequest, launch: Launch) -> None:
         self._executor = executor
+        self._host = host
+        self._request = request
         self._launch = launch
+        self._asked = 0
 
-    def staged(self, outputs: tuple[str, ...]) -> None:
-        self._executor._say(RunStaged(**driver_launch(self._launch).about, outputs=outputs))
+    def staged(self, run: LaunchedRun, outputs: tuple[str, ...]) -> None:
+        self._executor.say(RunStaged(**self._launch.about_run(run), outputs=outputs))
 
-    def say(self, kind: str, _: object) -> None:
+    def say(self, kind: str, run_id: int) -> None:
         assert kind == "may_publish"
+        self._asked = run_id
 
     def hear(self, kind: str) -> bool:
         assert kind == "publish"
-        assert self._executor.host is not None
-        return self._executor.host.may_publish(self._launch)
-
-
-def driver_launch(launch: LaunchRequest) -> Launch:
-    """The launch as a driver process receives it."""
-    return Launch.model_validate(launch.as_json())
+        return self._host.may_publish(self._request, self._asked)
 
 
 def make(context: Context) -> StarterHandler:

@@ -11,7 +11,7 @@ _CODE = """
 import time
 from retrofill import Pipeline
 
-{name} = Pipeline("{name}", schedule="@daily", start="2000-01-01", max_active_runs={limit})
+{name} = Pipeline("{name}", schedule="@daily", start="2000-01-01", max_active_runs={limit}, batch_size={batch})
 
 @{name}.task
 def only(run):
@@ -21,10 +21,10 @@ def only(run):
 """
 
 
-def apply_trivial(made: Installation, name: str, limit: int) -> Path:
+def apply_trivial(made: Installation, name: str, limit: int, batch: int = 1) -> Path:
     """Apply a pipeline whose only task notes when it began and ended; returns the notes' file."""
     notes, file = made.settings.home / f"{name}.notes", made.settings.home / f"{name}.py"
-    file.write_text(_CODE.format(name=name, limit=limit, notes=str(notes)))
+    file.write_text(_CODE.format(name=name, limit=limit, batch=batch, notes=str(notes)))
     ((pipeline, location),) = load_pipelines(file)
     made.apply(pipeline.to_definition(location))
     return notes

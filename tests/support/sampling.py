@@ -16,14 +16,15 @@ import psycopg
 from tests.support.events import Event
 from tests.support.installation import Installation
 
-LIVE = "SELECT backfill_id, count(*) FROM run WHERE slot IS NOT NULL GROUP BY backfill_id"
+LIVE = "SELECT backfill_id, count(*) FROM attempt WHERE slot IS NOT NULL GROUP BY backfill_id"
 STARTS = ("RunStarted",)
-STOPS = ("RunSucceeded", "RunFailed", "RunCancelled", "RunAttemptLost")
+# Output may be published by another attempt, or by none for a while.
+STOPS = ("RunSucceeded", "RunFailed", "RunCancelled", "RunAttemptLost", "RunPublishing")
 
 
 class Sampler:
-    """Counts live runs in a thread. ``most`` has the maximum per backfill, ``most_together`` that
-    of all at once.
+    """Counts live attempts in a thread. ``most`` has the maximum per backfill, ``most_together``
+    that of all at once.
     """
 
     def __init__(self, made: Installation) -> None:
@@ -58,16 +59,17 @@ class Sampler:
 
 
 def most_live(events: Iterable[Event]) -> dict[str, int]:
-    """Each backfill's maximum of live runs, as a subscriber of run-events counts them."""
-    live: dict[str, set[int]] = {}
+    """Each backfill's maximum of attempts at work, as a subscriber of run-events counts them."""
+    # The attempt of each run at work. Of one attempt, the next run may begin before one has ended.
+    live: dict[str, dict[int, int]] = {}
     most: Counter[str] = Counter()
     for event in events:
-        mine = live.setdefault(event.key, set())
+        mine = live.setdefault(event.key, {})
         if event.body["type"] in STARTS:
-            mine.add(event.body["run_id"])
+            mine[event.body["run_id"]] = event.body["attempt_id"]
         elif event.body["type"] in STOPS:
-            mine.discard(event.body["run_id"])
-        most[event.key] = max(most[event.key], len(mine))
+            mine.pop(event.body["run_id"], None)
+        most[event.key] = max(most[event.key], len(set(mine.values())))
     return dict(most)
 
 

@@ -13,7 +13,7 @@ from sqlalchemy import Engine, event
 # A sequential scan of these means that an index is missing. The others are small; backfill has only
 # one row per request.
 EXPLAINED = ("SELECT", "INSERT", "UPDATE", "DELETE", "WITH")
-LARGE = frozenset({"run", "task_run", "deadline", "backfill_interval"})
+LARGE = frozenset({"run", "attempt", "task_run", "deadline", "backfill_interval"})
 
 
 @dataclass(frozen=True)

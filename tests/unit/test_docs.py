@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from retrofill.domain import backfill, callback, deadline, run, task_run
+from retrofill.domain import attempt, backfill, callback, deadline, run, task_run
 from retrofill.domain.machine import Machine
 from retrofill.settings import Settings
 
@@ -21,7 +21,7 @@ PAGES = [
     ),
     *sorted(DOCS.rglob("*.md")),
 ]
-MACHINES = [module.MACHINE for module in (backfill, run, task_run, deadline, callback)]
+MACHINES = [module.MACHINE for module in (backfill, run, attempt, task_run, deadline, callback)]
 OUTSIDE = "[*]"
 
 

@@ -9,68 +9,104 @@ from typing import Any, Protocol
 
 from pydantic import JsonValue
 
+from retrofill.domain.attempt import AttemptMode
 from retrofill.domain.pipeline import PipelineDefinition
 
-# Identifies a driver: run id, attempt and publication.
-Key = tuple[int, int, int]
+# Identifies a driver: the id of its attempt.
+Key = int
+
+
+@dataclass(frozen=True)
+class RunToDo:
+    """One run of an attempt. ``attempt``: how often it will have begun.
+
+    With ``accepted_attempt``, only what that attempt staged (``outputs``) is to be published.
+    """
+
+    id: int
+    attempt: int
+    interval_start: datetime
+    interval_end: datetime
+    publication: int = 0
+    accepted_attempt: int | None = None
+    outputs: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """As part of the ``launch`` message."""
+        return {
+            "id": self.id,
+            "attempt": self.attempt,
+            "interval_start": self.interval_start.isoformat(),
+            "interval_end": self.interval_end.isoformat(),
+            "publication": self.publication,
+            "accepted_attempt": self.accepted_attempt,
+            "outputs": list(self.outputs),
+        }
 
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """A request to execute one attempt, or to publish its output: all that a driver needs."""
+    """A request to execute one attempt: all that a driver needs."""
 
     backfill_id: str
-    run_id: int
-    attempt: int
+    attempt_id: int
+    mode: AttemptMode
+    runs: tuple[RunToDo, ...]
     pipeline: PipelineDefinition
-    interval_start: datetime
-    interval_end: datetime
     conf: dict[str, JsonValue]
+    # The attempt's own, which settings changed later do not affect.
+    lease_seconds: float
     trace: str | None = None
-    # From 1: only publish the attempt's output, because its own driver was lost meanwhile.
-    publication: int = 0
-    outputs: tuple[str, ...] = ()
-    # The attempt's own lease, which settings changed later do not affect.
-    lease_seconds: float | None = None
+    # Attempts of these runs that did not end by themselves: their sessions are closed first.
+    earlier: tuple[int, ...] = ()
 
     @property
     def key(self) -> Key:
-        return self.run_id, self.attempt, self.publication
+        return self.attempt_id
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """The fields that all reports on the attempt share."""
+        return {"backfill_id": self.backfill_id, "attempt_id": self.attempt_id}
 
     def as_json(self) -> dict[str, Any]:
         """The ``launch`` message to a driver process (``retrofill.driver.launch``)."""
         return {
             "backfill_id": self.backfill_id,
-            "run_id": self.run_id,
-            "attempt": self.attempt,
+            "attempt_id": self.attempt_id,
+            "mode": str(self.mode),
+            "runs": [run.as_json() for run in self.runs],
             "pipeline": self.pipeline.as_json(),
-            "interval_start": self.interval_start.isoformat(),
-            "interval_end": self.interval_end.isoformat(),
             "conf": self.conf,
             "trace": self.trace,
-            "publication": self.publication,
-            "outputs": list(self.outputs),
             "lease_seconds": self.lease_seconds,
+            "earlier": list(self.earlier),
         }
 
 
 class Host(Protocol):
     """What an executor needs of its run-starter. Every method may be called from any thread."""
 
-    def may_begin(self, launch: LaunchRequest) -> float | None:
-        """Seconds left of the attempt's lease, read from Postgres now; ``None`` if it is over."""
+    def may_begin(self, launch: LaunchRequest, run_id: int) -> float | None:
+        """Seconds left of the attempt's lease, read from Postgres now, if it may begin this run.
 
-    def may_publish(self, launch: LaunchRequest) -> bool:
-        """Whether this driver publishes what the attempt staged. Waits until that is decided."""
+        ``None``: it must not begin any more.
+        """
 
-    def driver_ended(self, launch: LaunchRequest, *, reported: bool, reason: str, exited: bool = True) -> None:
-        """A driver exited or is free again. ``reported``: it sent a RunReported, else it was lost.
+    def may_publish(self, launch: LaunchRequest, run_id: int) -> bool:
+        """Whether this driver publishes what the run staged. Waits until that is decided."""
+
+    def driver_ended(
+        self, launch: LaunchRequest, *, reported: bool, reason: str, exited: bool = True, begun: int | None = None
+    ) -> None:
+        """A driver exited or is free again. ``reported``: it reported the end, else it was lost.
 
         ``exited``: false if it may still run out of reach; then only its lease ends the attempt.
+        ``begun``: the last run that it was allowed to begin.
         """
 
     def refused(self, launch: LaunchRequest, reason: str) -> None:
-        """The attempt may not be executed: its run fails with ``reason``."""
+        """The attempt may not be executed: its runs fail with ``reason``."""
 
 
 class Executor(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from retrofill.domain.allowed import refusal
+from retrofill.domain.attempt import AttemptMode
 from retrofill.settings import Settings
 from run_starter.executors import Executor, Host, Key, LaunchRequest
 from run_starter.executors.local_pool import LocalPool
@@ -35,14 +36,15 @@ class Dispatch:
         """Hand the attempt to the executor of its pipeline, unless the settings forbid it."""
         settings = self._settings
         # Publishing runs no user code, and the attempt was accepted.
-        if not launch.publication:
+        publishes = launch.mode == AttemptMode.PUBLISH
+        if not publishes:
             # The planner accepted the definition, but perhaps under other settings.
             reason = refusal(launch.pipeline, settings.spark_conf_allow, settings.script_allow)
             if reason is not None:
                 self._host.refused(launch, reason)
                 return
         # Publishing needs no Spark, so it need not wait for spark-submit.
-        self._executors["pool" if launch.publication else launch.pipeline.executor].launch(launch)
+        self._executors["pool" if publishes else launch.pipeline.executor].launch(launch)
 
     def hosted(self) -> set[Key]:
         return set().union(*(executor.hosted() for executor in self._executors.values()))

@@ -1,4 +1,4 @@
-"""A pool of warm driver processes, with one Spark Connect session per run."""
+"""A pool of warm driver processes, with one Spark Connect session per attempt."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import structlog
 from retrofill.groups import lines_until_exit
 from retrofill.settings import Settings
 from run_starter.executors import Host, Key, LaunchRequest, processes
+from run_starter.executors.answers import Answers
 from run_starter.executors.login import login
 
 log = structlog.get_logger(__name__)
@@ -33,8 +34,8 @@ class Worker:
         self.process = process
         self.ready = False
         self.retiring = False
-        self.launch: LaunchRequest | None = None
-        self.runs = 0
+        self.answers: Answers | None = None
+        self.attempts = 0
         self.reader: threading.Thread | None = None
         self.why_lost: str | None = None
         self._writing = threading.Lock()
@@ -59,7 +60,7 @@ class Worker:
 
 
 class LocalPool:
-    """Up to ``driver_slots`` warm processes, replaced after ``driver_max_runs`` runs."""
+    """Up to ``driver_slots`` warm processes, replaced after ``driver_max_runs`` attempts."""
 
     def __init__(self, settings: Settings, host: Host, command: tuple[str, ...] = COMMAND) -> None:
         self._settings = settings
@@ -95,7 +96,7 @@ class LocalPool:
             return self._hosted()
 
     def _hosted(self) -> set[Key]:
-        busy = [worker.launch for worker in self._workers if worker.launch is not None]
+        busy = [worker.answers.launch for worker in self._workers if worker.answers is not None]
         return {launch.key for launch in [*busy, *self._waiting]}
 
     def launch(self, launch: LaunchRequest) -> None:
@@ -110,7 +111,7 @@ class LocalPool:
             waiting = [each for each in self._waiting if each.key == key]
             for each in waiting:
                 self._waiting.remove(each)
-            busy = [worker for worker in self._workers if worker.launch is not None and worker.launch.key == key]
+            busy = [each for each in self._workers if each.answers is not None and each.answers.launch.key == key]
             for worker in busy:
                 # If it finishes right now, it must not be given another run, which this would end.
                 worker.retiring = True
@@ -172,8 +173,8 @@ class LocalPool:
     def _listen(self, worker: Worker) -> None:
         answers: dict[str, Callable[[Any], None]] = {
             "ready": lambda _: self._on_ready(worker),
-            "may_begin": lambda _: self._on_may_begin(worker),
-            "may_publish": lambda _: self._on_may_publish(worker),
+            "may_begin": lambda run_id: None if worker.answers is None else worker.answers.may_begin(run_id),
+            "may_publish": lambda run_id: None if worker.answers is None else worker.answers.may_publish(run_id),
             "done": lambda fields: self._on_done(worker, fields),
             "lost": lambda why: setattr(worker, "why_lost", str(why)),
         }
@@ -192,34 +193,24 @@ class LocalPool:
             self._failures = 0
         self._assign()
 
-    def _on_may_begin(self, worker: Worker) -> None:
-        launch = worker.launch
-        worker.send({"begin": None if launch is None else self._host.may_begin(launch)})
-
-    def _on_may_publish(self, worker: Worker) -> None:
-        launch = worker.launch
-        worker.send({"publish": launch is not None and self._host.may_publish(launch)})
-
     def _on_done(self, worker: Worker, fields: dict[str, Any]) -> None:
         with self._lock:
-            launch = self._left(worker)
-            worker.runs += 1
-            retire = worker.runs >= self._settings.driver_max_runs or bool(fields.get("retire"))
+            answers = self._left(worker)
+            worker.attempts += 1
+            retire = worker.attempts >= self._settings.driver_max_runs or bool(fields.get("retire"))
             if retire:
                 self._workers.remove(worker)
         if retire:
             self._spawns.put(True)
             worker.retire()
-        if launch is not None:
-            self._host.driver_ended(
-                launch, reported=bool(fields.get("reported")), reason="the driver was not allowed to begin"
-            )
+        if answers is not None:
+            answers.ended(reported=bool(fields.get("reported")), reason="the driver was not allowed to begin")
         self._assign()
 
     def _on_exit(self, worker: Worker) -> None:
         reason = processes.exit_reason(worker.process, worker.why_lost)
         with self._lock:
-            launch = self._left(worker)
+            answers = self._left(worker)
             known = worker in self._workers
             if known:
                 self._workers.remove(worker)
@@ -227,24 +218,25 @@ class LocalPool:
         if known and not self._closed.is_set():
             log.warning("driver_exited", pid=worker.process.pid, reason=reason, was_ready=worker.ready)
             self._spawns.put(True)
-        if launch is not None:
-            self._host.driver_ended(launch, reported=False, reason=reason)
+        if answers is not None:
+            answers.ended(reported=False, reason=reason)
 
-    def _left(self, worker: Worker) -> LaunchRequest | None:
-        """Take the launch from its worker. The caller holds the lock."""
-        launch, worker.launch = worker.launch, None
-        if launch is not None:
-            self._ending.discard(launch.key)
-        return launch
+    def _left(self, worker: Worker) -> Answers | None:
+        """Take the attempt from its worker. The caller holds the lock."""
+        answers, worker.answers = worker.answers, None
+        if answers is not None:
+            self._ending.discard(answers.launch.key)
+        return answers
 
     def _assign(self) -> None:
         """Give waiting attempts to idle warm processes."""
         given: list[tuple[Worker, LaunchRequest]] = []
         with self._lock:
             for worker in self._workers:
-                if self._waiting and worker.ready and worker.launch is None and not worker.retiring:
-                    worker.launch = self._waiting.popleft()
-                    given.append((worker, worker.launch))
+                if self._waiting and worker.ready and worker.answers is None and not worker.retiring:
+                    launch = self._waiting.popleft()
+                    worker.answers = Answers(self._host, launch, worker.send)
+                    given.append((worker, launch))
         for worker, launch in given:
             # If the process has exited, its reader reports the launch as lost.
             worker.send({"launch": launch.as_json()})

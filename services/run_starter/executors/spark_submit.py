@@ -1,4 +1,4 @@
-"""Runs by spark-submit: one driver process per run, on the ``--master`` that the settings name.
+"""Attempts by spark-submit: one driver process each, on the ``--master`` that the settings name.
 
 The driver uses the protocol of the warm pool, but over a socket, because spark-submit keeps the
 pipes. In client mode the driver is a child and connects over loopback. In cluster mode the socket
@@ -25,6 +25,7 @@ import structlog
 from retrofill.groups import await_exit
 from retrofill.settings import LOOPBACK, Settings
 from run_starter.executors import Host, Key, LaunchRequest, processes, submission
+from run_starter.executors.answers import Answers
 from run_starter.executors.login import login
 
 log = structlog.get_logger(__name__)
@@ -36,9 +37,9 @@ MAX_HANDSHAKE_CHARS = 1000
 
 @dataclass
 class Submitted:
-    """One run in its own driver. ``lines``: the connection, once the driver has connected."""
+    """One attempt in its own driver. ``lines``: the connection, once the driver has connected."""
 
-    launch: LaunchRequest
+    answers: Answers
     process: subprocess.Popen[str]
     server: socket.socket
     token: str
@@ -87,7 +88,7 @@ class Submitted:
 
 
 class SparkSubmit:
-    """An executor with one process per run."""
+    """An executor with one process per attempt."""
 
     def __init__(self, settings: Settings, host: Host) -> None:
         self._settings = settings
@@ -133,8 +134,9 @@ class SparkSubmit:
     def _run(self, launch: LaunchRequest) -> None:
         key = launch.key
         reported, reason, submitted = False, "spark-submit could not be started", None
+        answers = Answers(self._host, launch, lambda answer: submitted and submitted.send(answer))
         try:
-            submitted = self._submit(launch)
+            submitted = self._submit(answers)
             with self._lock:
                 self._running[key] = submitted
             if self._closing:
@@ -148,7 +150,7 @@ class SparkSubmit:
             # A driver in the cluster that never connected can no longer begin: nothing listens.
             heard = submitted is not None and submitted.lines is not None
             exited = self._settings.spark_submit_deploy_mode == "client" or not heard
-            self._host.driver_ended(launch, reported=reported, reason=reason, exited=exited)
+            answers.ended(reported=reported, reason=reason, exited=exited)
 
     def _serve(self, submitted: Submitted) -> tuple[bool, str]:
         """Serve one driver until its process exits; only then may its run be reported as lost."""
@@ -156,14 +158,14 @@ class SparkSubmit:
         try:
             reported = self._serve_connection(submitted)
         except Exception as e:  # noqa: BLE001 - a driver whose messages cannot be read must not run on
-            log.error("driver_said_nonsense", run=submitted.launch.run_id, error=str(e))
+            log.error("driver_said_nonsense", attempt=submitted.answers.launch.attempt_id, error=str(e))
             processes.end(submitted.process)
         reason = processes.exit_reason(submitted.process, submitted.why_lost)
         submitted.server.close()
         submission.remove(submitted.properties)
         return reported, reason
 
-    def _submit(self, launch: LaunchRequest) -> Submitted:
+    def _submit(self, answers: Answers) -> Submitted:
         # Imported late: not every installation has Spark.
         from retrofill.java import find, loopback_only, spark_submit_command
 
@@ -176,7 +178,7 @@ class SparkSubmit:
             "RETROFILL_DRIVER_SOCKET": f"{settings.driver_host}:{server.getsockname()[1]}",
             "RETROFILL_DRIVER_TOKEN": token,
         }
-        conf = submission.driver_conf(settings, launch)
+        conf = submission.driver_conf(settings, answers.launch)
         here = settings.spark_submit_deploy_mode == "client"
         file = submission.properties_file()
         command = [
@@ -191,7 +193,7 @@ class SparkSubmit:
             submission.remove(file)
             server.close()
             raise
-        return Submitted(launch, process, server, token, file)
+        return Submitted(answers, process, server, token, file)
 
     def _serve_connection(self, submitted: Submitted) -> bool:
         """Serve one driver; returns whether it delivered its own report."""
@@ -221,24 +223,23 @@ class SparkSubmit:
         return None
 
     def _converse(self, submitted: Submitted, lines: Any) -> bool:
-        launch = submitted.launch
+        answers = submitted.answers
+        launch = answers.launch
         try:
             for line in lines:
                 fields = json.loads(line)
                 if "ready" in fields:
                     submitted.send({"launch": launch.as_json()})
                 elif "may_begin" in fields:
-                    submitted.send({"begin": self._host.may_begin(launch)})
+                    answers.may_begin(fields["may_begin"])
                 elif "may_publish" in fields:
-                    submitted.send({"publish": self._host.may_publish(launch)})
+                    answers.may_publish(fields["may_publish"])
                 elif "lost" in fields:
                     submitted.why_lost = str(fields["lost"])
                 elif "done" in fields:
                     return bool(fields["done"].get("reported"))
         except OSError as e:
-            log.info(
-                "driver_hung_up", backfill=launch.backfill_id, run=launch.run_id, attempt=launch.attempt, error=str(e)
-            )
+            log.info("driver_hung_up", backfill=launch.backfill_id, attempt=launch.attempt_id, error=str(e))
         return False
 
 

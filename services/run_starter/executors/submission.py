@@ -25,7 +25,7 @@ _NOT_THERE = ("RETROFILL_HOME", "RETROFILL_CACHE", "RETROFILL_JAVA_HOME")
 def driver_conf(settings: Settings, launch: LaunchRequest) -> dict[str, str]:
     """Spark's settings for one driver; the pipeline's take precedence."""
     return {
-        "spark.app.name": f"retrofill {launch.pipeline.name} {launch.interval_start.isoformat()}",
+        "spark.app.name": f"retrofill {launch.pipeline.name} {launch.runs[0].interval_start.isoformat()}",
         "spark.ui.enabled": "false",
         **settings.spark_submit_conf,
         **launch.pipeline.spark_conf,

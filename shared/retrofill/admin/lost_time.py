@@ -1,4 +1,4 @@
-"""What Kafka shows of lost commits: which attempts were claimed, which events published.
+"""What Kafka shows of lost commits: which runs began and were published, which events published.
 
 It reads from the offsets stored in Postgres: everything lost is after them.
 """
@@ -38,13 +38,13 @@ class Seen:
             return
         if not isinstance(body, dict):
             return
-        run, attempt, publication = body.get("run_id"), body.get("attempt"), body.get("publication", 0)
+        run, attempt, publication = body.get("run_id"), body.get("attempt", 0), body.get("publication", 0)
         if isinstance(run, int) and isinstance(attempt, int) and isinstance(publication, int):
             self.attempts[run] = max(attempt, self.attempts.get(run, 0))
             self.publications[run] = max(publication, self.publications.get(run, 0))
 
 
-def read_attempts(settings: Settings, starts: Offsets) -> Seen:
+def read_runs(settings: Settings, starts: Offsets) -> Seen:
     """Read ``run-reports`` and ``run-events`` from ``starts`` to their current ends.
 
     Raises ``KafkaException``.

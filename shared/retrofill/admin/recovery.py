@@ -96,7 +96,7 @@ def recover(settings: Settings, engine: Engine, found: Found) -> Recovered:
                 done.dropped[name] = _drop_published(conn, settings, service.package)
         reports = store.offsets(conn, Topic.RUN_REPORTS, RUN_STARTER.package)
         events = store.offsets(conn, Topic.RUN_EVENTS, PLANNER.package)
-        seen = lost_time.read_attempts(settings, {**reports, **events})
+        seen = lost_time.read_runs(settings, {**reports, **events})
         margin = (settings.max_lost_attempts + 1) * found.generation
         given_up = store.requeue_runs(conn, seen.attempts, seen.publications, margin)
         store.skip_reports(conn, {place: end for place, end in seen.ends.items() if place in reports})

@@ -34,6 +34,10 @@ class BackfillOptions:
     max_active_runs: Annotated[
         int | None, typer.Option(min=1, max=10_000, help="Maximum concurrent runs. Default: the pipeline's.")
     ] = None
+    batch_size: Annotated[
+        int | None,
+        typer.Option(min=1, max=1000, help="Maximum runs of one driver session, below the pipeline's batch_size."),
+    ] = None
     reprocess: Annotated[ReprocessBehavior, typer.Option(help="Which already processed intervals to run again.")] = (
         ReprocessBehavior.NONE
     )
@@ -61,6 +65,7 @@ class BackfillOptions:
             "from": read_bound("--from", self.from_),
             "to": read_bound("--to", self.to),
             "max_active_runs": self.max_active_runs,
+            "batch_size": self.batch_size,
             "reprocess_behavior": self.reprocess,
             "run_backwards": self.backwards,
             "on_run_failure": self.on_run_failure,

@@ -133,6 +133,7 @@ def _listed(row: Any) -> dict[str, Any]:
     return {
         "name": row["name"],
         **{name: row["definition"][name] for name in names},
+        "batch_size": row["definition"].get("batch_size", 1),
         "tasks": [task["name"] for task in row["definition"]["tasks"]],
         "active_backfills": row["active_backfills"],
         "applied_at": row["applied_at"],
@@ -177,6 +178,7 @@ def _print_pipeline(definition: PipelineDefinition, applied_at: Any) -> None:
             "start": definition.start,
             "end": definition.end,
             "max active runs": definition.max_active_runs,
+            "batch size": definition.batch_size,
             "executor": definition.executor,
             "code": f"{code.file or code.module}:{code.attribute}",
             "archive": code.sha256,

@@ -18,12 +18,17 @@ from retrofill.store.backfills import run_counts
 from retrofill.store.clock import database_now
 
 TRACEBACK_LINES = 4
+# At most this many attempts that did not come to their end.
+ATTEMPTS = 10
 PURGED = "details and runs were purged, except runs that later backfills depend on"
 SETTINGS = ("max_active_runs", "reprocess_behavior", "run_backwards", "on_run_failure", "conf", "triggered_by")
 
 
 def describe(conn: Connection, row: RowMapping, failures: int) -> dict[str, Any]:
-    """The backfill as data, with at most ``failures`` of its failed runs."""
+    """The backfill as data, with at most ``failures`` of its failed runs.
+
+    ``attempts``: the last ones that did not come to their end.
+    """
     id = row["id"]
     by_state = run_counts(conn, id)
     times = reads.run_times(conn, id)
@@ -38,6 +43,7 @@ def describe(conn: Connection, row: RowMapping, failures: int) -> dict[str, Any]
         "range_start": row["covers"].lower,
         "range_end": row["covers"].upper,
         **{name: row[name] for name in SETTINGS},
+        "batch_size": row["definition"].get("batch_size", 1),
         "code_sha256": row["definition"].get("code", {}).get("sha256"),
         "latest_code": row["code_follows"],
         "runs_by_code": reads.runs_by_code(conn, id),
@@ -46,6 +52,7 @@ def describe(conn: Connection, row: RowMapping, failures: int) -> dict[str, Any]
         "ended_at": row["ended_at"],
         "runs_per_second": _rate(by_state, times["first_started_at"], until),
         "failed_runs": _failures(conn, id, failures),
+        "attempts": [dict(each) for each in reads.attempts_not_done(conn, id, ATTEMPTS)],
     }
 
 
@@ -96,6 +103,7 @@ def print_backfill(facts: Mapping[str, Any]) -> None:
             "skipped": counts(facts["skipped"]) if facts["skipped"] else None,
             "started again": facts["runs_started_again"] or None,
             "at once": facts["max_active_runs"],
+            "runs per attempt": facts["batch_size"] if facts["batch_size"] > 1 else None,
             "order": "backwards" if facts["run_backwards"] else None,
             "reprocess": facts["reprocess_behavior"],
             "on run failure": facts["on_run_failure"],
@@ -110,6 +118,7 @@ def print_backfill(facts: Mapping[str, Any]) -> None:
         }
     )
     _print_failures(facts)
+    _print_attempts(facts)
 
 
 def _code(facts: Mapping[str, Any]) -> str | None:
@@ -130,9 +139,10 @@ def _print_failures(facts: Mapping[str, Any]) -> None:
     zone = facts["timezone"]
     for run in facts["failed_runs"]:
         print_text("")
-        print_text(f"run {run['id']} of {moment(run['interval_start'], zone)} failed, attempt {run['attempt']}")
+        times = "once" if run["attempt"] == 1 else f"{run['attempt']} times"
+        print_text(f"run {run['id']} of {moment(run['interval_start'], zone)} failed, begun {times}")
         for loss in run["losses"]:
-            print_text(f"  attempt {loss['attempt']} was lost: {loss['reason']}")
+            print_text(f"  time {loss['attempt']}: the driver was lost: {loss['reason']}")
         for task in run["failed_tasks"]:
             _print_error(f"task {task['task']}, try {task['try_number']}: ", task["error"])
         if not run["failed_tasks"]:
@@ -140,6 +150,18 @@ def _print_failures(facts: Mapping[str, Any]) -> None:
     hidden = facts["by_state"].get("failed", 0) - len(facts["failed_runs"])
     if hidden > 0:
         print_text(f"\n… and {hidden:,} more failed runs (--failures)")
+
+
+def _print_attempts(facts: Mapping[str, Any]) -> None:
+    if facts["attempts"]:
+        print_text("")
+    for attempt in facts["attempts"]:
+        first, last = attempt["first_interval"], attempt["last_interval"]
+        dates = dict.fromkeys(moment(each, facts["timezone"]) for each in (first, last) if each is not None)
+        of = f" of {' – '.join(dates)}" if dates else ""
+        why = f": {attempt['reason']}" if attempt["reason"] else ""
+        ended = f"{attempt['outcome']} at {moment(attempt['ended_at'])} (UTC)"
+        print_text(f"attempt {attempt['id']}{of} {ended} on {attempt['host']}{why}")
 
 
 def _print_error(what: str, error: Mapping[str, Any] | None) -> None:

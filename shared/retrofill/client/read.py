@@ -8,11 +8,13 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, Select, case, exists, func, select
 
+from retrofill.domain.attempt import AttemptOutcome
 from retrofill.domain.callback import CallbackState
 from retrofill.domain.deadline import DeadlineState
 from retrofill.domain.run import RunState
 from retrofill.domain.task_run import TaskState
 from retrofill.store.tables import (
+    attempt,
     backfill,
     backfill_interval,
     backfill_request,
@@ -94,7 +96,7 @@ def run_times(conn: Connection, id: str) -> RowMapping:
 
 
 def runs_by_code(conn: Connection, id: str) -> dict[str, int]:
-    """Number of started runs by code archive of their latest attempt;
+    """Number of started runs by code archive of the last attempt that began them;
 
     ``""`` for code that was not shipped.
     """
@@ -130,8 +132,35 @@ def failed_runs(conn: Connection, id: str, limit: int) -> Rows:
     )
 
 
+def attempts_not_done(conn: Connection, id: str, limit: int) -> Rows:
+    """Attempts that did not come to their end, newest first.
+
+    ``first_interval`` and ``last_interval`` are logical dates, ``None`` if the runs were purged.
+    """
+    first, last = run.alias("first_run"), run.alias("last_run")
+    of_first = (first.c.backfill_id == attempt.c.backfill_id) & (first.c.position == attempt.c.position)
+    # Of a backfill that runs backwards, it has the earlier date.
+    of_last = (last.c.backfill_id == attempt.c.backfill_id) & (
+        last.c.position == attempt.c.position + attempt.c.runs - 1
+    )
+    dates = (first.c.interval_start, last.c.interval_start)
+    return _all(
+        conn,
+        select(
+            *(attempt.c.id, attempt.c.ended_at, attempt.c.outcome, attempt.c.host, attempt.c.runs),
+            attempt.c.error["message"].astext.label("reason"),
+            func.least(*dates).label("first_interval"),
+            func.greatest(*dates).label("last_interval"),
+        )
+        .select_from(attempt.outerjoin(first, of_first).outerjoin(last, of_last))
+        .where(attempt.c.backfill_id == id, attempt.c.outcome != AttemptOutcome.DONE)
+        .order_by(attempt.c.id.desc())
+        .limit(limit),
+    )
+
+
 def failed_tasks(conn: Connection, runs: Sequence[int]) -> Rows:
-    """The tasks that failed in the last attempt of these runs."""
+    """The tasks that failed when these runs began for the last time."""
     columns = (task_run.c.run_id, task_run.c.task, task_run.c.try_number, task_run.c.error)
     return _all(
         conn,

@@ -26,6 +26,9 @@ class BackfillRequested(Message):
     from_: Bound = Field(alias="from", description="First logical date; a bare date means that whole day")
     to: Bound = Field(description="Last logical date, inclusive; a bare date means that whole day")
     max_active_runs: int | None = Field(None, ge=1, le=10_000, description="Default: the pipeline's")
+    batch_size: int | None = Field(
+        None, ge=1, le=1000, description="Default: the pipeline's, which it may lower but not raise"
+    )
     reprocess_behavior: ReprocessBehavior = Field(
         ReprocessBehavior.NONE, description="Which intervals with a finished run to run again"
     )
@@ -84,7 +87,7 @@ class BackfillPlanned(BackfillEvent):
     skipped: dict[str, int] = Field(
         default_factory=dict, description=f"Intervals without a run, by reason: {', '.join(SkipReason)}"
     )
-    max_active_runs: int = Field(description="Maximum number of live runs")
+    max_active_runs: int = Field(description="Maximum number of live attempts, each of one run or one batch")
     planned_at: Moment = Field(description="When, by the database's clock")
 
 

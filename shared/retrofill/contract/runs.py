@@ -35,32 +35,50 @@ OutputPath = Annotated[str, Field(min_length=1, max_length=4096, description="An
 
 
 class Report(Message):
-    """A driver's report on one attempt."""
+    """A report on one attempt, from its driver or from the replica that hosts it."""
 
     backfill_id: BackfillId
-    run_id: RunId
-    attempt: int = Field(ge=1, description="Attempt of the run, from 1; reports of an older one have no effect")
-    publication: int = Field(
-        0, ge=0, description="Publication of the attempt's staged output; 0 is by the attempt's own driver"
-    )
-    sent_at: Moment | None = Field(None, description="When it was sent, by the driver's clock; informational")
-
-    @property
-    def driver(self) -> tuple[int, int, int]:
-        """Identifies the driver: run, attempt and publication."""
-        return self.run_id, self.attempt, self.publication
+    attempt_id: int = Field(ge=1, description="Id of the attempt; reports of one that is over have no effect")
+    sent_at: Moment | None = Field(None, description="When it was sent, by the sender's clock; informational")
 
 
-class RunHeartbeat(Report):
-    """The attempt is alive, which extends its lease.
+class AttemptHeartbeat(Report):
+    """The attempt is alive, which extends its lease."""
 
-    The attempt's first report, of any type, makes the run ``running``.
+    type: Literal["AttemptHeartbeat"] = "AttemptHeartbeat"
+
+
+class AttemptEnded(Report):
+    """The driver does nothing more for the attempt.
+
+    The driver itself reports ``done``; its runs that have not begun are queued again. The replica
+    that hosts it reports ``lost`` when the process exited, and ``released`` when it shut down and
+    stopped the process itself, which does not count as a loss.
     """
 
-    type: Literal["RunHeartbeat"] = "RunHeartbeat"
+    type: Literal["AttemptEnded"] = "AttemptEnded"
+    state: Literal["done", "lost", "released"] = Field(description="How it ended")
+    begun: RunId | None = Field(None, description="Unless done: the last run that the driver was allowed to begin")
+    error: ErrorInfo | None = Field(None, description="Why it was lost or released")
 
 
-class TaskReported(Report):
+class RunReport(Report):
+    """A report on one run of the attempt. The first one makes the run ``running``."""
+
+    run_id: RunId
+    attempt: int = Field(ge=1, description="How often the run has begun, this time included")
+    publication: int = Field(
+        0, ge=0, description="Publication of the accepted output; 0 is by the driver that staged it"
+    )
+
+
+class RunBegan(RunReport):
+    """The driver begins the run."""
+
+    type: Literal["RunBegan"] = "RunBegan"
+
+
+class TaskReported(RunReport):
     """A task changed state."""
 
     type: Literal["TaskReported"] = "TaskReported"
@@ -70,26 +88,22 @@ class TaskReported(Report):
     error: ErrorInfo | None = Field(None, description="Why the try failed")
 
 
-class RunStaged(Report):
-    """The attempt's tasks succeeded and their staged output can be published.
+class RunStaged(RunReport):
+    """The run's tasks succeeded and their staged output can be published.
 
-    The run is not retried.
+    The run is not executed again.
     """
 
     type: Literal["RunStaged"] = "RunStaged"
     outputs: tuple[OutputPath, ...] = Field(min_length=1, max_length=1000, description="The folders to publish")
 
 
-class RunReported(Report):
-    """The attempt ended, including the publication of its staged output.
-
-    The replica that hosts the driver reports ``lost`` when the process exited, and ``released``
-    when it shut down and stopped the process itself, which does not count as a loss.
-    """
+class RunReported(RunReport):
+    """The run ended, including the publication of its staged output."""
 
     type: Literal["RunReported"] = "RunReported"
-    state: Literal["succeeded", "failed", "cancelled", "lost", "released"] = Field(description="How it ended")
-    error: ErrorInfo | None = Field(None, description="Why it failed or was lost")
+    state: Literal["succeeded", "failed"] = Field(description="How it ended")
+    error: ErrorInfo | None = Field(None, description="Why it failed")
 
 
 class RunEvent(Message):
@@ -105,9 +119,10 @@ class RunEvent(Message):
 
 
 class RunStarted(RunEvent):
-    """The attempt's driver is alive and runs user code."""
+    """A driver began the run."""
 
     type: Literal["RunStarted"] = "RunStarted"
+    attempt_id: int | None = Field(None, description="Id of the attempt, in which the driver may execute other runs")
     code_sha256: str | None = Field(
         None, description="Hash of the archive with the attempt's code; absent if the code is imported in place"
     )

@@ -78,7 +78,14 @@ TRAFFIC: dict[Topic, Traffic] = {
         "Drivers' reports on their attempts, for internal use.",
         "the backfill's id",
         (),
-        (runs.RunHeartbeat, runs.TaskReported, runs.RunStaged, runs.RunReported),
+        (
+            runs.AttemptHeartbeat,
+            runs.RunBegan,
+            runs.TaskReported,
+            runs.RunStaged,
+            runs.RunReported,
+            runs.AttemptEnded,
+        ),
         open="Spark drivers and the run-starter that hosts them",
     ),
     Topic.RUN_EVENTS: Traffic(

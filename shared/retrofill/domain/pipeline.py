@@ -100,10 +100,13 @@ class PipelineDefinition(Data):
         "UTC", description="IANA time zone of the schedule and of bare dates"
     )
     max_active_runs: int = Field(
-        16, ge=1, le=10_000, description="Maximum number of live runs of all its backfills together"
+        16, ge=1, le=10_000, description="Maximum number of live attempts of all its backfills together"
     )
     executor: Literal["pool", "spark-submit"] = Field(
         "pool", description="A warm driver with one Spark Connect session per run, or one spark-submit per run"
+    )
+    batch_size: int = Field(
+        1, ge=1, le=1000, description="Maximum number of runs with adjacent intervals that one attempt executes"
     )
     tasks: tuple[TaskDefinition, ...] = Field(min_length=1, description="The steps of a run")
     deadlines: tuple[DeadlineAlert, ...] = Field((), description="Its deadline alerts")
@@ -127,6 +130,10 @@ class PipelineDefinition(Data):
                     f"deadline {alert.name!r} is for the task {alert.task!r}, which does not exist; tasks: {', '.join(tasks)}"
                 )
         return self
+
+    def in_batches_of(self, limit: int | None) -> PipelineDefinition:
+        """The definition with at most ``limit`` runs in a batch."""
+        return self if limit is None else self.model_copy(update={"batch_size": min(limit, self.batch_size)})
 
     def as_json(self) -> dict[str, Any]:
         """The definition as JSON data, as stored and published."""

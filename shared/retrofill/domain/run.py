@@ -13,6 +13,7 @@ class RunState(StrEnum):
     QUEUED = "queued"
     STARTING = "starting"
     RUNNING = "running"
+    STAGED = "staged"
     PUBLISHING = "publishing"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -26,20 +27,15 @@ MACHINE = machine(
         S.QUEUED: (S.STARTING, S.CANCELLED),
         S.STARTING: (S.RUNNING, S.SUCCEEDED, S.FAILED, S.QUEUED, S.CANCELLED),
         S.RUNNING: (S.SUCCEEDED, S.FAILED, S.PUBLISHING, S.QUEUED, S.CANCELLED),
-        S.PUBLISHING: (S.SUCCEEDED, S.FAILED),
+        S.PUBLISHING: (S.SUCCEEDED, S.FAILED, S.STAGED),
+        S.STAGED: (S.PUBLISHING,),
         S.SUCCEEDED: (),
         S.FAILED: (),
         S.CANCELLED: (),
     },
 )
 
-# A live run holds a slot of its backfill and one of its pipeline.
+# A live run is part of a live attempt. A staged one was accepted and waits for another publisher.
 LIVE = (S.STARTING, S.RUNNING, S.PUBLISHING)
-UNFINISHED = (S.QUEUED, *LIVE)
-
-
-def after_loss(*, cancel_requested: bool, lost_attempts: int, max_lost_attempts: int) -> RunState:
-    """The state of a run after its driver was lost; ``lost_attempts`` includes this loss."""
-    if cancel_requested:
-        return S.CANCELLED
-    return S.FAILED if lost_attempts >= max_lost_attempts else S.QUEUED
+GOING = (*LIVE, S.STAGED)
+UNFINISHED = (S.QUEUED, *GOING)

@@ -1,20 +1,20 @@
-"""``python -m retrofill.driver``: a warm driver, which executes runs one after another.
+"""``python -m retrofill.driver``: a warm driver, which executes attempts one after another.
 
 Host and driver exchange JSON lines over the driver's standard input and output. User code's output
 and the logs go to standard error. The protocol:
 
 1. driver, when warm: ``{"ready": true}``
-2. host: ``{"launch": {"backfill_id", "run_id", "attempt", "pipeline", "interval_start",
-   "interval_end", "conf", "trace", "publication", "outputs"}}``. The driver opens the Spark session,
-   with heartbeats if that takes long. If ``publication`` is 1 or more, it only publishes ``outputs``,
-   without a session or user code.
-3. driver: ``{"may_begin": true}``
-4. host: ``{"begin": 14.2}``, the seconds left of the attempt's lease, or ``null`` if the attempt is
-   no longer the live one
-5. driver, if tasks staged output and ``RunStaged`` is acknowledged: ``{"may_publish": true}``;
-   host: ``{"publish": true}`` if Postgres has it accepted, else ``false``
-6. driver, when its reports are acknowledged: ``{"done": {"reported": true}}``, or ``false`` if it
-   reported no result after 4 was ``null`` or 5 was ``false``. Then 2 again; the session is released
+2. host: ``{"launch": {…}}``, an attempt with one or several runs (``launch.Launch``). The driver
+   opens the Spark session, with heartbeats if that takes long. If the attempt only publishes, it
+   needs neither a session nor user code.
+3. driver, for each run: ``{"may_begin": RUN_ID}``
+4. host: ``{"begin": 14.2}``, the seconds left of the attempt's lease, or ``null`` if the run must
+   not begin; then the driver begins no other run of the attempt either
+5. driver, for each run that staged output, while the next one is under way:
+   ``{"may_publish": RUN_ID}``; host: ``{"publish": true}`` if Postgres has it accepted, else
+   ``false``
+6. driver, when its reports are acknowledged: ``{"done": {"reported": true, "retire": false}}``,
+   with ``retire`` if a run failed. Then 2 again, or it is replaced; the session is released
    meanwhile.
 
 A driver that gives up sends ``{"lost": "why"}`` as its last message.

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import structlog
 from pydantic import JsonValue
 
-from retrofill.driver.launch import Launch
+from retrofill.driver.launch import Launch, LaunchedRun
 from retrofill.driver.session import Sessions
 from retrofill.driver.staging import Staging
 
@@ -66,21 +66,23 @@ class Run:
         return self._staging.staged(path)
 
 
-def interval_of(launch: Launch) -> Interval:
-    """The launch's interval in the pipeline's time zone."""
+def interval_of(launch: Launch, run: LaunchedRun) -> Interval:
+    """The run's interval in the pipeline's time zone."""
     zone = ZoneInfo(launch.pipeline.timezone)
-    return Interval(launch.interval_start.astimezone(zone), launch.interval_end.astimezone(zone))
+    return Interval(run.interval_start.astimezone(zone), run.interval_end.astimezone(zone))
 
 
-def run_of(launch: Launch, sessions: Sessions, staging: Staging, task: str, trace: str | None = None) -> Run:
+def run_of(
+    launch: Launch, run: LaunchedRun, sessions: Sessions, staging: Staging, task: str, trace: str | None = None
+) -> Run:
     """The run for ``task``. Each task gets its own copy of ``conf``."""
     return Run(
-        id=launch.run_id,
+        id=run.id,
         backfill_id=launch.backfill_id,
-        attempt=launch.attempt,
-        interval=interval_of(launch),
+        attempt=run.attempt,
+        interval=interval_of(launch, run),
         conf=launch.model_copy(deep=True).conf,
-        log=task_log(launch, task),
+        log=task_log(launch, run, task),
         _sessions=sessions,
         _staging=staging,
         _task=task,
@@ -88,7 +90,7 @@ def run_of(launch: Launch, sessions: Sessions, staging: Staging, task: str, trac
     )
 
 
-def task_log(launch: Launch, task: str) -> Any:
+def task_log(launch: Launch, run: LaunchedRun, task: str) -> Any:
     """A log bound to run and task.
 
     Supports ``log.info("read", rows=3)`` and ``log.info("read %s", 3)``.
@@ -99,5 +101,5 @@ def task_log(launch: Launch, task: str) -> Any:
         wrapper_class=structlog.stdlib.BoundLogger,
     )
     return log.bind(
-        pipeline=launch.pipeline.name, backfill=launch.backfill_id, run=launch.run_id, attempt=launch.attempt, task=task
+        pipeline=launch.pipeline.name, backfill=launch.backfill_id, run=run.id, attempt=run.attempt, task=task
     )

@@ -11,6 +11,8 @@ from retrofill.driver.process import Ending
 from retrofill.redaction import redacted
 
 MAX_REASON = 1000
+# What a host sends.
+KINDS = ("launch", "begin", "publish")
 
 
 class Conversation:
@@ -23,31 +25,28 @@ class Conversation:
         self._incoming = incoming
         self._outgoing = outgoing
         self._ending = ending
-        self._messages: SimpleQueue[dict[str, Any]] = SimpleQueue()
+        self._messages: dict[str, SimpleQueue[Any]] = {kind: SimpleQueue() for kind in KINDS}
+        self._saying = threading.Lock()
         ending.tell = lambda why: self.say("lost", redacted(why)[:MAX_REASON])
         threading.Thread(target=self._read, name="host", daemon=True).start()
 
     def say(self, kind: str, fields: object) -> None:
         """Send one message. Ends the driver if the connection is closed."""
         try:
-            self._outgoing.write(json.dumps({kind: fields}) + "\n")
-            self._outgoing.flush()
+            with self._saying:
+                self._outgoing.write(json.dumps({kind: fields}) + "\n")
+                self._outgoing.flush()
         except OSError as e:
             self._ending.end(f"the host hung up: {e}")
 
     def hear(self, kind: str) -> Any:
-        """Wait for the next message and return its content.
-
-        Ends the driver if it is of another kind.
-        """
-        message = self._messages.get()
-        if kind not in message:
-            self._ending.end(f"the host sent {sorted(message)} instead of {kind!r}")
-        return message[kind]
+        """Wait for the next message of a kind and return its content."""
+        return self._messages[kind].get()
 
     def preset(self, message: dict[str, Any]) -> None:
-        """Queue a message as if the host had sent it."""
-        self._messages.put(message)
+        """Queue a message as if the host had sent it. Raises ``KeyError`` for an unknown kind."""
+        ((kind, fields),) = message.items()
+        self._messages[kind].put(fields)
 
     def _read(self) -> None:
         try:
@@ -55,7 +54,7 @@ class Conversation:
                 message = json.loads(line)
                 if message.get("end"):
                     break
-                self._messages.put(message)
+                self.preset(message)
             self._ending.end("ended by the host", status=0)
-        except (ValueError, AttributeError, OSError) as e:
+        except (ValueError, KeyError, AttributeError, OSError) as e:
             self._ending.end(f"invalid message from the host: {e}")

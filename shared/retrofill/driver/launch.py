@@ -7,34 +7,46 @@ from typing import Any
 from pydantic import Field, JsonValue
 
 from retrofill.contract.base import Moment
+from retrofill.domain.attempt import AttemptMode
 from retrofill.domain.data import Data
 from retrofill.domain.pipeline import PipelineDefinition
 
 
-class Launch(Data):
-    backfill_id: str
-    run_id: int
-    attempt: int = Field(ge=1)
-    pipeline: PipelineDefinition
+class LaunchedRun(Data):
+    """One run of an attempt."""
+
+    id: int
+    attempt: int = Field(ge=1, description="How often the run has begun, this time included")
     interval_start: Moment
     interval_end: Moment
+    publication: int = Field(0, ge=0, description="From 1: only publish what ``accepted_attempt`` staged")
+    accepted_attempt: int | None = None
+    outputs: tuple[str, ...] = Field((), description="What is only to be published")
+
+
+class Launch(Data):
+    """An attempt: the runs to execute one by one, or whose output is to be published."""
+
+    backfill_id: str
+    attempt_id: int
+    mode: AttemptMode
+    runs: tuple[LaunchedRun, ...] = Field(min_length=1)
+    pipeline: PipelineDefinition
     conf: dict[str, JsonValue] = Field(default_factory=dict)
     trace: str | None = Field(None, description="Trace context of the backfill's plan")
-    publication: int = Field(0, ge=0, description="From 1: only publish what the attempt staged")
-    outputs: tuple[str, ...] = Field((), description="What the attempt staged, where it is only to be published")
-    lease_seconds: float | None = Field(None, gt=0, description="The attempt's lease; without it, that of the settings")
+    lease_seconds: float = Field(gt=0, description="Length of the attempt's lease")
+    earlier: tuple[int, ...] = Field((), description="Attempts whose Spark sessions must be closed first")
 
     @property
     def tag(self) -> str:
         """The tag of all Spark jobs of the attempt."""
-        return f"retrofill-run-{self.run_id}-{self.attempt}"
+        return f"retrofill-attempt-{self.attempt_id}"
 
     @property
     def about(self) -> dict[str, Any]:
-        """The fields that all reports of the attempt share."""
-        return {
-            "backfill_id": self.backfill_id,
-            "run_id": self.run_id,
-            "attempt": self.attempt,
-            "publication": self.publication,
-        }
+        """The fields that all reports on the attempt share."""
+        return {"backfill_id": self.backfill_id, "attempt_id": self.attempt_id}
+
+    def about_run(self, run: LaunchedRun) -> dict[str, Any]:
+        """The fields that all reports on one of its runs share."""
+        return {**self.about, "run_id": run.id, "attempt": run.attempt, "publication": run.publication}

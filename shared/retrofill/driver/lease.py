@@ -52,9 +52,11 @@ class Lease:
         """Send heartbeats in a thread. The first is due after a fifth of the lease."""
         threading.Thread(target=self._keep, name="lease", daemon=True).start()
 
-    def begin(self, ends_at: float) -> bool:
-        """The lease lasts until ``ends_at``. Returns whether that is still to come."""
+    def last_until(self, ends_at: float) -> bool:
+        """The lease lasts at least until ``ends_at``. Returns whether its end is still to come."""
         with self._changed:
+            if self._ends_at != math.inf:
+                ends_at = max(ends_at, self._ends_at)
             left = ends_at - self._clock()
             if left <= 0:
                 return False

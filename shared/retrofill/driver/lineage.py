@@ -13,7 +13,7 @@ import structlog
 
 from retrofill.bus.clients import common_config
 from retrofill.contract.runs import ErrorInfo
-from retrofill.driver.launch import Launch
+from retrofill.driver.launch import Launch, LaunchedRun
 from retrofill.settings import Settings
 
 log = structlog.get_logger(__name__)
@@ -23,20 +23,20 @@ PRODUCER = "https://github.com/retrofill/retrofill"
 
 
 class Lineage(Protocol):
-    def started(self, launch: Launch) -> None:
+    def started(self, launch: Launch, run: LaunchedRun) -> None:
         """Called before user code runs."""
 
-    def ended(self, launch: Launch, error: ErrorInfo | None, *, succeeded: bool) -> None:
+    def ended(self, launch: Launch, run: LaunchedRun, error: ErrorInfo | None, *, succeeded: bool) -> None:
         """Called when all tasks are done and their output is published."""
 
 
 class NoLineage:
     """Publishes nothing."""
 
-    def started(self, launch: Launch) -> None:
+    def started(self, launch: Launch, run: LaunchedRun) -> None:
         pass
 
-    def ended(self, launch: Launch, error: ErrorInfo | None, *, succeeded: bool) -> None:
+    def ended(self, launch: Launch, run: LaunchedRun, error: ErrorInfo | None, *, succeeded: bool) -> None:
         pass
 
 
@@ -54,27 +54,27 @@ class KafkaLineage:
         self._client = OpenLineageClient(transport=KafkaTransport(KafkaConfig(config=config, topic=topic, flush=False)))
         self._namespace = settings.openlineage_namespace
 
-    def started(self, launch: Launch) -> None:
-        self._emit("START", launch, None)
+    def started(self, launch: Launch, run: LaunchedRun) -> None:
+        self._emit("START", launch, run, None)
 
-    def ended(self, launch: Launch, error: ErrorInfo | None, *, succeeded: bool) -> None:
-        self._emit("COMPLETE" if succeeded else "FAIL", launch, error)
+    def ended(self, launch: Launch, run: LaunchedRun, error: ErrorInfo | None, *, succeeded: bool) -> None:
+        self._emit("COMPLETE" if succeeded else "FAIL", launch, run, error)
 
-    def _emit(self, kind: str, launch: Launch, error: ErrorInfo | None) -> None:
+    def _emit(self, kind: str, launch: Launch, run: LaunchedRun, error: ErrorInfo | None) -> None:
         try:
-            self._client.emit(_event(kind, self._namespace, launch, error))
+            self._client.emit(_event(kind, self._namespace, launch, run, error))
         except Exception as e:  # noqa: BLE001 - the run continues in any case
-            log.warning("lineage_not_told", error=str(e), run=launch.run_id, attempt=launch.attempt)
+            log.warning("lineage_not_told", error=str(e), run=run.id, attempt=run.attempt)
 
 
-def _event(kind: str, namespace: str, launch: Launch, error: ErrorInfo | None) -> Any:
+def _event(kind: str, namespace: str, launch: Launch, run: LaunchedRun, error: ErrorInfo | None) -> Any:
     from openlineage.client.event_v2 import Job, Run, RunEvent, RunState
     from openlineage.client.facet_v2 import error_message_run, job_type_job, nominal_time_run, parent_run
 
     facets: dict[str, Any] = {
         "nominalTime": nominal_time_run.NominalTimeRunFacet(
-            nominalStartTime=launch.interval_start.astimezone(UTC).isoformat(),
-            nominalEndTime=launch.interval_end.astimezone(UTC).isoformat(),
+            nominalStartTime=run.interval_start.astimezone(UTC).isoformat(),
+            nominalEndTime=run.interval_end.astimezone(UTC).isoformat(),
         ),
         "parent": parent_run.ParentRunFacet(
             run=parent_run.Run(runId=str(uuid.uuid5(NAMESPACE, f"backfill {launch.backfill_id}"))),
@@ -89,7 +89,7 @@ def _event(kind: str, namespace: str, launch: Launch, error: ErrorInfo | None) -
     return RunEvent(
         eventType=RunState[kind],
         eventTime=datetime.now(UTC).isoformat(),
-        run=Run(runId=run_uuid(launch.run_id, launch.attempt), facets=facets),
+        run=Run(runId=run_uuid(run.id, run.attempt), facets=facets),
         job=Job(namespace=namespace, name=launch.pipeline.name, facets={"jobType": job_type}),
         producer=PRODUCER,
     )

@@ -1,4 +1,4 @@
-"""``spark-submit …/retrofill/driver/once.py``: a driver for one run, in a classic Spark session.
+"""``spark-submit …/retrofill/driver/once.py``: a driver for one attempt, in a classic session.
 
 It uses a warm driver's protocol (see ``__main__``) over a socket, because spark-submit uses the
 pipes itself. It connects to ``RETROFILL_DRIVER_SOCKET`` (host:port), sends ``{"token":

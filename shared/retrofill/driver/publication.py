@@ -1,12 +1,12 @@
 """Publishes staged output: replaces the output directory as a whole, exactly once.
 
-Next to an output ``PARENT/NAME``, for attempt 2 of run 7::
+Next to an output ``PARENT/NAME``, for run 7 in the attempt with the id 25::
 
-    PARENT/_retrofill/NAME@7/2.writing-1/new     where a task writes: one path per call of stage()
-    PARENT/_retrofill/NAME@7/2.publish-0/new     sealed: complete and no longer written to
-    PARENT/_retrofill/NAME@7/2.publish-1/new     taken over by publication 1, because publication 0 was lost
-    PARENT/_retrofill/NAME@7/2.publish-1/old-…   what was published before
-    PARENT/NAME                                  published; _retrofill.json names the run
+    PARENT/_retrofill/NAME@7/25.writing-1/new     where a task writes: one path per call of stage()
+    PARENT/_retrofill/NAME@7/25.publish-0/new     sealed: complete and no longer written to
+    PARENT/_retrofill/NAME@7/25.publish-1/new     taken over by publication 1, because publication 0 was lost
+    PARENT/_retrofill/NAME@7/25.publish-1/old-…   what was published before
+    PARENT/NAME                                   published; _retrofill.json names the run
 
 A publisher changes the file system only by renames into or out of a directory that carries its own
 number, so that name is a fence. A later publication of the run renames the directory to its own
@@ -43,7 +43,10 @@ class StagedOutputGone(Exception):
 
 @dataclass(frozen=True)
 class Publication:
-    """One output of one accepted attempt; ``number`` counts the attempt's publishers, from 0."""
+    """One output of a run, staged by the ``attempt`` (id) that was accepted.
+
+    ``number`` counts the publishers, from 0.
+    """
 
     target: Path
     run_id: int

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from queue import SimpleQueue
 
 import structlog
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
@@ -11,10 +14,9 @@ from retrofill.bus.crash import crash_point
 from retrofill.driver.conversation import Conversation
 from retrofill.driver.errors import error_info
 from retrofill.driver.execute import Result
-from retrofill.driver.launch import Launch
+from retrofill.driver.launch import Launch, LaunchedRun
 from retrofill.driver.publication import Publication, StagedOutputGone, publish
 from retrofill.driver.report import Reporter
-from retrofill.driver.staging import CannotStage, Staging
 
 log = structlog.get_logger(__name__)
 # If the file system is unavailable for longer, the run fails.
@@ -22,33 +24,54 @@ TRIES = 10
 MAX_PAUSE_SECONDS = 10.0
 
 
-def publish_staged(launch: Launch, staging: Staging, reporter: Reporter, host: Conversation) -> Result | None:
-    """Report the staged output and publish it once accepted.
+Ended = Callable[[Launch, LaunchedRun, Reporter, Result], object]
 
-    Returns ``None`` if another driver must publish it.
+
+class Publisher:
+    """Publishes the attempt's staged output in a thread, in the order of its runs.
+
+    ``ended`` reports the result of a run.
     """
-    try:
-        outputs = staging.seal()
-    except (CannotStage, OSError) as e:
-        staging.discard()
-        return Result(False, error_info(e))
-    if not outputs:
-        return Result(True)
-    crash_point("stage:sealed")
-    reporter.staged(outputs)
-    crash_point("stage:told")
-    host.say("may_publish", True)
-    if not host.hear("publish"):
-        # Another attempt or publisher replaced this one and publishes the output.
-        log.warning("not_ours_to_publish", run=launch.run_id, attempt=launch.attempt)
-        return None
-    return publish_all(launch, outputs)
+
+    def __init__(self, launch: Launch, reporter: Reporter, host: Conversation, ended: Ended) -> None:
+        self._launch = launch
+        self._reporter = reporter
+        self._host = host
+        self._ended = ended
+        self._waiting: SimpleQueue[tuple[LaunchedRun, tuple[str, ...]] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def publish(self, run: LaunchedRun, outputs: tuple[str, ...]) -> None:
+        """Report the sealed output of a run, and publish it once it is accepted."""
+        crash_point("stage:sealed")
+        self._reporter.staged(run, outputs)
+        crash_point("stage:told")
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="publisher", daemon=True)
+            self._thread.start()
+        self._waiting.put((run, outputs))
+
+    def finish(self) -> None:
+        """Wait until all is published and reported."""
+        if self._thread is not None:
+            self._waiting.put(None)
+            self._thread.join()
+
+    def _serve(self) -> None:
+        while (next := self._waiting.get()) is not None:
+            run, outputs = next
+            self._host.say("may_publish", run.id)
+            if self._host.hear("publish"):
+                self._ended(self._launch, run, self._reporter, publish_all(run, self._launch.attempt_id, outputs))
+            else:
+                # Another publisher replaced this one.
+                log.warning("not_ours_to_publish", run=run.id, attempt=self._launch.attempt_id)
 
 
-def publish_all(launch: Launch, outputs: tuple[str, ...]) -> Result:
+def publish_all(run: LaunchedRun, accepted_attempt: int, outputs: tuple[str, ...]) -> Result:
     """Publish each output. Idempotent, also across drivers."""
     for output in outputs:
-        publication = Publication(Path(output), launch.run_id, launch.attempt, launch.publication)
+        publication = Publication(Path(output), run.id, accepted_attempt, run.publication)
         try:
             _publish_with_retries(publication)
         except (OSError, StagedOutputGone) as e:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -13,10 +14,21 @@ from confluent_kafka import Message as Delivered
 from retrofill.bus.clients import producer
 from retrofill.bus.envelope import headers_of, wire_headers
 from retrofill.contract.partitioning import partition_of
-from retrofill.contract.runs import ErrorInfo, Report, RunHeartbeat, RunReported, RunStaged, TaskReported
+from retrofill.contract.runs import (
+    AttemptEnded,
+    AttemptHeartbeat,
+    ErrorInfo,
+    Report,
+    RunBegan,
+    RunReport,
+    RunReported,
+    RunStaged,
+    TaskReported,
+)
 from retrofill.contract.topics import Topic
 from retrofill.domain.task_run import TaskState
-from retrofill.driver.launch import Launch
+from retrofill.driver.execute import OnTaskState
+from retrofill.driver.launch import Launch, LaunchedRun
 from retrofill.settings import Settings
 from retrofill.tracing import HEADER
 
@@ -118,30 +130,48 @@ class Reporter:
 
     def __init__(self, wire: Wire, launch: Launch) -> None:
         self._wire = wire
-        self._about = launch.about
-        self.trace = launch.trace
+        self._launch = launch
+        self._traces: dict[int, str | None] = {}
+
+    def trace(self, run: LaunchedRun, trace: str | None) -> None:
+        """Send the reports of a run with this trace context."""
+        self._traces[run.id] = trace
+
+    def trace_of(self, run: LaunchedRun) -> str | None:
+        return self._traces.get(run.id, self._launch.trace)
 
     def heartbeat(self, acknowledged: Acknowledged) -> None:
         """Report that the attempt is alive."""
-        self._wire.send(RunHeartbeat(**self._about, sent_at=datetime.now(UTC)), acknowledged, self.trace)
-
-    def task(self, task: str, state: TaskState, try_number: int = 1, error: ErrorInfo | None = None) -> None:
-        """Report a task's new state."""
         self._wire.send(
-            TaskReported(
-                **self._about, sent_at=datetime.now(UTC), task=task, state=state, try_number=try_number, error=error
-            ),
-            trace=self.trace,
+            AttemptHeartbeat(**self._launch.about, sent_at=datetime.now(UTC)), acknowledged, self._launch.trace
         )
 
-    def staged(self, outputs: tuple[str, ...]) -> None:
-        """Report that the tasks succeeded and staged ``outputs``; returns when acknowledged."""
-        self._wire.send(RunStaged(**self._about, sent_at=datetime.now(UTC), outputs=outputs), trace=self.trace)
+    def began(self, run: LaunchedRun) -> None:
+        """Report that a run begins, before its code does."""
+        self._send(RunBegan, run)
+
+    def of_tasks(self, run: LaunchedRun) -> OnTaskState:
+        """Returns what reports a task's new state."""
+
+        def report(task: str, state: TaskState, try_number: int = 1, error: ErrorInfo | None = None) -> None:
+            self._send(TaskReported, run, task=task, state=state, try_number=try_number, error=error)
+
+        return report
+
+    def staged(self, run: LaunchedRun, outputs: tuple[str, ...]) -> None:
+        """Report that a run's tasks succeeded and staged ``outputs``."""
+        self._send(RunStaged, run, outputs=outputs)
+
+    def ended(self, run: LaunchedRun, succeeded: bool, error: ErrorInfo | None) -> None:
+        """Report the end of a run."""
+        self._send(RunReported, run, state="succeeded" if succeeded else "failed", error=error)
+
+    def attempt_ended(self) -> None:
+        """Report the attempt's end; returns when all its reports are acknowledged."""
+        report = AttemptEnded(**self._launch.about, sent_at=datetime.now(UTC), state="done")
+        self._wire.send(report, trace=self._launch.trace)
         self._wire.flush()
 
-    def ended(self, succeeded: bool, error: ErrorInfo | None) -> None:
-        """Report the attempt's end; returns when all its reports are acknowledged."""
-        state = "succeeded" if succeeded else "failed"
-        report = RunReported(**self._about, sent_at=datetime.now(UTC), state=state, error=error)
-        self._wire.send(report, trace=self.trace)
-        self._wire.flush()
+    def _send(self, report: type[RunReport], run: LaunchedRun, **fields: Any) -> None:
+        about = self._launch.about_run(run)
+        self._wire.send(report(**about, sent_at=datetime.now(UTC), **fields), trace=self.trace_of(run))

@@ -1,6 +1,6 @@
 """The Spark session of one attempt: Connect or classic.
 
-A Connect session's id is derived from run and attempt, which lets a later attempt end the work of
+A Connect session's id is derived from the attempt's, which lets a later attempt end the work of
 earlier ones without knowing where their drivers are: it closes their sessions, and Spark then
 refuses all requests with those ids.
 """
@@ -12,6 +12,7 @@ import threading
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from retrofill.driver.keepalive import KeepAlive
@@ -41,6 +42,9 @@ class Sessions(Protocol):
         No try of the attempt can succeed then. A session that user code stopped is not lost.
         """
 
+    def clear(self) -> None:
+        """Undo what a run changed in the session: settings, catalog, schema, views, tags."""
+
     def interrupt(self) -> None:
         """End the attempt's work in Spark."""
 
@@ -48,8 +52,8 @@ class Sessions(Protocol):
         """Release the session's resources."""
 
 
-def session_id(run_id: int, attempt: int) -> str:
-    return str(uuid.uuid5(NAMESPACE, f"{run_id}/{attempt}"))
+def session_id(attempt_id: int) -> str:
+    return str(uuid.uuid5(NAMESPACE, str(attempt_id)))
 
 
 class ConnectSessions:
@@ -63,13 +67,14 @@ class ConnectSessions:
         self._session: Any = None
         self._keep_alive: KeepAlive | None = None
         self._stopped_by_user = False
+        self._fresh: Fresh | None = None
 
     def open(self) -> None:
-        """Close the sessions of all earlier attempts, used or not, and prepare this one's."""
+        """Close the sessions of earlier attempts, used or not, and prepare this one's."""
         launch = self._launch
-        for attempt in range(1, launch.attempt):
-            self._close(session_id(launch.run_id, attempt))
-        self._session = self._connect(session_id(launch.run_id, launch.attempt), launch.pipeline.spark_conf)
+        for attempt_id in launch.earlier:
+            self._close(session_id(attempt_id))
+        self._session = self._connect(session_id(launch.attempt_id), launch.pipeline.spark_conf)
         self._stop, self._session.stop = self._session.stop, self._stopped
 
     def use(self) -> Any:
@@ -77,8 +82,14 @@ class ConnectSessions:
         self._session.addTag(self._launch.tag)
         with self._lock:
             if self._keep_alive is None:
+                if len(self._launch.runs) > 1:
+                    self._fresh = Fresh.of(self._session)
                 self._keep_alive = KeepAlive(self._session)
         return self._session
+
+    def clear(self) -> None:
+        if self._fresh is not None and not self._stopped_by_user:
+            self._fresh.restore(self._session)
 
     def lost(self, error: BaseException) -> BaseException | None:
         """The error if the server closed or forgot the session, restarted, or is unreachable."""
@@ -138,12 +149,19 @@ class ClassicSession:
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
         self._session: Any = None
+        self._fresh: Fresh | None = None
 
     def open(self) -> None:
         """Get or create the session, with spark-submit's master and conf."""
         from pyspark.sql import SparkSession
 
         self._session = SparkSession.builder.getOrCreate()
+        if len(self._launch.runs) > 1:
+            self._fresh = Fresh.of(self._session)
+
+    def clear(self) -> None:
+        if self._fresh is not None:
+            self._fresh.restore(self._session)
 
     def use(self) -> Any:
         self._session.addTag(self._launch.tag)
@@ -178,6 +196,42 @@ class ClassicSession:
         if self._session is not None:
             self._session.stop()
             self._session = None
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """A session's state before the first run of a batch, which every run begins with.
+
+    Cached data is not part of it: clearing the cache would empty everybody's.
+    """
+
+    settings: Mapping[str, str]
+    catalog: str
+    schema: str
+
+    @classmethod
+    def of(cls, session: Any) -> Fresh:
+        """The state as it is."""
+        return cls(dict(session.conf.getAll), session.catalog.currentCatalog(), session.catalog.currentDatabase())
+
+    def restore(self, session: Any) -> None:
+        """Drop temporary views and tags, and restore settings, current catalog and schema."""
+        # Lists the session's own views too, and unlike others it asks no metastore.
+        for view in session.sql("SHOW VIEWS IN global_temp").collect():
+            if not view.namespace:
+                session.catalog.dropTempView(view.viewName)
+        now = Fresh.of(session)
+        for key in now.settings.keys() - self.settings.keys():
+            session.conf.unset(key)
+        for key, value in self.settings.items():
+            if now.settings.get(key) != value:
+                session.conf.set(key, value)
+        # A catalog remembers its schema, so each may differ alone.
+        if now.catalog != self.catalog:
+            session.catalog.setCurrentCatalog(self.catalog)
+        if (now.catalog, now.schema) != (self.catalog, self.schema):
+            session.catalog.setCurrentDatabase(self.schema)
+        session.clearTags()
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from retrofill.driver.launch import Launch
+from retrofill.driver.launch import Launch, LaunchedRun
 from retrofill.driver.publication import own_folder, seal
 
 MAX_OUTPUTS = 1000
@@ -27,10 +27,11 @@ class _Staged:
 
 
 class Staging:
-    """The staged outputs of one attempt. Thread-safe."""
+    """The outputs that an attempt stages for one run. Thread-safe."""
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: Launch, run: LaunchedRun) -> None:
         self._launch = launch
+        self._run = run
         self._lock = threading.Lock()
         self._calls = 0
         self._staged: dict[Path, _Staged] = {}
@@ -45,7 +46,7 @@ class Staging:
         with self._lock:
             self._check(task, target)
             self._calls += 1
-            folder = self._own(target) / f"{self._launch.attempt}.writing-{self._calls}"
+            folder = self._own(target) / f"{self._launch.attempt_id}.writing-{self._calls}"
             folder.mkdir(parents=True)
             self._staged[target] = _Staged(task, folder)
         return str(folder / "new")
@@ -70,14 +71,14 @@ class Staging:
                         f"task {staged.task!r} staged {target} but wrote no directory: write to the path that run.stage returns"
                     )
             for target, staged in self._staged.items():
-                seal(staged.folder, target, self._launch.run_id, self._launch.attempt, self._about())
+                seal(staged.folder, target, self._run.id, self._launch.attempt_id, self._about())
             return tuple(str(target) for target in self._staged)
 
     def discard(self) -> None:
         """Delete the output of a failed attempt."""
         with self._lock:
             for target in self._staged:
-                for folder in self._own(target).glob(f"{self._launch.attempt}.*"):
+                for folder in self._own(target).glob(f"{self._launch.attempt_id}.*"):
                     shutil.rmtree(folder, ignore_errors=True)
 
     def _check(self, task: str, target: Path) -> None:
@@ -92,17 +93,18 @@ class Staging:
                 raise CannotStage(f"of {target} and {other}, one contains the other: stage only the outer one")
 
     def _own(self, target: Path) -> Path:
-        return own_folder(target, self._launch.run_id)
+        return own_folder(target, self._run.id)
 
     def _about(self) -> dict[str, str | int]:
-        launch = self._launch
+        launch, run = self._launch, self._run
         return {
             "pipeline": launch.pipeline.name,
             "backfill_id": launch.backfill_id,
-            "run_id": launch.run_id,
-            "attempt": launch.attempt,
-            "interval_start": launch.interval_start.isoformat(),
-            "interval_end": launch.interval_end.isoformat(),
+            "run_id": run.id,
+            "attempt": run.attempt,
+            "attempt_id": launch.attempt_id,
+            "interval_start": run.interval_start.isoformat(),
+            "interval_end": run.interval_end.isoformat(),
         }
 
 

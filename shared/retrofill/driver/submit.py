@@ -16,7 +16,7 @@ from typing import Any
 
 from retrofill.domain.pipeline import SubmitScript, TaskDefinition
 from retrofill.driver.context import interval_of
-from retrofill.driver.launch import Launch
+from retrofill.driver.launch import Launch, LaunchedRun
 from retrofill.groups import lines_until_exit
 from retrofill.settings import Settings
 
@@ -59,11 +59,11 @@ class Submits:
             for process in self._running:
                 _send_lease(process, lease_end)
 
-    def run(self, task: TaskDefinition) -> None:
+    def run(self, task: TaskDefinition, run: LaunchedRun) -> None:
         """Run a task's script and wait for it. Raises ``SubmitFailed`` or ``BadArgument``."""
         assert task.submit is not None
         with tempfile.TemporaryDirectory(prefix="retrofill-script-") as folder:
-            process = self._start(self.command(task.submit, Path(folder)))
+            process = self._start(self.command(task.submit, run, Path(folder)))
             try:
                 last = _pass_on(process)
                 status = process.wait()
@@ -80,13 +80,13 @@ class Submits:
             for process in self._running:
                 _kill_group(process)
 
-    def command(self, submit: SubmitScript, folder: Path) -> list[str]:
+    def command(self, submit: SubmitScript, run: LaunchedRun, folder: Path) -> list[str]:
         """The command line. Spark settings may be secrets, so they go into files in ``folder``."""
         from retrofill.java import find, spark_submit_command, write_properties
 
         launch = self._launch
         conf = {
-            "spark.app.name": f"{launch.pipeline.name} {launch.tag}",
+            "spark.app.name": f"{launch.pipeline.name} {launch.tag} run {run.id}",
             **self._settings.spark_submit_conf,
             **launch.pipeline.spark_conf,
             **submit.conf,
@@ -97,7 +97,7 @@ class Submits:
             self._settings.spark_submit_master,
             *write_properties(folder / "spark.properties", conf),
             submit.script,
-            *format_args(submit.args, launch),
+            *format_args(submit.args, launch, run),
         ]
 
     def _start(self, command: Sequence[str]) -> subprocess.Popen[str]:
@@ -153,18 +153,18 @@ def _kill_group(process: subprocess.Popen[str]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def format_args(args: Sequence[str], launch: Launch) -> list[str]:
+def format_args(args: Sequence[str], launch: Launch, run: LaunchedRun) -> list[str]:
     """Fill in fields like ``{interval.start:%Y-%m-%d}`` and ``{conf[key]}``.
 
     Raises ``BadArgument``.
     """
-    interval = interval_of(launch)
+    interval = interval_of(launch, run)
     values: dict[str, Any] = {
         "interval": {"start": interval.start, "end": interval.end},
         "run": {
-            "id": launch.run_id,
+            "id": run.id,
             "backfill_id": launch.backfill_id,
-            "attempt": launch.attempt,
+            "attempt": run.attempt,
             "logical_date": interval.start,
         },
         "conf": launch.conf,

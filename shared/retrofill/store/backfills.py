@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, bindparam, exists, func, insert, select
 
 from retrofill.domain.backfill import ACTIVE, MACHINE, OnRunFailure
-from retrofill.domain.run import RunState
+from retrofill.domain.run import GOING, RunState
 from retrofill.store.arrays import one_of
 from retrofill.store.failures import failed_since_resume
 from retrofill.store.states import constant, in_state
@@ -128,7 +128,7 @@ def move(conn: Connection, id: str, to: str, from_state: str, values: Mapping[st
 
 _MINE = run.c.backfill_id == backfill.c.id
 _QUEUED = exists().where(_MINE, in_state(run, RunState.QUEUED))
-_LIVE = exists().where(_MINE, run.c.slot.is_not(None))
+_LIVE = exists().where(_MINE, in_state(run, *GOING))
 _TO_BE_DECIDED = _STILL_ACTIVE.where(
     ~(_QUEUED | _LIVE) | ((backfill.c.on_run_failure != constant(OnRunFailure.CONTINUE)) & failed_since_resume())
 )

@@ -1,6 +1,7 @@
 """What a claim reads: occupied slots, backfills that could use a free one, and the next runs.
 
-The statements read only live runs and runs about to start, however many backfills wait for a slot.
+The statements read only live attempts and runs about to start, however many backfills wait for a
+slot.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from retrofill.domain.run import RunState
 from retrofill.store.arrays import Arrays, one_of
 from retrofill.store.failures import failed_since_resume
 from retrofill.store.states import constant, in_state
-from retrofill.store.tables import backfill, pipeline, run
+from retrofill.store.tables import attempt, backfill, pipeline, run
 
 
 @dataclass
 class Taken:
-    """Slots that live runs of one pipeline hold: the pipeline's, and those of their backfills."""
+    """Slots that live attempts of a pipeline hold: the pipeline's, and those of their backfills."""
 
     pipeline_slots: set[int] = field(default_factory=set)
     of_backfills: dict[str, set[int]] = field(default_factory=dict)
@@ -60,8 +61,8 @@ _LOCK_PIPELINES = (
     .order_by(pipeline.c.no)
     .with_for_update(key_share=True, skip_locked=True)
 )
-_TAKEN = select(run.c.pipeline_no, run.c.backfill_id, run.c.slot, run.c.pipeline_slot).where(
-    one_of(run.c.pipeline_no, "numbers"), run.c.pipeline_slot.is_not(None)
+_TAKEN = select(attempt.c.pipeline_no, attempt.c.backfill_id, attempt.c.slot, attempt.c.pipeline_slot).where(
+    one_of(attempt.c.pipeline_no, "numbers"), attempt.c.pipeline_slot.is_not(None)
 )
 
 
@@ -84,15 +85,15 @@ _MOST = Arrays("given", no=BigInteger, most=Integer)
 
 
 def claimants(
-    conn: Connection, shard: int, most: Mapping[int, int], with_live_runs: Collection[str]
+    conn: Connection, shard: int, most: Mapping[int, int], with_live_attempts: Collection[str]
 ) -> dict[str, Claimant]:
-    """Backfills that could use a free slot, by id: ``with_live_runs``, and some without live runs.
+    """Backfills that could use a free slot, by id: ``with_live_attempts``, and some without any.
 
     Of the latter, each pipeline gets up to ``most`` (by its number) of ``shard``, in the order they
     were requested, and up to twice as many of any shard: enough to compare.
     """
     given = _MOST.values(no=most, most=most.values())
-    rows = conn.execute(_CLAIMANTS, {**given, "shard": shard, "with_live_runs": sorted(with_live_runs)})
+    rows = conn.execute(_CLAIMANTS, {**given, "shard": shard, "with_live_attempts": sorted(with_live_attempts)})
     return {row[0]: Claimant(*row) for row in rows}
 
 
@@ -109,7 +110,7 @@ def _claimants() -> CompoundSelect[Any]:
     return union_all(
         select(mine).select_from(_MOST.table).join(mine, true()),
         select(anywhere).select_from(_MOST.table).join(anywhere, true()),
-        _claimable().where(one_of(backfill.c.id, "with_live_runs")),
+        _claimable().where(one_of(backfill.c.id, "with_live_attempts")),
     )
 
 
@@ -124,7 +125,7 @@ def _claimable() -> Select[Any]:
 
 
 def _live() -> ColumnElement[bool]:
-    return exists().where(run.c.backfill_id == backfill.c.id, run.c.slot.is_not(None))
+    return exists().where(attempt.c.backfill_id == backfill.c.id, attempt.c.slot.is_not(None))
 
 
 _CLAIMANTS = _claimants()
@@ -144,5 +145,20 @@ def next_queued(conn: Connection, wanted: Mapping[str, int]) -> dict[str, list[R
     found: dict[str, list[RowMapping]] = {}
     given = _WANTED.values(backfill_id=wanted, count=wanted.values())
     for row in conn.execute(_NEXT_QUEUED, given).mappings():
+        found.setdefault(row["backfill_id"], []).append(row)
+    return found
+
+
+_STAGED = (
+    select(run)
+    .where(one_of(run.c.backfill_id, "backfills"), in_state(run, RunState.STAGED))
+    .order_by(run.c.backfill_id, run.c.position)
+)
+
+
+def staged(conn: Connection, backfill_ids: Collection[str]) -> dict[str, list[RowMapping]]:
+    """Accepted runs that wait for a publisher, by backfill, the first ones first."""
+    found: dict[str, list[RowMapping]] = {}
+    for row in conn.execute(_STAGED, {"backfills": sorted(backfill_ids)}).mappings():
         found.setdefault(row["backfill_id"], []).append(row)
     return found

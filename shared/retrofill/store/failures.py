@@ -12,10 +12,13 @@ from retrofill.domain.run import RunState
 from retrofill.store.states import in_state
 from retrofill.store.tables import backfill, run
 
+# By another name, for statements that read other runs as well.
+_failed = run.alias("failed_run")
+
 
 def failed_since_resume() -> ColumnElement[bool]:
     """A condition on ``backfill``: more of its runs have failed than at the last resume, if any."""
-    failed = select(run.c.id).where(run.c.backfill_id == backfill.c.id, in_state(run, RunState.FAILED))
+    failed = select(_failed.c.id).where(_failed.c.backfill_id == backfill.c.id, in_state(_failed, RunState.FAILED))
     return exists(failed.offset(backfill.c.failed_before))
 
 

@@ -89,10 +89,17 @@ KINDS = (
         " OR EXISTS (SELECT FROM retrofill.deadline AS x WHERE x.run_id = this.id)",
     ),
     Kind(
+        t.attempt,
+        "this.backfill_id = ANY(:ids) AND NOT EXISTS (SELECT FROM retrofill.run AS x"
+        f" WHERE x.attempt_id = this.id AND {_kept('x')})",
+        after="EXISTS (SELECT FROM retrofill.run AS x WHERE x.backfill_id = this.backfill_id AND x.attempt_id = this.id)",
+    ),
+    Kind(
         t.backfill,
         "this.id = ANY(:ids)"
         f" AND NOT EXISTS (SELECT FROM retrofill.run AS x WHERE x.backfill_id = this.id AND {_kept('x')})",
         after="EXISTS (SELECT FROM retrofill.run AS x WHERE x.backfill_id = this.id)"
+        " OR EXISTS (SELECT FROM retrofill.attempt AS x WHERE x.backfill_id = this.id)"
         " OR EXISTS (SELECT FROM retrofill.backfill_interval AS x WHERE x.backfill_id = this.id)"
         " OR EXISTS (SELECT FROM retrofill.deadline AS x WHERE x.run_id IS NULL AND x.backfill_id = this.id)",
     ),

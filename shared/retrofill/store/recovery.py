@@ -24,14 +24,16 @@ from sqlalchemy import (
 )
 
 from retrofill.contract.topics import RUN_STARTER, Topic
+from retrofill.domain.attempt import LIVE, AttemptOutcome, AttemptState
 from retrofill.domain.run import RunState
-from retrofill.store import runs, task_runs
+from retrofill.store import attempts, task_runs
 from retrofill.store import tables as t
 from retrofill.store.arrays import Arrays
 from retrofill.store.clock import database_now
 from retrofill.store.history import History
 from retrofill.store.outbox import Outgoing, insert_rows
-from retrofill.store.tables import SERVICE_TABLES, backfill, run
+from retrofill.store.states import in_state
+from retrofill.store.tables import SERVICE_TABLES, attempt, backfill, run
 
 SPAN = 1_000_000_000
 
@@ -85,54 +87,61 @@ def drop(conn: Connection, package: str, ids: Collection[int]) -> None:
 
 
 def raise_ids(conn: Connection, generation: int) -> None:
-    """Advance the sequences of runs and deadlines, so new ids were never used before."""
-    for table in (run, t.deadline):
+    """Advance the sequences of attempts, runs and deadlines: new ids were never used before."""
+    for table in (attempt, run, t.deadline):
         sequence = f"pg_get_serial_sequence('{t.SCHEMA}.{table.name}', 'id')"
         last = conn.execute(text(f"SELECT coalesce(pg_sequence_last_value({sequence}::regclass), 0)")).scalar_one()
         conn.execute(text(f"SELECT setval({sequence}, :id)"), {"id": jump(last, generation) + 1})
 
 
-def requeue_runs(
-    conn: Connection, attempts: Mapping[int, int], publications: Mapping[int, int], margin: int
-) -> Sequence[RowMapping]:
-    """Queue unfinished runs again, uncounted, with attempts ``margin`` beyond those in Kafka.
+_SEEN = Arrays("seen", id=BigInteger, attempt=Integer, publication=Integer)
 
-    Publishing runs keep their state and get another publisher. Returns the runs whose attempt was
-    given up, with their pipeline.
+
+def requeue_runs(
+    conn: Connection, numbers: Mapping[int, int], publications: Mapping[int, int], margin: int
+) -> Sequence[RowMapping]:
+    """End all live attempts, and queue their runs again, uncounted.
+
+    Unfinished runs continue ``margin`` beyond the attempt ``numbers`` in Kafka. Accepted runs get
+    another publisher, ``margin`` beyond the ``publications`` there. Returns the runs that had begun
+    and whose attempt was given up, with their pipeline.
     """
-    seen = Arrays("seen", id=BigInteger, attempt=Integer, publication=Integer)
-    given = seen.values(
-        id=attempts, attempt=attempts.values(), publication=(publications.get(id, 0) for id in attempts)
-    )
-    given_up = _live_runs(conn)
+    given_up = _begun_runs(conn)
+    now = database_now(conn)
+    seen = _SEEN.values(id=numbers, attempt=numbers.values(), publication=(publications.get(id, 0) for id in numbers))
 
     def beyond(column: Column[int], shown: ColumnElement[int]) -> ColumnElement[int]:
-        found = select(shown).where(seen.c.id == run.c.id).scalar_subquery()
+        found = select(shown).where(_SEEN.c.id == run.c.id).scalar_subquery()
         return func.greatest(column, func.coalesce(found, 0)) + margin
 
-    publishing = run.c.state == RunState.PUBLISHING
-    conn.execute(
-        update(run).where(publishing).values(host=None, publication=beyond(run.c.publication, seen.c.publication)),
-        given,
-    )
-    open_states = [RunState.QUEUED, RunState.STARTING, RunState.RUNNING]
     conn.execute(
         update(run)
-        .where(run.c.state.in_(open_states))
-        .values(state=RunState.QUEUED, attempt=beyond(run.c.attempt, seen.c.attempt), **runs.NOT_LIVE),
-        given,
+        .where(in_state(run, RunState.PUBLISHING, RunState.STAGED))
+        .values(state=RunState.STAGED, publication=beyond(run.c.publication, _SEEN.c.publication)),
+        seen,
     )
-    task_runs.cancel_open(conn, [(row["id"], row["attempt"]) for row in given_up], database_now(conn))
+    conn.execute(
+        update(run)
+        .where(in_state(run, RunState.QUEUED, RunState.STARTING, RunState.RUNNING))
+        .values(state=RunState.QUEUED, attempt=beyond(run.c.attempt, _SEEN.c.attempt)),
+        seen,
+    )
+    conn.execute(
+        update(attempt)
+        .where(in_state(attempt, *LIVE))
+        .values(state=AttemptState.ENDED, outcome=AttemptOutcome.RELEASED, ended_at=now, **attempts.NOT_LIVE)
+    )
+    task_runs.cancel_open(conn, [(row["id"], row["attempt"]) for row in given_up], now)
     return given_up
 
 
-def _live_runs(conn: Connection) -> Sequence[RowMapping]:
+def _begun_runs(conn: Connection) -> Sequence[RowMapping]:
     columns = (run.c.id, run.c.backfill_id, run.c.interval_start, run.c.interval_end, run.c.attempt)
     return (
         conn.execute(
             select(*columns, backfill.c.pipeline)
             .join(backfill, backfill.c.id == run.c.backfill_id)
-            .where(run.c.state.in_([RunState.STARTING, RunState.RUNNING]))
+            .where(in_state(run, RunState.RUNNING))
             .order_by(run.c.id)
         )
         .mappings()

@@ -28,6 +28,7 @@ WRITES: dict[str, dict[str, tuple[str, ...]]] = {
     RUN_STARTER.name: {
         "pipeline": ("lock",),
         "backfill": ("lock",),
+        "attempt": ("INSERT", "UPDATE"),
         "run": ("UPDATE",),
         "task_run": ("INSERT", "UPDATE"),
         "deadline": ("INSERT",),

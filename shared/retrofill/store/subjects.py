@@ -8,7 +8,7 @@ from datetime import datetime
 
 from sqlalchemy import BigInteger, ColumnElement, Connection, Text, func, select
 
-from retrofill.domain.run import RunState
+from retrofill.domain.run import GOING, RunState
 from retrofill.store.arrays import Arrays, one_of
 from retrofill.store.states import in_state
 from retrofill.store.tables import backfill, run, task_run
@@ -57,7 +57,7 @@ def _count(condition: ColumnElement[bool]) -> ColumnElement[int]:
 _FACTS = select(
     backfill.c.id,
     backfill.c.runs,
-    (_count(in_state(run, RunState.QUEUED)) + _count(run.c.slot.is_not(None))).label("unfinished"),
+    (_count(in_state(run, RunState.QUEUED)) + _count(in_state(run, *GOING))).label("unfinished"),
     backfill.c.definition["timezone"].astext.label("timezone"),
 ).where(one_of(backfill.c.id, "ids"))
 

@@ -1,4 +1,4 @@
-"""Task run rows: created at the claim, moved by reports, cancelled with their attempt."""
+"""Task run rows: created when the run begins, moved by reports, cancelled with their attempt."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tests.support.installation import Installation, until
 
 from retrofill.bus.clients import producer
 from retrofill.bus.envelope import headers_of, wire_headers
-from retrofill.contract.runs import Report, RunHeartbeat, TaskReported
+from retrofill.contract.runs import AttemptHeartbeat, Report, TaskReported
 from retrofill.contract.topics import Topic
 from retrofill.domain.pipeline import PipelineDefinition, TaskDefinition
 from retrofill.domain.task_run import MACHINE, TaskState
@@ -31,18 +31,20 @@ HISTORY = """
 CREATE TABLE history (
   no bigint GENERATED ALWAYS AS IDENTITY, run_id bigint, attempt int, task text, was text, became text
 );
-CREATE TABLE lease_history (no bigint GENERATED ALWAYS AS IDENTITY, run_id bigint, was timestamptz, became timestamptz);
+CREATE TABLE lease_history (
+  no bigint GENERATED ALWAYS AS IDENTITY, attempt_id bigint, was timestamptz, became timestamptz
+);
 CREATE FUNCTION keep_history() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN
   INSERT INTO retrofill.history (run_id, attempt, task, was, became)
   VALUES (NEW.run_id, NEW.attempt, NEW.task, OLD.state, NEW.state);
   RETURN NULL;
 END $$;
 CREATE FUNCTION keep_lease_history() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN
-  INSERT INTO retrofill.lease_history (run_id, was, became) VALUES (NEW.id, OLD.lease_until, NEW.lease_until);
+  INSERT INTO retrofill.lease_history (attempt_id, was, became) VALUES (NEW.id, OLD.lease_until, NEW.lease_until);
   RETURN NULL;
 END $$;
 CREATE TRIGGER keep_history AFTER UPDATE ON task_run FOR EACH ROW EXECUTE FUNCTION keep_history();
-CREATE TRIGGER keep_lease_history AFTER UPDATE ON run FOR EACH ROW
+CREATE TRIGGER keep_lease_history AFTER UPDATE ON attempt FOR EACH ROW
   WHEN (OLD.state = 'running' AND NEW.lease_until IS DISTINCT FROM OLD.lease_until) EXECUTE FUNCTION keep_lease_history();
 """
 
@@ -65,8 +67,9 @@ class Teller:
         self._send(TaskReported(**about, task=task, state=state))
 
     def heartbeat(self, about: Attempt) -> None:
-        self._send(RunHeartbeat(**about))
-        self.heartbeats[about["run_id"]] += 1
+        attempt = about["attempt_id"]
+        self._send(AttemptHeartbeat(backfill_id=about["backfill_id"], attempt_id=attempt))
+        self.heartbeats[attempt] += 1
 
     def _send(self, report: Report) -> None:
         headers = wire_headers(headers_of(report, "driver"))
@@ -97,12 +100,12 @@ def live_attempts(stack: Installation) -> list[Attempt]:
     for shard, month in ((1, "01"), (2, "02")):
         stack.request("p", f"2020-{month}-01", f"2020-{month}-{RUNS // 2:02}", id=key_on(shard))
     until(lambda: stack.value("SELECT count(*) FROM run WHERE state = 'running'") == RUNS, "all run")
-    return [dict(row) for row in stack.query("SELECT backfill_id, id AS run_id, attempt FROM run ORDER BY id")]
+    return stack.query("SELECT backfill_id, attempt_id, id AS run_id, attempt FROM run ORDER BY id")
 
 
 def race(stack: Installation, attempts: Sequence[Attempt]) -> Counter[int]:
     """Race two threads: one reports each task running, the other skips it. Returns the heartbeats
-    sent, by run.
+    sent, by attempt.
 
     The threads meet before each run and take its tasks from opposite ends, so each thread is first
     for some tasks.
@@ -134,7 +137,7 @@ def race(stack: Installation, attempts: Sequence[Attempt]) -> Counter[int]:
 
 
 def skip_again(stack: Installation, attempts: Sequence[Attempt]) -> Counter[int]:
-    """Repeat the branch's skips long after the race. Returns the heartbeats sent, by run."""
+    """Repeat the branch's skips long after the race. Returns the heartbeats sent, by attempt."""
     late = Teller(stack, "late")
     for about in attempts:
         for task in joins():
@@ -194,9 +197,9 @@ def check_leases(stack: Installation, sent: Counter[int], *, each: bool) -> None
     """Assert that heartbeats only extended leases. With ``each`` (one message a transaction), each
     heartbeat extended the lease once.
     """
-    rows = stack.query("SELECT run_id, was, became FROM lease_history ORDER BY no")
+    rows = stack.query("SELECT attempt_id, was, became FROM lease_history ORDER BY no")
     assert all(row["became"] > row["was"] for row in rows)
-    extended = Counter(row["run_id"] for row in rows)
+    extended = Counter(row["attempt_id"] for row in rows)
     assert extended.keys() == sent.keys()
     if each:
         assert extended == sent

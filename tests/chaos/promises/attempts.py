@@ -1,8 +1,8 @@
-"""No interval has two live attempts, and no report of an old attempt takes effect."""
+"""No interval has two attempts at work, and no report of another attempt takes effect."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from retrofill.contract.topics import Topic
@@ -10,7 +10,7 @@ from tests.chaos.history import History
 from tests.chaos.promises.limits import most_at_once, work_spans
 
 ENDS = {"RunSucceeded": "succeeded", "RunFailed": "failed", "RunCancelled": "cancelled"}
-# The text in every report that the tests forge for ended attempts.
+# The text in every report that the tests forge for attempts that are over or have other runs.
 FORGED = "forged by a test"
 
 
@@ -23,6 +23,14 @@ def one_attempt_of_an_interval_at_a_time(history: History) -> Iterator[str]:
         if most_at_once(spans) > 1:
             attempts = sorted((str(span["run"]), str(span["attempt"])) for span in spans)
             yield f"{pipeline} {day} had attempts at work together, of {attempts}"
+
+
+def each_execution_has_its_number(history: History) -> Iterator[str]:
+    """No two executions of a run saw the same ``run.attempt``: user code may fence with it."""
+    executions = Counter((span["run"], span["attempt"]) for span in work_spans(history))
+    for (run, attempt), count in executions.items():
+        if count > 1:
+            yield f"run {run} was executed {count} times as attempt {attempt}"
 
 
 def every_run_ends_once(history: History) -> Iterator[str]:
@@ -41,38 +49,58 @@ def every_run_ends_once(history: History) -> Iterator[str]:
 
 
 def attempts_follow_one_another(history: History) -> Iterator[str]:
-    """Each attempt starts at most once, after the previous one was lost."""
-    newest: dict[int, int] = defaultdict(lambda: 1)
+    """A run begins once in each attempt, and again only after the one before was lost.
+
+    Its row says how often it began.
+    """
+    begun: Counter[int] = Counter()
+    at_work: set[int] = set()
     started: set[tuple[int, int]] = set()
     for event in history.of(Topic.RUN_EVENTS):
         body = event.body
-        run, attempt = body["run_id"], body["attempt"]
-        if attempt != newest[run] and body["type"] != "RunCancelled":
-            yield f"run {run}: {body['type']} of attempt {attempt} while attempt {newest[run]} was the newest"
-        if body["type"] == "RunStarted":
-            if (run, attempt) in started:
-                yield f"run {run}: attempt {attempt} started twice"
-            started.add((run, attempt))
-        elif body["type"] == "RunAttemptLost":
-            newest[run] = attempt + 1
+        run, kind = body["run_id"], body["type"]
+        if kind == "RunStarted":
+            begun[run] += 1
+            if run in at_work or (run, body["attempt_id"]) in started:
+                yield f"run {run} started again in attempt {body['attempt_id']}, which had not ended"
+            started.add((run, body["attempt_id"]))
+            at_work.add(run)
+        elif kind == "RunAttemptLost":
+            at_work.discard(run)
+        if body["attempt"] != begun[run]:
+            yield f"run {run}: {kind} of attempt {body['attempt']} after it had begun {begun[run]} times"
+    for row in history.rows("run"):
+        if row["attempt"] != begun[row["id"]]:
+            yield f"run {row['id']} began {begun[row['id']]} times, its row says {row['attempt']}"
 
 
 def ends_were_reported(history: History) -> Iterator[str]:
-    """Each success was reported by a driver of that attempt, and no forged report took effect."""
-    reported = {
-        (e.body["run_id"], e.body["attempt"])
-        for e in history.of(Topic.RUN_REPORTS)
-        if e.body["type"] == "RunReported" and e.body["state"] == "succeeded"
+    """Each success was reported in the run's last attempt, the output was staged in the one that was
+    accepted, and no forged report took effect.
+    """
+    reports = [event.body for event in history.of(Topic.RUN_REPORTS)]
+    said = {
+        (body["run_id"], body["attempt_id"], body["attempt"], body.get("state", body["type"]))
+        for body in reports
+        if body["type"] in ("RunReported", "RunStaged")
     }
     for row in history.rows("run"):
-        if row["state"] == "succeeded" and (row["id"], row["attempt"]) not in reported:
-            yield f"run {row['id']} succeeded in attempt {row['attempt']}, which reported nothing of the kind"
+        id, number = row["id"], row["attempt"]
+        if row["state"] == "succeeded" and (id, row["attempt_id"], number, "succeeded") not in said:
+            yield f"run {id} succeeded in attempt {row['attempt_id']}, which reported nothing of the kind"
+        accepted = row["accepted_attempt"]
+        if accepted is not None and (id, accepted, number, "RunStaged") not in said:
+            yield f"run {id} had output of attempt {accepted} accepted, which staged none"
+        if FORGED in str((row["error"], row["losses"])):
+            yield f"run {id} ended by a report of an attempt that is not its own"
+    for row in history.rows("attempt"):
         if FORGED in str(row["error"]):
-            yield f"run {row['id']} ended by a report of an old attempt"
+            yield f"attempt {row['id']} ended by a report after its end"
 
 
 PROMISES = (
     one_attempt_of_an_interval_at_a_time,
+    each_execution_has_its_number,
     every_run_ends_once,
     attempts_follow_one_another,
     ends_were_reported,

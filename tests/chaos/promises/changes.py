@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from itertools import groupby
+from itertools import groupby, pairwise
 
 from tests.chaos.history import History, Row
 from tests.chaos.promises.limits import limits_of
@@ -15,15 +15,21 @@ EDGES = {
     "backfill": "running paused, paused running, running cancelling, paused cancelling, cancelling cancelled, "
     "cancelling failed, running succeeded, running failed, paused succeeded, paused failed",
     "run": "queued starting, starting running, running succeeded, running failed, running publishing, "
-    "publishing succeeded, publishing failed, starting succeeded, starting failed, starting queued, running queued, "
-    "queued cancelled, starting cancelled, running cancelled",
+    "publishing succeeded, publishing failed, publishing staged, staged publishing, starting succeeded, "
+    "starting failed, starting queued, running queued, queued cancelled, starting cancelled, running cancelled",
+    "attempt": "starting running, starting ended, running ended",
     "task_run": "none queued, queued running, running succeeded, running failed, running retrying, retrying running, "
     "none skipped, queued skipped, none upstream_failed, queued upstream_failed, none cancelled, queued cancelled, "
     "running cancelled, retrying cancelled",
     "deadline": "armed missed, armed met, armed void",
     "callback": "pending running, running succeeded, running failed, running pending",
 }
-BEGINNINGS = {"backfill": ("running",), "deadline": ("armed", "void"), "callback": ("pending",)}
+BEGINNINGS = {
+    "backfill": ("running",),
+    "attempt": ("starting",),
+    "deadline": ("armed", "void"),
+    "callback": ("pending",),
+}
 LIVE = ("starting", "running", "publishing")
 
 
@@ -40,12 +46,11 @@ def every_change_is_an_edge(history: History) -> Iterator[str]:
 
 
 def only_the_live_attempt_changes_anything(history: History) -> Iterator[str]:
-    """Each claim increments a run's attempt by one. Tasks of older attempts no longer change."""
+    """A run's attempt rises by one whenever it begins. Tasks of older attempts no longer change."""
     newest: dict[str, int] = {}
     for change in history.changes:
         if change["entity"] == "run":
-            claimed = change["to"] == "starting"
-            expected = newest.get(change["id"], 0) + claimed
+            expected = newest.get(change["id"], 0) + (change["to"] == "running")
             if change["attempt"] != expected:
                 yield f"run {change['id']} became {change['to']} in attempt {change['attempt']} instead of {expected}"
             newest[change["id"]] = change["attempt"]
@@ -56,27 +61,104 @@ def only_the_live_attempt_changes_anything(history: History) -> Iterator[str]:
             )
 
 
+def live_runs_are_part_of_live_attempts(history: History) -> Iterator[str]:
+    """At every commit, each live run is part of a live attempt that was given it."""
+    attempts = {row["id"]: row for row in history.rows("attempt")}
+    runs = {str(row["id"]): row for row in history.rows("run")}
+    live: set[str] = set()
+    attempt_of: dict[str, int] = {}
+    runs_of: dict[int | None, set[str]] = defaultdict(set)
+    for changes in _by_commit(history):
+        touched: set[int | None] = set()
+        for change in changes:
+            if change["entity"] == "attempt":
+                live.discard(change["id"]) if change["to"] == "ended" else live.add(change["id"])
+                touched.add(int(change["id"]))
+                continue
+            runs_of[attempt_of.pop(change["id"], None)].discard(change["id"])
+            if change["to"] in LIVE:
+                attempt_of[change["id"]] = change["attempt_id"]
+                runs_of[change["attempt_id"]].add(change["id"])
+                touched.add(change["attempt_id"])
+                if not _has(attempts.get(change["attempt_id"]), runs.get(change["id"], {})):
+                    yield f"run {change['id']} became {change['to']} in attempt {change['attempt_id']}, which had not got it"
+        for attempt in touched:
+            if runs_of[attempt] and str(attempt) not in live:
+                yield f"attempt {attempt} is over, and its runs {sorted(runs_of[attempt])} are live"
+
+
+def _has(attempt: Row | None, run: Row) -> bool:
+    """Whether the attempt was given the run."""
+    if attempt is None or attempt["backfill_id"] != run.get("backfill_id"):
+        return False
+    return run["position"] in range(attempt["position"], attempt["position"] + attempt["runs"])
+
+
+def batches_are_adjacent(history: History) -> Iterator[str]:
+    """An attempt's runs have adjacent intervals, and are not more than the pipeline allows."""
+    pipelines = {row["id"]: row["pipeline"] for row in history.rows("backfill")}
+    runs = {(row["backfill_id"], row["position"]): row for row in history.rows("run")}
+    for attempt in history.rows("attempt"):
+        id, first, count = attempt["backfill_id"], attempt["position"], attempt["runs"]
+        most = history.batches.get(pipelines.get(id, "?"), 1) if attempt["mode"] == "each" else 1
+        if not 1 <= count <= most:
+            yield f"attempt {attempt['id']} of {id} has {count} runs, at most {most} are allowed"
+        mine = [runs[id, n] for n in range(first, first + count) if (id, n) in runs]
+        in_order = sorted(mine, key=lambda run: run["interval_start"])
+        gaps = [one["id"] for one, other in pairwise(in_order) if one["interval_end"] != other["interval_start"]]
+        if len(mine) != count or gaps:
+            yield f"attempt {attempt['id']} of {id} has {len(mine)} of {count} runs, with gaps after {gaps}"
+
+
+def batches_run_in_order(history: History) -> Iterator[str]:
+    """An attempt gets all its runs at once, begins them one by one in their order, and skips none."""
+    attempts = {row["id"]: row for row in history.rows("attempt")}
+    position = {str(row["id"]): row["position"] for row in history.rows("run")}
+    begun: dict[int, list[str]] = defaultdict(list)
+    given: dict[int, set[str]] = defaultdict(set)
+    at_work: dict[int, set[str]] = defaultdict(set)
+    for changes in _by_commit(history):
+        runs = [change for change in changes if change["entity"] == "run"]
+        for change in runs:
+            run, attempt = change["id"], change["attempt_id"]
+            if change["from"] in ("queued", "staged") and change["to"] in LIVE:
+                given[attempt].add(run)
+            at_work[attempt].discard(run)
+            if change["to"] == "running":
+                at_work[attempt].add(run)
+                if position.get(run) != attempts.get(attempt, {"position": -1})["position"] + len(begun[attempt]):
+                    yield f"attempt {attempt} began run {run} after {begun[attempt]}: it was not the next one"
+                begun[attempt].append(run)
+        # Within a transaction, runs begin before others end.
+        for attempt in {change["attempt_id"] for change in runs}:
+            if len(at_work[attempt]) > 1:
+                yield f"attempt {attempt} was at work on {sorted(at_work[attempt])} at once"
+    for id, row in attempts.items():
+        if len(given[id]) != row["runs"]:
+            yield f"attempt {id} was given {sorted(given[id])} instead of {row['runs']} runs"
+
+
 def limits_hold_at_every_commit(history: History) -> Iterator[str]:
-    """Count live runs after each change, by backfill and pipeline.
+    """Count live attempts after each change, by backfill and pipeline.
 
     Unlike a sampler, this misses nothing.
     """
     limits = limits_of(history)
-    of_run = {str(run["id"]): run["backfill_id"] for run in history.rows("run")}
+    of_attempt = {str(row["id"]): row["backfill_id"] for row in history.rows("attempt")}
     pipelines = {row["id"]: row["pipeline"] for row in history.rows("backfill")}
     live: dict[str, set[str]] = defaultdict(set)
     most: dict[str, int] = defaultdict(int)
-    for change in _of_runs(history):
-        backfill = of_run.get(change["id"], "?")
+    for change in _of("attempt", history):
+        backfill = of_attempt.get(change["id"], "?")
         for whose in (backfill, f"pipeline:{pipelines.get(backfill)}"):
-            if change["to"] in LIVE:
-                live[whose].add(change["id"])
-            else:
+            if change["to"] == "ended":
                 live[whose].discard(change["id"])
+            else:
+                live[whose].add(change["id"])
             most[whose] = max(most[whose], len(live[whose]))
     for whose, count in most.items():
         if count > limits.get(whose, count):
-            yield f"{whose} had {count} live runs at one commit, its limit is {limits[whose]}"
+            yield f"{whose} had {count} live attempts at one commit, its limit is {limits[whose]}"
 
 
 def positions_follow_the_dates(history: History) -> Iterator[str]:
@@ -94,7 +176,7 @@ def runs_start_in_order(history: History) -> Iterator[str]:
     position = {str(run["id"]): run["position"] for run in history.rows("run")}
     queued = {id: {str(run["id"]) for run in runs} for id, runs in _by_backfill(history).items()}
     by_backfill = defaultdict(list)
-    for change in _of_runs(history):
+    for change in _of("run", history):
         by_backfill[backfill_of.get(change["id"], "?")].append(change)
     for id, changes in by_backfill.items():
         waiting = Queue(position[run] for run in queued.get(id, ()))
@@ -144,7 +226,7 @@ class Queue:
 
 
 def each_attempt_has_its_tasks(history: History) -> Iterator[str]:
-    """Every attempt has task rows, all ended. The last attempt's rows match the run's end."""
+    """A run has task rows for each time it began, all ended. The last ones match the run's end."""
     tasks: dict[int, dict[int, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in history.rows("task_run"):
         tasks[row["run_id"]][row["attempt"]].append(row)
@@ -158,8 +240,24 @@ def each_attempt_has_its_tasks(history: History) -> Iterator[str]:
             yield f"run {run['id']} is {run['state']} and the tasks of its last attempt are {sorted(states)}"
 
 
-def _of_runs(history: History) -> Iterator[Row]:
-    return (change for change in history.changes if change["entity"] == "run")
+def _of(entity: str, history: History) -> Iterator[Row]:
+    return (change for change in history.changes if change["entity"] == entity)
+
+
+def _by_commit(history: History) -> Iterator[list[Row]]:
+    """The changes of runs and attempts in each transaction, backfill by backfill.
+
+    Only those of one backfill are numbered in the order of commits.
+    """
+    backfill_of = {("run", str(row["id"])): row["backfill_id"] for row in history.rows("run")}
+    backfill_of |= {("attempt", str(row["id"])): row["backfill_id"] for row in history.rows("attempt")}
+    by_backfill = defaultdict(list)
+    for change in history.changes:
+        if change["entity"] in ("run", "attempt"):
+            by_backfill[backfill_of.get((change["entity"], change["id"]))].append(change)
+    for changes in by_backfill.values():
+        for _, group in groupby(changes, key=lambda change: change["tx"]):
+            yield list(group)
 
 
 def _by_backfill(history: History) -> dict[str, list[Row]]:
@@ -172,6 +270,9 @@ def _by_backfill(history: History) -> dict[str, list[Row]]:
 PROMISES = (
     every_change_is_an_edge,
     only_the_live_attempt_changes_anything,
+    live_runs_are_part_of_live_attempts,
+    batches_are_adjacent,
+    batches_run_in_order,
     limits_hold_at_every_commit,
     positions_follow_the_dates,
     runs_start_in_order,

@@ -50,6 +50,10 @@ def _claims(history: History) -> Iterator[tuple[str, str, str, str, datetime | N
     for run in history.rows("run"):
         yield "run", str(run["id"]), "started_at", "running", run["started_at"]
         yield "run", str(run["id"]), "finished_at", run["state"], run["finished_at"]
+    for row in history.rows("attempt"):
+        yield "attempt", str(row["id"]), "claimed_at", "starting", row["claimed_at"]
+        yield "attempt", str(row["id"]), "began_at", "running", row["began_at"]
+        yield "attempt", str(row["id"]), "ended_at", "ended", row["ended_at"]
     for row in history.rows("deadline"):
         yield "deadline", str(row["id"]), "decided_at", row["state"], row["decided_at"]
 

@@ -8,6 +8,7 @@ from retrofill.store.tables import SERVICE_TABLES
 from tests.chaos.history import History
 
 ENDED = ("succeeded", "failed", "cancelled")
+OUTCOMES = ("done", "lost", "released", "cancelled")
 
 
 def everything_comes_to_its_end(history: History) -> Iterator[str]:
@@ -22,10 +23,16 @@ def nothing_is_held(history: History) -> Iterator[str]:
 
 
 def no_row_is_claimed(history: History) -> Iterator[str]:
-    """Ended runs have no slot or lease, callbacks have no token, and deadlines are decided."""
+    """Attempts have ended with an outcome and hold no slot or lease, runs and backfills have ended,
+    callbacks have no token, and deadlines are decided.
+    """
+    for row in history.rows("attempt"):
+        held = [name for name in ("slot", "pipeline_slot", "lease_until") if row[name] is not None]
+        if held or row["state"] != "ended" or row["ended_at"] is None or row["outcome"] not in OUTCOMES:
+            yield f"attempt {row['id']} of {row['backfill_id']} is {row['state']}, {row['outcome']}, and has {held}"
     for run in history.rows("run"):
-        if run["state"] not in ENDED or any(run[name] is not None for name in ("slot", "pipeline_slot", "lease_until")):
-            yield f"run {run['id']} of {run['backfill_id']} is {run['state']}, slot {run['slot']}"
+        if run["state"] not in ENDED:
+            yield f"run {run['id']} of {run['backfill_id']} is {run['state']}"
     for row in history.rows("backfill"):
         if row["state"] not in ENDED:
             yield f"backfill {row['id']} is {row['state']}"

@@ -1,4 +1,4 @@
-"""Live runs never exceed a limit: by Postgres, by the events, and by the drivers' work logs."""
+"""Live attempts never exceed a limit: by Postgres, by the events, and by the drivers' work logs."""
 
 from __future__ import annotations
 
@@ -23,25 +23,32 @@ def limits_hold_in_the_rows(history: History) -> Iterator[str]:
     limits = limits_of(history)
     for whose, most in history.sampled.items():
         if most > limits.get(whose, most):
-            yield f"{whose} had {most} live runs, its limit is {limits[whose]}"
+            yield f"{whose} had {most} live attempts, its limit is {limits[whose]}"
 
 
 def limits_hold_in_the_events(history: History) -> Iterator[str]:
-    """By ``run-events``: per backfill in topic order, per pipeline by database time."""
+    """By the attempts at work in ``run-events``: per backfill in topic order, per pipeline by
+    database time.
+    """
     limits = limits_of(history)
     for id, most in most_live(history.of(Topic.RUN_EVENTS)).items():
         if most > limits.get(id, most):
-            yield f"{id} had {most} live runs, its limit is {limits[id]}"
-    spans = defaultdict(list)
-    begun: dict[tuple[int, int], datetime] = {}
+            yield f"{id} had {most} attempts at work, its limit is {limits[id]}"
+    # From the begin of an attempt's first run to the end of the last one.
+    spans: dict[tuple[str, int], dict[str, object]] = {}
+    at_work: dict[int, int] = {}
     for event in history.of(Topic.RUN_EVENTS):
         body = event.body
-        attempt = (body["run_id"], body["attempt"])
+        run, at = body["run_id"], datetime.fromisoformat(body["at"])
         if body["type"] == "RunStarted":
-            begun[attempt] = datetime.fromisoformat(body["at"])
-        elif attempt in begun and body["type"] != "TaskStateChanged":
-            spans[body["pipeline"]].append({"began": begun.pop(attempt), "ended": datetime.fromisoformat(body["at"])})
-    yield from _too_many(history, spans, touching=False)
+            at_work[run] = body["attempt_id"]
+            spans.setdefault((body["pipeline"], body["attempt_id"]), {"began": at, "ended": at})
+        elif run in at_work and body["type"] != "TaskStateChanged":
+            spans[body["pipeline"], at_work.pop(run)]["ended"] = at
+    by_pipeline = defaultdict(list)
+    for (pipeline, _), span in spans.items():
+        by_pipeline[pipeline].append(span)
+    yield from _too_many(history, by_pipeline, touching=False)
 
 
 def limits_hold_at_work(history: History) -> Iterator[str]:
@@ -60,7 +67,7 @@ def limits_hold_at_work(history: History) -> Iterator[str]:
 def _too_many(history: History, by_pipeline: dict[str, list[dict[str, object]]], *, touching: bool) -> Iterator[str]:
     for name, spans in by_pipeline.items():
         if (most := most_at_once(spans, touching=touching)) > history.limits.get(name, most):
-            yield f"{most} runs of {name} at once, its limit is {history.limits[name]}"
+            yield f"{most} attempts of {name} at once, its limit is {history.limits[name]}"
 
 
 def most_at_once(spans: Iterable[Mapping[str, Any]], *, touching: bool = True) -> int:
@@ -84,10 +91,11 @@ def most_at_once(spans: Iterable[Mapping[str, Any]], *, touching: bool = True) -
 
 
 def work_spans(history: History) -> Iterable[dict[str, object]]:
-    """One span per attempt, from its first log entry to its last."""
-    spans: dict[tuple[int, int], dict[str, object]] = {}
+    """One span per execution of a run, from its first log entry to its last."""
+    spans: dict[tuple[int, int, int], dict[str, object]] = {}
     for note in history.notes:
-        span = spans.setdefault((note["run"], note["attempt"]), {**note, "began": note["at"], "ended": note["at"]})
+        execution = note["run"], note["attempt"], note["process"]
+        span = spans.setdefault(execution, {**note, "began": note["at"], "ended": note["at"]})
         span["ended"] = max(float(str(span["ended"])), note["at"])
     return spans.values()
 

@@ -25,6 +25,15 @@ def the_output_is_right(history: History) -> Iterator[str]:
             yield f"{pipeline} {day} holds {found} instead of {expected}"
 
 
+def the_output_is_of_the_accepted_attempt(history: History) -> Iterator[str]:
+    """The marker beside each output names the attempt that was accepted."""
+    accepted = {row["id"]: row["accepted_attempt"] for row in history.rows("run")}
+    for place in history.outputs:
+        marker = history.markers.get(place, {})
+        if marker.get("attempt_id") is None or marker["attempt_id"] != accepted.get(marker["run_id"]):
+            yield f"{place} was published from {marker}, accepted was {accepted.get(marker.get('run_id', -1))}"
+
+
 def no_output_without_work(history: History) -> Iterator[str]:
     """Every output was produced by an attempt."""
     worked = {(note["pipeline"], note["day"]) for note in history.notes}
@@ -32,4 +41,4 @@ def no_output_without_work(history: History) -> Iterator[str]:
         yield f"{pipeline} {day} has output and nobody was at work"
 
 
-PROMISES = (the_output_is_right, no_output_without_work)
+PROMISES = (the_output_is_right, the_output_is_of_the_accepted_attempt, no_output_without_work)

@@ -25,6 +25,18 @@ AGAIN = (
     "INSERT INTO backfill_interval (backfill_id, interval_start, interval_end, run_id)"
     " SELECT backfill_id, interval_start, interval_end, id FROM run WHERE backfill_id LIKE 'again-%'",
 )
+# Attempts of up to three runs instead of one, and of each backfill one that was lost before.
+ATTEMPTS = (
+    "UPDATE run SET attempt_id = NULL",
+    "DELETE FROM attempt",
+    "INSERT INTO attempt (backfill_id, pipeline_no, mode, position, runs, state, host, lease_seconds, code, ended_at,"
+    " outcome) SELECT backfill_id, pipeline_no, 'each', min(position), count(*), 'ended', 'h', 30, '{}',"
+    " max(finished_at), 'done' FROM run GROUP BY backfill_id, pipeline_no, position / 3",
+    "UPDATE run SET attempt_id = attempt.id FROM attempt WHERE attempt.backfill_id = run.backfill_id"
+    " AND run.position >= attempt.position AND run.position < attempt.position + attempt.runs",
+    "INSERT INTO attempt (backfill_id, pipeline_no, mode, position, runs, state, host, lease_seconds, code, ended_at,"
+    " outcome) SELECT id, pipeline_no, 'each', 0, 1, 'ended', 'h', 30, '{}', ended_at, 'lost' FROM backfill",
+)
 
 
 def execute(made: Installation, *statements: str) -> None:
@@ -73,7 +85,7 @@ def old(here: Installation) -> Installation:
     four.
     """
     finished(here, 3, 10)
-    execute(here, *AGAIN)
+    execute(here, *AGAIN, *ATTEMPTS)
     age(here)
     return here
 

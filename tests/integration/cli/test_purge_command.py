@@ -41,10 +41,11 @@ def test_a_later_request_is_answered_as_if_nothing_had_been_purged(cli: Any, her
     assert done == {name: number for name, number in foreseen.items() if number}
     # What remains: the first backfill's days that ran only once, nothing of the second, all of the
     # third.
-    assert here.query("SELECT backfill_id AS id, count(*) AS n FROM run GROUP BY 1 ORDER BY 1") == [
-        {"id": "first", "n": 6},
-        {"id": "third", "n": 4},
-    ]
+    for table in ("run", "attempt"):
+        assert here.query(f"SELECT backfill_id AS id, count(*) AS n FROM {table} GROUP BY 1 ORDER BY 1") == [
+            {"id": "first", "n": 6},
+            {"id": "third", "n": 4},
+        ]
     assert [row["id"] for row in here.query("SELECT id FROM backfill ORDER BY id")] == ["first", "third"]
     nothing = here.outcome(here.request("p", "2020-01-01", "2020-01-10")).body
     assert (nothing["type"], nothing["reason"]) == ("BackfillRejected", "nothing_to_run")
@@ -69,7 +70,7 @@ def test_a_repeated_request_gets_its_recorded_answer_and_people_are_told(cli: An
     assert [each["ended_runs"] for each in cli("backfill", "list", "--json").document] == [2, 3]
     here.request("p", "2020-01-03", "2020-01-03", id="last", reprocess_behavior="completed")
     assert here.wait_state("last", "succeeded") == "succeeded"
-    assert purge(cli)["rows"] == {"run": 1, "backfill": 1}
+    assert purge(cli)["rows"] == {"run": 1, "attempt": 1, "backfill": 1}
     assert "ended long ago and was purged" in cli("backfill", "show", "gone").err
     again = here.publish(Topic.BACKFILL_REQUESTS, "gone", body)
     answer = here.wait_answer(again).body
@@ -80,7 +81,8 @@ def test_a_repeated_request_gets_its_recorded_answer_and_people_are_told(cli: An
 def test_each_row_is_in_postgres_or_in_one_file(cli: Any, old: Installation, tmp_path: Path) -> None:
     before = rows(old)
     done = purge(cli, "--export", str(tmp_path / "history"))
-    assert done["rows"] == {"deadline": 30, "task_run": 30, "backfill_interval": 42, "run": 12}
+    # Of each pipeline one attempt with superseded runs only, and those that no run refers to.
+    assert done["rows"] == {"deadline": 30, "task_run": 30, "backfill_interval": 42, "run": 12, "attempt": 3 + 6}
     left, files = rows(old), exported(tmp_path / "history")
     for table in TABLES:
         assert len(files[table]) == done["rows"].get(table, 0)
@@ -109,7 +111,7 @@ def test_what_has_something_to_be_done_or_told_waits(cli: Any, old: Installation
     id = old.value("SELECT backfill_id FROM deadline ORDER BY id LIMIT 1")
     before = {
         table: old.value(f"SELECT count(*) FROM {table} WHERE backfill_id = %s", id)
-        for table in ("run", "deadline", "backfill_interval")
+        for table in ("run", "attempt", "deadline", "backfill_interval")
     }
     done = purge(cli)
     assert done["held_back"] == {reason: 1}
@@ -126,7 +128,7 @@ def test_active_and_recent_backfills_are_left_alone(cli: Any, old: Installation)
     )
     before = rows(old)
     purge(cli)
-    for table in ("run", "backfill_interval", "backfill"):
+    for table in ("run", "attempt", "backfill_interval", "backfill"):
         mine = {row for row in before[table] if "old-1" in row or "old-2" in row}
         assert mine
         assert mine <= rows(old)[table]
@@ -197,5 +199,6 @@ def test_a_dry_run_and_a_full_one_say_what_they_do(cli: Any, old: Installation, 
     assert rows(old) == before
     assert "rows would be deleted" in foreseen.out
     fields = cli("purge", "--older-than", "90d")
-    assert ["run", "12"] in [line.split() for line in fields.out.splitlines()]
+    lines = [line.split() for line in fields.out.splitlines()]
+    assert ["run", "12"] in lines and ["attempt", "9"] in lines
     assert "nothing ended before" in cli("purge", "--older-than", "90d").out

@@ -43,8 +43,9 @@ def test_a_purge_that_is_killed_loses_nothing_and_the_next_one_goes_on(
         assert not left[table] & set(files[table])
         # Only rows that were about to be deleted when the purge was killed are exported twice.
         assert len(files[table]) == len(set(files[table])) or point == "purge:exported"
-    assert {table: len(left[table]) for table in ("run", "backfill_interval", "task_run", "deadline")} == {
+    assert {table: len(left[table]) for table in ("run", "attempt", "backfill_interval", "task_run", "deadline")} == {
         "run": 30,
+        "attempt": 15,
         "backfill_interval": 0,
         "task_run": 0,
         "deadline": 0,
@@ -104,4 +105,5 @@ def test_services_go_on_beside_a_purge(cli: Any, old: Installation) -> None:
     purge(cli)
     assert sorted(row["id"] for row in old.query("SELECT id FROM backfill")) == sorted(ids)
     assert old.value("SELECT count(*) FROM run") == 30
+    assert sorted(row["id"] for row in old.query("SELECT DISTINCT backfill_id AS id FROM attempt")) == sorted(ids)
     assert {tuple(each.values()) for each in old.query("SELECT DISTINCT state, attempt FROM run")} == {("succeeded", 1)}

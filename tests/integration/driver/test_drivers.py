@@ -54,19 +54,25 @@ def within(seconds: float, condition: Callable[[], bool], what: str) -> None:
 
 def test_runs_one_after_the_other_in_one_warm_process(world: World) -> None:
     pool = world.executor()
-    first, second, third = world.launch(), world.launch(), world.launch(attempt=4)
+    first, second = world.launch(), world.launch()
+    # Sessions of earlier attempts are closed whether or not they were ever used.
+    third = world.launch(runs=[world.run(attempt=4)], earlier=[next(world.ids) for _ in range(3)])
     for launch in (first, second, third):
+        (run,) = launch.runs
         pool.launch(launch)
-        assert world.host.ended()[:3] == (launch.run_id, launch.attempt, True)
-        pid, attempt, total, partitions, start, same, backfill = world.by_task(launch.run_id)
-        assert (attempt, total, partitions) == (launch.attempt, 12, "3")
+        assert world.host.ended()[:3] == (launch.attempt_id, run.id, True)
+        pid, attempt, total, partitions, start, same, backfill = world.by_task(launch)
+        assert (attempt, total, partitions) == (run.attempt, 12, "3")
         assert (start, same, backfill) == ("2013-01-01T00:00:00-05:00", True, "b")
-        assert world.fields(launch.run_id, launch.attempt) == [
+        of_the_run = [
+            "RunBegan",
             "TaskReported work running",
             "TaskReported work succeeded",
             "RunReported succeeded",
         ]
-        assert pid == world.by_task(first.run_id)[0]
+        assert world.fields(launch, run) == of_the_run
+        assert world.fields(launch) == [*of_the_run, "AttemptEnded done"]
+        assert pid == world.by_task(first)[0]
     assert "printed by the user" in (world.settings.home / "logs" / "drivers.log").read_text()
 
 
@@ -74,9 +80,9 @@ def test_who_may_not_begin_runs_no_user_code(world: World) -> None:
     world.host.allowed = False
     launch = world.launch()
     world.executor().launch(launch)
-    assert world.host.ended()[2] is False
-    assert world.fields(launch.run_id) == []
-    assert not (world.out / f"told-{launch.run_id}").exists()
+    assert world.host.ended()[:3] == (launch.attempt_id, None, True)
+    assert world.fields(launch) == ["AttemptEnded done"]
+    assert not (world.out / f"told-{launch.runs[0].id}").exists()
 
 
 def test_the_end_of_a_run_ends_its_work_on_spark_and_its_process(world: World) -> None:
@@ -85,11 +91,11 @@ def test_the_end_of_a_run_ends_its_work_on_spark_and_its_process(world: World) -
     driver = world.driver()
     before = time.monotonic()
     pool.end(launch.key)
-    assert world.host.ended()[2] is False
+    assert world.host.ended()[:3] == (launch.attempt_id, launch.runs[0].id, False)
     assert time.monotonic() - before < ENDING_SECONDS
     assert not driver.is_running()
     within(ENDING_SECONDS, lambda: not world.beats(), "Spark's side has ended")
-    assert world.fields(launch.run_id) == ["TaskReported work running"]
+    assert world.fields(launch) == ["RunBegan", "TaskReported work running"]
 
 
 def test_a_killed_driver_is_told_at_once_and_its_next_attempt_ends_its_work(world: World) -> None:
@@ -97,15 +103,16 @@ def test_a_killed_driver_is_told_at_once_and_its_next_attempt_ends_its_work(worl
     launch = world.begin_slow(pool)
     world.driver().kill()
     assert world.host.ended(ENDING_SECONDS) == (
-        launch.run_id,
-        1,
+        launch.attempt_id,
+        launch.runs[0].id,
         False,
         "the driver process was ended by signal 9",
     )
     assert world.beats(), "a kill leaves the driver no moment to end its work on Spark"
-    pool.launch(world.launch(run_id=launch.run_id, attempt=2))
-    assert world.host.ended()[:3] == (launch.run_id, 2, True)
-    assert world.by_task(launch.run_id)[1] == 2
+    second = world.again(launch)
+    pool.launch(second)
+    assert world.host.ended()[:3] == (second.attempt_id, launch.runs[0].id, True)
+    assert world.by_task(second)[1] == 2
     within(ENDING_SECONDS, lambda: not world.beats(), "the first attempt's work has ended")
 
 
@@ -113,14 +120,15 @@ def test_a_new_attempt_shuts_the_older_one_out_that_still_lives(world: World) ->
     launch = world.begin_slow(world.executor())
     driver = world.driver()
     driver.suspend()
-    world.executor().launch(world.launch(run_id=launch.run_id, attempt=2))
-    assert world.host.ended()[:3] == (launch.run_id, 2, True)
+    second = world.again(launch)
+    world.executor().launch(second)
+    assert world.host.ended()[:3] == (second.attempt_id, launch.runs[0].id, True)
     within(ENDING_SECONDS, lambda: not world.beats(), "the first attempt's work has ended")
     driver.resume()
     # It wakes up after its lease has ended or finds its session closed. Either way it must not
     # succeed.
-    world.host.ended()
-    assert "RunReported succeeded" not in world.fields(launch.run_id)
+    assert world.host.ended().attempt_id == launch.attempt_id
+    assert "RunReported succeeded" not in world.fields(launch)
 
 
 HOST = """
@@ -159,8 +167,8 @@ def test_a_driver_whose_broker_is_silent_ends_with_its_lease(world: World, monke
     world.host.lease_seconds = 5.0
     launch = world.launch(WAITS)
     world.executor().launch(launch)
-    run_id, _, reported, reason = world.host.ended()
-    assert (run_id, reported) == (launch.run_id, False)
+    attempt_id, begun, reported, reason = world.host.ended()
+    assert (attempt_id, begun, reported) == (launch.attempt_id, launch.runs[0].id, False)
     assert "its lease ended" in reason
     assert (world.out / "began").exists(), "what the host says is left of the lease is enough to begin"
 
@@ -170,12 +178,12 @@ def test_a_whole_run_by_spark_submit_with_a_script(world: World) -> None:
     launch = world.launch(SUBMITTED, tests=str(Path(__file__).parents[3]))
     executor = world.executor(script_allow=[str(world.out / "job.py")])
     executor.launch(launch)
-    assert executor.hosted() == {(launch.run_id, 1, 0)}
-    assert world.host.ended(240)[:3] == (launch.run_id, 1, True)
+    assert executor.hosted() == {launch.attempt_id}
+    assert world.host.ended(240)[:3] == (launch.attempt_id, launch.runs[0].id, True)
     assert (world.out / "counted").read_text() == "5"
     fields = (world.out / "script").read_text()
     assert fields.startswith("2013-01-01 6 True [] http://"), "all that it opened is on loopback"
-    assert world.fields(launch.run_id)[-1] == "RunReported succeeded"
+    assert world.fields(launch)[-2:] == ["RunReported succeeded", "AttemptEnded done"]
 
 
 def test_a_spark_submit_is_ended_with_all_its_processes(world: World) -> None:
@@ -186,8 +194,8 @@ def test_a_spark_submit_is_ended_with_all_its_processes(world: World) -> None:
     driver = world.driver()
     family = [driver, *driver.parents()[:1]]
     before = time.monotonic()
-    executor.end((launch.run_id, 1, 0))
-    assert world.host.ended()[2] is False
+    executor.end(launch.attempt_id)
+    assert world.host.ended()[:3] == (launch.attempt_id, launch.runs[0].id, False)
     assert time.monotonic() - before < ENDING_SECONDS
     within(ENDING_SECONDS, lambda: not any(each.is_running() for each in family), "driver and JVM have ended")
     within(ENDING_SECONDS, lambda: not world.beats(), "its Python workers have ended")

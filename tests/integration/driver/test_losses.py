@@ -68,14 +68,17 @@ def work(run):
 def test_errors_of_the_users_own_that_sound_like_a_lost_session_fail_their_task(world: World) -> None:
     launch = world.launch(OWN)
     world.executor().launch(launch)
-    assert world.host.ended()[:3] == (launch.run_id, 1, True)
-    assert world.fields(launch.run_id) == [
+    assert world.host.ended()[:3] == (launch.attempt_id, launch.runs[0].id, True)
+    assert world.fields(launch) == [
+        "RunBegan",
         *(f"TaskReported calls {state}" for state in ("running", "retrying", "running", "failed")),
         *(f"TaskReported says {state}" for state in ("running", "retrying", "running", "failed")),
         *(f"TaskReported stops {state}" for state in ("running", "failed")),
         "RunReported failed",
+        "AttemptEnded done",
     ]
-    reports = [e.body for e in world.installation.events(Topic.RUN_REPORTS) if e.body["run_id"] == launch.run_id]
+    events = world.installation.events(Topic.RUN_REPORTS)
+    reports = [e.body for e in events if e.body["attempt_id"] == launch.attempt_id]
     errors = {b["task"]: b["error"] for b in reports if b.get("state") == "failed" and "task" in b}
     assert errors["calls"]["type"] == "_InactiveRpcError"
     assert errors["says"]["message"] == "503 SERVICE UNAVAILABLE postgresql://me:***@db/x"
@@ -87,14 +90,14 @@ def test_an_idle_session_is_kept_alive_and_one_that_spark_closed_loses_the_attem
     pool = world.executor()
     launch = world.launch(IDLE)
     pool.launch(launch)
-    assert world.host.ended()[:3] == (launch.run_id, 1, True)
-    assert world.fields(launch.run_id)[-1] == "RunReported succeeded"
+    assert world.host.ended()[:3] == (launch.attempt_id, launch.runs[0].id, True)
+    assert world.fields(launch)[-2:] == ["RunReported succeeded", "AttemptEnded done"]
     lost = world.launch(IDLE, lose=True, remote=world.settings.spark_remote)
     pool.launch(lost)
-    run_id, _, reported, reason = world.host.ended()
-    assert (run_id, reported) == (lost.run_id, False)
+    attempt_id, begun, reported, reason = world.host.ended()
+    assert (attempt_id, begun, reported) == (lost.attempt_id, lost.runs[0].id, False)
     assert reason.startswith("Spark lost the session: ") and "[INVALID_HANDLE.SESSION_CLOSED]" in reason
-    assert world.fields(lost.run_id) == ["TaskReported work running"]
+    assert world.fields(lost) == ["RunBegan", "TaskReported work running"]
 
 
 def test_a_classic_context_that_spark_stopped_is_lost_and_one_that_the_user_stopped_is_not(world: World) -> None:
@@ -102,7 +105,7 @@ def test_a_classic_context_that_spark_stopped_is_lost_and_one_that_the_user_stop
     for who, failed in (("user", True), ("spark", False)):
         launch = world.launch(CLASSIC, who=who)
         executor.launch(launch)
-        run_id, _, reported, reason = world.host.ended(240)
-        assert (run_id, reported) == (launch.run_id, failed)
-        assert ("RunReported failed" in world.fields(run_id)) == failed
+        attempt_id, begun, reported, reason = world.host.ended(240)
+        assert (attempt_id, begun, reported) == (launch.attempt_id, launch.runs[0].id, failed)
+        assert ("RunReported failed" in world.fields(launch)) == failed
         assert failed or reason.startswith("Spark lost the session: ")

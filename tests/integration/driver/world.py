@@ -5,18 +5,20 @@ from __future__ import annotations
 import itertools
 import queue
 import time
-from collections.abc import Iterator
-from datetime import UTC, datetime
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import pytest
 from tests.support.installation import Installation, until
 
 from retrofill.contract.topics import Topic
+from retrofill.domain.attempt import AttemptMode
 from retrofill.user_code.loading import load_pipelines
-from run_starter.executors import Executor, LaunchRequest
+from run_starter.executors import Executor, LaunchRequest, RunToDo
 from run_starter.executors.build import build_executor
 
 CODE = """
@@ -48,6 +50,17 @@ def work(run):
     ]
     (out / f"told-{run.id}").write_text(repr(told))
 """
+LEASE_SECONDS = 15.0
+FIRST = datetime(2013, 1, 1, 5, tzinfo=UTC)
+
+
+class End(NamedTuple):
+    """What a host hears of a driver's end. ``begun``: the last run that it was allowed to begin."""
+
+    attempt_id: int
+    begun: int | None
+    reported: bool
+    reason: str
 
 
 class Recorder:
@@ -57,25 +70,31 @@ class Recorder:
         self.allowed = True
         self.accepts = True
         # What it says is left of a lease.
-        self.lease_seconds = 15.0
-        self._ended: queue.SimpleQueue[tuple[int, int, bool, str]] = queue.SimpleQueue()
+        self.lease_seconds = LEASE_SECONDS
+        self._ended: queue.SimpleQueue[End] = queue.SimpleQueue()
 
-    def may_begin(self, launch: LaunchRequest) -> float | None:
+    def may_begin(self, launch: LaunchRequest, run_id: int) -> float | None:
         return self.lease_seconds if self.allowed else None
 
-    def may_publish(self, launch: LaunchRequest) -> bool:
+    def may_publish(self, launch: LaunchRequest, run_id: int) -> bool:
         return self.accepts
 
-    def driver_ended(self, launch: LaunchRequest, *, reported: bool, reason: str, exited: bool = True) -> None:
-        self._ended.put((launch.run_id, launch.attempt, reported, reason))
+    def driver_ended(
+        self, launch: LaunchRequest, *, reported: bool, reason: str, exited: bool = True, begun: int | None = None
+    ) -> None:
+        self._ended.put(End(launch.attempt_id, begun, reported, reason))
 
-    def ended(self, seconds: float = 90) -> tuple[int, int, bool, str]:
+    def refused(self, launch: LaunchRequest, reason: str) -> None:
+        raise AssertionError(f"the settings forbid attempt {launch.attempt_id}: {reason}")
+
+    def ended(self, seconds: float = 90) -> End:
         return self._ended.get(timeout=seconds)
 
 
 class World:
     """Executors in an installation with Spark, and the reports that their drivers published."""
 
+    # Of runs and of attempts. Spark never forgets the session of an attempt that was shut out.
     ids = itertools.count(int(time.time()) * 1000)
 
     def __init__(self, installation: Installation, remote: str, out: Path) -> None:
@@ -93,29 +112,49 @@ class World:
         self.executors.append(build_executor(self.settings.model_copy(update=more), self.host))
         return self.executors[-1]
 
-    def launch(self, code: str = CODE, run_id: int | None = None, attempt: int = 1, **conf: Any) -> LaunchRequest:
+    def run(self, attempt: int = 1, day: int = 1) -> RunToDo:
+        """A run of one day of January."""
+        start = FIRST + timedelta(days=day - 1)
+        return RunToDo(next(self.ids), attempt, start, start + timedelta(days=1))
+
+    def launch(
+        self, code: str = CODE, runs: Sequence[RunToDo] = (), earlier: Sequence[int] = (), **conf: Any
+    ) -> LaunchRequest:
+        """An attempt at ``runs``, or at a run of its own. ``earlier``: attempts to shut out."""
         file = self.out / "pipeline.py"
         file.write_text(code)
         ((pipeline, location),) = load_pipelines(file)
         return LaunchRequest(
             backfill_id="b",
-            run_id=run_id or next(self.ids),
-            attempt=attempt,
+            attempt_id=next(self.ids),
+            mode=AttemptMode.EACH,
+            runs=tuple(runs) or (self.run(),),
             pipeline=pipeline.to_definition(location),
-            interval_start=datetime(2013, 1, 1, 5, tzinfo=UTC),
-            interval_end=datetime(2013, 1, 2, 5, tzinfo=UTC),
             conf={"out": str(self.out), **conf},
+            lease_seconds=LEASE_SECONDS,
+            earlier=tuple(earlier),
         )
 
-    def fields(self, run_id: int, attempt: int = 1) -> list[str]:
-        """The reports of an attempt, without heartbeats: a short one sends none."""
-        bodies = [e.body for e in self.installation.events(Topic.RUN_REPORTS)]
-        mine = [b for b in bodies if (b["run_id"], b["attempt"]) == (run_id, attempt)]
-        fields = [" ".join(filter(None, (b["type"], b.get("task"), b.get("state")))) for b in mine]
-        return [each for each in fields if each != "RunHeartbeat"]
+    def again(self, lost: LaunchRequest) -> LaunchRequest:
+        """The next attempt at the runs of a lost one."""
+        runs = [replace(run, attempt=run.attempt + 1) for run in lost.runs]
+        return self.launch(runs=runs, earlier=[lost.attempt_id])
 
-    def by_task(self, run_id: int) -> list[Any]:
-        found: list[Any] = eval((self.out / f"told-{run_id}").read_text())
+    def fields(self, launch: LaunchRequest, run: RunToDo | None = None) -> list[str]:
+        """The reports on an attempt, or only on one of its runs, without heartbeats: a short one
+        sends none.
+        """
+        bodies = [e.body for e in self.installation.events(Topic.RUN_REPORTS)]
+        mine = [b for b in bodies if b["attempt_id"] == launch.attempt_id]
+        if run is not None:
+            mine = [b for b in mine if (b.get("run_id"), b.get("attempt")) == (run.id, run.attempt)]
+        fields = [" ".join(filter(None, (b["type"], b.get("task"), b.get("state")))) for b in mine]
+        return [each for each in fields if each != "AttemptHeartbeat"]
+
+    def by_task(self, launch: LaunchRequest) -> list[Any]:
+        """What the task of the attempt's only run wrote."""
+        (run,) = launch.runs
+        found: list[Any] = eval((self.out / f"told-{run.id}").read_text())
         return found
 
     def begin_slow(self, executor: Executor, **more: Any) -> LaunchRequest:

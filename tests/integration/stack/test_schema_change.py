@@ -1,5 +1,5 @@
-"""Rolling upgrades: a new release's schema arrives while the previous release is running, and both
-keep working.
+"""Upgrades: the schema grows while the previous release is running, which keeps working; it shrinks
+only while nothing is live, and the new release goes on with the backfills.
 
 Everything is real except Spark. The previous release's code comes from the git history.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from tests.support.installation import ROOT, Installation, until
 from tests.support.releases import at_schema_before, command, dropped, ended, schema_of, tree_before
 from tests.support.replica import Replica
 
+from retrofill.admin.database import prepare_database
+from retrofill.contract.backfills import BackfillPauseRequested, BackfillResumeRequested
 from retrofill.contract.topics import SERVICES, Topic
 from retrofill.domain.pipeline import CodeLocation, PipelineDefinition, TaskDefinition
 from retrofill.store.tables import REVISION
@@ -33,6 +36,9 @@ def write(run):
         open(run.conf["gate"]).close()
 """
 WAITING = f"this release needs {REVISION}: run this release's 'retrofill init'"
+# The newest schema that the release before works with, and why it cannot be left while runs are live.
+LAST_BEFORE = "0010"
+RUNS_ARE_LIVE = "runs are live: pause all backfills (retrofill backfill pause ID), wait until no run is running"
 
 
 @pytest.fixture(scope="module")
@@ -69,16 +75,29 @@ def gated(made: Installation, gate: Path, month: int) -> str:
     return id
 
 
-def finish(made: Installation, id: str, gate: Path) -> None:
-    """Open the gate for one run at a time until the backfill has succeeded."""
+def opened_until(made: Installation, id: str, gate: Path, over: Callable[[], bool], what: str) -> None:
+    """Open the gate for one run of a backfill at a time until ``over``."""
 
-    def over() -> bool:
+    def opened() -> bool:
         # Opening fails while no run waits at the gate.
         with suppress(OSError):
             os.close(os.open(gate, os.O_WRONLY | os.O_NONBLOCK))
-        return made.value("SELECT state FROM backfill WHERE id = %s", id) == "succeeded"
+        return over()
 
-    until(over, f"{id} succeeded", lambda: str(made.runs_by_state(id)))
+    until(opened, f"{id} {what}", lambda: str(made.runs_by_state(id)))
+
+
+def finish(made: Installation, id: str, gate: Path) -> None:
+    """Open the gate until the backfill has succeeded."""
+    state = "SELECT state FROM backfill WHERE id = %s"
+    opened_until(made, id, gate, lambda: made.value(state, id) == "succeeded", "succeeded")
+
+
+def pause(made: Installation, id: str, gate: Path) -> None:
+    """Pause a backfill and let its live run end."""
+    made.publish(Topic.BACKFILL_REQUESTS, id, BackfillPauseRequested())
+    made.wait_state(id, "paused")
+    opened_until(made, id, gate, lambda: made.runs_by_state(id).keys() <= {"succeeded", "queued"}, "has no live run")
 
 
 def lost_attempts(made: Installation) -> list[str]:
@@ -86,40 +105,56 @@ def lost_attempts(made: Installation) -> list[str]:
 
 
 @pytest.mark.long
-def test_the_release_before_goes_on_under_the_new_schema(
+def test_the_release_before_goes_on_while_the_schema_grows_and_the_new_one_takes_over_its_backfills(
     installation: Installation, before: Path, flow: PipelineDefinition, tmp_path: Path
 ) -> None:
     dropped(installation)
     assert ended(command(installation, "init", tree=before)) == (0, "")
-    assert schema_of(installation) < REVISION
+    assert schema_of(installation) < LAST_BEFORE
     old = all_services(installation, before)
     installation.apply(flow)
     during = gated(installation, tmp_path / "during", 1)
 
     # Expand the schema in the middle of a run: this run, later runs and new backfills all work.
-    assert ended(command(installation, "init")) == (0, "")
-    assert schema_of(installation) == REVISION
+    prepare_database(installation.settings, LAST_BEFORE)
+    assert schema_of(installation) == LAST_BEFORE
     finish(installation, during, tmp_path / "during")
     after = installation.request("flow", "2013-02-01", "2013-02-03")
     installation.wait_state(after, "succeeded")
 
-    # The new release starts beside the old one and takes over its backfills.
     rolling = gated(installation, tmp_path / "rolling", 3)
+    contracted(installation, rolling, tmp_path / "rolling", old)
+
+    # The new release goes on with what the old one left.
     all_services(installation)
     both = installation.request("flow", "2013-04-01", "2013-04-03")
     installation.wait_state(both, "succeeded")
-    for name in ("backfill-planner", "deadline-watcher", "callback-runner"):
-        old[name].stop()
+    installation.publish(Topic.BACKFILL_REQUESTS, rolling, BackfillResumeRequested())
     finish(installation, rolling, tmp_path / "rolling")
-    old["run-starter"].stop()
     alone = installation.request("flow", "2013-05-01", "2013-05-03", latest_code=True)
     installation.wait_state(alone, "succeeded")
 
-    states = installation.query("SELECT state, count(*) AS n FROM run GROUP BY state")
-    assert states == [{"state": "succeeded", "n": 15}]
+    by_state = installation.query("SELECT state, attempt, count(*) AS n FROM run GROUP BY state, attempt")
+    assert by_state == [{"state": "succeeded", "attempt": 1, "n": 15}]
+    assert installation.value("SELECT count(*) FROM run WHERE attempt_id IS NOT NULL") == 8
     assert lost_attempts(installation) == []
     assert installation.events(Topic.DEAD_LETTERS) == []
     assert installation.query("SELECT id FROM backfill WHERE code_follows") == [{"id": alone}]
+
+
+def contracted(made: Installation, id: str, gate: Path, old: dict[str, Replica]) -> None:
+    """Contract the schema, which is refused while a run is live: pause, stop the old release, and
+    try again.
+    """
+    status, err = ended(command(made, "init"))
+    assert (status, err.count("\n")) == (1, 1)
+    assert RUNS_ARE_LIVE in err
+    assert schema_of(made) == LAST_BEFORE
+    pause(made, id, gate)
+    for replica in old.values():
+        replica.stop()
+    assert ended(command(made, "init")) == (0, "")
+    assert schema_of(made) == REVISION
 
 
 def test_the_new_release_waits_for_its_schema_while_the_one_before_works(
@@ -127,7 +162,7 @@ def test_the_new_release_waits_for_its_schema_while_the_one_before_works(
 ) -> None:
     dropped(installation)
     assert ended(command(installation, "init", tree=before)) == (0, "")
-    all_services(installation, before)
+    old = all_services(installation, before)
     new = all_services(installation, wait=False)
     for name, replica in new.items():
         until(lambda replica=replica: WAITING in replica.said(), f"the new {name} waits")
@@ -136,6 +171,9 @@ def test_the_new_release_waits_for_its_schema_while_the_one_before_works(
     installation.wait_state(id, "succeeded")
     assert not [name for name, replica in new.items() if replica.process.poll() is not None or is_ready(replica)]
 
+    # The newest migration drops what the release before needs.
+    for replica in old.values():
+        replica.stop()
     assert ended(command(installation, "init")) == (0, "")
     for name, replica in new.items():
         until(lambda replica=replica: is_ready(replica), f"the new {name} is ready")

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 from tests.support.definitions import daily
 
+from retrofill.domain.attempt import AttemptMode
 from retrofill.settings import Settings
-from run_starter.executors import Host, LaunchRequest, submission
+from run_starter.executors import Host, LaunchRequest, RunToDo, submission
 from run_starter.executors.spark_submit import SparkSubmit
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
@@ -78,16 +79,18 @@ class Ended(Host):
     """A host that only waits for the driver's end."""
 
     def __init__(self) -> None:
-        self.fields: queue.SimpleQueue[tuple[bool, bool, str]] = queue.SimpleQueue()
+        self.fields: queue.SimpleQueue[tuple[int | None, bool, bool, str]] = queue.SimpleQueue()
 
-    def may_begin(self, launch: LaunchRequest) -> float | None:
+    def may_begin(self, launch: LaunchRequest, run_id: int) -> float | None:
         return None
 
-    def may_publish(self, launch: LaunchRequest) -> bool:
+    def may_publish(self, launch: LaunchRequest, run_id: int) -> bool:
         return False
 
-    def driver_ended(self, launch: LaunchRequest, *, reported: bool, reason: str, exited: bool = True) -> None:
-        self.fields.put((reported, exited, reason))
+    def driver_ended(
+        self, launch: LaunchRequest, *, reported: bool, reason: str, exited: bool = True, begun: int | None = None
+    ) -> None:
+        self.fields.put((begun, reported, exited, reason))
 
 
 @pytest.fixture
@@ -122,10 +125,11 @@ def test_the_pod_of_a_driver_is_as_the_settings_say(api: Api, tmp_path: Path, mo
     day = datetime(2020, 1, 1, tzinfo=UTC)
     host = Ended()
     executor = SparkSubmit(settings, host)
-    executor.launch(LaunchRequest("b", 1, 1, daily(), day, day, {}))
-    reported, exited, _ = host.fields.get(timeout=SECONDS)
+    run = RunToDo(1, 1, day, day)
+    executor.launch(LaunchRequest("b", 1, AttemptMode.EACH, (run,), daily(), {}, settings.lease_seconds))
+    begun, reported, exited, _ = host.fields.get(timeout=SECONDS)
     # It never connected, and now it cannot.
-    assert (reported, exited) == (False, True)
+    assert (begun, reported, exited) == (None, False, True)
     ((path, pod),) = [(path, made) for path, made in api.asked if made["kind"] == "Pod"]
     assert path == f"/api/v1/namespaces/{NAMESPACE}/pods"
     assert pod["spec"]["serviceAccountName"] == "retrofill-driver"

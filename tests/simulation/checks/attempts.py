@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from retrofill.contract.topics import Topic
-from run_starter.executors import LaunchRequest
+from run_starter.executors import LaunchRequest, RunToDo
 from tests.simulation.checks.base import LIVE, Check, Values, changed
 from tests.simulation.checks.clock import ended_early
 from tests.simulation.memory.rows import Tx
@@ -18,77 +18,88 @@ if TYPE_CHECKING:
     from tests.simulation.drivers import Driver
     from tests.simulation.world import World
 
-Attempt = tuple[int, int]
-
 
 class Attempts(Check):
-    """Invariant 7."""
+    """Invariant 7: only reports on the live attempt change a run, and attempts never overlap."""
 
     name = "attempts"
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self.said: Counter[tuple[int, int, str]] = (
-            Counter()
-        )  # (run, attempt, reported type) sent by a driver or its host
-        # Reports of attempts that go on.
-        self.alive: Counter[Attempt] = Counter()
+        # (attempt, run, type or state) of each report on a run; run 0: on the attempt as a whole.
+        self.said: Counter[tuple[int, int, str]] = Counter()
         # Offsets of each attempt's heartbeats, and their arrival times by the database clock.
-        self.came: dict[Attempt, list[tuple[int, int, datetime]]] = defaultdict(list)
+        self.came: dict[int, list[tuple[int, int, datetime]]] = defaultdict(list)
         # Attempts lost because both the database's and the owner's clock jumped. Their drivers
         # cannot know.
-        self.given_up_early: set[Attempt] = set()
+        self.given_up_early: set[int] = set()
+        # The attempt that executed a run as its n-th time, by run and n.
+        self.executed: dict[tuple[int, int], int] = {}
 
     def appended(self, topic: str, partition: int, entry: Entry) -> None:
         """Record a report that reached Kafka."""
         if topic != Topic.RUN_REPORTS or entry.value is None or self.world.is_poison(entry):
             return
         body = json.loads(entry.value)
-        if body["type"] == "RunReported":
-            self.said[body["run_id"], body["attempt"], body["state"]] += 1
-        elif body["type"] == "RunStaged":
-            self.said[body["run_id"], body["attempt"], "staged"] += 1
-        elif body["type"] == "TaskReported":
-            self.alive[body["run_id"], body["attempt"]] += 1
-        elif body["type"] == "RunHeartbeat":
-            self.alive[body["run_id"], body["attempt"]] += 1
+        attempt, run = body["attempt_id"], body.get("run_id", 0)
+        self.said[attempt, run, "any"] += 1
+        self.said[attempt, run, body.get("state", body["type"])] += 1
+        self.said[attempt, body.get("begun") or 0, "any"] += body["type"] == "AttemptEnded"
+        if body["type"] == "AttemptHeartbeat":
             offset = self.world.broker.topics[topic][partition].high_watermark - 1
-            self.came[body["run_id"], body["attempt"]].append((partition, offset, self.database.now()))
+            self.came[attempt].append((partition, offset, self.database.now()))
 
     def committed(self, tx: Tx) -> None:
-        """Check every change of a run."""
+        """Check every change of a run or an attempt, statement by statement."""
+        over = {s.after["id"] for s in tx.steps if s.table == "attempt" and s.after and s.after["state"] == "ended"}
+        for step in tx.steps:
+            old, new = step.before, step.after
+            if old is None or new is None:
+                continue
+            if step.table == "run" and old["state"] != new["state"]:
+                self._moved(old, new, over)
+            if step.table == "attempt" and new["state"] == "ended" != old["state"]:
+                self._ended(tx, old, new)
         for old, new in changed(tx, "run"):
-            if old is not None and new is not None and old["state"] != new["state"]:
-                self._moved(tx, old, new)
+            if new is not None and new["state"] in LIVE and old != new:
+                attempt = self.row("attempt", "id", new["attempt_id"])
+                mine = range(attempt["position"], attempt["position"] + attempt["runs"])
+                self.require(
+                    attempt["state"] != "ended" and new["position"] in mine,
+                    lambda: f"{new} is live though its attempt is {attempt}",
+                )
 
-    def _moved(self, tx: Tx, old: Values, new: Values) -> None:
-        run, attempt, state = new["id"], new["attempt"], new["state"]
+    def _moved(self, old: Values, new: Values, over: set[int]) -> None:
+        """``over``: the attempts that the transaction ended. Their next run may have begun."""
+        run, attempt, state = new["id"], new["attempt_id"], new["state"]
         if state == "running":
-            reported = self.alive[run, attempt] + sum(self.said[run, attempt, s] for s in ("succeeded", "failed"))
             self.require(
-                reported > 0, lambda: f"run {run} is running though no driver of attempt {attempt} ever reported"
+                self.said[attempt, run, "any"] > 0 or attempt in over,
+                lambda: f"run {run} is running though nothing of attempt {attempt} was ever reported",
             )
-        if state == "publishing":
-            staged = self.said[run, attempt, "staged"]
+        if state == "publishing" and old["state"] == "running":
+            staged = self.said[attempt, run, "RunStaged"]
             self.require(staged > 0, lambda: f"run {run} is publishing though attempt {attempt} staged nothing")
+            self.require(new["accepted_attempt"] == attempt, lambda: f"{new} was accepted of another attempt")
         if state == "succeeded" or (state == "failed" and (new["error"] or {}).get("type") != "DriverLost"):
-            said = self.said[run, attempt, state]
-            self.require(said > 0, lambda: f"run {run} {state} though no driver of attempt {attempt} said so")
-        if old["lease_until"] is not None and state in ("queued", "cancelled"):
-            self._given_up(tx, old)
+            said = self.said[attempt, run, state]
+            self.require(said > 0, lambda: f"run {run} {state} though attempt {attempt} did not say so")
         if old["state"] in LIVE and state == "cancelled":
-            # One transaction may queue a lost run again and cancel it with its backfill.
-            asked = old["cancel_requested"] or self.row("backfill", "id", new["backfill_id"])["state"] == "cancelling"
+            asked = next(row for row in self.rows("attempt") if row["id"] == attempt)["cancel_requested"]
             self.require(asked, lambda: f"a live run was cancelled that nobody asked to: {old}")
+        if old["state"] in ("publishing", "staged"):
+            self.require(
+                state in ("publishing", "staged", "succeeded", "failed"), lambda: f"an accepted run is {state}: {old}"
+            )
 
-    def _given_up(self, tx: Tx, old: Values) -> None:
-        """An attempt was lost without a report of its end.
+    def _ended(self, tx: Tx, old: Values, new: Values) -> None:
+        """An attempt ended.
 
-        All heartbeats that arrived in time must have been read, and the driver must have stopped
-        itself.
+        Without a report of its end, all heartbeats that arrived in time must have been read, and
+        the driver must have stopped itself.
         """
-        attempt = old["id"], old["attempt"]
-        if any(self.said[*attempt, state] for state in ("lost", "released", "cancelled")):
+        attempt = old["id"]
+        if any(self.said[attempt, 0, state] for state in ("done", "lost", "released")):
             return
         stored = {
             r["partition"]: r["next_offset"]
@@ -101,7 +112,7 @@ class Attempts(Check):
         if self._both_clocks_jumped(tx, old):
             self.given_up_early.add(attempt)
             return
-        at_work = [d for d in self.world.at_work if (d.launch.run_id, d.launch.attempt) == attempt and d.works()]
+        at_work = [d for d in self.world.at_work if d.launch.attempt_id == attempt and d.works()]
         self.require(
             not at_work, lambda: f"{old} was given up while its driver worked, until {[d.alive_until for d in at_work]}"
         )
@@ -114,13 +125,12 @@ class Attempts(Check):
         return jumped and ended_early(self.database, old["lease_until"], seconds)
 
     def is_over(self, launch: LaunchRequest) -> bool:
-        """Whether the attempt has ended or was replaced by a newer one. This is permanent."""
-        row = self.row("run", "id", launch.run_id)
-        return bool(row["attempt"] != launch.attempt or row["state"] not in LIVE)
+        """Whether the attempt has ended. This is permanent."""
+        return bool(self.row("attempt", "id", launch.attempt_id)["state"] == "ended")
 
     def lease_that_ended(self, launch: LaunchRequest) -> datetime | None:
         """The end of the lease if it is over by the database clock, else ``None``."""
-        until: datetime | None = self.row("run", "id", launch.run_id)["lease_until"]
+        until: datetime | None = self.row("attempt", "id", launch.attempt_id)["lease_until"]
         return until if until is not None and until <= self.database.now() else None
 
     def answered(self, launch: LaunchRequest, what: str, *, over: bool, ended: datetime | None, answer: bool) -> None:
@@ -134,9 +144,15 @@ class Attempts(Check):
             over = over or self.lease_that_ended(launch) == ended
         self.require(not (over and answer), lambda: f"{what} of {launch.key} was answered with yes though it was over")
 
-    def began(self, driver: Driver, at_work: list[Driver]) -> None:
-        """A driver starts user code: no other attempt of the run may be at work."""
-        run = driver.launch.run_id
-        others = [d.launch.attempt for d in at_work if d.launch.run_id == run and d.works()]
-        others = [attempt for attempt in others if (run, attempt) not in self.given_up_early]
-        self.require(not others, lambda: f"attempt {driver.launch.attempt} of run {run} began beside {others}")
+    def began(self, driver: Driver, run: RunToDo, at_work: list[Driver]) -> None:
+        """A driver starts user code: no other attempt may be at work on the run, or have its number."""
+        attempt = driver.launch.attempt_id
+        first = self.executed.setdefault((run.id, run.attempt), attempt)
+        self.require(
+            first == attempt, lambda: f"run {run.id} is executed as attempt {run.attempt} by {first} and {attempt}"
+        )
+        others = [d.launch.attempt_id for d in at_work if d.at_run == driver.at_run and d.works()]
+        others = [attempt for attempt in others if attempt not in self.given_up_early]
+        self.require(
+            not others, lambda: f"attempt {driver.launch.attempt_id} began run {driver.at_run} beside {others}"
+        )

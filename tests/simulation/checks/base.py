@@ -15,12 +15,13 @@ ENDED = {
     "backfill": frozenset({"succeeded", "failed", "cancelled"}),
     "run": frozenset({"succeeded", "failed", "cancelled"}),
     "task_run": frozenset({"succeeded", "failed", "skipped", "upstream_failed", "cancelled"}),
+    "attempt": frozenset({"ended"}),
     "deadline": frozenset({"missed", "met", "void"}),
     "callback": frozenset({"succeeded", "failed"}),
 }
 ACTIVE = frozenset({"running", "paused", "cancelling"})
 LIVE = frozenset({"starting", "running", "publishing"})
-UNFINISHED = LIVE | {"queued"}
+UNFINISHED = LIVE | {"queued", "staged"}
 
 
 class Violation(AssertionError):

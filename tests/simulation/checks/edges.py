@@ -10,6 +10,7 @@ FIRST = {
     "backfill": {"running"},
     "run": {"queued"},
     "task_run": {"none"},
+    "attempt": {"starting"},
     "deadline": {"armed", "void"},
     "callback": {"pending"},
 }
@@ -24,8 +25,10 @@ EDGES: dict[str, dict[str, set[str]]] = {
         "queued": {"starting", "cancelled"},
         "starting": {"running", "succeeded", "failed", "queued", "cancelled"},
         "running": {"succeeded", "failed", "publishing", "queued", "cancelled"},
-        "publishing": {"succeeded", "failed"},
+        "publishing": {"succeeded", "failed", "staged"},
+        "staged": {"publishing"},
     },
+    "attempt": {"starting": {"running", "ended"}, "running": {"ended"}},
     "task_run": {
         "none": {"queued", "skipped", "upstream_failed", "cancelled"},
         "queued": {"running", "skipped", "upstream_failed", "cancelled"},
@@ -65,10 +68,10 @@ class Edges(Check):
                 self._attempt(old, new)
         elif name == "run":
             same = old["attempt"] == new["attempt"]
-            self.require(same, lambda: f"the attempt of a run changed without a claim: {old} → {new}")
+            self.require(same, lambda: f"the attempt of a run changed though it did not begin: {old} → {new}")
 
     def _attempt(self, old: Values, new: Values) -> None:
-        expected = old["attempt"] + (new["state"] == "starting")
+        expected = old["attempt"] + (new["state"] == "running")
         self.require(
             new["attempt"] == expected, lambda: f"run {old['state']} → {new['state']}: attempt of {old} → {new}"
         )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from tests.simulation.checks.base import LIVE, Check, Values, changed
+from tests.simulation.checks.base import Check, Values, changed
 from tests.simulation.memory.rows import Tx
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 class Limits(Check):
     """Invariant 4.
 
-    A lowered limit applies to later claims only, not to runs that are already live.
+    A lowered limit applies to later claims only, not to attempts that are already live.
     """
 
     name = "limits"
@@ -30,33 +31,43 @@ class Limits(Check):
         for old, new in changed(tx, "backfill"):
             if old and new and old["resumed_at"] != new["resumed_at"]:
                 self._accepted[new["id"]] = {r["id"] for r in self._failed(new)}
-        for old, new in changed(tx, "run"):
-            if old and new and old["state"] == "queued" and new["state"] == "starting":
+        for old, new in changed(tx, "attempt"):
+            if old is None and new is not None:
                 self._claimed(new)
 
-    def _claimed(self, run: Values) -> None:
-        runs = self.rows("run")
-        backfill = self.row("backfill", "id", run["backfill_id"])
-        self.require(backfill["state"] == "running", lambda: f"run {run['id']} was claimed, its backfill is {backfill}")
-        self._within(runs, "backfill_id", run, backfill["max_active_runs"])
-        limit = self.row("pipeline", "no", run["pipeline_no"])["max_active_runs"]
-        self._within(runs, "pipeline_no", run, limit)
-        mine = [each for each in runs if each["backfill_id"] == backfill["id"]]
-        before = [r["position"] for r in mine if r["state"] == "queued" and r["position"] < run["position"]]
-        self.require(
-            not before, lambda: f"run {run['id']} of position {run['position']} was claimed before those of {before}"
-        )
-        self.require(self._in_order(mine, backfill), lambda: f"the positions of {backfill['id']} are not in its order")
+    def _claimed(self, attempt: Values) -> None:
+        backfill = self.row("backfill", "id", attempt["backfill_id"])
+        self._within("backfill_id", attempt, backfill["max_active_runs"])
+        self._within("pipeline_no", attempt, self.row("pipeline", "no", attempt["pipeline_no"])["max_active_runs"])
+        if attempt["mode"] == "publish":
+            return
+        self.require(backfill["state"] == "running", lambda: f"{attempt} was claimed, its backfill is {backfill}")
+        runs = [each for each in self.rows("run") if each["backfill_id"] == backfill["id"]]
+        self.require(self._in_order(runs, backfill), lambda: f"the positions of {backfill['id']} are not in its order")
+        last = attempt["position"] + attempt["runs"] - 1
+        before = [r["position"] for r in runs if r["state"] == "queued" and r["position"] < last]
+        self.require(not before, lambda: f"{attempt} was claimed before the runs at {before}")
+        self._adjacent(attempt, [r for r in runs if attempt["position"] <= r["position"] <= last])
         if backfill["on_run_failure"] != "continue":
             failed = [r for r in self._failed(backfill) if r["id"] not in self._accepted[backfill["id"]]]
-            self.require(not failed, lambda: f"run {run['id']} was claimed though others failed: {failed}")
+            self.require(not failed, lambda: f"{attempt} was claimed though runs failed: {failed}")
+
+    def _adjacent(self, attempt: Values, runs: list[Values]) -> None:
+        """A batch never spans a gap, and is not larger than the pipeline allows."""
+        size = self.row("backfill", "id", attempt["backfill_id"])["definition"].get("batch_size", 1)
+        in_order = sorted(runs, key=lambda r: r["interval_start"])
+        gaps = [one["id"] for one, other in pairwise(in_order) if one["interval_end"] != other["interval_start"]]
+        whole = 0 < len(runs) == attempt["runs"] <= size
+        self.require(whole and not gaps, lambda: f"{attempt} has gaps after {gaps} or a wrong number of runs: {runs}")
 
     def _failed(self, backfill: Values) -> list[Values]:
         return [r for r in self.rows("run") if r["backfill_id"] == backfill["id"] and r["state"] == "failed"]
 
-    def _within(self, runs: list[Values], key: str, run: Values, limit: int) -> None:
-        live = [r["id"] for r in runs if r[key] == run[key] and r["state"] in LIVE]
-        self.require(len(live) <= limit, lambda: f"{len(live)} live runs with {key} {run[key]}, limit {limit}: {live}")
+    def _within(self, key: str, attempt: Values, limit: int) -> None:
+        live = [a["id"] for a in self.rows("attempt") if a[key] == attempt[key] and a["state"] != "ended"]
+        self.require(
+            len(live) <= limit, lambda: f"{len(live)} live attempts with {key} {attempt[key]}, limit {limit}: {live}"
+        )
 
     def _in_order(self, runs: list[Values], backfill: Values) -> bool:
         in_order = sorted(runs, key=lambda r: r["position"])

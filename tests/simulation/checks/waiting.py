@@ -9,6 +9,8 @@ from tests.simulation.checks.base import ENDED, LIVE, Check
 from tests.simulation.checks.messages import OFFSETS, OUTBOXES
 from tests.simulation.memory.rows import Row, Tx
 
+UNDERWAY = LIVE | {"staged"}
+
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
@@ -34,7 +36,9 @@ class Waiting(Check):
             return False
         if any(rows(name) for name in OUTBOXES) or any(c["state"] in ("pending", "running") for c in rows("callback")):
             return False
-        if any(r["state"] in LIVE for r in rows("run")) or any(d["closed_at"] is None for d in rows("deadline_digest")):
+        if any(a["state"] != "ended" for a in rows("attempt")) or any(r["state"] in UNDERWAY for r in rows("run")):
+            return False
+        if any(d["closed_at"] is None for d in rows("deadline_digest")):
             return False
         now = self.database.now()
         watched = WATCHER in self.world.services
@@ -58,7 +62,8 @@ class Waiting(Check):
         rows, now = self.rows, self.database.now()
         left: dict[str, Any] = {
             "backfills": [(b["id"], b["state"]) for b in rows("backfill") if b["ended_at"] is None],
-            "runs": [(r["id"], r["state"], r["attempt"], str(r["lease_until"])) for r in rows("run") if r["slot"]],
+            "runs": [(r["id"], r["state"], r["attempt_id"]) for r in rows("run") if r["state"] in UNDERWAY],
+            "attempts": [(a["id"], a["host"], str(a["lease_until"])) for a in rows("attempt") if a["slot"]],
             "outboxes": {name: len(rows(name)) for name in OUTBOXES if rows(name)},
             "callbacks": [c["deadline_id"] for c in rows("callback") if c["state"] in ("pending", "running")],
             "due": [d["id"] for d in rows("deadline") if d["state"] == "armed" and d["due_at"] <= now],

@@ -34,6 +34,7 @@ INVARIANTS: dict[int, tuple[str, tuple[Mutation, ...]]] = {
         "fenced attempts",
         (
             starting.no_attempt_guard,
+            starting.begun_is_forgotten,
             starting.leases_by_the_clock,
             starting.leases_by_the_owners_settings,
             starting.begins_without_asking,

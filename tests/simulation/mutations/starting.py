@@ -6,18 +6,16 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import false, update
+from sqlalchemy import false, select, update
 
-import run_starter.endings
-import run_starter.handler
-import run_starter.leases
+import run_starter.outcomes
 import run_starter.reports
-from retrofill.store import claims
-from retrofill.store import runs as store
+from retrofill.contract.runs import RunReport
+from retrofill.domain.attempt import AttemptOutcome
+from retrofill.store import attempts, claims
 from retrofill.store.clock import database_now
-from retrofill.store.tables import run
-from run_starter import decide
-from run_starter.decide import RunOutcome
+from retrofill.store.tables import attempt, run
+from run_starter.decide import Fold, Requeue
 from run_starter.hosting import DriverHost
 from run_starter.leases import Leases
 from tests.simulation import primitives
@@ -25,13 +23,26 @@ from tests.simulation.mutations.patch import Patch
 
 
 def no_attempt_guard(patch: Patch) -> None:
-    """A report applies to the live attempt, regardless of the report's own attempt."""
-    fold = decide.fold
+    """A report applies to the live attempt that has its run now, whichever attempt it is about."""
+    gather = run_starter.reports.gather
 
-    def fold_any(reports: Sequence[Any], runs: Mapping[int, Any], tasks: Any, most: int) -> Any:
-        return fold([r.model_copy(update={"attempt": runs[r.run_id].attempt}) for r in reports], runs, tasks, most)
+    def gather_any(tx: Any, reports: list[Any]) -> Any:
+        reports[:] = [_of_the_live_attempt(tx.conn, report) for report in reports]
+        return gather(tx, reports)
 
-    patch(run_starter.reports, "fold", fold_any)
+    patch(run_starter.reports, "gather", gather_any)
+
+
+def _of_the_live_attempt(conn: Any, report: Any) -> Any:
+    about = select(attempt.c.position).where(attempt.c.id == report.attempt_id)
+    if isinstance(report, RunReport):
+        about = select(run.c.position).where(run.c.id == report.run_id)
+    position = conn.execute(about).scalar_one_or_none()
+    mine = (attempt.c.backfill_id == report.backfill_id) & attempt.c.slot.is_not(None)
+    for row in conn.execute(select(attempt).where(mine)).mappings():
+        if position is not None and row["position"] <= position < row["position"] + row["runs"]:
+            return report.model_copy(update={"attempt_id": row["id"]})
+    return report
 
 
 def leases_by_the_clock(patch: Patch) -> None:
@@ -47,23 +58,19 @@ def leases_by_the_clock(patch: Patch) -> None:
 
 def leases_by_the_owners_settings(patch: Patch) -> None:
     """A heartbeat extends a lease by the owner's setting instead of the attempt's."""
-    handle_reports, extend_leases = run_starter.reports.handle_reports, store.extend_leases
+    extend_leases = attempts.extend_leases
 
-    def handle(*args: Any, lease_seconds: float, **more: Any) -> list[int]:
-        _process().set_to = lease_seconds
-        return handle_reports(*args, lease_seconds=lease_seconds, **more)
+    def extend(conn: Any, until: Mapping[int, Any]) -> None:
+        seconds = _process().settings.lease_seconds
+        extend_leases(conn, dict.fromkeys(until, database_now(conn) + timedelta(seconds=seconds)))
 
-    def extend(conn: Any, until: Mapping[tuple[int, int], Any]) -> None:
-        extend_leases(conn, dict.fromkeys(until, database_now(conn) + timedelta(seconds=_process().set_to)))
-
-    patch(run_starter.handler, "handle_reports", handle)
-    patch(store, "extend_leases", extend)
+    patch(attempts, "extend_leases", extend)
     _without_own_clock(patch)
 
 
 def begins_without_asking(patch: Patch) -> None:
     """A driver begins without checking that its attempt is still the live one."""
-    patch(DriverHost, "may_begin", lambda self, launch: launch.lease_seconds)
+    patch(DriverHost, "may_begin", lambda self, launch, run_id: launch.lease_seconds)
 
 
 def claims_beyond_limits(patch: Patch) -> None:
@@ -94,26 +101,41 @@ def claims_of_paused_backfills(patch: Patch) -> None:
 
 
 def loss_by_assignment(patch: Patch) -> None:
-    """A lost run is queued again from any state."""
+    """The runs of a lost attempt are queued again from any state."""
+    end_attempt = Fold._end_attempt
 
-    def lose(row: Any, sofar: RunOutcome, most: int, *, counted: bool, error: Any = None) -> None:
-        sofar.lost, sofar.counted = True, counted
-        sofar.ends = decide.RunState.QUEUED
+    def end(self: Any, row: Any, outcome: AttemptOutcome, error: Any, begun: Any) -> None:
+        mine = [one for one in self._runs.values() if one.attempt_id == row.id]
+        end_attempt(self, row, outcome, error, begun)
+        if outcome != AttemptOutcome.DONE:
+            for one in mine:
+                self.outcome.runs[one.id] = [Requeue(error, (), False)]
 
-    def write_end(tx: Any, to: Any, ending: Any, now: Any) -> None:
-        values = {**store.NOT_LIVE, "state": str(to), "finished_at": None if to == "queued" else now}
-        for row, outcome in ending:
-            error = None if outcome.error is None else outcome.error.model_dump(exclude_none=True)
-            tx.conn.execute(update(run).where(run.c.id == row["id"]).values(**values, error=error))
+    def move(conn: Any, to: str, rows: Sequence[Any], *_: Any, **__: Any) -> int:
+        for row in rows:
+            conn.execute(update(run).where(run.c.id == row["id"]).values(state=str(to), finished_at=None))
+        return len(rows)
 
-    patch(decide, "lose", lose)
-    patch(run_starter.leases, "lose", lose)
-    patch(run_starter.endings, "_write_end", write_end)
+    def move_lost(self: Any, to: Any, lost: Sequence[Any]) -> None:
+        move(self.tx.conn, to, [row for row, _ in lost])
+
+    patch(Fold, "_end_attempt", end)
+    patch(run_starter.outcomes.Apply, "_move_lost", move_lost)
+
+
+def begun_is_forgotten(patch: Patch) -> None:
+    """A silent attempt is taken for one that began nothing."""
+
+    def lose(self: Any, attempt_id: int, error: Any) -> Any:
+        self._end_attempt(self._attempts[attempt_id], AttemptOutcome.LOST, error, None)
+        return self.outcome
+
+    patch(Fold, "lose", lose)
 
 
 def _without_own_clock(patch: Patch) -> None:
     """Treat every lease as over by the owner's own clock."""
-    patch(Leases, "_remaining", lambda self, shard, run_id, seconds: 0.0)
+    patch(Leases, "_remaining", lambda self, shard, attempt_id, seconds: 0.0)
 
 
 def _process() -> Any:

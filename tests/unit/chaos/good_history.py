@@ -41,12 +41,19 @@ def run_event(type: str, run: int, attempt: int, seconds: float, **more: Any) ->
 
 
 def good() -> History:
-    """Two days of one backfill with limit 1: the first day fails; the second loses its first
-    attempt and misses its deadline.
+    """Two days of one backfill with limit 1. The first attempt has both as a batch, which ends with
+    the first day's failure. The second day is lost once, and misses its deadline.
     """
     runs = [
-        run_row(1, DAYS[0], "failed", attempt=1, started_at=at(1), finished_at=at(2)),
-        run_row(2, DAYS[1], "succeeded", attempt=2, started_at=at(3), finished_at=at(9)),
+        run_row(1, DAYS[0], "failed", attempt=1, attempt_id=11, started_at=at(1), finished_at=at(2)),
+        run_row(
+            2, DAYS[1], "succeeded", attempt=2, attempt_id=13, accepted_attempt=13, started_at=at(3), finished_at=at(9)
+        ),
+    ]
+    attempts = [
+        attempt_row(11, 0, 2, "done", 0.5, 1, 2),
+        attempt_row(12, 1, 1, "lost", 2.5, 3, 4),
+        attempt_row(13, 1, 1, "done", 5.5, 6, 9),
     ]
     deadlines = [deadline_row(1, 1, "void", due=at(5)), deadline_row(2, 2, "missed", due=at(5))]
     history = History(
@@ -55,6 +62,7 @@ def good() -> History:
             "late": Wish("late", "p", date(2001, 1, 2), date(2001, 1, 3)),
         },
         limits={"p": 1},
+        batches={"p": 2},
         tables={
             "backfill": [backfill_row("b", "failed")],
             "backfill_interval": [
@@ -63,6 +71,7 @@ def good() -> History:
             ],
             "backfill_request": [{"id": "b", "decided_at": at(0)}, {"id": "late", "decided_at": at(5)}],
             "run": runs,
+            "attempt": attempts,
             "task_run": [task_row(1, 1, "failed"), task_row(2, 1, "cancelled"), task_row(2, 2, "succeeded")],
             "deadline": deadlines,
             "callback": [callback_row(2)],
@@ -78,14 +87,17 @@ def good() -> History:
                 event("late", "BackfillRejected", backfill_id="late", reason="overlap", conflicting_backfill_id="b"),
             ],
             "run-events": [
-                run_event("RunStarted", 1, 1, 1),
+                run_event("RunStarted", 1, 1, 1, attempt_id=11),
                 run_event("RunFailed", 1, 1, 2),
-                run_event("RunStarted", 2, 1, 3),
+                run_event("RunStarted", 2, 1, 3, attempt_id=12),
                 run_event("RunAttemptLost", 2, 1, 4),
-                run_event("RunStarted", 2, 2, 6),
+                run_event("RunStarted", 2, 2, 6, attempt_id=13),
                 run_event("RunSucceeded", 2, 2, 9),
             ],
-            "run-reports": [event("b", "RunReported", run_id=2, attempt=2, state="succeeded")],
+            "run-reports": [
+                event("b", "RunStaged", run_id=2, attempt_id=13, attempt=2),
+                event("b", "RunReported", run_id=2, attempt_id=13, attempt=2, state="succeeded"),
+            ],
             "deadline-missed": [event(2, "DeadlineMissed", deadline_id=2)],
             "callback-events": [event(2, "CallbackSucceeded", deadline_id=2)],
             "dead-letters": [letter("run-reports", 3, "poison-1", b"{")],
@@ -98,7 +110,8 @@ def good() -> History:
             note(2, 2, "2001-01-02", 106),
             note(2, 2, "2001-01-02", 109),
         ],
-        outputs={("p", "2001-01-02"): content("p", "2001-01-02", "b", 2)},
+        outputs={SECOND: content(*SECOND, "b", 2)},
+        markers={SECOND: {"run_id": 2, "attempt_id": 13}},
         calls=[{"deadline": 2, "key": "k", "at": at(6.5)}],
         alerts={"p": [ALERT]},
         changes=changes(),
@@ -123,10 +136,24 @@ def changes() -> list[dict[str, Any]]:
         change("backfill", "b", None, "running", 0),
         change("deadline", 1, None, "armed", 0),
         change("deadline", 2, None, "armed", 0),
-        *_attempt(1, 1, 0.5, 1, 2, "failed", "failed"),
+        change("attempt", 11, None, "starting", 0.5),
+        change("run", 1, "queued", "starting", 0.5, 0, 11),
+        change("run", 2, "queued", "starting", 0.5, 0, 11),
+        *_began(1, 1, 11, 1),
+        *_ended(1, 1, 11, 2, "failed", "failed"),
+        change("run", 2, "starting", "queued", 2, 0, 11),
+        change("attempt", 11, "running", "ended", 2),
         change("deadline", 1, "armed", "void", 2),
-        *_attempt(2, 1, 2.5, 3, 4, "queued", "cancelled"),
-        *_attempt(2, 2, 5.5, 6, 9, "succeeded", "succeeded"),
+        change("attempt", 12, None, "starting", 2.5),
+        change("run", 2, "queued", "starting", 2.5, 0, 12),
+        *_began(2, 1, 12, 3),
+        *_ended(2, 1, 12, 4, "queued", "cancelled"),
+        change("attempt", 12, "running", "ended", 4),
+        change("attempt", 13, None, "starting", 5.5),
+        change("run", 2, "queued", "starting", 5.5, 1, 13),
+        *_began(2, 2, 13, 6),
+        *_ended(2, 2, 13, 9, "succeeded", "succeeded"),
+        change("attempt", 13, "running", "ended", 9),
         change("deadline", 2, "armed", "missed", 6),
         change("callback", 2, None, "pending", 6),
         change("callback", 2, "pending", "running", 6.2, 1),
@@ -135,26 +162,35 @@ def changes() -> list[dict[str, Any]]:
     ]
 
 
-def _attempt(
-    run: int, attempt: int, claimed: float, began: float, ended: float, to: str, task: str
-) -> list[dict[str, Any]]:
+def _began(run: int, number: int, attempt: int, seconds: float) -> list[dict[str, Any]]:
     return [
-        change("run", run, "queued", "starting", claimed, attempt),
-        change("run", run, "starting", "running", began, attempt),
-        change("task_run", run, "none", "queued", began, attempt),
-        change("task_run", run, "queued", "running", began, attempt),
-        change("run", run, "running", to, ended, attempt),
-        change("task_run", run, "running", task, ended, attempt),
+        change("attempt", attempt, "starting", "running", seconds),
+        change("run", run, "starting", "running", seconds, number, attempt),
+        change("task_run", run, "none", "queued", seconds, number),
+        change("task_run", run, "queued", "running", seconds, number),
+    ]
+
+
+def _ended(run: int, number: int, attempt: int, seconds: float, to: str, task: str) -> list[dict[str, Any]]:
+    return [
+        change("run", run, "running", to, seconds, number, attempt),
+        change("task_run", run, "running", task, seconds, number),
     ]
 
 
 def change(
-    entity: str, id: int | str, was: str | None, to: str, seconds: float, attempt: int | None = None
+    entity: str,
+    id: int | str,
+    was: str | None,
+    to: str,
+    seconds: float,
+    number: int | None = None,
+    attempt: int | None = None,
 ) -> dict[str, Any]:
     """One change recorded by a trigger. Each moment is a transaction of its own."""
     return {
-        "entity": entity, "id": str(id), "from": was, "to": to, "attempt": attempt, "task": "only",
-        "tx": f"{entity}{seconds}", "began": at(seconds), "at": at(seconds),
+        "entity": entity, "id": str(id), "from": was, "to": to, "attempt": number, "attempt_id": attempt,
+        "task": "only", "tx": f"{seconds}", "began": at(seconds), "at": at(seconds),
     }  # fmt: skip
 
 
@@ -183,9 +219,19 @@ def backfill_row(id: str, state: str) -> dict[str, Any]:
 
 
 def run_row(id: int, day: datetime, state: str, **more: Any) -> dict[str, Any]:
+    return {
+        "id": id, "backfill_id": "b", "interval_start": day, "interval_end": day + timedelta(days=1), "position": id - 1,
+        "state": state, "error": None, "losses": {}, "accepted_attempt": None, **more,
+    }  # fmt: skip
+
+
+def attempt_row(
+    id: int, position: int, runs: int, outcome: str, claimed: float, began: float, ended: float
+) -> dict[str, Any]:
     nothing = dict.fromkeys(["slot", "pipeline_slot", "lease_until", "error"])
     return {
-        "id": id, "backfill_id": "b", "interval_start": day, "position": id - 1, "state": state, **nothing, **more,
+        "id": id, "backfill_id": "b", "mode": "each", "position": position, "runs": runs, "state": "ended",
+        "outcome": outcome, "claimed_at": at(claimed), "began_at": at(began), "ended_at": at(ended), **nothing,
     }  # fmt: skip
 
 
@@ -202,6 +248,8 @@ def callback_row(id: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def note(run: int, attempt: int, day: str, seconds: float, backfill: str = "b") -> dict[str, Any]:
+def note(run: int, attempt: int, day: str, seconds: float, process: int = 1) -> dict[str, Any]:
     """One line that a driver logged at work."""
-    return {"pipeline": "p", "backfill": backfill, "run": run, "attempt": attempt, "day": day, "at": seconds}
+    return {
+        "pipeline": "p", "backfill": "b", "run": run, "attempt": attempt, "process": process, "day": day, "at": seconds,
+    }  # fmt: skip

@@ -111,13 +111,15 @@ def test_what_the_types_of_others_are() -> None:
     unnoticed.
     """
     assert sorted(OF_OTHERS) == [
+        "AttemptEnded",
+        "AttemptHeartbeat",
         "BackfillCancelRequested",
         "BackfillPauseRequested",
         "BackfillRequested",
         "BackfillResumeRequested",
         "CallbackReplayRequested",
         "PipelineApplied",
-        "RunHeartbeat",
+        "RunBegan",
         "RunReported",
         "RunStaged",
         "TaskReported",
@@ -187,7 +189,7 @@ BREAKING: dict[str, tuple[str, Callable[[Body], object], str]] = {
         "pipeline has maxLength 100 and had 200",
     ),
     "a limit is new": (
-        "RunHeartbeat",
+        "RunBegan",
         lambda s: s["properties"]["run_id"].update(minimum=1),
         "run_id has minimum 1 and had None",
     ),

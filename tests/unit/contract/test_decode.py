@@ -71,7 +71,7 @@ BAD = {
         "UTC offset",
     ),
     "65 bits as a text": (
-        b'{"type": "RunHeartbeat", "backfill_id": "b", "run_id": "%d", "attempt": 1}' % 2**64,
+        b'{"type": "RunBegan", "backfill_id": "b", "attempt_id": 1, "run_id": "%d", "attempt": 1}' % 2**64,
         "run_id does not fit",
     ),
     "lines in a name": (b'{"type": "Non\\nsense\\r\\u2028"}', "unknown message type"),

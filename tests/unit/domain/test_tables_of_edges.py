@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from retrofill.domain import backfill, callback, deadline, machine, run, task_run
+from retrofill.domain import attempt, backfill, callback, deadline, machine, run, task_run
 
 # entity → state → allowed next states
 DESIGN = {
@@ -22,11 +22,14 @@ DESIGN = {
         "queued": {"starting", "cancelled"},
         "starting": {"running", "succeeded", "failed", "queued", "cancelled"},
         "running": {"succeeded", "failed", "publishing", "queued", "cancelled"},
-        "publishing": {"succeeded", "failed"},
+        # By the end of its attempt, and by another publisher.
+        "publishing": {"succeeded", "failed", "staged"},
+        "staged": {"publishing"},
         "succeeded": set(),
         "failed": set(),
         "cancelled": set(),
     },
+    "attempt": {"starting": {"running", "ended"}, "running": {"ended"}, "ended": set()},
     "task_run": {
         "none": {"queued", "skipped", "upstream_failed", "cancelled"},
         "queued": {"running", "skipped", "upstream_failed", "cancelled"},
@@ -47,13 +50,13 @@ DESIGN = {
         "failed": {"pending"},
     },
 }
-MACHINES = {m.MACHINE.entity: m.MACHINE for m in (backfill, run, task_run, deadline, callback)}
+MACHINES = {m.MACHINE.entity: m.MACHINE for m in (backfill, run, attempt, task_run, deadline, callback)}
 PAIRS = [
     (entity, from_state, to) for entity, table in DESIGN.items() for from_state, to in itertools.product(table, table)
 ]
 
 
-def test_there_are_five_machines_with_the_states_of_the_design():
+def test_there_are_six_machines_with_the_states_of_the_design():
     assert {entity: set(machine.states) for entity, machine in MACHINES.items()} == {
         entity: set(table) for entity, table in DESIGN.items()
     }
@@ -93,10 +96,23 @@ def test_active_backfills_are_the_ones_that_have_not_ended():
     assert set(backfill.ACTIVE) == set(backfill.MACHINE.states) - backfill.MACHINE.terminal
 
 
-def test_live_runs_are_those_that_hold_a_slot():
+def test_live_runs_are_part_of_a_live_attempt_and_staged_ones_wait_for_one():
     assert set(run.LIVE) == {"starting", "running", "publishing"}
+    assert set(run.GOING) == set(run.LIVE) | {"staged"}
+    assert set(run.UNFINISHED) == set(run.GOING) | {"queued"}
     assert set(run.UNFINISHED) == set(run.MACHINE.states) - run.MACHINE.terminal
-    assert set(run.UNFINISHED) == set(run.LIVE) | {"queued"}
+
+
+def test_an_accepted_run_is_neither_executed_again_nor_cancelled():
+    reached, new = set(), {"publishing"}
+    while new:
+        reached |= new
+        new = {str(to) for state in new for to in run.MACHINE.edges[state]} - reached
+    assert reached == {"publishing", "staged", "succeeded", "failed"}
+
+
+def test_live_attempts_are_the_ones_that_have_not_ended():
+    assert set(attempt.LIVE) == set(attempt.MACHINE.states) - attempt.MACHINE.terminal
 
 
 @pytest.mark.parametrize("cancelling", [False, True])
@@ -107,23 +123,3 @@ def test_how_a_backfill_ends(cancelling, cause, any_failed):
     if cancelling:
         expected = "cancelled" if cause == "user" else "failed"
     assert backfill.end_state(cancelling=cancelling, cancel_cause=cause, any_failed=any_failed) == expected
-
-
-@pytest.mark.parametrize(
-    ("cancel_requested", "lost", "most", "expected"),
-    [
-        (False, 0, 5, "queued"),
-        (False, 4, 5, "queued"),
-        (False, 5, 5, "failed"),
-        (False, 6, 5, "failed"),
-        (False, 1, 1, "failed"),
-        (True, 0, 5, "cancelled"),
-        (True, 5, 5, "cancelled"),
-        (True, 9, 5, "cancelled"),
-    ],
-)
-def test_what_becomes_of_a_run_whose_driver_was_lost(cancel_requested, lost, most, expected):
-    after = run.after_loss(cancel_requested=cancel_requested, lost_attempts=lost, max_lost_attempts=most)
-    assert after == expected
-    assert run.MACHINE.allows("starting", after)
-    assert run.MACHINE.allows("running", after)

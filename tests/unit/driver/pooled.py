@@ -4,46 +4,67 @@ from __future__ import annotations
 
 import queue
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from retrofill.domain.attempt import AttemptMode
 from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.settings import Settings
-from run_starter.executors import LaunchRequest
+from run_starter.executors import LaunchRequest, RunToDo
 from run_starter.executors.local_pool import LocalPool
 
 # A fake driver that speaks the protocol; conf selects its failure.
 DRIVER = """
 import json, os, pathlib, signal, sys, time
 say = lambda told: print(json.dumps(told), flush=True)
-hear = lambda: json.loads(sys.stdin.readline() or "{}")
+heard = {"launch": [], "begin": [], "publish": []}
+
+def hear(kind):
+    while not heard[kind]:
+        line = sys.stdin.readline() or sys.exit(0)
+        for name, value in json.loads(line).items():
+            heard[name].append(value)
+    return heard[kind].pop(0)
+
 say({"ready": True})
-while launch := hear().get("launch"):
-    if launch["conf"].get("stuck"):
+while True:
+    launch = hear("launch")
+    conf = launch["conf"]
+    if conf.get("stuck"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    say({"may_begin": True})
-    begin = hear()["begin"]
-    assert begin is None or begin == 15.0, begin
-    if begin and (note := launch["conf"].get("note")):
-        pathlib.Path(note).write_text(str(os.getpid()))
-    while begin and not pathlib.Path(launch["conf"].get("until", "/")).exists():
-        time.sleep(0.01)
-    if begin and (forks := launch["conf"].get("forks")):
-        if os.fork() == 0:
+    for run in launch["runs"]:
+        if conf.get("leave") == run["id"]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        say({"may_begin": run["id"]})
+        begin = hear("begin")
+        assert begin is None or begin == 15.0, begin
+        if begin is None:
+            break
+        if note := conf.get("note"):
+            pathlib.Path(note).write_text(str(os.getpid()))
+        while not pathlib.Path(conf.get("until", "/")).exists():
+            time.sleep(0.01)
+        if forks := conf.get("forks"):
+            if os.fork() == 0:
+                signal.pause()
+            say({"lost": forks})
+            os._exit(1)
+        if conf.get("die") in (True, run["id"]):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if conf.get("stuck"):
+            print("this is no JSON", flush=True)
+            say({"what": "ever"})
             signal.pause()
-        say({"lost": forks})
-        os._exit(1)
-    if begin and launch["conf"].get("die"):
-        os.kill(os.getpid(), signal.SIGKILL)
-    if begin and launch["conf"].get("stuck"):
-        print("this is no JSON", flush=True)
-        say({"what": "ever"})
-        signal.pause()
-    say({"done": {"reported": begin is not None}})
+        if conf.get("stages"):
+            say({"may_publish": run["id"]})
+    if conf.get("stages"):
+        pathlib.Path(conf["stages"]).write_text(json.dumps([hear("publish") for _ in launch["runs"]]))
+    say({"done": {"reported": not conf.get("silent"), "retire": conf.get("fails", False)}})
 """
 PIPELINE = PipelineDefinition.model_validate(
     {"name": "p", "schedule": "@daily", "tasks": [{"name": "a"}], "code": {"file": "/p.py", "attribute": "p"}}
@@ -54,19 +75,25 @@ class Recorder:
     """A host that records the pool's calls."""
 
     def __init__(self) -> None:
-        self.allowed = True
+        self.allowed: Callable[[int], bool] = lambda _: True
         self.asked: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self.accepts = threading.Event()
+        self.begun: dict[int, int | None] = {}
         self._ended: queue.SimpleQueue[tuple[int, bool, str]] = queue.SimpleQueue()
 
-    def may_begin(self, launch: LaunchRequest) -> float | None:
-        self.asked.put(launch.run_id)
-        return 15.0 if self.allowed else None
+    def may_begin(self, launch: LaunchRequest, run_id: int) -> float | None:
+        self.asked.put(run_id)
+        return 15.0 if self.allowed(run_id) else None
 
-    def may_publish(self, launch: LaunchRequest) -> bool:
-        raise AssertionError("nothing is staged here")
+    def may_publish(self, launch: LaunchRequest, run_id: int) -> bool:
+        """Only odd runs, once that is decided."""
+        return self.accepts.wait(20) and run_id % 2 == 1
 
-    def driver_ended(self, launch: LaunchRequest, *, reported: bool, reason: str, exited: bool = True) -> None:
-        self._ended.put((launch.run_id, reported, reason))
+    def driver_ended(
+        self, launch: LaunchRequest, *, reported: bool, reason: str, exited: bool = True, begun: int | None = None
+    ) -> None:
+        self.begun[launch.attempt_id] = begun
+        self._ended.put((launch.attempt_id, reported, reason))
 
     def ended(self) -> tuple[int, bool, str]:
         return self._ended.get(timeout=20)
@@ -96,9 +123,11 @@ def world(tmp_path: Path) -> Iterator[World]:
         pool.close()
 
 
-def launch(run_id: int, **conf: Any) -> LaunchRequest:
+def launch(attempt_id: int, run_ids: Sequence[int] = (), **conf: Any) -> LaunchRequest:
+    """An attempt. Without ``run_ids``, its only run has the same id."""
     day = datetime(2013, 1, 1, tzinfo=UTC)
-    return LaunchRequest("b", run_id, 1, PIPELINE, day, day.replace(day=2), conf)
+    runs = tuple(RunToDo(id, 1, day, day.replace(day=2)) for id in run_ids or [attempt_id])
+    return LaunchRequest("b", attempt_id, AttemptMode.EACH, runs, PIPELINE, conf, lease_seconds=60.0)
 
 
 def pids(pool: LocalPool) -> set[int]:

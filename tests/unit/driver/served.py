@@ -7,7 +7,7 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,8 @@ begun, go = threading.Event(), threading.Event()
 @p.task
 def a(run):
     run.spark.append(run.interval.start.isoformat())
+    if run.id in run.conf.get("fails", ()):
+        raise ValueError("no luck")
     if run.conf.get("wait"):
         begun.set()
         go.wait(10)
@@ -59,8 +61,10 @@ class Broker:
     def poll(self, _: float) -> None:
         self._waiting.get()(None, None)
 
-    def fields(self) -> list[str]:
-        return [" ".join(filter(None, (b["type"], b.get("task"), b.get("state")))) for b in self.bodies]
+    def fields(self, run_id: int | None = None) -> list[str]:
+        """All reports, or those about one run."""
+        bodies = [body for body in self.bodies if run_id in (None, body.get("run_id"))]
+        return [" ".join(filter(None, (b["type"], b.get("task"), b.get("state")))) for b in bodies]
 
 
 class SessionGone(Exception):
@@ -71,6 +75,7 @@ class NoSpark:
     """A fake session."""
 
     def __init__(self, went_wrong: Exception | None = None) -> None:
+        self.not_cleared: Exception | None = None
         self.calls: list[str] = []
         self.opens, self.releases = threading.Event(), threading.Event()
         self.opens.set()
@@ -89,6 +94,11 @@ class NoSpark:
 
     def lost(self, error: BaseException) -> BaseException | None:
         return error if isinstance(error, SessionGone) else None
+
+    def clear(self) -> None:
+        self.calls.append("clear")
+        if self.not_cleared:
+            raise self.not_cleared
 
     def interrupt(self) -> None:
         self.calls.append("interrupt")
@@ -147,16 +157,27 @@ class World:
         self,
         task: str = "a",
         trace: str | None = None,
-        publication: int = 0,
-        outputs: Sequence[str] = (),
+        runs: int = 1,
         first: object = None,
-        lease_seconds: float | None = None,
+        lease_seconds: float = 60.0,
+        publication: dict[str, Any] | None = None,
         **conf: Any,
     ) -> None:
+        """``runs``: with the ids from 1 on, each of a day. ``publication``: of the accepted output of run 1."""
         given = {
             "backfill_id": "b",
-            "run_id": 1,
-            "attempt": 1,
+            "attempt_id": 25,
+            "mode": "each" if publication is None else "publish",
+            "runs": [
+                {
+                    "id": id,
+                    "attempt": 10 + id,
+                    "interval_start": f"2013-01-{id:02}T05:00:00Z",
+                    "interval_end": f"2013-01-{id + 1:02}T05:00:00Z",
+                    **(publication or {}),
+                }
+                for id in range(1, runs + 1)
+            ],
             "pipeline": {
                 "name": "p",
                 "schedule": "@daily",
@@ -164,18 +185,28 @@ class World:
                 "tasks": [{"name": task}],
                 "code": {"file": str(self.file), "attribute": "p"},
             },
-            "interval_start": "2013-01-01T05:00:00Z",
-            "interval_end": "2013-01-02T05:00:00Z",
             "conf": conf,
             "trace": trace,
-            "publication": publication,
-            "outputs": list(outputs),
             "lease_seconds": lease_seconds,
         }
         Launch.model_validate(given)
         self.serve()
         self.say({"launch": given})
-        assert self.hear() == (first or {"may_begin": True})
+        assert self.hear() == (first or {"may_begin": 1})
+
+    def begins(self, run_id: int, then: Any, left: float | None = 60.0) -> None:
+        """Allow the run to begin; the driver says ``then``."""
+        self.say({"begin": left})
+        assert self.hear() == then, f"after run {run_id} began"
+
+    def says(self, count: int) -> list[Any]:
+        """The next messages, whose order is open."""
+        return sorted((self.hear() for _ in range(count)), key=str)
+
+
+def done(*, failed: bool = False) -> dict[str, Any]:
+    """The end of an attempt. After a failure, the process is replaced."""
+    return {"done": {"reported": True, "retire": failed}}
 
 
 @pytest.fixture
@@ -185,7 +216,6 @@ def world(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.Mo
 
 
 def world_module(world: World) -> Any:
-
     end = threading.Event()
     while world.file.stem not in sys.modules or not hasattr(sys.modules[world.file.stem], "a"):
         end.wait(0.01)

@@ -155,7 +155,7 @@ def test_an_error_of_any_text_can_be_sent_and_read() -> None:
             raise error
         except Exception as e:  # noqa: BLE001
             fields = error_info(e)
-        report = RunReported(backfill_id="b", run_id=1, attempt=1, state="failed", error=fields)
+        report = RunReported(backfill_id="b", attempt_id=1, run_id=1, attempt=1, state="failed", error=fields)
         assert decode(report.encode()) == report
 
 

@@ -36,7 +36,7 @@ class World:
             renewed=self.renewals.append,
         )
         if left is not None:
-            assert self.lease.begin(self.now + left)
+            assert self.lease.last_until(self.now + left)
             self.alarms.clear()
             self.renewals.clear()
 
@@ -51,9 +51,6 @@ class World:
         self.lease.beat()
         assert len(self.sent) == before + 1
         return self.sent[-1]
-
-
-# heartbeats
 
 
 @pytest.mark.parametrize("left", [None, L])
@@ -85,7 +82,7 @@ def test_what_was_acknowledged_before_does_not_lengthen_what_is_left() -> None:
     world = World()
     _, acknowledged = world.sends()
     acknowledged()
-    assert world.lease.begin(world.now + 1)
+    assert world.lease.last_until(world.now + 1)
     world.now += 1
     assert world.over
 
@@ -95,7 +92,7 @@ def test_what_was_acknowledged_before_does_not_lengthen_what_is_left() -> None:
 
 def test_it_lasts_until_what_was_left_has_passed() -> None:
     world = World()
-    assert world.lease.begin(104.0)
+    assert world.lease.last_until(104.0)
     assert (world.renewals, world.alarms) == ([104.0], [4.0])
     world.now = 103.99
     assert not world.over
@@ -106,7 +103,7 @@ def test_it_lasts_until_what_was_left_has_passed() -> None:
 @pytest.mark.parametrize("ends_at", [100.0, 99.0, -1e9])
 def test_what_is_over_when_the_answer_comes_may_not_begin(ends_at: float) -> None:
     world = World()
-    assert not world.lease.begin(ends_at)
+    assert not world.lease.last_until(ends_at)
     assert (world.renewals, world.alarms) == ([], [])
 
 
@@ -114,10 +111,33 @@ def test_a_heartbeat_from_before_it_counts_from_its_sending_if_that_is_longer() 
     world = World()
     sent_at, early = world.sends()
     _, later = world.sends()
-    assert world.lease.begin(world.now + 9)
+    assert world.lease.last_until(world.now + 9)
     early()
     later()
     assert world.renewals == [113.0, 113.0, sent_at + 2 + L]
+
+
+@pytest.mark.parametrize(("left", "ends"), [(3.0, 107.0), (9.0, 113.0)])
+def test_the_permission_for_a_later_run_lengthens_it_and_never_shortens_it(left: float, ends: float) -> None:
+    world = World(7)
+    world.now += 4
+    assert world.lease.last_until(world.now + left)
+    assert (world.renewals, world.alarms) == ([ends], [ends - world.now])
+    world.now = ends - 0.01
+    assert not world.over
+    world.now = ends
+    assert world.over
+
+
+def test_an_answer_for_a_later_run_that_comes_late_leaves_what_heartbeats_have_renewed() -> None:
+    world = World(3)
+    sent_at, acknowledged = world.sends()
+    acknowledged()
+    assert world.lease.last_until(world.now - 1)
+    world.now = sent_at + L - 0.01
+    assert not world.over
+    world.now = sent_at + L
+    assert world.over
 
 
 # renewals
@@ -185,13 +205,14 @@ def test_it_is_over_exactly_when_the_last_of_its_ends_has_come(
         assert over == (ends is not None and world.now >= ends)
         if over:
             return
-        if step == "begin" and ends is None:
-            begins = world.lease.begin(world.now + left)
-            assert begins == (world.now + left > world.now)
+        if step == "begin":
+            # Of the first run, or of a later one.
+            ends = world.now + left if ends is None else max(ends, world.now + left)
+            begins = world.lease.last_until(world.now + left)
+            assert begins == (ends > world.now)
             if not begins:
                 # Nothing is left, so nothing began that an end could end.
                 return
-            ends = world.now + left
         elif step == "acknowledge" and world.sent:
             sent_at, acknowledged = world.sent[max(0, len(world.sent) - 1 - early)]
             renewals = len(world.renewals)
@@ -209,13 +230,13 @@ pauses = st.floats(0.0, 6.0)
 @given(
     before=st.lists(pauses, max_size=6),
     question=st.tuples(pauses, pauses),
-    after=st.lists(st.tuples(pauses, st.booleans()), max_size=40),
+    after=st.lists(st.tuples(pauses, st.sampled_from(["wait", "acknowledge", "ask"])), max_size=40),
 )
 def test_it_is_over_before_the_lease_in_postgres_is(
-    before: list[float], question: tuple[float, float], after: list[tuple[float, bool]]
+    before: list[float], question: tuple[float, float], after: list[tuple[float, str]]
 ) -> None:
     """Postgres counts from handling a heartbeat: at the earliest when it was sent, at the latest
-    before the lease may end.
+    before the lease may end. The driver asks again before each run.
     """
     world = World()
     until = world.now + L
@@ -226,24 +247,27 @@ def test_it_is_over_before_the_lease_in_postgres_is(
             _, acknowledged = world.sent[-1]
             acknowledged()
             until = max(until, world.sent[-1][0] + L)
-    asked = world.now
-    world.now += question[0]
-    left = until - world.now
-    world.now += question[1]
-    if left <= 0 or not world.lease.begin(asked + left):
+
+    def may_begin() -> bool:
+        asked = world.now
+        world.now += question[0]
+        left = until - world.now
+        world.now += question[1]
+        return left > 0 and world.lease.last_until(asked + left)
+
+    if not may_begin():
         return
-    for pause, acknowledge in after:
+    for pause, step in after:
         if world.over:
             return
         assert world.now < until
-        if acknowledge and world.sent:
+        if step == "ask" and not may_begin():
+            return
+        if step == "acknowledge" and world.sent:
             sent_at, acknowledged = world.sent[-1]
             acknowledged()
             until = max(until, sent_at + L)
         world.now += pause
-
-
-# threads
 
 
 def test_threads_the_end_is_called_once_it_has_come() -> None:
@@ -253,7 +277,7 @@ def test_threads_the_end_is_called_once_it_has_come() -> None:
     lease.start()
     assert not ended.wait(0.5), "it may not begin yet, so nothing has to end"
     assert sent
-    assert lease.begin(time.monotonic() + 0.2)
+    assert lease.last_until(time.monotonic() + 0.2)
     assert ended.wait(5)
 
 
@@ -261,7 +285,7 @@ def test_threads_what_is_left_counts_from_the_permission_and_not_from_the_next_h
     ended = threading.Event()
     lease = Lease(lambda _: None, 1000.0, expired=ended.set, alarm=lambda _: None)
     lease.start()
-    assert lease.begin(time.monotonic() + 0.05)
+    assert lease.last_until(time.monotonic() + 0.05)
     assert ended.wait(5)
 
 
@@ -269,6 +293,6 @@ def test_threads_a_stopped_lease_does_not_end_the_process() -> None:
     ended = threading.Event()
     lease = Lease(lambda _: None, 2.0, expired=ended.set, alarm=lambda _: None)
     lease.start()
-    assert lease.begin(time.monotonic() + 1.0)
+    assert lease.last_until(time.monotonic() + 1.0)
     lease.stop()
     assert not ended.wait(1.5)

@@ -25,9 +25,7 @@ def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[ConnectSessions]:
     """A session of a server that does not exist."""
     monkeypatch.setattr(sessions, "RETRIES", {"max_retries": 1, "initial_backoff": 1})
     with held_port() as port:
-        made = ConnectSessions(
-            Settings(spark_remote=f"sc://127.0.0.1:{port}"), launch().model_copy(update={"attempt": 1})
-        )
+        made = ConnectSessions(Settings(spark_remote=f"sc://127.0.0.1:{port}"), launch())
         made.open()
         yield made
         made.release()
@@ -60,7 +58,7 @@ def test_a_server_that_never_answers_the_own_session_loses_it_whatever_the_user_
 
 
 def test_the_same_words_and_the_same_class_from_elsewhere_are_the_users(own: ConnectSessions) -> None:
-    other = ConnectSessions(Settings(spark_remote=own._remote), launch().model_copy(update={"run_id": 8, "attempt": 1}))
+    other = ConnectSessions(Settings(spark_remote=own._remote), launch().model_copy(update={"attempt_id": 26}))
     other.open()
     channel = grpc.insecure_channel("127.0.0.1:9").unary_unary("/a/b")
     errors = [

@@ -1,7 +1,10 @@
-"""The driver pool, without Spark: assigning runs, also to drivers that are about to be free."""
+"""The driver pool, without Spark: assigning attempts, also to drivers that are about to be free, and
+asking for each of their runs.
+"""
 
 from __future__ import annotations
 
+import json
 import queue
 import sys
 from collections.abc import Collection
@@ -20,7 +23,7 @@ def test_one_process_runs_one_after_the_other_and_slots_are_counted(world: World
     pool = world.pool()
     assert pool.free() == 1
     pool.launch(launch(1))
-    assert (pool.free(), pool.hosted()) == (0, {(1, 1, 0)})
+    assert (pool.free(), pool.hosted()) == (0, {1})
     assert world.host.ended()[:2] == (1, True)
     before = pids(pool)
     pool.launch(launch(2))
@@ -47,10 +50,10 @@ def test_a_driver_that_reported_its_end_counts_as_free_and_the_next_launch_waits
     assert world.host.asked.get(timeout=20) == 1
     before = pids(pool)
     assert pool.free() == 0
-    pool.ending({(1, 1, 0), (7, 7, 0)})
-    assert (pool.free(), pool.hosted()) == (1, {(1, 1, 0)})
+    pool.ending({1, 7})
+    assert (pool.free(), pool.hosted()) == (1, {1})
     pool.launch(launch(2, note=str(note)))
-    assert (pool.free(), pool.hosted()) == (0, {(1, 1, 0), (2, 1, 0)})
+    assert (pool.free(), pool.hosted()) == (0, {1, 2})
     with pytest.raises(queue.Empty):
         world.host.asked.get(timeout=0.3)
     go.touch()
@@ -63,13 +66,12 @@ def test_a_driver_that_reported_its_end_counts_as_free_and_the_next_launch_waits
 
 def test_the_end_of_a_driver_that_is_not_here_frees_nothing(world: World) -> None:
     pool, go = world.pool(driver_slots=2), world.folder / "go"
-    pool.ending({(1, 1, 0)})
+    pool.ending({1})
     assert pool.free() == 2
     pool.launch(launch(1, until=str(go)))
     assert world.host.asked.get(timeout=20) == 1
     assert pool.free() == 1
-    # The same run's publication is another driver.
-    pool.ending({(1, 1, 1), (2, 1, 0)})
+    pool.ending({2})
     assert pool.free() == 1
     go.touch()
     assert world.host.ended()[:2] == (1, True)
@@ -80,9 +82,9 @@ def test_a_launch_that_waits_for_a_driver_to_be_done_can_be_ended(world: World) 
     pool, go = world.pool(), world.folder / "go"
     pool.launch(launch(1, until=str(go)))
     assert world.host.asked.get(timeout=20) == 1
-    pool.ending({(1, 1, 0)})
+    pool.ending({1})
     pool.launch(launch(2))
-    pool.end((2, 1, 0))
+    pool.end(2)
     assert world.host.ended() == (2, False, "ended before a driver was given it")
     assert pool.free() == 1
     go.touch()
@@ -109,20 +111,22 @@ def test_both_executors_share_the_slots(pool: int, submit: int, free: int) -> No
     dispatch._limit = 4
     dispatch._executors = {"pool": Busy(pool), "spark-submit": Busy(submit)}  # type: ignore[dict-item]
     assert dispatch.free() == free
-    dispatch.ending({(1, 1, 0)})
-    assert [each.ended for each in dispatch._executors.values()] == [{(1, 1, 0)}] * 2  # type: ignore[attr-defined]
+    dispatch.ending({1})
+    assert [each.ended for each in dispatch._executors.values()] == [{1}] * 2  # type: ignore[attr-defined]
 
 
-def test_who_may_not_begin_did_not_report(world: World) -> None:
-    world.host.allowed = False
-    world.pool().launch(launch(1))
-    assert world.host.ended() == (1, False, "the driver was not allowed to begin")
+def test_who_did_not_report_is_told_as_such(world: World) -> None:
+    pool = world.pool()
+    pool.launch(launch(1, silent=True))
+    assert world.host.ended()[:2] == (1, False)
+    pool.launch(launch(2))
+    assert world.host.ended()[:2] == (2, True)
 
 
 def test_a_run_that_waits_for_a_process_can_be_ended(world: World) -> None:
     pool = world.pool((sys.executable, "-c", "import time; time.sleep(60)"))
     pool.launch(launch(1))
-    pool.end((1, 1, 0))
+    pool.end(1)
     assert world.host.ended() == (1, False, "ended before a driver was given it")
     assert pool.free() == 1
 
@@ -135,3 +139,59 @@ def test_a_close_tells_of_every_run(world: World) -> None:
     assert {world.host.asked.get(timeout=20) for _ in range(2)} == {1, 2}
     pool.close()
     assert {world.host.ended()[:2] for _ in range(3)} == {(1, False), (2, False), (3, False)}
+
+
+# batches
+
+
+def test_a_driver_asks_for_each_run_and_stops_where_one_must_not_begin(world: World) -> None:
+    world.host.allowed = lambda run_id: run_id < 12
+    pool = world.pool()
+    pool.launch(launch(1, [10, 11, 12, 13]))
+    assert world.host.ended()[:2] == (1, True)
+    assert [world.host.asked.get(timeout=20) for _ in range(3)] == [10, 11, 12]
+    assert world.host.asked.empty()
+    assert (pool.free(), pool.hosted()) == (1, set())
+
+
+@pytest.mark.parametrize(
+    ("conf", "begun"),
+    [
+        # Once it was allowed to begin that run.
+        ({"die": 10}, 10),
+        ({"die": 11}, 11),
+        # Before it asked.
+        ({"leave": 10}, None),
+        ({"leave": 11}, 10),
+        ({"leave": 12}, 11),
+    ],
+)
+def test_the_last_run_that_a_lost_driver_was_allowed_to_begin_is_told(
+    world: World, conf: dict[str, Any], begun: int | None
+) -> None:
+    pool = world.pool()
+    pool.launch(launch(1, [10, 11, 12], **conf))
+    assert world.host.ended() == (1, False, "the driver process was ended by signal 9")
+    assert world.host.begun[1] == begun
+    # Nothing of it is left to the next attempt.
+    pool.launch(launch(2, [20], leave=20))
+    assert world.host.ended()[:2] == (2, False)
+    assert world.host.begun[2] is None
+
+
+def test_a_run_that_must_not_begin_is_not_the_last_one_that_began(world: World) -> None:
+    world.host.allowed = lambda run_id: run_id == 10
+    world.pool().launch(launch(1, [10, 11], silent=True))
+    assert world.host.ended()[:2] == (1, False)
+    assert world.host.begun[1] == 10
+
+
+def test_the_next_run_begins_while_the_output_of_the_last_one_waits_for_its_acceptance(world: World) -> None:
+    pool, note = world.pool(), world.folder / "published"
+    pool.launch(launch(1, [10, 11, 12], stages=str(note)))
+    # Nothing is accepted yet.
+    assert [world.host.asked.get(timeout=20) for _ in range(3)] == [10, 11, 12]
+    assert not note.exists()
+    world.host.accepts.set()
+    assert world.host.ended()[:2] == (1, True)
+    assert sorted(json.loads(note.read_text())) == [False, False, True]

@@ -45,6 +45,16 @@ def _group(pid: int) -> int | None:
         return None
 
 
+def test_a_driver_whose_run_failed_is_replaced(world: World) -> None:
+    """What failing code left behind in the process must not meet the next attempt."""
+    pool, note, seen = world.pool(), world.folder / "pid", []
+    for attempt_id, fails in ((1, False), (2, True), (3, False)):
+        pool.launch(launch(attempt_id, fails=fails, note=str(note)))
+        assert world.host.ended()[:2] == (attempt_id, True)
+        seen.append(note.read_text())
+    assert seen[0] == seen[1] != seen[2]
+
+
 def test_a_process_is_replaced_after_its_runs(world: World) -> None:
     pool = world.pool(driver_max_runs=2)
     seen = []
@@ -68,8 +78,8 @@ def test_the_end_of_a_run_kills_what_does_not_listen(world: World) -> None:
     pool.launch(launch(1, stuck=True))
     assert world.host.asked.get(timeout=20) == 1
     (pid,) = pids(pool)
-    pool.end((7, 7, 0))
-    pool.end((1, 1, 0))
+    pool.end(7)
+    pool.end(1)
     assert world.host.ended() == (1, False, "the driver process was ended by signal 9")
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
@@ -83,11 +93,12 @@ def test_a_process_that_is_being_ended_is_given_nothing_more(world: World, monke
     world.host.asked.get(timeout=20)
     (worker,) = pool._workers
     monkeypatch.setattr(local_pool.processes, "end", lambda _: None)
-    pool.end((1, 1, 0))
+    pool.end(1)
     # It completes anyway, just before the signal would arrive.
     pool._on_done(worker, {"reported": True})
     pool.launch(launch(2))
-    assert worker.launch is None
+    assert pool.hosted() == {2}
+    assert worker.answers is None
     monkeypatch.undo()
     worker.process.kill()
     assert [world.host.ended()[:2] for _ in range(2)] == [(1, True), (2, True)]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from retrofill.contract.runs import RunHeartbeat
+from retrofill.contract.runs import AttemptHeartbeat
 from retrofill.driver.report import Wire
 from retrofill.settings import Settings
 
@@ -44,8 +44,8 @@ class Broker:
             self._published.pop()(None, None)
 
 
-def heartbeat() -> RunHeartbeat:
-    return RunHeartbeat(backfill_id="b", run_id=1, attempt=1, sent_at=datetime.now(UTC))
+def heartbeat() -> AttemptHeartbeat:
+    return AttemptHeartbeat(backfill_id="b", attempt_id=1, sent_at=datetime.now(UTC))
 
 
 def wire(broker: Broker) -> Wire:

@@ -1,4 +1,4 @@
-"""Launches served one after the other over real pipes: the order of messages, reports and the
+"""Launches served one after the other over real pipes: the order of runs, messages, reports and the
 session's release, and silence once the end has begun.
 """
 
@@ -8,11 +8,13 @@ import threading
 import time
 
 import pytest
-from tests.unit.driver.served import SessionGone, World, world, world_module
+from tests.unit.driver.served import CODE, SessionGone, World, done, world, world_module
 
 from retrofill.driver.process import LEASE_OVER
 
 __all__ = ["world"]
+
+# one run
 
 
 def test_a_run_from_launch_to_done_and_the_next_one(world: World) -> None:
@@ -21,21 +23,34 @@ def test_a_run_from_launch_to_done_and_the_next_one(world: World) -> None:
         world.launch()
         assert world.broker.fields() == []
         world.say({"begin": 60.0})
-        assert world.hear() == {"done": {"reported": True}}
+        assert world.hear() == done()
         assert world.broker.fields() == [
+            "RunBegan",
             "TaskReported a running",
             "TaskReported a succeeded",
             "RunReported succeeded",
+            "AttemptEnded done",
         ]
     world.finish()
     assert world.spark.calls == ["open", "2013-01-01T00:00:00-05:00", "release"] * 2
+    assert {body["attempt_id"] for body in world.broker.bodies} == {25}
+    assert {(body["run_id"], body["attempt"]) for body in world.broker.bodies if "run_id" in body} == {(1, 11)}
+
+
+def test_a_run_has_begun_before_its_code_does(world: World) -> None:
+    world.launch(wait=True)
+    world.say({"begin": 60.0})
+    assert world_module(world).begun.wait(10)
+    assert world.broker.fields()[0] == "RunBegan"
+    world_module(world).go.set()
+    assert world.hear() == done(failed=True)
 
 
 def test_a_driver_that_succeeded_is_done_before_it_releases_the_session(world: World) -> None:
     world.spark.releases.clear()
     world.launch()
     world.say({"begin": 60.0})
-    assert world.hear() == {"done": {"reported": True}}
+    assert world.hear() == done()
     assert "release" not in world.spark.calls
     # The next attempt's session is opened after the release of the last one.
     threading.Timer(0.2, world.spark.releases.set).start()
@@ -43,28 +58,18 @@ def test_a_driver_that_succeeded_is_done_before_it_releases_the_session(world: W
     assert [call for call in world.spark.calls if not call.startswith("20")] == ["open", "release", "open"]
 
 
-FAILS = """
-from retrofill import Pipeline
-p = Pipeline("p", schedule="@daily")
-@p.task
-def a(run):
-    run.spark.append("used")
-    raise ValueError("no luck")
-"""
-
-
-@pytest.mark.parametrize("code", [FAILS, "import nonesuch_module"])
+@pytest.mark.parametrize("code", [CODE, "import nonesuch_module"])
 def test_a_driver_that_failed_releases_the_session_before_it_says_so(world: World, code: str) -> None:
     """A failed run may be repeated: what this attempt started in Spark must have ended by then."""
     world.file.write_text(code)
     reported: list[list[str]] = []
     world.spark.on_release = lambda: reported.append(world.broker.fields())
-    world.launch()
+    world.launch(fails=[1])
     world.say({"begin": 60.0})
-    assert world.hear() == {"done": {"reported": True}}
+    assert world.hear() == done(failed=True)
     world.finish()
-    assert world.broker.fields()[-1] == "RunReported failed"
-    assert reported == [world.broker.fields()[:-1]]
+    assert world.broker.fields()[-2:] == ["RunReported failed", "AttemptEnded done"]
+    assert reported == [world.broker.fields()[:-2]]
     assert world.spark.calls.count("release") == 1
 
 
@@ -72,9 +77,9 @@ def test_a_session_that_takes_long_to_open_sends_heartbeats_meanwhile(world: Wor
     world.spark.opens.clear()
     threading.Timer(0.5, world.spark.opens.set).start()
     world.launch(lease_seconds=1.0)
-    assert set(world.broker.fields()) == {"RunHeartbeat"}
+    assert set(world.broker.fields()) == {"AttemptHeartbeat"}
     world.say({"begin": 60.0})
-    assert world.hear() == {"done": {"reported": True}}
+    assert world.hear() == done()
     assert "RunReported succeeded" in world.broker.fields()
 
 
@@ -82,8 +87,8 @@ def test_what_is_left_of_the_lease_counts_from_before_the_question(world: World)
     world.launch()
     time.sleep(0.3)
     world.say({"begin": 0.2})
-    assert world.hear() == {"done": {"reported": False}}
-    assert world.broker.fields() == []
+    assert world.hear() == done()
+    assert world.broker.fields() == ["AttemptEnded done"]
 
 
 def test_work_that_outlasts_what_is_left_of_the_lease_ends_with_it(world: World) -> None:
@@ -94,21 +99,96 @@ def test_work_that_outlasts_what_is_left_of_the_lease_ends_with_it(world: World)
     world_module(world).go.set()
 
 
-def test_who_may_not_begin_runs_and_reports_nothing(world: World) -> None:
-    world.launch()
-    world.say({"begin": None})
-    assert world.hear() == {"done": {"reported": False}}
+def test_who_may_not_begin_runs_nothing_and_reports_its_end(world: World) -> None:
+    world.launch(runs=3)
+    world.begins(1, done(), left=None)
     world.finish()
-    assert world.broker.fields() == []
+    assert world.broker.fields() == ["AttemptEnded done"]
     assert world.spark.calls == ["open", "release"]
+
+
+# several runs
+
+
+def test_the_runs_of_an_attempt_are_executed_one_by_one_in_one_session(world: World) -> None:
+    world.launch(runs=3)
+    for id in (1, 2):
+        world.begins(id, {"may_begin": id + 1})
+        assert world.broker.fields(id)[-1] == "RunReported succeeded"
+        assert world.broker.fields(id + 1) == []
+    world.begins(3, done())
+    world.finish()
+    one = ["RunBegan", "TaskReported a running", "TaskReported a succeeded", "RunReported succeeded"]
+    assert world.broker.fields() == [*one * 3, "AttemptEnded done"]
+    numbers = [(body["run_id"], body["attempt"]) for body in world.broker.bodies if body["type"] == "RunBegan"]
+    assert numbers == [(1, 11), (2, 12), (3, 13)]
+    days = [f"2013-01-{day:02}T00:00:00-05:00" for day in (1, 2, 3)]
+    assert world.spark.calls == ["open", days[0], "clear", days[1], "clear", days[2], "release"]
+
+
+def test_a_run_that_must_not_begin_ends_the_attempt_without_a_failure(world: World) -> None:
+    world.launch(runs=3)
+    world.begins(1, {"may_begin": 2})
+    world.begins(2, done(), left=None)
+    assert world.broker.fields()[-2:] == ["RunReported succeeded", "AttemptEnded done"]
+    assert (world.broker.fields(2), world.broker.fields(3)) == ([], [])
+    world.finish()
+    assert world.spark.calls == ["open", "2013-01-01T00:00:00-05:00", "clear", "release"]
+
+
+def test_a_failed_run_ends_the_attempt_and_its_session_before_that_is_reported(world: World) -> None:
+    reported: list[list[str]] = []
+    world.spark.on_release = lambda: reported.append(world.broker.fields())
+    world.launch(runs=3, fails=[2])
+    world.begins(1, {"may_begin": 2})
+    world.begins(2, done(failed=True))
+    world.finish()
+    assert world.broker.fields(2)[-1] == "RunReported failed"
+    assert world.broker.fields(3) == []
+    assert reported == [world.broker.fields()[:-2]]
+    assert world.spark.calls.count("release") == 1
+
+
+@pytest.mark.parametrize("world", [ConnectionError("no Spark")], indirect=True)
+def test_a_session_that_cannot_be_opened_fails_the_first_run_alone(world: World) -> None:
+    world.launch(runs=2)
+    world.begins(1, done(failed=True))
+    assert world.broker.fields() == ["RunBegan", "RunReported failed", "AttemptEnded done"]
+    assert world.broker.bodies[1]["run_id"] == 1
+
+
+def test_a_session_that_cannot_be_cleared_is_closed_and_the_other_runs_are_left(world: World) -> None:
+    """No run may meet what another one left behind."""
+    reported: list[list[str]] = []
+    world.spark.on_release = lambda: reported.append(world.broker.fields())
+    world.spark.not_cleared = RuntimeError("a view of somebody else")
+    world.launch(runs=2)
+    world.begins(1, done(failed=True))
+    world.finish()
+    assert world.broker.fields()[-2:] == ["RunReported succeeded", "AttemptEnded done"]
+    assert world.broker.fields(2) == []
+    assert reported == [world.broker.fields()[:-1]]
+    assert world.spark.calls.count("release") == 1
+
+
+def test_a_session_that_is_lost_between_two_runs_loses_the_attempt(world: World) -> None:
+    world.spark.not_cleared = SessionGone("gone")
+    world.launch(runs=2)
+    world.begins(1, {"lost": "Spark lost the session: gone"})
+    assert world.left.get(timeout=10) == 1
+    assert world.broker.fields(1)[-1] == "RunReported succeeded"
+    assert world.broker.fields(2) == []
+
+
+# user code that does not work
 
 
 def test_code_that_cannot_be_imported_fails_the_run(world: World) -> None:
     world.file.write_text("import nonesuch_module\n")
     world.launch()
     world.say({"begin": 60.0})
-    assert world.hear() == {"done": {"reported": True}}
-    error = world.broker.bodies[-1]["error"]
+    assert world.hear() == done(failed=True)
+    error = world.broker.bodies[-2]["error"]
     assert error["type"] == "ModuleNotFoundError"
     assert f'{world.file}", line 1' in error["traceback"]
 
@@ -116,16 +196,8 @@ def test_code_that_cannot_be_imported_fails_the_run(world: World) -> None:
 def test_a_task_that_the_code_has_no_longer_fails_the_run(world: World) -> None:
     world.launch(task="gone")
     world.say({"begin": 60.0})
-    assert world.hear() == {"done": {"reported": True}}
-    assert "no longer has a task 'gone': apply it again" in world.broker.bodies[-1]["error"]["message"]
-
-
-@pytest.mark.parametrize("world", [ConnectionError("no Spark")], indirect=True)
-def test_a_session_that_cannot_be_opened_fails_the_run(world: World) -> None:
-    world.launch()
-    world.say({"begin": 60.0})
-    assert world.hear() == {"done": {"reported": True}}
-    assert world.broker.fields() == ["RunReported failed"]
+    assert world.hear() == done(failed=True)
+    assert "no longer has a task 'gone': apply it again" in world.broker.bodies[-2]["error"]["message"]
 
 
 @pytest.mark.parametrize("world", [SessionGone("gone, token=abc")], indirect=True)
@@ -149,4 +221,4 @@ def test_the_end_interrupts_and_what_fails_by_it_is_not_told(world: World, how: 
     assert world.spark.calls[-1] == "interrupt"
     module.go.set()
     threading.Event().wait(0.1)
-    assert world.broker.fields() == ["TaskReported a running"]
+    assert world.broker.fields() == ["RunBegan", "TaskReported a running"]

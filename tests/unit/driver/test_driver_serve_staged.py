@@ -1,11 +1,17 @@
-"""Launches that stage output: it is published only once the host says that the attempt was accepted."""
+"""Launches that stage output: it is published only once the host says that it was accepted, while the
+driver executes the next run.
+"""
 
 from __future__ import annotations
 
 import json
+import queue
+import shutil
 from pathlib import Path
 
-from tests.unit.driver.served import World, world
+import pytest
+from tests.support.installation import until
+from tests.unit.driver.served import World, done, world
 
 __all__ = ["world"]
 STAGES = """
@@ -14,11 +20,12 @@ from retrofill import Pipeline
 p = Pipeline("p", schedule="@daily", timezone="America/New_York")
 @p.task
 def a(run):
-    folder = Path(run.stage(run.conf["out"] + "/day=1"))
+    path = f"{run.conf['out']}/day={run.id}"
+    folder = Path(run.stage(path))
     folder.mkdir()
     (folder / "part-0").write_text(f"attempt {run.attempt}")
-    assert run.staged(run.conf["out"] + "/day=1") == str(folder)
-    if run.conf.get("fail"):
+    assert run.staged(path) == str(folder)
+    if run.id in run.conf.get("fails", ()):
         raise ValueError("after staging")
 """
 
@@ -26,54 +33,126 @@ def a(run):
 def test_staged_output_is_published_once_the_host_says_that_it_was_accepted(world: World, tmp_path: Path) -> None:
     world.file.write_text(STAGES)
     world.launch(out=str(tmp_path))
-    world.say({"begin": 60.0})
-    assert world.hear() == {"may_publish": True}
+    world.begins(1, {"may_publish": 1})
     assert not (tmp_path / "day=1").exists()
     assert world.broker.fields()[-1] == "RunStaged"
     assert world.broker.bodies[-1]["outputs"] == [f"{tmp_path}/day=1"]
     world.say({"publish": True})
-    assert world.hear() == {"done": {"reported": True}}
-    assert (tmp_path / "day=1" / "part-0").read_text() == "attempt 1"
-    assert world.broker.fields()[-1] == "RunReported succeeded"
+    assert world.hear() == done()
+    assert (tmp_path / "day=1" / "part-0").read_text() == "attempt 11"
+    assert world.broker.fields()[-2:] == ["RunReported succeeded", "AttemptEnded done"]
     marker = json.loads((tmp_path / "day=1" / "_retrofill.json").read_text())
-    assert (marker["pipeline"], marker["backfill_id"], marker["run_id"], marker["attempt"]) == ("p", "b", 1, 1)
+    assert (marker["pipeline"], marker["backfill_id"], marker["run_id"], marker["attempt_id"]) == ("p", "b", 1, 25)
 
 
 def test_output_that_was_not_accepted_is_neither_published_nor_told(world: World, tmp_path: Path) -> None:
     world.file.write_text(STAGES)
     world.launch(out=str(tmp_path))
-    world.say({"begin": 60.0})
-    assert world.hear() == {"may_publish": True}
+    world.begins(1, {"may_publish": 1})
     world.say({"publish": False})
-    assert world.hear() == {"done": {"reported": False}}
+    assert world.hear() == done()
     assert not (tmp_path / "day=1").exists()
-    assert world.broker.fields()[-1] == "RunStaged"
+    assert world.broker.fields()[-2:] == ["RunStaged", "AttemptEnded done"]
 
 
 def test_what_a_failed_attempt_staged_is_dropped(world: World, tmp_path: Path) -> None:
     world.file.write_text(STAGES)
-    world.launch(out=str(tmp_path), fail=True)
-    world.say({"begin": 60.0})
-    assert world.hear() == {"done": {"reported": True}}
-    assert world.broker.fields()[-1] == "RunReported failed"
+    world.launch(out=str(tmp_path), fails=[1])
+    world.begins(1, done(failed=True))
+    assert world.broker.fields()[-2] == "RunReported failed"
     assert [path for path in tmp_path.rglob("*") if path.name == "part-0"] == []
 
 
 def test_what_a_lost_driver_staged_is_published_without_spark_and_user_code(world: World, tmp_path: Path) -> None:
     world.file.write_text(STAGES)
     world.launch(out=str(tmp_path))
-    world.say({"begin": 60.0})
-    assert world.hear() == {"may_publish": True}
+    world.begins(1, {"may_publish": 1})
     world.say({"publish": False})
     world.hear()
     world.finish()
     world.spark.calls.clear()
     world.broker.bodies.clear()
     world.file.write_text("raise AssertionError('no user code is to be imported')")
-    world.launch(publication=1, outputs=[f"{tmp_path}/day=1"])
-    world.say({"begin": 60.0})
-    assert world.hear() == {"done": {"reported": True}}
-    assert (tmp_path / "day=1" / "part-0").read_text() == "attempt 1"
+    # The attempt that staged it has another id than the one that publishes it.
+    area = tmp_path / "_retrofill" / "day=1@1"
+    (area / "25.publish-0").rename(area / "9.publish-0")
+    world.launch(publication={"publication": 1, "accepted_attempt": 9, "outputs": [f"{tmp_path}/day=1"]})
+    world.begins(1, done())
+    assert (tmp_path / "day=1" / "part-0").read_text() == "attempt 11"
     assert world.spark.calls == []
-    assert world.broker.fields() == ["RunReported succeeded"]
-    assert [body["publication"] for body in world.broker.bodies] == [1]
+    assert world.broker.fields() == ["RunBegan", "RunReported succeeded", "AttemptEnded done"]
+    assert [body.get("publication") for body in world.broker.bodies] == [1, 1, None]
+
+
+# several runs
+
+
+def test_the_next_run_is_executed_while_the_output_of_the_last_one_waits_for_its_acceptance(
+    world: World, tmp_path: Path
+) -> None:
+    world.file.write_text(STAGES)
+    world.launch(runs=3, out=str(tmp_path))
+    world.say({"begin": 60.0})
+    assert world.says(2) == [{"may_begin": 2}, {"may_publish": 1}]
+    # One publication at a time: the second run is staged, and the driver does not ask for it yet.
+    world.begins(2, {"may_begin": 3})
+    assert world.broker.fields(2)[-1] == "RunStaged"
+    assert not (tmp_path / "day=1").exists()
+    world.say({"publish": True})
+    assert world.hear() == {"may_publish": 2}
+    assert (tmp_path / "day=1" / "part-0").read_text() == "attempt 11"
+    assert world.broker.fields(1)[-1] == "RunReported succeeded"
+    # The attempt ends after the last publication, although no run is left.
+    world.say({"begin": None})
+    with pytest.raises(queue.Empty):
+        world.heard.get(timeout=0.3)
+    assert "AttemptEnded done" not in world.broker.fields()
+    world.say({"publish": True})
+    assert world.hear() == done()
+    assert (tmp_path / "day=2" / "part-0").read_text() == "attempt 12"
+    assert world.broker.fields()[-2:] == ["RunReported succeeded", "AttemptEnded done"]
+
+
+def test_a_run_whose_output_is_left_to_others_does_not_end_the_attempt(world: World, tmp_path: Path) -> None:
+    world.file.write_text(STAGES)
+    world.launch(runs=2, out=str(tmp_path))
+    world.say({"begin": 60.0})
+    assert world.says(2) == [{"may_begin": 2}, {"may_publish": 1}]
+    world.say({"publish": False})
+    world.begins(2, {"may_publish": 2})
+    world.say({"publish": True})
+    assert world.hear() == done()
+    assert world.broker.fields(1)[-1] == "RunStaged"
+    assert world.broker.fields(2)[-1] == "RunReported succeeded"
+    assert not (tmp_path / "day=1").exists()
+
+
+def test_what_was_staged_before_a_run_failed_is_still_published(world: World, tmp_path: Path) -> None:
+    world.file.write_text(STAGES)
+    world.launch(runs=2, out=str(tmp_path), fails=[2])
+    world.say({"begin": 60.0})
+    assert world.says(2) == [{"may_begin": 2}, {"may_publish": 1}]
+    world.say({"begin": 60.0})
+    until(lambda: world.broker.fields()[-1] == "RunReported failed", "the second run fails")
+    world.say({"publish": True})
+    assert world.hear() == done(failed=True)
+    assert (tmp_path / "day=1" / "part-0").exists()
+    assert not (tmp_path / "day=2").exists()
+    assert world.broker.fields(1)[-1] == "RunReported succeeded"
+
+
+def test_output_that_cannot_be_published_fails_its_run_and_no_other(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("retrofill.driver.publishing.TRIES", 1)
+    world.file.write_text(STAGES)
+    world.launch(runs=2, out=str(tmp_path))
+    world.say({"begin": 60.0})
+    assert world.says(2) == [{"may_begin": 2}, {"may_publish": 1}]
+    shutil.rmtree(tmp_path / "_retrofill" / "day=1@1")
+    world.say({"publish": True})
+    world.begins(2, {"may_publish": 2})
+    world.say({"publish": True})
+    assert world.hear() == done()
+    assert world.broker.fields(1)[-1] == "RunReported failed"
+    assert world.broker.fields(2)[-1] == "RunReported succeeded"

@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from retrofill.driver.launch import Launch
-from retrofill.driver.publication import AREA, sealed_folder
+from retrofill.driver.publication import AREA, MARKER, sealed_folder
 from retrofill.driver.staging import MAX_OUTPUTS, CannotStage, Staging, local_path
+
+
+def staging_of(run_id: int) -> Staging:
+    """One run of an attempt with the id 25."""
+    day = {"interval_start": "2013-01-01T00:00:00Z", "interval_end": "2013-01-02T00:00:00Z"}
+    launch = Launch.model_validate(
+        {
+            "backfill_id": "b",
+            "attempt_id": 25,
+            "mode": "each",
+            "runs": [{"id": run_id, "attempt": 2, **day}],
+            "pipeline": {
+                "name": "p",
+                "schedule": "@daily",
+                "tasks": [{"name": "a"}],
+                "code": {"file": "/p.py", "attribute": "p"},
+            },
+            "lease_seconds": 60,
+        }
+    )
+    return Staging(launch, launch.runs[0])
 
 
 @pytest.fixture
 def staging() -> Staging:
-    return Staging(
-        Launch.model_validate(
-            {
-                "backfill_id": "b",
-                "run_id": 7,
-                "attempt": 2,
-                "pipeline": {
-                    "name": "p",
-                    "schedule": "@daily",
-                    "tasks": [{"name": "a"}],
-                    "code": {"file": "/p.py", "attribute": "p"},
-                },
-                "interval_start": "2013-01-01T00:00:00Z",
-                "interval_end": "2013-01-02T00:00:00Z",
-            }
-        )
-    )
+    return staging_of(7)
 
 
 def write(folder: str, text: str = "x") -> None:
@@ -70,7 +76,7 @@ def test_each_try_writes_to_a_path_of_its_own_and_the_last_one_counts(staging: S
     write(second, "of the last try")
     assert staging.staged(target) == second
     assert staging.seal() == (target,)
-    assert (sealed_folder(Path(target), 7, 2) / "new" / "part-0").read_text() == "of the last try"
+    assert (sealed_folder(Path(target), 7, 25) / "new" / "part-0").read_text() == "of the last try"
 
 
 def test_one_task_writes_an_output_and_outputs_do_not_overlap(staging: Staging, tmp_path: Path) -> None:
@@ -103,8 +109,28 @@ def test_a_task_that_wrote_elsewhere_is_told_so(staging: Staging, tmp_path: Path
 def test_a_failed_attempt_leaves_nothing_and_touches_no_other(staging: Staging, tmp_path: Path) -> None:
     target = tmp_path / "day=1"
     write(staging.stage("a", str(target)))
-    of_another = tmp_path / AREA / "day=1@7" / "1.publish-0" / "new"
+    of_another = tmp_path / AREA / "day=1@7" / "2.publish-0" / "new"
     of_another.mkdir(parents=True)
     staging.discard()
     assert of_another.exists()
-    assert sorted(path.name for path in (tmp_path / AREA / "day=1@7").iterdir()) == ["1.publish-0"]
+    assert sorted(path.name for path in (tmp_path / AREA / "day=1@7").iterdir()) == ["2.publish-0"]
+
+
+def test_runs_of_one_attempt_stage_the_same_output_apart(tmp_path: Path) -> None:
+    target = tmp_path / "latest"
+    one, other = staging_of(7), staging_of(8)
+    write(one.stage("a", str(target)), "of the first run")
+    write(other.stage("a", str(target)), "of the second run")
+    one.seal()
+    other.discard()
+    assert (sealed_folder(target, 7, 25) / "new" / "part-0").read_text() == "of the first run"
+    with pytest.raises(CannotStage, match="no task of this run has staged"):
+        staging_of(9).staged(str(target))
+
+
+def test_what_is_published_names_its_run_and_its_attempt(staging: Staging, tmp_path: Path) -> None:
+    target = tmp_path / "day=1"
+    write(staging.stage("a", str(target)))
+    staging.seal()
+    marker = json.loads((sealed_folder(target, 7, 25) / "new" / MARKER).read_text())
+    assert (marker["backfill_id"], marker["run_id"], marker["attempt"], marker["attempt_id"]) == ("b", 7, 2, 25)

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from retrofill.domain.pipeline import TaskDefinition
-from retrofill.driver.launch import Launch
+from retrofill.driver.launch import Launch, LaunchedRun
 from retrofill.driver.submit import GROUP, BadArgument, Submits, format_args
 from retrofill.driver.submit import SubmitFailed as Failed
 from retrofill.settings import Settings
@@ -29,8 +29,16 @@ def launch(script: str = "x.py", args: tuple[str, ...] = ()) -> Launch:
     task = {"name": "a", "kind": "submit", "submit": {"script": script, "args": args}}
     given: dict[str, Any] = {
         "backfill_id": "b",
-        "run_id": 7,
-        "attempt": 2,
+        "attempt_id": 25,
+        "mode": "each",
+        "runs": [
+            {
+                "id": 7,
+                "attempt": 2,
+                "interval_start": datetime(2013, 1, 1, 5, tzinfo=UTC),
+                "interval_end": datetime(2013, 1, 2, 5, tzinfo=UTC),
+            }
+        ],
         "pipeline": {
             "name": "p",
             "schedule": "@daily",
@@ -38,9 +46,8 @@ def launch(script: str = "x.py", args: tuple[str, ...] = ()) -> Launch:
             "tasks": [task],
             "code": {"file": "/p.py", "attribute": "p"},
         },
-        "interval_start": datetime(2013, 1, 1, 5, tzinfo=UTC),
-        "interval_end": datetime(2013, 1, 2, 5, tzinfo=UTC),
         "conf": {"city": "JFK", "deep": {"er": 1}},
+        "lease_seconds": 60,
     }
     return Launch.model_validate(given)
 
@@ -48,7 +55,7 @@ def launch(script: str = "x.py", args: tuple[str, ...] = ()) -> Launch:
 class Plain(Submits):
     """Runs the script without Spark."""
 
-    def command(self, submit: Any, folder: Path) -> list[str]:
+    def command(self, submit: Any, run: LaunchedRun, folder: Path) -> list[str]:
         return [sys.executable, submit.script]
 
 
@@ -57,7 +64,7 @@ def run(tmp_path: Path, text: str) -> None:
     script.write_text(text)
     made = launch(str(script))
     task: TaskDefinition = made.pipeline.tasks[0]
-    Plain(Settings(), made).run(task)
+    Plain(Settings(), made).run(task, made.runs[0])
 
 
 @pytest.mark.parametrize(
@@ -73,13 +80,15 @@ def run(tmp_path: Path, text: str) -> None:
     ],
 )
 def test_arguments_are_filled_in(arg: str, filled: str) -> None:
-    assert format_args([arg], launch()) == [filled]
+    made = launch()
+    assert format_args([arg], made, made.runs[0]) == [filled]
 
 
 @pytest.mark.parametrize("arg", ["{run.secret}", "{conf.__class__}", "{0}", "{}", "{interval.start.year}", "{os}"])
 def test_nothing_else_can_be_reached(arg: str) -> None:
+    made = launch()
     with pytest.raises(BadArgument, match=r"use interval\.start"):
-        format_args([arg], launch())
+        format_args([arg], made, made.runs[0])
 
 
 def test_a_script_that_succeeds(tmp_path: Path) -> None:

@@ -72,8 +72,11 @@ def test_spans_of_run_and_tasks_are_under_the_requests(world: World, collector: 
         "retrofill.pipeline": "p",
         "retrofill.backfill": "b",
     }
-    fields = [trace.split("-")[2] for trace in world.broker.traces if trace is not None]
-    assert fields[-1] == spans["run"].span_id.hex()
+    fields = {
+        (body["type"].startswith("Attempt"), str(trace).split("-")[2])
+        for body, trace in zip(world.broker.bodies, world.broker.traces, strict=True)
+    }
+    assert fields == {(True, TRACE.split("-")[2]), (False, spans["run"].span_id.hex())}
 
 
 def test_nothing_of_opentelemetry_is_imported_where_no_exporter_is_set() -> None:

@@ -1,48 +1,138 @@
-"""Rows of runs and the reports that are folded over them."""
+"""Rows of attempts and runs, the reports that are folded over them, and the rows that result."""
 
-from retrofill.contract.runs import ErrorInfo, RunHeartbeat, RunReported, RunStaged, TaskReported
+from dataclasses import replace
+
+from retrofill.contract.runs import (
+    AttemptEnded,
+    AttemptHeartbeat,
+    ErrorInfo,
+    RunBegan,
+    RunReported,
+    RunStaged,
+    TaskReported,
+)
+from retrofill.domain.attempt import AttemptMode
 from retrofill.domain.run import RunState as R
 from retrofill.domain.task_run import TaskState as T
-from run_starter.decide import RunRow, fold
-
-# reports
+from run_starter.decide import Accept, AttemptRow, AwaitPublisher, Begin, End, Fold, Requeue, RunRow
 
 MOST_LOST = 5
 ERROR = ErrorInfo(type="E", message="no disk")
+OF = 5  # the attempt that these tests are about
 
 
-def row(state=R.RUNNING, attempt=2, *, lost=0, cancel=False, started=True):
-    return RunRow(7, R(state), attempt, lost, cancel, started)
+def attempt(id=OF, *, live=True, began=True, mode=AttemptMode.EACH, cancel=False):
+    return AttemptRow(id, live, began, mode, cancel)
 
 
-def beat(attempt=2):
-    return RunHeartbeat(backfill_id="b", run_id=7, attempt=attempt)
+def run(state=R.RUNNING, id=7, *, of=OF, number=2, position=None, lost=0, before=True, losses=()):
+    position = id if position is None else position
+    return RunRow(id, R(state), of, number, position, lost_attempts=lost, started_before=before, losses=losses)
 
 
-def task(state, name="t", attempt=2, **more):
-    return TaskReported(backfill_id="b", run_id=7, attempt=attempt, task=name, state=state, **more)
+def beat(of=OF):
+    return AttemptHeartbeat(backfill_id="b", attempt_id=of)
 
 
-def staged(attempt=2, publication=0):
-    return RunStaged(backfill_id="b", run_id=7, attempt=attempt, publication=publication, outputs=("/o",))
+def over(how="done", of=OF, begun=None, error=None):
+    return AttemptEnded(backfill_id="b", attempt_id=of, state=how, begun=begun, error=error)
 
 
-def ended(state, attempt=2, error=None):
-    return RunReported(backfill_id="b", run_id=7, attempt=attempt, state=state, error=error)
+def about(run_id=7, of=OF):
+    return {"backfill_id": "b", "attempt_id": of, "run_id": run_id, "attempt": 2}
 
 
-def fold_all(reports, of=None, tasks=None, most=MOST_LOST):
-    of = of or row()
-    states = {(7, of.attempt, name): T(state) for name, state in (tasks or {"t": "none"}).items()}
-    return fold(reports, {7: of}, states, most)
+def began(run_id=7, of=OF):
+    return RunBegan(**about(run_id, of))
+
+
+def task(state, name="t", run_id=7, of=OF, **more):
+    return TaskReported(**about(run_id, of), task=name, state=state, **more)
+
+
+def staged(run_id=7, of=OF):
+    return RunStaged(**about(run_id, of), outputs=("/o",))
+
+
+def ended(state, run_id=7, of=OF, error=None):
+    return RunReported(**about(run_id, of), state=state, error=error)
+
+
+def fold_of(runs=None, attempts=None, tasks=None, names=("t",), most=MOST_LOST):
+    """``tasks``: states by name, of all runs that have begun; ``names``: tasks of the others."""
+    runs = [run()] if runs is None else runs
+    states = {
+        (row.id, row.attempt, name): T(state)
+        for row in runs
+        if row.state != R.STARTING
+        for name, state in (tasks or {"t": "none"}).items()
+    }
+    return Fold(
+        {row.id: row for row in attempts or [attempt()]},
+        {row.id: row for row in runs},
+        states,
+        {row.id: names for row in runs if row.state == R.STARTING},
+        most,
+    )
+
+
+def fold(reports, runs=None, attempts=None, **more):
+    return fold_of(runs, attempts, **more).reports(reports)
+
+
+def steps(made):
+    """What happens to run 7."""
+    return made.runs.get(7, [])
 
 
 REPORTS = {
-    "heartbeat": beat,
-    "task": lambda attempt: task("queued", attempt=attempt),
+    "began": began,
+    "task": lambda run_id=7, of=OF: task("queued", run_id=run_id, of=of),
     "staged": staged,
-    **{
-        how: (lambda attempt, how=how: ended(how, attempt, ERROR))
-        for how in ("succeeded", "failed", "cancelled", "lost", "released")
-    },
+    "succeeded": lambda run_id=7, of=OF: ended("succeeded", run_id, of, ERROR),
+    "failed": lambda run_id=7, of=OF: ended("failed", run_id, of, ERROR),
 }
+ALL = {**REPORTS, "heartbeat": lambda run_id=7, of=OF: beat(of), "end": lambda run_id=7, of=OF: over("lost", of)}
+
+
+def path(row, taken):
+    """The states of a run."""
+    states = [row.state]
+    for step in taken:
+        match step:
+            case Begin():
+                states.append(R.RUNNING)
+            case Accept():
+                states.append(R.PUBLISHING)
+            case End(state=state):
+                states.append(state)
+            case Requeue():
+                states.append(R.QUEUED)
+            case AwaitPublisher():
+                states.append(R.STAGED)
+    return states
+
+
+def rows_after(runs, made):
+    """The runs' rows as an outcome leaves them."""
+    after = dict(runs)
+    for id, taken in made.runs.items():
+        row, last = runs[id], taken[-1]
+        ends = isinstance(last, Requeue | AwaitPublisher | End)
+        after[id] = replace(
+            row,
+            state=path(row, taken)[-1],
+            attempt=row.attempt + sum(isinstance(step, Begin) for step in taken),
+            started_before=row.started_before or any(isinstance(step, Begin) for step in taken),
+            lost_attempts=row.lost_attempts + (ends and last.counted),
+            losses=last.losses if ends and last.losses is not None else row.losses,
+        )
+    return after
+
+
+def attempts_after(attempts, made):
+    """The attempts' rows as an outcome leaves them."""
+    return {
+        id: replace(row, live=row.live and id not in made.attempts, began=row.began or id in made.began)
+        for id, row in attempts.items()
+    }

@@ -43,7 +43,7 @@ class Played(Claims):
     """A handler without servers, whose claims only record what they are to check."""
 
     def __init__(self) -> None:
-        super().__init__(None, None, "i")  # type: ignore[arg-type]
+        super().__init__(None, drivers=1)  # type: ignore[arg-type]
         self.error: Exception | None = None
         self.checked: list[tuple[list[str], list[int]]] = []
         self.handler = object.__new__(StarterHandler)

@@ -1,102 +1,277 @@
-"""Reports of lost drivers: what a loss leads to, how losses are counted and told, and who publishes
-after one.
-"""
+"""The ends of attempts: what becomes of the runs that they leave, and how losses are counted and told."""
 
 import json
 from dataclasses import replace
 
 import pytest
-from tests.unit.run_starter.reported import ERROR, MOST_LOST, beat, ended, fold_all, row, staged
+from tests.unit.run_starter.reported import (
+    ERROR,
+    MOST_LOST,
+    OF,
+    attempt,
+    began,
+    ended,
+    fold,
+    fold_of,
+    over,
+    rows_after,
+    run,
+    staged,
+    steps,
+)
 
-from retrofill.contract.runs import ErrorInfo, RunHeartbeat, RunReported
+from retrofill.contract.runs import ErrorInfo
+from retrofill.domain.attempt import AttemptMode, AttemptOutcome
+from retrofill.domain.run import LIVE
 from retrofill.domain.run import RunState as R
-from run_starter.decide import RunOutcome, RunRow, fold, lose
-from run_starter.losses import Loss, failure, losses_of, stored, with_loss
+from run_starter.decide import Accept, AttemptEnd, AwaitPublisher, Begin, End, Requeue
+from run_starter.losses import SILENT, UNKNOWN, Loss, failure, losses_of, stored, with_loss
+
+CANCELLED = AttemptOutcome.CANCELLED
+
+# ends of attempts
+
+QUEUED, STAGED = Requeue, AwaitPublisher
+# State of the run, whether it is to be cancelled → what becomes of it when its attempt is done or
+# released, when the attempt is lost, and when that is the last loss that it may have.
+ENDS = {
+    (R.STARTING, False): (QUEUED, QUEUED, QUEUED),
+    (R.STARTING, True): (R.CANCELLED, R.CANCELLED, R.CANCELLED),
+    (R.RUNNING, False): (QUEUED, QUEUED, R.FAILED),
+    (R.RUNNING, True): (R.CANCELLED, R.CANCELLED, R.CANCELLED),
+    # Accepted, so it is neither executed again nor cancelled.
+    (R.PUBLISHING, False): (STAGED, STAGED, R.FAILED),
+    (R.PUBLISHING, True): (STAGED, STAGED, STAGED),
+}
 
 
-@pytest.mark.parametrize("counted", [False, True])
-@pytest.mark.parametrize("cancel", [False, True])
-@pytest.mark.parametrize("lost", range(7))
-def test_what_a_loss_leads_to(lost, cancel, counted):
-    outcome = RunOutcome()
-    lose(row(lost=lost, cancel=cancel), outcome, MOST_LOST, counted=counted, error=ERROR)
-    if cancel:
-        expected = R.CANCELLED
-    elif counted and lost + 1 >= MOST_LOST:
-        expected = R.FAILED
+@pytest.mark.parametrize("lost", [0, MOST_LOST - 1, MOST_LOST])
+@pytest.mark.parametrize("how", ["done", "released", "lost"])
+@pytest.mark.parametrize(("state", "cancel"), ENDS)
+def test_what_becomes_of_a_run_that_its_attempt_left(state, cancel, how, lost):
+    """What is lost because its host ended its driver, as a cancel wants it, does not count."""
+    made = fold([over(how, error=ERROR)], [run(state, lost=lost)], [attempt(cancel=cancel)])
+    expected = ENDS[state, cancel][0 if how != "lost" else 1 if lost == 0 else 2]
+    (step,) = steps(made)
+    counted = how == "lost" and state != R.STARTING and not cancel
+    assert step.counted == counted
+    assert step.losses == ((Loss(2, "no disk"),) if counted else ())
+    if isinstance(expected, R):
+        assert isinstance(step, End)
+        assert (step.state, step.error is not None) == (expected, expected == R.FAILED)
     else:
-        expected = R.QUEUED
-    assert (outcome.ends, outcome.lost, outcome.counted) == (expected, True, counted)
-    assert (outcome.error is not None) == (expected == R.FAILED)
+        assert isinstance(step, expected)
+    if isinstance(step, Requeue):
+        assert step.loss == (None if state == R.STARTING else ERROR)
+    ends = CANCELLED if cancel and how != "done" else AttemptOutcome(how)
+    assert made.attempts == {OF: AttemptEnd(ends, ERROR)}
+    assert made.ignored == []
+
+
+@pytest.mark.parametrize("how", ["done", "released", "lost"])
+@pytest.mark.parametrize("cancel", [False, True])
+@pytest.mark.parametrize("state", [R.SUCCEEDED, R.FAILED, R.CANCELLED])
+def test_an_attempt_that_left_nothing_ends_as_it_did(state, cancel, how):
+    """A cancel that came too late is none."""
+    made = fold([over(how)], [run(state)], [attempt(cancel=cancel)])
+    assert (made.runs, made.attempts) == ({}, {OF: AttemptEnd(AttemptOutcome(how))})
+
+
+@pytest.mark.parametrize("how", ["done", "released", "lost"])
+def test_a_run_that_the_attempt_lost_to_another_one_is_left_alone(how):
+    made = fold([over(how)], [run(R.RUNNING, of=OF + 1)], [attempt(), attempt(OF + 1)])
+    assert (made.runs, list(made.attempts)) == ({}, [OF])
+
+
+def test_a_loss_without_a_reason_says_so():
+    (step,) = steps(fold([over("lost")]))
+    assert step.loss == UNKNOWN
+    assert step.losses == (Loss(2, UNKNOWN.message),)
+
+
+# what a driver was allowed to begin
+
+
+@pytest.mark.parametrize("lost", [0, MOST_LOST - 1])
+def test_a_run_that_the_driver_was_allowed_to_begin_counts_as_begun(lost):
+    """Its code may have run, and its report that it began was lost with it."""
+    made = fold([over("lost", begun=7, error=ERROR)], [run(R.STARTING, number=2, lost=lost)], [attempt(began=False)])
+    first, then = steps(made)
+    assert first == Begin(first=False)
+    assert then.counted
+    assert then.losses == (Loss(3, "no disk"),)
+    if lost == 0:
+        assert then == Requeue(ERROR, then.losses, counted=True)
+    else:
+        assert (then.state, "attempt 3: no disk" in then.error.message) == (R.FAILED, True)
+    assert list(made.began) == [OF]
+
+
+@pytest.mark.parametrize("how", ["done", "released"])
+def test_what_a_driver_that_is_not_at_fault_was_allowed_to_begin_is_no_loss(how):
+    """No two executions of a run have the same number, so it counts as begun."""
+    made = fold([over(how, begun=7)], [run(R.STARTING)], [attempt(began=False)])
+    assert steps(made) == [Begin(first=False), Requeue(UNKNOWN, (), counted=False)]
+    assert list(made.began) == [OF]
+
+
+def test_of_a_batch_only_the_last_run_that_might_begin_counts_with_those_that_began():
+    runs = [run(R.RUNNING, 1), run(R.STARTING, 2), run(R.STARTING, 3)]
+    made = fold([ended("succeeded", 1), over("lost", begun=2, error=ERROR)], runs)
+    assert made.runs == {
+        1: [End(R.SUCCEEDED)],
+        2: [Begin(first=False), Requeue(ERROR, (Loss(3, "no disk"),), counted=True)],
+        3: [Requeue(None, (), counted=False)],
+    }
+
+
+@pytest.mark.parametrize("state", [R.RUNNING, R.PUBLISHING, R.SUCCEEDED])
+def test_a_run_that_began_does_not_begin_again_because_it_was_allowed_to(state):
+    made = fold([over("lost", begun=7)], [run(state, before=False)])
+    assert not made.steps(Begin)
+
+
+def test_a_run_of_another_attempt_does_not_begin():
+    made = fold([over("lost", begun=7)], [run(R.STARTING, of=OF + 1)], [attempt(), attempt(OF + 1)])
+    assert made.runs == {}
+
+
+# batches
+
+
+def test_a_lost_driver_loses_what_it_published_and_what_it_executed():
+    runs = [run(R.PUBLISHING, 1), run(R.RUNNING, 2), run(R.STARTING, 3)]
+    made = fold([over("lost", error=ERROR)], runs)
+    losses = (Loss(2, "no disk"),)
+    assert made.runs == {
+        1: [AwaitPublisher(losses, counted=True)],
+        2: [Requeue(ERROR, losses, counted=True)],
+        3: [Requeue(None, (), counted=False)],
+    }
+
+
+def test_a_cancelled_batch_keeps_what_was_accepted():
+    runs = [run(R.PUBLISHING, 1), run(R.RUNNING, 2), run(R.STARTING, 3)]
+    made = fold([over("lost", error=ERROR)], runs, [attempt(cancel=True)])
+    assert made.runs[1] == [AwaitPublisher((), counted=False)]
+    assert [made.runs[id][0].state for id in (2, 3)] == [R.CANCELLED] * 2
+    assert made.attempts == {OF: AttemptEnd(CANCELLED, ERROR)}
+
+
+@pytest.mark.parametrize("cancel", [False, True])
+def test_a_publication_that_loses_every_driver_fails_in_the_end(cancel):
+    """A cancel does not end what only publishes, so it excuses no loss of it either."""
+    publisher = attempt(mode=AttemptMode.PUBLISH, cancel=cancel)
+    made = fold([over("lost", error=ERROR)], [run(R.PUBLISHING)], [publisher])
+    assert steps(made) == [AwaitPublisher((Loss(2, "no disk"),), counted=True)]
+    assert made.attempts == {OF: AttemptEnd(AttemptOutcome.LOST, ERROR)}
+    (step,) = steps(fold([over("lost", error=ERROR)], [run(R.PUBLISHING, lost=MOST_LOST - 1)], [publisher]))
+    assert (step.state, step.counted) == (R.FAILED, True)
+    # A release by the host is not counted.
+    made = fold([over("released", error=ERROR)], [run(R.PUBLISHING, lost=MOST_LOST - 1)], [publisher])
+    assert steps(made) == [AwaitPublisher((), counted=False)]
+
+
+def test_a_driver_that_is_lost_right_after_it_staged_leaves_its_output_to_another():
+    made = fold([began(), staged(), over("lost", error=ERROR)], [run(R.STARTING, before=False)])
+    assert steps(made) == [
+        Begin(first=True),
+        Accept(("/o",)),
+        AwaitPublisher((Loss(3, "no disk"),), counted=True),
+    ]
+
+
+# losses
+
+
+@pytest.mark.parametrize("state", LIVE)
+def test_a_driver_that_was_not_heard_of_is_lost(state):
+    """What waited may have begun without a report."""
+    made = fold_of([run(state)]).lose(OF, SILENT)
+    assert made.attempts == {OF: AttemptEnd(AttemptOutcome.LOST, SILENT)}
+    *before, step = steps(made)
+    assert before == ([Begin(first=False)] if state == R.STARTING else [])
+    losses = (Loss(3 if state == R.STARTING else 2, SILENT.message),)
+    assert step == (
+        AwaitPublisher(losses, counted=True) if state == R.PUBLISHING else Requeue(SILENT, losses, counted=True)
+    )
+
+
+def test_of_a_silent_batch_the_next_run_in_order_counts_as_begun():
+    """The order is that of the positions. Two of its runs may be under way at once: one is published."""
+    runs = [
+        run(R.PUBLISHING, 1, position=0),
+        run(R.STARTING, 2, position=3, lost=1),
+        run(R.STARTING, 4, number=0, position=2, before=False),
+    ]
+    made = fold_of(runs, [attempt(began=False)]).lose(OF, SILENT)
+    assert made.runs == {
+        1: [AwaitPublisher((Loss(2, SILENT.message),), counted=True)],
+        2: [Requeue(None, (), counted=False)],
+        4: [Begin(first=True), Requeue(SILENT, (Loss(1, SILENT.message),), counted=True)],
+    }
+    assert (made.first_starts(), list(made.began)) == ([4], [OF])
+
+
+def test_of_a_silent_attempt_that_is_to_be_cancelled_nothing_is_a_loss():
+    runs = [run(R.PUBLISHING, 1), run(R.RUNNING, 2), run(R.STARTING, 3), run(R.STARTING, 4)]
+    made = fold_of(runs, [attempt(cancel=True)]).lose(OF, SILENT)
+    cancelled = End(R.CANCELLED, None, (), counted=False)
+    assert made.runs == {
+        1: [AwaitPublisher((), counted=False)],
+        2: [cancelled],
+        3: [Begin(first=False), cancelled],
+        4: [cancelled],
+    }
+    assert made.attempts == {OF: AttemptEnd(CANCELLED, SILENT)}
+
+
+def test_an_attempt_whose_runs_have_all_ended_is_lost_without_a_run():
+    made = fold_of([run(R.SUCCEEDED), run(R.STARTING, 8, of=OF + 1)], [attempt(), attempt(OF + 1)]).lose(OF, SILENT)
+    assert (made.runs, made.attempts) == ({}, {OF: AttemptEnd(AttemptOutcome.LOST, SILENT)})
+
+
+def test_attempts_are_lost_one_after_the_other():
+    fold = fold_of([run(R.RUNNING, 1, of=5), run(R.RUNNING, 2, of=6)], [attempt(5), attempt(6)])
+    fold.lose(5, SILENT)
+    made = fold.lose(6, SILENT)
+    assert {id: type(each) for id, (each,) in made.runs.items()} == {1: Requeue, 2: Requeue}
+    assert list(made.attempts) == [5, 6]
 
 
 def test_the_last_loss_tells_how_each_attempt_was_lost():
     reasons = ["ended by signal 9", "no disk", "no disk", "its lease ended"]
-    before = tuple(Loss(attempt, reason) for attempt, reason in enumerate(reasons, 1))
-    of = replace(row(attempt=5, lost=4), losses=before)
-    outcome = fold_all([ended("lost", 5, error=ERROR)], of).runs[7]
+    before = tuple(Loss(number, reason) for number, reason in enumerate(reasons, 1))
+    (step,) = steps(fold([over("lost", error=ERROR)], [run(number=5, lost=4, losses=before)]))
     fields = "attempt 1: ended by signal 9; attempts 2 to 3: no disk; attempt 4: its lease ended; attempt 5: no disk"
-    assert outcome.error == ErrorInfo(type="DriverLost", message=f"the driver was lost 5 times: {fields}")
-    assert outcome.losses == (*before, Loss(5, "no disk"))
+    assert step.error == ErrorInfo(type="DriverLost", message=f"the driver was lost 5 times: {fields}")
+    assert step.losses == (*before, Loss(5, "no disk"))
 
 
 def test_what_is_kept_of_losses_is_bounded_and_one_that_does_not_count_is_not_kept():
     long = ErrorInfo(type="DriverLost", message="x" * 4000)
     losses = ()
-    for attempt in range(1, 100):
-        losses = with_loss(losses, attempt, long)
+    for number in range(1, 100):
+        losses = with_loss(losses, number, long)
     assert [loss.attempt for loss in losses] == list(range(90, 100))
     assert len(json.dumps(stored(losses))) < 5000
     assert len(failure(losses, 99).message) <= 4000
     assert losses_of(stored(losses)) == losses
-    of = replace(row(), losses=losses)
-    released = fold_all([ended("released", error=ERROR)], of).runs[7]
-    assert (released.losses, released.loss) == (losses, ERROR)
+    (step,) = steps(fold([over("released", error=ERROR)], [run(losses=losses)]))
+    assert step == Requeue(ERROR, losses, counted=False)
 
 
 def test_as_many_attempts_as_allowed():
-    """A run is lost as often as allowed and released any number of times in between."""
-    lost = attempts = 0
-    while True:
-        attempts += 1
-        released = fold_all([ended("released", attempts)], row(attempt=attempts, lost=lost)).runs[7]
-        assert released.ends == R.QUEUED
-        attempts += 1
-        outcome = fold_all([beat(attempts), ended("lost", attempts)], row(attempt=attempts, lost=lost)).runs[7]
-        lost += outcome.counted
-        if outcome.ends != R.QUEUED:
+    """A run is lost as often as allowed, and any number of times released, or not begun at all."""
+    row, counts = run(R.STARTING, number=0, before=False), []
+    for n in range(100):
+        if row.state == R.FAILED:
             break
-    assert (outcome.ends, lost) == (R.FAILED, MOST_LOST)
-
-
-def test_a_driver_that_is_lost_right_after_it_staged_leaves_its_output_to_another():
-    made = fold_all([beat(), staged(), ended("lost", error=ERROR)], row(R.STARTING, started=False))
-    outcome = made.runs[7]
-    assert (outcome.starts, outcome.stages, outcome.orphaned, outcome.ends) == (True, ("/o",), True, None)
-    assert outcome.counted
-
-
-def test_nothing_is_heard_of_a_publisher_that_was_lost():
-    made = fold_all([ended("lost"), beat(), ended("failed")], row(R.PUBLISHING))
-    assert (made.runs[7].orphaned, made.runs[7].alive, made.runs[7].ends) == (True, False, None)
-    assert [why for _, why in made.ignored] == ["its publisher was lost"] * 2
-
-
-@pytest.mark.parametrize("publication", [0, 2])
-def test_reports_of_another_publication_change_nothing(publication):
-    of = RunRow(7, R.PUBLISHING, 2, 0, cancel_requested=False, started_before=True, publication=1)
-    reports = [
-        RunReported(backfill_id="b", run_id=7, attempt=2, state="failed", publication=publication),
-        RunHeartbeat(backfill_id="b", run_id=7, attempt=2, publication=publication),
-    ]
-    made = fold(reports, {7: of}, {}, MOST_LOST)
-    assert made.runs == {}
-    assert [why for _, why in made.ignored] == ["publication 1 is the newest"] * 2
-
-
-def test_a_publication_that_loses_every_driver_fails_in_the_end():
-    made = fold_all([ended("lost", error=ERROR)], row(R.PUBLISHING, lost=MOST_LOST - 1))
-    assert (made.runs[7].ends, made.runs[7].orphaned) == (R.FAILED, False)
-    # A release by the host is not counted.
-    made = fold_all([ended("released")], row(R.PUBLISHING, lost=MOST_LOST - 1))
-    assert (made.runs[7].ends, made.runs[7].orphaned) == (None, True)
+        how = [over("released"), over("lost"), over("lost", begun=7)][n % 3]
+        made = fold([how] if n % 3 else [began(), how], [replace(row, state=R.STARTING)], [attempt(began=False)])
+        row = rows_after({7: row}, made)[7]
+        counts.append((row.attempt, row.lost_attempts))
+    assert row.state == R.FAILED
+    # Two begin of three, and one of them counts.
+    assert counts[:6] == [(1, 0), (1, 0), (2, 1), (3, 1), (3, 1), (4, 2)]
+    assert row.lost_attempts == MOST_LOST

@@ -1,166 +1,243 @@
-"""Reports change runs and tasks: one in each state, and several in one batch."""
+"""Reports change attempts, runs and tasks: one in each state, and several in one batch."""
 
 import pytest
-from tests.unit.run_starter.reported import ERROR, MOST_LOST, REPORTS, beat, ended, fold_all, row, task
+from tests.unit.run_starter.reported import (
+    ALL,
+    ERROR,
+    OF,
+    REPORTS,
+    attempt,
+    beat,
+    began,
+    ended,
+    fold,
+    over,
+    run,
+    staged,
+    steps,
+    task,
+)
 
-from retrofill.contract.runs import RunReported
+from retrofill.domain.attempt import AttemptMode, AttemptOutcome
 from retrofill.domain.run import LIVE
 from retrofill.domain.run import RunState as R
 from retrofill.domain.task_run import MACHINE as TASK
 from retrofill.domain.task_run import TaskState as T
-from run_starter.decide import RunOutcome, RunRow, fold
+from run_starter.decide import Accept, AttemptEnd, Begin, End, Requeue
+from run_starter.losses import Loss
+
+# one report
+
+LEADS_TO = {
+    "began": [],
+    "task": [],
+    "staged": [Accept(("/o",))],
+    "succeeded": [End(R.SUCCEEDED)],
+    "failed": [End(R.FAILED, ERROR)],
+}
 
 
 @pytest.mark.parametrize("cancel", [False, True])
-@pytest.mark.parametrize("attempt", [1, 2, 3])
 @pytest.mark.parametrize("report", REPORTS)
 @pytest.mark.parametrize("state", R)
-def test_one_report_in_each_state(state, report, attempt, cancel):
-    made = fold_all([REPORTS[report](attempt)], row(state, cancel=cancel, started=False))
-    loss = report in ("cancelled", "lost", "released")
-    if attempt != 2 or state not in LIVE:
-        assert made.runs == {}
-        assert made.tasks == []
-        assert len(made.ignored) == 1
+def test_one_report_of_a_run_in_each_state(state, report, cancel):
+    """A request to cancel changes nothing about what a run achieved."""
+    made = fold([REPORTS[report]()], [run(state, before=False)], [attempt(cancel=cancel)])
+    assert made.attempts == {}
+    if state not in LIVE:
+        assert (made.runs, made.tasks, made.alive) == ({}, [], {})
+        assert [why for _, why in made.ignored] == [f"the run is {state}"]
         return
     assert made.ignored == []
-    outcome = made.runs[7]
-    assert outcome.alive == (report in ("heartbeat", "staged"))
-    assert outcome.stages == (("/o",) if report == "staged" and state != R.PUBLISHING else ())
-    assert (
-        outcome.starts
-        == outcome.first_start
-        == (state == R.STARTING and report in ("heartbeat", "task", "staged", "succeeded", "failed"))
-    )
-    expected = {"heartbeat": None, "task": None, "staged": None, "succeeded": R.SUCCEEDED, "failed": R.FAILED}
-    # An accepted run is not executed again, and a cancel does not revoke it.
-    after_a_loss = None if state == R.PUBLISHING else R.CANCELLED if cancel else R.QUEUED
-    assert outcome.ends == expected.get(report, after_a_loss)
-    assert outcome.orphaned == (loss and state == R.PUBLISHING)
-    assert outcome.lost == loss
-    assert outcome.counted == (report in ("cancelled", "lost"))
-    assert outcome.error == (ERROR if report == "failed" else None)
+    begins = [Begin(first=True)] if state == R.STARTING else []
+    accepted_before = report == "staged" and state == R.PUBLISHING
+    assert steps(made) == begins + ([] if accepted_before else LEADS_TO[report])
+    assert list(made.alive) == ([OF] if report == "staged" and not accepted_before else [])
     assert [(step.task, step.from_state, step.to) for step in made.tasks] == (
         [("t", "none", "queued")] if report == "task" else []
     )
 
 
-@pytest.mark.parametrize("started", [False, True])
-def test_the_first_start_is_told_from_later_ones(started):
-    outcome = fold_all([beat()], row(R.STARTING, started=started)).runs[7]
-    assert (outcome.starts, outcome.first_start) == (True, not started)
+@pytest.mark.parametrize("state", R)
+def test_a_heartbeat_extends_the_lease_and_begins_nothing(state):
+    """A driver sends it while its session opens, before any of its runs."""
+    made = fold([beat(), beat()], [run(state)], [attempt(began=False)])
+    assert (list(made.alive), made.runs, made.began, made.ignored) == ([OF], {}, {}, [])
 
 
-def test_a_run_starts_once_in_a_batch_and_not_again_when_it_runs():
-    made = fold_all([beat(), beat(), beat()], row(R.STARTING))
-    assert made.runs == {7: RunOutcome(starts=True, alive=True)}
-    assert fold_all([beat(), beat()], row(R.RUNNING)).runs == {7: RunOutcome(alive=True)}
+# starts
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_the_first_start_is_told_from_later_ones(before):
+    made = fold([began()], [run(R.STARTING, before=before)])
+    assert steps(made) == [Begin(first=not before)]
+
+
+@pytest.mark.parametrize("report", REPORTS)
+def test_the_first_report_of_any_run_begins_its_attempt(report):
+    assert list(fold([REPORTS[report]()], [run(R.STARTING)], [attempt(began=False)]).began) == [OF]
+    assert list(fold([REPORTS[report]()], [run(R.STARTING)], [attempt(began=True)]).began) == []
+
+
+def test_a_run_begins_once_in_a_batch_and_not_again_when_it_runs():
+    reports = [began(), task("running"), began(), task("succeeded")]
+    assert steps(fold(reports, [run(R.STARTING)])) == [Begin(first=False)]
+    assert steps(fold(reports, [run(R.RUNNING)])) == []
 
 
 @pytest.mark.parametrize("name", ["t", "elsewhere"])
-def test_a_report_of_any_task_starts_the_run_but_extends_no_lease(name):
+def test_a_report_of_any_task_begins_the_run_but_extends_no_lease(name):
     """A short run sends no heartbeat."""
-    reports = [task("running", name), task("succeeded", name)]
-    started = fold_all(reports, row(R.STARTING, started=False))
-    assert started.runs == {7: RunOutcome(starts=True, first_start=True, alive=False)}
-    assert fold_all(reports, row(R.RUNNING)).runs == {7: RunOutcome()}
-    ended_too = fold_all([*reports, ended("succeeded")], row(R.STARTING)).runs
-    assert ended_too == {7: RunOutcome(starts=True, ends=R.SUCCEEDED)}
+    made = fold([task("running", name), task("succeeded", name)], [run(R.STARTING, before=False)])
+    assert (steps(made), made.alive) == ([Begin(first=True)], {})
 
 
-@pytest.mark.parametrize("old", [1, 3])
-def test_a_task_of_another_attempt_starts_nothing(old):
-    assert fold_all([task("running", attempt=old)], row(R.STARTING)).runs == {}
+def test_a_publisher_begins_its_attempt_and_not_the_run():
+    made = fold([began()], [run(R.PUBLISHING)], [attempt(began=False, mode=AttemptMode.PUBLISH)])
+    assert (list(made.began), made.runs) == ([OF], {})
 
 
-def test_a_whole_attempt_in_one_batch():
-    made = fold_all(
-        [
-            beat(),
-            task("running", "a"),
-            task("succeeded", "a"),
-            task("running", "b"),
-            beat(),
-            task("succeeded", "b"),
-            ended("succeeded"),
-        ],
-        row(R.STARTING, started=False),
-        {"a": "none", "b": "none"},
-    )
-    assert made.runs == {7: RunOutcome(starts=True, first_start=True, alive=True, ends=R.SUCCEEDED)}
-    assert [(step.task, step.from_state, step.to, step.announce) for step in made.tasks] == [
-        ("a", "none", "queued", False),
-        ("a", "queued", "running", True),
-        ("a", "running", "succeeded", True),
-        ("b", "none", "queued", False),
-        ("b", "queued", "running", True),
-        ("b", "running", "succeeded", True),
-    ]
-    assert made.ignored == []
+# tasks
 
 
-@pytest.mark.parametrize("end", ["succeeded", "failed", "cancelled", "lost", "released"])
-@pytest.mark.parametrize("later", REPORTS)
-def test_what_comes_after_the_end_in_one_batch_changes_nothing(end, later):
-    one = fold_all([ended(end)])
-    both = fold_all([ended(end), REPORTS[later](2)])
-    assert both.runs == one.runs
-    assert both.tasks == []
-    assert len(both.ignored) == 1
-
-
-@pytest.mark.parametrize("old", [1, 3])
-def test_reports_of_another_attempt_change_nothing_whatever_surrounds_them(old):
-    others = [make(old) for make in REPORTS.values()]
-    own = [beat(), task("running"), ended("lost")]
-    mixed = [report for each in own for report in (*others, each)] + others
-    made, alone = fold_all(mixed), fold_all(own)
-    assert (made.runs, made.tasks) == (alone.runs, alone.tasks)
-    assert len(made.ignored) == 4 * len(others)
-
-
-def test_runs_of_one_batch_do_not_mix():
-    other = RunReported(backfill_id="b", run_id=8, attempt=1, state="failed")
-    rows = {7: row(), 8: RunRow(8, R.STARTING, 1, 0, False, False)}
-    made = fold([other, beat()], rows, {}, MOST_LOST)
-    assert made.runs[7] == RunOutcome(alive=True)
-    assert made.runs[8] == RunOutcome(starts=True, first_start=True, ends=R.FAILED)
+def test_tasks_of_a_run_that_begins_have_its_new_number():
+    made = fold([task("running", "b")], [run(R.STARTING, number=2)], names=("a", "b"))
+    assert {(step.run_id, step.attempt, step.task) for step in made.tasks} == {(7, 3, "b")}
+    made = fold([task("running", "b")], [run(R.RUNNING, number=2)], tasks={"a": "none", "b": "none"})
+    assert {(step.run_id, step.attempt, step.task) for step in made.tasks} == {(7, 2, "b")}
 
 
 @pytest.mark.parametrize("from_state", T)
 @pytest.mark.parametrize("to", T)
 def test_one_step_of_a_task(from_state, to):
-    made = fold_all([task(to, try_number=3, error=ERROR)], tasks={"t": from_state})
-    steps = [(step.from_state, step.to, step.announce, step.error) for step in made.tasks]
+    made = fold([task(to, try_number=3, error=ERROR)], tasks={"t": from_state})
+    seen = [(step.from_state, step.to, step.announce, step.error) for step in made.tasks]
     if (from_state, to) == (T.NONE, T.RUNNING):
-        assert steps == [(T.NONE, T.QUEUED, False, None), (T.QUEUED, T.RUNNING, True, ERROR)]
+        assert seen == [(T.NONE, T.QUEUED, False, None), (T.QUEUED, T.RUNNING, True, ERROR)]
     elif TASK.allows(from_state, to):
-        assert steps == [(from_state, to, True, ERROR)]
+        assert seen == [(from_state, to, True, ERROR)]
         assert made.tasks[0].try_number == 3
     else:
-        assert steps == []
+        assert seen == []
         assert made.ignored[0][1] == f"the task is {from_state}"
 
 
 @pytest.mark.parametrize("state", ["running", "retrying", "succeeded", "failed"])
 @pytest.mark.parametrize("skip", ["skipped", "upstream_failed"])
 def test_a_skip_never_overwrites_what_has_begun(state, skip):
-    assert fold_all([task(skip)], tasks={"t": state}).tasks == []
+    assert fold([task(skip)], tasks={"t": state}).tasks == []
 
 
 def test_a_skip_does_not_overwrite_a_start_of_the_same_batch():
-    made = fold_all([task("running"), task("skipped"), task("succeeded")])
+    made = fold([task("running"), task("skipped"), task("succeeded")])
     assert [step.to for step in made.tasks] == ["queued", "running", "succeeded"]
     assert len(made.ignored) == 1
 
 
 def test_retries_go_round():
-    made = fold_all([task("running"), task("retrying"), task("running", try_number=2), task("failed", try_number=2)])
+    made = fold([task("running"), task("retrying"), task("running", try_number=2), task("failed", try_number=2)])
     assert [step.to for step in made.tasks] == ["queued", "running", "retrying", "running", "failed"]
     assert [step.try_number for step in made.tasks] == [1, 1, 1, 2, 2]
 
 
-def test_a_task_that_the_run_does_not_have_is_left_out():
-    made = fold_all([task("running", "elsewhere")])
+@pytest.mark.parametrize("state", [R.STARTING, R.RUNNING])
+def test_a_task_that_the_run_does_not_have_is_left_out(state):
+    made = fold([task("running", "elsewhere")], [run(state)])
     assert made.tasks == []
     assert "elsewhere" in made.ignored[0][1]
+
+
+# batches
+
+
+def test_a_whole_attempt_in_one_batch():
+    runs = [run(R.STARTING, 1, number=0, before=False), run(R.STARTING, 2, number=1)]
+    made = fold(
+        [
+            began(1),
+            task("running", run_id=1),
+            task("succeeded", run_id=1),
+            staged(1),
+            began(2),
+            ended("succeeded", 1),
+            task("running", run_id=2),
+            task("succeeded", run_id=2),
+            ended("succeeded", 2),
+            over(),
+        ],
+        runs,
+        [attempt(began=False)],
+    )
+    assert made.runs == {
+        1: [Begin(first=True), Accept(("/o",)), End(R.SUCCEEDED)],
+        2: [Begin(first=False), End(R.SUCCEEDED)],
+    }
+    assert (list(made.began), made.attempts, made.ignored) == ([OF], {OF: AttemptEnd(AttemptOutcome.DONE)}, [])
+    assert [(step.run_id, step.attempt, step.to, step.announce) for step in made.tasks] == [
+        (1, 1, "queued", False),
+        (1, 1, "running", True),
+        (1, 1, "succeeded", True),
+        (2, 2, "queued", False),
+        (2, 2, "running", True),
+        (2, 2, "succeeded", True),
+    ]
+
+
+def test_a_failed_run_leaves_the_rest_of_its_batch_as_it_was():
+    losses = (Loss(1, "no disk"),)
+    waiting = [run(R.STARTING, id, number=1, lost=1, losses=losses) for id in (3, 4)]
+    runs = [run(R.RUNNING, 1), run(R.STARTING, 2), *waiting]
+    made = fold([ended("succeeded", 1), began(2), ended("failed", 2, error=ERROR), over()], runs)
+    assert made.runs[1] == [End(R.SUCCEEDED)]
+    assert made.runs[2] == [Begin(first=False), End(R.FAILED, ERROR)]
+    assert made.runs[3] == made.runs[4] == [Requeue(None, losses, counted=False)]
+    assert made.attempts == {OF: AttemptEnd(AttemptOutcome.DONE)}
+
+
+def test_attempts_of_one_batch_do_not_mix():
+    attempts = [attempt(5, began=False), attempt(6, began=False)]
+    runs = [run(R.STARTING, 1, of=5), run(R.STARTING, 2, of=6)]
+    made = fold([beat(6), ended("failed", 1, of=5), over("lost", of=5)], runs, attempts)
+    assert made.runs == {1: [Begin(first=False), End(R.FAILED)]}
+    assert (list(made.began), list(made.alive), list(made.attempts)) == ([5], [6], [5])
+
+
+# reports that change nothing
+
+
+@pytest.mark.parametrize("report", ALL)
+@pytest.mark.parametrize(
+    "attempts", [[], [attempt(live=False)], [attempt(live=False), attempt(OF + 1)]], ids=["unknown", "over", "replaced"]
+)
+def test_a_report_of_an_attempt_that_is_over_changes_nothing(attempts, report):
+    runs = [run(R.RUNNING, of=OF + 1)]
+    made = fold([ALL[report]()], runs, attempts or [attempt(OF + 1)])
+    assert (made.runs, made.tasks, made.alive, made.began, made.attempts) == ({}, [], {}, {}, {})
+    assert [why for _, why in made.ignored] == ["the attempt is over"]
+
+
+@pytest.mark.parametrize("report", REPORTS)
+@pytest.mark.parametrize("of", [None, OF + 1])
+def test_a_report_of_a_run_that_the_attempt_does_not_have_changes_nothing(of, report):
+    made = fold([REPORTS[report]()], [run(R.STARTING, of=of)], [attempt(began=False), attempt(OF + 1)])
+    assert (made.runs, made.tasks, made.began) == ({}, [], {})
+    assert [why for _, why in made.ignored] == ["the run has another attempt"]
+
+
+@pytest.mark.parametrize("how", ["done", "released", "lost"])
+@pytest.mark.parametrize("later", ALL)
+@pytest.mark.parametrize("state", LIVE)
+def test_what_comes_after_the_end_in_one_batch_changes_nothing(state, later, how):
+    one = fold([over(how)], [run(state)])
+    both = fold([over(how), ALL[later]()], [run(state)])
+    assert (both.runs, both.attempts, both.tasks, both.alive) == (one.runs, one.attempts, [], {})
+    assert [why for _, why in both.ignored] == ["the attempt is over"]
+
+
+@pytest.mark.parametrize("end", ["succeeded", "failed"])
+@pytest.mark.parametrize("later", REPORTS)
+def test_what_comes_after_the_end_of_a_run_in_one_batch_changes_nothing(later, end):
+    one, both = fold([ended(end)]), fold([ended(end), REPORTS[later]()])
+    assert (both.runs, both.tasks, both.alive) == (one.runs, [], {})
+    assert [why for _, why in both.ignored] == [f"the run is {end}"]

@@ -10,13 +10,14 @@ import pytest
 from pydantic import ValidationError
 from tests.support.definitions import daily
 
+from retrofill.domain.attempt import AttemptMode
 from retrofill.domain.pipeline import SubmitScript
 from retrofill.driver.launch import Launch
 from retrofill.driver.submit import Submits
 from retrofill.java import spark_submit_command
 from retrofill.settings import Settings
 from retrofill.stack.spark import connect_command
-from run_starter.executors import LaunchRequest, submission
+from run_starter.executors import LaunchRequest, RunToDo, submission
 
 JAVA = Path("/java")
 SECRET = "hunter2-hunter2"
@@ -24,7 +25,8 @@ SECRET = "hunter2-hunter2"
 
 def launch(**conf: str) -> LaunchRequest:
     day = datetime(2020, 1, 1, tzinfo=UTC)
-    return LaunchRequest("b", 1, 1, daily(spark_conf=conf), day, day, {})
+    runs = tuple(RunToDo(n, 1, day.replace(day=n), day.replace(day=n + 1)) for n in (1, 2))
+    return LaunchRequest("b", 1, AttemptMode.EACH, runs, daily(spark_conf=conf), {}, lease_seconds=60.0)
 
 
 def cluster(master: str, **more: Any) -> Settings:
@@ -53,9 +55,9 @@ def test_secrets_are_in_files_of_the_owner_and_in_no_command_line(tmp_path: Path
     folders = [tmp_path / name for name in ("script", "server", "driver")]
     for folder in folders:
         folder.mkdir()
-    given = {**launch().as_json(), "interval_end": "2020-01-02T00:00:00Z"}
+    given = Launch.model_validate(launch().as_json())
     commands = [
-        Submits(settings, Launch.model_validate(given)).command(SubmitScript(script="/a.py"), folders[0]),
+        Submits(settings, given).command(SubmitScript(script="/a.py"), given.runs[0], folders[0]),
         connect_command(settings, JAVA, folders[1], "127.0.0.1", 15002),
         [
             *spark_submit_command(JAVA, folders[2] / "jvm.options", conf=conf),

@@ -28,6 +28,7 @@ def test_the_whole_of_it() -> None:
         start="2013-01-01",
         timezone="America/New_York",
         max_active_runs=4,
+        batch_size=20,
         deadlines=[Deadline("slow", Reference.RUN_STARTED_AT, timedelta(minutes=10), callback="page", kwargs={"a": 1})],
         retries=2,
         retry_delay=timedelta(minutes=1),
@@ -46,9 +47,11 @@ def test_the_whole_of_it() -> None:
 
     flights.submit("script", "s3://jobs/delays.py", args=["{run.id}"], conf={"spark.x": 1}, after=publish)
     made = flights.to_definition(CODE)
-    assert (made.start, made.executor, made.spark_conf) == (
+    assert (made.start, made.executor, made.max_active_runs, made.batch_size, made.spark_conf) == (
         date(2013, 1, 1),
         "pool",
+        4,
+        20,
         {"spark.sql.ansi.enabled": "true"},
     )
     assert [(t.name, t.kind, t.after, t.retries, t.retry_delay_seconds) for t in made.tasks] == [
@@ -62,6 +65,12 @@ def test_the_whole_of_it() -> None:
     assert made.tasks[3].submit.script == "s3://jobs/delays.py"
     assert PipelineDefinition.model_validate_json(made.model_dump_json()) == made
     assert flights.functions["delays"] is delays
+
+
+def test_runs_are_executed_one_per_attempt_unless_the_pipeline_says_more() -> None:
+    flights = pipeline()
+    flights.task(name="a")(lambda run: None)
+    assert flights.to_definition(CODE).batch_size == 1
 
 
 def test_a_script_is_found_beside_the_pipelines_file(tmp_path: Path) -> None:
@@ -174,7 +183,15 @@ def test_a_deadline_of_a_task_names_one_that_exists() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"timezone": "Mars"}, {"max_active_runs": 0}, {"executor": "magic"}, {"start": "soon"}]
+    "wrong",
+    [
+        {"timezone": "Mars"},
+        {"max_active_runs": 0},
+        {"batch_size": 0},
+        {"batch_size": 1001},
+        {"executor": "magic"},
+        {"start": "soon"},
+    ],
 )
 def test_what_only_the_whole_shows_is_said_when_it_is_applied(wrong: dict[str, object]) -> None:
     flights = pipeline(**wrong)

@@ -37,7 +37,7 @@ def test_the_values_are_those_of_the_columns(columns):
 
 def test_elements_of_an_array():
     assert sql(one_of(run.c.id, "ids")) == "retrofill.run.id = any(%(ids)s::BIGINT[])"
-    assert sql(none_of(run.c.host, "hosts")) == "retrofill.run.host != all(%(hosts)s::TEXT[])"
+    assert sql(none_of(run.c.backfill_id, "backfills")) == "retrofill.run.backfill_id != all(%(backfills)s::TEXT[])"
 
 
 def test_states_are_constants():

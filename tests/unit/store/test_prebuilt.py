@@ -15,6 +15,7 @@ from retrofill.deadlines import rows
 from retrofill.domain.alert import DeadlineAlert
 from retrofill.domain.deadline import Arming, DeadlineState
 from retrofill.store import (
+    attempts,
     backfills,
     callbacks,
     claims,
@@ -35,7 +36,7 @@ from run_starter.definitions import Definitions
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 OWN = SERVICE_TABLES[RUN_STARTER.package]
 KIND = digests.Kind("p", "a", "t", 5.0)
-LOST = runs.LostPublisher(1, 0, 1, {})
+NEW = attempts.NewAttempt("b", 1, "each", 0, 1, 1, 1, {})
 ALERT = DeadlineAlert.model_validate(alert("x", "RUN_QUEUED_AT", 1, callback="page"))
 SUBJECTS = [rows.Subject(None, Arming(NOW, DeadlineState.ARMED))]
 CALL = {"deadline_id": 1, "name": "f", "kind": "function", "options": {}, "kwargs": {}, "event": {}, "pipeline": "p"}
@@ -47,22 +48,27 @@ HOT = {
     "offsets": lambda conn: move_offsets(conn, RUN_STARTER, 0, {"t": Move("t", 1, 2)}),
     "time": clock.database_now,
     "runs locked": lambda conn: runs.lock(conn, [1]),
-    "run moved": lambda conn: runs.move(conn, "running", [{"id": 1, "attempt": 1}], {"started_at": IfNull(NOW)}),
-    "leases extended": lambda conn: runs.extend_leases(conn, {(1, 1): NOW}),
-    "publisher lost": lambda conn: runs.orphan(conn, [LOST]),
-    "orphans": lambda conn: runs.orphans(conn, ["b"]),
-    "orphan adopted": lambda conn: runs.adopt(conn, [1], "h", NOW, 1.0),
-    "leases": lambda conn: runs.leases(conn, 0),
-    "cancel requested": lambda conn: runs.mark_cancel_requested(conn, "b"),
-    "lease left": lambda conn: runs.lease_left(conn, 1, 1, 0),
-    "accepted": lambda conn: runs.accepted(conn, 1, 1),
-    "hosted runs": lambda conn: runs.to_be_ended(conn, [(1, 1, 0)]),
+    "runs of attempts locked": lambda conn: runs.lock(conn, [1], live_of=[1]),
+    "run moved": lambda conn: runs.move(conn, "running", [{"id": 1, "attempt_id": 1}], {"started_at": IfNull(NOW)}),
+    "to publish": lambda conn: runs.backfills_to_publish(conn, 0),
+    "attempts inserted": lambda conn: attempts.insert_all(conn, [NEW], "h", NOW, 1.0),
+    "earlier attempts": lambda conn: attempts.earlier(conn, [("b", [{"position": 0}])]),
+    "attempts locked": lambda conn: attempts.lock(conn, [1]),
+    "attempt moved": lambda conn: attempts.move(conn, "running", [{"id": 1}], {"began_at": NOW}),
+    "leases": lambda conn: attempts.leases(conn, 0),
+    "leases extended": lambda conn: attempts.extend_leases(conn, {1: NOW}),
+    "cancel requested": lambda conn: attempts.mark_cancel_requested(conn, "b"),
+    "lease left": lambda conn: attempts.lease_left(conn, 1, 1),
+    "accepted": lambda conn: attempts.accepted(conn, 1, 1),
+    "hosted attempts": lambda conn: attempts.to_be_ended(conn, [1]),
     "tasks created": lambda conn: task_runs.create(conn, []),
     "tasks": lambda conn: task_runs.find(conn, [(1, 1)]),
+    "open tasks": lambda conn: task_runs.cancel_open(conn, [(1, 1)], NOW),
     "pipelines locked": lambda conn: claims.lock_pipelines(conn, [1]),
     "slots": lambda conn: claims.taken_slots(conn, [1]),
     "claimants": lambda conn: claims.claimants(conn, 0, {1: 1}, ["b"]),
     "queued runs": lambda conn: claims.next_queued(conn, {"b": 1}),
+    "staged runs": lambda conn: claims.staged(conn, ["b"]),
     "definitions": lambda conn: Definitions().of(conn, ["b"]),
     "pipelines": lambda conn: pipelines.find(conn, ["p"]),
     "codes": lambda conn: pipelines.codes(conn, [1]),
@@ -76,7 +82,7 @@ HOT = {
     "counts": lambda conn: backfills.run_counts(conn, "b"),
     "failures": lambda conn: failures.count_failed(conn, "b"),
     "outbox filled": lambda conn: outbox.insert_rows(conn, OWN, [OUT]),
-    "outbox": lambda conn: outbox.take(conn, OWN, 1, 1, ["t"]),
+    "outbox": lambda conn: outbox.take(conn, OWN, 1, 1, without_topics=["t"], without=[1]),
     "deadlines armed": lambda conn: rows.insert_deadlines(conn, "b", "p", ALERT, SUBJECTS, 1),
     "runtimes": lambda conn: rows.last_runtimes(conn, 1, 5),
     "deadlines due": lambda conn: deadlines.lock_due(conn, 0, [1]),

@@ -13,7 +13,7 @@ from retrofill.store.tables import callback, run
 from retrofill.store.transition import FromNow, IfNull, Plus, transition
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-ROW = {"id": 1, "attempt": 2}
+ROW = {"id": 1, "attempt_id": 2}
 
 
 class Connection:
@@ -31,7 +31,7 @@ class Connection:
 def sent(to="running", rows=(ROW,), values=None, **more):
     """The statement and the parameters of a transition of runs, guarded by attempt."""
     conn = Connection()
-    transition(conn, MACHINE, run, to, rows, guard=["attempt"], values=values, **more)
+    transition(conn, MACHINE, run, to, rows, guard=["attempt_id"], values=values, **more)
     ((statement, parameters),) = conn.executed
     return statement, parameters
 
@@ -41,16 +41,21 @@ def sql(statement):
 
 
 def test_rows_are_arrays_and_states_are_constants():
-    rows = [{**ROW, "slot": 3}, {"id": 4, "attempt": 5, "slot": None}]
-    statement, parameters = sent("starting", rows, {"host": "h"}, from_states=["queued"])
+    rows = [{**ROW, "publication": 3}, {"id": 4, "attempt_id": 5, "publication": None}]
+    statement, parameters = sent("starting", rows, {"code_sha256": "h"}, from_states=["queued"])
     assert sql(statement) == (
-        "UPDATE retrofill.run SET state='starting', slot=given.slot, host=%(new_host)s::VARCHAR "
-        "FROM unnest(%(given_id)s::BIGINT[], %(given_attempt)s::INTEGER[], %(given_slot)s::INTEGER[]) "
-        "AS given(id, attempt, slot) "
-        "WHERE retrofill.run.id = given.id AND retrofill.run.attempt = given.attempt "
-        "AND retrofill.run.state = 'queued' RETURNING given.id, given.attempt"
+        "UPDATE retrofill.run SET state='starting', publication=given.publication, code_sha256=%(new_code_sha256)s::VARCHAR "
+        "FROM unnest(%(given_id)s::BIGINT[], %(given_attempt_id)s::BIGINT[], %(given_publication)s::INTEGER[]) "
+        "AS given(id, attempt_id, publication) "
+        "WHERE retrofill.run.id = given.id AND retrofill.run.attempt_id = given.attempt_id "
+        "AND retrofill.run.state = 'queued' RETURNING given.id, given.attempt_id"
     )
-    assert parameters == {"given_id": [1, 4], "given_attempt": [2, 5], "given_slot": [3, None], "new_host": "h"}
+    assert parameters == {
+        "given_id": [1, 4],
+        "given_attempt_id": [2, 5],
+        "given_publication": [3, None],
+        "new_code_sha256": "h",
+    }
 
 
 @pytest.mark.parametrize(
@@ -64,9 +69,9 @@ def test_rows_are_arrays_and_states_are_constants():
             "coalesce(retrofill.run.started_at, %(new_started_at)s::TIMESTAMP WITH TIME ZONE)",
             NOW,
         ),
-        ("lease_until", FromNow(), "(clock_timestamp() + %(new_lease_until)s)", timedelta()),
-        ("lease_until", FromNow(timedelta(1)), "(clock_timestamp() + %(new_lease_until)s)", timedelta(1)),
-        ("slot", None, "%(new_slot)s::INTEGER", None),
+        ("finished_at", FromNow(), "(clock_timestamp() + %(new_finished_at)s)", timedelta()),
+        ("finished_at", FromNow(timedelta(1)), "(clock_timestamp() + %(new_finished_at)s)", timedelta(1)),
+        ("publication", None, "%(new_publication)s::INTEGER", None),
     ],
 )
 def test_what_is_computed_has_its_value_as_a_parameter(column, value, expected, parameter):
@@ -76,8 +81,8 @@ def test_what_is_computed_has_its_value_as_a_parameter(column, value, expected, 
 
 
 def test_a_statement_is_built_once_for_all_values():
-    first, _ = sent(values={"attempt": Plus(1), "host": "a"})
-    again, _ = sent(rows=[{"id": 7, "attempt": 8}, ROW], values={"attempt": Plus(2), "host": None})
+    first, _ = sent(values={"attempt": Plus(1), "code_sha256": "a"})
+    again, _ = sent(rows=[{"id": 7, "attempt_id": 8}, ROW], values={"attempt": Plus(2), "code_sha256": None})
     assert again is first
 
 
@@ -88,8 +93,8 @@ def test_a_statement_is_built_once_for_all_values():
         {"from_states": ["starting"]},
         {"values": {"attempt": 1}},
         {"values": {"attempt": IfNull(1)}},
-        {"values": {"host": Plus(1)}},
-        {"rows": [{**ROW, "slot": 1}]},
+        {"values": {"publication": Plus(1)}},
+        {"rows": [{**ROW, "publication": 1}]},
     ],
     ids=lambda other: next(iter(other)),
 )

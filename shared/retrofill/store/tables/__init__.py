@@ -12,6 +12,7 @@ from __future__ import annotations
 from retrofill.store.tables.base import REVISION, SCHEMA, Moment, metadata
 from retrofill.store.tables.pipelines import pipeline, pipeline_copy
 from retrofill.store.tables.backfills import backfill, backfill_command, backfill_request
+from retrofill.store.tables.attempts import attempt
 from retrofill.store.tables.runs import backfill_interval, run, task_run
 from retrofill.store.tables.deadlines import deadline, deadline_digest
 from retrofill.store.tables.callbacks import callback, webhook_off
@@ -24,6 +25,7 @@ __all__ = [
     "SERVICE_TABLES",
     "Moment",
     "ServiceTables",
+    "attempt",
     "backfill",
     "backfill_command",
     "backfill_interval",

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from sqlalchemy import (
     BigInteger,
-    Boolean,
     CheckConstraint,
     Column,
-    Double,
     ForeignKey,
     Identity,
     Index,
@@ -20,8 +18,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from retrofill.domain.run import LIVE, MACHINE, UNFINISHED
+from retrofill.domain.run import GOING, LIVE, MACHINE, UNFINISHED
 from retrofill.domain.task_run import MACHINE as TASK_MACHINE
+from retrofill.store.tables.attempts import attempt
 from retrofill.store.tables.backfills import backfill
 from retrofill.store.tables.base import Moment, ended_exactly_when_terminal, is_in, known_state, lock_only, metadata
 
@@ -36,47 +35,36 @@ run = Table(
     # Start order within the backfill: 0, 1, … by logical date, reversed on request.
     Column("position", Integer, nullable=False),
     Column("state", Text, nullable=False),
+    # How often it has begun, and the last attempt that it was part of.
     Column("attempt", Integer, nullable=False, server_default=text("0")),
+    Column("attempt_id", BigInteger, ForeignKey(attempt.c.id)),
     Column("lost_attempts", Integer, nullable=False, server_default=text("0")),
     # The most recent losses: {"last": [{"attempt": 1, "reason": "…"}, …]}.
     Column("losses", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
-    Column("slot", Integer),
-    Column("pipeline_slot", Integer),
-    Column("lease_until", Moment),
-    # Length of the attempt's lease, fixed at the claim, so that its driver and every owner
-    # of the shard use the same number.
-    Column("lease_seconds", Double),
-    Column("cancel_requested", Boolean, nullable=False, server_default=text("false")),
-    Column("host", Text),
     Column("queued_at", Moment, nullable=False, server_default=func.clock_timestamp()),
     Column("started_at", Moment),
     Column("finished_at", Moment),
     Column("error", JSONB),
-    # Output the accepted attempt staged ({"folders": [path, …]}), and the publisher's fencing
-    # token.
+    # Output that the accepted attempt staged ({"folders": [path, …]}), that attempt, and the
+    # publisher's fencing token.
     Column("outputs", JSONB),
+    Column("accepted_attempt", BigInteger),
     Column("publication", Integer, nullable=False, server_default=text("0")),
     # Archive with the attempt's code; null where the code is imported in place.
     Column("code_sha256", Text),
     lock_only(),
     known_state(MACHINE),
     ended_exactly_when_terminal(MACHINE, "finished_at"),
-    CheckConstraint("state <> 'publishing' OR outputs IS NOT NULL", name="publishes_something"),
-    CheckConstraint("interval_start < interval_end", name="interval_not_empty"),
-    CheckConstraint("slot >= 1 AND pipeline_slot >= 1", name="slots_from_one"),
-    CheckConstraint(f"({is_in('state', LIVE)}) = (slot IS NOT NULL)", name="slot_while_live"),
-    CheckConstraint(f"({is_in('state', LIVE)}) = (pipeline_slot IS NOT NULL)", name="pipeline_slot_while_live"),
-    CheckConstraint(f"({is_in('state', LIVE)}) = (lease_until IS NOT NULL)", name="lease_while_live"),
-    # Limits hold (invariant 4): two live runs never hold the same slot, so there are never
-    # more live runs than slots.
-    Index("run_slot_key", "backfill_id", "slot", unique=True, postgresql_where=text("slot IS NOT NULL")),
-    Index(
-        "run_pipeline_slot_key",
-        "pipeline_no",
-        "pipeline_slot",
-        unique=True,
-        postgresql_where=text("pipeline_slot IS NOT NULL"),
+    CheckConstraint(
+        "state NOT IN ('publishing', 'staged') OR outputs IS NOT NULL AND accepted_attempt IS NOT NULL",
+        name="publishes_something",
     ),
+    CheckConstraint("interval_start < interval_end", name="interval_not_empty"),
+    CheckConstraint(f"NOT ({is_in('state', LIVE)}) OR attempt_id IS NOT NULL", name="attempt_while_live"),
+    # The live runs of an attempt, and whether one may be deleted.
+    Index("run_attempt_idx", "attempt_id"),
+    # Whether a backfill has runs that are live or wait for a publisher.
+    Index("run_going_idx", "backfill_id", "state", postgresql_where=text(is_in("state", GOING))),
     # No data interval ever has two unfinished runs (invariant 3).
     Index(
         "run_interval_unfinished_key",

@@ -1,0 +1,280 @@
+"""Applies outcomes: writes what happens to attempts, runs and tasks, and announces it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import groupby
+from typing import Any
+
+from sqlalchemy import RowMapping
+
+from retrofill.bus.faults import Conflict
+from retrofill.bus.observability import metrics
+from retrofill.bus.transaction import Transaction
+from retrofill.contract.runs import (
+    RunAttemptLost,
+    RunCancelled,
+    RunEvent,
+    RunFailed,
+    RunPublishing,
+    RunStarted,
+    RunSucceeded,
+    TaskStateChanged,
+)
+from retrofill.contract.states import IntervalStateChanged, interval_key
+from retrofill.contract.topics import Topic
+from retrofill.deadlines.arming import resolve
+from retrofill.domain.attempt import AttemptState
+from retrofill.domain.run import LIVE, MACHINE, RunState
+from retrofill.domain.task_run import MACHINE as TASK_MACHINE
+from retrofill.domain.task_run import TaskState
+from retrofill.store import attempts, deadlines, task_runs
+from retrofill.store import runs as store
+from retrofill.store.transition import IfNull, Plus
+from run_starter.decide import Accept, AwaitPublisher, Begin, End, Outcome, Requeue, TaskStep
+from run_starter.losses import stored
+from run_starter.memory import backfill_key, pipeline_key, slot_freed
+
+# Pause after an attempt in which nothing began.
+IDLE_SECONDS = 1.0
+S = RunState
+Row = RowMapping | Mapping[str, Any]
+_ENDED: dict[RunState, type[RunEvent]] = {S.SUCCEEDED: RunSucceeded, S.FAILED: RunFailed, S.CANCELLED: RunCancelled}
+
+
+def facts(row: Row, pipeline: str, now: datetime, attempt: int | None = None) -> dict[str, Any]:
+    """The fields that all events about a run have. ``attempt``: how often it has begun by now."""
+    return {
+        "backfill_id": row["backfill_id"],
+        "pipeline": pipeline,
+        "run_id": row["id"],
+        "attempt": row["attempt"] if attempt is None else attempt,
+        "interval_start": row["interval_start"],
+        "interval_end": row["interval_end"],
+        "at": now,
+    }
+
+
+@dataclass(frozen=True)
+class Apply:
+    """Writes an outcome about locked attempts and runs.
+
+    ``pipelines``: names by backfill id. ``tasks``: the names of the tasks of runs that begin.
+    """
+
+    tx: Transaction
+    attempts: Mapping[int, RowMapping]
+    runs: Mapping[int, RowMapping]
+    pipelines: Mapping[str, str]
+    tasks: Mapping[int, Sequence[str]]
+    now: datetime
+    outcome: Outcome
+
+    def starts(self) -> None:
+        """Mark attempts and runs as running, and create the runs' task runs."""
+        self._move_attempts(AttemptState.RUNNING, [{"id": id} for id in self.outcome.began], {"began_at": self.now})
+        rows = [self.runs[id] for id, _ in self.outcome.steps(Begin)]
+        given = [{**_key(row), "code_sha256": self.attempts[row["attempt_id"]]["code"].get("sha256")} for row in rows]
+        values = {"started_at": IfNull(self.now), "attempt": Plus(1)}
+        _landed(store.move(self.tx.conn, S.RUNNING, given, values, from_states=[S.STARTING]), rows)
+        created = [(row["id"], row["attempt"] + 1, name) for row in rows for name in self.tasks.get(row["id"], ())]
+        if created:
+            task_runs.create(self.tx.conn, created)
+        for row, each in zip(rows, given, strict=True):
+            fields = self._facts(row)
+            started = RunStarted(**fields, attempt_id=row["attempt_id"], code_sha256=each["code_sha256"])
+            self.tx.emit(Topic.RUN_EVENTS, row["backfill_id"], started, linger=True)
+            _emit_state(self.tx, fields, S.RUNNING, linger=True)
+
+    def task_steps(self) -> None:
+        """Write task steps in waves: the n-th step of every task, one statement per new state."""
+        waves: dict[int, list[TaskStep]] = {}
+        seen: dict[tuple[int, int, str], int] = {}
+        for step in self.outcome.tasks:
+            key = (step.run_id, step.attempt, step.task)
+            seen[key] = seen.get(key, -1) + 1
+            waves.setdefault(seen[key], []).append(step)
+        for wave in waves.values():
+            for to, group in groupby(sorted(wave, key=lambda s: s.to), key=lambda s: s.to):
+                self._write_wave(to, list(group))
+        for step in self.outcome.tasks:
+            if step.announce:
+                row = self.runs[step.run_id]
+                event = TaskStateChanged(
+                    **self._facts(row), task=step.task, state=step.to, try_number=step.try_number, error=step.error
+                )
+                self.tx.emit(Topic.RUN_EVENTS, row["backfill_id"], event, linger=True)
+
+    def _write_wave(self, to: TaskState, steps: Sequence[TaskStep]) -> None:
+        rows = [
+            {
+                "run_id": step.run_id,
+                "attempt": step.attempt,
+                "task": step.task,
+                "try_number": step.try_number,
+                "error": None if step.error is None else step.error.model_dump(exclude_none=True),
+            }
+            for step in steps
+        ]
+        values: dict[str, Any] = {}
+        if to == TaskState.RUNNING:
+            values["started_at"] = IfNull(self.now)
+        if to in TASK_MACHINE.terminal:
+            values["finished_at"] = self.now
+        _landed(task_runs.move(self.tx.conn, to, rows, values), steps)
+
+    def acceptances(self) -> None:
+        """Accept staged output."""
+        rows = [(self.runs[id], step) for id, step in self.outcome.steps(Accept) if isinstance(step, Accept)]
+        given = [
+            {**_key(row), "outputs": {"folders": list(step.outputs)}, "accepted_attempt": row["attempt_id"]}
+            for row, step in rows
+        ]
+        _landed(store.move(self.tx.conn, S.PUBLISHING, given, {}, from_states=[S.RUNNING]), rows)
+        for row, step in rows:
+            self._publishing({**row, "outputs": {"folders": list(step.outputs)}}, row["publication"])
+        self._changed(row["attempt_id"] for row, _ in rows)
+
+    def ends(self) -> None:
+        """End, requeue or set aside runs, cancel their open tasks, and end attempts."""
+        self._end_runs()
+        self._leave_to_others()
+        self._end_attempts()
+        over = [id for id, steps in self.outcome.runs.items() if isinstance(steps[-1], End | Requeue)]
+        task_runs.cancel_open(self.tx.conn, [(id, self._number(self.runs[id])) for id in over], self.now)
+        finished = [id for id, _ in self.outcome.steps(End)]
+        resolve_deadlines(self.tx, finished)
+
+    def _end_runs(self) -> None:
+        ended = [(self.runs[id], step) for id, step in self.outcome.steps(End) if isinstance(step, End)]
+        for to, group in groupby(sorted(ended, key=lambda e: e[1].state), key=lambda e: e[1].state):
+            given = [
+                {
+                    **_key(row),
+                    "lost_attempts": row["lost_attempts"] + step.counted,
+                    "error": None if step.error is None else step.error.model_dump(exclude_none=True),
+                    "losses": row["losses"] if step.losses is None else stored(step.losses),
+                }
+                for row, step in group
+            ]
+            _landed(store.move(self.tx.conn, to, given, {"finished_at": self.now}, from_states=_live_to(to)), given)
+        for row, step in ended:
+            fields = self._facts(row)
+            more = {"error": step.error} if step.state == S.FAILED else {}
+            self.tx.emit(Topic.RUN_EVENTS, row["backfill_id"], _ENDED[step.state](**fields, **more))
+            _emit_state(self.tx, fields, step.state)
+            self.tx.schedule_check(backfill_key(row["backfill_id"]))
+        self.tx.after_commit.append(lambda: _count(str(step.state) for _, step in ended))
+
+    def _leave_to_others(self) -> None:
+        """Queue runs again, and leave accepted ones to another publisher."""
+        again = [(self.runs[id], step) for id, step in self.outcome.steps(Requeue) if isinstance(step, Requeue)]
+        self._move_lost(S.QUEUED, again)
+        waiting = [
+            (self.runs[id], step) for id, step in self.outcome.steps(AwaitPublisher) if isinstance(step, AwaitPublisher)
+        ]
+        self._move_lost(S.STAGED, waiting)
+        for row, step in again:
+            if step.loss is not None:
+                fields = self._facts(row)
+                event = RunAttemptLost(**fields, state=S.QUEUED, error=step.loss)
+                self.tx.emit(Topic.RUN_EVENTS, row["backfill_id"], event)
+                _emit_state(self.tx, fields, S.QUEUED)
+        for row, _ in waiting:
+            self.tx.schedule_check(backfill_key(row["backfill_id"]))
+        self.tx.after_commit.append(lambda: _count(str(S.QUEUED) for _, step in again if step.loss is not None))
+
+    def _move_lost(self, to: RunState, lost: Sequence[tuple[RowMapping, Requeue | AwaitPublisher]]) -> None:
+        given = [
+            {**_key(row), "lost_attempts": row["lost_attempts"] + step.counted, "losses": stored(step.losses)}
+            for row, step in lost
+        ]
+        _landed(store.move(self.tx.conn, to, given, {}, from_states=_live_to(to)), lost)
+
+    def _end_attempts(self) -> None:
+        rows = [
+            {
+                "id": id,
+                "outcome": str(end.outcome),
+                "error": None if end.error is None else end.error.model_dump(exclude_none=True),
+            }
+            for id, end in self.outcome.attempts.items()
+        ]
+        self._move_attempts(AttemptState.ENDED, rows, {"ended_at": self.now, **attempts.NOT_LIVE})
+        for id in self.outcome.attempts:
+            row = self.attempts[id]
+            # What was not allowed to begin would not be a moment later either.
+            idle = row["began_at"] is None and id not in self.outcome.began
+            self.tx.schedule_check(backfill_key(row["backfill_id"]), IDLE_SECONDS if idle else 0.0)
+            self.tx.schedule_check(pipeline_key(row["pipeline_no"]), IDLE_SECONDS if idle else 0.0)
+        numbers = {self.attempts[id]["pipeline_no"] for id in self.outcome.attempts}
+        self.tx.notify(store.SLOT_CHANNEL, {slot_freed(no, self.tx.partition) for no in numbers})
+        self._changed(self.outcome.attempts)
+
+    def renewals(self) -> list[int]:
+        """Extend the leases of attempts that are alive; returns their ids."""
+        alive = [id for id in self.outcome.alive if id not in self.outcome.attempts]
+        # Each by its own length, by which its driver ends itself.
+        until = {id: self.now + timedelta(seconds=self.attempts[id]["lease_seconds"]) for id in alive}
+        attempts.extend_leases(self.tx.conn, until)
+        return alive
+
+    def _move_attempts(self, to: AttemptState, rows: Sequence[Mapping[str, Any]], values: dict[str, Any]) -> None:
+        _landed(attempts.move(self.tx.conn, to, rows, values), rows)
+
+    def _changed(self, attempt_ids: Iterable[int]) -> None:
+        self.tx.notify(attempts.ATTEMPT_CHANNEL, dict.fromkeys(attempt_ids))
+
+    def _facts(self, row: RowMapping) -> dict[str, Any]:
+        return facts(row, self.pipelines[row["backfill_id"]], self.now, self._number(row))
+
+    def _number(self, row: RowMapping) -> int:
+        """How often the run has begun by now."""
+        began = any(isinstance(step, Begin) for step in self.outcome.runs.get(row["id"], ()))
+        return int(row["attempt"] + began)
+
+    def _publishing(self, row: Row, publication: int) -> None:
+        number = self._number(self.runs[row["id"]])
+        publishing(self.tx, {**row, "attempt": number}, self.pipelines[row["backfill_id"]], self.now, publication)
+
+
+def publishing(tx: Transaction, row: Row, pipeline: str, now: datetime, publication: int) -> None:
+    """Announce that a run's output is being published."""
+    fields = facts(row, pipeline, now)
+    event = RunPublishing(**fields, outputs=tuple(row["outputs"]["folders"]), publication=publication)
+    tx.emit(Topic.RUN_EVENTS, row["backfill_id"], event)
+    _emit_state(tx, fields, S.PUBLISHING)
+
+
+def _emit_state(tx: Transaction, fields: dict[str, Any], state: RunState, *, linger: bool = False) -> None:
+    """Publish the state on ``interval-states``. A run that never started has no record there."""
+    key = interval_key(fields["pipeline"], fields["interval_start"])
+    event = IntervalStateChanged.model_validate({**fields, "state": str(state)})
+    tx.emit(Topic.INTERVAL_STATES, key, event, linger=linger)
+
+
+def resolve_deadlines(tx: Transaction, run_ids: Collection[int]) -> None:
+    """Have the watcher decide on these runs' open deadlines now, not when they are due."""
+    if run_ids:
+        resolve(tx, deadlines.open_of_runs(tx.conn, list(run_ids)))
+
+
+def _live_to(to: RunState) -> list[RunState]:
+    return [state for state in LIVE if MACHINE.allows(state, to)]
+
+
+def _count(states: Iterable[str]) -> None:
+    for state in states:
+        metrics.RUNS_ENDED.labels(state).inc()
+
+
+def _key(row: RowMapping) -> dict[str, Any]:
+    return {"id": row["id"], "attempt_id": row["attempt_id"]}
+
+
+def _landed(landed: int, expected: Sequence[object]) -> None:
+    """Raise ``Conflict`` if a guarded update missed: the locked rows differ from what was read."""
+    if landed != len(expected):
+        raise Conflict(f"{len(expected) - landed} of {len(expected)} guarded updates changed no row")

@@ -1,0 +1,111 @@
+"""Starts attempts: writes them and their runs, and hands them to drivers after the commit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import RowMapping
+
+from retrofill.bus.crash import crash_point
+from retrofill.bus.faults import Conflict
+from retrofill.bus.observability import metrics
+from retrofill.bus.transaction import Transaction
+from retrofill.domain.attempt import AttemptMode
+from retrofill.domain.run import RunState
+from retrofill.store import attempts, runs
+from retrofill.store.clock import database_now
+from retrofill.store.transition import Plus
+from run_starter.executors import LaunchRequest
+from run_starter.launching import Launching
+from run_starter.leases import LEASES_KEY, Leases
+from run_starter.outcomes import publishing
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """An attempt to start, in a slot of its backfill and one of its pipeline."""
+
+    backfill: RowMapping
+    mode: AttemptMode
+    runs: Sequence[RowMapping]
+    slot: int
+    pipeline_slot: int
+
+
+@dataclass(frozen=True)
+class Starting:
+    """Starts attempts on the drivers of this instance."""
+
+    launching: Launching
+    leases: Leases
+    instance: str
+
+    def start(self, tx: Transaction, wanted: Sequence[Wanted]) -> None:
+        """Start these attempts. Raises ``Conflict`` if another transaction took one of the runs."""
+        if not wanted:
+            return
+        now = database_now(tx.conn)
+        lease = self.launching.lease_seconds
+        definitions = self.launching.definitions_now(tx, [each.backfill for each in wanted])
+        new = [
+            attempts.NewAttempt(
+                each.backfill["id"],
+                each.backfill["pipeline_no"],
+                str(each.mode),
+                each.runs[0]["position"],
+                len(each.runs),
+                each.slot,
+                each.pipeline_slot,
+                definitions[each.backfill["id"]].code.model_dump(exclude_none=True),
+            )
+            for each in wanted
+        ]
+        again = [(each.backfill["id"], each.runs) for each in wanted if _is_repeated(each)]
+        earlier = attempts.earlier(tx.conn, again)
+        ids = attempts.insert_all(tx.conn, new, self.instance, now + timedelta(seconds=lease), lease)
+        claimed = list(zip(ids, wanted, strict=True))
+        self._move_runs(tx, claimed, now)
+        crash_point("claim:written")
+        launches = [
+            self.launching.launch_of(
+                each.backfill,
+                id,
+                each.mode,
+                each.runs,
+                definitions[each.backfill["id"]],
+                earlier=[one.id for one in earlier if one.has_any(each.backfill["id"], each.runs)],
+            )
+            for id, each in claimed
+        ]
+        self.leases.renewed(tx.partition, ids)
+        tx.after_commit.append(lambda: self._launch(launches))
+        tx.schedule_check(LEASES_KEY, lease)
+
+    def _move_runs(self, tx: Transaction, claimed: Sequence[tuple[int, Wanted]], now: datetime) -> None:
+        """Give the runs to their attempts."""
+        for mode, to, before, values in (
+            (AttemptMode.EACH, RunState.STARTING, RunState.QUEUED, {}),
+            (AttemptMode.PUBLISH, RunState.PUBLISHING, RunState.STAGED, {"publication": Plus(1)}),
+        ):
+            given = [
+                {"id": row["id"], "attempt_id": id} for id, each in claimed if each.mode == mode for row in each.runs
+            ]
+            if runs.move(tx.conn, to, given, values, from_states=[before], guard=()) != len(given):
+                raise Conflict(f"a {before} run was changed by another transaction")
+        names = self.launching.definitions.names(tx.conn, {each.backfill["id"] for _, each in claimed})
+        for _, each in claimed:
+            if each.mode == AttemptMode.PUBLISH:
+                for row in each.runs:
+                    publishing(tx, row, names[row["backfill_id"]], now, row["publication"] + 1)
+
+    def _launch(self, launches: Sequence[LaunchRequest]) -> None:
+        metrics.RUNS_CLAIMED.inc(sum(len(each.runs) for each in launches))
+        crash_point("claim:committed")
+        self.launching.hand_over(launches)
+
+
+def _is_repeated(wanted: Wanted) -> bool:
+    """Whether a run was part of another attempt before. Publishers need no sessions."""
+    return wanted.mode == AttemptMode.EACH and any(row["attempt_id"] is not None for row in wanted.runs)

@@ -1,0 +1,155 @@
+"""Runs the user code of one attempt, run by run in one session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+
+from retrofill.domain.pipeline import TaskDefinition
+from retrofill.driver.context import run_of
+from retrofill.driver.errors import error_info
+from retrofill.driver.execute import FAILURES, Execution, Result
+from retrofill.driver.launch import Launch, LaunchedRun
+from retrofill.driver.loss import line_of
+from retrofill.driver.publishing import Publisher
+from retrofill.driver.report import Reporter
+from retrofill.driver.session import Sessions
+from retrofill.driver.staging import CannotStage, Staging
+from retrofill.driver.submit import Submits
+from retrofill.pipeline import Pipeline
+from retrofill.tracing import span
+from retrofill.user_code.importing import Code, CodeMoved
+
+log = structlog.get_logger(__name__)
+
+
+class Batch:
+    """Implements ``serve.Work``. ``lost`` ends the process: Spark lost the session."""
+
+    def __init__(
+        self,
+        launch: Launch,
+        sessions: Sessions,
+        submits: Submits,
+        code: Code,
+        publisher: Publisher,
+        lost: Callable[[str], object],
+    ) -> None:
+        self._launch = launch
+        self._sessions = sessions
+        self._submits = submits
+        self._code = code
+        self._publisher = publisher
+        self._lost = lost
+        self._released = False
+
+    def prepare(self) -> Result | None:
+        """Open the session."""
+        try:
+            self._sessions.open()
+        except Exception as e:  # noqa: BLE001 - the run reports any error of Spark
+            self._leave_if_lost(e)
+            return Result(False, error_info(e))
+        return None
+
+    def run(self, run: LaunchedRun, reporter: Reporter) -> Result | None:
+        """Run the tasks. Their staged output is published while the next run is under way."""
+        staging = Staging(self._launch, run)
+        result = self._run_tasks(run, staging, reporter)
+        if not result.succeeded:
+            staging.discard()
+            return result
+        try:
+            outputs = staging.seal()
+        except (CannotStage, OSError) as e:
+            staging.discard()
+            return Result(False, error_info(e))
+        if not outputs:
+            return result
+        self._publisher.publish(run, outputs)
+        return None
+
+    def next(self) -> bool:
+        """Clear the session for the next run. If that fails, the other runs get another session."""
+        try:
+            self._sessions.clear()
+        except Exception as e:  # noqa: BLE001 - whatever it is, no run may meet what another one left
+            self._leave_if_lost(e)
+            log.warning("session_not_cleared", error=line_of(e))
+            self.release()
+            return False
+        return True
+
+    def finish(self) -> None:
+        """Wait until all staged output is published."""
+        self._publisher.finish()
+
+    def interrupt(self) -> None:
+        """End scripts and Spark jobs."""
+        self._submits.end()
+        self._sessions.interrupt()
+
+    def release(self) -> None:
+        """Release the session, once. Errors are only logged: Spark cleans up by itself later."""
+        if self._released:
+            return
+        self._released = True
+        try:
+            self._sessions.release()
+        except Exception as e:  # noqa: BLE001 - the run's end is already reported
+            log.warning("session_not_released", error=str(e))
+
+    def _run_tasks(self, run: LaunchedRun, staging: Staging, reporter: Reporter) -> Result:
+        try:
+            pipeline = self._pipeline()
+        except FAILURES as e:
+            return Result(False, error_info(e))
+        trace = reporter.trace_of(run)
+
+        def body(task: TaskDefinition) -> object:
+            with span(f"task {task.name}", trace, pipeline=self._launch.pipeline.name) as of_task:
+                return self._body(pipeline, run, staging, task, of_task)
+
+        return Execution(self._launch.pipeline.tasks, body, reporter.of_tasks(run)).run()
+
+    def _pipeline(self) -> Pipeline | None:
+        """The user's pipeline;
+
+        ``None`` if all tasks are scripts. Raises ``CodeMoved`` and what its import raises.
+        """
+        functions = [task.name for task in self._launch.pipeline.tasks if task.submit is None]
+        if not functions:
+            return None
+        pipeline = self._code.pipeline(self._launch.pipeline.code)
+        for name in functions:
+            if name not in pipeline.functions:
+                raise CodeMoved(f"pipeline {pipeline.name!r} no longer has a task {name!r}: apply it again")
+        return pipeline
+
+    def _body(
+        self, pipeline: Pipeline | None, run: LaunchedRun, staging: Staging, task: TaskDefinition, trace: str | None
+    ) -> object:
+        if pipeline is None or task.submit is not None:
+            self._submits.run(self._with_shipped_script(task), run)
+            return None
+        try:
+            return pipeline.functions[task.name](run_of(self._launch, run, self._sessions, staging, task.name, trace))
+        except FAILURES as e:
+            self._leave_if_lost(e)
+            raise
+
+    def _with_shipped_script(self, task: TaskDefinition) -> TaskDefinition:
+        """The task with the path of its script in the unpacked archive, if it was shipped."""
+        assert task.submit is not None
+        script = self._code.script(self._launch.pipeline.code, task.submit.script)
+        return task.model_copy(update={"submit": task.submit.model_copy(update={"script": script})})
+
+    def _leave_if_lost(self, error: BaseException) -> None:
+        """End the process if the session is lost: retrying tasks cannot succeed without it.
+
+        The attempt then counts as lost, not failed, and the run gets a new attempt with a new
+        session.
+        """
+        if (loss := self._sessions.lost(error)) is not None:
+            self._lost(f"Spark lost the session: {line_of(loss)}")

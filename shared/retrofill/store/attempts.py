@@ -1,0 +1,255 @@
+"""Attempt rows: locks, leases, permissions. Every state changes through ``transition``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Double,
+    Integer,
+    RowMapping,
+    Text,
+    and_,
+    bindparam,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
+
+from retrofill.domain.attempt import LIVE, MACHINE, AttemptMode, AttemptOutcome, AttemptState
+from retrofill.domain.backfill import BackfillState, OnRunFailure
+from retrofill.domain.run import RunState
+from retrofill.store.arrays import Arrays, one_of
+from retrofill.store.failures import failed_since_resume
+from retrofill.store.states import constant, in_state
+from retrofill.store.tables import Moment, attempt, backfill, run
+from retrofill.store.transition import Values, transition
+
+# Notifications: of an attempt, that something about it changed.
+ATTEMPT_CHANNEL = "retrofill_attempt"
+NOT_LIVE: dict[str, Any] = {"slot": None, "pipeline_slot": None, "lease_until": None}
+
+
+@dataclass(frozen=True)
+class NewAttempt:
+    """An attempt to insert, with the runs from ``position`` on."""
+
+    backfill_id: str
+    pipeline_no: int
+    mode: str
+    position: int
+    runs: int
+    slot: int
+    pipeline_slot: int
+    code: dict[str, Any]
+
+
+_NEW = Arrays(
+    "given",
+    backfill_id=Text,
+    pipeline_no=BigInteger,
+    mode=Text,
+    position=Integer,
+    runs=Integer,
+    slot=Integer,
+    pipeline_slot=Integer,
+    code=attempt.c.code.type,
+)
+_SAME = {
+    "state": constant(AttemptState.STARTING),
+    "host": bindparam("new_host", type_=Text),
+    "lease_until": bindparam("new_until", type_=Moment),
+    "lease_seconds": bindparam("new_seconds", type_=Double),
+}
+_INSERT = (
+    insert(attempt)
+    .from_select([*_NEW.c.keys(), *_SAME], select(*_NEW.c, *_SAME.values()))
+    .returning(attempt.c.id, attempt.c.backfill_id, attempt.c.slot)
+)
+
+
+def insert_all(
+    conn: Connection, new: Sequence[NewAttempt], host: str, lease_until: datetime, lease_seconds: float
+) -> list[int]:
+    """Insert live attempts; returns their ids, in order."""
+    given = _NEW.values(**{field.name: [getattr(one, field.name) for one in new] for field in fields(NewAttempt)})
+    rows = conn.execute(_INSERT, {**given, "new_host": host, "new_until": lease_until, "new_seconds": lease_seconds})
+    # A backfill's slots are unique.
+    ids = {(row.backfill_id, row.slot): row.id for row in rows}
+    return [ids[one.backfill_id, one.slot] for one in new]
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """An attempt that did not end by itself. Its runs have these positions in the backfill."""
+
+    id: int
+    backfill_id: str
+    position: int
+    runs: int
+
+    def has_any(self, backfill_id: str, rows: Sequence[RowMapping]) -> bool:
+        """Whether it had one of these runs."""
+        positions = range(self.position, self.position + self.runs)
+        return backfill_id == self.backfill_id and any(row["position"] in positions for row in rows)
+
+
+_AGAIN = Arrays("again", backfill_id=Text, first=Integer, last=Integer)
+_EARLIER = select(attempt.c.id, attempt.c.backfill_id, attempt.c.position, attempt.c.runs).where(
+    attempt.c.backfill_id == _AGAIN.c.backfill_id,
+    attempt.c.position <= _AGAIN.c.last,
+    attempt.c.position + attempt.c.runs > _AGAIN.c.first,
+    attempt.c.outcome != constant(AttemptOutcome.DONE),
+    attempt.c.mode != constant(AttemptMode.PUBLISH),
+)
+
+
+def earlier(conn: Connection, again: Sequence[tuple[str, Sequence[RowMapping]]]) -> list[Earlier]:
+    """Attempts that had runs of these batches, each of one backfill, and did not end by themselves."""
+    if not again:
+        return []
+    given = _AGAIN.values(
+        backfill_id=(id for id, _ in again),
+        first=(min(row["position"] for row in rows) for _, rows in again),
+        last=(max(row["position"] for row in rows) for _, rows in again),
+    )
+    # An attempt may have had runs of several batches.
+    return [*dict.fromkeys(Earlier(*row) for row in conn.execute(_EARLIER, given))]
+
+
+_LOCK = select(attempt).where(one_of(attempt.c.id, "ids")).order_by(attempt.c.id).with_for_update(key_share=True)
+
+
+def lock(conn: Connection, ids: Collection[int]) -> dict[int, RowMapping]:
+    """Attempts by id, locked in id order."""
+    return {row["id"]: row for row in conn.execute(_LOCK, {"ids": sorted(ids)}).mappings()}
+
+
+def move(
+    conn: Connection,
+    to: str,
+    rows: Sequence[Values],
+    values: Mapping[str, Any],
+    from_states: Sequence[str] | None = None,
+) -> int:
+    """Move attempts (``id`` and columns to set); how many landed."""
+    return len(transition(conn, MACHINE, attempt, to, rows, from_states=from_states, values=values))
+
+
+# leases
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The lease of a live attempt; a heartbeat extends it by ``seconds``."""
+
+    attempt_id: int
+    until: datetime
+    seconds: float
+
+
+_OF_SHARD = and_(backfill.c.id == attempt.c.backfill_id, backfill.c.shard == bindparam("shard"))
+_LEASES = (
+    select(attempt.c.id, attempt.c.lease_until, attempt.c.lease_seconds)
+    .select_from(attempt.join(backfill, _OF_SHARD))
+    .where(attempt.c.slot.is_not(None))
+)
+_RENEWED = Arrays("given", id=BigInteger, until=Moment)
+_EXTEND = (
+    update(attempt)
+    .where(attempt.c.id == _RENEWED.c.id, attempt.c.slot.is_not(None))
+    .values(lease_until=_RENEWED.c.until)
+)
+_CANCEL = (
+    update(attempt)
+    .where(
+        attempt.c.backfill_id == bindparam("backfill"),
+        attempt.c.slot.is_not(None),
+        attempt.c.cancel_requested.is_(False),
+    )
+    .values(cancel_requested=True)
+    .returning(attempt.c.id)
+)
+
+
+def leases(conn: Connection, shard: int) -> list[Lease]:
+    """Leases of a shard's live attempts."""
+    return [Lease(*row) for row in conn.execute(_LEASES, {"shard": shard})]
+
+
+def extend_leases(conn: Connection, until: Mapping[int, datetime]) -> None:
+    """Extend leases, by attempt id. Attempts that are no longer live are left alone."""
+    if until:
+        ids = sorted(until)
+        conn.execute(_EXTEND, _RENEWED.values(id=ids, until=(until[id] for id in ids)))
+
+
+def mark_cancel_requested(conn: Connection, backfill_id: str) -> list[int]:
+    """Request the end of a backfill's live attempts; returns the ids of those newly requested."""
+    return list(conn.execute(_CANCEL, {"backfill": backfill_id}).scalars())
+
+
+# drivers
+
+
+_WORKS = exists().where(run.c.attempt_id == attempt.c.id, in_state(run, RunState.STARTING, RunState.RUNNING))
+_NOT_CANCELLED = or_(attempt.c.cancel_requested.is_(False), ~_WORKS)
+_GOES_ON = or_(attempt.c.outcome == constant(AttemptOutcome.DONE), and_(in_state(attempt, *LIVE), _NOT_CANCELLED))
+_MAY_BEGIN = and_(
+    attempt.c.cancel_requested.is_(False),
+    in_state(run, RunState.STARTING),
+    in_state(backfill, BackfillState.RUNNING),
+    or_(backfill.c.on_run_failure == constant(OnRunFailure.CONTINUE), ~failed_since_resume()),
+)
+_LEASE_LEFT = (
+    select(func.extract("epoch", attempt.c.lease_until - func.clock_timestamp()))
+    .select_from(attempt.join(run, run.c.attempt_id == attempt.c.id).join(backfill, backfill.c.id == run.c.backfill_id))
+    .where(
+        attempt.c.id == bindparam("attempt"),
+        run.c.id == bindparam("run"),
+        attempt.c.slot.is_not(None),
+        or_(in_state(run, RunState.PUBLISHING), _MAY_BEGIN),
+    )
+)
+_PUBLISHER = select(run.c.attempt_id, run.c.accepted_attempt, run.c.state).where(run.c.id == bindparam("run"))
+_HOSTED = select(attempt.c.id).where(one_of(attempt.c.id, "ids"), _GOES_ON)
+
+
+def lease_left(conn: Connection, attempt_id: int, run_id: int) -> float | None:
+    """Seconds left of the lease of a live attempt that may begin this run of it.
+
+    ``None``: the attempt is over or does not have the run, or the run must not begin: its backfill
+    is not running, or a failed run holds it. A publication may begin in any case. 0 or less: the
+    lease looks ended, which the clock alone does not prove, as it may have been set: a heartbeat
+    renews the lease, or the attempt ends.
+    """
+    seconds = conn.execute(_LEASE_LEFT, {"attempt": attempt_id, "run": run_id}).scalar_one_or_none()
+    return None if seconds is None else float(seconds)
+
+
+def accepted(conn: Connection, attempt_id: int, run_id: int) -> bool | None:
+    """Whether the attempt's own driver publishes what it staged; ``None`` while undecided."""
+    row = conn.execute(_PUBLISHER, {"run": run_id}).one_or_none()
+    if row is None or row.attempt_id != attempt_id:
+        return False
+    if row.state in (RunState.STARTING, RunState.RUNNING):
+        return None
+    return bool(row.state == RunState.PUBLISHING and row.accepted_attempt == attempt_id)
+
+
+def to_be_ended(conn: Connection, hosted: Collection[int]) -> list[int]:
+    """Those attempts that are no longer live or are to be cancelled.
+
+    Of one whose driver reported its end, the driver is about to be free. One that only publishes is
+    not cancelled.
+    """
+    good = set(conn.execute(_HOSTED, {"ids": list(hosted)}).scalars())
+    return [id for id in hosted if id not in good]

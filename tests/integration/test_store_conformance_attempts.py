@@ -1,0 +1,255 @@
+"""The simulated store behaves like the real Postgres: attempts, their leases, and who publishes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import insert, select
+from tests.support.both_stores import (
+    BASE,
+    DAY,
+    NOW,
+    START,
+    Both,
+    accept,
+    begin,
+    both,
+    claim,
+    end,
+    finish,
+    give,
+    installation,
+    lease_left,
+    leave,
+    make_backfill,
+    over,
+    put,
+    renew,
+)
+from tests.support.sessions import Step, commit
+
+from retrofill.domain.backfill import BackfillState
+from retrofill.domain.run import RunState
+from retrofill.store import attempts, backfills, claims, runs
+from retrofill.store import tables as t
+from retrofill.store.transition import Plus
+
+__all__ = ["both", "installation"]
+
+
+def test_several_attempts_with_several_runs(both: Both) -> None:
+    """Each gets its own id, in the order in which they are given."""
+    more = attempts.NewAttempt("b2", 1, "publish", 7, 3, 1, 3, {"file": "/p.py", "sha256": "x"})
+    first, second = (attempts.NewAttempt("b1", 1, "each", n, 2, n + 1, n + 1, {}) for n in (0, 1))
+    said = both.play(
+        put(),
+        ("a", lambda conn: [make_backfill(conn, id, 4, START + n * 9 * DAY) for n, id in enumerate(["b1", "b2"])]),
+        ("a", lambda conn: attempts.insert_all(conn, [second, more, first], "h", NOW, 30.0)),
+        ("a", lambda conn: (give(conn, 1, 1, 2), give(conn, 2, 5), give(conn, 3, 2, 3))),
+        ("a", lambda conn: attempts.lock(conn, [3, 1, 9])),
+        ("a", lambda conn: (begin(conn, 1, 1), begin(conn, 1, 2), begin(conn, 3, 2), begin(conn, 3, 3))),
+        ("a", lambda conn: runs.lock(conn, [])),
+        ("a", lambda conn: sorted(runs.lock(conn, [4], live_of=[1, 2]))),
+        ("a", lambda conn: (finish(conn, 1, 1), finish(conn, 1, 1), sorted(runs.lock(conn, [4], live_of=[1])))),
+        ("a", lambda conn: (leave(conn, 1, 2, 3), over(conn, 1, "lost", {"type": "E"}), over(conn, 1))),
+        ("a", lambda conn: (claims.taken_slots(conn, [1]), claims.next_queued(conn, {"b1": 9}))),
+        ("a", commit),
+    )
+    assert said[2] == [1, 2, 3]
+    assert said[6:9] == [{}, [1, 2, 4, 5], [1, 0, [2, 4]]]
+    both.same_tables(t.attempt, t.run)
+
+
+def test_earlier_attempts_are_those_that_did_not_end_by_themselves(both: Both) -> None:
+    """A publisher has no session that must be closed, and one that is live is not earlier."""
+
+    def find(conn: Any) -> list[tuple[int, list[int]]]:
+        rows = conn.execute(select(t.run.c.id, t.run.c.position).order_by(t.run.c.id)).mappings().all()
+        again = [("b1", rows[:2]), ("b1", rows[2:5]), ("b2", rows)]
+        found = sorted(attempts.earlier(conn, again), key=lambda each: each.id)
+        return [(each.id, [row["id"] for row in rows if each.has_any("b1", [row])]) for each in found]
+
+    def play(conn: Any) -> list[int]:
+        ends = [("each", "done"), ("each", "lost"), ("each", "released"), ("each", "cancelled"), ("publish", "lost")]
+        made = []
+        for mode, outcome in ends:
+            id = claim(conn, 1, first=len(made) + 1, count=2, mode=mode)
+            made.append(id)
+            over(conn, id, outcome)
+        return [*made, claim(conn, 1)]
+
+    said = both.play(
+        put(),
+        ("a", lambda conn: make_backfill(conn, "b1", days=6)),
+        ("a", play),
+        ("a", find),
+        ("a", lambda conn: attempts.earlier(conn, [])),
+        ("a", commit),
+    )
+    assert said[3] == [[2, [2, 3]], [3, [3, 4]], [4, [4, 5]]]
+
+
+def test_what_is_left_of_a_lease(both: Both) -> None:
+    """Of a live attempt that may begin a run of its own, also after it seems to have ended."""
+    said = both.play(
+        *BASE,
+        ("a", lambda conn: lease_left(conn, 1)),
+        ("a", lambda conn: (claim(conn, 1, count=2), give(conn, 1, 1, 2))),
+        ("a", lambda conn: renew(conn, 1, 120)),
+        ("b", lambda conn: lease_left(conn, 1)),
+        ("a", commit),
+        ("b", lambda conn: (lease_left(conn, 1), lease_left(conn, 1, 2))),
+        ("b", lambda conn: (lease_left(conn, 1, 3), lease_left(conn, 9, 1), lease_left(conn, 9, 9))),
+        ("a", lambda conn: (renew(conn, 1, -120), lease_left(conn, 1), renew(conn, 1, 120))),
+        # One that has begun or ended does not begin again, and the next one may.
+        ("a", lambda conn: (begin(conn, 1, 1), lease_left(conn, 1, 1), lease_left(conn, 1, 2))),
+        ("a", lambda conn: (finish(conn, 1, 1), lease_left(conn, 1, 1), lease_left(conn, 1, 2))),
+        ("a", lambda conn: (over(conn, 1, "lost"), lease_left(conn, 1, 2))),
+        ("a", commit),
+    )
+    assert said[len(BASE) :] == [
+        *(None, [1, 2], None),
+        *(None, None, [12, 12]),
+        [None, None, None],
+        [None, -12, None],
+        [[1, 1], None, 12],
+        [1, None, 12],
+        [1, None],
+        None,
+    ]
+
+
+CHANGES: dict[str, tuple[str, Callable[[Any], Any], bool]] = {
+    "paused": ("continue", lambda conn: backfills.move(conn, "b1", BackfillState.PAUSED, "running"), False),
+    "to be cancelled": ("continue", lambda conn: attempts.mark_cancel_requested(conn, "b1"), False),
+    "a run failed": ("pause", lambda conn: finish(conn, 1, 1, RunState.FAILED), False),
+    "a run failed, others go on": ("continue", lambda conn: finish(conn, 1, 1, RunState.FAILED), True),
+}
+
+
+@pytest.mark.parametrize(("on_run_failure", "change", "begins"), CHANGES.values(), ids=CHANGES)
+def test_a_run_does_not_begin_where_its_backfill_must_not_go_on(
+    both: Both, on_run_failure: str, change: Callable[[Any], Any], begins: bool
+) -> None:
+    """Output that was accepted is published in any case."""
+    said = both.play(
+        put(),
+        ("a", lambda conn: make_backfill(conn, "b1", on_run_failure=on_run_failure)),
+        ("a", lambda conn: (claim(conn, 1, count=2), give(conn, 1, 1, 2), begin(conn, 1, 1))),
+        ("a", lambda conn: (claim(conn, 2, 3), give(conn, 2, 3), begin(conn, 2, 3), accept(conn, 2, 3))),
+        ("a", lambda conn: (renew(conn, 1, 120), renew(conn, 2, 120))),
+        ("a", lambda conn: (lease_left(conn, 1, 2), lease_left(conn, 2, 3))),
+        ("a", change),
+        ("a", lambda conn: (lease_left(conn, 1, 2), lease_left(conn, 2, 3))),
+        ("a", commit),
+    )
+    assert said[5] == [12, 12]
+    assert said[7] == [12 if begins else None, 12]
+
+
+def test_drivers_to_be_ended(both: Both) -> None:
+    """Those whose attempt is over or to be cancelled, unless they only publish. One that reported its
+    end is about to be free.
+    """
+    said = both.play(
+        put(),
+        ("a", lambda conn: make_backfill(conn, "b1", days=6)),
+        ("a", lambda conn: [claim(conn, slot, slot) for slot in range(1, 6)]),
+        ("a", lambda conn: [give(conn, id, id) for id in range(1, 6)]),
+        ("a", lambda conn: [begin(conn, id, id) for id in (1, 2, 3)]),
+        ("a", lambda conn: (accept(conn, 3, 3), end(conn, 1), leave(conn, 2, 2), over(conn, 2, "lost"))),
+        ("a", lambda conn: sorted(attempts.to_be_ended(conn, [1, 2, 3, 4, 5, 9]))),
+        ("a", lambda conn: sorted(attempts.mark_cancel_requested(conn, "b1"))),
+        ("a", lambda conn: sorted(attempts.to_be_ended(conn, [1, 2, 3, 4, 5, 9]))),
+        ("a", lambda conn: attempts.to_be_ended(conn, [])),
+        ("a", commit),
+    )
+    assert said[6:10] == [[2, 9], [3, 4, 5], [2, 4, 5, 9], []]
+
+
+def test_a_staged_run_is_published_by_another(both: Both) -> None:
+    adopt = {"publication": Plus(1)}
+    said = both.play(
+        *BASE,
+        ("a", lambda conn: (claim(conn, 1, count=2), give(conn, 1, 1, 2), begin(conn, 1, 1, 2))),
+        (
+            "a",
+            lambda conn: (attempts.accepted(conn, 1, 1), attempts.accepted(conn, 9, 1), attempts.accepted(conn, 1, 9)),
+        ),
+        ("a", lambda conn: (accept(conn, 1, 1), attempts.accepted(conn, 1, 1), attempts.accepted(conn, 1, 2))),
+        ("a", lambda conn: (claims.staged(conn, ["b1"]), runs.backfills_to_publish(conn, 0))),
+        ("a", lambda conn: (leave(conn, 1, 1, to=RunState.STAGED), leave(conn, 1, 2), over(conn, 1, "lost"))),
+        ("a", lambda conn: (attempts.accepted(conn, 1, 1), attempts.accepted(conn, 1, 2), runs.count_unfinished(conn))),
+        ("a", lambda conn: (claims.staged(conn, ["b1", "b2"]), attempts.leases(conn, 0))),
+        ("a", lambda conn: (runs.backfills_to_publish(conn, 0), runs.backfills_to_publish(conn, 1))),
+        ("a", lambda conn: (backfills.progress(conn, "b1"), backfills.to_be_decided(conn, ["b1"]))),
+        ("a", commit),
+        ("a", lambda conn: (claim(conn, 1, mode="publish"), give(conn, 2, 1, to="publishing", before="staged"))),
+        ("b", lambda conn: give(conn, 9, 1, to="publishing", before="staged")),
+        ("a", lambda conn: runs.move(conn, "succeeded", [{"id": 1, "attempt_id": 1}], {"finished_at": NOW})),
+        ("a", commit),
+        ("b", lambda conn: (claims.staged(conn, ["b1"]), renew(conn, 2, 120), lease_left(conn, 2, 1))),
+        # Neither of them staged it, so they may not publish on their own account.
+        ("b", lambda conn: (attempts.accepted(conn, 1, 1), attempts.accepted(conn, 2, 1))),
+        ("b", lambda conn: attempts.to_be_ended(conn, [1, 2])),
+        ("b", lambda conn: runs.move(conn, "staged", [{"id": 1, "attempt_id": 2}], adopt)),
+        ("b", lambda conn: (attempts.accepted(conn, 2, 1), claims.staged(conn, ["b1"]))),
+        ("b", commit),
+    )
+    said = said[len(BASE) :]
+    assert said[1:3] == [[None, False, False], [1, True, None]]
+    # The second run waits for another attempt: it is not published by this one.
+    assert said[5][:2] == [False, False]
+    assert said[7] == [["b1"], []]
+    assert said[11:13] == [["waited", 0], 0]
+    assert said[15:17] == [[False, False], [1]]
+    both.same_tables(t.run, t.attempt)
+
+
+LIVE_ATTEMPT = {
+    "backfill_id": "b1",
+    "pipeline_no": 1,
+    "mode": "each",
+    "position": 0,
+    "runs": 1,
+    "state": "starting",
+    "slot": 2,
+    "pipeline_slot": 2,
+    "host": "h",
+    "lease_until": NOW,
+    "lease_seconds": 30.0,
+    "code": {},
+}
+
+
+@pytest.mark.parametrize(
+    ("values", "code"),
+    [
+        ({}, None),
+        ({"state": "nonsense"}, "23514"),
+        # Of the backfill or of the pipeline: two live attempts never hold the same slot.
+        ({"slot": 1}, "23505"),
+        ({"pipeline_slot": 1}, "23505"),
+        ({"slot": 0}, "23514"),
+        ({"slot": None}, "23514"),
+        ({"pipeline_slot": None}, "23514"),
+        ({"lease_until": None}, "23514"),
+        ({"lease_seconds": None}, "23502"),
+        ({"runs": 0}, "23514"),
+        ({"ended_at": NOW}, "23514"),
+        ({"outcome": "done"}, "23514"),
+        ({"state": "ended", "ended_at": NOW, "outcome": "done"}, "23514"),
+        ({"state": "ended", "ended_at": NOW, **attempts.NOT_LIVE}, "23514"),
+        ({"state": "ended", "outcome": "done", **attempts.NOT_LIVE}, "23514"),
+        ({"state": "ended", "ended_at": NOW, "outcome": "gone", **attempts.NOT_LIVE}, "23514"),
+        ({"state": "ended", "ended_at": NOW, "outcome": "done", **attempts.NOT_LIVE}, None),
+        ({"backfill_id": "unknown"}, "23503"),
+    ],
+)
+def test_constraints_of_attempts(both: Both, values: dict[str, Any], code: str | None) -> None:
+    put_in: Step = ("a", lambda conn: conn.execute(insert(t.attempt).values({**LIVE_ATTEMPT, **values})) and None)
+    said = both.play(*BASE, ("a", lambda conn: claim(conn, 1)), put_in, ("a", commit))
+    assert said[-2] == (None if code is None else f"error {code}")
+    both.same_tables(t.attempt)
