@@ -125,7 +125,7 @@ def test_strimzi_gives_each_user_the_rights_that_init_would() -> None:
             )
             for acl in access.acls(row, user)
         }
-    assert rights_of(users["retrofill.admin.init"]) == {
+    assert rights_of(users[settings.kafka_user("init")]) == {
         ("topic", "retrofill.", "prefix", "Create"),
         ("topic", "retrofill.", "prefix", "Describe"),
     }
