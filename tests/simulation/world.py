@@ -80,6 +80,8 @@ class World:
         self.instances: list[Instance] = []
         self.drivers: list[Driver] = []
         self.at_work: list[Driver] = []
+        # Services of which an instance crashed, and when.
+        self.crashes: list[tuple[str, float]] = []
         self.calling: list[Process] = []  # callback runners, once per call in progress
         self.failing: set[tuple[str, Any]] = set()  # (pipeline, interval start) that fails
         self.injected: Counter[str] = Counter()
@@ -195,6 +197,7 @@ class World:
     def crash(self, instance: Instance, *, machine: bool) -> None:
         """``kill -9``. With ``machine``, the servers keep its sessions for a while."""
         instance.lingers = machine
+        self.crashes.append((instance.service.name, self.scheduler.now))
         if instance.executor is not None:
             for driver in list(instance.executor.drivers.values()):
                 # A local pool's drivers die with the host; a cluster's survive.

@@ -6,6 +6,7 @@ import json
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
+from retrofill.bus.worker.deaths import DEATHS
 from retrofill.contract.topics import SERVICES, Topic
 from tests.simulation.bus.broker import ce_id_of
 from tests.simulation.checks.base import Check, changed
@@ -116,8 +117,16 @@ class Letters(Check):
         # topic.
         failed = {new["deadline_id"] for _, new in changed(tx, "callback") if new and new["state"] == "failed"}
         replay = headers.get("ce_type") == "CallbackReplayRequested" and "retrofill_origin_offset" not in headers
-        known = known or (replay and json.loads(value)["deadline_id"] in failed)
+        known = known or (replay and json.loads(value)["deadline_id"] in failed) or self._crashed_often(headers)
         self.require(known, lambda: f"a message of our own was buried: {headers} {value!r}")
+
+    def _crashed_often(self, headers: dict[str, str]) -> bool:
+        """Whether crashes hit the service so often that the message may be held responsible."""
+        if not headers["retrofill_reason"].startswith("the process died"):
+            return False
+        came = int(headers["retrofill_origin_timestamp_ms"]) / 1000
+        crashed = [at for name, at in self.world.crashes if name == headers["retrofill_service"] and at >= came - 0.001]
+        return len(crashed) >= DEATHS
 
     def at_the_end(self) -> None:
         """Each poison message has its dead letter."""
