@@ -9,8 +9,8 @@ import time
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
-from itertools import count, takewhile
+from dataclasses import dataclass, field, replace
+from itertools import count, islice, takewhile
 
 from retrofill.contract.topics import WATCHER
 from tests.simulation import shims
@@ -99,8 +99,10 @@ def find(name: str, share: Share) -> Found | None:
     schedules without deadlines are skipped and not counted.
     """
     with shims.exchanged(), _collected_between():
-        seeds = (seed for seed in share.seeds() if INVARIANT_OF[name] not in ABOUT_DEADLINES or _has_deadlines(seed))
-        for n, seed in enumerate(seeds, 1):
+        seeds = replace(share, schedules=None).seeds()
+        if INVARIANT_OF[name] in ABOUT_DEADLINES:
+            seeds = filter(_has_deadlines, seeds)
+        for n, seed in enumerate(islice(seeds, share.schedules), 1):
             with applied(name):
                 error = _error_of(seed)
             if error is not None and _error_of(seed) is None:

@@ -13,7 +13,7 @@ from retrofill.admin.database import prepare_database
 from retrofill.store.engine import make_engine
 from tests.support.installation import ROOT, Installation, path_of
 
-# The last commit before the newest migration, and that release's schema.
+# A release that works with schemas up to 0010, and its own schema.
 BEFORE = "9fe1653b83b0cf3bb552f591afbe7824f1ac0dd3"
 REVISION_BEFORE = "0003"
 

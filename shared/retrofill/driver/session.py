@@ -88,7 +88,8 @@ class ConnectSessions:
         return self._session
 
     def clear(self) -> None:
-        if self._fresh is not None and not self._stopped_by_user:
+        # Fails if user code stopped the session: the next run needs another one.
+        if self._fresh is not None:
             self._fresh.restore(self._session)
 
     def lost(self, error: BaseException) -> BaseException | None:

@@ -40,6 +40,8 @@ def work(run):
             os.kill(os.getpid(), 9)
         raise ValueError("this day fails")
     spark.table("mine").write.parquet(run.stage(str(out / f"day={day}")))
+    if run.conf.get("stops"):
+        spark.stop()
 """
 
 
@@ -92,3 +94,15 @@ def test_an_attempt_ends_with_a_run_that_fails_and_the_next_has_its_own_session(
     ended, later = found_by(world, bad.id), found_by(world, rest.id)
     assert ended[0] != later[0] and ended[1] != later[1]
     assert later[2] == [False, "3", None, "default", [f"retrofill-attempt-{after.attempt_id}"]]
+
+
+@pytest.mark.parametrize("executor", some(["pool", "spark-submit"], "pool"))
+def test_a_run_that_stops_the_session_leaves_the_others_to_the_next_attempt(world: World, executor: str) -> None:
+    runs = [world.run(day=day) for day in (1, 2)]
+    launch = world.launch(CODE.replace('"p", ', f'"p", executor="{executor}", '), runs, stops=True)
+    world.executor().launch(launch)
+    assert world.host.ended(240)[:3] == (launch.attempt_id, runs[0].id, True)
+    assert world.fields(launch, runs[0])[-1] == "RunReported succeeded"
+    # A run that has not begun cannot fail.
+    assert world.fields(launch, runs[1]) == []
+    assert world.fields(launch)[-1] == "AttemptEnded done"

@@ -27,12 +27,12 @@ def ends_by_counting(patch: Patch) -> None:
         found: Counter[str] = process.__dict__.setdefault("ended", Counter())
         return found
 
-    remember = planner._remember
+    of_event = planner._ended
 
-    def count(tx: Any, one: Any) -> None:
+    def count(one: Any) -> Any:
         if type(one.message).__name__ in ("RunSucceeded", "RunFailed", "RunCancelled"):
             ended()[one.key] += 1
-        remember(tx, one)
+        return of_event(one)
 
     progress = backfills.progress
 
@@ -40,7 +40,7 @@ def ends_by_counting(patch: Patch) -> None:
         runs = conn.execute(select(backfill.c.runs).where(backfill.c.id == id)).scalar_one()
         return replace(progress(conn, id), any_unfinished=ended()[id] < runs)
 
-    patch(planner, "_remember", count)
+    patch(planner, "_ended", count)
     patch(backfills, "progress", by_count)
     patch(backfills, "to_be_decided", backfills.still_active)
 
