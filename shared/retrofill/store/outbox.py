@@ -58,23 +58,15 @@ def _insert(own: ServiceTables) -> Insert:
     return insert(own.outbox).from_select(["topic", "key", "value", "headers"], chosen)
 
 
-def take(
-    conn: Connection,
-    own: ServiceTables,
-    most: int,
-    most_bytes: int,
-    *,
-    without_topics: Sequence[str],
-    without: Sequence[int] = (),
-) -> list[int]:
-    """Ids of the next rows, in order, except those of some topics and the rows ``without``.
+def take(conn: Connection, own: ServiceTables, most: int, most_bytes: int, excluding: Sequence[str]) -> list[int]:
+    """Ids of the next rows, in order, except those of the topics ``excluding``.
 
     At most ``most`` rows and ``most_bytes`` bytes, but at least one row. Only sizes are read, so
     memory never holds more than one batch of values.
     """
     ids: list[int] = []
     left = most_bytes
-    for row in conn.execute(_next(own), {"most": most, "topics": list(without_topics), "ids": list(without)}):
+    for row in conn.execute(_next(own), {"most": most, "excluding": list(excluding)}):
         left -= row.size
         if left < 0 and ids:
             break
@@ -86,7 +78,7 @@ def take(
 def _next(own: ServiceTables) -> Select[int, int]:
     c = own.outbox.c
     size = func.coalesce(func.octet_length(c.value), 0) + func.pg_column_size(c.headers)
-    chosen = select(c.id, size.label("size")).where(none_of(c.topic, "topics"), none_of(c.id, "ids"))
+    chosen = select(c.id, size.label("size")).where(none_of(c.topic, "excluding"))
     return chosen.order_by(c.id).limit(bindparam("most", type_=Integer))
 
 

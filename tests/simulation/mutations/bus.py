@@ -14,7 +14,7 @@ from backfill_planner.handler import PlannerHandler
 from retrofill.bus import transaction
 from retrofill.bus.faults import Fault
 from retrofill.bus.relay import relay
-from retrofill.bus.relay.numbering import Batch, Numbering
+from retrofill.bus.relay.numbering import BATCH_BYTES, Batch, Numbering
 from retrofill.bus.relay.relay import Relay
 from retrofill.bus.worker import batches, checks, context
 from retrofill.bus.worker.batches import Batches
@@ -78,7 +78,7 @@ def batches_without_epoch(patch: Patch) -> None:
 
     def number(self: Any, conn: Any, state: Any, *, last: int) -> Batch | None:
         own = self._own.relay
-        rows = self._take(conn)
+        rows = self._rows(conn, outbox.take(conn, self._own, self._limit, BATCH_BYTES, self._holds.waiting()))
         if not rows and not state["batch_ids"] and last == state["batch"]:
             return None
         new = last + 1 if rows else last
@@ -104,24 +104,6 @@ def unknown_batch_is_dropped(patch: Patch) -> None:
 def unknown_batch_is_resent(patch: Patch) -> None:
     """The relay resends the last batch without checking whether it was published."""
     patch(Relay, "_read_cursor", lambda self: 0)
-
-
-def rows_read_ahead_are_kept(patch: Patch) -> None:
-    """Rows read ahead are published next, although some of the batch before were left out of it.
-
-    Needs full batches; the relay interleavings find this mutation.
-    """
-
-    def keeping(method: Any) -> Any:
-        def kept(self: Any, *args: Any) -> None:
-            ahead = self._ahead
-            method(self, *args)
-            self._ahead = ahead
-
-        return kept
-
-    patch(Numbering, "refused", keeping(Numbering.refused))
-    patch(Numbering, "take_epoch", keeping(Numbering.take_epoch))
 
 
 def no_looks_at_takeover(patch: Patch) -> None:

@@ -82,7 +82,7 @@ HOT = {
     "counts": lambda conn: backfills.run_counts(conn, "b"),
     "failures": lambda conn: failures.count_failed(conn, "b"),
     "outbox filled": lambda conn: outbox.insert_rows(conn, OWN, [OUT]),
-    "outbox": lambda conn: outbox.take(conn, OWN, 1, 1, without_topics=["t"], without=[1]),
+    "outbox": lambda conn: outbox.take(conn, OWN, 1, 1, ["t"]),
     "deadlines armed": lambda conn: rows.insert_deadlines(conn, "b", "p", ALERT, SUBJECTS, 1),
     "runtimes": lambda conn: rows.last_runtimes(conn, 1, 5),
     "deadlines due": lambda conn: deadlines.lock_due(conn, 0, [1]),

@@ -23,9 +23,8 @@ from retrofill.store.outbox import take
 from retrofill.store.tables import SERVICE_TABLES, ServiceTables
 
 BATCH_ROWS = 1000
-# Held in memory here, once more in the Kafka client, and as much for the next batch.
+# Held in memory here, and once more in the Kafka client.
 BATCH_BYTES = 8_000_000
-_NOTHING: tuple[int, Sequence[RowMapping]] = (-1, ())
 
 
 @dataclass(frozen=True)
@@ -48,13 +47,10 @@ class Numbering:
         self._limit = BATCH_ROWS
         # A refused batch's number, row ids and decision, applied once its transaction is aborted.
         self._refused: tuple[int, list[int], Decision] | None = None
-        # The number of a batch, and rows read for the one after it.
-        self._ahead: tuple[int, Sequence[RowMapping]] = _NOTHING
 
     def take_epoch(self) -> None:
         """Become the relay in Postgres: from here on, a predecessor cannot number rows."""
         relay = self._own.relay
-        self._ahead = _NOTHING
         with self._engine.begin() as conn:
             self.epoch = conn.execute(
                 update(relay).values(epoch=relay.c.epoch + 1).returning(relay.c.epoch)
@@ -85,22 +81,12 @@ class Numbering:
                 crash_point("relay:before-deletion-commit")
             return self._number(conn, state, last=state["batch"])
 
-    def read_ahead(self, batch: Batch) -> None:
-        """Read the rows of the batch after a full one, while Kafka stores that.
-
-        They are numbered under the epoch later: until then, nobody else can have deleted them.
-        """
-        if len(batch.rows) >= self._limit:
-            with self._engine.connect() as conn:
-                self._ahead = batch.number, self._take(conn, without=[row["id"] for row in batch.rows])
-
     def published(self) -> None:
         """A batch went through: allow larger ones again."""
         self._limit = min(BATCH_ROWS, 2 * self._limit)
 
     def refused(self, batch: Batch, decision: Decision) -> None:
         """Remember ``decision`` for ``recover``."""
-        self._ahead = _NOTHING
         self._refused = (batch.number, [row["id"] for row in batch.rows], decision)
 
     def _decided(self, conn: Connection, state: RowMapping) -> Batch | None:
@@ -143,18 +129,11 @@ class Numbering:
         return state
 
     def _number(self, conn: Connection, state: RowMapping, *, last: int) -> Batch | None:
-        number, ahead = self._ahead
-        self._ahead = _NOTHING
-        rows = ahead if ahead and number == last else self._take(conn)
+        rows = self._rows(conn, take(conn, self._own, self._limit, BATCH_BYTES, self._holds.waiting()))
         if not rows and not state["batch_ids"] and last == state["batch"]:
             return None
         self._update(conn, batch=last + 1 if rows else last, batch_ids=[row["id"] for row in rows])
         return Batch(last + 1, rows) if rows else None
-
-    def _take(self, conn: Connection, without: Sequence[int] = ()) -> Sequence[RowMapping]:
-        waiting = self._holds.waiting()
-        ids = take(conn, self._own, self._limit, BATCH_BYTES, without_topics=waiting, without=without)
-        return self._rows(conn, ids)
 
     def _update(self, conn: Connection, **values: int | list[int]) -> None:
         parameters = {"our_epoch": self.epoch, **{f"new_{name}": value for name, value in values.items()}}

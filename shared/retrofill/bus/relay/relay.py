@@ -205,11 +205,7 @@ class Relay(threading.Thread):
         has to follow. Raises where the outcome is unknown, or there is nothing to decide.
         """
         sending = Sending(client, self._settings.topic_prefix, self._partitions)
-        if sending.publish(
-            batch.rows,
-            lambda: (self._topic, CURSOR_KEY, str(batch.number).encode()),
-            meanwhile=lambda: self._numbering.read_ahead(batch),
-        ):
+        if sending.publish(batch.rows, lambda: (self._topic, CURSOR_KEY, str(batch.number).encode())):
             self._numbering.published()
             self._holds.release(row["topic"] for row in batch.rows)
             return True

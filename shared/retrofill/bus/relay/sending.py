@@ -37,15 +37,9 @@ class Sending:
     overall: Refusal | None = None
     slow: bool = False
 
-    def publish(
-        self,
-        rows: Sequence[RowMapping],
-        cursor: Callable[[], tuple[str, bytes, bytes]],
-        meanwhile: Callable[[], object] = lambda: None,
-    ) -> bool:
+    def publish(self, rows: Sequence[RowMapping], cursor: Callable[[], tuple[str, bytes, bytes]]) -> bool:
         """Publish ``rows`` in order, and the cursor (topic, key, value), in one transaction.
 
-        ``meanwhile`` is called once, while the broker stores the rows.
         Returns whether it committed. If not, it may still commit until it is aborted or another
         producer takes over. Raises ``KafkaException`` where the outcome is unknown.
         """
@@ -54,7 +48,6 @@ class Sending:
         if all(self._produce_row(row) for row in rows):
             topic, key, value = cursor()
             self._produce(topic, key, value, [], 0, lambda *_: None)
-            meanwhile()
         elif self.overall is None:
             return False
         if not self._delivered(len(rows) + 1) or any(
