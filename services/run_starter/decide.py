@@ -51,7 +51,6 @@ class RunRow:
     position: int
     lost_attempts: int
     started_before: bool
-    publication: int = 0
     losses: Losses = ()  # the last few that counted
 
 

@@ -23,12 +23,10 @@ from retrofill.domain.attempt import LIVE
 from retrofill.store import attempts
 from retrofill.store import runs as store
 from retrofill.store.clock import database_now
-from run_starter.alerts import Starts
-from run_starter.decide import Fold
+from run_starter.decide import Fold, Outcome
 from run_starter.definitions import Definitions
 from run_starter.losses import SILENT
-from run_starter.outcomes import Apply
-from run_starter.reports import attempt_row, run_row, tasks_to_begin
+from run_starter.reports import Rows, settle
 
 log = structlog.get_logger(__name__)
 LEASES_KEY = "leases"
@@ -129,22 +127,20 @@ class Leases:
         }
         if not found:
             return
-        runs = store.lock(tx.conn, (), live_of=found)
-        names = tasks_to_begin(tx, runs, self.definitions)
-        fold = Fold(
-            {id: attempt_row(row) for id, row in found.items()},
-            {id: run_row(row) for id, row in runs.items()},
-            {},
-            names,
-            self.max_lost_attempts,
+
+        def lose(fold: Fold) -> Outcome:
+            for id, row in found.items():
+                fold.lose(id, SILENT)
+                log.warning("lease_ended", attempt=id, backfill=row["backfill_id"])
+            return fold.outcome
+
+        settle(
+            tx,
+            Rows(found, store.lock(tx.conn, (), live_of=found)),
+            lose,
+            self.definitions,
+            tasks={},
+            max_lost_attempts=self.max_lost_attempts,
+            partitions=self.partitions,
         )
-        for id, row in found.items():
-            fold.lose(id, SILENT)
-            log.warning("lease_ended", attempt=id, backfill=row["backfill_id"])
-        pipelines = self.definitions.names(tx.conn, {row["backfill_id"] for row in runs.values()})
-        now = database_now(tx.conn)
-        apply = Apply(tx, found, runs, pipelines, names, now, fold.outcome)
-        apply.starts()
-        Starts(tx, runs, self.definitions, self.partitions, now).of_runs(fold.outcome.first_starts())
-        apply.ends()
         crash_point("lease:end-written")

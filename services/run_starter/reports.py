@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -21,7 +21,7 @@ from retrofill.store import attempts, task_runs
 from retrofill.store import runs as store
 from retrofill.store.clock import database_now
 from run_starter.alerts import Starts
-from run_starter.decide import AttemptRow, Fold, Outcome, RunRow
+from run_starter.decide import AttemptRow, Fold, Outcome, RunRow, TaskKey
 from run_starter.definitions import Definitions
 from run_starter.losses import losses_of
 from run_starter.outcomes import Apply
@@ -43,27 +43,16 @@ def handle_reports(
     """
     reports = [_checked(one) for one in received]
     rows = gather(tx, reports)
-    # Read after the locks: the time of these facts.
-    now = database_now(tx.conn)
-    names = tasks_to_begin(tx, rows.runs, definitions)
-    fold = Fold(
-        {id: attempt_row(row) for id, row in rows.attempts.items()},
-        {id: run_row(row) for id, row in rows.runs.items()},
-        _task_states(tx, reports, rows.runs),
-        names,
-        max_lost_attempts,
+    tasks = _task_states(tx, reports, rows.runs)
+    outcome, alive = settle(
+        tx,
+        rows,
+        lambda fold: fold.reports(reports),
+        definitions,
+        tasks=tasks,
+        max_lost_attempts=max_lost_attempts,
+        partitions=partitions,
     )
-    outcome = fold.reports(reports)
-    pipelines = definitions.names(tx.conn, {row["backfill_id"] for row in rows.runs.values()})
-    apply = Apply(tx, rows.attempts, rows.runs, pipelines, names, now, outcome)
-    apply.starts()
-    arming = Starts(tx, rows.runs, definitions, partitions, now)
-    arming.of_runs(outcome.first_starts())
-    apply.task_steps()
-    arming.of_tasks(outcome.tasks)
-    apply.acceptances()
-    apply.ends()
-    alive = apply.renewals()
     crash_point("report:written")
     if outcome.attempts:
         crash_point("report:end-written")
@@ -78,6 +67,39 @@ class Rows:
 
     attempts: Mapping[int, RowMapping]
     runs: Mapping[int, RowMapping]
+
+
+def settle(
+    tx: Transaction,
+    rows: Rows,
+    decide: Callable[[Fold], Outcome],
+    definitions: Definitions,
+    *,
+    tasks: Mapping[TaskKey, TaskState],
+    max_lost_attempts: int,
+    partitions: int,
+) -> tuple[Outcome, list[int]]:
+    """Decide about locked rows, and write what changes.
+
+    ``tasks``: states of the task runs that the decision needs. Returns the outcome, and the ids of
+    the attempts whose leases it renews.
+    """
+    # Read after the locks: the time of these facts.
+    now = database_now(tx.conn)
+    names = _tasks_to_begin(tx, rows.runs, definitions)
+    attempts_by_id = {id: _attempt_row(row) for id, row in rows.attempts.items()}
+    runs_by_id = {id: _run_row(row) for id, row in rows.runs.items()}
+    outcome = decide(Fold(attempts_by_id, runs_by_id, tasks, names, max_lost_attempts))
+    pipelines = definitions.names(tx.conn, {row["backfill_id"] for row in rows.runs.values()})
+    apply = Apply(tx, rows.attempts, rows.runs, pipelines, names, now, outcome)
+    arming = Starts(tx, rows.runs, definitions, partitions, now)
+    apply.starts()
+    arming.of_runs(outcome.first_starts())
+    apply.task_steps()
+    arming.of_tasks(outcome.tasks)
+    apply.acceptances()
+    apply.ends()
+    return outcome, apply.renewals()
 
 
 def gather(tx: Transaction, reports: Sequence[Report]) -> Rows:
@@ -101,7 +123,7 @@ def gather(tx: Transaction, reports: Sequence[Report]) -> Rows:
     return Rows(found, runs)
 
 
-def tasks_to_begin(
+def _tasks_to_begin(
     tx: Transaction, runs: Mapping[int, RowMapping], definitions: Definitions
 ) -> dict[int, tuple[str, ...]]:
     """The names of the tasks of runs that have not begun, by run id."""
@@ -114,7 +136,7 @@ def tasks_to_begin(
 
 def _task_states(
     tx: Transaction, reports: Sequence[Report], runs: Mapping[int, RowMapping]
-) -> dict[tuple[int, int, str], TaskState]:
+) -> dict[TaskKey, TaskState]:
     named = {
         (report.run_id, runs[report.run_id]["attempt"])
         for report in reports
@@ -138,7 +160,7 @@ def _log_ignored(outcome: Outcome) -> None:
         )
 
 
-def attempt_row(row: RowMapping) -> AttemptRow:
+def _attempt_row(row: RowMapping) -> AttemptRow:
     """The fields of an attempt that decisions need."""
     return AttemptRow(
         id=row["id"],
@@ -149,7 +171,7 @@ def attempt_row(row: RowMapping) -> AttemptRow:
     )
 
 
-def run_row(row: RowMapping) -> RunRow:
+def _run_row(row: RowMapping) -> RunRow:
     """The fields of a run that decisions need."""
     return RunRow(
         id=row["id"],
@@ -159,7 +181,6 @@ def run_row(row: RowMapping) -> RunRow:
         position=row["position"],
         lost_attempts=row["lost_attempts"],
         started_before=row["started_at"] is not None,
-        publication=row["publication"],
         losses=losses_of(row["losses"]),
     )
 

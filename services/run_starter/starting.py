@@ -94,11 +94,10 @@ class Starting:
             ]
             if runs.move(tx.conn, to, given, values, from_states=[before], guard=()) != len(given):
                 raise Conflict(f"a {before} run was changed by another transaction")
-        names = self.launching.definitions.names(tx.conn, {each.backfill["id"] for _, each in claimed})
         for _, each in claimed:
             if each.mode == AttemptMode.PUBLISH:
                 for row in each.runs:
-                    publishing(tx, row, names[row["backfill_id"]], now, row["publication"] + 1)
+                    publishing(tx, row, each.backfill["pipeline"], now, row["publication"] + 1)
 
     def _launch(self, launches: Sequence[LaunchRequest]) -> None:
         metrics.RUNS_CLAIMED.inc(sum(len(each.runs) for each in launches))
