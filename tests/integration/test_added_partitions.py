@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from confluent_kafka.admin import NewPartitions
 from tests.support.definitions import daily, key_on
-from tests.support.installation import Installation, until
+from tests.support.installation import Installation
 
 from retrofill.admin.init import initialize
 from retrofill.bus.clients import admin
@@ -44,7 +44,7 @@ def test_partitions_that_are_added_to_topics_stop_nobody(installation: Installat
     last = installation.request("p", "2010-01-01", "2010-01-02", id=key_on(6, 8) + "-again")
     assert installation.outcome(last).body["type"] == "BackfillPlanned"
     assert planners[1].process.poll() is None
-    until(lambda: installation.value("SELECT count(*) FROM backfill_planner_outbox") == 0, "all is published")
+    installation.wait_published()
     answered = sorted(event.key for event in installation.events(Topic.BACKFILL_EVENTS))
     assert answered == sorted([*ids, "on-an-added-one", last])
     assert installation.value("SELECT count(*) FROM backfill_planner_shard") == installation.settings.partitions

@@ -49,7 +49,7 @@ def test_a_planner_killed_at_any_step_leaves_one_outcome(installation: Installat
         assert installation.runs_by_state(backfill["id"]) == {"queued": backfill["runs"]}
     installation.start("backfill-planner")
     assert installation.outcome(id).body["type"] == "BackfillPlanned"
-    until(lambda: installation.value("SELECT count(*) FROM backfill_planner_outbox") == 0, "all is published")
+    installation.wait_published()
     answers = [e for e in installation.events(Topic.BACKFILL_EVENTS) if e.key == id]
     assert len(answers) == 1
     assert len(list(installation.events(Topic.PIPELINE_EVENTS))) == 1

@@ -60,8 +60,7 @@ def worked(servers: Servers) -> Iterator[Installation]:
         made.publish_aborted(Topic.BACKFILL_EVENTS, "b-1", b'{"type": "BackfillSucceeded", "backfill_id": "b-1"}')
         made.wait_state("b-1", "failed")
         until(lambda: all(made.events(topic) for topic in FILLED), "all is published")
-        untold = "SELECT count(*) FROM backfill_planner_outbox"
-        until(lambda: made.value(untold) == 0, "the end is told")
+        made.wait_published()
         yield made
     finally:
         made.close()

@@ -255,9 +255,7 @@ def test_events_of_the_copy_that_kafka_has_are_not_published_again(installation:
     done = recover(installation, "--yes")
     assert (done.returncode, done.stderr) == (0, "")
     assert "pending events dropped as already published: 1\n" in done.stdout
-    planner = installation.start("backfill-planner")
-    until(
-        lambda: installation.value("SELECT count(*) FROM backfill_planner_outbox") == 0, "it is published", planner.said
-    )
+    installation.start("backfill-planner")
+    installation.wait_published()
     ids = [each.headers["ce_id"] for each in installation.events(Topic.PIPELINE_EVENTS)]
     assert ids == [event.headers["ce_id"], "never published"]

@@ -50,10 +50,6 @@ def values(made: Installation, topic: Topic) -> list[bytes]:
     return [event.value for event in made.events(topic)]
 
 
-def wait_empty(made: Installation, replica: Replica) -> None:
-    until(lambda: made.value("SELECT count(*) FROM backfill_planner_outbox") == 0, "all is published", replica.said)
-
-
 def ready(made: Installation, replica: Replica) -> dict[str, str | None]:
     (file,) = (made.settings.home / "run").glob(f"*.{replica.process.pid}.ready")
     try:
@@ -72,7 +68,7 @@ def test_one_event_that_cannot_be_published_is_set_aside_and_the_rest_goes_on(in
     bad = os.urandom(2 * SMALL)
     rows = [(Topic.BACKFILL_EVENTS, value) for value in (*good[:23], bad, *good[23:])]
     ids = emit(installation, *rows)
-    wait_empty(installation, planner)
+    installation.wait_published()
     assert values(installation, Topic.BACKFILL_EVENTS) == good
     (letter,) = installation.events(Topic.DEAD_LETTERS)
     assert (letter.key, letter.value) == ("k", bad)
@@ -87,10 +83,10 @@ def test_one_event_that_cannot_be_published_is_set_aside_and_the_rest_goes_on(in
 def test_a_dead_letter_that_is_refused_too_stays_in_postgres(installation: Installation) -> None:
     limit_messages(installation, Topic.BACKFILL_EVENTS)
     limit_messages(installation, Topic.DEAD_LETTERS)
-    planner = installation.start("backfill-planner")
+    installation.start("backfill-planner")
     bad = os.urandom(2 * SMALL)
     emit(installation, (Topic.BACKFILL_EVENTS, bad), (Topic.BACKFILL_EVENTS, b"after"))
-    wait_empty(installation, planner)
+    installation.wait_published()
     assert values(installation, Topic.BACKFILL_EVENTS) == [b"after"]
     (kept,) = installation.query("SELECT topic, value, reason FROM backfill_planner_outbox_refused")
     assert (kept["topic"], bytes(kept["value"])) == (Topic.DEAD_LETTERS, bad)
@@ -113,7 +109,7 @@ def test_a_deleted_topic_holds_only_its_own_events_until_it_is_there_again(insta
     assert installation.value("SELECT count(*) FROM backfill_planner_outbox") == 2
     assert f"topic {Topic.PIPELINE_EVENTS} rejects events" in (ready(installation, planner)["events"] or "")
     client.create_topics([NewTopic(gone, installation.settings.partitions, 1)])[gone].result(20)
-    wait_empty(installation, planner)
+    installation.wait_published()
     assert values(installation, Topic.PIPELINE_EVENTS) == [b"first", b"second"]
     assert installation.events(Topic.DEAD_LETTERS) == []
     assert ready(installation, planner)["events"] == "ok"
@@ -122,8 +118,8 @@ def test_a_deleted_topic_holds_only_its_own_events_until_it_is_there_again(insta
 def test_a_batch_is_bounded_in_bytes(installation: Installation) -> None:
     large = os.urandom(900_000)
     emit(installation, *((Topic.BACKFILL_EVENTS, large) for _ in range(20)))
-    planner = installation.start("backfill-planner")
-    wait_empty(installation, planner)
+    installation.start("backfill-planner")
+    installation.wait_published()
     # 18 MB in batches of at most 8 MB.
     assert installation.value("SELECT batch FROM backfill_planner_relay") == 3
     assert len(values(installation, Topic.BACKFILL_EVENTS)) == 20

@@ -39,6 +39,7 @@ def test_a_backfill_runs_within_its_limit_and_in_order(stack: Installation) -> N
     stack.start("instant-starter", RETROFILL_DRIVER_SLOTS="8")
     id = stack.request("p", "2020-01-01", "2020-02-09")
     assert stack.wait_state(id, "succeeded", "failed") == "succeeded"
+    stack.wait_published()
     events = [e.body for e in stack.events(Topic.RUN_EVENTS) if e.key == id]
     assert most_live(events) <= 3
     started = stack.query("SELECT position, started_at FROM run WHERE backfill_id = %s ORDER BY position", id)
@@ -161,6 +162,7 @@ def test_reports_of_an_older_attempt_change_nothing(stack: Installation) -> None
     lost = stack.wait_event(Topic.RUN_EVENTS, lambda e: e.body["type"] == "RunAttemptLost", "the loss")
     assert lost.body["attempt"] == 1
     until(lambda: stack.value("SELECT coalesce(max(attempt), 0) FROM run") >= 3, "the next attempt begins all the same")
+    stack.wait_published()
     assert not [e for e in stack.events(Topic.RUN_EVENTS) if e.body["type"] == "RunSucceeded"]
 
 
@@ -179,6 +181,7 @@ def test_a_run_whose_driver_is_lost_again_and_again_fails_and_tells_how(
     assert stack.query("SELECT error, lost_attempts, losses FROM run") == [
         {"error": fields, "lost_attempts": 2, "losses": kept}
     ]
+    stack.wait_published()
     by_type = {e.body["type"]: e.body.get("error") for e in stack.events(Topic.RUN_EVENTS)}
     assert by_type["RunAttemptLost"]["message"] == silent
     assert by_type["RunFailed"]["message"] == fields["message"]
@@ -240,6 +243,7 @@ def test_a_run_whose_settings_are_allowed_no_more_fails_before_it_has_a_driver(i
     installation.start("run-starter", RETROFILL_DRIVER_SLOTS="1")
     id = installation.request("p", "2020-01-01", "2020-01-01")
     assert installation.wait_state(id, "succeeded", "failed") == "failed"
+    installation.wait_published()
     failed = [e.body for e in installation.events(Topic.RUN_EVENTS) if e.key == id and e.body["type"] == "RunFailed"]
     (error,) = [body["error"] for body in failed]
     assert error["type"] == "NotAllowed"

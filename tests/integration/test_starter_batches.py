@@ -56,6 +56,7 @@ def test_an_attempt_executes_several_runs_one_by_one_in_order(stack: Installatio
     worked = {line["run"]: line for line in work_of(log)}
     for one, other in pairwise(worked[run["id"]] | run for run in runs):
         assert one["attempt_id"] != other["attempt_id"] or one["ended"] <= other["began"]
+    stack.wait_published()
     started = [event.body for event in stack.events(Topic.RUN_EVENTS) if event.body["type"] == "RunStarted"]
     for each in made:
         mine = [run["id"] for run in runs if run["attempt_id"] == each["id"]]
@@ -89,6 +90,7 @@ def test_a_failed_run_ends_its_attempt_and_the_others_are_queued_unchanged(stack
     assert [run["state"] for run in runs[:3]] == ["succeeded", "succeeded", "failed"]
     assert {run["state"] for run in runs[3:]} == {"succeeded" if wish == "continue" else "queued"}
     assert {run["lost_attempts"] for run in runs} == {0}
+    stack.wait_published()
     # Nothing happened to the runs that had not begun, so there is nothing to tell.
     assert not [e for e in stack.events(Topic.RUN_EVENTS) if e.body["type"] == "RunAttemptLost"]
 

@@ -121,7 +121,7 @@ class Callbacks:
 
     def events(self, id: int) -> list[Event]:
         """The callback's events, once the relay has published everything."""
-        until(lambda: not self.installation.value("SELECT count(*) FROM callback_runner_outbox"), "the outbox is empty")
+        self.installation.wait_published(["callback-runner"])
         return [e for e in self.installation.events(Topic.CALLBACK_EVENTS) if e.key == str(id)]
 
     def letters(self, id: int) -> list[Event]:

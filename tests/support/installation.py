@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -204,6 +204,15 @@ class Installation:
 
         until(check, what)
         return found[0]
+
+    def wait_published(self, services: Iterable[str] = SERVICES) -> None:
+        """Wait until the services have published all that they committed."""
+        until(lambda: self.unpublished(services) == 0, "all is published")
+
+    def unpublished(self, services: Iterable[str] = SERVICES) -> int:
+        """The number of committed events that wait to be published."""
+        tables = [f"(SELECT count(*) FROM {SERVICES[name].package}_outbox)" for name in services]
+        return int(self.value(f"SELECT {' + '.join(tables)}"))
 
     def wait_answer(self, ce_id: str | None, topic: Topic = Topic.BACKFILL_EVENTS) -> Event:
         """Wait for the reply to a message."""

@@ -173,7 +173,8 @@ def committed(stack: Installation) -> dict[TaskKey, list[str]]:
 
 
 def fields(stack: Installation) -> dict[TaskKey, list[str]]:
-    """The published states of each task, in order."""
+    """The published states of each task, in order, once all is published."""
+    stack.wait_published()
     paths: dict[TaskKey, list[str]] = defaultdict(lambda: ["none"])
     for event in stack.events(Topic.RUN_EVENTS):
         if event.body["type"] == "TaskStateChanged":

@@ -279,6 +279,7 @@ def check(stack: Installation, sampler: Sampler, log: Path, limits: dict[str, in
     """Assert from the rows, events and drivers' work logs that no limit was ever exceeded."""
     assert sampler.error is None
     assert sampler.samples > 100
+    stack.wait_published()
     fields = most_live(stack.events(Topic.RUN_EVENTS))
     for id, limit in limits.items():
         assert 0 < sampler.most[id] <= limit

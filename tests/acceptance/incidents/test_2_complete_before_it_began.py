@@ -141,7 +141,7 @@ def each_answered_once(installation: Installation, requests: int) -> None:
     """Assert one reply per request and one end per backfill. For read_uncommitted subscribers,
     copies of an event share one ``ce_id``.
     """
-    until(lambda: installation.value("SELECT count(*) FROM backfill_planner_outbox") == 0, "all is published")
+    installation.wait_published()
     seen = answers(installation)
     ends = seen.pop(SUCCEEDED)
     assert len(ends) == len({end.key for end in ends})

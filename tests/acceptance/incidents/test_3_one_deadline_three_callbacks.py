@@ -123,8 +123,7 @@ class OnCall:
 
     def check_each_once(self) -> None:
         """Assert one event, row, request, call and result for each deadline."""
-        for service in SERVICES:
-            self._wait_none(f"{service}_outbox", "true")
+        self.stack.wait_published()
         once = Counter(row["id"] for row in self.stack.query("SELECT id FROM deadline WHERE state = 'missed'"))
         assert once.total() == DEADLINES
         for topic in (Topic.DEADLINE_MISSED, Topic.CALLBACK_REQUESTS, Topic.CALLBACK_EVENTS):

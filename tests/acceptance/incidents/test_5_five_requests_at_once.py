@@ -102,12 +102,7 @@ def wait_until_answered(installation: Installation, ids: Sequence[str]) -> None:
     """Wait until all requests are decided and their replies published."""
     decided = "SELECT count(*) FROM backfill_request WHERE id = ANY(%s)"
     until(lambda: installation.value(decided, list(ids)) == len(set(ids)), "all are decided")
-    wait_until_published(installation)
-
-
-def wait_until_published(installation: Installation) -> None:
-    """Wait until the outbox is empty."""
-    until(lambda: installation.value("SELECT count(*) FROM backfill_planner_outbox") == 0, "all is published")
+    installation.wait_published()
 
 
 def outcomes(installation: Installation, ce_ids: Sequence[str]) -> list[Event]:
@@ -203,7 +198,7 @@ def test_one_request_five_times_at_once_has_one_outcome(
     ce_ids = publish_at_once(planners, [(id, {"pipeline": id} | THREE_YEARS)] * CLIENTS, partitions)
     for ce_id in ce_ids:
         planners.wait_answer(ce_id)
-    wait_until_published(planners)
+    planners.wait_published()
     answers = [e for e in planners.events(Topic.BACKFILL_EVENTS) if e.key == id]
     assert Counter(e.body.pop("in_reply_to") for e in answers) == Counter(ce_ids)
     assert all(e.body == answers[0].body for e in answers)
