@@ -15,7 +15,7 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
-from benchmarks.support.plain_day import FLIGHTS, plain_day
+from benchmarks.support.plain_days import FLIGHTS, plain_days
 from retrofill.java import find, spark_submit_command
 from retrofill.settings import Settings
 
@@ -70,6 +70,7 @@ def user_with_spark(*, flights: bool, more: Mapping[str, str] | None = None) -> 
             if flights:
                 subprocess.run([sys.executable, str(FLIGHTS / "prepare.py"), str(user.data)], check=True)
                 user.run("pipelines", "apply", str(FLIGHTS / "pipeline.py"))
+                user.run("pipelines", "apply", "--in-place", str(Path(__file__).with_name("flights_each.py")))
             yield user
         finally:
             user.run("down")
@@ -82,29 +83,43 @@ def days(count: int, first: int = 0) -> list[str]:
 
 def bare_loop(user: User, chosen: Sequence[str], parallel: int) -> float:
     """Seconds of the same work in a plain loop in one session, ``parallel`` days at a time."""
-    from pyspark.sql import SparkSession
+    with _session(user) as spark, ThreadPoolExecutor(parallel) as threads:
 
-    scratch = _scratch(user)
-    remote = user.settings().spark_remote
-    assert remote is not None
-    spark = SparkSession.builder.remote(remote).create()
+        def one(day: str) -> None:
+            plain_days(spark, str(_scratch(user)), [day])
 
-    def one(day: str) -> None:
-        plain_day(spark, str(scratch), day)
-
-    with ThreadPoolExecutor(parallel) as threads:
         list(threads.map(one, chosen[:WARM_DAYS]))
         began = time.monotonic()
         list(threads.map(one, chosen))
-        seconds = time.monotonic() - began
-    spark.stop()
-    return seconds
+        return time.monotonic() - began
+
+
+def bare_job(user: User, chosen: Sequence[str]) -> float:
+    """Seconds of the same work as one job over all days."""
+    with _session(user) as spark:
+        plain_days(spark, str(_scratch(user)), chosen[:WARM_DAYS])
+        began = time.monotonic()
+        plain_days(spark, str(_scratch(user)), chosen)
+        return time.monotonic() - began
+
+
+@contextmanager
+def _session(user: User) -> Iterator[Any]:
+    from pyspark.sql import SparkSession
+
+    remote = user.settings().spark_remote
+    assert remote is not None
+    spark = SparkSession.builder.remote(remote).create()
+    try:
+        yield spark
+    finally:
+        spark.stop()
 
 
 def submitted(user: User, chosen: Sequence[str]) -> float:
     """Seconds to process these days simultaneously, each with its own ``spark-submit``."""
     java, scratch = find(user.settings()), _scratch(user)
-    script = ROOT / "benchmarks" / "support" / "plain_day.py"
+    script = ROOT / "benchmarks" / "support" / "plain_days.py"
     command = [*spark_submit_command(java, scratch / "jvm-options"), "--master", "local[2]", str(script), str(scratch)]
     environment = {**user.environment, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
 

@@ -1,12 +1,13 @@
 """A daily pipeline over flights from New York City in 2013: delays by carrier, joined with the weather.
 
-The backfill's ``conf`` needs ``data``, the directory that ``prepare.py`` wrote. Each run stages its
-day's directory, which replaces the published one as a whole once the attempt is accepted.
+The backfill's ``conf`` needs ``data``, the directory that ``prepare.py`` wrote. The tasks process a
+range of days at once, and stage a directory for each, which replaces the published one as a whole.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,20 +21,21 @@ flights = Pipeline(
     end="2013-12-31",
     timezone="America/New_York",
     max_active_runs=4,
-    batch_size=30,
+    batch_size=400,
+    batch_mode="range",
     retries=2,
     retry_delay=timedelta(seconds=1),
     deadlines=[Deadline("slow_day", Reference.RUN_STARTED_AT, timedelta(minutes=10), callback="page_oncall")],
 )
 
 
-def delays_of_day(spark: Any, data: str, day: str, to: str) -> None:
-    """Write each carrier's flights, cancellations, mean delays and weather to the directory ``to``."""
+def delays_of_days(spark: Any, data: str, days: Sequence[str], to: str) -> None:
+    """Write each day's and carrier's flights, cancellations, mean delays and weather to ``to``/day=…"""
     from pyspark.sql import functions as f
 
     by_carrier = (
-        spark.read.parquet(f"{data}/flights/day={day}")
-        .groupBy("carrier")
+        read_days(spark, f"{data}/flights", days)
+        .groupBy("day", "carrier")
         .agg(
             f.count("*").alias("flights"),
             f.sum(f.col("dep_time").isNull().cast("int")).alias("cancelled"),
@@ -41,56 +43,63 @@ def delays_of_day(spark: Any, data: str, day: str, to: str) -> None:
             f.avg("arr_delay").alias("mean_arr_delay"),
         )
     )
-    by_carrier.join(weather_of_day(spark, data, day), how="left", on=f.lit(True)).coalesce(1).write.mode(
-        "overwrite"
-    ).parquet(to)
+    with_weather = by_carrier.join(weather_of_days(spark, data, days), how="left", on="day")
+    with_weather.repartition("day").write.mode("overwrite").partitionBy("day").parquet(to)
 
 
-def weather_of_day(spark: Any, data: str, day: str) -> Any:
-    """One row: mean temperature, precipitation and maximum wind; nulls if there are no observations."""
+def weather_of_days(spark: Any, data: str, days: Sequence[str]) -> Any:
+    """A row per day: mean temperature, precipitation and maximum wind. Days without observations are missing."""
     from pyspark.sql import functions as f
 
-    path = Path(data, "weather", f"day={day}")
     # The record has gaps, including the last day of the year.
-    observed = spark.read.parquet(str(path)) if path.exists() else spark.createDataFrame([], WEATHER)
-    return observed.agg(
+    observed = [day for day in days if Path(data, "weather", f"day={day}").exists()]
+    rows = read_days(spark, f"{data}/weather", observed) if observed else spark.createDataFrame([], WEATHER)
+    return rows.groupBy("day").agg(
         f.avg("temp").alias("mean_temp"), f.sum("precip").alias("precip"), f.max("wind_speed").alias("max_wind")
     )
 
 
-WEATHER = "temp double, precip double, wind_speed double"
+def read_days(spark: Any, table: str, days: Sequence[str]) -> Any:
+    """These partitions of a table, with the column ``day``."""
+    return spark.read.option("basePath", table).parquet(*(f"{table}/day={day}" for day in days))
 
 
-def check_day(spark: Any, data: str, day: str, written: str) -> None:
+WEATHER = "day date, temp double, precip double, wind_speed double"
+
+
+def check_days(spark: Any, data: str, days: Sequence[str], written: str) -> None:
     """Raise ``ValueError`` if the output in ``written`` lost or duplicated a flight."""
     from pyspark.sql import functions as f
 
-    figures = spark.read.parquet(written)
-    counted = figures.agg(f.sum("flights"), f.count("*"), f.countDistinct("carrier")).first()
-    source = spark.read.parquet(f"{data}/flights/day={day}").count()
-    if counted[0] != source:
-        raise ValueError(f"{day}: {counted[0]} flights in the figures, {source} in the source")
-    if counted[1] != counted[2]:
-        raise ValueError(f"{day}: a carrier has more than one row")
+    figures = spark.read.parquet(written).groupBy("day")
+    counted = figures.agg(f.sum("flights").alias("counted"), (f.count("*") - f.countDistinct("carrier")).alias("twice"))
+    source = read_days(spark, f"{data}/flights", days).groupBy("day").count()
+    wrong = source.join(counted, how="full", on="day").where(
+        "counted IS NULL OR `count` IS NULL OR counted <> `count` OR twice > 0"
+    )
+    first = wrong.orderBy("day").first()
+    if first is not None:
+        raise ValueError(f"{first['day']}: {first['counted']} flights in the figures, {first['count']} in the source")
 
 
-def output(data: Any, day: str) -> str:
-    """The day's directory of the published table."""
-    return f"{data}/delays/day={day}"
+def days_of(run: Any) -> list[str]:
+    """The days to process: one, or all of a range."""
+    return [f"{interval.start:%Y-%m-%d}" for interval in run.intervals]
 
 
 @flights.task
 def delays(run: Any) -> None:
-    """Compute and stage the day's figures."""
-    data, day = run.conf["data"], f"{run.interval.start:%Y-%m-%d}"
-    delays_of_day(run.spark, data, day, to=run.stage(output(data, day)))
+    """Compute and stage the figures of all days in one job, each day as an output of its own."""
+    data = run.conf["data"]
+    to = run.stage_partitions(f"{data}/delays", "day={interval.start:%Y-%m-%d}")
+    delays_of_days(run.spark, data, days_of(run), to)
 
 
 @flights.task(after=delays)
 def quality(run: Any) -> None:
     """Validate the staged figures before they are published."""
-    data, day = run.conf["data"], f"{run.interval.start:%Y-%m-%d}"
-    check_day(run.spark, data, day, written=run.staged(output(data, day)))
+    data = run.conf["data"]
+    check_days(run.spark, data, days_of(run), written=run.staged(f"{data}/delays"))
 
 
 late = Pipeline(

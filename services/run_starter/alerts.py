@@ -17,8 +17,8 @@ from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.domain.task_run import MACHINE as TASK_MACHINE
 from retrofill.domain.task_run import TaskState
 from retrofill.store import deadlines
-from run_starter.decide import TaskStep
 from run_starter.definitions import Definitions
+from run_starter.steps import TaskStep
 
 
 @dataclass(frozen=True)

@@ -6,27 +6,44 @@ from collections.abc import Sequence
 
 from sqlalchemy import RowMapping
 
+from retrofill.domain.attempt import AttemptMode
 
-def batch_limit(batch_size: int, queued: int, parallel: int) -> int:
+
+def batch_limit(batch_size: int, queued: int, parallel: int, batch_mode: str) -> int:
     """Maximum number of runs of the next attempts.
 
     ``queued``: the waiting runs; ``parallel``: how many attempts may be live at once. Towards the
-    end of a backfill the batches get smaller, so that all drivers work until the end.
+    end of a backfill batches get smaller, so that all drivers work until the end. Ranges are only
+    divided among the drivers, because a range costs about as much as a single run.
     """
-    return max(1, min(batch_size, -(-queued // (2 * parallel))))
+    parts = parallel if batch_mode == "range" else 2 * parallel
+    return max(1, min(batch_size, -(-queued // parts)))
 
 
 def batches(runs: Sequence[RowMapping], limit: int, most: int) -> list[list[RowMapping]]:
-    """Up to ``most`` batches of at most ``limit`` runs, never across a gap between intervals."""
+    """Up to ``most`` batches of at most ``limit`` runs, never across a gap between intervals.
+
+    A batch obeys the smallest ``range_limit`` of its runs.
+    """
     found: list[list[RowMapping]] = []
+    room = 0  # in the last batch
     for row in runs:
-        if found and len(found[-1]) < limit and _adjacent(found[-1][-1], row):
+        own = min(limit, row["range_limit"] or limit)
+        room = min(room, own - len(found[-1])) if found else 0
+        if room > 0 and _adjacent(found[-1][-1], row):
             found[-1].append(row)
+            room -= 1
         elif len(found) < most:
             found.append([row])
+            room = own - 1
         else:
             break
     return found
+
+
+def mode_of(batch_mode: str, runs: Sequence[RowMapping]) -> AttemptMode:
+    """How a batch is executed. A single run is no range."""
+    return AttemptMode.RANGE if batch_mode == "range" and len(runs) > 1 else AttemptMode.EACH
 
 
 def _adjacent(one: RowMapping, other: RowMapping) -> bool:

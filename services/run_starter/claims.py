@@ -18,7 +18,7 @@ from retrofill.domain.attempt import AttemptMode
 from retrofill.domain.backfill import BackfillState
 from retrofill.store import backfills, runs
 from retrofill.store import claims as store
-from run_starter.batches import batch_limit, batches
+from run_starter.batches import batch_limit, batches, mode_of
 from run_starter.cancelling import cancel
 from run_starter.memory import Memory, backfill_key, pipeline_key, pipelines_in, slot_freed
 from run_starter.sharing import YIELD_SECONDS, Candidate, Pipeline, Shares, free_slots, share
@@ -267,9 +267,9 @@ class Claims:
         for id, slots in shares.slots.items():
             row, waiting = rows[id], queued.get(id, [])
             parallel = min(row["max_active_runs"], limits[row["pipeline_no"]], self.drivers)
-            limit = batch_limit(sizes[id], len(waiting), parallel)
-            formed = batches(waiting, limit, len(slots))
-            wanted += [Wanted(row, AttemptMode.EACH, runs, *pair) for runs, pair in zip(formed, slots, strict=False)]
+            mode = definitions[id].batch_mode
+            formed = batches(waiting, batch_limit(sizes[id], len(waiting), parallel, mode), len(slots))
+            wanted += [Wanted(row, mode_of(mode, runs), runs, *pair) for runs, pair in zip(formed, slots, strict=False)]
             if len(formed) < len(slots):
                 # It had fewer batches than slots: another backfill may use the rest.
                 tx.schedule_check(pipeline_key(row["pipeline_no"]))

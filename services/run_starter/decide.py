@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from retrofill.contract.runs import (
     AttemptEnded,
@@ -20,6 +20,7 @@ from retrofill.domain.run import LIVE, RunState
 from retrofill.domain.task_run import MACHINE as TASK_MACHINE
 from retrofill.domain.task_run import TaskState
 from run_starter.losses import UNKNOWN, Losses, failure, with_loss
+from run_starter.steps import Accept, AttemptEnd, AwaitPublisher, Begin, End, Outcome, Requeue, Split, Step, TaskStep
 
 S = RunState
 
@@ -32,6 +33,7 @@ class AttemptRow:
     live: bool
     began: bool
     mode: AttemptMode
+    runs: int
     cancel_requested: bool
 
     @property
@@ -54,96 +56,9 @@ class RunRow:
     losses: Losses = ()  # the last few that counted
 
 
-# What happens to a run. Each is applied by the function of the same name in ``outcomes.py``.
-
-
-@dataclass(frozen=True)
-class Begin:
-    """Its driver began it. ``first``: for the first time."""
-
-    first: bool
-
-
-@dataclass(frozen=True)
-class Accept:
-    """Its output may be published."""
-
-    outputs: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class End:
-    """It ended. ``losses``: as stored, with the one that ended it."""
-
-    state: RunState
-    error: ErrorInfo | None = None
-    losses: Losses | None = None
-    counted: bool = False
-
-
-@dataclass(frozen=True)
-class Requeue:
-    """Its attempt is over, and it gets another. ``loss``: ``None`` if it had not begun."""
-
-    loss: ErrorInfo | None
-    losses: Losses
-    counted: bool
-
-
-@dataclass(frozen=True)
-class AwaitPublisher:
-    """Its publisher was lost, and another one publishes its output."""
-
-    losses: Losses
-    counted: bool
-
-
-Step = Begin | Accept | End | Requeue | AwaitPublisher
-
-
-@dataclass(frozen=True)
-class AttemptEnd:
-    """An attempt is over."""
-
-    outcome: AttemptOutcome
-    error: ErrorInfo | None = None
-
-
-@dataclass(frozen=True)
-class TaskStep:
-    """One state change of one task. ``attempt``: how often the run has begun."""
-
-    run_id: int
-    attempt: int
-    task: str
-    from_state: TaskState
-    to: TaskState
-    try_number: int
-    error: ErrorInfo | None
-    announce: bool  # publish an event; not for the implicit step to queued
-
-
-@dataclass
-class Outcome:
-    """What a batch of reports changes. ``ignored``: the others, each with the reason."""
-
-    runs: dict[int, list[Step]] = field(default_factory=dict)
-    attempts: dict[int, AttemptEnd] = field(default_factory=dict)
-    began: dict[int, None] = field(default_factory=dict)  # attempts
-    alive: dict[int, None] = field(default_factory=dict)  # attempts whose lease is renewed
-    tasks: list[TaskStep] = field(default_factory=list)
-    ignored: list[tuple[Report, str]] = field(default_factory=list)
-
-    def first_starts(self) -> list[int]:
-        """The ids of runs that begin for the first time."""
-        return [id for id, step in self.steps(Begin) if isinstance(step, Begin) and step.first]
-
-    def steps(self, kind: type[Step]) -> list[tuple[int, Step]]:
-        """The run ids and steps of one kind."""
-        return [(id, step) for id, steps in self.runs.items() for step in steps if isinstance(step, kind)]
-
-
 TaskKey = tuple[int, int, str]
+# What splits a range of several runs. A single run fails, or counts its loss.
+_SPLITS = (AttemptOutcome.FAILED, AttemptOutcome.LOST)
 
 
 class Fold:
@@ -177,8 +92,8 @@ class Fold:
     def lose(self, attempt_id: int, error: ErrorInfo) -> Outcome:
         """End an attempt whose driver and host are silent.
 
-        The next run in order may have begun without a report, so it counts as begun: no two
-        executions of a run ever have the same number.
+        The next run in order, or the whole range, may have begun without a report, so it counts as
+        begun: no two executions of a run ever have the same number.
         """
         waiting = [row for row in self._of(attempt_id) if self._states[row.id] == S.STARTING]
         begun = min(waiting, key=lambda row: row.position).id if waiting else None
@@ -246,7 +161,7 @@ class Fold:
         """End an attempt, and what becomes of its unfinished runs."""
         mine = self._of(attempt.id)
         for row in mine:
-            if row.id == begun:
+            if row.id == begun or (begun is not None and attempt.mode == AttemptMode.RANGE):
                 self._begin(row, attempt)
         left = [row for row in mine if self._states[row.id] in LIVE]
         for row in left:
@@ -259,6 +174,9 @@ class Fold:
         """What becomes of a run that its attempt left unfinished."""
         state = self._states[row.id]
         began = state != S.STARTING
+        if state == S.RUNNING and attempt.mode == AttemptMode.RANGE and not attempt.cancelled and outcome in _SPLITS:
+            self._step(row, Split(max(1, attempt.runs // 2), error or UNKNOWN), S.QUEUED)
+            return
         # The end of a driver that its host ends is no loss.
         counted = began and outcome == AttemptOutcome.LOST and not attempt.cancelled
         lost = row.lost_attempts + counted

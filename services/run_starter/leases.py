@@ -23,10 +23,11 @@ from retrofill.domain.attempt import LIVE
 from retrofill.store import attempts
 from retrofill.store import runs as store
 from retrofill.store.clock import database_now
-from run_starter.decide import Fold, Outcome
+from run_starter.decide import Fold
 from run_starter.definitions import Definitions
 from run_starter.losses import SILENT
 from run_starter.reports import Rows, settle
+from run_starter.steps import Outcome
 
 log = structlog.get_logger(__name__)
 LEASES_KEY = "leases"

@@ -19,6 +19,7 @@ from retrofill.contract.runs import (
     RunEvent,
     RunFailed,
     RunPublishing,
+    RunSplit,
     RunStarted,
     RunSucceeded,
     TaskStateChanged,
@@ -33,9 +34,9 @@ from retrofill.domain.task_run import TaskState
 from retrofill.store import attempts, deadlines, task_runs
 from retrofill.store import runs as store
 from retrofill.store.transition import IfNull, Plus
-from run_starter.decide import Accept, AwaitPublisher, Begin, End, Outcome, Requeue, TaskStep
 from run_starter.losses import stored
 from run_starter.memory import backfill_key, pipeline_key, slot_freed
+from run_starter.steps import Accept, AwaitPublisher, Begin, End, Outcome, Requeue, Split, TaskStep
 
 # Pause after an attempt in which nothing began.
 IDLE_SECONDS = 1.0
@@ -141,8 +142,9 @@ class Apply:
         """End, requeue or set aside runs, cancel their open tasks, and end attempts."""
         self._end_runs()
         self._leave_to_others()
+        self._split()
         self._end_attempts()
-        over = [id for id, steps in self.outcome.runs.items() if isinstance(steps[-1], End | Requeue)]
+        over = [id for id, steps in self.outcome.runs.items() if isinstance(steps[-1], End | Requeue | Split)]
         task_runs.cancel_open(self.tx.conn, [(id, self._number(self.runs[id])) for id in over], self.now)
         finished = [id for id, _ in self.outcome.steps(End)]
         resolve_deadlines(self.tx, finished)
@@ -185,6 +187,16 @@ class Apply:
         for row, _ in waiting:
             self.tx.schedule_check(backfill_key(row["backfill_id"]))
         self.tx.after_commit.append(lambda: _count(str(S.QUEUED) for _, step in again if step.loss is not None))
+
+    def _split(self) -> None:
+        """Queue the runs of a range again, to be tried in smaller ones."""
+        split = [(self.runs[id], step) for id, step in self.outcome.steps(Split) if isinstance(step, Split)]
+        given = [{**_key(row), "range_limit": step.size} for row, step in split]
+        _landed(store.move(self.tx.conn, S.QUEUED, given, {}, from_states=[S.RUNNING]), split)
+        for row, step in split:
+            fields = self._facts(row)
+            self.tx.emit(Topic.RUN_EVENTS, row["backfill_id"], RunSplit(**fields, size=step.size, error=step.error))
+            _emit_state(self.tx, fields, S.QUEUED)
 
     def _move_lost(self, to: RunState, lost: Sequence[tuple[RowMapping, Requeue | AwaitPublisher]]) -> None:
         given = [

@@ -21,10 +21,11 @@ from retrofill.store import attempts, task_runs
 from retrofill.store import runs as store
 from retrofill.store.clock import database_now
 from run_starter.alerts import Starts
-from run_starter.decide import AttemptRow, Fold, Outcome, RunRow, TaskKey
+from run_starter.decide import AttemptRow, Fold, RunRow, TaskKey
 from run_starter.definitions import Definitions
 from run_starter.losses import losses_of
 from run_starter.outcomes import Apply
+from run_starter.steps import Outcome
 
 log = structlog.get_logger(__name__)
 
@@ -167,6 +168,7 @@ def _attempt_row(row: RowMapping) -> AttemptRow:
         live=row["state"] in LIVE,
         began=row["began_at"] is not None,
         mode=AttemptMode(row["mode"]),
+        runs=row["runs"],
         cancel_requested=row["cancel_requested"],
     )
 

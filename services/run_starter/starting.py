@@ -12,7 +12,7 @@ from retrofill.bus.crash import crash_point
 from retrofill.bus.faults import Conflict
 from retrofill.bus.observability import metrics
 from retrofill.bus.transaction import Transaction
-from retrofill.domain.attempt import AttemptMode
+from retrofill.domain.attempt import EXECUTES, AttemptMode
 from retrofill.domain.run import RunState
 from retrofill.store import attempts, runs
 from retrofill.store.clock import database_now
@@ -85,12 +85,12 @@ class Starting:
 
     def _move_runs(self, tx: Transaction, claimed: Sequence[tuple[int, Wanted]], now: datetime) -> None:
         """Give the runs to their attempts."""
-        for mode, to, before, values in (
-            (AttemptMode.EACH, RunState.STARTING, RunState.QUEUED, {}),
-            (AttemptMode.PUBLISH, RunState.PUBLISHING, RunState.STAGED, {"publication": Plus(1)}),
+        for modes, to, before, values in (
+            (EXECUTES, RunState.STARTING, RunState.QUEUED, {}),
+            ((AttemptMode.PUBLISH,), RunState.PUBLISHING, RunState.STAGED, {"publication": Plus(1)}),
         ):
             given = [
-                {"id": row["id"], "attempt_id": id} for id, each in claimed if each.mode == mode for row in each.runs
+                {"id": row["id"], "attempt_id": id} for id, each in claimed if each.mode in modes for row in each.runs
             ]
             if runs.move(tx.conn, to, given, values, from_states=[before], guard=()) != len(given):
                 raise Conflict(f"a {before} run was changed by another transaction")
@@ -107,4 +107,4 @@ class Starting:
 
 def _is_repeated(wanted: Wanted) -> bool:
     """Whether a run was part of another attempt before. Publishers need no sessions."""
-    return wanted.mode == AttemptMode.EACH and any(row["attempt_id"] is not None for row in wanted.runs)
+    return wanted.mode in EXECUTES and any(row["attempt_id"] is not None for row in wanted.runs)

@@ -41,16 +41,21 @@ class TaskOptions(TypedDict, total=False):
 
 
 class FunctionOptions(TaskOptions, total=False):
-    """Options of ``task`` and ``branch``; ``name`` defaults to the function's name."""
+    """Options of ``task`` and ``branch``; ``name`` defaults to the function's name.
+
+    ``sparse``: of a range, it may stage output for some intervals and none for others.
+    """
 
     name: str | None
+    sparse: bool
 
 
 class Pipeline:
     """A named, scheduled PySpark job of tasks.
 
     ``retries`` and ``retry_delay`` are the tasks' defaults. ``batch_size``: a driver executes up to
-    so many runs with adjacent intervals one by one in one Spark session, which saves its start.
+    so many runs with adjacent intervals in one Spark session, which saves its start. With
+    ``batch_mode="each"`` it calls the tasks for each of them, with ``"range"`` once for all.
     """
 
     def __init__(
@@ -63,6 +68,7 @@ class Pipeline:
         timezone: str = "UTC",
         max_active_runs: int = 16,
         batch_size: int = 1,
+        batch_mode: str = "each",
         deadlines: Sequence[Deadline] = (),
         retries: int = 0,
         retry_delay: Delay = 1.0,
@@ -81,6 +87,7 @@ class Pipeline:
             "timezone": timezone,
             "max_active_runs": max_active_runs,
             "batch_size": batch_size,
+            "batch_mode": batch_mode,
             "deadlines": [deadline.to_alert() for deadline in deadlines],
             "executor": executor,
             "spark_conf": _conf(spark_conf),
@@ -161,6 +168,7 @@ class Pipeline:
             "retries": self._retries if retries is None else retries,
             "retry_delay_seconds": _seconds(self._retry_delay if retry_delay is None else retry_delay),
             "submit": submit,
+            "sparse": options.get("sparse", False),
         }
         self._tasks.append(TaskDefinition.model_validate(given))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,8 @@ from retrofill.contract.runs import (
     TaskReported,
 )
 from retrofill.contract.topics import Topic
+from retrofill.domain.attempt import AttemptMode
+from retrofill.domain.task_run import TaskState
 from run_starter.executors import Host, Key, LaunchRequest, RunToDo
 from tests.simulation.scheduler import Process
 from tests.simulation.servers import wire
@@ -97,9 +99,11 @@ class Driver:
         # Runs whose staged output is not published yet, and whether that is left to others.
         self.staged: list[RunToDo] = []
         self.gave_up = False
-        # The run whose user code is under way, and the last one that may have begun.
-        self.at_run: int | None = None
+        # The runs whose user code is under way, and the last one that may have begun.
+        self.at_runs: frozenset[int] = frozenset()
         self.begun: int | None = None
+        # Why its range failed as a whole.
+        self.range_error: ErrorInfo | None = None
 
     def start(self) -> None:
         """Start the driver in a task of its own process."""
@@ -124,7 +128,7 @@ class Driver:
         scheduler = self.world.scheduler
         if scheduler.random.random() < self.world.slow:
             self._prepare_slowly()
-        reported = self._execute() and self._say(AttemptEnded(**self.launch.about, state="done"))
+        reported = self._execute() and self._say(self._end())
         if not reported:
             # The process ends, and its publisher with it.
             scheduler.kill(self.process)
@@ -133,6 +137,10 @@ class Driver:
             scheduler.spawn(
                 host, "driver ended", lambda: self._left(reported=reported, reason="it did not come to its end")
             )
+
+    def _end(self) -> AttemptEnded:
+        failed = self.range_error is not None
+        return AttemptEnded(**self.launch.about, state="failed" if failed else "done", error=self.range_error)
 
     def _prepare_slowly(self) -> None:
         """A slow session start, which may outlast the first lease, with heartbeats or without."""
@@ -144,8 +152,10 @@ class Driver:
                 self._say(AttemptHeartbeat(**self.launch.about))
 
     def _execute(self) -> bool:
-        """Execute the runs, one by one. Returns whether everything was acknowledged."""
-        for run in self.launch.runs:
+        """Execute the runs, one by one or all at once. Returns whether everything was acknowledged."""
+        whole = self.launch.mode == AttemptMode.RANGE
+        for runs in [self.launch.runs] if whole else [(run,) for run in self.launch.runs]:
+            run = runs[0]
             asked = self._clock()
             left = self._asked("may_begin", run)
             if left is None or left is False:
@@ -158,8 +168,8 @@ class Driver:
                 if not (self._say(RunBegan(**self._about(run))) and self._publish(run)):
                     return False
             else:
-                failed = self.world.fails(self.launch, run)
-                if not self._work(run, failed=failed):
+                failed = any(self.world.fails(self.launch, each) for each in runs)
+                if not self._work(runs, failed=failed):
                     return False
                 if failed:
                     break
@@ -202,30 +212,41 @@ class Driver:
     def _clock(self) -> float:
         return self.world.scheduler.now + self.process.offset
 
-    def _work(self, run: RunToDo, *, failed: bool) -> bool:
+    def _work(self, runs: Sequence[RunToDo], *, failed: bool) -> bool:
         """Run user code. Returns whether it finished and its result was acknowledged.
 
         The driver stops itself once its lease may have ended.
         """
-        world, lease, about = self.world, self.lease, self._about(run)
-        world.working(self, run)
-        error = ErrorInfo(type="ValueError", message="this interval fails") if failed else None
+        world, lease = self.world, self.lease
+        world.working(self, runs)
+        error = ErrorInfo(type="ValueError", message="an interval fails") if failed else None
         try:
             # The driver does not wait until its reports arrive.
-            if not self._say(RunBegan(**about)):
+            if not all(self._say(RunBegan(**self._about(run))) for run in runs):
                 return False
             for task in self.launch.pipeline.tasks:
-                self._say(TaskReported(**about, task=task.name, state="running"))
+                self._tell(runs, task.name, TaskState.RUNNING)
                 for _ in range(world.scheduler.random.randint(0, 2)):
                     world.scheduler.wait(object(), world.scheduler.random.random() * lease / 2)
                     if not self._beat():
                         return False
-                state = "failed" if failed else "succeeded"
-                self._say(TaskReported(**about, task=task.name, state=state, error=error))
-            if failed or not world.stages(run):
-                return self._say(RunReported(**about, state="failed" if failed else "succeeded", error=error))
+                self._tell(runs, task.name, TaskState.FAILED if failed else TaskState.SUCCEEDED, error)
         finally:
             world.worked(self)
+        if failed and len(runs) > 1:
+            self.range_error = error
+            return True
+        return all(self._finish(run, error) for run in runs)
+
+    def _tell(self, runs: Sequence[RunToDo], task: str, state: TaskState, error: ErrorInfo | None = None) -> None:
+        for run in runs:
+            self._say(TaskReported(**self._about(run), task=task, state=state, error=error))
+
+    def _finish(self, run: RunToDo, error: ErrorInfo | None) -> bool:
+        if error is not None:
+            return self._say(RunReported(**self._about(run), state="failed", error=error))
+        if not self.world.stages(run):
+            return self._say(RunReported(**self._about(run), state="succeeded"))
         return self._stage(run)
 
     def _stage(self, run: RunToDo) -> bool:

@@ -100,7 +100,8 @@ class Scenario:
             name,
             tasks,
             max_active_runs=self._random.choice([1, 2, 3]),
-            batch_size=self._random.choice([1, 1, 2, 3]),
+            batch_size=self._random.choice([1, 1, 2, 3, 5]),
+            batch_mode=self._random.choice(["each", "range"]),
             deadlines=chosen,
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -173,10 +173,11 @@ class World:
         """Whether user code stages its output: every second run does."""
         return run.id % 2 == 0
 
-    def working(self, driver: Driver, run: RunToDo) -> None:
-        """User code starts; no other attempt may still be at work on the run."""
-        driver.at_run = run.id
-        self.oracle.attempts.began(driver, run, self.at_work)
+    def working(self, driver: Driver, runs: Sequence[RunToDo]) -> None:
+        """User code starts; no other attempt may still be at work on these runs."""
+        driver.at_runs = frozenset(run.id for run in runs)
+        for run in runs:
+            self.oracle.attempts.began(driver, run, self.at_work)
         self.at_work.append(driver)
 
     def worked(self, driver: Driver) -> None:

@@ -19,7 +19,7 @@ from tests.support.installation import Installation
 LIVE = "SELECT backfill_id, count(*) FROM attempt WHERE slot IS NOT NULL GROUP BY backfill_id"
 STARTS = ("RunStarted",)
 # Output may be published by another attempt, or by none for a while.
-STOPS = ("RunSucceeded", "RunFailed", "RunCancelled", "RunAttemptLost", "RunPublishing")
+STOPS = ("RunSucceeded", "RunFailed", "RunCancelled", "RunAttemptLost", "RunSplit", "RunPublishing")
 
 
 class Sampler:

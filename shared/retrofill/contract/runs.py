@@ -51,15 +51,18 @@ class AttemptHeartbeat(Report):
 class AttemptEnded(Report):
     """The driver does nothing more for the attempt.
 
-    The driver itself reports ``done``; its runs that have not begun are queued again. The replica
-    that hosts it reports ``lost`` when the process exited, and ``released`` when it shut down and
-    stopped the process itself, which does not count as a loss.
+    The driver itself reports ``done``; its runs that have not begun are queued again. If a range
+    failed, it reports ``failed``; the runs are queued again, to be tried in smaller ranges. The
+    replica that hosts it reports ``lost`` when the process exited, and ``released`` when it shut
+    down and stopped the process itself, which does not count as a loss.
     """
 
     type: Literal["AttemptEnded"] = "AttemptEnded"
-    state: Literal["done", "lost", "released"] = Field(description="How it ended")
-    begun: RunId | None = Field(None, description="Unless done: the last run that the driver was allowed to begin")
-    error: ErrorInfo | None = Field(None, description="Why it was lost or released")
+    state: Literal["done", "failed", "lost", "released"] = Field(description="How it ended")
+    begun: RunId | None = Field(
+        None, description="If lost or released: the last run, or the first of the range, that the driver could begin"
+    )
+    error: ErrorInfo | None = Field(None, description="Why it failed, was lost or released")
 
 
 class RunReport(Report):
@@ -157,6 +160,14 @@ class RunAttemptLost(RunEvent):
     type: Literal["RunAttemptLost"] = "RunAttemptLost"
     state: RunState = Field(description="New state of the run: queued, or its end state")
     error: ErrorInfo | None = Field(None, description="How the driver was lost, if known")
+
+
+class RunSplit(RunEvent):
+    """The range that the run was part of failed or was lost. Its runs are tried in smaller ranges."""
+
+    type: Literal["RunSplit"] = "RunSplit"
+    size: int = Field(ge=1, description="Maximum number of runs in the run's next range")
+    error: ErrorInfo | None = Field(None, description="Why")
 
 
 class RunCancelled(RunEvent):

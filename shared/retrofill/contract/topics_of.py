@@ -98,6 +98,7 @@ TRAFFIC: dict[Topic, Traffic] = {
             runs.RunSucceeded,
             runs.RunFailed,
             runs.RunAttemptLost,
+            runs.RunSplit,
             runs.RunCancelled,
             runs.TaskStateChanged,
         ),

@@ -16,19 +16,26 @@ class AttemptState(StrEnum):
 
 
 class AttemptMode(StrEnum):
-    """What a driver does with the runs of an attempt."""
+    """What a driver does with the runs of an attempt.
+
+    ``each``: one after the other; ``range``: all in one go, as one interval; ``publish``: only what
+    they staged before.
+    """
 
     EACH = "each"
+    RANGE = "range"
     PUBLISH = "publish"
 
 
 class AttemptOutcome(StrEnum):
     """How an attempt ended.
 
-    ``done``: its driver reported the end; ``released``: stopped without being at fault.
+    ``done``: its driver reported the end; ``failed``: so it did, but a range failed as a whole;
+    ``released``: stopped without being at fault.
     """
 
     DONE = "done"
+    FAILED = "failed"
     LOST = "lost"
     RELEASED = "released"
     CANCELLED = "cancelled"
@@ -45,3 +52,5 @@ MACHINE = machine(
 )
 # A live attempt holds a slot of its backfill and one of its pipeline.
 LIVE = (S.STARTING, S.RUNNING)
+# Modes that run user code.
+EXECUTES = (AttemptMode.EACH, AttemptMode.RANGE)

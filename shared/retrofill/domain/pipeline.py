@@ -58,6 +58,9 @@ class TaskDefinition(Data):
     retries: int = Field(0, ge=0, le=100, description="Maximum retries within one attempt of the run")
     retry_delay_seconds: float = Field(1.0, ge=0, le=86_400, description="Seconds between two tries")
     submit: SubmitScript | None = Field(None, description="For kind submit: the script")
+    sparse: bool = Field(
+        False, description="Whether it may stage output for some intervals of a range and none for others"
+    )
 
     @model_validator(mode="after")
     def _submit_has_a_script(self) -> TaskDefinition:
@@ -108,6 +111,9 @@ class PipelineDefinition(Data):
     batch_size: int = Field(
         1, ge=1, le=1000, description="Maximum number of runs with adjacent intervals that one attempt executes"
     )
+    batch_mode: Literal["each", "range"] = Field(
+        "each", description="Whether the tasks process the runs of a batch one by one or, as one range, all at once"
+    )
     tasks: tuple[TaskDefinition, ...] = Field(min_length=1, description="The steps of a run")
     deadlines: tuple[DeadlineAlert, ...] = Field((), description="Its deadline alerts")
     code: CodeLocation = Field(description="Where the user's code is")
@@ -117,6 +123,8 @@ class PipelineDefinition(Data):
     def _consistent(self) -> PipelineDefinition:
         check_schedule(self.schedule, self.timezone)
         check_tasks(self.tasks)
+        if self.batch_mode == "range":
+            check_scripts_of_ranges(self.tasks)
         names = {alert.name for alert in self.deadlines}
         twice = _repeated(alert.name for alert in self.deadlines)
         if twice:
@@ -138,6 +146,16 @@ class PipelineDefinition(Data):
     def as_json(self) -> dict[str, Any]:
         """The definition as JSON data, as stored and published."""
         return self.model_dump(mode="json")
+
+
+def check_scripts_of_ranges(tasks: tuple[TaskDefinition, ...]) -> None:
+    """Check that scripts are told where a range ends. Raises ``ValueError``."""
+    for task in tasks:
+        if task.submit is not None and not any("{interval.end" in arg for arg in task.submit.args):
+            raise ValueError(
+                f"task {task.name!r}: with batch_mode='range', a script must process up to the end of the range: "
+                "pass {interval.end} in its args"
+            )
 
 
 def check_tasks(tasks: tuple[TaskDefinition, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Runs the user code of one attempt, run by run in one session."""
+"""Runs the user code of one attempt: piece by piece, in one session."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from retrofill.domain.pipeline import TaskDefinition
 from retrofill.driver.context import run_of
 from retrofill.driver.errors import error_info
 from retrofill.driver.execute import FAILURES, Execution, Result
-from retrofill.driver.launch import Launch, LaunchedRun
+from retrofill.driver.launch import Launch, Piece
 from retrofill.driver.loss import line_of
 from retrofill.driver.publishing import Publisher
 from retrofill.driver.report import Reporter
@@ -50,13 +50,13 @@ class Batch:
             self._sessions.open()
         except Exception as e:  # noqa: BLE001 - the run reports any error of Spark
             self._leave_if_lost(e)
-            return Result(False, error_info(e))
+            return Result(False, error_info(e), everywhere=True)
         return None
 
-    def run(self, run: LaunchedRun, reporter: Reporter) -> Result | None:
-        """Run the tasks. Their staged output is published while the next run is under way."""
-        staging = Staging(self._launch, run)
-        result = self._run_tasks(run, staging, reporter)
+    def run(self, piece: Piece, reporter: Reporter) -> Result | None:
+        """Run the tasks. Their staged output is published while the next piece is under way."""
+        staging = Staging(self._launch, piece)
+        result = self._run_tasks(piece, staging, reporter)
         if not result.succeeded:
             staging.discard()
             return result
@@ -65,9 +65,8 @@ class Batch:
         except (CannotStage, OSError) as e:
             staging.discard()
             return Result(False, error_info(e))
-        if not outputs:
-            return result
-        self._publisher.publish(run, outputs)
+        for run in piece.runs:
+            self._publisher.publish(run, outputs.get(run.id, ()))
         return None
 
     def next(self) -> bool:
@@ -100,18 +99,22 @@ class Batch:
         except Exception as e:  # noqa: BLE001 - the run's end is already reported
             log.warning("session_not_released", error=str(e))
 
-    def _run_tasks(self, run: LaunchedRun, staging: Staging, reporter: Reporter) -> Result:
+    def _run_tasks(self, piece: Piece, staging: Staging, reporter: Reporter) -> Result:
         try:
             pipeline = self._pipeline()
         except FAILURES as e:
-            return Result(False, error_info(e))
-        trace = reporter.trace_of(run)
+            return Result(False, error_info(e), everywhere=True)
+        trace = reporter.trace_of(piece.runs[0])
 
         def body(task: TaskDefinition) -> object:
             with span(f"task {task.name}", trace, pipeline=self._launch.pipeline.name) as of_task:
-                return self._body(pipeline, run, staging, task, of_task)
+                return self._body(pipeline, piece, staging, task, of_task)
 
-        return Execution(self._launch.pipeline.tasks, body, reporter.of_tasks(run)).run()
+        tasks = self._launch.pipeline.tasks
+        if piece.is_range:
+            # Its retry is a smaller range, which finds the interval that fails.
+            tasks = tuple(task.model_copy(update={"retries": 0}) for task in tasks)
+        return Execution(tasks, body, reporter.of_tasks(piece)).run()
 
     def _pipeline(self) -> Pipeline | None:
         """The user's pipeline;
@@ -128,13 +131,13 @@ class Batch:
         return pipeline
 
     def _body(
-        self, pipeline: Pipeline | None, run: LaunchedRun, staging: Staging, task: TaskDefinition, trace: str | None
+        self, pipeline: Pipeline | None, piece: Piece, staging: Staging, task: TaskDefinition, trace: str | None
     ) -> object:
         if pipeline is None or task.submit is not None:
-            self._submits.run(self._with_shipped_script(task), run)
+            self._submits.run(self._with_shipped_script(task), piece)
             return None
         try:
-            return pipeline.functions[task.name](run_of(self._launch, run, self._sessions, staging, task.name, trace))
+            return pipeline.functions[task.name](run_of(self._launch, piece, self._sessions, staging, task.name, trace))
         except FAILURES as e:
             self._leave_if_lost(e)
             raise

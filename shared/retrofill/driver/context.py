@@ -11,9 +11,9 @@ from zoneinfo import ZoneInfo
 import structlog
 from pydantic import JsonValue
 
-from retrofill.driver.launch import Launch, LaunchedRun
+from retrofill.driver.launch import Launch, LaunchedRun, Piece
 from retrofill.driver.session import Sessions
-from retrofill.driver.staging import Staging
+from retrofill.driver.staging import CannotStage, Staging
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,17 @@ class Interval:
 
 @dataclass(frozen=True)
 class Run:
-    """One attempt of one run, as seen by one of its tasks."""
+    """One execution of one run, or of a range of runs, as seen by one of its tasks.
+
+    Of a range, ``id`` and ``attempt`` are the first run's, and ``interval`` covers all
+    ``intervals``.
+    """
 
     id: int
     backfill_id: str
     attempt: int
     interval: Interval
+    intervals: tuple[Interval, ...]
     conf: dict[str, JsonValue]
     log: Any
     _sessions: Sessions
@@ -50,13 +55,39 @@ class Run:
         """The run's Spark session. Get it here in each thread, so the thread's jobs are tagged."""
         return self._sessions.use()
 
-    def stage(self, path: str) -> str:
+    def stage(self, path: str, interval: Interval | None = None) -> str:
         """A directory to write ``path`` to. It is published atomically after acceptance.
 
-        Raises ``CannotStage`` if ``path`` does not support this or conflicts with another task's
-        output.
+        ``interval``: one of ``intervals``, to which the output belongs; required if there are
+        several. Raises ``CannotStage`` if ``path`` does not support this or conflicts with another
+        task's output.
         """
-        return self._staging.stage(self._task, path)
+        return self._staging.stage(self._task, path, self._number(interval))
+
+    def stage_partitions(self, path: str, partition: str) -> str:
+        """A directory to write one partition of ``path`` per interval to, in one Spark job.
+
+        ``partition`` names an interval's directory, like ``day={interval.start:%Y-%m-%d}``. Each is
+        published like an output of its own. Raises ``CannotStage``.
+        """
+        try:
+            names = [partition.format(interval=each) for each in self.intervals]
+        except (AttributeError, IndexError, KeyError, ValueError) as e:
+            raise CannotStage(
+                f"the partition {partition!r} cannot be formatted ({e}): use {{interval.start:…}} or {{interval.end:…}}"
+            ) from e
+        return self._staging.stage_partitions(self._task, path, names)
+
+    def _number(self, interval: Interval | None) -> int:
+        """The number of one of ``intervals``."""
+        if interval is None and len(self.intervals) > 1:
+            raise CannotStage(
+                f"this run has {len(self.intervals)} intervals: call run.stage(path, interval) for each of run.intervals, "
+                "or run.stage_partitions"
+            )
+        if interval is not None and interval not in self.intervals:
+            raise CannotStage(f"{interval} is not one of run.intervals")
+        return 0 if interval is None else self.intervals.index(interval)
 
     def staged(self, path: str) -> str:
         """The directory where an earlier task of this run staged ``path``.
@@ -66,23 +97,24 @@ class Run:
         return self._staging.staged(path)
 
 
-def interval_of(launch: Launch, run: LaunchedRun) -> Interval:
-    """The run's interval in the pipeline's time zone."""
+def interval_of(launch: Launch, run: LaunchedRun | Piece) -> Interval:
+    """The interval of a run, or of a piece as a whole, in the pipeline's time zone."""
     zone = ZoneInfo(launch.pipeline.timezone)
     return Interval(run.interval_start.astimezone(zone), run.interval_end.astimezone(zone))
 
 
 def run_of(
-    launch: Launch, run: LaunchedRun, sessions: Sessions, staging: Staging, task: str, trace: str | None = None
+    launch: Launch, piece: Piece, sessions: Sessions, staging: Staging, task: str, trace: str | None = None
 ) -> Run:
     """The run for ``task``. Each task gets its own copy of ``conf``."""
     return Run(
-        id=run.id,
+        id=piece.id,
         backfill_id=launch.backfill_id,
-        attempt=run.attempt,
-        interval=interval_of(launch, run),
+        attempt=piece.attempt,
+        interval=interval_of(launch, piece),
+        intervals=tuple(interval_of(launch, run) for run in piece.runs),
         conf=launch.model_copy(deep=True).conf,
-        log=task_log(launch, run, task),
+        log=task_log(launch, piece, task),
         _sessions=sessions,
         _staging=staging,
         _task=task,
@@ -90,7 +122,7 @@ def run_of(
     )
 
 
-def task_log(launch: Launch, run: LaunchedRun, task: str) -> Any:
+def task_log(launch: Launch, run: Piece, task: str) -> Any:
     """A log bound to run and task.
 
     Supports ``log.info("read", rows=3)`` and ``log.info("read %s", 3)``.

@@ -47,10 +47,14 @@ class Ended:
 
 @dataclass(frozen=True)
 class Result:
-    """The outcome of a run; ``error`` is from the task that failed first."""
+    """The outcome of a run or range; ``error`` is from the task that failed first.
+
+    ``everywhere``: it would be the same for every interval, so smaller ranges are not tried.
+    """
 
     succeeded: bool
     error: ErrorInfo | None = None
+    everywhere: bool = False
 
 
 class Execution:

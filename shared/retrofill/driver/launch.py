@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from pydantic import Field, JsonValue
@@ -24,8 +26,40 @@ class LaunchedRun(Data):
     outputs: tuple[str, ...] = Field((), description="What is only to be published")
 
 
+@dataclass(frozen=True)
+class Piece:
+    """What user code processes in one go: one run, or all runs of a range."""
+
+    runs: tuple[LaunchedRun, ...]
+
+    @property
+    def id(self) -> int:
+        """That of the first run, which stands for the piece."""
+        return self.runs[0].id
+
+    @property
+    def attempt(self) -> int:
+        """How often the first run has begun, this time included."""
+        return self.runs[0].attempt
+
+    @property
+    def interval_start(self) -> datetime:
+        """The start of the first interval."""
+        return min(run.interval_start for run in self.runs)
+
+    @property
+    def interval_end(self) -> datetime:
+        """The end of the last interval."""
+        return max(run.interval_end for run in self.runs)
+
+    @property
+    def is_range(self) -> bool:
+        """Whether it is split if it fails."""
+        return len(self.runs) > 1
+
+
 class Launch(Data):
-    """An attempt: the runs to execute one by one, or whose output is to be published."""
+    """An attempt: the runs to execute, or whose output is to be published."""
 
     backfill_id: str
     attempt_id: int
@@ -36,6 +70,11 @@ class Launch(Data):
     trace: str | None = Field(None, description="Trace context of the backfill's plan")
     lease_seconds: float = Field(gt=0, description="Length of the attempt's lease")
     earlier: tuple[int, ...] = Field((), description="Attempts whose Spark sessions must be closed first")
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """The runs as user code processes them."""
+        return (Piece(self.runs),) if self.mode == AttemptMode.RANGE else tuple(Piece((run,)) for run in self.runs)
 
     @property
     def tag(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -28,7 +28,7 @@ from retrofill.contract.runs import (
 from retrofill.contract.topics import Topic
 from retrofill.domain.task_run import TaskState
 from retrofill.driver.execute import OnTaskState
-from retrofill.driver.launch import Launch, LaunchedRun
+from retrofill.driver.launch import Launch, LaunchedRun, Piece
 from retrofill.settings import Settings
 from retrofill.tracing import HEADER
 
@@ -150,11 +150,12 @@ class Reporter:
         """Report that a run begins, before its code does."""
         self._send(RunBegan, run)
 
-    def of_tasks(self, run: LaunchedRun) -> OnTaskState:
-        """Returns what reports a task's new state."""
+    def of_tasks(self, piece: Piece) -> OnTaskState:
+        """Returns what reports a task's new state, for each of its runs."""
 
         def report(task: str, state: TaskState, try_number: int = 1, error: ErrorInfo | None = None) -> None:
-            self._send(TaskReported, run, task=task, state=state, try_number=try_number, error=error)
+            for run in piece.runs:
+                self._send(TaskReported, run, task=task, state=state, try_number=try_number, error=error)
 
         return report
 
@@ -166,9 +167,13 @@ class Reporter:
         """Report the end of a run."""
         self._send(RunReported, run, state="succeeded" if succeeded else "failed", error=error)
 
-    def attempt_ended(self) -> None:
-        """Report the attempt's end; returns when all its reports are acknowledged."""
-        report = AttemptEnded(**self._launch.about, sent_at=datetime.now(UTC), state="done")
+    def attempt_ended(self, error: ErrorInfo | None = None) -> None:
+        """Report the attempt's end; returns when all its reports are acknowledged.
+
+        ``error``: why its range failed as a whole.
+        """
+        how: Literal["done", "failed"] = "done" if error is None else "failed"
+        report = AttemptEnded(**self._launch.about, sent_at=datetime.now(UTC), state=how, error=error)
         self._wire.send(report, trace=self._launch.trace)
         self._wire.flush()
 

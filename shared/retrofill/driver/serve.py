@@ -5,16 +5,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
 from structlog.contextvars import bound_contextvars
 
+from retrofill.contract.runs import ErrorInfo
 from retrofill.domain.attempt import AttemptMode
 from retrofill.driver.batch import Batch
 from retrofill.driver.conversation import Conversation
 from retrofill.driver.execute import Result
-from retrofill.driver.launch import Launch, LaunchedRun
+from retrofill.driver.launch import Launch, LaunchedRun, Piece
 from retrofill.driver.lease import Lease
 from retrofill.driver.lineage import lineage_of
 from retrofill.driver.process import Ending
@@ -36,8 +38,8 @@ class Work(Protocol):
     def prepare(self) -> Result | None:
         """Get ready, without user code. Returns the first run's result if that failed."""
 
-    def run(self, run: LaunchedRun, reporter: Reporter) -> Result | None:
-        """Execute one run. ``None``: its result is reported later, or by another driver."""
+    def run(self, piece: Piece, reporter: Reporter) -> Result | None:
+        """Execute a piece. ``None``: the results of its runs are reported separately."""
 
     def next(self) -> bool:
         """Clear what the run left behind; another one follows. Returns whether that is possible."""
@@ -50,6 +52,17 @@ class Work(Protocol):
 
     def release(self) -> None:
         """Release resources. Called again, it does nothing."""
+
+
+@dataclass(frozen=True)
+class Executed:
+    """How the pieces of an attempt went. ``error``: why its range failed as a whole.
+
+    ``reusable``: whether the process can serve other attempts.
+    """
+
+    reusable: bool
+    error: ErrorInfo | None = None
 
 
 class Server:
@@ -103,9 +116,9 @@ class Server:
         # Not with the lease's heartbeats: a release that hangs must not keep the attempt alive.
         self.finish()
         lease.start()
-        succeeded = self._execute(launch, work, reporter, lease)
+        executed = self._execute(launch, work, reporter, lease)
         work.finish()
-        reporter.attempt_ended()
+        reporter.attempt_ended(executed.error)
         lease.stop()
         if self._once:
             work.release()
@@ -113,7 +126,7 @@ class Server:
         # A host that retires the driver ends it at once.
         self._ending.work = self.finish
         # What failing code left behind in the process must not meet the next attempt.
-        self._host.say("done", {"reported": True, "retire": not succeeded})
+        self._host.say("done", {"reported": True, "retire": not executed.reusable})
         # Meanwhile the host learns of the end and finds the next launch.
         self._releasing.start()
 
@@ -124,52 +137,60 @@ class Server:
             launch, self._sessions_of(launch), submits, self._code, publisher, lost=lambda why: self._ending.end(why)
         )
 
-    def _execute(self, launch: Launch, work: Work, reporter: Reporter, lease: Lease) -> bool:
-        """Execute the runs, one by one, until one fails or must not begin.
-
-        Returns whether the process can serve other attempts.
-        """
+    def _execute(self, launch: Launch, work: Work, reporter: Reporter, lease: Lease) -> Executed:
+        """Execute the pieces, one by one, until one fails or must not begin."""
         failure = work.prepare()
-        for run in launch.runs:
-            if run is not launch.runs[0] and not work.next():
-                return False
+        for piece in launch.pieces:
+            if piece.runs[0] is not launch.runs[0] and not work.next():
+                return Executed(reusable=False)
             asked = time.monotonic()
-            self._host.say("may_begin", run.id)
+            self._host.say("may_begin", piece.id)
             left = self._host.hear("begin")
             if left is None or not lease.last_until(asked + left):
                 break
-            with bound_contextvars(run=run.id):
-                if not self._run(launch, run, work, reporter, failure):
-                    return False
-        return True
+            with bound_contextvars(run=piece.id):
+                result = self._run(launch, piece, work, reporter, failure)
+            if not result.succeeded:
+                return Executed(reusable=False, error=result.error if _splits(piece, result) else None)
+        return Executed(reusable=True)
 
-    def _run(self, launch: Launch, run: LaunchedRun, work: Work, reporter: Reporter, failure: Result | None) -> bool:
-        """Execute one run and report its result. Returns false if it failed."""
+    def _run(self, launch: Launch, piece: Piece, work: Work, reporter: Reporter, failure: Result | None) -> Result:
+        """Execute a piece, and report the results of its runs unless it is a range to split."""
         about: dict[str, str | int] = {
             "pipeline": launch.pipeline.name,
             "backfill": launch.backfill_id,
-            "run": run.id,
-            "attempt": run.attempt,
+            "run": piece.id,
+            "attempt": piece.attempt,
         }
         with span("run", launch.trace, **about) as trace:
-            reporter.trace(run, trace)
-            reporter.began(run)
-            if launch.mode != AttemptMode.PUBLISH:
-                self._lineage.started(launch, run)
-            result = failure or work.run(run, reporter)
+            for run in piece.runs:
+                reporter.trace(run, trace)
+                reporter.began(run)
+                if launch.mode != AttemptMode.PUBLISH:
+                    self._lineage.started(launch, run)
+            result = failure or work.run(piece, reporter)
             if result is None:
-                return True
+                return Result(True)
             if not result.succeeded:
                 # What it started must have ended when another attempt may begin.
                 work.release()
             if result.error is not None:
                 fail_span(f"{result.error.type}: {result.error.message}")
-        self._ended(launch, run, reporter, result)
-        return result.succeeded
+        for run in piece.runs:
+            if _splits(piece, result):
+                self._lineage.ended(launch, run, result.error, succeeded=False)
+            else:
+                self._ended(launch, run, reporter, result)
+        return result
 
     def _ended(self, launch: Launch, run: LaunchedRun, reporter: Reporter, result: Result) -> None:
         self._lineage.ended(launch, run, result.error, succeeded=result.succeeded)
         reporter.ended(run, result.succeeded, result.error)
+
+
+def _splits(piece: Piece, result: Result) -> bool:
+    """Whether its runs are to be tried in smaller ranges."""
+    return piece.is_range and not result.succeeded and not result.everywhere
 
 
 class Publications:
@@ -184,7 +205,8 @@ class Publications:
     def prepare(self) -> None:
         """Nothing to open."""
 
-    def run(self, run: LaunchedRun, _: Reporter) -> Result:
+    def run(self, piece: Piece, _: Reporter) -> Result:
+        (run,) = piece.runs
         assert run.accepted_attempt is not None
         return publish_all(run, run.accepted_attempt, run.outputs)
 

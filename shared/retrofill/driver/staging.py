@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import shutil
 import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from retrofill.driver.launch import Launch, LaunchedRun
+from retrofill.driver.launch import Launch, LaunchedRun, Piece
 from retrofill.driver.publication import own_folder, seal
 
 MAX_OUTPUTS = 1000
-# One message contains all paths.
+# One message contains all paths of a run.
 MAX_OUTPUT_CHARACTERS = 200_000
 
 
@@ -23,32 +24,64 @@ class CannotStage(ValueError):
 @dataclass(frozen=True)
 class _Staged:
     task: str
+    run: LaunchedRun
     folder: Path  # ``folder/new`` is what the task writes
 
 
-class Staging:
-    """The outputs that an attempt stages for one run. Thread-safe."""
+@dataclass(frozen=True)
+class _Partitioned:
+    """One directory with an output of each run, which Spark writes in one job."""
 
-    def __init__(self, launch: Launch, run: LaunchedRun) -> None:
+    task: str
+    folder: Path
+    targets: Mapping[str, tuple[Path, LaunchedRun]]  # by partition
+
+
+class Staging:
+    """The outputs that an attempt stages for the runs of a piece. Thread-safe."""
+
+    def __init__(self, launch: Launch, piece: Piece) -> None:
         self._launch = launch
-        self._run = run
+        self._runs = piece.runs
         self._lock = threading.Lock()
         self._calls = 0
         self._staged: dict[Path, _Staged] = {}
+        self._partitioned: dict[Path, _Partitioned] = {}
+        # All directories that contain an output.
+        self._around: set[Path] = set()
 
-    def stage(self, task: str, path: str) -> str:
-        """A new path to write the directory ``path`` to. Raises ``CannotStage``.
+    def stage(self, task: str, path: str, number: int = 0) -> str:
+        """A new path to write the directory ``path`` of a run to. Raises ``CannotStage``.
 
         A later call by the same task, for a retry, returns another path; output at the previous one
         is dropped.
         """
-        target = local_path(path)
+        target, run = local_path(path), self._runs[number]
         with self._lock:
-            self._check(task, target)
-            self._calls += 1
-            folder = self._own(target) / f"{self._launch.attempt_id}.writing-{self._calls}"
-            folder.mkdir(parents=True)
-            self._staged[target] = _Staged(task, folder)
+            self._check(task, target, run)
+            staged = _Staged(task, run, self._folder(target, run))
+            self._add(target, staged)
+        return str(staged.folder / "new")
+
+    def stage_partitions(self, task: str, path: str, partitions: Sequence[str]) -> str:
+        """A new path to write the directories ``partitions`` to, one of each run, in order.
+
+        Each becomes ``path/partition``. Raises ``CannotStage``.
+        """
+        parent = local_path(path)
+        if len(set(partitions)) < len(partitions):
+            raise CannotStage(f"two intervals have the same partition of {parent}: name it by the interval's start")
+        targets = {
+            name: (local_path(str(parent / name)), run) for name, run in zip(partitions, self._runs, strict=True)
+        }
+        with self._lock:
+            for target, run in targets.values():
+                self._check(task, target, run)
+            first, run = targets[partitions[0]]
+            folder = self._folder(first, run)
+            for target, run in targets.values():
+                self._add(target, _Staged(task, run, folder))
+            self._partitioned[parent] = _Partitioned(task, folder, targets)
         return str(folder / "new")
 
     def staged(self, path: str) -> str:
@@ -58,45 +91,101 @@ class Staging:
         """
         target = local_path(path)
         with self._lock:
+            if target in self._partitioned:
+                return str(self._partitioned[target].folder / "new")
             if target not in self._staged:
                 raise CannotStage(f"no task of this run has staged {path}: read the published output instead")
             return str(self._staged[target].folder / "new")
 
-    def seal(self) -> tuple[str, ...]:
-        """Seal the staged outputs and return their paths. Raises ``CannotStage`` or ``OSError``."""
+    def seal(self) -> dict[int, tuple[str, ...]]:
+        """Seal the staged outputs; returns their paths by run id.
+
+        Raises ``CannotStage`` or ``OSError``.
+        """
         with self._lock:
+            for partitioned in self._partitioned.values():
+                self._distribute(partitioned)
             for target, staged in self._staged.items():
                 if not (staged.folder / "new").is_dir():
                     raise CannotStage(
                         f"task {staged.task!r} staged {target} but wrote no directory: write to the path that run.stage returns"
                     )
+            self._check_complete()
+            outputs: dict[int, tuple[str, ...]] = {}
             for target, staged in self._staged.items():
-                seal(staged.folder, target, self._run.id, self._launch.attempt_id, self._about())
-            return tuple(str(target) for target in self._staged)
+                seal(staged.folder, target, staged.run.id, self._launch.attempt_id, self._about(staged.run))
+                outputs[staged.run.id] = (*outputs.get(staged.run.id, ()), str(target))
+            return outputs
 
     def discard(self) -> None:
         """Delete the output of a failed attempt."""
         with self._lock:
-            for target in self._staged:
-                for folder in self._own(target).glob(f"{self._launch.attempt_id}.*"):
+            for target, staged in self._staged.items():
+                for folder in own_folder(target, staged.run.id).glob(f"{self._launch.attempt_id}.*"):
                     shutil.rmtree(folder, ignore_errors=True)
+            for partitioned in self._partitioned.values():
+                shutil.rmtree(partitioned.folder, ignore_errors=True)
 
-    def _check(self, task: str, target: Path) -> None:
-        if len(self._staged) >= MAX_OUTPUTS:
+    def _folder(self, target: Path, run: LaunchedRun) -> Path:
+        self._calls += 1
+        folder = own_folder(target, run.id) / f"{self._launch.attempt_id}.writing-{self._calls}"
+        folder.mkdir(parents=True)
+        return folder
+
+    def _add(self, target: Path, staged: _Staged) -> None:
+        self._staged[target] = staged
+        self._around.update(target.parents)
+
+    def _distribute(self, partitioned: _Partitioned) -> None:
+        """Make each partition an output of its run. A run without one has no output."""
+        base = partitioned.folder / "new"
+        for name, (target, run) in partitioned.targets.items():
+            if (base / name).is_dir():
+                folder = self._folder(target, run)
+                (base / name).rename(folder / "new")
+                self._staged[target] = _Staged(partitioned.task, run, folder)
+            else:
+                del self._staged[target]
+        for left in sorted(base.rglob("*")):
+            if left.is_file() and not left.name.startswith((".", "_")):
+                raise CannotStage(
+                    f"task {partitioned.task!r} wrote {left.parent.relative_to(base)}, which is the partition of no interval "
+                    "of this run: write only the data of run.intervals"
+                )
+        shutil.rmtree(partitioned.folder, ignore_errors=True)
+
+    def _check_complete(self) -> None:
+        """A task that staged output for some intervals of a range did so for all of them."""
+        sparse = {task.name for task in self._launch.pipeline.tasks if task.sparse}
+        for task in {staged.task for staged in self._staged.values()} - sparse:
+            having = {staged.run.id for staged in self._staged.values() if staged.task == task}
+            without = [run for run in self._runs if run.id not in having]
+            if without:
+                more = f" and {len(without) - 1} more" if len(without) > 1 else ""
+                raise CannotStage(
+                    f"task {task!r} staged no output for the interval that starts {without[0].interval_start.isoformat()}{more}: "
+                    "stage one for each of run.intervals, or declare the task with sparse=True"
+                )
+
+    def _check(self, task: str, target: Path, run: LaunchedRun) -> None:
+        mine = [other for other, staged in self._staged.items() if staged.run is run]
+        if len(mine) >= MAX_OUTPUTS:
             raise CannotStage(f"a run may stage at most {MAX_OUTPUTS:,} outputs: stage their parent directory")
-        if sum(len(str(other)) for other in (*self._staged, target)) > MAX_OUTPUT_CHARACTERS:
+        if sum(len(str(other)) for other in (*mine, target)) > MAX_OUTPUT_CHARACTERS:
             raise CannotStage("the outputs' paths are too long in total: stage their parent directory")
-        for other, staged in self._staged.items():
-            if other == target and staged.task != task:
-                raise CannotStage(f"task {staged.task!r} already stages {target}: only one task may write an output")
-            if other in target.parents or target in other.parents:
-                raise CannotStage(f"of {target} and {other}, one contains the other: stage only the outer one")
+        same = self._staged.get(target)
+        if same is not None and same.task != task:
+            raise CannotStage(f"task {same.task!r} already stages {target}: only one task may write an output")
+        if same is not None and same.run is not run:
+            raise CannotStage(f"{target} is already the output of another interval: each needs a path of its own")
+        around = next((other for other in target.parents if other in self._staged), None)
+        if target in self._around:
+            around = next(other for other in self._staged if target in other.parents)
+        if around is not None:
+            raise CannotStage(f"of {target} and {around}, one contains the other: stage only the outer one")
 
-    def _own(self, target: Path) -> Path:
-        return own_folder(target, self._run.id)
-
-    def _about(self) -> dict[str, str | int]:
-        launch, run = self._launch, self._run
+    def _about(self, run: LaunchedRun) -> dict[str, str | int]:
+        launch = self._launch
         return {
             "pipeline": launch.pipeline.name,
             "backfill_id": launch.backfill_id,

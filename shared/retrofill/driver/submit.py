@@ -16,7 +16,7 @@ from typing import Any
 
 from retrofill.domain.pipeline import SubmitScript, TaskDefinition
 from retrofill.driver.context import interval_of
-from retrofill.driver.launch import Launch, LaunchedRun
+from retrofill.driver.launch import Launch, Piece
 from retrofill.groups import lines_until_exit
 from retrofill.settings import Settings
 
@@ -59,7 +59,7 @@ class Submits:
             for process in self._running:
                 _send_lease(process, lease_end)
 
-    def run(self, task: TaskDefinition, run: LaunchedRun) -> None:
+    def run(self, task: TaskDefinition, run: Piece) -> None:
         """Run a task's script and wait for it. Raises ``SubmitFailed`` or ``BadArgument``."""
         assert task.submit is not None
         with tempfile.TemporaryDirectory(prefix="retrofill-script-") as folder:
@@ -80,7 +80,7 @@ class Submits:
             for process in self._running:
                 _kill_group(process)
 
-    def command(self, submit: SubmitScript, run: LaunchedRun, folder: Path) -> list[str]:
+    def command(self, submit: SubmitScript, run: Piece, folder: Path) -> list[str]:
         """The command line. Spark settings may be secrets, so they go into files in ``folder``."""
         from retrofill.java import find, spark_submit_command, write_properties
 
@@ -153,7 +153,7 @@ def _kill_group(process: subprocess.Popen[str]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def format_args(args: Sequence[str], launch: Launch, run: LaunchedRun) -> list[str]:
+def format_args(args: Sequence[str], launch: Launch, run: Piece) -> list[str]:
     """Fill in fields like ``{interval.start:%Y-%m-%d}`` and ``{conf[key]}``.
 
     Raises ``BadArgument``.

@@ -65,7 +65,7 @@ def attempts_follow_one_another(history: History) -> Iterator[str]:
                 yield f"run {run} started again in attempt {body['attempt_id']}, which had not ended"
             started.add((run, body["attempt_id"]))
             at_work.add(run)
-        elif kind == "RunAttemptLost":
+        elif kind in ("RunAttemptLost", "RunSplit"):
             at_work.discard(run)
         if body["attempt"] != begun[run]:
             yield f"run {run}: {kind} of attempt {body['attempt']} after it had begun {begun[run]} times"

@@ -60,6 +60,8 @@ class Attempts(Check):
                 self._moved(old, new, over)
             if step.table == "attempt" and new["state"] == "ended" != old["state"]:
                 self._ended(tx, old, new)
+            if step.table == "run" and old["range_limit"] != new["range_limit"]:
+                self._split(old, new)
         for old, new in changed(tx, "run"):
             if new is not None and new["state"] in LIVE and old != new:
                 attempt = self.row("attempt", "id", new["attempt_id"])
@@ -92,6 +94,17 @@ class Attempts(Check):
                 state in ("publishing", "staged", "succeeded", "failed"), lambda: f"an accepted run is {state}: {old}"
             )
 
+    def _split(self, old: Values, new: Values) -> None:
+        """A run may be part of smaller ranges only, because one of several runs did not succeed."""
+        attempt = self.row("attempt", "id", old["attempt_id"])
+        self.require(
+            attempt["mode"] == "range"
+            and (old["state"], new["state"]) == ("running", "queued")
+            and new["range_limit"] == max(1, attempt["runs"] // 2)
+            and new["lost_attempts"] == old["lost_attempts"],
+            lambda: f"the range {attempt} was split wrongly: {old} to {new}",
+        )
+
     def _ended(self, tx: Tx, old: Values, new: Values) -> None:
         """An attempt ended.
 
@@ -99,7 +112,7 @@ class Attempts(Check):
         the driver must have stopped itself.
         """
         attempt = old["id"]
-        if any(self.said[attempt, 0, state] for state in ("done", "lost", "released")):
+        if any(self.said[attempt, 0, state] for state in ("done", "failed", "lost", "released")):
             return
         stored = {
             r["partition"]: r["next_offset"]
@@ -151,8 +164,6 @@ class Attempts(Check):
         self.require(
             first == attempt, lambda: f"run {run.id} is executed as attempt {run.attempt} by {first} and {attempt}"
         )
-        others = [d.launch.attempt_id for d in at_work if d.at_run == driver.at_run and d.works()]
+        others = [d.launch.attempt_id for d in at_work if run.id in d.at_runs and d.works()]
         others = [attempt for attempt in others if attempt not in self.given_up_early]
-        self.require(
-            not others, lambda: f"attempt {driver.launch.attempt_id} began run {driver.at_run} beside {others}"
-        )
+        self.require(not others, lambda: f"attempt {driver.launch.attempt_id} began run {run.id} beside {others}")

@@ -57,7 +57,8 @@ class Limits(Check):
         size = self.row("backfill", "id", attempt["backfill_id"])["definition"].get("batch_size", 1)
         in_order = sorted(runs, key=lambda r: r["interval_start"])
         gaps = [one["id"] for one, other in pairwise(in_order) if one["interval_end"] != other["interval_start"]]
-        whole = 0 < len(runs) == attempt["runs"] <= size
+        limits = [r["range_limit"] for r in runs if r["range_limit"] is not None]
+        whole = 0 < len(runs) == attempt["runs"] <= min([size, *limits])
         self.require(whole and not gaps, lambda: f"{attempt} has gaps after {gaps} or a wrong number of runs: {runs}")
 
     def _failed(self, backfill: Values) -> list[Values]:

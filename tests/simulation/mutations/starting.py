@@ -15,9 +15,10 @@ from retrofill.domain.attempt import AttemptOutcome
 from retrofill.store import attempts, claims
 from retrofill.store.clock import database_now
 from retrofill.store.tables import attempt, run
-from run_starter.decide import Fold, Requeue
+from run_starter.decide import Fold
 from run_starter.hosting import DriverHost
 from run_starter.leases import Leases
+from run_starter.steps import Requeue
 from tests.simulation import primitives
 from tests.simulation.mutations.patch import Patch
 

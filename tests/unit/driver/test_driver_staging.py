@@ -30,7 +30,7 @@ def staging_of(run_id: int) -> Staging:
             "lease_seconds": 60,
         }
     )
-    return Staging(launch, launch.runs[0])
+    return Staging(launch, launch.pieces[0])
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_each_try_writes_to_a_path_of_its_own_and_the_last_one_counts(staging: S
     write(first, "of the try that failed")
     write(second, "of the last try")
     assert staging.staged(target) == second
-    assert staging.seal() == (target,)
+    assert staging.seal() == {7: (target,)}
     assert (sealed_folder(Path(target), 7, 25) / "new" / "part-0").read_text() == "of the last try"
 
 

@@ -14,15 +14,16 @@ from retrofill.contract.runs import (
 from retrofill.domain.attempt import AttemptMode
 from retrofill.domain.run import RunState as R
 from retrofill.domain.task_run import TaskState as T
-from run_starter.decide import Accept, AttemptRow, AwaitPublisher, Begin, End, Fold, Requeue, RunRow
+from run_starter.decide import AttemptRow, Fold, RunRow
+from run_starter.steps import Accept, AwaitPublisher, Begin, End, Requeue
 
 MOST_LOST = 5
 ERROR = ErrorInfo(type="E", message="no disk")
 OF = 5  # the attempt that these tests are about
 
 
-def attempt(id=OF, *, live=True, began=True, mode=AttemptMode.EACH, cancel=False):
-    return AttemptRow(id, live, began, mode, cancel)
+def attempt(id=OF, *, live=True, began=True, mode=AttemptMode.EACH, runs=1, cancel=False):
+    return AttemptRow(id, live, began, mode, runs, cancel)
 
 
 def run(state=R.RUNNING, id=7, *, of=OF, number=2, position=None, lost=0, before=True, losses=()):

@@ -16,7 +16,7 @@ DAY = datetime(2024, 1, 1, tzinfo=UTC)
 
 def row(day, position, days=1):
     start = DAY + timedelta(days=day)
-    return {"interval_start": start, "interval_end": start + timedelta(days=days), "position": position}
+    return {"interval_start": start, "interval_end": start + timedelta(days=days), "position": position, "range_limit": None}
 
 
 def in_order(days, *, backwards=False):
@@ -121,7 +121,7 @@ def test_batches_are_the_next_runs_within_the_limits_and_as_large_as_possible(da
     ],
 )
 def test_batches_get_smaller_towards_the_end(batch_size, queued, parallel, limit):
-    assert batch_limit(batch_size, queued, parallel) == limit
+    assert batch_limit(batch_size, queued, parallel, "each") == limit
 
 
 @given(batch_size=st.integers(1, 50), runs=st.integers(1, 500), parallel=st.integers(1, 20))
@@ -132,7 +132,7 @@ def test_all_drivers_work_until_the_end(batch_size, runs, parallel):
     free_at, waiting = [0] * parallel, in_order(range(runs))
     while waiting:
         driver = free_at.index(min(free_at))
-        (batch,) = batches(waiting, batch_limit(batch_size, len(waiting), parallel), 1)
+        (batch,) = batches(waiting, batch_limit(batch_size, len(waiting), parallel, "each"), 1)
         waiting = waiting[len(batch) :]
         free_at[driver] += len(batch)
     assert max(free_at) - min(free_at) <= 1

@@ -26,8 +26,9 @@ from retrofill.domain.run import MACHINE as RUN
 from retrofill.domain.run import RunState as R
 from retrofill.domain.task_run import MACHINE as TASK
 from retrofill.domain.task_run import TaskState as T
-from run_starter.decide import Begin, Fold
+from run_starter.decide import Fold
 from run_starter.losses import SILENT
+from run_starter.steps import Begin
 
 RUNS, ATTEMPTS = (1, 2, 3), (5, 6)
 run_ids, attempt_ids = st.sampled_from(RUNS), st.sampled_from([5, 5, 5, 6, 9])

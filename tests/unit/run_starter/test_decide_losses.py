@@ -24,8 +24,8 @@ from retrofill.contract.runs import ErrorInfo
 from retrofill.domain.attempt import AttemptMode, AttemptOutcome
 from retrofill.domain.run import LIVE
 from retrofill.domain.run import RunState as R
-from run_starter.decide import Accept, AttemptEnd, AwaitPublisher, Begin, End, Requeue
 from run_starter.losses import SILENT, UNKNOWN, Loss, failure, losses_of, stored, with_loss
+from run_starter.steps import Accept, AttemptEnd, AwaitPublisher, Begin, End, Requeue
 
 CANCELLED = AttemptOutcome.CANCELLED
 

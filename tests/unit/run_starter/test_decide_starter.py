@@ -23,8 +23,8 @@ from retrofill.domain.run import LIVE
 from retrofill.domain.run import RunState as R
 from retrofill.domain.task_run import MACHINE as TASK
 from retrofill.domain.task_run import TaskState as T
-from run_starter.decide import Accept, AttemptEnd, Begin, End, Requeue
 from run_starter.losses import Loss
+from run_starter.steps import Accept, AttemptEnd, Begin, End, Requeue
 
 # one report
 

@@ -38,6 +38,8 @@ run = Table(
     # How often it has begun, and the last attempt that it was part of.
     Column("attempt", Integer, nullable=False, server_default=text("0")),
     Column("attempt_id", BigInteger, ForeignKey(attempt.c.id)),
+    # The most runs that a range with this one may have, after larger ones failed.
+    Column("range_limit", Integer),
     Column("lost_attempts", Integer, nullable=False, server_default=text("0")),
     # The most recent losses: {"last": [{"attempt": 1, "reason": "…"}, …]}.
     Column("losses", JSONB, nullable=False, server_default=text("'{}'::jsonb")),

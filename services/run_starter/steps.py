@@ -1,0 +1,107 @@
+"""What a decision of the run-starter changes: steps of attempts, runs and tasks. Plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from retrofill.contract.runs import ErrorInfo, Report
+from retrofill.domain.attempt import AttemptOutcome
+from retrofill.domain.run import RunState
+from retrofill.domain.task_run import TaskState
+from run_starter.losses import Losses
+
+# What happens to a run. Each is applied by the function of the same name in ``outcomes.py``.
+
+
+@dataclass(frozen=True)
+class Begin:
+    """Its driver began it. ``first``: for the first time."""
+
+    first: bool
+
+
+@dataclass(frozen=True)
+class Accept:
+    """Its output may be published."""
+
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class End:
+    """It ended. ``losses``: as stored, with the one that ended it."""
+
+    state: RunState
+    error: ErrorInfo | None = None
+    losses: Losses | None = None
+    counted: bool = False
+
+
+@dataclass(frozen=True)
+class Requeue:
+    """Its attempt is over, and it gets another. ``loss``: ``None`` if it had not begun."""
+
+    loss: ErrorInfo | None
+    losses: Losses
+    counted: bool
+
+
+@dataclass(frozen=True)
+class Split:
+    """The range that it was part of did not succeed; its next one has at most ``size`` runs."""
+
+    size: int
+    error: ErrorInfo
+
+
+@dataclass(frozen=True)
+class AwaitPublisher:
+    """Its publisher was lost, and another one publishes its output."""
+
+    losses: Losses
+    counted: bool
+
+
+Step = Begin | Accept | End | Requeue | Split | AwaitPublisher
+
+
+@dataclass(frozen=True)
+class AttemptEnd:
+    """An attempt is over."""
+
+    outcome: AttemptOutcome
+    error: ErrorInfo | None = None
+
+
+@dataclass(frozen=True)
+class TaskStep:
+    """One state change of one task. ``attempt``: how often the run has begun."""
+
+    run_id: int
+    attempt: int
+    task: str
+    from_state: TaskState
+    to: TaskState
+    try_number: int
+    error: ErrorInfo | None
+    announce: bool  # publish an event; not for the implicit step to queued
+
+
+@dataclass
+class Outcome:
+    """What a batch of reports changes. ``ignored``: the others, each with the reason."""
+
+    runs: dict[int, list[Step]] = field(default_factory=dict)
+    attempts: dict[int, AttemptEnd] = field(default_factory=dict)
+    began: dict[int, None] = field(default_factory=dict)  # attempts
+    alive: dict[int, None] = field(default_factory=dict)  # attempts whose lease is renewed
+    tasks: list[TaskStep] = field(default_factory=list)
+    ignored: list[tuple[Report, str]] = field(default_factory=list)
+
+    def first_starts(self) -> list[int]:
+        """The ids of runs that begin for the first time."""
+        return [id for id, step in self.steps(Begin) if isinstance(step, Begin) and step.first]
+
+    def steps(self, kind: type[Step]) -> list[tuple[int, Step]]:
+        """The run ids and steps of one kind."""
+        return [(id, step) for id, steps in self.runs.items() for step in steps if isinstance(step, kind)]

@@ -1,0 +1,122 @@
+"""Ranges: how they are formed, what becomes of their runs when they fail, and how few attempts find
+the intervals that fail.
+"""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.run_starter.reported import ERROR, attempt, began, ended, fold, fold_of, over, run, staged
+
+from retrofill.domain.attempt import AttemptMode, AttemptOutcome
+from retrofill.domain.run import RunState as R
+from run_starter.batches import batch_limit, batches, mode_of
+from run_starter.losses import SILENT
+from run_starter.steps import AwaitPublisher, Begin, End, Requeue, Split
+
+RANGE = AttemptMode.RANGE
+IDS = (7, 8, 9, 10, 11)
+
+
+def of_five(**more):
+    return attempt(mode=RANGE, runs=5, **more)
+
+
+def last_steps(made):
+    return {id: taken[-1] for id, taken in made.runs.items()}
+
+
+@pytest.mark.parametrize("how", ["failed", "lost"])
+def test_a_range_that_failed_or_was_lost_is_split_and_nothing_counts(how):
+    made = fold([over(how, error=ERROR)], [run(id=id) for id in IDS], [of_five()])
+    assert last_steps(made) == dict.fromkeys(IDS, Split(2, ERROR))
+    assert made.attempts[5].outcome == AttemptOutcome(how)
+
+
+def test_a_range_that_was_released_is_queued_as_it_was():
+    made = fold([over("released", error=ERROR)], [run(id=id) for id in IDS], [of_five()])
+    assert last_steps(made) == dict.fromkeys(IDS, Requeue(ERROR, (), counted=False))
+
+
+@pytest.mark.parametrize("how", ["failed", "lost", "released", "done"])
+def test_a_range_that_is_cancelled_ends(how):
+    made = fold([over(how, error=ERROR)], [run(id=id) for id in IDS], [of_five(cancel=True)])
+    assert {step.state for step in last_steps(made).values()} == {R.CANCELLED}
+
+
+def test_splitting_ends_where_output_was_accepted():
+    runs = [run(R.PUBLISHING, id=7), run(id=8)]
+    made = fold([over("lost", error=ERROR)], runs, [attempt(mode=RANGE, runs=2)])
+    first, second = last_steps(made).values()
+    assert isinstance(first, AwaitPublisher) and second == Split(1, ERROR)
+
+
+def test_the_host_of_a_lost_driver_knows_only_that_the_range_had_begun():
+    """Every run of it may have been executed, so each has begun."""
+    waiting = [run(R.STARTING, id=id) for id in IDS]
+    made = fold([over("lost", begun=7, error=ERROR)], waiting, [of_five(began=False)])
+    assert {id: [type(step) for step in taken] for id, taken in made.runs.items()} == {id: [Begin, Split] for id in IDS}
+
+
+def test_so_it_is_with_a_range_that_fell_silent():
+    made = fold_of([run(R.STARTING, id=id) for id in IDS], [of_five(began=False)]).lose(5, SILENT)
+    assert last_steps(made) == dict.fromkeys(IDS, Split(2, SILENT))
+
+
+def test_a_range_that_had_not_begun_is_queued_as_it_was():
+    made = fold([over("lost", error=ERROR)], [run(R.STARTING, id=id) for id in IDS], [of_five(began=False)])
+    assert last_steps(made) == dict.fromkeys(IDS, Requeue(None, (), counted=False))
+
+
+def test_the_runs_of_a_range_are_staged_and_end_one_by_one():
+    reports = [began(7), began(8), staged(7), staged(8), ended("succeeded", 7), ended("failed", 8, error=ERROR), over()]
+    made = fold(reports, [run(R.STARTING, id=7), run(R.STARTING, id=8)], [attempt(mode=RANGE, runs=2, began=False)])
+    assert [step.state for step in last_steps(made).values() if isinstance(step, End)] == [R.SUCCEEDED, R.FAILED]
+    assert made.attempts[5].outcome == AttemptOutcome.DONE and made.ignored == []
+
+
+def rows(limits):
+    return [
+        {"position": n, "interval_start": n, "interval_end": n + 1, "range_limit": limit}
+        for n, limit in enumerate(limits)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("limits", "sizes"),
+    [
+        ([None] * 5, [5]),
+        ([2] * 5, [2, 2, 1]),
+        ([None, None, 2, 2, None], [2, 2, 1]),
+        ([1, None, None, 1], [1, 2, 1]),
+        ([3, 3, None, 2, 2], [3, 2]),
+    ],
+)
+def test_a_range_obeys_the_smallest_limit_of_its_runs(limits, sizes):
+    assert [len(batch) for batch in batches(rows(limits), 100, 100)] == sizes
+
+
+def test_a_range_of_one_run_is_none():
+    assert [mode_of("range", rows([None] * n)) for n in (1, 2)] == [AttemptMode.EACH, RANGE]
+    assert mode_of("each", rows([None, None])) == AttemptMode.EACH
+
+
+@given(st.integers(1, 400), st.sets(st.integers(0, 399), max_size=4), st.integers(1, 4))
+def test_the_intervals_that_fail_are_found_with_few_attempts(count, bad, drivers):
+    """Ranges are tried and split until each run has succeeded, or failed alone."""
+    bad = {n for n in bad if n < count}
+    waiting, failed, attempts = rows([None] * count), set(), 0
+    while waiting:
+        (batch,) = batches(waiting, batch_limit(1000, len(waiting), drivers, "range"), 1)
+        attempts += 1
+        waiting = [row for row in waiting if row not in batch]
+        if not any(row["position"] in bad for row in batch):
+            continue
+        if len(batch) == 1:
+            failed.add(batch[0]["position"])
+        else:
+            again = [{**row, "range_limit": max(1, len(batch) // 2)} for row in batch]
+            waiting = sorted([*waiting, *again], key=lambda row: row["position"])
+    assert failed == bad
+    depth = count.bit_length()
+    # Without a bad one, as many as there are drivers, and a few for what is left over.
+    assert attempts <= drivers * depth + len(bad) * 3 * depth + 1
