@@ -25,6 +25,7 @@ def definitions(script: Script, folder: Path, webhook: str) -> list[PipelineDefi
             f"p{number}",
             max_active_runs=script.limit(number),
             batch_size=script.batch(number),
+            batch_mode=script.mode(number),
             deadlines=alerts,
             code={"file": work.__file__, "attribute": "work"},
         )

@@ -1,4 +1,5 @@
-"""User code of the workload: it stages one directory per day and logs while it is at work.
+"""User code of the workload: it stages one directory per day and logs while it is at work. It
+processes ranges too.
 
 Drivers import this file. ``conf`` has ``pipeline``, ``folder``, ``seconds`` (duration of a run) and
 ``failing`` (logical dates that fail).
@@ -28,18 +29,20 @@ class DayFails(Exception):
 @work.task
 def only(run: Any) -> None:
     """Work for the configured time, then stage the output."""
-    folder, day = Path(str(run.conf["folder"])), label(run.logical_date)
+    folder = Path(str(run.conf["folder"]))
+    days = {label(interval.start): interval for interval in run.intervals}
     log = os.open(folder / "work.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
         end = time.monotonic() + float(run.conf["seconds"])
-        note(log, run, day)
+        note(log, run, list(days))
         while (left := end - time.monotonic()) > 0:
             time.sleep(min(TICK_SECONDS, left))  # simulated work
-            note(log, run, day)
-        if day in run.conf["failing"]:
-            raise DayFails(day)
-        stage(run, folder, str(run.conf["pipeline"]), day)
-        note(log, run, day)
+            note(log, run, list(days))
+        if failing := days.keys() & set(run.conf["failing"]):
+            raise DayFails(*sorted(failing))
+        for day, interval in days.items():
+            stage(run, folder, str(run.conf["pipeline"]), day, interval)
+        note(log, run, list(days))
     finally:
         os.close(log)
 
@@ -49,7 +52,7 @@ def label(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%d" if moment.hour == moment.minute == 0 else "%Y-%m-%dT%H:%M")
 
 
-def note(log: int, run: Any, day: str) -> None:
+def note(log: int, run: Any, days: list[str]) -> None:
     """Log that this attempt is at work now, by the machine's monotonic clock."""
     line = {
         "pipeline": run.conf["pipeline"],
@@ -57,21 +60,23 @@ def note(log: int, run: Any, day: str) -> None:
         "run": run.id,
         "attempt": run.attempt,
         "process": os.getpid(),
-        "day": day,
+        "days": days,
         "at": time.monotonic(),
     }
     # A single append, so that lines of several processes do not interleave.
     os.write(log, json.dumps(line).encode() + b"\n")
 
 
-def stage(run: Any, folder: Path, pipeline: str, day: str) -> None:
+def stage(run: Any, folder: Path, pipeline: str, day: str, interval: Any) -> None:
     """Write the attempt's own directory.
 
     It becomes the day's output once the attempt is accepted.
     """
-    own = Path(run.stage(str(output(folder, pipeline, day))))
+    own = Path(run.stage(str(output(folder, pipeline, day)), interval))
     own.mkdir()
-    (own / PART).write_text(content(pipeline, day, run.backfill_id, run.attempt))
+    # The number of a range's other runs differs from ``run.attempt``; all have the attempt's id.
+    attempt_id = int(own.parent.name.partition(".")[0])
+    (own / PART).write_text(content(pipeline, day, run.backfill_id, attempt_id))
 
 
 def output(folder: Path, pipeline: str, day: str) -> Path:
@@ -79,7 +84,7 @@ def output(folder: Path, pipeline: str, day: str) -> Path:
     return folder / "output" / pipeline / day
 
 
-def content(pipeline: str, day: str, backfill: str, attempt: int) -> str:
+def content(pipeline: str, day: str, backfill: str, attempt_id: int) -> str:
     """The expected content of a day's file, including the backfill and attempt that wrote it."""
     total = sum(n * n for n in range(sum(map(int, re.findall("[0-9]+", day)))))
-    return json.dumps({"pipeline": pipeline, "day": day, "total": total, "backfill": backfill, "attempt": attempt})
+    return json.dumps({"pipeline": pipeline, "day": day, "total": total, "backfill": backfill, "attempt": attempt_id})

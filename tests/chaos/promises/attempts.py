@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from typing import Any
 
 from retrofill.contract.topics import Topic
 from tests.chaos.history import History
@@ -18,7 +19,8 @@ def one_attempt_of_an_interval_at_a_time(history: History) -> Iterator[str]:
     """Drivers' work logs of one interval do not overlap."""
     by_day = defaultdict(list)
     for span in work_spans(history):
-        by_day[span["pipeline"], span["day"]].append(span)
+        for day in span["days"]:
+            by_day[span["pipeline"], day].append(span)
     for (pipeline, day), spans in by_day.items():
         if most_at_once(spans) > 1:
             attempts = sorted((str(span["run"]), str(span["attempt"])) for span in spans)
@@ -74,6 +76,26 @@ def attempts_follow_one_another(history: History) -> Iterator[str]:
             yield f"run {row['id']} began {begun[row['id']]} times, its row says {row['attempt']}"
 
 
+def ranges_are_split(history: History) -> Iterator[str]:
+    """The runs of a range that failed or was lost are tried again in at most half its size."""
+    attempts = {row["id"]: row for row in history.rows("attempt")}
+    now: dict[int, dict[str, Any]] = {}
+    limit: dict[int, int] = {}
+    for event in history.of(Topic.RUN_EVENTS):
+        body = event.body
+        run = body["run_id"]
+        if body["type"] == "RunStarted":
+            now[run] = attempts.get(body["attempt_id"], {"mode": "unknown", "runs": 0})
+            size = now[run]["runs"]
+            if size > limit.get(run, size):
+                yield f"run {run} is one of {size} in attempt {body['attempt_id']}, at most {limit[run]} are left"
+        elif body["type"] == "RunSplit":
+            mode, size = now[run]["mode"], now[run]["runs"]
+            limit[run] = body["size"]
+            if mode != "range" or limit[run] != size // 2:
+                yield f"run {run} is split to {limit[run]} after an attempt of {size}, mode {mode}"
+
+
 def ends_were_reported(history: History) -> Iterator[str]:
     """Each success was reported in the run's last attempt, the output was staged in the one that was
     accepted, and no forged report took effect.
@@ -103,5 +125,6 @@ PROMISES = (
     each_execution_has_its_number,
     every_run_ends_once,
     attempts_follow_one_another,
+    ranges_are_split,
     ends_were_reported,
 )

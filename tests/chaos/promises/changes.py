@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import groupby, pairwise
 
+from retrofill.domain.attempt import EXECUTES
 from tests.chaos.history import History, Row
 from tests.chaos.promises.limits import limits_of
 
@@ -100,7 +101,7 @@ def batches_are_adjacent(history: History) -> Iterator[str]:
     runs = {(row["backfill_id"], row["position"]): row for row in history.rows("run")}
     for attempt in history.rows("attempt"):
         id, first, count = attempt["backfill_id"], attempt["position"], attempt["runs"]
-        most = history.batches.get(pipelines.get(id, "?"), 1) if attempt["mode"] == "each" else 1
+        most = history.batches.get(pipelines.get(id, "?"), 1) if attempt["mode"] in EXECUTES else 1
         if not 1 <= count <= most:
             yield f"attempt {attempt['id']} of {id} has {count} runs, at most {most} are allowed"
         mine = [runs[id, n] for n in range(first, first + count) if (id, n) in runs]
@@ -111,8 +112,11 @@ def batches_are_adjacent(history: History) -> Iterator[str]:
 
 
 def batches_run_in_order(history: History) -> Iterator[str]:
-    """An attempt gets all its runs at once, begins them one by one in their order, and skips none."""
+    """An attempt gets all its runs at once. A range begins all at once, another attempt one by one in
+    their order, and skips none.
+    """
     attempts = {row["id"]: row for row in history.rows("attempt")}
+    ranges = {id for id, row in attempts.items() if row["mode"] == "range"}
     position = {str(row["id"]): row["position"] for row in history.rows("run")}
     begun: dict[int, list[str]] = defaultdict(list)
     given: dict[int, set[str]] = defaultdict(set)
@@ -126,12 +130,16 @@ def batches_run_in_order(history: History) -> Iterator[str]:
             at_work[attempt].discard(run)
             if change["to"] == "running":
                 at_work[attempt].add(run)
-                if position.get(run) != attempts.get(attempt, {"position": -1})["position"] + len(begun[attempt]):
+                next_one = attempts.get(attempt, {"position": -1})["position"] + len(begun[attempt])
+                if attempt not in ranges and position.get(run) != next_one:
                     yield f"attempt {attempt} began run {run} after {begun[attempt]}: it was not the next one"
                 begun[attempt].append(run)
         # Within a transaction, runs begin before others end.
         for attempt in {change["attempt_id"] for change in runs}:
-            if len(at_work[attempt]) > 1:
+            if attempt in ranges:
+                if len(begun[attempt]) not in (0, attempts[attempt]["runs"]):
+                    yield f"attempt {attempt} began only {begun[attempt]} of its range"
+            elif len(at_work[attempt]) > 1:
                 yield f"attempt {attempt} was at work on {sorted(at_work[attempt])} at once"
     for id, row in attempts.items():
         if len(given[id]) != row["runs"]:

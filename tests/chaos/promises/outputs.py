@@ -19,7 +19,7 @@ def the_output_is_right(history: History) -> Iterator[str]:
         if run["state"] == "succeeded":
             last[pipelines.get(run["backfill_id"], "?"), label(run["interval_start"])] = run
     for (pipeline, day), run in last.items():
-        expected = content(pipeline, day, run["backfill_id"], run["attempt"])
+        expected = content(pipeline, day, run["backfill_id"], run["accepted_attempt"])
         found = history.outputs.get((pipeline, day))
         if found != expected:
             yield f"{pipeline} {day} holds {found} instead of {expected}"
@@ -36,7 +36,7 @@ def the_output_is_of_the_accepted_attempt(history: History) -> Iterator[str]:
 
 def no_output_without_work(history: History) -> Iterator[str]:
     """Every output was produced by an attempt."""
-    worked = {(note["pipeline"], note["day"]) for note in history.notes}
+    worked = {(note["pipeline"], day) for note in history.notes for day in note["days"]}
     for pipeline, day in history.outputs.keys() - worked:
         yield f"{pipeline} {day} has output and nobody was at work"
 

@@ -27,7 +27,13 @@ INVARIANTS: dict[int, tuple[str, tuple[Mutation, ...]]] = {
     ),
     5: (
         "never complete too early, never stuck",
-        (planning.ends_by_counting, planning.ends_at_the_first_failure, bus.no_looks_at_takeover),
+        (
+            planning.ends_by_counting,
+            planning.ends_at_the_first_failure,
+            bus.no_looks_at_takeover,
+            starting.ranges_are_retried_whole,
+            starting.ranges_fail_as_one,
+        ),
     ),
     6: ("guarded transitions", (planning.states_by_assignment, starting.loss_by_assignment)),
     7: (

@@ -8,17 +8,19 @@ from typing import Any
 
 from sqlalchemy import false, select, update
 
+import run_starter.claims
 import run_starter.outcomes
 import run_starter.reports
 from retrofill.contract.runs import RunReport
 from retrofill.domain.attempt import AttemptOutcome
+from retrofill.domain.run import RunState
 from retrofill.store import attempts, claims
 from retrofill.store.clock import database_now
 from retrofill.store.tables import attempt, run
 from run_starter.decide import Fold
 from run_starter.hosting import DriverHost
 from run_starter.leases import Leases
-from run_starter.steps import Requeue
+from run_starter.steps import End, Requeue, Split
 from tests.simulation import primitives
 from tests.simulation.mutations.patch import Patch
 
@@ -132,6 +134,28 @@ def begun_is_forgotten(patch: Patch) -> None:
         return self.outcome
 
     patch(Fold, "lose", lose)
+
+
+def ranges_are_retried_whole(patch: Patch) -> None:
+    """The runs of a range that failed are tried in one of the same size again."""
+    batches = run_starter.claims.batches
+
+    def whole(runs: Sequence[Any], limit: int, most: int) -> Any:
+        return batches([{**row, "range_limit": None} for row in runs], limit, most)
+
+    patch(run_starter.claims, "batches", whole)
+
+
+def ranges_fail_as_one(patch: Patch) -> None:
+    """All runs of a range that failed fail with its error."""
+    step = Fold._step
+
+    def fail(self: Any, row: Any, what: Any, to: Any) -> None:
+        if isinstance(what, Split):
+            what, to = End(RunState.FAILED, what.error), RunState.FAILED
+        step(self, row, what, to)
+
+    patch(Fold, "_step", fail)
 
 
 def _without_own_clock(patch: Patch) -> None:

@@ -52,6 +52,12 @@ def _swap(history: History, topic: Topic, first: int, second: int) -> None:
     events[first], events[second] = events[second], events[first]
 
 
+def _tried_again_in_a_larger_range(history: History) -> None:
+    history.of(Topic.RUN_EVENTS)[3].body.update(type="RunSplit", size=1)
+    change(history, "attempt", 1, mode="range", runs=2)
+    change(history, "attempt", 2, runs=2)
+
+
 def change_of(history: History, index: int) -> dict[str, Any]:
     """One recorded change in Postgres."""
     return history.changes[index]
@@ -141,6 +147,8 @@ BAD: list[tuple[str, str, Bad]] = [
     ("attempts_follow_one_another", "started twice", lambda h: put(
         h, T.RUN_EVENTS, run_event("RunStarted", 2, 3, 9, attempt_id=14))),
     ("attempts_follow_one_another", "begun more often than its row says", lambda h: change(h, "run", 1, attempt=1)),
+    ("ranges_are_split", "a batch", lambda h: h.of(T.RUN_EVENTS)[3].body.update(type="RunSplit", size=1)),
+    ("ranges_are_split", "larger again", _tried_again_in_a_larger_range),
     ("each_execution_has_its_number", "two processes", lambda h: h.notes.append(note(2, 1, "2001-01-02", 105, process=2))),
     ("ends_were_reported", "a success that nobody reported", lambda h: h.events["run-reports"].clear()),
     ("ends_were_reported", "an old attempt's report", lambda h: change(h, "run", 0, error={"message": FORGED})),
@@ -180,7 +188,7 @@ BAD: list[tuple[str, str, Bad]] = [
     ("everything_is_published", "an event waits", lambda h: h.tables["run_starter_outbox"].append({"id": 1})),
     ("everything_is_published", "a batch is open", lambda h: change(h, "run_starter_relay", 0, batch_ids=[1])),
     ("everything_is_read", "behind", lambda h: change(h, "run_starter_shard_offset", 0, next_offset=8)),
-    ("the_output_is_right", "of the old attempt", lambda h: h.outputs.update({SECOND: content(*SECOND, "b", 1)})),
+    ("the_output_is_right", "of the old attempt", lambda h: h.outputs.update({SECOND: content(*SECOND, "b", 12)})),
     ("the_output_is_right", "not there", lambda h: h.outputs.clear()),
     ("the_output_is_of_the_accepted_attempt", "another", lambda h: h.markers[SECOND].update(attempt_id=12)),
     ("the_output_is_of_the_accepted_attempt", "no marker", lambda h: h.markers.clear()),
@@ -210,6 +218,7 @@ BAD: list[tuple[str, str, Bad]] = [
     ("batches_are_adjacent", "no such run", lambda h: change(h, "attempt", 2, position=2)),
     ("batches_run_in_order", "the second first", _the_second_of_a_batch_begins_first),
     ("batches_run_in_order", "both at once", _both_of_a_batch_at_once),
+    ("batches_run_in_order", "half of a range", lambda h: change(h, "attempt", 0, mode="range")),
     ("batches_run_in_order", "one was not given", lambda h: change(h, "attempt", 0, runs=3)),
     ("positions_follow_the_dates", "exchanged", _exchange_positions),
     ("runs_start_in_order", "the second day first", _second_first),

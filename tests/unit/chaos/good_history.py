@@ -110,7 +110,7 @@ def good() -> History:
             note(2, 2, "2001-01-02", 106),
             note(2, 2, "2001-01-02", 109),
         ],
-        outputs={SECOND: content(*SECOND, "b", 2)},
+        outputs={SECOND: content(*SECOND, "b", 13)},
         markers={SECOND: {"run_id": 2, "attempt_id": 13}},
         calls=[{"deadline": 2, "key": "k", "at": at(6.5)}],
         alerts={"p": [ALERT]},
@@ -251,5 +251,5 @@ def callback_row(id: int) -> dict[str, Any]:
 def note(run: int, attempt: int, day: str, seconds: float, process: int = 1) -> dict[str, Any]:
     """One line that a driver logged at work."""
     return {
-        "pipeline": "p", "backfill": "b", "run": run, "attempt": attempt, "process": process, "day": day, "at": seconds,
+        "pipeline": "p", "backfill": "b", "run": run, "attempt": attempt, "process": process, "days": [day], "at": seconds,
     }  # fmt: skip

@@ -19,7 +19,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from retrofill.domain.attempt import LIVE, MACHINE, AttemptOutcome
+from retrofill.domain.attempt import LIVE, MACHINE, AttemptMode, AttemptOutcome
 from retrofill.store.tables.backfills import backfill
 from retrofill.store.tables.base import Moment, ended_exactly_when_terminal, is_in, known_state, metadata
 
@@ -55,6 +55,7 @@ attempt = Table(
     ended_exactly_when_terminal(MACHINE, "ended_at"),
     CheckConstraint("(state = 'ended') = (outcome IS NOT NULL)", name="outcome_when_ended"),
     CheckConstraint(f"outcome IS NULL OR {is_in('outcome', tuple(AttemptOutcome))}", name="outcome_known"),
+    CheckConstraint(is_in("mode", tuple(AttemptMode)), name="mode_known"),
     CheckConstraint("runs > 0", name="has_runs"),
     CheckConstraint("slot >= 1 AND pipeline_slot >= 1", name="slots_from_one"),
     CheckConstraint(f"({is_in('state', LIVE)}) = (slot IS NOT NULL)", name="slot_while_live"),
