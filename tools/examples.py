@@ -51,6 +51,7 @@ DEFINITION: Example = {
     "max_active_runs": 4,
     "executor": "pool",
     "batch_size": 10,
+    "batch_mode": "range",
     "tasks": [
         {
             "name": "delays",
@@ -59,6 +60,7 @@ DEFINITION: Example = {
             "trigger_rule": "all_success",
             "retries": 2,
             "retry_delay_seconds": 30.0,
+            "sparse": True,
         },
         {
             "name": "publish",
@@ -69,7 +71,7 @@ DEFINITION: Example = {
             "retry_delay_seconds": 1.0,
             "submit": {
                 "script": "/pipelines/publish.py",
-                "args": ["--day", "{interval.start:%Y-%m-%d}"],
+                "args": ["--from", "{interval.start:%Y-%m-%d}", "--to", "{interval.end:%Y-%m-%d}"],
                 "conf": {"spark.executor.memory": "2g"},
             },
         },
