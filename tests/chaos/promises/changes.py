@@ -112,8 +112,8 @@ def batches_are_adjacent(history: History) -> Iterator[str]:
 
 
 def batches_run_in_order(history: History) -> Iterator[str]:
-    """An attempt gets all its runs at once. A range begins all at once, another attempt one by one in
-    their order, and skips none.
+    """An attempt gets all its runs at once. It begins them one by one in their order and skips none,
+    unless it is a range. When that ends, all its runs have begun, or none.
     """
     attempts = {row["id"]: row for row in history.rows("attempt")}
     ranges = {id for id, row in attempts.items() if row["mode"] == "range"}
@@ -136,12 +136,11 @@ def batches_run_in_order(history: History) -> Iterator[str]:
                 begun[attempt].append(run)
         # Within a transaction, runs begin before others end.
         for attempt in {change["attempt_id"] for change in runs}:
-            if attempt in ranges:
-                if len(begun[attempt]) not in (0, attempts[attempt]["runs"]):
-                    yield f"attempt {attempt} began only {begun[attempt]} of its range"
-            elif len(at_work[attempt]) > 1:
+            if attempt not in ranges and len(at_work[attempt]) > 1:
                 yield f"attempt {attempt} was at work on {sorted(at_work[attempt])} at once"
     for id, row in attempts.items():
+        if id in ranges and len(begun[id]) not in (0, row["runs"]):
+            yield f"attempt {id} began only {begun[id]} of its range"
         if len(given[id]) != row["runs"]:
             yield f"attempt {id} was given {sorted(given[id])} instead of {row['runs']} runs"
 

@@ -8,7 +8,7 @@ from retrofill.store.tables import SERVICE_TABLES
 from tests.chaos.history import History
 
 ENDED = ("succeeded", "failed", "cancelled")
-OUTCOMES = ("done", "lost", "released", "cancelled")
+OUTCOMES = ("done", "failed", "lost", "released", "cancelled")
 
 
 def everything_comes_to_its_end(history: History) -> Iterator[str]:
