@@ -44,6 +44,7 @@ from run_starter.starting import Starting
 
 YEARS_OF_DAYS = 3650
 PIPELINES = 100
+SERVER = "sc://somewhere:15002"
 
 
 class Launched:
@@ -89,7 +90,7 @@ class Hot:
         self.definitions = Definitions()
         self.leases = Leases(Ends(admin_is_not_asked, lambda: None, ""), self.definitions, 5, PARTITIONS)
         launching = Launching(self.launched, self.definitions, 15.0, launched=lambda: None)
-        self.claims = Claims(Starting(launching, self.leases, "test"), drivers=4)
+        self.claims = Claims(Starting(launching, self.leases, "test", SERVER), drivers=4)
 
     def engine(self, service: Service) -> Engine:
         return make_engine(self.made.settings.dsn_of(service.name), "test")

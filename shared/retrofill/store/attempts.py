@@ -49,6 +49,7 @@ class NewAttempt:
     runs: int
     slot: int
     pipeline_slot: int
+    suspect_server: str | None
     code: dict[str, Any]
 
 
@@ -61,6 +62,7 @@ _NEW = Arrays(
     runs=Integer,
     slot=Integer,
     pipeline_slot=Integer,
+    suspect_server=Text,
     code=attempt.c.code.type,
 )
 _SAME = {
