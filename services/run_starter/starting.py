@@ -63,8 +63,8 @@ class Starting:
                 len(each.runs),
                 each.slot,
                 each.pipeline_slot,
-                each.suspect_server,
                 definitions[each.backfill["id"]].code.model_dump(exclude_none=True),
+                each.suspect_server,
             )
             for each in wanted
         ]

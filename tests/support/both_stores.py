@@ -24,6 +24,7 @@ from tests.support.sessions import MemoryStore, RealStore, Step, commit, fields
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
+SERVER = "sc://somewhere"
 START = datetime(2020, 1, 1, tzinfo=UTC)
 
 

@@ -49,8 +49,8 @@ class NewAttempt:
     runs: int
     slot: int
     pipeline_slot: int
-    suspect_server: str | None
     code: dict[str, Any]
+    suspect_server: str | None = None
 
 
 _NEW = Arrays(
@@ -62,8 +62,8 @@ _NEW = Arrays(
     runs=Integer,
     slot=Integer,
     pipeline_slot=Integer,
-    suspect_server=Text,
     code=attempt.c.code.type,
+    suspect_server=Text,
 )
 _SAME = {
     "state": constant(AttemptState.STARTING),
