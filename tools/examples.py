@@ -177,7 +177,7 @@ BODIES: dict[str, Example] = {
     "RunSucceeded": {**RUN, "at": "2026-03-02T08:12:40Z"},
     "RunFailed": {**RUN, "at": "2026-03-02T08:12:40Z", "error": ERROR},
     "RunSplit": {**RUN, "at": "2026-03-02T08:05:00Z", "size": 15, "error": ERROR},
-    "RunAttemptLost": {**RUN, "at": "2026-03-02T08:05:00Z", "state": "queued", "error": ERROR},
+    "RunAttemptLost": {**RUN, "at": "2026-03-02T08:05:00Z", "state": "queued", "error": ERROR, "counted": False},
     "RunCancelled": {**RUN, "at": "2026-03-02T08:05:00Z"},
     "TaskStateChanged": {
         **RUN,

@@ -23,7 +23,7 @@ def batch_limit(batch_size: int, queued: int, parallel: int, batch_mode: str) ->
 def batches(runs: Sequence[RowMapping], limit: int, most: int) -> list[list[RowMapping]]:
     """Up to ``most`` batches of at most ``limit`` runs, never across a gap between intervals.
 
-    A batch obeys the smallest ``range_limit`` of its runs.
+    A batch obeys the smallest ``range_limit`` of its runs. ``runs`` are all suspects or none is.
     """
     found: list[list[RowMapping]] = []
     room = 0  # in the last batch
@@ -47,6 +47,10 @@ def mode_of(batch_mode: str, runs: Sequence[RowMapping]) -> AttemptMode:
 
 
 def _adjacent(one: RowMapping, other: RowMapping) -> bool:
-    """Whether one follows the other, in either direction, in intervals and in the order of starts."""
+    """Whether one follows the other, in either direction, in intervals and in the order of starts.
+
+    A suspect only follows one of the same attempt, a range that was lost.
+    """
     follows = one["interval_end"] == other["interval_start"] or other["interval_end"] == one["interval_start"]
-    return bool(follows and one["position"] + 1 == other["position"])
+    together = one["lost_at"] is None or one["attempt_id"] == other["attempt_id"]
+    return bool(follows and one["position"] + 1 == other["position"] and together)

@@ -11,7 +11,6 @@ from retrofill.contract.topics import Topic
 from retrofill.domain.run import RunState
 from retrofill.store import attempts
 from retrofill.store import runs as store
-from retrofill.store.claims import next_queued
 from retrofill.store.clock import database_now
 from run_starter.memory import backfill_key
 from run_starter.outcomes import facts, resolve_deadlines
@@ -22,14 +21,13 @@ CANCEL_CHUNK = 500
 def cancel(tx: Transaction, row: RowMapping) -> None:
     """Cancel queued runs, one chunk per check, and ask the drivers of live ones to stop."""
     tx.notify(attempts.ATTEMPT_CHANNEL, attempts.mark_cancel_requested(tx.conn, row["id"]))
-    queued = next_queued(tx.conn, {row["id"]: CANCEL_CHUNK}).get(row["id"], [])
+    queued = store.queued(tx.conn, row["id"], CANCEL_CHUNK)
     # Read the time under the locks: a watcher that held one may have found its deadline missed.
     store.lock(tx.conn, [each["id"] for each in queued])
     now = database_now(tx.conn)
     given = [{"id": each["id"]} for each in queued]
-    ended = store.move(
-        tx.conn, RunState.CANCELLED, given, {"finished_at": now}, from_states=[RunState.QUEUED], guard=()
-    )
+    values = {"finished_at": now, "lost_at": None}
+    ended = store.move(tx.conn, RunState.CANCELLED, given, values, from_states=[RunState.QUEUED], guard=())
     if ended != len(given):
         raise Conflict("a queued run was changed by another transaction")
     for each in queued:

@@ -6,7 +6,7 @@ Decided from the rows alone.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sqlalchemy import RowMapping
@@ -23,6 +23,7 @@ from run_starter.cancelling import cancel
 from run_starter.memory import Memory, backfill_key, pipeline_key, pipelines_in, slot_freed
 from run_starter.sharing import YIELD_SECONDS, Candidate, Pipeline, Shares, free_slots, share
 from run_starter.starting import Starting, Wanted
+from run_starter.suspects import next_attempts, server_of
 
 POLL_SECONDS = 5.0
 # Claimants read beyond the free slots, because the first ones' rows may be locked.
@@ -174,7 +175,7 @@ class Claims:
     ) -> list[Wanted]:
         """The attempts that execute the next runs."""
         with_live_attempts = {id: slots for no in to_read for id, slots in taken[no].of_backfills.items()}
-        found = store.claimants(tx.conn, tx.partition, to_read, with_live_attempts)
+        found = store.claimants(tx.conn, tx.partition, to_read, with_live_attempts, self.starting.server)
         rows = self._mine(tx, found, locked)
         candidates = [
             Candidate(id, row["pipeline_no"], row["max_active_runs"], frozenset(with_live_attempts.get(id, ())))
@@ -197,7 +198,7 @@ class Claims:
         }
         shares = share(candidates, pipelines, free)
         self._remember(tx, memory, candidates, pipelines, shares)
-        return self._chosen(tx, rows, shares, limits)
+        return self._chosen(tx, rows, shares, limits, {id for id in shares.slots if found[id].suspects})
 
     def _mine(
         self, tx: Transaction, found: Mapping[str, store.Claimant], locked: Mapping[str, RowMapping]
@@ -255,24 +256,35 @@ class Claims:
             tx.schedule_check(pipeline_key(no), POLL_SECONDS)
 
     def _chosen(
-        self, tx: Transaction, rows: Mapping[str, RowMapping], shares: Shares, limits: Mapping[int, int]
+        self,
+        tx: Transaction,
+        rows: Mapping[str, RowMapping],
+        shares: Shares,
+        limits: Mapping[int, int],
+        with_suspects: Collection[str],
     ) -> list[Wanted]:
-        """The next queued runs, in one batch for each slot."""
+        """The next queued runs, in one batch for each slot. Suspects go first."""
         if not shares.slots:
             return []
+        server = self.starting.server
         definitions = self.starting.launching.definitions.of(tx.conn, list(shares.slots))
         sizes = {id: definitions[id].batch_size for id in shares.slots}
+        alone = next_attempts(tx, {id: len(shares.slots[id]) for id in with_suspects}, definitions, server)
         queued = store.next_queued(tx.conn, {id: self._enough(sizes[id], len(shares.slots[id])) for id in sizes})
         wanted: list[Wanted] = []
         for id, slots in shares.slots.items():
-            row, waiting = rows[id], queued.get(id, [])
+            row, waiting, suspects = rows[id], queued.get(id, []), alone.get(id, [])
             parallel = min(row["max_active_runs"], limits[row["pipeline_no"]], self.drivers)
             mode = definitions[id].batch_mode
-            formed = batches(waiting, batch_limit(sizes[id], len(waiting), parallel, mode), len(slots))
-            wanted += [Wanted(row, mode_of(mode, runs), runs, *pair) for runs, pair in zip(formed, slots, strict=False)]
+            limit = batch_limit(sizes[id], len(waiting), parallel, mode)
+            formed = [*suspects, *batches(waiting, limit, len(slots) - len(suspects))]
+            for batch, pair in zip(formed, slots, strict=False):
+                alone_on = server_of(definitions[id], server) if batch[0]["lost_at"] is not None else None
+                wanted.append(Wanted(row, mode_of(mode, batch), batch, *pair, suspect_server=alone_on))
             if len(formed) < len(slots):
-                # It had fewer batches than slots: another backfill may use the rest.
-                tx.schedule_check(pipeline_key(row["pipeline_no"]))
+                # It had fewer batches than slots: another backfill may use the rest. Its suspects
+                # may have waited for another transaction.
+                tx.schedule_check(pipeline_key(row["pipeline_no"]), RECHECK_SECONDS if id in with_suspects else 0.0)
         return wanted
 
     def _enough(self, size: int, slots: int) -> int:

@@ -53,11 +53,12 @@ class RunRow:
     position: int
     lost_attempts: int
     started_before: bool
-    losses: Losses = ()  # the last few that counted
+    suspect: bool = False  # a driver was lost with it, so the next loss counts
+    losses: Losses = ()  # the last few
 
 
 TaskKey = tuple[int, int, str]
-# What splits a range of several runs. A single run fails, or counts its loss.
+# What splits a range of several runs.
 _SPLITS = (AttemptOutcome.FAILED, AttemptOutcome.LOST)
 
 
@@ -174,23 +175,25 @@ class Fold:
         """What becomes of a run that its attempt left unfinished."""
         state = self._states[row.id]
         began = state != S.STARTING
-        if state == S.RUNNING and attempt.mode == AttemptMode.RANGE and not attempt.cancelled and outcome in _SPLITS:
-            self._step(row, Split(max(1, attempt.runs // 2), error or UNKNOWN), S.QUEUED)
-            return
+        splits = state == S.RUNNING and attempt.mode == AttemptMode.RANGE and not attempt.cancelled
         # The end of a driver that its host ends is no loss.
-        counted = began and outcome == AttemptOutcome.LOST and not attempt.cancelled
-        lost = row.lost_attempts + counted
+        lost = began and outcome == AttemptOutcome.LOST and not attempt.cancelled
+        # What ended the driver is known only of a run that was retried alone.
+        counted = lost and row.suspect and not splits
+        count = row.lost_attempts + counted
         loss = error or UNKNOWN
-        losses = with_loss(row.losses, self._number(row), loss) if counted else row.losses
-        if counted and lost >= self._max_lost_attempts:
-            self._step(row, End(S.FAILED, failure(losses, lost), losses, counted), S.FAILED)
+        losses = with_loss(row.losses, self._number(row), loss, counted=counted) if lost else row.losses
+        if splits and outcome in _SPLITS:
+            self._step(row, Split(max(1, attempt.runs // 2), loss, losses, lost), S.QUEUED)
+        elif counted and count >= self._max_lost_attempts:
+            self._step(row, End(S.FAILED, failure(losses, count), losses, counted), S.FAILED)
         elif state == S.PUBLISHING:
             # An accepted run is neither executed again nor cancelled.
-            self._step(row, AwaitPublisher(losses, counted), S.STAGED)
+            self._step(row, AwaitPublisher(losses, counted, lost), S.STAGED)
         elif attempt.cancelled:
             self._step(row, End(S.CANCELLED, None, losses, counted), S.CANCELLED)
         else:
-            self._step(row, Requeue(loss if began else None, losses, counted), S.QUEUED)
+            self._step(row, Requeue(loss if began else None, losses, counted, lost), S.QUEUED)
 
     def _apply_to_task(self, report: TaskReported, number: int) -> str | None:
         key = (report.run_id, number, report.task)

@@ -23,7 +23,8 @@ from retrofill.contract.runs import AttemptEnded, Report, RunStaged
 from retrofill.contract.topics import Topic
 from retrofill.domain.backfill import BackfillState
 from retrofill.errors import kind_and_line
-from retrofill.store import attempts, backfills
+from retrofill.masking import masked_remote
+from retrofill.store import attempts, backfills, claims
 from retrofill.store import runs as store
 from run_starter.claims import Claims
 from run_starter.definitions import Definitions
@@ -32,7 +33,7 @@ from run_starter.executors.build import build_executor
 from run_starter.hosting import DriverHost, Watch
 from run_starter.launching import Launching
 from run_starter.leases import LEASES_KEY, Leases
-from run_starter.memory import backfill_key, backfills_in, pipeline_key, pipelines_in, slot_in
+from run_starter.memory import SUSPECTS_KEY, backfill_key, backfills_in, key_in, pipeline_key, pipelines_in
 from run_starter.reports import handle_reports
 from run_starter.starting import Starting
 
@@ -40,7 +41,7 @@ DRIVER_FREE = "driver_free"
 CHANNELS = (attempts.ATTEMPT_CHANNEL, store.SLOT_CHANNEL)
 _TO_CHECK = (BackfillPlanned, BackfillResumed, BackfillCancelling)
 # Checks with a transaction of their own.
-ALONE = (LEASES_KEY, ALL_ACTIVE, ALL_NOW)
+ALONE = (LEASES_KEY, ALL_ACTIVE, ALL_NOW, SUSPECTS_KEY)
 
 
 class StarterHandler(QuietHandler):
@@ -62,7 +63,8 @@ class StarterHandler(QuietHandler):
         self._watch.start()
         self._leases = Leases(context.topic_ids.ends, self._definitions, settings.max_lost_attempts, context.partitions)
         launching = Launching(self._executor, self._definitions, settings.lease_seconds, launched=self._watch.wake)
-        self._claims = Claims(Starting(launching, self._leases, context.instance), settings.driver_slots)
+        starting = Starting(launching, self._leases, context.instance, masked_remote(settings.spark_remote))
+        self._claims = Claims(starting, settings.driver_slots)
         # Shards whose next batch leaves its checks to transactions of their own.
         self._claim_later: set[int] = set()
         metrics.register(
@@ -134,12 +136,15 @@ class StarterHandler(QuietHandler):
                 raise Poison(f"a {type(other).__name__} does not belong on {one.record.topic}")
 
     def check(self, tx: Transaction, keys: Sequence[str]) -> None:
-        """Check the shard's leases, all its active backfills, or some backfills and pipelines."""
+        """Check the shard's leases, its active backfills, its suspects, or some backfills and pipelines."""
         if LEASES_KEY in keys:
             self._leases.check(tx)
         for key in (ALL_ACTIVE, ALL_NOW):
             if key in keys:
                 check_all_active(tx, key, self._to_check(tx))
+        if SUSPECTS_KEY in keys:
+            for no in claims.pipelines_with_suspects(tx.conn, tx.partition):
+                tx.schedule_check(pipeline_key(no))
         ids, numbers = backfills_in(keys), pipelines_in(keys)
         if ids or numbers:
             self._claims.check(tx, ids, numbers)
@@ -183,10 +188,10 @@ class StarterHandler(QuietHandler):
         for partition in partitions:
             if channel == DRIVER_FREE:
                 checks[partition] = self._claims.starving(partition)
-            elif (freed := slot_in(payload)) is not None:
-                no, shard = freed
-                if shard != partition and no in self._claims.of(partition).pipelines:
-                    checks[partition] = [pipeline_key(no)]
+            elif (found := key_in(payload)) is not None:
+                key, shard = found
+                if shard != partition and self._claims.of(partition).pipelines.issuperset(pipelines_in([key])):
+                    checks[partition] = [key]
         return {partition: dict.fromkeys(keys, 0.0) for partition, keys in checks.items()}
 
     def read_to(self, partition: int, ends: Mapping[str, int]) -> None:

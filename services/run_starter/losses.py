@@ -17,8 +17,11 @@ SILENT = ErrorInfo(type="DriverLost", message="its lease ended: no heartbeat arr
 
 @dataclass(frozen=True)
 class Loss:
+    """``counted``: the run was retried alone, so it is what was lost with the driver."""
+
     attempt: int
     reason: str
+    counted: bool = True
 
 
 Losses = tuple[Loss, ...]
@@ -26,7 +29,8 @@ Losses = tuple[Loss, ...]
 
 def losses_of(stored: Mapping[str, Any]) -> Losses:
     """The losses from a run's row."""
-    return tuple(Loss(one["attempt"], one["reason"]) for one in stored.get("last", ()))
+    # Before suspects, only losses that counted were stored.
+    return tuple(Loss(one["attempt"], one["reason"], one.get("counted", True)) for one in stored.get("last", ()))
 
 
 def stored(losses: Losses) -> dict[str, Any]:
@@ -34,19 +38,19 @@ def stored(losses: Losses) -> dict[str, Any]:
     return {"last": [asdict(loss) for loss in losses]} if losses else {}
 
 
-def with_loss(losses: Losses, attempt: int, error: ErrorInfo) -> Losses:
+def with_loss(losses: Losses, attempt: int, error: ErrorInfo, *, counted: bool) -> Losses:
     """The losses with the newest one added, bounded in number and length."""
-    return (*losses, Loss(attempt, error.message[:REASON_CHARS]))[-KEPT:]
+    return (*losses, Loss(attempt, error.message[:REASON_CHARS], counted))[-KEPT:]
 
 
 def failure(losses: Losses, count: int) -> ErrorInfo:
-    """The error of a run that failed after losing ``count`` drivers, with the kept reasons."""
+    """The error of a run that failed after ``count`` losses that counted, with the kept reasons."""
     reasons = (
         _fields_of([loss.attempt for loss in same], reason)
         for reason, same in groupby(losses, lambda loss: loss.reason)
     )
     times = "once" if count == 1 else f"{count} times"
-    message = f"the driver was lost {times}: {'; '.join(reasons)}"
+    message = f"the driver was lost {times} when the run was retried alone; its losses: {'; '.join(reasons)}"
     return ErrorInfo(type="DriverLost", message=message[:4000])
 
 

@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 BACKFILL, PIPELINE = "b:", "p:"
+# The check of the shard's pipelines that have suspects.
+SUSPECTS_KEY = "suspects"
 
 
 def backfill_key(id: str) -> str:
@@ -23,10 +25,17 @@ def slot_freed(no: int, shard: int) -> str:
     return f"{no}/{shard}"
 
 
-def slot_in(payload: str) -> tuple[int, int] | None:
-    """The pipeline and the shard of such a notification, or ``None`` for another one."""
-    no, _, shard = payload.partition("/")
-    return (int(no), int(shard)) if no.isdecimal() and shard.isdecimal() else None
+def suspect_ended(shard: int) -> str:
+    """The notification that a Spark server may have another suspect, from a shard that checks its own."""
+    return f"suspect/{shard}"
+
+
+def key_in(payload: str) -> tuple[str, int] | None:
+    """What to check because of such a notification, and its shard, or ``None`` for another one."""
+    about, _, shard = payload.partition("/")
+    if not shard.isdecimal() or not (about.isdecimal() or about == "suspect"):
+        return None
+    return SUSPECTS_KEY if about == "suspect" else pipeline_key(int(about)), int(shard)
 
 
 def backfills_in(keys: Iterable[str]) -> list[str]:

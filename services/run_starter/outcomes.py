@@ -35,7 +35,7 @@ from retrofill.store import attempts, deadlines, task_runs
 from retrofill.store import runs as store
 from retrofill.store.transition import IfNull, Plus
 from run_starter.losses import stored
-from run_starter.memory import backfill_key, pipeline_key, slot_freed
+from run_starter.memory import SUSPECTS_KEY, backfill_key, pipeline_key, slot_freed, suspect_ended
 from run_starter.steps import Accept, AwaitPublisher, Begin, End, Outcome, Requeue, Split, TaskStep
 
 # Pause after an attempt in which nothing began.
@@ -161,7 +161,8 @@ class Apply:
                 }
                 for row, step in group
             ]
-            _landed(store.move(self.tx.conn, to, given, {"finished_at": self.now}, from_states=_live_to(to)), given)
+            values = {"finished_at": self.now, "lost_at": None}
+            _landed(store.move(self.tx.conn, to, given, values, from_states=_live_to(to)), given)
         for row, step in ended:
             fields = self._facts(row)
             more = {"error": step.error} if step.state == S.FAILED else {}
@@ -181,7 +182,7 @@ class Apply:
         for row, step in again:
             if step.loss is not None:
                 fields = self._facts(row)
-                event = RunAttemptLost(**fields, state=S.QUEUED, error=step.loss)
+                event = RunAttemptLost(**fields, state=S.QUEUED, error=step.loss, counted=step.counted)
                 self.tx.emit(Topic.RUN_EVENTS, row["backfill_id"], event)
                 _emit_state(self.tx, fields, S.QUEUED)
         for row, _ in waiting:
@@ -189,9 +190,20 @@ class Apply:
         self.tx.after_commit.append(lambda: _count(str(S.QUEUED) for _, step in again if step.loss is not None))
 
     def _split(self) -> None:
-        """Queue the runs of a range again, to be tried in smaller ones."""
+        """Queue the runs of a range again, to be tried in smaller ones.
+
+        One that failed by itself is not, or no longer, suspected of ending drivers.
+        """
         split = [(self.runs[id], step) for id, step in self.outcome.steps(Split) if isinstance(step, Split)]
-        given = [{**_key(row), "range_limit": step.size} for row, step in split]
+        given = [
+            {
+                **_key(row),
+                "range_limit": step.size,
+                "losses": stored(step.losses),
+                "lost_at": self.now if step.suspect else None,
+            }
+            for row, step in split
+        ]
         _landed(store.move(self.tx.conn, S.QUEUED, given, {}, from_states=[S.RUNNING]), split)
         for row, step in split:
             fields = self._facts(row)
@@ -200,7 +212,12 @@ class Apply:
 
     def _move_lost(self, to: RunState, lost: Sequence[tuple[RowMapping, Requeue | AwaitPublisher]]) -> None:
         given = [
-            {**_key(row), "lost_attempts": row["lost_attempts"] + step.counted, "losses": stored(step.losses)}
+            {
+                **_key(row),
+                "lost_attempts": row["lost_attempts"] + step.counted,
+                "losses": stored(step.losses),
+                "lost_at": self.now if step.suspect else row["lost_at"],
+            }
             for row, step in lost
         ]
         _landed(store.move(self.tx.conn, to, given, {}, from_states=_live_to(to)), lost)
@@ -215,14 +232,19 @@ class Apply:
             for id, end in self.outcome.attempts.items()
         ]
         self._move_attempts(AttemptState.ENDED, rows, {"ended_at": self.now, **attempts.NOT_LIVE})
+        freed: set[str] = set()
         for id in self.outcome.attempts:
             row = self.attempts[id]
+            keys = [backfill_key(row["backfill_id"]), pipeline_key(row["pipeline_no"])]
+            freed.add(slot_freed(row["pipeline_no"], self.tx.partition))
+            if row["suspect_server"] is not None:
+                keys.append(SUSPECTS_KEY)
+                freed.add(suspect_ended(self.tx.partition))
             # What was not allowed to begin would not be a moment later either.
             idle = row["began_at"] is None and id not in self.outcome.began
-            self.tx.schedule_check(backfill_key(row["backfill_id"]), IDLE_SECONDS if idle else 0.0)
-            self.tx.schedule_check(pipeline_key(row["pipeline_no"]), IDLE_SECONDS if idle else 0.0)
-        numbers = {self.attempts[id]["pipeline_no"] for id in self.outcome.attempts}
-        self.tx.notify(store.SLOT_CHANNEL, {slot_freed(no, self.tx.partition) for no in numbers})
+            for key in keys:
+                self.tx.schedule_check(key, IDLE_SECONDS if idle else 0.0)
+        self.tx.notify(store.SLOT_CHANNEL, freed)
         self._changed(self.outcome.attempts)
 
     def renewals(self) -> list[int]:

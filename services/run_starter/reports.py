@@ -183,6 +183,7 @@ def _run_row(row: RowMapping) -> RunRow:
         position=row["position"],
         lost_attempts=row["lost_attempts"],
         started_before=row["started_at"] is not None,
+        suspect=row["lost_at"] is not None,
         losses=losses_of(row["losses"]),
     )
 

@@ -25,22 +25,27 @@ from run_starter.outcomes import publishing
 
 @dataclass(frozen=True)
 class Wanted:
-    """An attempt to start, in a slot of its backfill and one of its pipeline."""
+    """An attempt to start, in a slot of its backfill and one of its pipeline.
+
+    ``suspect_server``: where its runs are retried alone, if drivers share that Spark server.
+    """
 
     backfill: RowMapping
     mode: AttemptMode
     runs: Sequence[RowMapping]
     slot: int
     pipeline_slot: int
+    suspect_server: str | None = None
 
 
 @dataclass(frozen=True)
 class Starting:
-    """Starts attempts on the drivers of this instance."""
+    """Starts attempts on the drivers of this instance. ``server``: the Spark server of its pool."""
 
     launching: Launching
     leases: Leases
     instance: str
+    server: str | None
 
     def start(self, tx: Transaction, wanted: Sequence[Wanted]) -> None:
         """Start these attempts. Raises ``Conflict`` if another transaction took one of the runs."""
@@ -59,6 +64,7 @@ class Starting:
                 each.slot,
                 each.pipeline_slot,
                 definitions[each.backfill["id"]].code.model_dump(exclude_none=True),
+                each.suspect_server,
             )
             for each in wanted
         ]

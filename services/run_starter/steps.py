@@ -39,27 +39,37 @@ class End:
 
 @dataclass(frozen=True)
 class Requeue:
-    """Its attempt is over, and it gets another. ``loss``: ``None`` if it had not begun."""
+    """Its attempt is over, and it gets another. ``loss``: ``None`` if it had not begun.
+
+    ``suspect``: its driver was lost, so it is retried alone.
+    """
 
     loss: ErrorInfo | None
     losses: Losses
     counted: bool
+    suspect: bool = False
 
 
 @dataclass(frozen=True)
 class Split:
-    """The range that it was part of did not succeed; its next one has at most ``size`` runs."""
+    """The range that it was part of did not succeed; its next one has at most ``size`` runs.
+
+    ``suspect``: its driver was lost, so only runs of the same lost range are retried with it.
+    """
 
     size: int
     error: ErrorInfo
+    losses: Losses = ()
+    suspect: bool = False
 
 
 @dataclass(frozen=True)
 class AwaitPublisher:
-    """Its publisher was lost, and another one publishes its output."""
+    """Its publisher was lost or stopped, and another one publishes its output."""
 
     losses: Losses
     counted: bool
+    suspect: bool = False
 
 
 Step = Begin | Accept | End | Requeue | Split | AwaitPublisher

@@ -131,7 +131,9 @@ class Settings(BaseSettings):
     driver_slots: int = Field(2, ge=1, description="Maximum concurrent drivers of one run-starter (its pool's limit)")
     driver_max_runs: int = Field(100, ge=1, description="Runs after which a warm driver process is replaced")
     lease_seconds: float = Field(15.0, gt=0, description="A run's lease: how long a silent driver counts as alive")
-    max_lost_attempts: int = Field(5, ge=1, description="Lost attempts after which a run fails")
+    max_lost_attempts: int = Field(
+        5, ge=1, description="Lost drivers of a run that is retried alone, after its first loss, after which it fails"
+    )
     callback_slots: int = Field(8, ge=1, description="Maximum concurrent callbacks of one callback-runner")
     callback_timeout_seconds: float = Field(30.0, gt=0, description="Timeout of one callback call")
     callback_max_attempts: int = Field(5, ge=1, description="Failed calls after which a callback fails")

@@ -37,6 +37,8 @@ ENVIRONMENT = {
     "RETROFILL_LEASE_SECONDS": "4",
     "RETROFILL_DRIVER_SLOTS": "4",
     "RETROFILL_MAX_LOST_ATTEMPTS": "1000",
+    # No driver uses it: it is where suspects are retried one at a time.
+    "RETROFILL_SPARK_REMOTE": "sc://spark.invalid:15002",
     "RETROFILL_CALLBACK_MAX_ATTEMPTS": "1000",
     "RETROFILL_CALLBACKS": json.dumps({"note": "tests.chaos.callbacks:note"}),
     "RETROFILL_WEBHOOK_SECRETS": json.dumps({"default": [SECRET]}),

@@ -127,7 +127,7 @@ def test_a_driver_killed_anywhere_after_it_staged_is_not_run_again(
     assert days(tmp_path) == runs_of(stack, id)
     assert not log.exists() or log.read_text() == ""
     (run,) = stack.query("SELECT attempt, publication, lost_attempts FROM run WHERE backfill_id = %s", id)
-    assert run == {"attempt": 1, "publication": 1, "lost_attempts": 1}
+    assert run == {"attempt": 1, "publication": 1, "lost_attempts": 0}
     modes = stack.query("SELECT mode FROM attempt WHERE backfill_id = %s ORDER BY id", id)
     assert [row["mode"] for row in modes] == ["each", "publish"]
 

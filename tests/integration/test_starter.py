@@ -176,21 +176,25 @@ def test_a_run_whose_driver_is_lost_again_and_again_fails_and_tells_how(
     id = stack.request("p", "2020-01-01", "2020-01-01")
     assert stack.wait_state(id, "failed", "succeeded") == "failed"
     silent = "its lease ended: no heartbeat arrived in time"
-    fields = {"type": "DriverLost", "message": f"the driver was lost 2 times: attempts 1 to 2: {silent}"}
-    kept = {"last": [{"attempt": attempt, "reason": silent} for attempt in (1, 2)]}
+    told = f"the driver was lost 2 times when the run was retried alone; its losses: attempts 1 to 3: {silent}"
+    fields = {"type": "DriverLost", "message": told}
+    kept = {"last": [{"attempt": attempt, "reason": silent, "counted": attempt > 1} for attempt in (1, 2, 3)]}
     assert stack.query("SELECT error, lost_attempts, losses FROM run") == [
         {"error": fields, "lost_attempts": 2, "losses": kept}
     ]
     stack.wait_published()
-    by_type = {e.body["type"]: e.body.get("error") for e in stack.events(Topic.RUN_EVENTS)}
+    events = [e.body for e in stack.events(Topic.RUN_EVENTS)]
+    assert [body["counted"] for body in events if body["type"] == "RunAttemptLost"] == [False, True]
+    by_type = {body["type"]: body.get("error") for body in events}
     assert by_type["RunAttemptLost"]["message"] == silent
     assert by_type["RunFailed"]["message"] == fields["message"]
     for name, value in stack.environment().items():
         monkeypatch.setenv(name, value)
     out = cli("backfill", "show", id).out
-    assert f"  time 1: the driver was lost: {silent}\n  time 2: the driver was lost: {silent}\n" in out
-    told = [line for line in out.splitlines() if line.startswith("attempt ")]
-    assert [(" lost at " in line, line.endswith(f": {silent}")) for line in told] == [(True, True)] * 2
+    notes = [" (not counted)", "", ""]
+    assert "".join(f"  time {n}: the driver was lost: {silent}{note}\n" for n, note in enumerate(notes, 1)) in out
+    ends = [line for line in out.splitlines() if line.startswith("attempt ")]
+    assert [(" lost at " in line, line.endswith(f": {silent}")) for line in ends] == [(True, True)] * 3
 
 
 def test_deadlines_and_callbacks_fire_once(stack: Installation) -> None:

@@ -32,7 +32,8 @@ from retrofill.contract.runs import (
 )
 from retrofill.contract.topics import PLANNER, RUN_STARTER, WATCHER, Service, Topic
 from retrofill.domain.attempt import AttemptMode
-from retrofill.store import attempts, backfills, deadlines, failures
+from retrofill.store import attempts, backfills, deadlines, failures, runs
+from retrofill.store.claims import pipelines_with_suspects
 from retrofill.store.engine import make_engine
 from run_starter.claims import Claims
 from run_starter.definitions import Definitions
@@ -44,6 +45,7 @@ from run_starter.starting import Starting
 
 YEARS_OF_DAYS = 3650
 PIPELINES = 100
+SERVER = "sc://somewhere:15002"
 
 
 class Launched:
@@ -89,7 +91,7 @@ class Hot:
         self.definitions = Definitions()
         self.leases = Leases(Ends(admin_is_not_asked, lambda: None, ""), self.definitions, 5, PARTITIONS)
         launching = Launching(self.launched, self.definitions, 15.0, launched=lambda: None)
-        self.claims = Claims(Starting(launching, self.leases, "test"), drivers=4)
+        self.claims = Claims(Starting(launching, self.leases, "test", SERVER), drivers=4)
 
     def engine(self, service: Service) -> Engine:
         return make_engine(self.made.settings.dsn_of(service.name), "test")
@@ -239,6 +241,22 @@ def test_an_attempt_of_many_runs_sends_as_much_as_one_of_a_single_run(empty: Hot
     assert empty.made.value("SELECT count(*) FROM run WHERE state = 'succeeded'") == 21
 
 
+def test_suspects_of_a_hundred_backfills_send_as_much_as_those_of_one(empty: Hot) -> None:
+    """One of them is started: the server has no other one at the same time."""
+    lost = "UPDATE run SET lost_at = clock_timestamp() WHERE backfill_id = ANY(%s) RETURNING id"
+    ids = waiting(empty.made, 1, 2, prefix="one-")
+    empty.made.query(lost, ids)
+    one = empty.claimed(ids)
+    assert len(empty.take_launches()) == 1
+    empty.made.query("UPDATE attempt SET suspect_server = NULL RETURNING id")
+    ids = waiting(empty.made, 100, 5, prefix="many-")
+    empty.made.query(lost, ids)
+    many = empty.claimed(ids)
+    assert len(empty.take_launches()) == 1
+    assert _without_definitions(many) == _without_definitions(one)
+    assert len(_without_definitions(one)) <= 13
+
+
 def test_one_deadline_sends_as_much_as_a_hundred(empty: Hot) -> None:
     waiting(empty.made, 1, 200)
     one, many = empty.missed(1), empty.missed(100)
@@ -264,6 +282,7 @@ def test_every_statement_of_the_hot_paths_uses_an_index(old: Hot) -> None:
         old.asked(staged),
         old.heard([RunStaged(**_about(staged, staged.runs[0]), outputs=("/nowhere",))]),
         old.heard([AttemptEnded(**each.about, state="lost", begun=each.runs[0].id) for each in (staged, lost)]),
+        old.sent(RUN_STARTER, lambda tx: [pipelines_with_suspects(tx.conn, 0), runs.queued(tx.conn, ids[0], 9)]),
         old.reported(others),
         old.claimed(ids),
         old.planner_looked(ids),

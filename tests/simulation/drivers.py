@@ -105,6 +105,10 @@ class Driver:
         # Why its range failed as a whole.
         self.range_error: ErrorInfo | None = None
 
+    @property
+    def uses_spark(self) -> bool:
+        return self.launch.mode != AttemptMode.PUBLISH and bool(self.process.tasks)
+
     def start(self) -> None:
         """Start the driver in a task of its own process."""
         self.world.scheduler.spawn(self.process, "driver", self._run)
@@ -128,6 +132,9 @@ class Driver:
         scheduler = self.world.scheduler
         if scheduler.random.random() < self.world.slow:
             self._prepare_slowly()
+        if self.uses_spark and scheduler.now < self.world.spark_back_at:
+            self._wait_for_spark()
+            return
         reported = self._execute() and self._say(self._end())
         if not reported:
             # The process ends, and its publisher with it.
@@ -150,6 +157,13 @@ class Driver:
             scheduler.wait(object(), scheduler.random.random() * self.lease / 5)
             if beats:
                 self._say(AttemptHeartbeat(**self.launch.about))
+
+    def _wait_for_spark(self) -> None:
+        """Open a session on a server that does not answer: the client gives up in the end."""
+        for _ in range(5):
+            self.world.scheduler.wait(object(), self.lease / 5)
+            self._say(AttemptHeartbeat(**self.launch.about))
+        self.die("Spark lost the session: its server does not answer")
 
     def _execute(self) -> bool:
         """Execute the runs, one by one or all at once. Returns whether everything was acknowledged."""
@@ -223,6 +237,11 @@ class Driver:
         try:
             # The driver does not wait until its reports arrive.
             if not all(self._say(RunBegan(**self._about(run))) for run in runs):
+                return False
+            if any(world.kills(self.launch, run) for run in runs):
+                world.scheduler.wait(object(), world.scheduler.random.random() * lease / 5)
+                world.injected["an interval ends Spark"] += 1
+                world.end_spark()
                 return False
             for task in self.launch.pipeline.tasks:
                 self._tell(runs, task.name, TaskState.RUNNING)

@@ -29,7 +29,7 @@ class Faults:
         moves = [self.rebalance, self.rebalance, self.start, self.freeze, self.cut]
         clocks = [self.jump, self.jump_database, self.step_database]
         servers = [self.stop_postgres, self.stop_kafka, self.hold_locks, self.time_out, self.freeze_in_transaction]
-        servers += [self.poison, self.lose_message]
+        servers += [self.poison, self.lose_message, self.stop_spark]
         every = [*deaths, self.crash, *stalls, *clocks, *servers]
         # Each schedule prefers some kinds of fault.
         self._kinds: list[Any] = world.random.choice([deaths, stalls, moves, servers, every, every])
@@ -201,6 +201,11 @@ class Faults:
         if self._world.servers.is_disturbed():
             return False
         self._world.servers.stop_kafka(self._world.random.choice([0.5, 3.0, 8.0]))
+        return True
+
+    def stop_spark(self) -> bool:
+        """End the Spark server, sometimes for a while."""
+        self._world.end_spark(self._world.random.choice([0.0, 3.0, 12.0]))
         return True
 
     def hold_locks(self) -> bool:

@@ -13,6 +13,7 @@ from tests.simulation.checks.endings import Endings
 from tests.simulation.checks.intake import Intake
 from tests.simulation.checks.limits import Limits
 from tests.simulation.checks.messages import Answered, Consumed, Letters, Published
+from tests.simulation.checks.suspects import Suspects
 from tests.simulation.checks.waiting import Waiting
 from tests.simulation.memory.rows import Tx
 
@@ -28,12 +29,14 @@ class Oracle:
         self.attempts = Attempts(world)
         self.callbacks = Callbacks(world)
         self.published = Published(world)
+        self.suspects = Suspects(world)
         self.waiting = Waiting(world)
         self._checks: list[Check] = [
             Edges(world),
             Intake(world),
             Limits(world),
             self.attempts,
+            self.suspects,
             Consumed(world),
             self.published,
             Letters(world),

@@ -54,9 +54,11 @@ class Scenario:
         self._pipelines = [f"p{n}" for n in range(self._random.choice(world.size.pipelines))]
 
     def decide_failures(self) -> None:
-        """Choose the intervals whose user code fails."""
+        """Choose the intervals whose user code fails, or ends the Spark server."""
         days = [FIRST + timedelta(days=n) for n in range(8)]
         self._world.failing = {(p, day) for p in self._pipelines for day in days if self._random.random() < 0.15}
+        if self._random.random() < 0.1:
+            self._world.killing = {(self._random.choice(self._pipelines), self._random.choice(days[:4]))}
 
     def prepare(self) -> None:
         """Plan all client actions at random times."""

@@ -35,6 +35,7 @@ def _settings() -> Settings:
     return Settings(
         kafka_bootstrap_servers="simulated",
         postgres_dsn="simulated",
+        spark_remote="sc://simulated",
         topic_prefix="",
         driver_slots=2,
         callback_slots=2,
@@ -84,6 +85,8 @@ class World:
         self.crashes: list[tuple[str, float]] = []
         self.calling: list[Process] = []  # callback runners, once per call in progress
         self.failing: set[tuple[str, Any]] = set()  # (pipeline, interval start) that fails
+        self.killing: set[tuple[str, Any]] = set()  # those that end the Spark server each time
+        self.spark_back_at = 0.0
         self.injected: Counter[str] = Counter()
         self.waiting_for_kafka = 0  # client messages that Kafka has not accepted yet
         self.published: dict[str, int] = {}  # ce_id → how often it was published
@@ -169,6 +172,10 @@ class World:
         """Whether user code fails for this interval."""
         return (launch.pipeline.name, run.interval_start) in self.failing
 
+    def kills(self, launch: LaunchRequest, run: RunToDo) -> bool:
+        """Whether user code ends the Spark server for this interval."""
+        return (launch.pipeline.name, run.interval_start) in self.killing
+
     def stages(self, run: RunToDo) -> bool:
         """Whether user code stages its output: every second run does."""
         return run.id % 2 == 0
@@ -205,6 +212,12 @@ class World:
                 if self.random.random() < 0.6:
                     self.scheduler.kill(driver.process)
         self.scheduler.kill(instance.process)
+
+    def end_spark(self, seconds: float = 0.0) -> None:
+        """End the Spark server and every session on it. Publishers need none."""
+        self.spark_back_at = max(self.spark_back_at, self.scheduler.now + seconds)
+        for driver in [each for each in self.drivers if each.process.alive and each.uses_spark]:
+            driver.die("Spark lost the session")
 
     def freeze(self, instance: Instance, seconds: float) -> None:
         """Freeze a process; the servers time out its sessions."""

@@ -24,6 +24,7 @@ from tests.support.sessions import MemoryStore, RealStore, Step, commit, fields
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
+SERVER = "sc://somewhere"
 START = datetime(2020, 1, 1, tzinfo=UTC)
 
 
@@ -81,7 +82,13 @@ def plan_of(days: int, first: datetime = START) -> Plan:
 
 
 def make_backfill(
-    conn: Any, id: str, days: int = 3, first: datetime = START, pipeline: int = 1, on_run_failure: str = "continue"
+    conn: Any,
+    id: str,
+    days: int = 3,
+    first: datetime = START,
+    pipeline: int = 1,
+    on_run_failure: str = "continue",
+    executor: str = "pool",
 ) -> int:
     made = plan_of(days, first)
     values = {
@@ -95,7 +102,7 @@ def make_backfill(
         "on_run_failure": on_run_failure,
         "conf": {"a": [1, None]},
         "triggered_by": None,
-        "definition": daily().as_json(),
+        "definition": daily(executor=executor).as_json(),
         "traceparent": None,
     }
     planning.insert_backfill(conn, values, made)

@@ -97,7 +97,7 @@ def recover(settings: Settings, engine: Engine, found: Found) -> Recovered:
         reports = store.offsets(conn, Topic.RUN_REPORTS, RUN_STARTER.package)
         events = store.offsets(conn, Topic.RUN_EVENTS, PLANNER.package)
         seen = lost_time.read_runs(settings, {**reports, **events})
-        margin = (settings.max_lost_attempts + 1) * found.generation
+        margin = (settings.max_lost_attempts + 2) * found.generation
         given_up = store.requeue_runs(conn, seen.attempts, seen.publications, margin)
         store.skip_reports(conn, {place: end for place, end in seen.ends.items() if place in reports})
         store.raise_ids(conn, found.generation)
@@ -138,7 +138,7 @@ def _lost(row: RowMapping, conn: Connection) -> list[Outgoing]:
     }
     key = interval_key(row["pipeline"], row["interval_start"])
     return [
-        _outgoing(Topic.RUN_EVENTS, row["backfill_id"], RunAttemptLost(**facts, state=RunState.QUEUED)),
+        _outgoing(Topic.RUN_EVENTS, row["backfill_id"], RunAttemptLost(**facts, state=RunState.QUEUED, counted=False)),
         _outgoing(Topic.INTERVAL_STATES, key, IntervalStateChanged(**facts, state="queued")),
     ]
 

@@ -18,8 +18,8 @@ from retrofill.store.backfills import run_counts
 from retrofill.store.clock import database_now
 
 TRACEBACK_LINES = 4
-# At most this many attempts that did not come to their end.
-ATTEMPTS = 10
+# At most this many attempts that did not come to their end, and suspects.
+ATTEMPTS = SUSPECTS = 10
 PURGED = "details and runs were purged, except runs that later backfills depend on"
 SETTINGS = ("max_active_runs", "reprocess_behavior", "run_backwards", "on_run_failure", "conf", "triggered_by")
 
@@ -27,7 +27,8 @@ SETTINGS = ("max_active_runs", "reprocess_behavior", "run_backwards", "on_run_fa
 def describe(conn: Connection, row: RowMapping, failures: int) -> dict[str, Any]:
     """The backfill as data, with at most ``failures`` of its failed runs.
 
-    ``attempts``: the last ones that did not come to their end.
+    ``attempts``: the last ones that did not come to their end. ``suspects``: runs that are retried
+    alone because a driver was lost with them.
     """
     id = row["id"]
     by_state = run_counts(conn, id)
@@ -52,6 +53,7 @@ def describe(conn: Connection, row: RowMapping, failures: int) -> dict[str, Any]
         "ended_at": row["ended_at"],
         "runs_per_second": _rate(by_state, times["first_started_at"], until),
         "failed_runs": _failures(conn, id, failures),
+        "suspects": [_with_losses(each) for each in reads.suspects(conn, id, SUSPECTS)],
         "attempts": [dict(each) for each in reads.attempts_not_done(conn, id, ATTEMPTS)],
     }
 
@@ -85,7 +87,11 @@ def _failures(conn: Connection, id: str, limit: int) -> list[dict[str, Any]]:
     for row in reads.failed_tasks(conn, [run["id"] for run in runs]):
         found = {name: row[name] for name in ("task", "try_number", "error")}
         tasks.setdefault(row["run_id"], []).append(found)
-    return [{**run, "losses": run["losses"].get("last", []), "failed_tasks": tasks.get(run["id"], [])} for run in runs]
+    return [{**_with_losses(run), "failed_tasks": tasks.get(run["id"], [])} for run in runs]
+
+
+def _with_losses(run: RowMapping) -> dict[str, Any]:
+    return {**run, "losses": run["losses"].get("last", [])}
 
 
 def print_backfill(facts: Mapping[str, Any]) -> None:
@@ -118,6 +124,7 @@ def print_backfill(facts: Mapping[str, Any]) -> None:
         }
     )
     _print_failures(facts)
+    _print_suspects(facts)
     _print_attempts(facts)
 
 
@@ -141,8 +148,7 @@ def _print_failures(facts: Mapping[str, Any]) -> None:
         print_text("")
         times = "once" if run["attempt"] == 1 else f"{run['attempt']} times"
         print_text(f"run {run['id']} of {moment(run['interval_start'], zone)} failed, begun {times}")
-        for loss in run["losses"]:
-            print_text(f"  time {loss['attempt']}: the driver was lost: {loss['reason']}")
+        _print_losses(run)
         for task in run["failed_tasks"]:
             _print_error(f"task {task['task']}, try {task['try_number']}: ", task["error"])
         if not run["failed_tasks"]:
@@ -150,6 +156,22 @@ def _print_failures(facts: Mapping[str, Any]) -> None:
     hidden = facts["by_state"].get("failed", 0) - len(facts["failed_runs"])
     if hidden > 0:
         print_text(f"\n… and {hidden:,} more failed runs (--failures)")
+
+
+def _print_suspects(facts: Mapping[str, Any]) -> None:
+    """Say what is retried alone and why."""
+    for run in facts["suspects"]:
+        print_text("")
+        day = moment(run["interval_start"], facts["timezone"])
+        print_text(f"run {run['id']} of {day} ({run['state']}) is retried alone, because its driver was lost")
+        _print_losses(run)
+
+
+def _print_losses(run: Mapping[str, Any]) -> None:
+    for loss in run["losses"]:
+        # Stored by an older release, it counted.
+        note = "" if loss.get("counted", True) else " (not counted)"
+        print_text(f"  time {loss['attempt']}: the driver was lost: {loss['reason']}{note}")
 
 
 def _print_attempts(facts: Mapping[str, Any]) -> None:

@@ -132,6 +132,17 @@ def failed_runs(conn: Connection, id: str, limit: int) -> Rows:
     )
 
 
+def suspects(conn: Connection, id: str, limit: int) -> Rows:
+    """Unfinished runs with which a driver was lost, the next one to be retried first."""
+    return _all(
+        conn,
+        select(run.c.id, run.c.interval_start, run.c.state, run.c.lost_attempts, run.c.losses)
+        .where(run.c.backfill_id == id, run.c.lost_at.is_not(None))
+        .order_by(run.c.lost_at, run.c.position)
+        .limit(limit),
+    )
+
+
 def attempts_not_done(conn: Connection, id: str, limit: int) -> Rows:
     """Attempts that did not come to their end, newest first.
 

@@ -160,6 +160,11 @@ class RunAttemptLost(RunEvent):
     type: Literal["RunAttemptLost"] = "RunAttemptLost"
     state: RunState = Field(description="New state of the run: queued, or its end state")
     error: ErrorInfo | None = Field(None, description="How the driver was lost, if known")
+    counted: bool | None = Field(
+        None,
+        description="Whether the loss counts towards the limit: those of a run that was retried alone do, the first "
+        "one and a release do not",
+    )
 
 
 class RunSplit(RunEvent):

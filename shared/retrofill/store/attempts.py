@@ -50,6 +50,7 @@ class NewAttempt:
     slot: int
     pipeline_slot: int
     code: dict[str, Any]
+    suspect_server: str | None = None
 
 
 _NEW = Arrays(
@@ -62,6 +63,7 @@ _NEW = Arrays(
     slot=Integer,
     pipeline_slot=Integer,
     code=attempt.c.code.type,
+    suspect_server=Text,
 )
 _SAME = {
     "state": constant(AttemptState.STARTING),

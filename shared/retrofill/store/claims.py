@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+from zlib import crc32
 
 from sqlalchemy import (
     BigInteger,
@@ -20,10 +21,12 @@ from sqlalchemy import (
     RowMapping,
     Select,
     Text,
+    and_,
     bindparam,
     exists,
     or_,
     select,
+    text,
     true,
     union_all,
 )
@@ -46,13 +49,17 @@ class Taken:
 
 @dataclass(frozen=True)
 class Claimant:
-    """A backfill with a queued run that no failure blocks. It may be at its own limit."""
+    """A backfill with a run that may start now. It may be at its own limit.
+
+    ``suspects``: one of these runs is to be retried alone.
+    """
 
     id: str
     pipeline_no: int
     shard: int
     max_active_runs: int
     requested_at: datetime
+    suspects: bool
 
 
 _LOCK_PIPELINES = (
@@ -85,16 +92,17 @@ _MOST = Arrays("given", no=BigInteger, most=Integer)
 
 
 def claimants(
-    conn: Connection, shard: int, most: Mapping[int, int], with_live_attempts: Collection[str]
+    conn: Connection, shard: int, most: Mapping[int, int], with_live_attempts: Collection[str], server: str | None
 ) -> dict[str, Claimant]:
     """Backfills that could use a free slot, by id: ``with_live_attempts``, and some without any.
 
     Of the latter, each pipeline gets up to ``most`` (by its number) of ``shard``, in the order they
-    were requested, and up to twice as many of any shard: enough to compare.
+    were requested, and up to twice as many of any shard: enough to compare. ``server``: the Spark
+    server of the caller's drivers.
     """
     given = _MOST.values(no=most, most=most.values())
-    rows = conn.execute(_CLAIMANTS, {**given, "shard": shard, "with_live_attempts": sorted(with_live_attempts)})
-    return {row[0]: Claimant(*row) for row in rows}
+    more = {"shard": shard, "with_live_attempts": sorted(with_live_attempts), "server": server}
+    return {row[0]: Claimant(*row) for row in conn.execute(_CLAIMANTS, given | more)}
 
 
 def _claimants() -> CompoundSelect[Any]:
@@ -114,12 +122,23 @@ def _claimants() -> CompoundSelect[Any]:
     )
 
 
+_SUSPECT = and_(in_state(run, RunState.QUEUED), run.c.lost_at.is_not(None))
+_NO_SUSPECT = and_(in_state(run, RunState.QUEUED), run.c.lost_at.is_(None))
+# Only the drivers of the pool share a server, on which one suspect at a time is retried.
+_SUSPECTS_MAY_START = or_(
+    backfill.c.definition.op("->>", return_type=Text())(constant("executor")) != constant("pool"),
+    ~exists().where(attempt.c.suspect_server == bindparam("server", type_=Text), attempt.c.slot.is_not(None)),
+)
+
+
 def _claimable() -> Select[Any]:
-    """Running backfills with a queued run that no failure blocks."""
+    """Running backfills with a queued run that may start now and that no failure blocks."""
     b = backfill.c
-    return select(b.id, b.pipeline_no, b.shard, b.max_active_runs, b.requested_at).where(
+    others = exists().where(run.c.backfill_id == b.id, _NO_SUSPECT)
+    suspects = and_(exists().where(run.c.backfill_id == b.id, _SUSPECT), _SUSPECTS_MAY_START)
+    return select(b.id, b.pipeline_no, b.shard, b.max_active_runs, b.requested_at, suspects.label("suspects")).where(
         in_state(backfill, BackfillState.RUNNING),
-        exists().where(run.c.backfill_id == b.id, in_state(run, RunState.QUEUED)),
+        or_(others, suspects),
         or_(b.on_run_failure == constant(OnRunFailure.CONTINUE), ~failed_since_resume()),
     )
 
@@ -132,7 +151,7 @@ _CLAIMANTS = _claimants()
 _WANTED = Arrays("wanted", number="no", backfill_id=Text, count=Integer)
 _NEXT = (
     select(run)
-    .where(run.c.backfill_id == _WANTED.c.backfill_id, in_state(run, RunState.QUEUED))
+    .where(run.c.backfill_id == _WANTED.c.backfill_id, _NO_SUSPECT)
     .order_by(run.c.position)
     .limit(_WANTED.c.count)
     .lateral("next_run")
@@ -141,12 +160,66 @@ _NEXT_QUEUED = select(_NEXT).select_from(_WANTED.table).join(_NEXT, true()).orde
 
 
 def next_queued(conn: Connection, wanted: Mapping[str, int]) -> dict[str, list[RowMapping]]:
-    """The next queued runs by backfill, in start order, at most as many as ``wanted`` of each."""
-    found: dict[str, list[RowMapping]] = {}
+    """The next queued runs by backfill, in start order, at most as many as ``wanted`` of each.
+
+    Without suspects.
+    """
     given = _WANTED.values(backfill_id=wanted, count=wanted.values())
-    for row in conn.execute(_NEXT_QUEUED, given).mappings():
+    return _by_backfill(conn, _NEXT_QUEUED, given)
+
+
+def _by_backfill(conn: Connection, statement: Select[Any], given: Mapping[str, Any]) -> dict[str, list[RowMapping]]:
+    found: dict[str, list[RowMapping]] = {}
+    for row in conn.execute(statement, given).mappings():
         found.setdefault(row["backfill_id"], []).append(row)
     return found
+
+
+# First key of the advisory locks of servers on which a suspect starts.
+SUSPECTS_LOCK = 0x52465355
+_LOCK_SUSPECTS = text("SELECT pg_try_advisory_xact_lock(:space, :no)")
+_NEXT_SUSPECT = (
+    select(run)
+    .where(run.c.backfill_id == _WANTED.c.backfill_id, _SUSPECT)
+    .order_by(run.c.lost_at, run.c.position)
+    .limit(_WANTED.c.count)
+    .lateral("next_suspect")
+)
+_NEXT_SUSPECTS = (
+    select(_NEXT_SUSPECT)
+    .select_from(_WANTED.table.join(backfill, backfill.c.id == _WANTED.c.backfill_id).join(_NEXT_SUSPECT, true()))
+    .where(_SUSPECTS_MAY_START)
+    .order_by(_NEXT_SUSPECT.c.lost_at, _NEXT_SUSPECT.c.position)
+)
+_SHARDS_SUSPECTS = select(backfill.c.pipeline_no).where(
+    backfill.c.shard == bindparam("shard"),
+    in_state(backfill, BackfillState.RUNNING),
+    exists().where(run.c.backfill_id == backfill.c.id, _SUSPECT),
+)
+
+
+def lock_suspects(conn: Connection, server: str) -> bool:
+    """Whether no other transaction is about to start a suspect on ``server``.
+
+    Instead of waiting for that transaction at the unique index.
+    """
+    given = {"space": SUSPECTS_LOCK, "no": crc32(server.encode()) - 2**31}
+    return bool(conn.execute(_LOCK_SUSPECTS, given).scalar_one())
+
+
+def next_suspects(conn: Connection, wanted: Mapping[str, int], server: str | None) -> dict[str, list[RowMapping]]:
+    """The suspects that may start now by backfill, oldest loss first, like ``next_queued``.
+
+    The first backfill has the oldest loss. Call it after ``lock_suspects``, which makes what it
+    reads of the server stay true.
+    """
+    given = _WANTED.values(backfill_id=wanted, count=wanted.values())
+    return _by_backfill(conn, _NEXT_SUSPECTS, {**given, "server": server})
+
+
+def pipelines_with_suspects(conn: Connection, shard: int) -> set[int]:
+    """Numbers of the pipelines that have queued suspects in a shard."""
+    return set(conn.execute(_SHARDS_SUSPECTS, {"shard": shard}).scalars())
 
 
 _STAGED = (
@@ -158,7 +231,4 @@ _STAGED = (
 
 def staged(conn: Connection, backfill_ids: Collection[str]) -> dict[str, list[RowMapping]]:
     """Accepted runs that wait for a publisher, by backfill, the first ones first."""
-    found: dict[str, list[RowMapping]] = {}
-    for row in conn.execute(_STAGED, {"backfills": sorted(backfill_ids)}).mappings():
-        found.setdefault(row["backfill_id"], []).append(row)
-    return found
+    return _by_backfill(conn, _STAGED, {"backfills": sorted(backfill_ids)})

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, bindparam, func, or_, select
+from sqlalchemy import Connection, Integer, RowMapping, bindparam, func, or_, select
 
 from retrofill.domain.backfill import ACTIVE
 from retrofill.domain.run import GOING, LIVE, MACHINE, RunState
@@ -47,6 +47,19 @@ def move(
 ) -> int:
     """Move runs (``id``, those of ``guard`` and columns to set), guarded; how many landed."""
     return len(transition(conn, MACHINE, run, to, rows, guard=guard, from_states=from_states, values=values))
+
+
+_QUEUED = (
+    select(run)
+    .where(run.c.backfill_id == bindparam("backfill"), in_state(run, RunState.QUEUED))
+    .order_by(run.c.position)
+    .limit(bindparam("most", type_=Integer))
+)
+
+
+def queued(conn: Connection, backfill_id: str, most: int) -> Sequence[RowMapping]:
+    """The first queued runs of a backfill, suspects included."""
+    return conn.execute(_QUEUED, {"backfill": backfill_id, "most": most}).mappings().all()
 
 
 _TO_PUBLISH = select(backfill.c.id).where(

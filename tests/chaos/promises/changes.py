@@ -178,7 +178,11 @@ def positions_follow_the_dates(history: History) -> Iterator[str]:
 
 
 def runs_start_in_order(history: History) -> Iterator[str]:
-    """Each claim takes the first runs that are queued at that commit."""
+    """Each claim takes the first runs that are queued at that commit, except for suspects.
+
+    Those are runs with which a driver was lost. They go first, or wait for others.
+    """
+    lost = {row["id"] for row in history.rows("attempt") if row["outcome"] == "lost"}
     backfill_of = {str(run["id"]): run["backfill_id"] for run in history.rows("run")}
     position = {str(run["id"]): run["position"] for run in history.rows("run")}
     queued = {id: {str(run["id"]) for run in runs} for id, runs in _by_backfill(history).items()}
@@ -187,14 +191,21 @@ def runs_start_in_order(history: History) -> Iterator[str]:
         by_backfill[backfill_of.get(change["id"], "?")].append(change)
     for id, changes in by_backfill.items():
         waiting = Queue(position[run] for run in queued.get(id, ()))
+        suspects: set[str] = set()
         for _, group in groupby(changes, key=lambda change: change["tx"]):
-            yield from _claimed(id, list(group), position, waiting)
+            yield from _claimed(id, list(group), position, waiting, lost, suspects)
 
 
-def _claimed(id: str, group: Iterable[Row], position: dict[str, int], waiting: Queue) -> Iterator[str]:
+def _claimed(
+    id: str, group: Iterable[Row], position: dict[str, int], waiting: Queue, lost: set[int], suspects: set[str]
+) -> Iterator[str]:
     claimed = set()
     for change in group:
         place = position.get(change["id"], -1)
+        if (change["from"], change["to"]) == ("running", "queued") and change["attempt_id"] in lost:
+            suspects.add(change["id"])
+        if change["id"] in suspects:
+            continue
         if change["to"] == "queued":
             waiting.put(place)
         elif change["from"] == "queued":

@@ -64,6 +64,20 @@ def limits_hold_at_work(history: History) -> Iterator[str]:
     yield from _too_many(history, of_pipeline, touching=True)
 
 
+def one_suspect_at_a_time(history: History) -> Iterator[str]:
+    """A run whose driver was lost is retried alone, and of all of them one at a time on a server."""
+    spans = defaultdict(list)
+    for row in history.rows("attempt"):
+        if row["suspect_server"] is not None:
+            span = {"began": row["claimed_at"] + history.clock_slack, "ended": row["ended_at"]}
+            spans[row["suspect_server"]].append(span)
+            if row["runs"] > 1:
+                yield f"attempt {row['id']} retries {row['runs']} runs together"
+    for server, of_server in spans.items():
+        if (most := most_at_once((span for span in of_server if span["began"] <= span["ended"]), touching=False)) > 1:
+            yield f"{most} attempts retried suspects on {server} at once"
+
+
 def _too_many(history: History, by_pipeline: dict[str, list[dict[str, object]]], *, touching: bool) -> Iterator[str]:
     for name, spans in by_pipeline.items():
         if (most := most_at_once(spans, touching=touching)) > history.limits.get(name, most):
@@ -100,4 +114,4 @@ def work_spans(history: History) -> Iterable[dict[str, object]]:
     return spans.values()
 
 
-PROMISES = (limits_hold_in_the_rows, limits_hold_in_the_events, limits_hold_at_work)
+PROMISES = (limits_hold_in_the_rows, limits_hold_in_the_events, limits_hold_at_work, one_suspect_at_a_time)

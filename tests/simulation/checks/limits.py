@@ -45,12 +45,17 @@ class Limits(Check):
         runs = [each for each in self.rows("run") if each["backfill_id"] == backfill["id"]]
         self.require(self._in_order(runs, backfill), lambda: f"the positions of {backfill['id']} are not in its order")
         last = attempt["position"] + attempt["runs"] - 1
-        before = [r["position"] for r in runs if r["state"] == "queued" and r["position"] < last]
-        self.require(not before, lambda: f"{attempt} was claimed before the runs at {before}")
+        self.require(not (before := self._before(attempt, runs)), lambda: f"{attempt} was claimed before {before}")
         self._adjacent(attempt, [r for r in runs if attempt["position"] <= r["position"] <= last])
         if backfill["on_run_failure"] != "continue":
             failed = [r for r in self._failed(backfill) if r["id"] not in self._accepted[backfill["id"]]]
             self.require(not failed, lambda: f"{attempt} was claimed though runs failed: {failed}")
+
+    def _before(self, attempt: Values, runs: list[Values]) -> list[int]:
+        """Positions of queued runs that should have been claimed first: of suspects, those lost before."""
+        last = next(r for r in runs if r["position"] == attempt["position"] + attempt["runs"] - 1)
+        queued = [r for r in runs if r["state"] == "queued" and (r["lost_at"] is None) == (last["lost_at"] is None)]
+        return [r["position"] for r in queued if (r["lost_at"], r["position"]) < (last["lost_at"], last["position"])]
 
     def _adjacent(self, attempt: Values, runs: list[Values]) -> None:
         """A batch never spans a gap, and is not larger than the pipeline allows."""

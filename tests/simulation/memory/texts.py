@@ -36,6 +36,14 @@ def _advisory(tx: Tx, parameters: dict[str, Any]) -> Outcome:
     return Outcome(["pg_advisory_xact_lock"], [("",)], 1)
 
 
+def _try_advisory(tx: Tx, parameters: dict[str, Any]) -> Outcome:
+    key = (parameters["space"], parameters["no"])
+    free = tx.database.advisory.setdefault(key, tx) is tx
+    if free:
+        tx.advisory.add(key)
+    return Outcome(["pg_try_advisory_xact_lock"], [(free,)], 1)
+
+
 def _next_ids(tx: Tx, parameters: dict[str, Any]) -> Outcome:
     table = tx.database.tables["deadline"]
     ids = [(table.default("id"),) for _ in range(parameters["n"])]
@@ -50,6 +58,7 @@ def _reserved(tx: Tx, parameters: dict[str, Any]) -> Outcome:
 _KNOWN: dict[str, Callable[[Tx, dict[str, Any]], Outcome]] = {
     "SELECT 1": _one,
     "SELECT pg_advisory_xact_lock(:space, :no)": _advisory,
+    "SELECT pg_try_advisory_xact_lock(:space, :no)": _try_advisory,
     "SELECT nextval(pg_get_serial_sequence('retrofill.deadline', 'id')) FROM generate_series(1, :n)": _next_ids,
     " ".join(RESERVE.split()): _reserved,
 }

@@ -23,7 +23,12 @@ INVARIANTS: dict[int, tuple[str, tuple[Mutation, ...]]] = {
     3: ("no overlap", (planning.overlaps_are_not_looked_for, planning.overlaps_are_left_to_the_constraint)),
     4: (
         "limits hold",
-        (starting.claims_beyond_limits, starting.starts_the_last_first, starting.claims_of_paused_backfills),
+        (
+            starting.claims_beyond_limits,
+            starting.starts_the_last_first,
+            starting.claims_of_paused_backfills,
+            starting.suspects_at_once,
+        ),
     ),
     5: (
         "never complete too early, never stuck",
@@ -44,6 +49,7 @@ INVARIANTS: dict[int, tuple[str, tuple[Mutation, ...]]] = {
             starting.leases_by_the_clock,
             starting.leases_by_the_owners_settings,
             starting.begins_without_asking,
+            starting.first_losses_count,
         ),
     ),
     8: ("consumed exactly once", (bus.no_epoch_assertion, bus.no_offset_comparison)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +12,7 @@ from sqlalchemy import false, select, update
 import run_starter.claims
 import run_starter.outcomes
 import run_starter.reports
+import run_starter.suspects
 from retrofill.contract.runs import RunReport
 from retrofill.domain.attempt import AttemptOutcome
 from retrofill.domain.run import RunState
@@ -156,6 +158,18 @@ def ranges_fail_as_one(patch: Patch) -> None:
         step(self, row, what, to)
 
     patch(Fold, "_step", fail)
+
+
+def first_losses_count(patch: Patch) -> None:
+    """Every loss counts, not only those of a run that is retried alone."""
+    run_row = run_starter.reports._run_row
+    patch(run_starter.reports, "_run_row", lambda row: replace(run_row(row), suspect=True))
+
+
+def suspects_at_once(patch: Patch) -> None:
+    """Suspects are retried alone, but several at a time on one Spark server."""
+    for module in (run_starter.claims, run_starter.suspects):
+        patch(module, "server_of", lambda definition, server: None)
 
 
 def _without_own_clock(patch: Patch) -> None:

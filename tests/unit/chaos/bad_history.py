@@ -137,6 +137,8 @@ BAD: list[tuple[str, str, Bad]] = [
     ("one_active_backfill_of_an_interval", "together", _another_backfill),
     ("limits_hold_in_the_rows", "of a backfill", lambda h: h.sampled.update({"b": 2})),
     ("limits_hold_in_the_rows", "of a pipeline", lambda h: h.sampled.update({"pipeline:p": 2})),
+    ("one_suspect_at_a_time", "two of one server", lambda h: change(h, "attempt", 1, suspect_server="sc://spark", ended_at=at(7))),
+    ("one_suspect_at_a_time", "a batch", lambda h: change(h, "attempt", 2, runs=2)),
     ("limits_hold_in_the_events", "two live", lambda h: _swap(h, T.RUN_EVENTS, 1, 2)),
     ("limits_hold_at_work", "two at work", lambda h: h.notes.append(note(1, 1, "2001-01-01", 103.5))),
     ("one_attempt_of_an_interval_at_a_time", "a zombie at work", lambda h: h.notes.append(note(2, 1, "2001-01-02", 107))),

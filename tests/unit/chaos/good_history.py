@@ -53,7 +53,7 @@ def good() -> History:
     attempts = [
         attempt_row(11, 0, 2, "done", 0.5, 1, 2),
         attempt_row(12, 1, 1, "lost", 2.5, 3, 4),
-        attempt_row(13, 1, 1, "done", 5.5, 6, 9),
+        {**attempt_row(13, 1, 1, "done", 5.5, 6, 9), "suspect_server": "sc://spark"},
     ]
     deadlines = [deadline_row(1, 1, "void", due=at(5)), deadline_row(2, 2, "missed", due=at(5))]
     history = History(
@@ -228,7 +228,7 @@ def run_row(id: int, day: datetime, state: str, **more: Any) -> dict[str, Any]:
 def attempt_row(
     id: int, position: int, runs: int, outcome: str, claimed: float, began: float, ended: float
 ) -> dict[str, Any]:
-    nothing = dict.fromkeys(["slot", "pipeline_slot", "lease_until", "error"])
+    nothing = dict.fromkeys(["slot", "pipeline_slot", "suspect_server", "lease_until", "error"])
     return {
         "id": id, "backfill_id": "b", "mode": "each", "position": position, "runs": runs, "state": "ended",
         "outcome": outcome, "claimed_at": at(claimed), "began_at": at(began), "ended_at": at(ended), **nothing,

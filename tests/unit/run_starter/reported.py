@@ -26,9 +26,11 @@ def attempt(id=OF, *, live=True, began=True, mode=AttemptMode.EACH, runs=1, canc
     return AttemptRow(id, live, began, mode, runs, cancel)
 
 
-def run(state=R.RUNNING, id=7, *, of=OF, number=2, position=None, lost=0, before=True, losses=()):
+def run(state=R.RUNNING, id=7, *, of=OF, number=2, position=None, lost=0, before=True, suspect=False, losses=()):
     position = id if position is None else position
-    return RunRow(id, R(state), of, number, position, lost_attempts=lost, started_before=before, losses=losses)
+    return RunRow(
+        id, R(state), of, number, position, lost_attempts=lost, started_before=before, suspect=suspect, losses=losses
+    )
 
 
 def beat(of=OF):
@@ -125,6 +127,7 @@ def rows_after(runs, made):
             state=path(row, taken)[-1],
             attempt=row.attempt + sum(isinstance(step, Begin) for step in taken),
             started_before=row.started_before or any(isinstance(step, Begin) for step in taken),
+            suspect=not isinstance(last, End) and (row.suspect or (ends and last.suspect)),
             lost_attempts=row.lost_attempts + (ends and last.counted),
             losses=last.losses if ends and last.losses is not None else row.losses,
         )

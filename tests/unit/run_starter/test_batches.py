@@ -21,6 +21,7 @@ def row(day, position, days=1):
         "interval_end": start + timedelta(days=days),
         "position": position,
         "range_limit": None,
+        "lost_at": None,
     }
 
 

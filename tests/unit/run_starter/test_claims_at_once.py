@@ -13,19 +13,22 @@ from retrofill.store.runs import SLOT_CHANNEL
 from run_starter.claims import Claims
 from run_starter.handler import DRIVER_FREE, StarterHandler
 from run_starter.leases import LEASES_KEY
-from run_starter.memory import Memory, backfill_key, pipeline_key, slot_freed, slot_in
+from run_starter.memory import SUSPECTS_KEY, Memory, backfill_key, key_in, pipeline_key, slot_freed, suspect_ended
 
 # notifications of slots
 
 
 @given(st.integers(0, 2**63), st.integers(0, 10_000))
 def test_a_notification_names_the_pipeline_and_the_shard(no: int, shard: int) -> None:
-    assert slot_in(slot_freed(no, shard)) == (no, shard)
+    assert key_in(slot_freed(no, shard)) == (pipeline_key(no), shard)
+    assert key_in(suspect_ended(shard)) == (SUSPECTS_KEY, shard)
 
 
-@pytest.mark.parametrize("payload", ["", "7", "7/", "/0", "7/0/1", "-7/0", "7/-1", "a/b", " 7/0", "later"])
+@pytest.mark.parametrize(
+    "payload", ["", "7", "7/", "/0", "7/0/1", "-7/0", "7/-1", "a/b", " 7/0", "later", "suspect", "suspect/"]
+)
 def test_another_notification_names_none(payload: str) -> None:
-    assert slot_in(payload) is None
+    assert key_in(payload) is None
 
 
 class Tx:
@@ -75,6 +78,12 @@ def test_a_slot_that_a_shard_freed_itself_is_no_news_to_it() -> None:
     assert {shard: dict(checks) for shard, checks in told.items() if checks} == {1: {pipeline_key(7): 0.0}}
 
 
+def test_the_end_of_a_suspect_is_news_to_all_other_shards() -> None:
+    """Whose suspects wait for it is in the rows."""
+    told = Played().handler.notified(SLOT_CHANNEL, suspect_ended(0), [0, 1])
+    assert told == {1: {SUSPECTS_KEY: 0.0}}
+
+
 def test_a_free_driver_is_news_to_who_waits_for_one() -> None:
     played = Played()
     played.memory[1] = Memory(starving={pipeline_key(7): None})
@@ -93,7 +102,7 @@ def test_due_checks_run_at_once_and_only_what_they_schedule_is_left() -> None:
 
 def test_checks_of_later_and_those_that_lock_first_keep_their_own_transactions() -> None:
     played = Played()
-    others = {backfill_key("b2"): 0.1, LEASES_KEY: 0.0, ALL_ACTIVE: 0.0}
+    others = {backfill_key("b2"): 0.1, LEASES_KEY: 0.0, ALL_ACTIVE: 0.0, SUSPECTS_KEY: 0.0}
     assert played.claim(Tx(**others)) == others
     assert played.checked == []
     assert played.claim(Tx(**others, **due().checks)) == {**others, pipeline_key(99): 5.0}

@@ -21,7 +21,7 @@ from tests.unit.run_starter.reported import (
 )
 
 from retrofill.domain.attempt import AttemptMode
-from retrofill.domain.run import LIVE
+from retrofill.domain.run import LIVE, UNFINISHED
 from retrofill.domain.run import MACHINE as RUN
 from retrofill.domain.run import RunState as R
 from retrofill.domain.task_run import MACHINE as TASK
@@ -59,7 +59,8 @@ def situations(draw):
         number = draw(st.integers(0 if state in (R.QUEUED, R.STARTING, R.CANCELLED) else 1, 3))
         # The present one is not lost; publishers may be lost without another begin.
         lost = draw(st.integers(0, number - (state == R.RUNNING) + 2 * (state in (R.PUBLISHING, R.STAGED))))
-        runs[id] = run(state, id, of=of, number=number, lost=lost, before=number > 0)
+        suspect = state in UNFINISHED and (lost > 0 or draw(st.booleans()))
+        runs[id] = run(state, id, of=of, number=number, lost=lost, before=number > 0, suspect=suspect)
     for id in ATTEMPTS:
         of_live = {row.state for row in runs.values() if row.attempt_id == id and row.state in LIVE}
         if of_live <= {R.PUBLISHING} and draw(st.booleans()):
@@ -163,8 +164,10 @@ def test_silent_attempts_end_with_their_runs_and_at_most_one_run_of_each_may_hav
         lost = runs[id].state in LIVE and runs[id].attempt_id in silent
         assert (row == runs[id], row.state in LIVE) == (not lost, runs[id].state in LIVE and not lost)
         executed = lost and not {R.RUNNING, R.PUBLISHING}.isdisjoint(states)
-        counted = executed and not attempts[runs[id].attempt_id].cancelled
-        assert row.lost_attempts == runs[id].lost_attempts + counted
+        counts = executed and not attempts[runs[id].attempt_id].cancelled
+        assert row.lost_attempts == runs[id].lost_attempts + (counts and runs[id].suspect)
+        if row.state in (R.QUEUED, R.STAGED):
+            assert row.suspect == (counts or runs[id].suspect)
     begun = Counter(runs[id].attempt_id for id, _ in made.steps(Begin))
     waiting = {row.attempt_id for row in runs.values() if row.state == R.STARTING} & set(silent)
     assert begun == Counter(waiting)

@@ -33,7 +33,7 @@ CANCELLED = AttemptOutcome.CANCELLED
 
 QUEUED, STAGED = Requeue, AwaitPublisher
 # State of the run, whether it is to be cancelled → what becomes of it when its attempt is done or
-# released, when the attempt is lost, and when that is the last loss that it may have.
+# released, when the attempt is lost, and when that is the last loss that a suspect may have.
 ENDS = {
     (R.STARTING, False): (QUEUED, QUEUED, QUEUED),
     (R.STARTING, True): (R.CANCELLED, R.CANCELLED, R.CANCELLED),
@@ -45,22 +45,26 @@ ENDS = {
 }
 
 
+@pytest.mark.parametrize("suspect", [False, True])
 @pytest.mark.parametrize("lost", [0, MOST_LOST - 1, MOST_LOST])
 @pytest.mark.parametrize("how", ["done", "released", "lost"])
 @pytest.mark.parametrize(("state", "cancel"), ENDS)
-def test_what_becomes_of_a_run_that_its_attempt_left(state, cancel, how, lost):
-    """What is lost because its host ended its driver, as a cancel wants it, does not count."""
-    made = fold([over(how, error=ERROR)], [run(state, lost=lost)], [attempt(cancel=cancel)])
-    expected = ENDS[state, cancel][0 if how != "lost" else 1 if lost == 0 else 2]
+def test_what_becomes_of_a_run_that_its_attempt_left(state, cancel, how, lost, suspect):
+    """What is lost because its host ended its driver, as a cancel wants it, is no loss. The first loss
+    makes the run a suspect, and only those of a suspect count.
+    """
+    made = fold([over(how, error=ERROR)], [run(state, lost=lost, suspect=suspect)], [attempt(cancel=cancel)])
+    expected = ENDS[state, cancel][0 if how != "lost" else 1 if lost == 0 or not suspect else 2]
     (step,) = steps(made)
-    counted = how == "lost" and state != R.STARTING and not cancel
-    assert step.counted == counted
-    assert step.losses == ((Loss(2, "no disk"),) if counted else ())
+    is_lost = how == "lost" and state != R.STARTING and not cancel
+    assert step.counted == (is_lost and suspect)
+    assert step.losses == ((Loss(2, "no disk", counted=suspect),) if is_lost else ())
     if isinstance(expected, R):
         assert isinstance(step, End)
         assert (step.state, step.error is not None) == (expected, expected == R.FAILED)
     else:
         assert isinstance(step, expected)
+        assert step.suspect == is_lost
     if isinstance(step, Requeue):
         assert step.loss == (None if state == R.STARTING else ERROR)
     ends = CANCELLED if cancel and how != "done" else AttemptOutcome(how)
@@ -86,7 +90,7 @@ def test_a_run_that_the_attempt_lost_to_another_one_is_left_alone(how):
 def test_a_loss_without_a_reason_says_so():
     (step,) = steps(fold([over("lost")]))
     assert step.loss == UNKNOWN
-    assert step.losses == (Loss(2, UNKNOWN.message),)
+    assert step.losses == (Loss(2, UNKNOWN.message, counted=False),)
 
 
 # what a driver was allowed to begin
@@ -95,13 +99,14 @@ def test_a_loss_without_a_reason_says_so():
 @pytest.mark.parametrize("lost", [0, MOST_LOST - 1])
 def test_a_run_that_the_driver_was_allowed_to_begin_counts_as_begun(lost):
     """Its code may have run, and its report that it began was lost with it."""
-    made = fold([over("lost", begun=7, error=ERROR)], [run(R.STARTING, number=2, lost=lost)], [attempt(began=False)])
+    row = run(R.STARTING, number=2, lost=lost, suspect=True)
+    made = fold([over("lost", begun=7, error=ERROR)], [row], [attempt(began=False)])
     first, then = steps(made)
     assert first == Begin(first=False)
     assert then.counted
     assert then.losses == (Loss(3, "no disk"),)
     if lost == 0:
-        assert then == Requeue(ERROR, then.losses, counted=True)
+        assert then == Requeue(ERROR, then.losses, counted=True, suspect=True)
     else:
         assert (then.state, "attempt 3: no disk" in then.error.message) == (R.FAILED, True)
     assert list(made.began) == [OF]
@@ -120,7 +125,7 @@ def test_of_a_batch_only_the_last_run_that_might_begin_counts_with_those_that_be
     made = fold([ended("succeeded", 1), over("lost", begun=2, error=ERROR)], runs)
     assert made.runs == {
         1: [End(R.SUCCEEDED)],
-        2: [Begin(first=False), Requeue(ERROR, (Loss(3, "no disk"),), counted=True)],
+        2: [Begin(first=False), Requeue(ERROR, (Loss(3, "no disk", counted=False),), counted=False, suspect=True)],
         3: [Requeue(None, (), counted=False)],
     }
 
@@ -142,10 +147,10 @@ def test_a_run_of_another_attempt_does_not_begin():
 def test_a_lost_driver_loses_what_it_published_and_what_it_executed():
     runs = [run(R.PUBLISHING, 1), run(R.RUNNING, 2), run(R.STARTING, 3)]
     made = fold([over("lost", error=ERROR)], runs)
-    losses = (Loss(2, "no disk"),)
+    losses = (Loss(2, "no disk", counted=False),)
     assert made.runs == {
-        1: [AwaitPublisher(losses, counted=True)],
-        2: [Requeue(ERROR, losses, counted=True)],
+        1: [AwaitPublisher(losses, counted=False, suspect=True)],
+        2: [Requeue(ERROR, losses, counted=False, suspect=True)],
         3: [Requeue(None, (), counted=False)],
     }
 
@@ -162,13 +167,14 @@ def test_a_cancelled_batch_keeps_what_was_accepted():
 def test_a_publication_that_loses_every_driver_fails_in_the_end(cancel):
     """A cancel does not end what only publishes, so it excuses no loss of it either."""
     publisher = attempt(mode=AttemptMode.PUBLISH, cancel=cancel)
-    made = fold([over("lost", error=ERROR)], [run(R.PUBLISHING)], [publisher])
-    assert steps(made) == [AwaitPublisher((Loss(2, "no disk"),), counted=True)]
+    made = fold([over("lost", error=ERROR)], [run(R.PUBLISHING, suspect=True)], [publisher])
+    assert steps(made) == [AwaitPublisher((Loss(2, "no disk"),), counted=True, suspect=True)]
     assert made.attempts == {OF: AttemptEnd(AttemptOutcome.LOST, ERROR)}
-    (step,) = steps(fold([over("lost", error=ERROR)], [run(R.PUBLISHING, lost=MOST_LOST - 1)], [publisher]))
+    last = run(R.PUBLISHING, lost=MOST_LOST - 1, suspect=True)
+    (step,) = steps(fold([over("lost", error=ERROR)], [last], [publisher]))
     assert (step.state, step.counted) == (R.FAILED, True)
     # A release by the host is not counted.
-    made = fold([over("released", error=ERROR)], [run(R.PUBLISHING, lost=MOST_LOST - 1)], [publisher])
+    made = fold([over("released", error=ERROR)], [last], [publisher])
     assert steps(made) == [AwaitPublisher((), counted=False)]
 
 
@@ -177,7 +183,7 @@ def test_a_driver_that_is_lost_right_after_it_staged_leaves_its_output_to_anothe
     assert steps(made) == [
         Begin(first=True),
         Accept(("/o",)),
-        AwaitPublisher((Loss(3, "no disk"),), counted=True),
+        AwaitPublisher((Loss(3, "no disk", counted=False),), counted=False, suspect=True),
     ]
 
 
@@ -191,9 +197,11 @@ def test_a_driver_that_was_not_heard_of_is_lost(state):
     assert made.attempts == {OF: AttemptEnd(AttemptOutcome.LOST, SILENT)}
     *before, step = steps(made)
     assert before == ([Begin(first=False)] if state == R.STARTING else [])
-    losses = (Loss(3 if state == R.STARTING else 2, SILENT.message),)
+    losses = (Loss(3 if state == R.STARTING else 2, SILENT.message, counted=False),)
     assert step == (
-        AwaitPublisher(losses, counted=True) if state == R.PUBLISHING else Requeue(SILENT, losses, counted=True)
+        AwaitPublisher(losses, counted=False, suspect=True)
+        if state == R.PUBLISHING
+        else Requeue(SILENT, losses, counted=False, suspect=True)
     )
 
 
@@ -206,9 +214,9 @@ def test_of_a_silent_batch_the_next_run_in_order_counts_as_begun():
     ]
     made = fold_of(runs, [attempt(began=False)]).lose(OF, SILENT)
     assert made.runs == {
-        1: [AwaitPublisher((Loss(2, SILENT.message),), counted=True)],
+        1: [AwaitPublisher((Loss(2, SILENT.message, counted=False),), counted=False, suspect=True)],
         2: [Requeue(None, (), counted=False)],
-        4: [Begin(first=True), Requeue(SILENT, (Loss(1, SILENT.message),), counted=True)],
+        4: [Begin(first=True), Requeue(SILENT, (Loss(1, SILENT.message, counted=False),), counted=False, suspect=True)],
     }
     assert (made.first_starts(), list(made.began)) == ([4], [OF])
 
@@ -242,17 +250,18 @@ def test_attempts_are_lost_one_after_the_other():
 def test_the_last_loss_tells_how_each_attempt_was_lost():
     reasons = ["ended by signal 9", "no disk", "no disk", "its lease ended"]
     before = tuple(Loss(number, reason) for number, reason in enumerate(reasons, 1))
-    (step,) = steps(fold([over("lost", error=ERROR)], [run(number=5, lost=4, losses=before)]))
+    (step,) = steps(fold([over("lost", error=ERROR)], [run(number=5, lost=4, losses=before, suspect=True)]))
     fields = "attempt 1: ended by signal 9; attempts 2 to 3: no disk; attempt 4: its lease ended; attempt 5: no disk"
-    assert step.error == ErrorInfo(type="DriverLost", message=f"the driver was lost 5 times: {fields}")
+    told = f"the driver was lost 5 times when the run was retried alone; its losses: {fields}"
+    assert step.error == ErrorInfo(type="DriverLost", message=told)
     assert step.losses == (*before, Loss(5, "no disk"))
 
 
-def test_what_is_kept_of_losses_is_bounded_and_one_that_does_not_count_is_not_kept():
+def test_what_is_kept_of_losses_is_bounded_and_a_release_is_not_kept():
     long = ErrorInfo(type="DriverLost", message="x" * 4000)
     losses = ()
     for number in range(1, 100):
-        losses = with_loss(losses, number, long)
+        losses = with_loss(losses, number, long, counted=number > 95)
     assert [loss.attempt for loss in losses] == list(range(90, 100))
     assert len(json.dumps(stored(losses))) < 5000
     assert len(failure(losses, 99).message) <= 4000
@@ -261,8 +270,14 @@ def test_what_is_kept_of_losses_is_bounded_and_one_that_does_not_count_is_not_ke
     assert step == Requeue(ERROR, losses, counted=False)
 
 
+def test_losses_that_an_older_release_stored_counted():
+    assert losses_of({"last": [{"attempt": 1, "reason": "no disk"}]}) == (Loss(1, "no disk", counted=True),)
+
+
 def test_as_many_attempts_as_allowed():
-    """A run is lost as often as allowed, and any number of times released, or not begun at all."""
+    """A run is lost once, then alone as often as allowed, and any number of times released, or not
+    begun at all.
+    """
     row, counts = run(R.STARTING, number=0, before=False), []
     for n in range(100):
         if row.state == R.FAILED:
@@ -272,6 +287,6 @@ def test_as_many_attempts_as_allowed():
         row = rows_after({7: row}, made)[7]
         counts.append((row.attempt, row.lost_attempts))
     assert row.state == R.FAILED
-    # Two begin of three, and one of them counts.
-    assert counts[:6] == [(1, 0), (1, 0), (2, 1), (3, 1), (3, 1), (4, 2)]
+    # Two begin of three, and one of them counts but for the first.
+    assert counts[:9] == [(1, 0), (1, 0), (2, 0), (3, 0), (3, 0), (4, 1), (5, 1), (5, 1), (6, 2)]
     assert row.lost_attempts == MOST_LOST

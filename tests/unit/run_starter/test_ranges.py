@@ -10,7 +10,7 @@ from tests.unit.run_starter.reported import ERROR, attempt, began, ended, fold, 
 from retrofill.domain.attempt import AttemptMode, AttemptOutcome
 from retrofill.domain.run import RunState as R
 from run_starter.batches import batch_limit, batches, mode_of
-from run_starter.losses import SILENT
+from run_starter.losses import SILENT, Loss
 from run_starter.steps import AwaitPublisher, Begin, End, Requeue, Split
 
 RANGE = AttemptMode.RANGE
@@ -25,10 +25,13 @@ def last_steps(made):
     return {id: taken[-1] for id, taken in made.runs.items()}
 
 
+@pytest.mark.parametrize("suspect", [False, True])
 @pytest.mark.parametrize("how", ["failed", "lost"])
-def test_a_range_that_failed_or_was_lost_is_split_and_nothing_counts(how):
-    made = fold([over(how, error=ERROR)], [run(id=id) for id in IDS], [of_five()])
-    assert last_steps(made) == dict.fromkeys(IDS, Split(2, ERROR))
+def test_a_range_that_failed_or_was_lost_is_split_and_nothing_counts(how, suspect):
+    """The parts of a lost one are suspects, and those of one that failed by itself are not."""
+    made = fold([over(how, error=ERROR)], [run(id=id, suspect=suspect) for id in IDS], [of_five()])
+    losses = (Loss(2, "no disk", counted=False),) if how == "lost" else ()
+    assert last_steps(made) == dict.fromkeys(IDS, Split(2, ERROR, losses, suspect=how == "lost"))
     assert made.attempts[5].outcome == AttemptOutcome(how)
 
 
@@ -47,7 +50,8 @@ def test_splitting_ends_where_output_was_accepted():
     runs = [run(R.PUBLISHING, id=7), run(id=8)]
     made = fold([over("lost", error=ERROR)], runs, [attempt(mode=RANGE, runs=2)])
     first, second = last_steps(made).values()
-    assert isinstance(first, AwaitPublisher) and second == Split(1, ERROR)
+    losses = (Loss(2, "no disk", counted=False),)
+    assert isinstance(first, AwaitPublisher) and second == Split(1, ERROR, losses, suspect=True)
 
 
 def test_the_host_of_a_lost_driver_knows_only_that_the_range_had_begun():
@@ -59,7 +63,8 @@ def test_the_host_of_a_lost_driver_knows_only_that_the_range_had_begun():
 
 def test_so_it_is_with_a_range_that_fell_silent():
     made = fold_of([run(R.STARTING, id=id) for id in IDS], [of_five(began=False)]).lose(5, SILENT)
-    assert last_steps(made) == dict.fromkeys(IDS, Split(2, SILENT))
+    losses = (Loss(3, SILENT.message, counted=False),)
+    assert last_steps(made) == dict.fromkeys(IDS, Split(2, SILENT, losses, suspect=True))
 
 
 def test_a_range_that_had_not_begun_is_queued_as_it_was():
@@ -76,7 +81,7 @@ def test_the_runs_of_a_range_are_staged_and_end_one_by_one():
 
 def rows(limits):
     return [
-        {"position": n, "interval_start": n, "interval_end": n + 1, "range_limit": limit}
+        {"position": n, "interval_start": n, "interval_end": n + 1, "range_limit": limit, "lost_at": None}
         for n, limit in enumerate(limits)
     ]
 
@@ -93,6 +98,19 @@ def rows(limits):
 )
 def test_a_range_obeys_the_smallest_limit_of_its_runs(limits, sizes):
     assert [len(batch) for batch in batches(rows(limits), 100, 100)] == sizes
+
+
+def suspects(attempts):
+    """Adjacent suspects that each were last part of one of these attempts."""
+    return [row | {"lost_at": 1, "attempt_id": attempt} for row, attempt in zip(rows([2] * 9), attempts, strict=False)]
+
+
+@pytest.mark.parametrize(
+    ("attempts", "sizes"),
+    [([1, 1, 1], [2, 1]), ([1, 2, 2], [1, 2]), ([1, 2, 3], [1, 1, 1]), ([1, 1, 2, 2], [2, 2])],
+)
+def test_suspects_are_only_together_with_those_of_the_same_lost_range(attempts, sizes):
+    assert [len(batch) for batch in batches(suspects(attempts), 100, 100)] == sizes
 
 
 def test_a_range_of_one_run_is_none():

@@ -36,6 +36,7 @@ from run_starter.definitions import Definitions
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 OWN = SERVICE_TABLES[RUN_STARTER.package]
 KIND = digests.Kind("p", "a", "t", 5.0)
+SERVER = "sc://somewhere"
 NEW = attempts.NewAttempt("b", 1, "each", 0, 1, 1, 1, {})
 ALERT = DeadlineAlert.model_validate(alert("x", "RUN_QUEUED_AT", 1, callback="page"))
 SUBJECTS = [rows.Subject(None, Arming(NOW, DeadlineState.ARMED))]
@@ -66,7 +67,11 @@ HOT = {
     "open tasks": lambda conn: task_runs.cancel_open(conn, [(1, 1)], NOW),
     "pipelines locked": lambda conn: claims.lock_pipelines(conn, [1]),
     "slots": lambda conn: claims.taken_slots(conn, [1]),
-    "claimants": lambda conn: claims.claimants(conn, 0, {1: 1}, ["b"]),
+    "claimants": lambda conn: claims.claimants(conn, 0, {1: 1}, ["b"], SERVER),
+    "server locked": lambda conn: claims.lock_suspects(conn, SERVER),
+    "suspects": lambda conn: claims.next_suspects(conn, {"b": 1}, SERVER),
+    "pipelines with suspects": lambda conn: claims.pipelines_with_suspects(conn, 0),
+    "all queued runs": lambda conn: runs.queued(conn, "b", 1),
     "queued runs": lambda conn: claims.next_queued(conn, {"b": 1}),
     "staged runs": lambda conn: claims.staged(conn, ["b"]),
     "definitions": lambda conn: Definitions().of(conn, ["b"]),

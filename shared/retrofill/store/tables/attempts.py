@@ -37,6 +37,8 @@ attempt = Table(
     Column("state", Text, nullable=False),
     Column("slot", Integer),
     Column("pipeline_slot", Integer),
+    # Where its runs, suspects, are retried alone: the address of a Spark server that drivers share.
+    Column("suspect_server", Text),
     Column("host", Text, nullable=False),
     Column("lease_until", Moment),
     # Length of the lease, fixed at the claim, so that its driver and every owner of the shard use
@@ -71,6 +73,8 @@ attempt = Table(
         unique=True,
         postgresql_where=text("pipeline_slot IS NOT NULL"),
     ),
+    # At most one suspect at a time is on a server: what ends that server is then known.
+    Index("attempt_suspect_server_key", "suspect_server", unique=True, postgresql_where=text("slot IS NOT NULL")),
     # The history of a run, and what a purge deletes.
     Index("attempt_backfill_idx", "backfill_id", "position"),
 )

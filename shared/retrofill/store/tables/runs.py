@@ -40,8 +40,11 @@ run = Table(
     Column("attempt_id", BigInteger, ForeignKey(attempt.c.id)),
     # The most runs that a range with this one may have, after larger ones failed.
     Column("range_limit", Integer),
+    # When a driver was last lost with it, which makes it a suspect: it is retried alone.
+    Column("lost_at", Moment),
+    # How many drivers were lost with it when it was a suspect.
     Column("lost_attempts", Integer, nullable=False, server_default=text("0")),
-    # The most recent losses: {"last": [{"attempt": 1, "reason": "…"}, …]}.
+    # The most recent losses: {"last": [{"attempt": 1, "reason": "…", "counted": false}, …]}.
     Column("losses", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
     Column("queued_at", Moment, nullable=False, server_default=func.clock_timestamp()),
     Column("started_at", Moment),
@@ -78,6 +81,10 @@ run = Table(
     UniqueConstraint("backfill_id", "position"),
     # The next runs to claim.
     Index("run_queued_idx", "backfill_id", "position", postgresql_where=text("state = 'queued'")),
+    # The next suspects to claim.
+    Index(
+        "run_suspect_idx", "backfill_id", "lost_at", postgresql_where=text("state = 'queued' AND lost_at IS NOT NULL")
+    ),
     # Whether a run failed since the last resume.
     Index("run_failed_idx", "backfill_id", "finished_at", postgresql_where=text("state = 'failed'")),
     # Runtimes of a pipeline's last successes.

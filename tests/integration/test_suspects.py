@@ -1,0 +1,138 @@
+"""Runs whose driver was lost: the run-starter as real processes with Spark-free drivers, on a real Kafka
+and Postgres. The drivers' pool has the address of a Spark server, which none of them uses.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.support.definitions import daily, key_on
+from tests.support.installation import Installation, until
+from tests.support.terminal import Cli, cli
+
+from retrofill.contract.backfills import BackfillCancelRequested
+from retrofill.contract.runs import AttemptEnded, ErrorInfo, Report, RunReported
+from retrofill.contract.topics import Topic
+
+__all__ = ["cli"]
+REMOTE = "sc://spark.example:15002/;token=secret"
+SERVER = "sc://spark.example:15002/;token=**********"
+# Live runs, and whether they are suspects.
+LIVE = (
+    "SELECT run.id, run.backfill_id, run.attempt_id, run.attempt, run.position, lost_at, suspect_server, runs "
+    "FROM run JOIN attempt ON attempt.id = run.attempt_id WHERE run.state = 'running' ORDER BY lost_at, run.position"
+)
+
+
+@pytest.fixture
+def stack(installation: Installation) -> Installation:
+    installation.start("backfill-planner")
+    return installation
+
+
+def starter(stack: Installation, **more: str) -> None:
+    settings = {"INSTANT_SECONDS": "3600", "RETROFILL_DRIVER_SLOTS": "8", "RETROFILL_SPARK_REMOTE": REMOTE}
+    stack.start("instant-starter", **settings, **more)
+
+
+def running(stack: Installation, number: int) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+
+    def as_many() -> bool:
+        found[:] = stack.query(LIVE)
+        return len(found) == number
+
+    until(as_many, f"{number} runs are running")
+    return found
+
+
+def report(stack: Installation, run: dict[str, Any], *reports: Report) -> None:
+    for each in reports:
+        stack.publish(Topic.RUN_REPORTS, run["backfill_id"], each)
+
+
+def about(run: dict[str, Any]) -> dict[str, Any]:
+    return {"backfill_id": run["backfill_id"], "attempt_id": run["attempt_id"]}
+
+
+def lose(stack: Installation, runs: list[dict[str, Any]]) -> None:
+    """Report that the Spark server is gone, as the hosts of these runs' drivers would."""
+    error = ErrorInfo(type="DriverLost", message="Spark lost the session")
+    for run in runs:
+        report(stack, run, AttemptEnded(**about(run), state="lost", begun=run["id"], error=error))
+
+
+def succeed(stack: Installation, run: dict[str, Any]) -> None:
+    done = RunReported(**about(run), run_id=run["id"], attempt=run["attempt"], state="succeeded")
+    report(stack, run, done, AttemptEnded(**about(run), state="done"))
+
+
+def test_suspects_are_retried_alone_and_one_at_a_time_on_their_server(
+    stack: Installation, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two backfills of two shards, whose claims may be those of two replicas."""
+    for _ in range(2):
+        starter(stack)
+    for n, name in enumerate(("p", "q")):
+        stack.apply(daily(name, max_active_runs=2, batch_size=2))
+        stack.request(name, "2020-01-01", "2020-01-08", id=key_on(n))
+    lost = running(stack, 4)
+    assert {(run["runs"], run["suspect_server"]) for run in lost} == {(2, None)}
+    lose(stack, lost)
+    # Of each backfill, the next runs go on beside the suspect, or instead of it.
+    until(lambda: stack.value("SELECT count(*) FROM run WHERE lost_at IS NOT NULL") == 4, "four are suspects")
+    waiting = "SELECT id, backfill_id FROM run WHERE lost_at IS NOT NULL"
+    _shows_suspects(stack, cli, monkeypatch, running(stack, 4)[0]["backfill_id"])
+    while suspects := stack.query(waiting):
+        first, *others = running(stack, 4)
+        assert {(run["lost_at"], run["suspect_server"]) for run in others} == {(None, None)}
+        if first["lost_at"] is not None:
+            assert (first["suspect_server"], first["runs"]) == (SERVER, 1)
+        else:
+            # All slots of the other suspects' backfill are taken: one becomes free.
+            first = next(run for run in others if run["backfill_id"] == suspects[0]["backfill_id"])
+        succeed(stack, first)
+        until(lambda id=first["attempt_id"]: _are_over(stack, [id]), "it ended")  # type: ignore[misc]
+    assert stack.value("SELECT sum(lost_attempts) FROM run") == 0
+
+
+def test_a_run_that_ends_the_server_each_time_fails_alone(stack: Installation) -> None:
+    """Each time, the runs beside it are lost too, which does not count."""
+    starter(stack, RETROFILL_MAX_LOST_ATTEMPTS="2")
+    stack.apply(daily(max_active_runs=3))
+    id = stack.request("p", "2020-01-01", "2020-01-09")
+    killer = running(stack, 3)[0]["id"]
+    counted = 0
+    for _ in range(50):
+        now = running(stack, 3)
+        if killer in [run["id"] for run in now]:
+            lose(stack, now)
+            until(lambda ids=[run["attempt_id"] for run in now]: _are_over(stack, ids), "they are lost")  # type: ignore[misc]
+            counted += now[0]["lost_at"] is not None
+            if counted == 2:
+                break
+        else:
+            succeed(stack, now[0])
+            until(lambda id=now[0]["attempt_id"]: _are_over(stack, [id]), "it ended")  # type: ignore[misc]
+    failed = stack.query("SELECT id, lost_attempts FROM run WHERE state = 'failed'")
+    assert failed == [{"id": killer, "lost_attempts": 2}]
+    assert stack.value("SELECT sum(lost_attempts) FROM run WHERE id <> %s", killer) == 0
+    stack.publish(Topic.BACKFILL_REQUESTS, id, BackfillCancelRequested())
+    assert stack.wait_state(id, "cancelled", "failed") == "cancelled"
+    # Suspects that waited are cancelled like others.
+    assert stack.runs_by_state(id).keys() <= {"succeeded", "failed", "cancelled"}
+    assert stack.value("SELECT count(*) FROM run WHERE lost_at IS NOT NULL") == 0
+
+
+def _shows_suspects(stack: Installation, cli: Cli, monkeypatch: pytest.MonkeyPatch, id: str) -> None:
+    for name, value in stack.environment().items():
+        monkeypatch.setenv(name, value)
+    out = cli("backfill", "show", id).out
+    assert "(running) is retried alone, because its driver was lost\n" in out
+    assert "(queued) is retried alone, because its driver was lost\n" in out
+    assert "  time 1: the driver was lost: Spark lost the session (not counted)\n" in out
+
+
+def _are_over(stack: Installation, attempts: list[int]) -> bool:
+    return bool(stack.value("SELECT bool_and(state = 'ended') FROM attempt WHERE id = ANY(%s)", attempts))

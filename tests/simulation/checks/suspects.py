@@ -1,0 +1,73 @@
+"""Lost runs are retried alone, one at a time on the Spark server, and only then do losses count."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from tests.simulation.checks.base import ENDED, Check, Values
+from tests.simulation.memory.rows import Step, Tx
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+class Suspects(Check):
+    """Keeps its own list of suspects, from the ends of attempts."""
+
+    name = "suspects"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.runs: set[int] = set()
+        # Live attempts that execute suspects.
+        self.live: set[int] = set()
+
+    def committed(self, tx: Tx) -> None:
+        """Follow the changes of a transaction in their order."""
+        ended = {s.after["id"]: s.after for s in tx.steps if s.table == "attempt" and s.after and s.after["ended_at"]}
+        self.live -= ended.keys()
+        claimed: dict[int, list[Step]] = defaultdict(list)
+        for step in tx.steps:
+            if step.table != "run" or step.before is None or step.after is None:
+                continue
+            if step.before["state"] != step.after["state"] == "starting":
+                claimed[step.after["attempt_id"]].append(step)
+            else:
+                self._left(step.before, step.after, ended.get(step.after["attempt_id"]))
+        for attempt, steps in claimed.items():
+            self._claimed(attempt, steps)
+        self.require(len(self.live) <= 1, lambda: f"attempts {sorted(self.live)} retry suspects at once")
+
+    def _left(self, old: Values, new: Values, attempt: Values | None) -> None:
+        """A run may have left ``attempt``, which has ended."""
+        run, outcome = new["id"], attempt and attempt["outcome"]
+        goes_on = new["state"] in ("queued", "staged") or (new["error"] or {}).get("type") == "DriverLost"
+        is_lost = old["state"] in ("running", "publishing") and goes_on and outcome == "lost"
+        is_split = new["range_limit"] != old["range_limit"] or (
+            attempt is not None and attempt["mode"] == "range" and old["state"] == "running"
+        )
+        counts = is_lost and run in self.runs and not is_split
+        self.require(
+            new["lost_attempts"] == old["lost_attempts"] + counts,
+            lambda: f"{'a' if counts else 'no'} loss counts, yet {old} became {new}",
+        )
+        most = self.world.settings.max_lost_attempts
+        self.require(
+            not is_lost or (new["state"] == "failed") == (new["lost_attempts"] >= most),
+            lambda: f"{new} was lost {new['lost_attempts']} times, the limit is {most}",
+        )
+        if is_lost:
+            self.runs.add(run)
+        elif new["state"] in ENDED["run"] or outcome == "failed":
+            self.runs.discard(run)
+
+    def _claimed(self, attempt: int, steps: list[Step]) -> None:
+        """An attempt was given runs: suspects only alone, or together as a part of a lost range."""
+        before = [step.before for step in steps if step.before is not None]
+        if not self.runs & {row["id"] for row in before}:
+            return
+        self.live.add(attempt)
+        ranges = {row["attempt_id"] for row in before}
+        alone = len(before) == 1 or (len(ranges) == 1 and {row["id"] for row in before} <= self.runs)
+        self.require(alone, lambda: f"attempt {attempt} has suspects {self.runs} with other runs: {before}")

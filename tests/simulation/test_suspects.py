@@ -1,0 +1,89 @@
+"""The Spark server that all drivers share ends: by itself, or because of one interval, each time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from retrofill.contract.backfills import BackfillRequested
+from retrofill.contract.pipelines import PipelineApplied
+from retrofill.contract.topics import PLANNER, RUN_STARTER, Topic
+from tests.simulation.schedule import DRAIN_SECONDS, FIRST, Scenario, run_until_drained
+from tests.simulation.shims import exchanged
+from tests.simulation.world import World
+from tests.support.definitions import daily
+
+SEEDS = range(4)
+# Of each pipeline, four days.
+PIPELINES = {
+    "single": {},
+    "batches": {"batch_size": 2},
+    "ranges": {"batch_size": 4, "batch_mode": "range"},
+}
+
+
+@pytest.fixture(params=SEEDS)
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    """Two backfills that share two run-starters, without other faults."""
+    with exchanged():
+        world = World(request.param)
+        world.services = (PLANNER, RUN_STARTER)
+        for service in (PLANNER, RUN_STARTER, RUN_STARTER):
+            world.start(service)
+        yield world
+        world.close()
+
+
+def begin(world: World, *names: str) -> None:
+    for name in names:
+        world.publish(Topic.PIPELINES, name, PipelineApplied(pipeline=daily(name, **PIPELINES[name])))
+        request = {"pipeline": name, "from": "2020-01-01", "to": "2020-01-04", "max_active_runs": 2}
+        world.publish(Topic.BACKFILL_REQUESTS, name, BackfillRequested.model_validate(request))
+
+
+def drain(world: World) -> dict[tuple[str, Any], dict[str, Any]]:
+    """The runs, by backfill and interval, once all have ended."""
+    run_until_drained(world, Scenario(world), world.scheduler.now + DRAIN_SECONDS)
+    world.oracle.check_end()
+    return {(run["backfill_id"], run["interval_start"]): run for run in world.database.rows("run")}
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_an_interval_that_ends_the_server_each_time_fails_alone(world: World, name: str) -> None:
+    killer = (name, FIRST)
+    world.killing = {killer}
+    begin(world, *{name, "single", "batches"})
+    runs = drain(world)
+    failed = runs.pop(killer)
+    assert (failed["state"], failed["error"]["type"]) == ("failed", "DriverLost")
+    assert failed["lost_attempts"] == world.settings.max_lost_attempts
+    # Others were lost with it, which did not count.
+    assert {(run["state"], run["lost_attempts"]) for run in runs.values()} == {("succeeded", 0)}
+    of_others = [loss["counted"] for run in runs.values() for loss in run["losses"].get("last", ())]
+    assert not any(of_others)
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_a_server_that_was_away_for_minutes_fails_no_run(world: World, name: str) -> None:
+    begin(world, *{name, "single"})
+    world.scheduler.run(lambda: len(world.at_work) >= 2)
+    world.end_spark(420.0)
+    runs = drain(world)
+    assert {(run["state"], run["lost_attempts"], run["lost_at"]) for run in runs.values()} == {("succeeded", 0, None)}
+    assert any(run["losses"] for run in runs.values())
+
+
+@pytest.mark.parametrize("world", [0, 1], indirect=True)
+def test_a_suspect_that_may_not_start_is_passed_over(world: World) -> None:
+    """While one is retried, runs that nothing was lost with go on, also those of its own backfill."""
+    begin(world, "single")
+    world.scheduler.run(lambda: len(world.at_work) >= 2)
+    world.end_spark()
+    suspects = world.oracle.suspects
+    world.scheduler.run(lambda: bool(suspects.live) and len(world.at_work) >= 2)
+    assert len(suspects.runs) == 2
+    at_work = {run for driver in world.at_work for run in driver.at_runs}
+    assert len(at_work & suspects.runs) == 1 and at_work - suspects.runs
+    assert {run["state"] for run in drain(world).values()} == {"succeeded"}
