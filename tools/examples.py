@@ -51,6 +51,8 @@ DEFINITION: Example = {
     "max_active_runs": 4,
     "executor": "pool",
     "batch_size": 10,
+    "batch_target_seconds": 600.0,
+    "batch_mode": "each",
     "tasks": [
         {
             "name": "delays",
@@ -59,6 +61,7 @@ DEFINITION: Example = {
             "trigger_rule": "all_success",
             "retries": 2,
             "retry_delay_seconds": 30.0,
+            "sparse": False,
         },
         {
             "name": "publish",

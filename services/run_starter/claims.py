@@ -18,10 +18,11 @@ from retrofill.domain.attempt import AttemptMode
 from retrofill.domain.backfill import BackfillState
 from retrofill.store import backfills, runs
 from retrofill.store import claims as store
-from run_starter.batches import batch_limit, batches, mode_of
+from run_starter.batches import batch_limit, batches, how_many, mode_of
 from run_starter.cancelling import cancel
 from run_starter.memory import Memory, backfill_key, pipeline_key, pipelines_in, slot_freed
 from run_starter.sharing import YIELD_SECONDS, Candidate, Pipeline, Shares, free_slots, share
+from run_starter.sizes import batch_sizes
 from run_starter.starting import Starting, Wanted
 
 POLL_SECONDS = 5.0
@@ -261,20 +262,18 @@ class Claims:
         if not shares.slots:
             return []
         definitions = self.starting.launching.definitions.of(tx.conn, list(shares.slots))
-        sizes = {id: definitions[id].batch_size for id in shares.slots}
-        queued = store.next_queued(tx.conn, {id: self._enough(sizes[id], len(shares.slots[id])) for id in sizes})
+        sizes = batch_sizes(tx, self.starting.launching, [rows[id] for id in shares.slots])
+        asked = {id: sizes[id] * len(slots) for id, slots in shares.slots.items()}
+        queued = store.next_queued(tx.conn, asked)
         wanted: list[Wanted] = []
         for id, slots in shares.slots.items():
             row, waiting = rows[id], queued.get(id, [])
             parallel = min(row["max_active_runs"], limits[row["pipeline_no"]], self.drivers)
             mode = definitions[id].batch_mode
-            formed = batches(waiting, batch_limit(sizes[id], len(waiting), parallel, mode), len(slots))
+            limit = batch_limit(sizes[id], how_many(waiting, asked[id]), parallel, mode)
+            formed = batches(waiting, limit, len(slots))
             wanted += [Wanted(row, mode_of(mode, runs), runs, *pair) for runs, pair in zip(formed, slots, strict=False)]
             if len(formed) < len(slots):
                 # It had fewer batches than slots: another backfill may use the rest.
                 tx.schedule_check(pipeline_key(row["pipeline_no"]))
         return wanted
-
-    def _enough(self, size: int, slots: int) -> int:
-        """Number of waiting runs to read: with batches, enough to know whether many are left."""
-        return slots if size == 1 else size * max(slots, 2 * self.drivers)

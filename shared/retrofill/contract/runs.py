@@ -167,7 +167,7 @@ class RunSplit(RunEvent):
 
     type: Literal["RunSplit"] = "RunSplit"
     size: int = Field(ge=1, description="Maximum number of runs in the run's next range")
-    error: ErrorInfo | None = Field(None, description="Why")
+    error: ErrorInfo | None = Field(None, description="Why the range failed")
 
 
 class RunCancelled(RunEvent):

@@ -22,6 +22,7 @@ from sqlalchemy import (
     Text,
     bindparam,
     exists,
+    func,
     or_,
     select,
     true,
@@ -137,11 +138,25 @@ _NEXT = (
     .limit(_WANTED.c.count)
     .lateral("next_run")
 )
-_NEXT_QUEUED = select(_NEXT).select_from(_WANTED.table).join(_NEXT, true()).order_by(_WANTED.c.no, _NEXT.c.position)
+_LAST = (
+    select(func.max(run.c.position).label("last_queued"))
+    .where(run.c.backfill_id == _WANTED.c.backfill_id, in_state(run, RunState.QUEUED))
+    .lateral("last_run")
+)
+_NEXT_QUEUED = (
+    select(_NEXT, _LAST.c.last_queued)
+    .select_from(_WANTED.table)
+    .join(_LAST, true())
+    .join(_NEXT, true())
+    .order_by(_WANTED.c.no, _NEXT.c.position)
+)
 
 
 def next_queued(conn: Connection, wanted: Mapping[str, int]) -> dict[str, list[RowMapping]]:
-    """The next queued runs by backfill, in start order, at most as many as ``wanted`` of each."""
+    """The next queued runs by backfill, in start order, at most as many as ``wanted`` of each.
+
+    ``last_queued``: the position of the backfill's last one.
+    """
     found: dict[str, list[RowMapping]] = {}
     given = _WANTED.values(backfill_id=wanted, count=wanted.values())
     for row in conn.execute(_NEXT_QUEUED, given).mappings():

@@ -23,7 +23,12 @@ INVARIANTS: dict[int, tuple[str, tuple[Mutation, ...]]] = {
     3: ("no overlap", (planning.overlaps_are_not_looked_for, planning.overlaps_are_left_to_the_constraint)),
     4: (
         "limits hold",
-        (starting.claims_beyond_limits, starting.starts_the_last_first, starting.claims_of_paused_backfills),
+        (
+            starting.claims_beyond_limits,
+            starting.starts_the_last_first,
+            starting.claims_of_paused_backfills,
+            starting.batches_grow_without_bound,
+        ),
     ),
     5: (
         "never complete too early, never stuck",
