@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from tests.support.history import waiting
 from tests.support.hot_paths import Hot, without_definitions
@@ -36,15 +34,16 @@ def test_a_size_that_is_chosen_costs_one_statement_for_any_number_of_backfills(e
     assert {len(launch.runs) for launch in empty.take_launches()} == {4}
 
 
-def test_an_attempt_of_the_largest_size_is_claimed_and_ended_in_seconds(empty: Hot) -> None:
-    ids = waiting(empty.made, 1, 2 * MAX_BATCH, limit=1, batch_size=MAX_BATCH, batch_mode="range")
-    began = time.monotonic()
-    empty.claimed(ids)
-    (launch,) = empty.take_launches()
-    assert len(launch.runs) == MAX_BATCH
-    empty.heard([AttemptEnded(**launch.about, state="lost", begun=launch.runs[0].id)])
-    assert time.monotonic() - began < 60
-    assert empty.made.query("SELECT state, range_limit, count(*) AS n FROM run GROUP BY 1, 2 ORDER BY 2") == [
-        {"state": "queued", "range_limit": MAX_BATCH // 2, "n": MAX_BATCH},
-        {"state": "queued", "range_limit": None, "n": MAX_BATCH},
-    ]
+def test_a_large_range_is_claimed_and_split_with_as_many_statements_as_a_small_one(empty: Hot) -> None:
+    found = []
+    for size in (2, MAX_BATCH // 4):
+        ids = waiting(empty.made, 1, 2 * size, prefix=f"of-{size}-", limit=1, batch_size=size, batch_mode="range")
+        claimed = empty.claimed(ids)
+        (launch,) = empty.take_launches()
+        assert len(launch.runs) == size
+        lost = AttemptEnded(**launch.about, state="lost", begun=launch.runs[0].id)
+        found.append([*without_definitions(claimed), *empty.heard([lost]).shapes()])
+        split = "SELECT range_limit, count(*) AS n FROM run WHERE backfill_id = %s GROUP BY 1 ORDER BY 1"
+        limits = [(row["range_limit"], row["n"]) for row in empty.made.query(split, *ids)]
+        assert limits == [(size // 2, size), (None, size)]
+    assert found[0] == found[1]
