@@ -51,6 +51,7 @@ DEFINITION: Example = {
     "max_active_runs": 4,
     "executor": "pool",
     "batch_size": 10,
+    "batch_target_seconds": 600.0,
     "batch_mode": "range",
     "tasks": [
         {

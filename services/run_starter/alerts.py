@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 
 from sqlalchemy import RowMapping
 
@@ -12,6 +13,7 @@ from retrofill.bus.transaction import Transaction
 from retrofill.deadlines.arming import Armer, resolve
 from retrofill.deadlines.rows import Subject, last_runtimes
 from retrofill.domain.alert import AT_RUN_START, AT_TASK_START, DeadlineAlert, Reference, check_handled
+from retrofill.domain.attempt import AttemptMode
 from retrofill.domain.deadline import Arming, alerts_counting_from, arm, arm_by_average
 from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.domain.task_run import MACHINE as TASK_MACHINE
@@ -23,9 +25,10 @@ from run_starter.steps import TaskStep
 
 @dataclass(frozen=True)
 class Starts:
-    """The starts in one batch of reports. ``rows``: the locked runs by id."""
+    """The starts in one batch of reports. ``attempts``, ``rows``: the locked attempts and runs by id."""
 
     tx: Transaction
+    attempts: Mapping[int, RowMapping]
     rows: Mapping[int, RowMapping]
     definitions: Definitions
     partitions: int
@@ -39,7 +42,7 @@ class Starts:
             armer = self._armer(backfill_id, definition.name)
             for alert in alerts_counting_from(definition.deadlines, *AT_RUN_START):
                 arming = _AT_RUN_START[alert.reference](self, alert, self.rows[ids[0]]["pipeline_no"])
-                armer.arm(alert, [Subject(id, arming) for id in ids])
+                armer.arm(alert, [Subject(id, arming(self._in_one_go(id))) for id in ids])
 
     def of_tasks(self, steps: Sequence[TaskStep]) -> None:
         """Arm the deadlines of started tasks, once per run, and resolve those of ended ones."""
@@ -67,6 +70,11 @@ class Starts:
         # Without a readable definition, the deadline rows decide.
         return definition is None or any(alert.task == task for alert in definition.deadlines)
 
+    def _in_one_go(self, run_id: int) -> int:
+        """How many runs are executed in one go with this one."""
+        row = self.attempts[self.rows[run_id]["attempt_id"]]
+        return row["runs"] if row["mode"] == AttemptMode.RANGE else 1
+
     def _armer(self, backfill_id: str, pipeline: str) -> Armer:
         return Armer(self.tx, backfill_id, pipeline, self.partitions, self.now)
 
@@ -77,12 +85,21 @@ class Starts:
         return found
 
 
-# How alerts are armed when a run starts, by reference; the number is the pipeline's.
-_AT_RUN_START: dict[Reference, Callable[[Starts, DeadlineAlert, int], Arming]] = {
-    Reference.RUN_STARTED_AT: lambda starts, alert, _: arm(alert, starts.now, starts.now),
-    Reference.AVERAGE_RUNTIME: lambda starts, alert, no: arm_by_average(
-        alert, last_runtimes(starts.tx.conn, no, alert.last_n or 1), starts.now
-    ),
+def _by_start(starts: Starts, alert: DeadlineAlert, _: int) -> Callable[[int], Arming]:
+    arming = arm(alert, starts.now, starts.now)
+    return lambda _: arming
+
+
+def _by_average(starts: Starts, alert: DeadlineAlert, pipeline_no: int) -> Callable[[int], Arming]:
+    runtimes = last_runtimes(starts.tx.conn, pipeline_no, alert.last_n or 1)
+    return cache(lambda runs: arm_by_average(alert, runtimes, starts.now, runs))
+
+
+# How alerts are armed when runs of a pipeline start, by reference: from how many are executed in
+# one go.
+_AT_RUN_START: dict[Reference, Callable[[Starts, DeadlineAlert, int], Callable[[int], Arming]]] = {
+    Reference.RUN_STARTED_AT: _by_start,
+    Reference.AVERAGE_RUNTIME: _by_average,
 }
 check_handled(_AT_RUN_START, AT_RUN_START)
 check_handled([Reference.TASK_STARTED_AT], AT_TASK_START)

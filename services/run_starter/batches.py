@@ -20,6 +20,17 @@ def batch_limit(batch_size: int, queued: int, parallel: int, batch_mode: str) ->
     return max(1, min(batch_size, -(-queued // parts)))
 
 
+def how_many(waiting: Sequence[RowMapping], asked: int) -> int:
+    """How many runs wait, of which at most the first ``asked`` were read.
+
+    If not all were, those between the first and the last one: a few of them may have ended, which
+    makes no difference while so many wait.
+    """
+    if len(waiting) < asked:
+        return len(waiting)
+    return int(waiting[0]["last_queued"] - waiting[0]["position"] + 1)
+
+
 def batches(runs: Sequence[RowMapping], limit: int, most: int) -> list[list[RowMapping]]:
     """Up to ``most`` batches of at most ``limit`` runs, never across a gap between intervals.
 

@@ -18,10 +18,11 @@ from retrofill.domain.attempt import AttemptMode
 from retrofill.domain.backfill import BackfillState
 from retrofill.store import backfills, runs
 from retrofill.store import claims as store
-from run_starter.batches import batch_limit, batches, mode_of
+from run_starter.batches import batch_limit, batches, how_many, mode_of
 from run_starter.cancelling import cancel
 from run_starter.memory import Memory, backfill_key, pipeline_key, pipelines_in, slot_freed
 from run_starter.sharing import YIELD_SECONDS, Candidate, Pipeline, Shares, free_slots, share
+from run_starter.sizes import batch_sizes
 from run_starter.starting import Starting, Wanted
 from run_starter.suspects import next_attempts, server_of
 
@@ -268,15 +269,16 @@ class Claims:
             return []
         server = self.starting.server
         definitions = self.starting.launching.definitions.of(tx.conn, list(shares.slots))
-        sizes = {id: definitions[id].batch_size for id in shares.slots}
+        sizes = batch_sizes(tx, self.starting.launching, [rows[id] for id in shares.slots])
         alone = next_attempts(tx, {id: len(shares.slots[id]) for id in with_suspects}, definitions, server)
-        queued = store.next_queued(tx.conn, {id: self._enough(sizes[id], len(shares.slots[id])) for id in sizes})
+        asked = {id: sizes[id] * len(slots) for id, slots in shares.slots.items()}
+        queued = store.next_queued(tx.conn, asked)
         wanted: list[Wanted] = []
         for id, slots in shares.slots.items():
             row, waiting, suspects = rows[id], queued.get(id, []), alone.get(id, [])
             parallel = min(row["max_active_runs"], limits[row["pipeline_no"]], self.drivers)
             mode = definitions[id].batch_mode
-            limit = batch_limit(sizes[id], len(waiting), parallel, mode)
+            limit = batch_limit(sizes[id], how_many(waiting, asked[id]), parallel, mode)
             formed = [*suspects, *batches(waiting, limit, len(slots) - len(suspects))]
             for batch, pair in zip(formed, slots, strict=False):
                 alone_on = server_of(definitions[id], server) if batch[0]["lost_at"] is not None else None
@@ -286,7 +288,3 @@ class Claims:
                 # may have waited for another transaction.
                 tx.schedule_check(pipeline_key(row["pipeline_no"]), RECHECK_SECONDS if id in with_suspects else 0.0)
         return wanted
-
-    def _enough(self, size: int, slots: int) -> int:
-        """Number of waiting runs to read: with batches, enough to know whether many are left."""
-        return slots if size == 1 else size * max(slots, 2 * self.drivers)

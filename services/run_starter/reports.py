@@ -93,7 +93,7 @@ def settle(
     outcome = decide(Fold(attempts_by_id, runs_by_id, tasks, names, max_lost_attempts))
     pipelines = definitions.names(tx.conn, {row["backfill_id"] for row in rows.runs.values()})
     apply = Apply(tx, rows.attempts, rows.runs, pipelines, names, now, outcome)
-    arming = Starts(tx, rows.runs, definitions, partitions, now)
+    arming = Starts(tx, rows.attempts, rows.runs, definitions, partitions, now)
     apply.starts()
     arming.of_runs(outcome.first_starts())
     apply.task_steps()

@@ -15,6 +15,8 @@ from typing import Any, TypedDict, TypeVar, Unpack, overload
 from retrofill.deadline import Deadline
 from retrofill.domain.data import check_name
 from retrofill.domain.pipeline import (
+    MAX_BATCH,
+    MAX_TARGET_SECONDS,
     CodeLocation,
     PipelineDefinition,
     SubmitScript,
@@ -26,6 +28,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Upstream = str | Callable[..., Any]
 After = Upstream | Iterable[Upstream] | None
 Delay = timedelta | float | int
+# Of an attempt with batch_size="auto".
+TARGET_SECONDS = 600.0
 
 
 class TaskOptions(TypedDict, total=False):
@@ -55,7 +59,8 @@ class Pipeline:
 
     ``retries`` and ``retry_delay`` are the tasks' defaults. ``batch_size``: a driver executes up to
     so many runs with adjacent intervals in one Spark session, which saves its start. With
-    ``batch_mode="each"`` it calls the tasks for each of them, with ``"range"`` once for all.
+    ``batch_mode="each"`` it calls the tasks for each of them, with ``"range"`` once for all. With
+    ``batch_size="auto"`` it gets as many as recently took ``batch_target`` (default: ten minutes).
     """
 
     def __init__(
@@ -67,8 +72,9 @@ class Pipeline:
         end: str | date | datetime | None = None,
         timezone: str = "UTC",
         max_active_runs: int = 16,
-        batch_size: int = 1,
+        batch_size: int | str = 1,
         batch_mode: str = "each",
+        batch_target: Delay | None = None,
         deadlines: Sequence[Deadline] = (),
         retries: int = 0,
         retry_delay: Delay = 1.0,
@@ -86,7 +92,7 @@ class Pipeline:
             "end": _moment(end),
             "timezone": timezone,
             "max_active_runs": max_active_runs,
-            "batch_size": batch_size,
+            **_batches(batch_size, batch_target),
             "batch_mode": batch_mode,
             "deadlines": [deadline.to_alert() for deadline in deadlines],
             "executor": executor,
@@ -196,6 +202,25 @@ def _seconds(delay: Delay) -> float:
     if isinstance(delay, int | float):
         return float(delay)
     raise ValueError(f"retry_delay is {delay!r}: give a timedelta or a number of seconds")
+
+
+def _batches(size: int | str, target: Delay | None) -> dict[str, Any]:
+    """The largest batch, and how long an attempt should take if the size is chosen by that."""
+    number = isinstance(size, int) and not isinstance(size, bool) and 1 <= size <= MAX_BATCH
+    if size != "auto" and not number:
+        raise ValueError(f"batch_size is {size!r}: give a number from 1 to {MAX_BATCH:,}, or 'auto'")
+    if target is None:
+        return (
+            {"batch_size": MAX_BATCH, "batch_target_seconds": TARGET_SECONDS}
+            if size == "auto"
+            else {"batch_size": size}
+        )
+    if size != "auto":
+        raise ValueError(f"batch_target needs batch_size='auto', but it is {size}: change it, or remove batch_target")
+    seconds = target.total_seconds() if isinstance(target, timedelta) else target
+    if not isinstance(seconds, int | float) or not 0.1 <= seconds <= MAX_TARGET_SECONDS:
+        raise ValueError(f"batch_target is {target!r}: give a timedelta or a number of seconds, 0.1 to a week")
+    return {"batch_size": MAX_BATCH, "batch_target_seconds": float(seconds)}
 
 
 def _moment(given: str | date | datetime | None) -> str | date | datetime | None:

@@ -129,7 +129,11 @@ class Settings(BaseSettings):
     max_conf_bytes: int = Field(100_000, ge=2, description="Maximum size of a request's conf, as JSON")
     batch_messages: int = Field(500, ge=1, description="Maximum messages of one shard per transaction")
     driver_slots: int = Field(2, ge=1, description="Maximum concurrent drivers of one run-starter (its pool's limit)")
-    driver_max_runs: int = Field(100, ge=1, description="Runs after which a warm driver process is replaced")
+    driver_max_runs: int = Field(
+        100,
+        ge=1,
+        description="Runs after which a warm driver process is replaced, between two attempts; a range counts as one",
+    )
     lease_seconds: float = Field(15.0, gt=0, description="A run's lease: how long a silent driver counts as alive")
     max_lost_attempts: int = Field(
         5, ge=1, description="Lost drivers of a run that is retried alone, after its first loss, after which it fails"

@@ -4,185 +4,23 @@ index.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
-from confluent_kafka.admin import AdminClient
-from sqlalchemy import Engine
 from tests.support.history import finished, waiting
-from tests.support.installation import PARTITIONS, Installation
+from tests.support.hot_paths import Hot, about_run, without_definitions
+from tests.support.installation import Installation
 from tests.support.servers import Servers
-from tests.support.statements import Recorded, recorded, scanned
+from tests.support.statements import recorded, scanned
 
-from deadline_watcher.set_aside import SetAside
-from retrofill.bus.envelope import Record
-from retrofill.bus.handler import Received
-from retrofill.bus.takeover import Ends
-from retrofill.bus.transaction import Transaction, shard_transaction
-from retrofill.contract.runs import (
-    AttemptEnded,
-    AttemptHeartbeat,
-    Report,
-    RunBegan,
-    RunReported,
-    RunStaged,
-    TaskReported,
-)
-from retrofill.contract.topics import PLANNER, RUN_STARTER, WATCHER, Service, Topic
+from retrofill.contract.runs import AttemptEnded, AttemptHeartbeat, RunStaged
+from retrofill.contract.topics import PLANNER, RUN_STARTER
 from retrofill.domain.attempt import AttemptMode
-from retrofill.store import attempts, backfills, deadlines, failures, runs
+from retrofill.store import durations, failures, runs
 from retrofill.store.claims import pipelines_with_suspects
-from retrofill.store.engine import make_engine
-from run_starter.claims import Claims
-from run_starter.definitions import Definitions
-from run_starter.executors import Key, LaunchRequest, RunToDo
-from run_starter.launching import Launching
-from run_starter.leases import Leases
-from run_starter.reports import handle_reports
-from run_starter.starting import Starting
 
 YEARS_OF_DAYS = 3650
 PIPELINES = 100
-SERVER = "sc://somewhere:15002"
-
-
-class Launched:
-    """An executor with configurable room that records its launches."""
-
-    def __init__(self) -> None:
-        self.launches: list[LaunchRequest] = []
-        self.room = 100_000
-
-    def free(self) -> int:
-        return self.room
-
-    def ending(self, keys: Collection[Key]) -> None:
-        raise AssertionError("no driver reports here")
-
-    def launch(self, launch: LaunchRequest) -> None:
-        self.launches.append(launch)
-
-    def hosted(self) -> set[Key]:
-        return set()
-
-    def end(self, key: Key) -> None:
-        raise AssertionError("nothing is ended here")
-
-    def close(self) -> None:
-        raise AssertionError("nothing is closed here")
-
-
-def admin_is_not_asked() -> AdminClient:
-    raise AssertionError("no lease is over here")
-
-
-@dataclass
-class Hot:
-    """An installation without services. Tests run the services' transactions under the services'
-    roles.
-    """
-
-    made: Installation
-
-    def __post_init__(self) -> None:
-        self.launched = Launched()
-        self.definitions = Definitions()
-        self.leases = Leases(Ends(admin_is_not_asked, lambda: None, ""), self.definitions, 5, PARTITIONS)
-        launching = Launching(self.launched, self.definitions, 15.0, launched=lambda: None)
-        self.claims = Claims(Starting(launching, self.leases, "test", SERVER), drivers=4)
-
-    def engine(self, service: Service) -> Engine:
-        return make_engine(self.made.settings.dsn_of(service.name), "test")
-
-    def sent(self, service: Service, work: Callable[[Transaction], Any]) -> Recorded:
-        """The statements that one transaction of shard 0 sends."""
-        engine = self.engine(service)
-        try:
-            with recorded(engine) as found, shard_transaction(engine, service, 0, 0, 900_000) as tx:
-                work(tx)
-            return found
-        finally:
-            engine.dispose()
-
-    def claimed(self, ids: list[str]) -> Recorded:
-        """The run-starter's check of these backfills."""
-        return self.sent(RUN_STARTER, lambda tx: self.claims.check(tx, ids))
-
-    def reported(self, launches: list[LaunchRequest]) -> Recorded:
-        """One batch with all reports of these attempts' drivers."""
-        return self.heard([report for launch in launches for report in _reports(launch)])
-
-    def heard(self, reports: list[Report]) -> Recorded:
-        """One batch of reports."""
-        received = [_received(report) for report in reports]
-        return self.sent(
-            RUN_STARTER,
-            lambda tx: handle_reports(tx, received, self.definitions, max_lost_attempts=5, partitions=PARTITIONS),
-        )
-
-    def asked(self, launch: LaunchRequest) -> Recorded:
-        """What the host of an attempt reads for its driver."""
-        id, run = launch.attempt_id, launch.runs[0].id
-
-        def read(tx: Transaction) -> None:
-            attempts.lease_left(tx.conn, id, run)
-            attempts.accepted(tx.conn, id, run)
-            attempts.to_be_ended(tx.conn, [id])
-
-        return self.sent(RUN_STARTER, read)
-
-    def leases_looked_at(self) -> Recorded:
-        """The check of the shard's leases."""
-        return self.sent(RUN_STARTER, self.leases.check)
-
-    def planner_looked(self, ids: list[str]) -> Recorded:
-        """The planner's check of backfills that have not ended."""
-        return self.sent(PLANNER, lambda tx: backfills.to_be_decided(tx.conn, ids))
-
-    def missed(self, count: int) -> Recorded:
-        """The watcher's check when ``count`` deadlines are due."""
-        armed = self.made.query(
-            "INSERT INTO deadline (shard, alert, pipeline, backfill_id, run_id, reference, due_at, state) "
-            "SELECT 0, 'due', 'x', backfill_id, id, 'RUN_QUEUED_AT', clock_timestamp(), 'armed' FROM run "
-            "WHERE state = 'queued' AND NOT EXISTS (SELECT FROM deadline WHERE run_id = run.id AND alert = 'due') "
-            "LIMIT %s RETURNING id",
-            count,
-        )
-        aside = SetAside()
-        found = self.sent(WATCHER, lambda tx: aside.judge(tx, deadlines.lock_due(tx.conn, 0, aside.ids())))
-        ids = [row["id"] for row in armed]
-        missed = "SELECT count(*) FROM deadline WHERE id = ANY(%s) AND state = 'missed'"
-        assert self.made.value(missed, ids) == count
-        return found
-
-    def take_launches(self) -> list[LaunchRequest]:
-        launches, self.launched.launches = self.launched.launches, []
-        return launches
-
-
-def _reports(launch: LaunchRequest) -> list[Report]:
-    found: list[Report] = [AttemptHeartbeat(**launch.about)]
-    for run in launch.runs:
-        about = _about(launch, run)
-        found += [
-            RunBegan(**about),
-            TaskReported(**about, task="only", state="running"),
-            TaskReported(**about, task="only", state="succeeded"),
-            RunReported(**about, state="succeeded"),
-        ]
-    return [*found, AttemptEnded(**launch.about, state="done")]
-
-
-def _about(launch: LaunchRequest, run: RunToDo) -> dict[str, Any]:
-    """The fields that all reports on one of its runs share."""
-    return {**launch.about, "run_id": run.id, "attempt": run.attempt}
-
-
-def _received(report: Report) -> Received:
-    record = Record(Topic.RUN_REPORTS, 0, 0, report.backfill_id.encode(), report.encode(), {}, (), 0)
-    return Received(record, report.backfill_id, report, "ce")
 
 
 @pytest.fixture(scope="module")
@@ -206,8 +44,8 @@ def test_one_claim_sends_as_much_as_a_hundred(empty: Hot) -> None:
     many = empty.claimed(waiting(empty.made, 100, 5, prefix="many-"))
     assert len(empty.take_launches()) == 500
     # Definitions are immutable and read once per backfill.
-    assert _without_definitions(many) == _without_definitions(one)
-    assert len(_without_definitions(one)) <= 11
+    assert without_definitions(many) == without_definitions(one)
+    assert len(without_definitions(one)) <= 11
 
 
 def test_who_has_no_run_left_to_start_takes_no_driver_from_who_has(empty: Hot) -> None:
@@ -236,7 +74,7 @@ def test_an_attempt_of_many_runs_sends_as_much_as_one_of_a_single_run(empty: Hot
     batch = empty.claimed(waiting(empty.made, 1, 40, prefix="batch-", limit=1, batch_size=20))
     (launch,) = empty.take_launches()
     assert len(launch.runs) == 20
-    assert _without_definitions(batch) == _without_definitions(single)
+    assert without_definitions(batch) == without_definitions(single)
     assert empty.reported([launch]).shapes() == of_single.shapes()
     assert empty.made.value("SELECT count(*) FROM run WHERE state = 'succeeded'") == 21
 
@@ -253,8 +91,8 @@ def test_suspects_of_a_hundred_backfills_send_as_much_as_those_of_one(empty: Hot
     empty.made.query(lost, ids)
     many = empty.claimed(ids)
     assert len(empty.take_launches()) == 1
-    assert _without_definitions(many) == _without_definitions(one)
-    assert len(_without_definitions(one)) <= 13
+    assert without_definitions(many) == without_definitions(one)
+    assert len(without_definitions(one)) <= 13
 
 
 def test_one_deadline_sends_as_much_as_a_hundred(empty: Hot) -> None:
@@ -280,11 +118,12 @@ def test_every_statement_of_the_hot_paths_uses_an_index(old: Hot) -> None:
     recordings += [
         old.heard([AttemptHeartbeat(**staged.about)]),
         old.asked(staged),
-        old.heard([RunStaged(**_about(staged, staged.runs[0]), outputs=("/nowhere",))]),
+        old.heard([RunStaged(**about_run(staged, staged.runs[0]), outputs=("/nowhere",))]),
         old.heard([AttemptEnded(**each.about, state="lost", begun=each.runs[0].id) for each in (staged, lost)]),
         old.sent(RUN_STARTER, lambda tx: [pipelines_with_suspects(tx.conn, 0), runs.queued(tx.conn, ids[0], 9)]),
         old.reported(others),
         old.claimed(ids),
+        old.sent(RUN_STARTER, lambda tx: durations.recent(tx.conn, [1, 2])),
         old.planner_looked(ids),
         old.missed(10),
     ]
@@ -309,7 +148,3 @@ def test_a_statement_without_an_index_is_noticed(old: Hot) -> None:
     engine.dispose()
     with old.made.session() as conn:
         assert [scanned(conn, statement) for statement in found.statements] == [{"run"}]
-
-
-def _without_definitions(found: Recorded) -> list[str]:
-    return [text for text in found.shapes() if not text.startswith("SELECT retrofill.backfill.definition")]

@@ -16,7 +16,7 @@ from retrofill.contract.backfills import (
 )
 from retrofill.contract.pipelines import PipelineApplied
 from retrofill.contract.topics import WATCHER, Topic
-from retrofill.domain.pipeline import PipelineDefinition
+from retrofill.domain.pipeline import MAX_BATCH, PipelineDefinition
 from tests.simulation.faults import Faults
 from tests.simulation.scheduler import Stuck
 from tests.simulation.world import World
@@ -51,6 +51,8 @@ class Scenario:
         # Planned client actions that have not happened yet.
         self.left = 0
         self.busy_seconds = self._random.choice(world.size.busy_seconds)
+        # Pipelines that get some long backfills.
+        self._long: set[str] = set()
         self._pipelines = [f"p{n}" for n in range(self._random.choice(world.size.pipelines))]
 
     def decide_failures(self) -> None:
@@ -102,10 +104,17 @@ class Scenario:
             name,
             tasks,
             max_active_runs=self._random.choice([1, 2, 3]),
-            batch_size=self._random.choice([1, 1, 2, 3, 5]),
+            **self._batches(name),
             batch_mode=self._random.choice(["each", "range"]),
             deadlines=chosen,
         )
+
+    def _batches(self, name: str) -> dict[str, Any]:
+        """Some batches have a chosen size. It grows only if a backfill has many runs."""
+        if self._random.random() >= 0.2:
+            return {"batch_size": self._random.choice([1, 1, 2, 3, 5])}
+        self._long.add(name)
+        return {"batch_size": MAX_BATCH, "batch_target_seconds": self._random.choice([1.0, 30.0, 600.0])}
 
     def apply(self, name: str | None = None) -> None:
         """Apply a pipeline, sometimes on the wrong partition."""
@@ -119,14 +128,18 @@ class Scenario:
         id = f"b{len(self.ids)}-{self._random.randint(0, 99)}"
         self.ids.append(id)
         first = FIRST + timedelta(days=self._random.randint(0, 3))
-        last = first + timedelta(days=self._random.choice(self._world.size.days) - 1)
         pipeline = self._random.choice(self._pipelines)
+        days = self._random.choice(self._world.size.days)
+        if pipeline in self._long and self._random.random() < 0.5:
+            days += 7
+        last = first + timedelta(days=days - 1)
         request = BackfillRequested.model_validate(
             {
                 "pipeline": pipeline,
                 "from": first.date().isoformat(),
                 "to": last.date().isoformat(),
                 "max_active_runs": self._random.choice([None, 1, 2]),
+                "batch_size": self._random.choice([None, None, None, 2]),
                 "reprocess_behavior": self._random.choice(["none", "failed", "completed"]),
                 "on_run_failure": self._random.choice(["continue", "continue", "pause", "cancel"]),
                 "run_backwards": self._random.random() < 0.3,

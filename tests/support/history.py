@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from tests.support.definitions import daily
 from tests.support.installation import Installation
@@ -69,22 +71,29 @@ def waiting(
     shard: int = 0,
     limit: int = 16,
     on_run_failure: str = "continue",
-    batch_size: int = 1,
+    **definition: object,
 ) -> list[str]:
     """Create running backfills, one per pipeline, with queued daily runs from 2000 on. Returns
-    their ids.
+    their ids. ``definition``: more of the pipelines' definitions.
     """
     more = {"shard": shard, "limit": limit, "on_run_failure": on_run_failure}
-    _make(made, prefix, backfills, runs, batch_size=batch_size, state="running", run_state="queued", attempt=0, **more)
+    _make(made, prefix, backfills, runs, definition, state="running", run_state="queued", attempt=0, **more)
     return [f"{prefix}{n}" for n in range(1, backfills + 1)]
 
 
-def _make(made: Installation, prefix: str, pipelines: int, runs: int, *, batch_size: int = 1, **values: object) -> None:
+def _make(
+    made: Installation,
+    prefix: str,
+    pipelines: int,
+    runs: int,
+    definition: Mapping[str, object] = MappingProxyType({}),
+    **values: object,
+) -> None:
     given = {
         "prefix": prefix,
         "pipelines": pipelines,
         "runs": runs,
-        "definition": json.dumps(daily(batch_size=batch_size).as_json()),
+        "definition": json.dumps(daily(**definition).as_json()),
         "shard": 0,
         "limit": 16,
         "on_run_failure": "continue",

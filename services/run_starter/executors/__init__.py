@@ -69,6 +69,11 @@ class LaunchRequest:
         """The fields that all reports on the attempt share."""
         return {"backfill_id": self.backfill_id, "attempt_id": self.attempt_id}
 
+    @property
+    def executions(self) -> int:
+        """How often user code is called. A range is executed in one go."""
+        return 1 if self.mode == AttemptMode.RANGE else len(self.runs)
+
     def as_json(self) -> dict[str, Any]:
         """The ``launch`` message to a driver process (``retrofill.driver.launch``)."""
         return {

@@ -35,7 +35,7 @@ class Worker:
         self.ready = False
         self.retiring = False
         self.answers: Answers | None = None
-        self.attempts = 0
+        self.runs = 0
         self.reader: threading.Thread | None = None
         self.why_lost: str | None = None
         self._writing = threading.Lock()
@@ -60,7 +60,7 @@ class Worker:
 
 
 class LocalPool:
-    """Up to ``driver_slots`` warm processes, replaced after ``driver_max_runs`` attempts."""
+    """Up to ``driver_slots`` warm processes, replaced after ``driver_max_runs`` runs, between attempts."""
 
     def __init__(self, settings: Settings, host: Host, command: tuple[str, ...] = COMMAND) -> None:
         self._settings = settings
@@ -196,8 +196,8 @@ class LocalPool:
     def _on_done(self, worker: Worker, fields: dict[str, Any]) -> None:
         with self._lock:
             answers = self._left(worker)
-            worker.attempts += 1
-            retire = worker.attempts >= self._settings.driver_max_runs or bool(fields.get("retire"))
+            worker.runs += 0 if answers is None else answers.launch.executions
+            retire = worker.runs >= self._settings.driver_max_runs or bool(fields.get("retire"))
             if retire:
                 self._workers.remove(worker)
         if retire:

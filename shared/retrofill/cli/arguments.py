@@ -19,6 +19,7 @@ from retrofill.contract.base import Undecodable, decode_object
 from retrofill.contract.explain import explain
 from retrofill.domain.backfill import OnRunFailure, ReprocessBehavior
 from retrofill.domain.bounds import parse_bound
+from retrofill.domain.pipeline import MAX_BATCH
 from retrofill.errors import WrongUsage
 
 
@@ -36,7 +37,7 @@ class BackfillOptions:
     ] = None
     batch_size: Annotated[
         int | None,
-        typer.Option(min=1, max=1000, help="Maximum runs of one driver session, below the pipeline's batch_size."),
+        typer.Option(min=1, max=MAX_BATCH, help="Maximum runs of one driver session, below the pipeline's batch_size."),
     ] = None
     reprocess: Annotated[ReprocessBehavior, typer.Option(help="Which already processed intervals to run again.")] = (
         ReprocessBehavior.NONE

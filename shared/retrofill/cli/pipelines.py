@@ -11,7 +11,8 @@ from pydantic import ValidationError
 from sqlalchemy import Connection
 
 from retrofill.cli.options import ANSWER_SECONDS, AsJson, TimeLimit
-from retrofill.cli.output import cell, print_facts, print_json, print_table, print_text
+from retrofill.cli.output import cell, duration, print_facts, print_json, print_table, print_text
+from retrofill.cli.showing import batch_size
 from retrofill.cli.targets import check_targets
 from retrofill.client import read as reads
 from retrofill.client.ask import ask
@@ -19,6 +20,7 @@ from retrofill.client.connect import load_settings, reading
 from retrofill.contract.explain import explain
 from retrofill.contract.pipelines import PipelineAccepted, PipelineApplied, PipelineRejected
 from retrofill.contract.topics import Topic
+from retrofill.domain.batch_size import target_seconds
 from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.domain.planning import unknown_pipeline
 from retrofill.errors import UserError, WrongUsage
@@ -110,7 +112,7 @@ def list_(as_json: AsJson = False) -> None:
         rows = reads.pipelines(conn)
     if as_json:
         return print_json([_listed(row) for row in rows])
-    columns = ["name", "schedule", "time zone", "tasks", "active", "applied (UTC)"]
+    columns = ["name", "schedule", "time zone", "batch", "tasks", "active", "applied (UTC)"]
     return print_table(
         columns,
         [
@@ -118,6 +120,7 @@ def list_(as_json: AsJson = False) -> None:
                 row["name"],
                 row["definition"]["schedule"],
                 row["definition"]["timezone"],
+                _batch(row["definition"]),
                 len(row["definition"]["tasks"]),
                 row["active_backfills"],
                 row["applied_at"],
@@ -128,12 +131,18 @@ def list_(as_json: AsJson = False) -> None:
     )
 
 
+def _batch(definition: dict[str, Any]) -> str:
+    size, mode = batch_size(definition), definition.get("batch_mode", "each")
+    return str(size) if mode == "each" else f"{size}, {mode}"
+
+
 def _listed(row: Any) -> dict[str, Any]:
     names = ("schedule", "timezone", "start", "end", "max_active_runs")
     return {
         "name": row["name"],
         **{name: row["definition"][name] for name in names},
-        "batch_size": row["definition"].get("batch_size", 1),
+        "batch_size": batch_size(row["definition"]),
+        "batch_mode": row["definition"].get("batch_mode", "each"),
         "tasks": [task["name"] for task in row["definition"]["tasks"]],
         "active_backfills": row["active_backfills"],
         "applied_at": row["applied_at"],
@@ -169,6 +178,12 @@ def find_pipeline(conn: Connection, name: str) -> StoredPipeline:
     return found
 
 
+def _size(definition: PipelineDefinition) -> int | str:
+    if definition.batch_target_seconds is None:
+        return definition.batch_size
+    return f"auto: attempts of about {duration(target_seconds(definition))}"
+
+
 def _print_pipeline(definition: PipelineDefinition, applied_at: Any) -> None:
     code = definition.code
     print_facts(
@@ -178,7 +193,8 @@ def _print_pipeline(definition: PipelineDefinition, applied_at: Any) -> None:
             "start": definition.start,
             "end": definition.end,
             "max active runs": definition.max_active_runs,
-            "batch size": definition.batch_size,
+            "batch size": _size(definition),
+            "batch mode": definition.batch_mode,
             "executor": definition.executor,
             "code": f"{code.file or code.module}:{code.attribute}",
             "archive": code.sha256,

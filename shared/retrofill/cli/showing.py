@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -12,10 +13,13 @@ from sqlalchemy import Connection, RowMapping
 
 from retrofill.cli.output import counts, duration, moment, print_facts, print_text
 from retrofill.client import read as reads
+from retrofill.domain.batch_size import next_size
 from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.domain.run import MACHINE
 from retrofill.store.backfills import run_counts
 from retrofill.store.clock import database_now
+from retrofill.store.durations import recent
+from retrofill.store.pipelines import codes
 
 TRACEBACK_LINES = 4
 # At most this many attempts that did not come to their end, and suspects.
@@ -44,7 +48,9 @@ def describe(conn: Connection, row: RowMapping, failures: int) -> dict[str, Any]
         "range_start": row["covers"].lower,
         "range_end": row["covers"].upper,
         **{name: row[name] for name in SETTINGS},
-        "batch_size": row["definition"].get("batch_size", 1),
+        "batch_size": batch_size(row["definition"]),
+        "batch_mode": row["definition"].get("batch_mode", "each"),
+        "batch_now": _batch_now(conn, row),
         "code_sha256": row["definition"].get("code", {}).get("sha256"),
         "latest_code": row["code_follows"],
         "runs_by_code": reads.runs_by_code(conn, id),
@@ -67,6 +73,21 @@ def held_back(row: Mapping[str, Any]) -> str | None:
     except ValidationError as e:
         return f"this release cannot read its pipeline definition; upgrade the run-starter or cancel it: {_fields(e)}"
     return None
+
+
+def batch_size(definition: Mapping[str, Any]) -> int | str:
+    """The size of a stored definition: ``auto`` if each attempt's is chosen."""
+    return "auto" if definition.get("batch_target_seconds") else int(definition.get("batch_size", 1))
+
+
+def _batch_now(conn: Connection, row: RowMapping) -> dict[str, Any] | None:
+    """The chosen size of the next attempt (``runs``), and ``why``. ``None``: none is chosen."""
+    if row["ended_at"] is not None or batch_size(row["definition"]) != "auto" or held_back(dict(row)) is not None:
+        return None
+    definition, no = PipelineDefinition.model_validate(row["definition"]), row["pipeline_no"]
+    if row["code_follows"]:
+        definition = definition.model_copy(update={"code": codes(conn, [no]).get(no, definition.code)})
+    return asdict(next_size(definition, recent(conn, [no])[no]))
 
 
 def _fields(error: ValidationError) -> str:
@@ -109,7 +130,7 @@ def print_backfill(facts: Mapping[str, Any]) -> None:
             "skipped": counts(facts["skipped"]) if facts["skipped"] else None,
             "started again": facts["runs_started_again"] or None,
             "at once": facts["max_active_runs"],
-            "runs per attempt": facts["batch_size"] if facts["batch_size"] > 1 else None,
+            "runs per attempt": _runs_per_attempt(facts),
             "order": "backwards" if facts["run_backwards"] else None,
             "reprocess": facts["reprocess_behavior"],
             "on run failure": facts["on_run_failure"],
@@ -126,6 +147,12 @@ def print_backfill(facts: Mapping[str, Any]) -> None:
     _print_failures(facts)
     _print_suspects(facts)
     _print_attempts(facts)
+
+
+def _runs_per_attempt(facts: Mapping[str, Any]) -> str | int | None:
+    if facts["batch_now"] is not None:
+        return f"now {facts['batch_now']['runs']:,}: {facts['batch_now']['why']}"
+    return None if facts["batch_size"] == 1 else facts["batch_size"]
 
 
 def _code(facts: Mapping[str, Any]) -> str | None:

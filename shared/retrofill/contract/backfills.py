@@ -11,6 +11,7 @@ from retrofill.contract.fields import BackfillId, Explanation
 from retrofill.domain.backfill import OnRunFailure, ReprocessBehavior
 from retrofill.domain.bounds import Bound
 from retrofill.domain.data import Name
+from retrofill.domain.pipeline import MAX_BATCH
 from retrofill.domain.planning import Reason, SkipReason
 
 CAUSE = "Who requested it: a user, or on_run_failure after a run failed permanently"
@@ -27,7 +28,7 @@ class BackfillRequested(Message):
     to: Bound = Field(description="Last logical date, inclusive; a bare date means that whole day")
     max_active_runs: int | None = Field(None, ge=1, le=10_000, description="Default: the pipeline's")
     batch_size: int | None = Field(
-        None, ge=1, le=1000, description="Default: the pipeline's, which it may lower but not raise"
+        None, ge=1, le=MAX_BATCH, description="Default: the pipeline's, which it may lower but not raise"
     )
     reprocess_behavior: ReprocessBehavior = Field(
         ReprocessBehavior.NONE, description="Which intervals with a finished run to run again"

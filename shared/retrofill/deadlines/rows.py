@@ -21,6 +21,7 @@ from sqlalchemy import (
     case,
     func,
     literal,
+    or_,
     select,
     text,
 )
@@ -28,11 +29,12 @@ from sqlalchemy.dialects.postgresql import insert
 
 from retrofill.contract.partitioning import partitions_of
 from retrofill.domain.alert import DeadlineAlert
+from retrofill.domain.attempt import AttemptMode
 from retrofill.domain.deadline import FIRST, LAST, PAST, Arming, DeadlineState, Due
 from retrofill.domain.run import RunState
 from retrofill.store.arrays import Arrays
 from retrofill.store.states import constant, in_state
-from retrofill.store.tables import Moment, deadline, run
+from retrofill.store.tables import Moment, attempt, deadline, run
 
 
 @dataclass(frozen=True)
@@ -205,8 +207,16 @@ def _same(backfill_id: str, pipeline: str, alert: DeadlineAlert) -> dict[str, An
     return {f"same_{name}": value for name, value in values.items()}
 
 
+# The attempt that produced a run's output, which another one may have published.
+_PRODUCER = attempt.c.id == func.coalesce(run.c.accepted_attempt, run.c.attempt_id)
+# The runs of a range share one span. What was tried in larger ranges before is no part of it.
+_RANGED = or_(attempt.c.mode == constant(AttemptMode.RANGE), run.c.range_limit.is_not(None))
 _RUNTIMES = (
-    select(run.c.finished_at - run.c.started_at)
+    select(
+        run.c.finished_at - case((_RANGED, attempt.c.began_at), else_=run.c.started_at),
+        case((attempt.c.mode == constant(AttemptMode.RANGE), attempt.c.runs), else_=1),
+    )
+    .select_from(run.outerjoin(attempt, _PRODUCER))
     .where(run.c.pipeline_no == bindparam("pipeline"), in_state(run, RunState.SUCCEEDED), run.c.started_at.is_not(None))
     .order_by(run.c.finished_at.desc())
     .limit(bindparam("last", type_=Integer))
@@ -214,5 +224,8 @@ _RUNTIMES = (
 
 
 def last_runtimes(conn: Connection, pipeline_no: int, last_n: int) -> list[timedelta]:
-    """Times from first start to success of the pipeline's last successes, latest first."""
-    return list(conn.execute(_RUNTIMES, {"pipeline": pipeline_no, "last": last_n}).scalars())
+    """Times from first start to success of the pipeline's last successes, latest first.
+
+    Of a run in a range of n: a n-th of the range's.
+    """
+    return [took / runs for took, runs in conn.execute(_RUNTIMES, {"pipeline": pipeline_no, "last": last_n})]

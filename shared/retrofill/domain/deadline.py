@@ -95,16 +95,17 @@ def arm(alert: DeadlineAlert, reference_at: datetime, now: datetime) -> Arming:
     return Arming(due_at, S.ARMED)
 
 
-def arm_by_average(alert: DeadlineAlert, runtimes: Iterable[timedelta], now: datetime) -> Arming:
+def arm_by_average(alert: DeadlineAlert, runtimes: Iterable[timedelta], now: datetime, runs: int = 1) -> Arming:
     """Arm an AVERAGE_RUNTIME alert at a run's first start, from ``runtimes`` of the last successes.
 
-    With fewer than ``min_runs`` it is void: the average would be a guess.
+    ``runs``: how many are executed in one go with it, none of which is done before the others. With
+    fewer than ``min_runs`` it is void: the average would be a guess.
     """
     known = list(runtimes)
     if len(known) < (alert.min_runs or 1):
         reason = f"the average needs {alert.min_runs} successful runs, but there are {len(known)}"
         return Arming(now, S.VOID, reason)
-    return arm(alert, now + sum(known, timedelta()) / len(known), now)
+    return arm(alert, now + runs * sum(known, timedelta()) / len(known), now)
 
 
 def alerts_counting_from(alerts: Iterable[DeadlineAlert], *references: Reference) -> list[DeadlineAlert]:

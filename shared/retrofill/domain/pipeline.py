@@ -16,6 +16,12 @@ from retrofill.domain.bounds import Bound
 from retrofill.domain.data import Data, Name
 from retrofill.domain.schedule import check_schedule
 
+# A claim writes all runs of an attempt in one transaction, and so does the end of a range. With so
+# many, that takes a few seconds, for which the other backfills of the shard wait, and half a second
+# of computing between two statements: a tenth of what Postgres allows a service.
+MAX_BATCH = 10_000
+MAX_TARGET_SECONDS = 604_800
+
 
 def check_timezone(name: str) -> str:
     """Check an IANA time zone name. Raises ``ValueError``."""
@@ -109,7 +115,13 @@ class PipelineDefinition(Data):
         "pool", description="A warm driver with one Spark Connect session per run, or one spark-submit per run"
     )
     batch_size: int = Field(
-        1, ge=1, le=1000, description="Maximum number of runs with adjacent intervals that one attempt executes"
+        1, ge=1, le=MAX_BATCH, description="Maximum number of runs with adjacent intervals that one attempt executes"
+    )
+    batch_target_seconds: float | None = Field(
+        None,
+        ge=0.1,
+        le=MAX_TARGET_SECONDS,
+        description="How long an attempt should take: its number of runs is chosen accordingly, up to batch_size",
     )
     batch_mode: Literal["each", "range"] = Field(
         "each", description="Whether the tasks process the runs of a batch one by one or, as one range, all at once"

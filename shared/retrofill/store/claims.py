@@ -24,6 +24,7 @@ from sqlalchemy import (
     and_,
     bindparam,
     exists,
+    func,
     or_,
     select,
     text,
@@ -156,13 +157,24 @@ _NEXT = (
     .limit(_WANTED.c.count)
     .lateral("next_run")
 )
-_NEXT_QUEUED = select(_NEXT).select_from(_WANTED.table).join(_NEXT, true()).order_by(_WANTED.c.no, _NEXT.c.position)
+_LAST = (
+    select(func.max(run.c.position).label("last_queued"))
+    .where(run.c.backfill_id == _WANTED.c.backfill_id, _NO_SUSPECT)
+    .lateral("last_run")
+)
+_NEXT_QUEUED = (
+    select(_NEXT, _LAST.c.last_queued)
+    .select_from(_WANTED.table)
+    .join(_LAST, true())
+    .join(_NEXT, true())
+    .order_by(_WANTED.c.no, _NEXT.c.position)
+)
 
 
 def next_queued(conn: Connection, wanted: Mapping[str, int]) -> dict[str, list[RowMapping]]:
     """The next queued runs by backfill, in start order, at most as many as ``wanted`` of each.
 
-    Without suspects.
+    Without suspects. ``last_queued``: the position of the backfill's last one.
     """
     given = _WANTED.values(backfill_id=wanted, count=wanted.values())
     return _by_backfill(conn, _NEXT_QUEUED, given)

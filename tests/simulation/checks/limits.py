@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from itertools import pairwise
+from math import inf
 from typing import TYPE_CHECKING
 
 from tests.simulation.checks.base import Check, Values, changed
@@ -59,12 +60,30 @@ class Limits(Check):
 
     def _adjacent(self, attempt: Values, runs: list[Values]) -> None:
         """A batch never spans a gap, and is not larger than the pipeline allows."""
-        size = self.row("backfill", "id", attempt["backfill_id"])["definition"].get("batch_size", 1)
+        definition = self.row("backfill", "id", attempt["backfill_id"])["definition"]
+        size = min(definition.get("batch_size", 1), self._proven(attempt, definition))
         in_order = sorted(runs, key=lambda r: r["interval_start"])
         gaps = [one["id"] for one, other in pairwise(in_order) if one["interval_end"] != other["interval_start"]]
         limits = [r["range_limit"] for r in runs if r["range_limit"] is not None]
         whole = 0 < len(runs) == attempt["runs"] <= min([size, *limits])
         self.require(whole and not gaps, lambda: f"{attempt} has gaps after {gaps} or a wrong number of runs: {runs}")
+
+    def _proven(self, attempt: Values, definition: Values) -> float:
+        """A chosen size is at most four times one that succeeded before, and 1 at first."""
+        if definition.get("batch_target_seconds") is None:
+            return inf
+        sizes = [
+            each["runs"]
+            for each in self.rows("attempt")
+            if each["pipeline_no"] == attempt["pipeline_no"] and each["outcome"] == "done" and each["mode"] != "publish"
+            if each["mode"] == definition["batch_mode"] or each["runs"] == 1
+            if self._all_succeeded(each)
+        ]
+        return 4 * max(sizes) if sizes else 1
+
+    def _all_succeeded(self, attempt: Values) -> bool:
+        mine = [r for r in self.rows("run") if r["attempt_id"] == attempt["id"] and r["state"] == "succeeded"]
+        return len(mine) == attempt["runs"]
 
     def _failed(self, backfill: Values) -> list[Values]:
         return [r for r in self.rows("run") if r["backfill_id"] == backfill["id"] and r["state"] == "failed"]

@@ -28,6 +28,7 @@ INVARIANTS: dict[int, tuple[str, tuple[Mutation, ...]]] = {
             starting.starts_the_last_first,
             starting.claims_of_paused_backfills,
             starting.suspects_at_once,
+            starting.batches_grow_without_bound,
         ),
     ),
     5: (

@@ -14,6 +14,7 @@ import run_starter.outcomes
 import run_starter.reports
 import run_starter.suspects
 from retrofill.contract.runs import RunReport
+from retrofill.domain import batch_size
 from retrofill.domain.attempt import AttemptOutcome
 from retrofill.domain.run import RunState
 from retrofill.store import attempts, claims
@@ -103,6 +104,11 @@ def claims_of_paused_backfills(patch: Patch) -> None:
     """A backfill keeps starting runs although a failed run should stop it."""
     patch(claims, "failed_since_resume", false)
     patch(claims, "_CLAIMANTS", claims._claimants())
+
+
+def batches_grow_without_bound(patch: Patch) -> None:
+    """A chosen size is as large as the estimate says, however far it is from what was tried."""
+    patch(batch_size, "STEP", 1000)
 
 
 def loss_by_assignment(patch: Patch) -> None:

@@ -94,6 +94,11 @@ def test_an_average_counts_from_the_start():
     assert (arming.state, arming.due_at) == (S.ARMED, DUE + timedelta(seconds=20))
 
 
+def test_a_run_of_a_range_has_the_time_of_all_its_runs():
+    arming = arm_by_average(average(seconds=5), [timedelta(seconds=10), timedelta(seconds=20)], DUE, runs=4)
+    assert arming.due_at == DUE + timedelta(seconds=65)
+
+
 def test_an_average_of_too_few_is_no_deadline():
     arming = arm_by_average(average(min_runs=3), [timedelta(seconds=10)] * 2, DUE)
     assert arming.state == S.VOID

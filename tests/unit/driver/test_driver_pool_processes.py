@@ -8,12 +8,14 @@ import os
 import queue
 import sys
 import threading
+from dataclasses import replace
 
 import psutil
 import pytest
 from tests.support.installation import until
 from tests.unit.driver.pooled import World, launch, pids, world
 
+from retrofill.domain.attempt import AttemptMode
 from run_starter.executors import local_pool
 
 __all__ = ["world"]
@@ -63,6 +65,18 @@ def test_a_process_is_replaced_after_its_runs(world: World) -> None:
         seen.append(frozenset(pids(pool)))
         assert world.host.ended()[1]
     assert len(set(seen)) >= 2
+
+
+@pytest.mark.parametrize(("mode", "kept"), [(AttemptMode.EACH, False), (AttemptMode.RANGE, True)])
+def test_a_batch_counts_as_its_runs_and_a_range_as_one_and_none_is_interrupted(
+    world: World, mode: AttemptMode, kept: bool
+) -> None:
+    pool, note, seen = world.pool(driver_max_runs=3), world.folder / "pid", []
+    for attempt_id in (1, 2):
+        pool.launch(replace(launch(attempt_id, [attempt_id, 7, 8, 9], note=str(note)), mode=mode))
+        assert world.host.ended()[:2] == (attempt_id, True)
+        seen.append(note.read_text())
+    assert (seen[0] == seen[1]) == kept
 
 
 def test_a_killed_process_is_told_at_once_and_replaced(world: World) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from run_starter.batches import batch_limit, batches
+from run_starter.batches import batch_limit, batches, how_many
 
 DAY = datetime(2024, 1, 1, tzinfo=UTC)
 
@@ -128,6 +128,15 @@ def test_batches_are_the_next_runs_within_the_limits_and_as_large_as_possible(da
 )
 def test_batches_get_smaller_towards_the_end(batch_size, queued, parallel, limit):
     assert batch_limit(batch_size, queued, parallel, "each") == limit
+
+
+def test_how_many_wait_is_known_without_reading_them_all():
+    waiting = [{**each, "last_queued": 29} for each in in_order(range(30))]
+    assert how_many([], 5) == 0
+    assert how_many(waiting[:4], 5) == 4
+    assert how_many(waiting[:5], 5) == 30
+    # The first one ended meanwhile, and so did some between.
+    assert how_many([waiting[3], waiting[7]], 2) == 27
 
 
 @given(batch_size=st.integers(1, 50), runs=st.integers(1, 500), parallel=st.integers(1, 20))

@@ -187,8 +187,6 @@ def test_a_deadline_of_a_task_names_one_that_exists() -> None:
     [
         {"timezone": "Mars"},
         {"max_active_runs": 0},
-        {"batch_size": 0},
-        {"batch_size": 1001},
         {"executor": "magic"},
         {"start": "soon"},
     ],
@@ -198,6 +196,53 @@ def test_what_only_the_whole_shows_is_said_when_it_is_applied(wrong: dict[str, o
     flights.task(name="a")(lambda run: None)
     with pytest.raises(ValidationError):
         flights.to_definition(CODE)
+
+
+def test_a_size_that_is_chosen_has_a_target() -> None:
+    chosen = [
+        pipeline(batch_size="auto", **more) for more in ({}, {"batch_target": 90}, {"batch_target": timedelta(hours=1)})
+    ]
+    for each in chosen:
+        each.task(name="a")(lambda run: None)
+    made = [each.to_definition(CODE) for each in chosen]
+    assert [(each.batch_size, each.batch_target_seconds) for each in made] == [
+        (10_000, 600),
+        (10_000, 90),
+        (10_000, 3600),
+    ]
+    # A request lowers it, and cannot raise it.
+    assert [made[0].in_batches_of(limit).batch_size for limit in (None, 7, 10_000)] == [10_000, 7, 10_000]
+    assert made[0].in_batches_of(7).batch_target_seconds == 600
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"batch_size": 0}, "batch_size is 0: give a number from 1 to 10,000, or 'auto'"),
+        ({"batch_size": 10_001}, "batch_size is 10001: give a number from 1 to 10,000, or 'auto'"),
+        ({"batch_size": "Auto"}, "batch_size is 'Auto': give a number from 1 to 10,000, or 'auto'"),
+        ({"batch_size": True}, "batch_size is True: give a number"),
+        ({"batch_size": 2.5}, "batch_size is 2.5: give a number"),
+        ({"batch_target": 60}, "batch_target needs batch_size='auto', but it is 1: change it, or remove batch_target"),
+        ({"batch_size": "auto", "batch_target": 0}, "batch_target is 0: give a timedelta or a number of seconds"),
+        ({"batch_size": "auto", "batch_target": timedelta(seconds=-1)}, "give a timedelta or a number of seconds"),
+        ({"batch_size": "auto", "batch_target": timedelta(days=8)}, "0.1 to a week"),
+        ({"batch_size": "auto", "batch_target": float("nan")}, "batch_target is nan: give"),
+        ({"batch_size": "auto", "batch_target": "10m"}, "batch_target is '10m': give"),
+    ],
+)
+def test_a_wrong_size_is_refused_at_once_in_one_line(wrong: dict[str, object], why: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(why)) as refused:
+        pipeline(**wrong)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("wrong", [{"batch_size": 0}, {"batch_size": "auto"}, {"batch_target_seconds": 0}])
+def test_a_message_with_a_wrong_size_is_refused(wrong: dict[str, object]) -> None:
+    flights = pipeline()
+    flights.task(name="a")(lambda run: None)
+    with pytest.raises(ValidationError, match=next(iter(wrong))):
+        PipelineDefinition.model_validate({**flights.to_definition(CODE).as_json(), **wrong})
 
 
 def test_importing_the_sdk_imports_neither_spark_nor_kafka_nor_a_database() -> None:

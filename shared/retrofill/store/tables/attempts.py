@@ -77,4 +77,11 @@ attempt = Table(
     Index("attempt_suspect_server_key", "suspect_server", unique=True, postgresql_where=text("slot IS NOT NULL")),
     # The history of a run, and what a purge deletes.
     Index("attempt_backfill_idx", "backfill_id", "position"),
+    # How long a pipeline's last attempts took.
+    Index(
+        "attempt_ended_idx",
+        "pipeline_no",
+        "ended_at",
+        postgresql_where=text("ended_at IS NOT NULL AND mode <> 'publish'"),
+    ),
 )

@@ -1,0 +1,28 @@
+"""How many runs the next attempts of backfills may have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import RowMapping
+
+from retrofill.bus.transaction import Transaction
+from retrofill.domain.batch_size import next_size
+from retrofill.store import durations
+from run_starter.launching import Launching
+
+
+def batch_sizes(tx: Transaction, launching: Launching, backfills: Sequence[RowMapping]) -> dict[str, int]:
+    """The most runs of an attempt, by backfill. One statement more if any size is chosen here.
+
+    The definitions of ``backfills`` are readable.
+    """
+    planned = launching.definitions.of(tx.conn, [row["id"] for row in backfills])
+    sizes = {id: definition.batch_size for id, definition in planned.items()}
+    adapting = [row for row in backfills if planned[row["id"]].batch_target_seconds is not None]
+    if adapting:
+        # With the code of the next attempt: what another one took says nothing about it.
+        definitions = launching.definitions_now(tx, adapting)
+        history = durations.recent(tx.conn, {row["pipeline_no"] for row in adapting})
+        sizes |= {row["id"]: next_size(definitions[row["id"]], history[row["pipeline_no"]]).runs for row in adapting}
+    return sizes

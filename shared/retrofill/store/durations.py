@@ -1,0 +1,63 @@
+"""How long the last attempts of a pipeline took, from which the size of the next one follows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from sqlalchemy import BigInteger, Connection, exists, func, select, true
+
+from retrofill.domain.attempt import AttemptMode, AttemptOutcome
+from retrofill.domain.batch_size import Past
+from retrofill.domain.run import RunState
+from retrofill.store.arrays import Arrays
+from retrofill.store.states import constant, in_state
+from retrofill.store.tables import attempt, run
+
+# Attempts of a pipeline that are read. Enough to even out some that were unusual.
+RECENT = 30
+_OF = Arrays("of", no=BigInteger)
+# Its runs succeeded in order, and the first one that fails ends it: the last one tells of all.
+_COMPLETE = exists().where(
+    run.c.backfill_id == attempt.c.backfill_id,
+    run.c.position == attempt.c.position + attempt.c.runs - 1,
+    run.c.attempt_id == attempt.c.id,
+    in_state(run, RunState.SUCCEEDED),
+    attempt.c.outcome == constant(AttemptOutcome.DONE),
+)
+_LAST = (
+    select(
+        attempt.c.mode,
+        attempt.c.code,
+        attempt.c.runs,
+        # Without a begin it was not executed.
+        func.extract("epoch", attempt.c.ended_at - attempt.c.began_at).label("seconds"),
+        attempt.c.outcome,
+        _COMPLETE.label("complete"),
+    )
+    .where(
+        attempt.c.pipeline_no == _OF.c.no,
+        attempt.c.ended_at.is_not(None),
+        attempt.c.mode != constant(AttemptMode.PUBLISH),
+    )
+    .order_by(attempt.c.ended_at.desc())
+    .limit(RECENT)
+    .lateral("last")
+)
+_RECENT = select(_OF.c.no, _LAST).select_from(_OF.table).join(_LAST, true())
+
+
+def recent(conn: Connection, numbers: Collection[int]) -> dict[int, list[Past]]:
+    """The last attempts that ended and executed something, by pipeline number, the latest first."""
+    found: dict[int, list[Past]] = {no: [] for no in numbers}
+    for row in conn.execute(_RECENT, _OF.values(no=sorted(numbers))):
+        if row.seconds is not None:
+            past = Past(
+                AttemptMode(row.mode),
+                row.code.get("sha256"),
+                row.runs,
+                float(row.seconds),
+                AttemptOutcome(row.outcome),
+                row.complete,
+            )
+            found[row.no].append(past)
+    return found

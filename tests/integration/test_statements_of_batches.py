@@ -1,0 +1,49 @@
+"""The SQL of attempts with chosen sizes and of very large ones."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.history import waiting
+from tests.support.hot_paths import Hot, without_definitions
+from tests.support.installation import Installation
+
+from retrofill.contract.runs import AttemptEnded
+from retrofill.domain.pipeline import MAX_BATCH
+
+
+@pytest.fixture
+def empty(installation: Installation) -> Hot:
+    """An installation without history."""
+    return Hot(installation)
+
+
+def test_a_size_that_is_chosen_costs_one_statement_for_any_number_of_backfills(empty: Hot) -> None:
+    auto = {"batch_size": MAX_BATCH, "batch_target_seconds": 600.0}
+    fixed = empty.claimed(waiting(empty.made, 1, 20, prefix="fixed-", limit=1))
+    one = empty.claimed(waiting(empty.made, 1, 20, prefix="one-", limit=1, **auto))
+    ids = waiting(empty.made, 50, 20, prefix="many-", limit=1, **auto)
+    many = empty.claimed(ids)
+    assert len(without_definitions(one)) == len(without_definitions(fixed)) + 1
+    assert without_definitions(many) == without_definitions(one)
+    launches = empty.take_launches()
+    assert {len(launch.runs) for launch in launches} == {1}
+    # Now there are attempts to read. Their number changes no statement.
+    empty.reported([launch for launch in launches if launch.backfill_id in ids])
+    again = empty.claimed(ids)
+    assert without_definitions(again) == without_definitions(one)
+    assert {len(launch.runs) for launch in empty.take_launches()} == {4}
+
+
+def test_a_large_range_is_claimed_and_split_with_as_many_statements_as_a_small_one(empty: Hot) -> None:
+    found = []
+    for size in (2, MAX_BATCH // 4):
+        ids = waiting(empty.made, 1, 2 * size, prefix=f"of-{size}-", limit=1, batch_size=size, batch_mode="range")
+        claimed = empty.claimed(ids)
+        (launch,) = empty.take_launches()
+        assert len(launch.runs) == size
+        lost = AttemptEnded(**launch.about, state="lost", begun=launch.runs[0].id)
+        found.append([*without_definitions(claimed), *empty.heard([lost]).shapes()])
+        split = "SELECT range_limit, count(*) AS n FROM run WHERE backfill_id = %s GROUP BY 1 ORDER BY 1"
+        limits = [(row["range_limit"], row["n"]) for row in empty.made.query(split, *ids)]
+        assert limits == [(size // 2, size), (None, size)]
+    assert found[0] == found[1]
