@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tests.simulation.mutations import bus, planning, starting, watching
+from tests.simulation.mutations import bus, cancelling, planning, starting, watching
 from tests.simulation.mutations.patch import Patch, Patches
 
 Mutation = Callable[[Patch], None]
@@ -27,9 +27,23 @@ INVARIANTS: dict[int, tuple[str, tuple[Mutation, ...]]] = {
     ),
     5: (
         "never complete too early, never stuck",
-        (planning.ends_by_counting, planning.ends_at_the_first_failure, bus.no_looks_at_takeover),
+        (
+            planning.ends_by_counting,
+            planning.ends_at_the_first_failure,
+            cancelling.ends_as_if_none_was_cancelled,
+            bus.no_looks_at_takeover,
+        ),
     ),
-    6: ("guarded transitions", (planning.states_by_assignment, starting.loss_by_assignment)),
+    6: (
+        "guarded transitions",
+        (
+            planning.states_by_assignment,
+            starting.loss_by_assignment,
+            cancelling.cancels_whole_batches,
+            cancelling.cancels_accepted_runs,
+            cancelling.starts_cancelled_runs,
+        ),
+    ),
     7: (
         "fenced attempts",
         (
@@ -38,6 +52,7 @@ INVARIANTS: dict[int, tuple[str, tuple[Mutation, ...]]] = {
             starting.leases_by_the_clock,
             starting.leases_by_the_owners_settings,
             starting.begins_without_asking,
+            cancelling.released_runs_are_lost,
         ),
     ),
     8: ("consumed exactly once", (bus.no_epoch_assertion, bus.no_offset_comparison)),

@@ -16,7 +16,12 @@ DAY = datetime(2024, 1, 1, tzinfo=UTC)
 
 def row(day, position, days=1):
     start = DAY + timedelta(days=day)
-    return {"interval_start": start, "interval_end": start + timedelta(days=days), "position": position, "range_limit": None}
+    return {
+        "interval_start": start,
+        "interval_end": start + timedelta(days=days),
+        "position": position,
+        "range_limit": None,
+    }
 
 
 def in_order(days, *, backwards=False):
