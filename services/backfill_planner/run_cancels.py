@@ -39,6 +39,8 @@ def decide(names: Sequence[str], found: Sequence[Found], zone: str) -> CancelRun
 
     ``names``: its parts as the user wrote them; ``found``: the runs of each, by its number from 1.
     """
+    if not names:
+        return Refuse("it names no run: give intervals (logical dates) or run_ids")
     if len(found) > MAX_RUNS:
         return Refuse(f"it names more than {MAX_RUNS:,} runs: name fewer, or cancel the whole backfill")
     problems = list(_problems(names, found, zone))

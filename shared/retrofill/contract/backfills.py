@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, JsonValue
 
 from retrofill.contract.base import Message, Moment
 from retrofill.contract.fields import BackfillId, Explanation, RunId
@@ -85,12 +85,6 @@ class RunCancelRequested(Message):
     )
     run_ids: tuple[RunId, ...] = Field((), max_length=MAX_NAMED, description="Ids of runs, beside intervals or instead")
 
-    @model_validator(mode="after")
-    def _names_something(self) -> Self:
-        if not (self.intervals or self.run_ids):
-            raise ValueError("it names no run: give intervals or run_ids")
-        return self
-
 
 class BackfillEvent(Message):
     """An event about one backfill."""
@@ -170,7 +164,7 @@ class BackfillFailed(BackfillEnded):
     """
 
     type: Literal["BackfillFailed"] = "BackfillFailed"
-    message: Explanation | None = None
+    message: str | None = Field(None, description="Why, in one line for people")
 
 
 class RunCancelAccepted(BackfillEvent):

@@ -60,6 +60,10 @@ def test_what_the_reply_could_not_list_is_refused():
     assert answer == Refuse("it names more than 1,000 runs: name fewer, or cancel the whole backfill")
 
 
+def test_a_command_that_names_no_run_is_refused():
+    assert decide([], [], ZONE) == Refuse("it names no run: give intervals (logical dates) or run_ids")
+
+
 @pytest.mark.parametrize(
     ("runs", "message"),
     [
