@@ -228,9 +228,9 @@ def lease_left(conn: Connection, attempt_id: int, run_id: int) -> float | None:
     """Seconds left of the lease of a live attempt that may begin this run of it.
 
     ``None``: the attempt is over or does not have the run, or the run must not begin: its backfill
-    is not running, a failed run holds it, or the attempt is to end. A publication may begin in any case. 0 or less: the
-    lease looks ended, which the clock alone does not prove, as it may have been set: a heartbeat
-    renews the lease, or the attempt ends.
+    is not running, a failed run holds it, or the attempt is to end. A publication may begin in any
+    case. 0 or less: the lease looks ended, which the clock alone does not prove, as it may have been
+    set: a heartbeat renews the lease, or the attempt ends.
     """
     seconds = conn.execute(_LEASE_LEFT, {"attempt": attempt_id, "run": run_id}).scalar_one_or_none()
     return None if seconds is None else float(seconds)
