@@ -137,6 +137,7 @@ BODIES: dict[str, Example] = {
     "BackfillPauseRequested": {},
     "BackfillResumeRequested": {},
     "BackfillCancelRequested": {},
+    "RunCancelRequested": {"intervals": ["2013-01-03", "2013-01-04T00:00:00-05:00"], "run_ids": [4110]},
     "BackfillPlanned": {
         **BACKFILL,
         **RANGE,
@@ -156,7 +157,17 @@ BODIES: dict[str, Example] = {
     "BackfillCancelling": {**BACKFILL, "cause": "user"},
     "BackfillCancelled": {**BACKFILL, "runs": {"succeeded": 12, "cancelled": 19}, "ended_at": "2026-03-02T09:00:00Z"},
     "BackfillSucceeded": {**BACKFILL, "runs": {"succeeded": 31}, "ended_at": "2026-03-02T09:00:00Z"},
-    "BackfillFailed": {**BACKFILL, "runs": {"succeeded": 30, "failed": 1}, "ended_at": "2026-03-02T09:00:00Z"},
+    "BackfillFailed": {
+        **BACKFILL,
+        "runs": {"succeeded": 30, "failed": 1},
+        "ended_at": "2026-03-02T09:00:00Z",
+        "message": "of 31 runs: 1 failed",
+    },
+    "RunCancelAccepted": {
+        **BACKFILL,
+        "run_ids": [4103, 4104, 4110],
+        "intervals": ["2013-01-03T05:00:00Z", "2013-01-04T05:00:00Z", "2013-01-10T05:00:00Z"],
+    },
     "BackfillCommandRejected": {
         **BACKFILL,
         "command": "BackfillPauseRequested",

@@ -1,10 +1,11 @@
-"""Pause, resume and cancel commands: carried out, answered again or refused."""
+"""Commands to active backfills and their runs: carried out, answered again or refused."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from backfill_planner.decide import Command, Enter, Refuse, Unchanged, answer_command
+from backfill_planner.run_cancels import cancel_runs
 from backfill_planner.states import emit_state
 from retrofill.bus.faults import Conflict
 from retrofill.bus.handler import Received
@@ -16,6 +17,7 @@ from retrofill.contract.backfills import (
     BackfillEvent,
     BackfillPaused,
     BackfillResumed,
+    RunCancelRequested,
 )
 from retrofill.contract.base import REGISTRY, Message
 from retrofill.contract.topics import Topic
@@ -36,22 +38,24 @@ _EVENTS: dict[BackfillState, type[BackfillEvent]] = {
 }
 
 
-def handle_command(tx: Transaction, received: Received, command: Command) -> None:
+def handle_command(tx: Transaction, received: Received, command: Command | RunCancelRequested) -> None:
     """Carry out one command, identified by its ``ce_id``: a repeat only gets the recorded reply."""
     ce_id = received.record.ce_id
     recorded = None if ce_id is None else backfills.command_outcome(tx.conn, received.key, ce_id)
     if recorded is not None:
         answer = REGISTRY[recorded.answer_type].model_validate(recorded.answer)
     else:
-        answer = _carry_out(tx, received.key, command)
+        answer = _carry_out(tx, received.key, command, ce_id)
         if ce_id is not None:
             data = answer.model_dump(mode="json", by_alias=True, exclude_none=True)
             backfills.record_command(tx.conn, received.key, ce_id, Outcome(answer.type, data))
     tx.emit(Topic.BACKFILL_EVENTS, received.key, answer, reply_to=received.record)
 
 
-def _carry_out(tx: Transaction, id: str, command: Command) -> Message:
+def _carry_out(tx: Transaction, id: str, command: Command | RunCancelRequested, ce_id: str | None) -> Message:
     row = backfills.lock(tx.conn, id, wait=True)
+    if isinstance(command, RunCancelRequested):
+        return cancel_runs(tx, id, row, command, ce_id)
     state = None if row is None else row["state"]
     decision = answer_command(command, state)
     match decision:

@@ -5,6 +5,7 @@ Planning itself is in ``retrofill.domain.planning``, which dry runs share.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from retrofill.contract.backfills import (
@@ -13,6 +14,7 @@ from retrofill.contract.backfills import (
     BackfillResumeRequested,
 )
 from retrofill.domain.backfill import ACTIVE, BackfillState, OnRunFailure, end_state
+from retrofill.domain.run import RunState
 
 S = BackfillState
 Command = BackfillPauseRequested | BackfillResumeRequested | BackfillCancelRequested
@@ -40,6 +42,13 @@ class Refuse:
 
 
 Answer = Enter | Unchanged | Refuse
+NO_BACKFILL = Refuse("there is no backfill with this id: 'retrofill backfill list' shows them all")
+
+
+def nothing_to_do(state: str, verb: str) -> Refuse:
+    """Refuse a command because of the backfill's state."""
+    return Refuse(f"the backfill is {state}: there is nothing to {verb}")
+
 
 # command → its target state, the states it starts from, the states in which it is already done
 _COMMANDS: dict[type[Command], tuple[BackfillState, tuple[BackfillState, ...], tuple[BackfillState, ...]]] = {
@@ -52,14 +61,14 @@ _COMMANDS: dict[type[Command], tuple[BackfillState, tuple[BackfillState, ...], t
 def answer_command(command: Command, state: str | None) -> Answer:
     """Decide on a command for a backfill in ``state`` (``None``: no such backfill)."""
     if state is None:
-        return Refuse("there is no backfill with this id: 'retrofill backfill list' shows them all")
+        return NO_BACKFILL
     target, sources, done = _COMMANDS[type(command)]
     if state in sources:
         return Enter(target)
     if state in done:
         return Unchanged(S(state))
     verb = command.type.removeprefix("Backfill").removesuffix("Requested").lower()
-    return Refuse(f"the backfill is {state}: there is nothing to {verb}")
+    return nothing_to_do(state, verb)
 
 
 @dataclass(frozen=True)
@@ -71,6 +80,7 @@ class Snapshot:
     on_run_failure: OnRunFailure
     any_unfinished: bool
     any_failed: bool
+    any_run_cancelled: bool
     failed_since_resume: bool
 
 
@@ -97,7 +107,8 @@ def judge(snapshot: Snapshot) -> End | PauseForFailure | CancelForFailure | None
         return None
     if not snapshot.any_unfinished:
         cancelling = snapshot.state == S.CANCELLING
-        return End(end_state(cancelling=cancelling, cancel_cause=snapshot.cancel_cause, any_failed=snapshot.any_failed))
+        not_done = snapshot.any_failed or snapshot.any_run_cancelled
+        return End(end_state(cancelling=cancelling, cancel_cause=snapshot.cancel_cause, any_not_done=not_done))
     if not snapshot.failed_since_resume:
         return None
     if snapshot.on_run_failure == OnRunFailure.PAUSE and snapshot.state == S.RUNNING:
@@ -105,3 +116,9 @@ def judge(snapshot: Snapshot) -> End | PauseForFailure | CancelForFailure | None
     if snapshot.on_run_failure == OnRunFailure.CANCEL and snapshot.state != S.CANCELLING:
         return CancelForFailure()
     return None
+
+
+def why_failed(runs: Mapping[str, int]) -> str | None:
+    """Why a backfill failed, given its number of runs by state."""
+    parts = [f"{runs[state]:,} {state}" for state in (RunState.FAILED, RunState.CANCELLED) if runs.get(state)]
+    return f"of {sum(runs.values()):,} runs: {', '.join(parts)}" if parts else None

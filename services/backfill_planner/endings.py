@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import RowMapping
 
-from backfill_planner.decide import CancelForFailure, End, PauseForFailure, Snapshot, judge
+from backfill_planner.decide import CancelForFailure, End, PauseForFailure, Snapshot, judge, why_failed
 from backfill_planner.states import emit_state
 from retrofill.bus.crash import crash_point
 from retrofill.bus.faults import Conflict
@@ -48,6 +48,7 @@ def check(tx: Transaction, id: str) -> None:
         on_run_failure=OnRunFailure(row["on_run_failure"]),
         any_unfinished=progress.any_unfinished,
         any_failed=progress.any_failed,
+        any_run_cancelled=progress.any_run_cancelled,
         failed_since_resume=progress.failed_since_resume,
     )
     match judge(snapshot):
@@ -74,7 +75,8 @@ def _end(tx: Transaction, row: RowMapping, state: BackfillState) -> None:
     runs = backfills.run_counts(tx.conn, row["id"])
     _move(tx, row, state, {"ended_at": now}, runs)
     crash_point("end:written")
-    event = _ENDS[state](backfill_id=row["id"], pipeline=row["pipeline"], runs=runs, ended_at=now)
+    more = {"message": why_failed(runs)} if state == S.FAILED else {}
+    event = _ENDS[state](backfill_id=row["id"], pipeline=row["pipeline"], runs=runs, ended_at=now, **more)
     tx.emit(Topic.BACKFILL_EVENTS, row["id"], event)
     resolve(tx, deadlines.open_of_backfill(tx.conn, row["id"]))
     tx.after_commit.append(lambda: crash_point("end:committed"))

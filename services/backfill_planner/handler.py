@@ -20,6 +20,7 @@ from retrofill.contract.backfills import (
     BackfillPauseRequested,
     BackfillRequested,
     BackfillResumeRequested,
+    RunCancelRequested,
 )
 from retrofill.contract.pipelines import PipelineAccepted, PipelineApplied, PipelineRejected, PipelineRemoved
 from retrofill.contract.runs import RunEvent, RunPublishing, RunStarted, TaskStateChanged
@@ -85,7 +86,12 @@ class PlannerHandler(QuietHandler):
                             self._context.settings,
                             self._context.partitions,
                         )
-                case BackfillPauseRequested() | BackfillResumeRequested() | BackfillCancelRequested() as command:
+                case (
+                    BackfillPauseRequested()
+                    | BackfillResumeRequested()
+                    | BackfillCancelRequested()
+                    | RunCancelRequested() as command
+                ):
                     commands.handle_command(tx, one, command)
                 case other:
                     raise _wrong_topic(one, other)

@@ -1,19 +1,22 @@
-"""Cancels backfills: ends queued runs and asks the drivers of live ones to stop."""
+"""Cancels backfills and single runs: ends queued runs and asks the drivers of live ones to stop."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from sqlalchemy import RowMapping
 
+from retrofill.bus.crash import crash_point
 from retrofill.bus.faults import Conflict
 from retrofill.bus.transaction import Transaction
 from retrofill.contract.runs import RunCancelled
 from retrofill.contract.topics import Topic
 from retrofill.domain.run import RunState
-from retrofill.store import attempts
+from retrofill.store import attempts, run_cancels
 from retrofill.store import runs as store
 from retrofill.store.clock import database_now
 from run_starter.memory import backfill_key
-from run_starter.outcomes import facts, resolve_deadlines
+from run_starter.outcomes import emit_state, facts, resolve_deadlines
 
 CANCEL_CHUNK = 500
 
@@ -22,6 +25,25 @@ def cancel(tx: Transaction, row: RowMapping) -> None:
     """Cancel queued runs, one chunk per check, and ask the drivers of live ones to stop."""
     tx.notify(attempts.ATTEMPT_CHANNEL, attempts.mark_cancel_requested(tx.conn, row["id"]))
     queued = store.queued(tx.conn, row["id"], CANCEL_CHUNK)
+    _end(tx, {row["id"]: row}, queued)
+
+
+def cancel_runs(tx: Transaction, rows: Mapping[str, RowMapping]) -> None:
+    """Cancel the runs that users named, of locked backfills, likewise.
+
+    An attempt ends for the sake of one of its runs; the others are then queued again.
+    """
+    if not rows:
+        return
+    tx.notify(attempts.ATTEMPT_CHANNEL, run_cancels.mark_release_requested(tx.conn, rows))
+    queued = run_cancels.queued(tx.conn, rows, CANCEL_CHUNK)
+    _end(tx, rows, queued)
+    if queued:
+        crash_point("run-cancel:applied")
+
+
+def _end(tx: Transaction, rows: Mapping[str, RowMapping], queued: Sequence[RowMapping]) -> None:
+    """Cancel these queued runs of these backfills, which are checked again after a whole chunk."""
     # Read the time under the locks: a watcher that held one may have found its deadline missed.
     store.lock(tx.conn, [each["id"] for each in queued])
     now = database_now(tx.conn)
@@ -31,7 +53,12 @@ def cancel(tx: Transaction, row: RowMapping) -> None:
     if ended != len(given):
         raise Conflict("a queued run was changed by another transaction")
     for each in queued:
-        tx.emit(Topic.RUN_EVENTS, row["id"], RunCancelled(**facts(each, row["pipeline"], now)))
+        fields = facts(each, rows[each["backfill_id"]]["pipeline"], now)
+        tx.emit(Topic.RUN_EVENTS, each["backfill_id"], RunCancelled(**fields))
+        if each["started_at"] is not None:
+            # An earlier attempt of it was lost or released, so it has a record.
+            emit_state(tx, fields, RunState.CANCELLED)
     resolve_deadlines(tx, [each["id"] for each in queued])
     if len(queued) == CANCEL_CHUNK:
-        tx.schedule_check(backfill_key(row["id"]))
+        for id in dict.fromkeys(each["backfill_id"] for each in queued):
+            tx.schedule_check(backfill_key(id))

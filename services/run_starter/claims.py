@@ -19,7 +19,7 @@ from retrofill.domain.backfill import BackfillState
 from retrofill.store import backfills, runs
 from retrofill.store import claims as store
 from run_starter.batches import batch_limit, batches, how_many, mode_of
-from run_starter.cancelling import cancel
+from run_starter.cancelling import cancel, cancel_runs
 from run_starter.memory import Memory, backfill_key, pipeline_key, pipelines_in, slot_freed
 from run_starter.sharing import YIELD_SECONDS, Candidate, Pipeline, Shares, free_slots, share
 from run_starter.sizes import batch_sizes
@@ -70,7 +70,7 @@ class Claims:
         for key in (*map(backfill_key, ids), *map(pipeline_key, numbers)):
             memory.starving.pop(key, None)
         ids = [*dict.fromkeys([*ids, *memory.unpublished(numbers)])]
-        rows = backfills.lock_free(tx.conn, ids) if ids else {}
+        rows = self._locked(tx, ids)
         self._recheck_locked(tx, [id for id in ids if id not in rows])
         staged = store.staged(tx.conn, rows) if rows else {}
         memory.publish_later({id: rows[id]["pipeline_no"] for id in staged}, checked=ids)
@@ -93,6 +93,12 @@ class Claims:
             # The free driver was not needed for these keys: offer it to the others.
             for key in self.starving(tx.partition):
                 tx.schedule_check(key)
+
+    def _locked(self, tx: Transaction, ids: Sequence[str]) -> dict[str, RowMapping]:
+        """Those of these backfills that nobody else has locked, without queued runs to be cancelled."""
+        rows = backfills.lock_free(tx.conn, ids) if ids else {}
+        cancel_runs(tx, {id: row for id, row in rows.items() if row["has_run_cancels"]})
+        return rows
 
     def _recheck_locked(self, tx: Transaction, locked: Sequence[str]) -> None:
         """Check locked backfills again soon, unless they have ended."""
@@ -207,7 +213,7 @@ class Claims:
         """The running claimants of this shard, locked, in the order of their requests."""
         mine = [each for each in found.values() if each.shard == tx.partition]
         missing = [each.id for each in mine if each.id not in locked]
-        rows = {**locked, **(backfills.lock_free(tx.conn, missing) if missing else {})}
+        rows = {**locked, **self._locked(tx, missing)}
         for each in mine:
             if each.id not in rows:
                 metrics.CLAIMS_PUT_OFF.labels("backfill_locked").inc()

@@ -19,7 +19,7 @@ from retrofill.domain.attempt import AttemptMode, AttemptOutcome
 from retrofill.domain.run import LIVE, RunState
 from retrofill.domain.task_run import MACHINE as TASK_MACHINE
 from retrofill.domain.task_run import TaskState
-from run_starter.losses import UNKNOWN, Losses, failure, with_loss
+from run_starter.losses import RELEASED, UNKNOWN, Losses, failure, with_loss
 from run_starter.steps import Accept, AttemptEnd, AwaitPublisher, Begin, End, Outcome, Requeue, Split, Step, TaskStep
 
 S = RunState
@@ -35,10 +35,11 @@ class AttemptRow:
     mode: AttemptMode
     runs: int
     cancel_requested: bool
+    release_requested: bool = False
 
     @property
     def cancelled(self) -> bool:
-        """Whether its host ends its driver. One that only publishes is not cancelled."""
+        """Whether it ends with its whole backfill. One that only publishes does not."""
         return self.cancel_requested and self.mode != AttemptMode.PUBLISH
 
 
@@ -55,6 +56,7 @@ class RunRow:
     started_before: bool
     suspect: bool = False  # a driver was lost with it, so the next loss counts
     losses: Losses = ()  # the last few
+    cancelled: bool = False  # by itself; known only if its attempt is to be released
 
 
 TaskKey = tuple[int, int, str]
@@ -161,6 +163,9 @@ class Fold:
     ) -> None:
         """End an attempt, and what becomes of its unfinished runs."""
         mine = self._of(attempt.id)
+        if attempt.release_requested and outcome != AttemptOutcome.DONE:
+            # Its host ends its driver, so the end is not held against its other runs.
+            outcome, error = AttemptOutcome.RELEASED, RELEASED
         for row in mine:
             if row.id == begun or (begun is not None and attempt.mode == AttemptMode.RANGE):
                 self._begin(row, attempt)
@@ -190,7 +195,7 @@ class Fold:
         elif state == S.PUBLISHING:
             # An accepted run is neither executed again nor cancelled.
             self._step(row, AwaitPublisher(losses, counted, lost), S.STAGED)
-        elif attempt.cancelled:
+        elif attempt.cancelled or row.cancelled:
             self._step(row, End(S.CANCELLED, None, losses, counted), S.CANCELLED)
         else:
             self._step(row, Requeue(loss if began else None, losses, counted, lost), S.QUEUED)

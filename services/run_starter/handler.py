@@ -18,13 +18,14 @@ from retrofill.contract.backfills import (
     BackfillEvent,
     BackfillPlanned,
     BackfillResumed,
+    RunCancelAccepted,
 )
 from retrofill.contract.runs import AttemptEnded, Report, RunStaged
 from retrofill.contract.topics import Topic
 from retrofill.domain.backfill import BackfillState
 from retrofill.errors import kind_and_line
 from retrofill.masking import masked_remote
-from retrofill.store import attempts, backfills, claims
+from retrofill.store import attempts, backfills, claims, run_cancels
 from retrofill.store import runs as store
 from run_starter.claims import Claims
 from run_starter.definitions import Definitions
@@ -39,7 +40,7 @@ from run_starter.starting import Starting
 
 DRIVER_FREE = "driver_free"
 CHANNELS = (attempts.ATTEMPT_CHANNEL, store.SLOT_CHANNEL)
-_TO_CHECK = (BackfillPlanned, BackfillResumed, BackfillCancelling)
+_TO_CHECK = (BackfillPlanned, BackfillResumed, BackfillCancelling, RunCancelAccepted)
 # Checks with a transaction of their own.
 ALONE = (LEASES_KEY, ALL_ACTIVE, ALL_NOW, SUSPECTS_KEY)
 
@@ -154,6 +155,7 @@ class StarterHandler(QuietHandler):
         active = backfills.active(tx.conn, tx.partition)
         one_by_one = {each.id for each in active if each.state == BackfillState.CANCELLING}
         one_by_one |= set(store.backfills_to_publish(tx.conn, tx.partition))
+        one_by_one |= set(run_cancels.backfills_with_any(tx.conn, tx.partition))
         numbers = dict.fromkeys(each.pipeline_no for each in active if each.state == BackfillState.RUNNING)
         return [LEASES_KEY, *map(backfill_key, sorted(one_by_one)), *map(pipeline_key, numbers)]
 

@@ -12,6 +12,7 @@ from retrofill.contract.runs import ErrorInfo
 KEPT = 10
 REASON_CHARS = 300
 UNKNOWN = ErrorInfo(type="DriverLost", message="no reason was reported")
+RELEASED = ErrorInfo(type="AttemptReleased", message="a user cancelled a run of the attempt, which ended it")
 SILENT = ErrorInfo(type="DriverLost", message="its lease ended: no heartbeat arrived in time")
 
 

@@ -87,7 +87,7 @@ class Apply:
             fields = self._facts(row)
             started = RunStarted(**fields, attempt_id=row["attempt_id"], code_sha256=each["code_sha256"])
             self.tx.emit(Topic.RUN_EVENTS, row["backfill_id"], started, linger=True)
-            _emit_state(self.tx, fields, S.RUNNING, linger=True)
+            emit_state(self.tx, fields, S.RUNNING, linger=True)
 
     def task_steps(self) -> None:
         """Write task steps in waves: the n-th step of every task, one statement per new state."""
@@ -167,7 +167,7 @@ class Apply:
             fields = self._facts(row)
             more = {"error": step.error} if step.state == S.FAILED else {}
             self.tx.emit(Topic.RUN_EVENTS, row["backfill_id"], _ENDED[step.state](**fields, **more))
-            _emit_state(self.tx, fields, step.state)
+            emit_state(self.tx, fields, step.state)
             self.tx.schedule_check(backfill_key(row["backfill_id"]))
         self.tx.after_commit.append(lambda: _count(str(step.state) for _, step in ended))
 
@@ -184,7 +184,7 @@ class Apply:
                 fields = self._facts(row)
                 event = RunAttemptLost(**fields, state=S.QUEUED, error=step.loss, counted=step.counted)
                 self.tx.emit(Topic.RUN_EVENTS, row["backfill_id"], event)
-                _emit_state(self.tx, fields, S.QUEUED)
+                emit_state(self.tx, fields, S.QUEUED)
         for row, _ in waiting:
             self.tx.schedule_check(backfill_key(row["backfill_id"]))
         self.tx.after_commit.append(lambda: _count(str(S.QUEUED) for _, step in again if step.loss is not None))
@@ -208,7 +208,7 @@ class Apply:
         for row, step in split:
             fields = self._facts(row)
             self.tx.emit(Topic.RUN_EVENTS, row["backfill_id"], RunSplit(**fields, size=step.size, error=step.error))
-            _emit_state(self.tx, fields, S.QUEUED)
+            emit_state(self.tx, fields, S.QUEUED)
 
     def _move_lost(self, to: RunState, lost: Sequence[tuple[RowMapping, Requeue | AwaitPublisher]]) -> None:
         given = [
@@ -279,10 +279,10 @@ def publishing(tx: Transaction, row: Row, pipeline: str, now: datetime, publicat
     fields = facts(row, pipeline, now)
     event = RunPublishing(**fields, outputs=tuple(row["outputs"]["folders"]), publication=publication)
     tx.emit(Topic.RUN_EVENTS, row["backfill_id"], event)
-    _emit_state(tx, fields, S.PUBLISHING)
+    emit_state(tx, fields, S.PUBLISHING)
 
 
-def _emit_state(tx: Transaction, fields: dict[str, Any], state: RunState, *, linger: bool = False) -> None:
+def emit_state(tx: Transaction, fields: dict[str, Any], state: RunState, *, linger: bool = False) -> None:
     """Publish the state on ``interval-states``. A run that never started has no record there."""
     key = interval_key(fields["pipeline"], fields["interval_start"])
     event = IntervalStateChanged.model_validate({**fields, "state": str(state)})

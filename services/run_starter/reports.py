@@ -17,7 +17,7 @@ from retrofill.contract.runs import AttemptEnded, Report, RunReport, TaskReporte
 from retrofill.domain.attempt import LIVE, AttemptMode
 from retrofill.domain.run import RunState
 from retrofill.domain.task_run import TaskState
-from retrofill.store import attempts, task_runs
+from retrofill.store import attempts, run_cancels, task_runs
 from retrofill.store import runs as store
 from retrofill.store.clock import database_now
 from run_starter.alerts import Starts
@@ -89,7 +89,8 @@ def settle(
     now = database_now(tx.conn)
     names = _tasks_to_begin(tx, rows.runs, definitions)
     attempts_by_id = {id: _attempt_row(row) for id, row in rows.attempts.items()}
-    runs_by_id = {id: _run_row(row) for id, row in rows.runs.items()}
+    cancelled = _cancelled(tx, rows)
+    runs_by_id = {id: _run_row(row, cancelled=id in cancelled) for id, row in rows.runs.items()}
     outcome = decide(Fold(attempts_by_id, runs_by_id, tasks, names, max_lost_attempts))
     pipelines = definitions.names(tx.conn, {row["backfill_id"] for row in rows.runs.values()})
     apply = Apply(tx, rows.attempts, rows.runs, pipelines, names, now, outcome)
@@ -122,6 +123,18 @@ def gather(tx: Transaction, reports: Sequence[Report]) -> Rows:
         ):
             raise Poison(f"backfill {report.backfill_id} has no run {report.run_id}")
     return Rows(found, runs)
+
+
+def _cancelled(tx: Transaction, rows: Rows) -> set[int]:
+    """The runs that users cancelled, of attempts that end for their sake."""
+    runs = [
+        row
+        for row in rows.runs.values()
+        if row["attempt_id"] in rows.attempts and rows.attempts[row["attempt_id"]]["release_requested"]
+    ]
+    return (
+        run_cancels.among(tx.conn, {row["backfill_id"] for row in runs}, {row["id"] for row in runs}) if runs else set()
+    )
 
 
 def _tasks_to_begin(
@@ -170,10 +183,11 @@ def _attempt_row(row: RowMapping) -> AttemptRow:
         mode=AttemptMode(row["mode"]),
         runs=row["runs"],
         cancel_requested=row["cancel_requested"],
+        release_requested=row["release_requested"],
     )
 
 
-def _run_row(row: RowMapping) -> RunRow:
+def _run_row(row: RowMapping, *, cancelled: bool) -> RunRow:
     """The fields of a run that decisions need."""
     return RunRow(
         id=row["id"],
@@ -185,6 +199,7 @@ def _run_row(row: RowMapping) -> RunRow:
         started_before=row["started_at"] is not None,
         suspect=row["lost_at"] is not None,
         losses=losses_of(row["losses"]),
+        cancelled=cancelled,
     )
 
 

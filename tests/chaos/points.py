@@ -30,6 +30,7 @@ OWN: dict[str, tuple[str, ...]] = {
         "plan:backfill-written",
         "plan:runs-written",
         "plan:deadlines-written",
+        "run-cancel:written",
         "end:written",
         "end:committed",
     ),
@@ -41,6 +42,7 @@ OWN: dict[str, tuple[str, ...]] = {
         "report:end-written",
         "report:end-committed",
         "lease:end-written",
+        "run-cancel:applied",
     ),
     "deadline-watcher": ("deadline:judged", "deadline:miss-written", "deadline:miss-committed"),
     "callback-runner": (

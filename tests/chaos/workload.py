@@ -23,6 +23,7 @@ from retrofill.contract.backfills import (
     BackfillPauseRequested,
     BackfillRequested,
     BackfillResumeRequested,
+    RunCancelRequested,
 )
 from retrofill.contract.base import Message
 from retrofill.contract.runs import AttemptEnded, ErrorInfo, Report, RunReported
@@ -139,7 +140,9 @@ class Script:
         fate = self._random.random()
         if fate < 0.15:
             return [Order(wish.id, BackfillPauseRequested()), Order(wish.id, BackfillResumeRequested())]
-        return [Order(wish.id, BackfillCancelRequested())] if fate < 0.25 else []
+        if fate < 0.35:
+            return [Order(wish.id, RunCancelRequested(intervals=(self._random.choice(wish.starts).date(),)))]
+        return [Order(wish.id, BackfillCancelRequested())] if fate < 0.45 else []
 
 
 class Player(threading.Thread):

@@ -63,6 +63,8 @@ def test_every_command_of_the_page_does_what_the_page_says(installation: Install
         run(f"Backfill{wish}Requested")
         stack.wait_state("january", state)
     until(lambda: stack.runs_by_state("january").get("succeeded", 0) > 0, "something is done")
+    run("RunCancelRequested")
+    until(lambda: stack.runs_by_state("january").get("cancelled") == 2, "two days are cancelled")
     run("BackfillCancelRequested")
     stack.wait_state("january", "cancelled")
     until(lambda: "cancelled" in run("backfill-states"), "the state is told")

@@ -24,6 +24,7 @@ backfill_command   I        -        -        -        -
 backfill_interval  I        -        -        -        -
 attempt            -        IU       -        -        -
 run                IL       U        L        -        -
+run_cancel         I        -        -        -        -
 task_run           -        IU       -        -        -
 deadline           I        I        U        -        -
 deadline_digest    -        -        IU       -        -

@@ -13,6 +13,7 @@ from retrofill.contract.backfills import (
     BackfillPauseRequested,
     BackfillRequested,
     BackfillResumeRequested,
+    RunCancelRequested,
 )
 from retrofill.contract.pipelines import PipelineApplied
 from retrofill.contract.topics import WATCHER, Topic
@@ -151,10 +152,25 @@ class Scenario:
         self._world.publish(Topic.BACKFILL_REQUESTS, id, request, partition=partition, times=times)
 
     def command(self) -> None:
-        """Pause, resume or cancel a backfill, which may be unplanned or ended; sometimes twice."""
+        """Pause, resume or cancel a backfill, which may be unplanned or ended, or cancel some of its
+        runs; sometimes twice.
+        """
         id = self._random.choice(self.ids)
-        command = self._random.choice([BackfillPauseRequested, BackfillResumeRequested, BackfillCancelRequested])
-        self._world.publish(Topic.BACKFILL_REQUESTS, id, command(), times=self._random.choice([1, 1, 2]))
+        command = self._random.choice(
+            [BackfillPauseRequested(), BackfillResumeRequested(), BackfillCancelRequested(), *[self.run_cancel(id)] * 3]
+        )
+        self._world.publish(Topic.BACKFILL_REQUESTS, id, command, times=self._random.choice([1, 1, 2]))
+
+    def run_cancel(self, id: str) -> RunCancelRequested:
+        """Cancel one or two runs of a backfill: planned ones, by date or id, or perhaps none."""
+        mine = [row for row in self._world.database.rows("run") if row["backfill_id"] == id]
+        open_ones = [row for row in mine if row["finished_at"] is None] or mine
+        chosen = self._random.sample(open_ones, min(len(open_ones), self._random.choice([1, 1, 2])))
+        if not chosen:
+            return RunCancelRequested(intervals=(FIRST.date(),))
+        if self._random.random() < 0.5:
+            return RunCancelRequested(run_ids=tuple(row["id"] for row in chosen))
+        return RunCancelRequested(intervals=tuple(row["interval_start"].date() for row in chosen))
 
     def resume_all(self) -> None:
         """Resume all paused backfills, so that everything can end."""

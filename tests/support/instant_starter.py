@@ -36,7 +36,7 @@ from retrofill.contract.runs import (
 )
 from retrofill.contract.topics import RUN_STARTER, Topic
 from retrofill.driver.execute import Result
-from retrofill.driver.launch import Launch, LaunchedRun
+from retrofill.driver.launch import Launch, LaunchedRun, Piece
 from retrofill.driver.publishing import Publisher, publish_all
 from retrofill.driver.staging import Staging
 from retrofill.settings import Settings
@@ -181,11 +181,11 @@ class InstantDriver:
 
     def _stage(self, run: LaunchedRun) -> tuple[str, ...]:
         """Write and seal the day's folder as a driver does."""
-        staging = Staging(self._launch, run)
+        staging = Staging(self._launch, Piece((run,)))
         folder = Path(staging.stage("only", f"{self._executor.out}/day={run.interval_start.date().isoformat()}"))
         folder.mkdir()
         (folder / "part-0").write_text(f"run {run.id}")
-        return staging.seal()
+        return staging.seal()[run.id]
 
     def _report_end(self, _launch: Launch, run: LaunchedRun, _reporter: object, result: Result) -> None:
         self._report(run, result)

@@ -22,6 +22,7 @@ from retrofill.store.tables import (
     deadline,
     pipeline,
     run,
+    run_cancel,
     task_run,
     webhook_off,
 )
@@ -117,6 +118,19 @@ def skipped(conn: Connection, id: str) -> dict[str, int]:
         .group_by(t.c.reason)
     )
     return {row.reason: row.number for row in rows}
+
+
+def runs(conn: Connection, id: str, states: Sequence[str], limit: int) -> Rows:
+    """Runs in logical-date order; ``cancel_requested_at``: when a user asked to cancel this one."""
+    asked = (run_cancel.c.backfill_id == run.c.backfill_id) & (run_cancel.c.run_id == run.c.id)
+    found = (
+        select(run, run_cancel.c.requested_at.label("cancel_requested_at"))
+        .select_from(run.outerjoin(run_cancel, asked))
+        .where(run.c.backfill_id == id)
+        .order_by(run.c.interval_start)
+        .limit(limit)
+    )
+    return _all(conn, found.where(run.c.state.in_(states)) if states else found)
 
 
 def failed_runs(conn: Connection, id: str, limit: int) -> Rows:

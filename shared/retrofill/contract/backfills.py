@@ -7,13 +7,15 @@ from typing import ClassVar, Literal
 from pydantic import Field, JsonValue
 
 from retrofill.contract.base import Message, Moment
-from retrofill.contract.fields import BackfillId, Explanation
+from retrofill.contract.fields import BackfillId, Explanation, RunId
 from retrofill.domain.backfill import OnRunFailure, ReprocessBehavior
 from retrofill.domain.bounds import Bound
 from retrofill.domain.data import Name
 from retrofill.domain.pipeline import MAX_BATCH
 from retrofill.domain.planning import Reason, SkipReason
 
+# Most intervals, and most run ids, that one command names.
+MAX_NAMED = 100
 CAUSE = "Who requested it: a user, or on_run_failure after a run failed permanently"
 
 
@@ -69,6 +71,20 @@ class BackfillCancelRequested(Message):
 
     of_users: ClassVar[bool] = True
     type: Literal["BackfillCancelRequested"] = "BackfillCancelRequested"
+
+
+class RunCancelRequested(Message):
+    """A request to cancel some runs of a backfill: all that it names, or none.
+
+    A run whose output was accepted is not cancelled any more.
+    """
+
+    of_users: ClassVar[bool] = True
+    type: Literal["RunCancelRequested"] = "RunCancelRequested"
+    intervals: tuple[Bound, ...] = Field(
+        (), max_length=MAX_NAMED, description="Logical dates; a bare date means all intervals that start on that day"
+    )
+    run_ids: tuple[RunId, ...] = Field((), max_length=MAX_NAMED, description="Ids of runs, beside intervals or instead")
 
 
 class BackfillEvent(Message):
@@ -143,13 +159,29 @@ class BackfillSucceeded(BackfillEnded):
 
 
 class BackfillFailed(BackfillEnded):
-    """All runs have ended and one failed permanently, or ``on_run_failure`` cancelled the rest."""
+    """All runs have ended.
+
+    One failed permanently or was cancelled by itself, or ``on_run_failure`` cancelled the rest.
+    """
 
     type: Literal["BackfillFailed"] = "BackfillFailed"
+    message: str | None = Field(None, description="Why, in one line for people")
+
+
+class RunCancelAccepted(BackfillEvent):
+    """Some runs are being cancelled.
+
+    ``RunCancelled`` follows for each, unless its driver ends it or has its output accepted before:
+    then ``RunFailed`` or ``RunSucceeded`` does.
+    """
+
+    type: Literal["RunCancelAccepted"] = "RunCancelAccepted"
+    run_ids: tuple[RunId, ...] = Field(description="Ids of the runs")
+    intervals: tuple[Moment, ...] = Field(description="Starts of their data intervals, in the same order")
 
 
 class BackfillCommandRejected(BackfillEvent):
-    """A pause, resume or cancel that cannot be carried out."""
+    """A command that cannot be carried out."""
 
     type: Literal["BackfillCommandRejected"] = "BackfillCommandRejected"
     command: str = Field(description="Message type of the command")

@@ -155,11 +155,11 @@ class RunFailed(RunEvent):
 
 
 class RunAttemptLost(RunEvent):
-    """The driver was lost. The run is queued again or ends, as ``state`` shows."""
+    """The driver was lost or released. The run is queued again or ends, as ``state`` shows."""
 
     type: Literal["RunAttemptLost"] = "RunAttemptLost"
     state: RunState = Field(description="New state of the run: queued, or its end state")
-    error: ErrorInfo | None = Field(None, description="How the driver was lost, if known")
+    error: ErrorInfo | None = Field(None, description="How the driver was lost or why it was released, if known")
     counted: bool | None = Field(
         None,
         description="Whether the loss counts towards the limit: those of a run that was retried alone do, the first "

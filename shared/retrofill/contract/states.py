@@ -30,8 +30,8 @@ class BackfillStateChanged(Message):
 class IntervalStateChanged(Message):
     """The state of one data interval of a pipeline: that of its latest started run.
 
-    An interval without a started run has no record. ``queued`` means that an attempt was lost and
-    another follows.
+    An interval without a started run has no record. ``queued`` means that an attempt was lost or
+    released and another follows.
     """
 
     type: Literal["IntervalStateChanged"] = "IntervalStateChanged"

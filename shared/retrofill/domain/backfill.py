@@ -59,12 +59,12 @@ class CancelCause(StrEnum):
     RUN_FAILURE = "run_failure"
 
 
-def end_state(*, cancelling: bool, cancel_cause: str | None, any_failed: bool) -> BackfillState:
+def end_state(*, cancelling: bool, cancel_cause: str | None, any_not_done: bool) -> BackfillState:
     """The end state of a backfill whose runs have all ended.
 
     A user's cancel ends ``cancelled``; one by ``on_run_failure`` ends ``failed``. Otherwise, one
-    failed run makes it ``failed``.
+    run that failed, or was cancelled by itself, makes it ``failed``.
     """
     if cancelling:
         return S.CANCELLED if cancel_cause == CancelCause.USER else S.FAILED
-    return S.FAILED if any_failed else S.SUCCEEDED
+    return S.FAILED if any_not_done else S.SUCCEEDED

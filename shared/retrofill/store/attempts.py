@@ -203,10 +203,11 @@ def mark_cancel_requested(conn: Connection, backfill_id: str) -> list[int]:
 
 
 _WORKS = exists().where(run.c.attempt_id == attempt.c.id, in_state(run, RunState.STARTING, RunState.RUNNING))
-_NOT_CANCELLED = or_(attempt.c.cancel_requested.is_(False), ~_WORKS)
+_GOING = and_(attempt.c.cancel_requested.is_(False), attempt.c.release_requested.is_(False))
+_NOT_CANCELLED = or_(_GOING, ~_WORKS)
 _GOES_ON = or_(attempt.c.outcome == constant(AttemptOutcome.DONE), and_(in_state(attempt, *LIVE), _NOT_CANCELLED))
 _MAY_BEGIN = and_(
-    attempt.c.cancel_requested.is_(False),
+    _GOING,
     in_state(run, RunState.STARTING),
     in_state(backfill, BackfillState.RUNNING),
     or_(backfill.c.on_run_failure == constant(OnRunFailure.CONTINUE), ~failed_since_resume()),
@@ -229,9 +230,9 @@ def lease_left(conn: Connection, attempt_id: int, run_id: int) -> float | None:
     """Seconds left of the lease of a live attempt that may begin this run of it.
 
     ``None``: the attempt is over or does not have the run, or the run must not begin: its backfill
-    is not running, or a failed run holds it. A publication may begin in any case. 0 or less: the
-    lease looks ended, which the clock alone does not prove, as it may have been set: a heartbeat
-    renews the lease, or the attempt ends.
+    is not running, a failed run holds it, or the attempt is to end. A publication may begin in any
+    case. 0 or less: the lease looks ended, which the clock alone does not prove, as it may have been
+    set: a heartbeat renews the lease, or the attempt ends.
     """
     seconds = conn.execute(_LEASE_LEFT, {"attempt": attempt_id, "run": run_id}).scalar_one_or_none()
     return None if seconds is None else float(seconds)
@@ -248,7 +249,7 @@ def accepted(conn: Connection, attempt_id: int, run_id: int) -> bool | None:
 
 
 def to_be_ended(conn: Connection, hosted: Collection[int]) -> list[int]:
-    """Those attempts that are no longer live or are to be cancelled.
+    """Those attempts that are no longer live, or are to be cancelled or released.
 
     Of one whose driver reported its end, the driver is about to be free. One that only publishes is
     not cancelled.

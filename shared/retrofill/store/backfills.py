@@ -13,7 +13,7 @@ from retrofill.domain.run import GOING, RunState
 from retrofill.store.arrays import one_of
 from retrofill.store.failures import failed_since_resume
 from retrofill.store.states import constant, in_state
-from retrofill.store.tables import backfill, backfill_command, backfill_request, run
+from retrofill.store.tables import backfill, backfill_command, backfill_request, run, run_cancel
 from retrofill.store.transition import transition
 
 
@@ -73,8 +73,12 @@ def lock(conn: Connection, id: str, *, wait: bool) -> RowMapping | None:
     return conn.execute(_LOCK[wait], {"id": id}).mappings().first()
 
 
+_ANY_RUN_CANCEL = exists().where(run_cancel.c.backfill_id == backfill.c.id)
 _LOCK_FREE = (
-    select(*(column for column in backfill.c if column is not backfill.c.definition))
+    select(
+        *(column for column in backfill.c if column is not backfill.c.definition),
+        _ANY_RUN_CANCEL.label("has_run_cancels"),
+    )
     .where(one_of(backfill.c.id, "ids"))
     .order_by(backfill.c.id)
     .with_for_update(key_share=True, skip_locked=True)
@@ -84,7 +88,8 @@ _LOCK_FREE = (
 def lock_free(conn: Connection, ids: Collection[str]) -> dict[str, RowMapping]:
     """Backfills by id, locked in id order. Locked ones are skipped.
 
-    Rows omit the definition, which never changes and may be large.
+    Rows omit the definition, which never changes and may be large. ``has_run_cancels``: whether
+    users asked to cancel some of its runs.
     """
     return {row["id"]: row for row in conn.execute(_LOCK_FREE, {"ids": sorted(ids)}).mappings()}
 
@@ -132,9 +137,15 @@ _LIVE = exists().where(_MINE, in_state(run, *GOING))
 _TO_BE_DECIDED = _STILL_ACTIVE.where(
     ~(_QUEUED | _LIVE) | ((backfill.c.on_run_failure != constant(OnRunFailure.CONTINUE)) & failed_since_resume())
 )
-_PROGRESS = select(_QUEUED, _LIVE, exists().where(_MINE, in_state(run, RunState.FAILED)), failed_since_resume()).where(
-    backfill.c.id == bindparam("id")
+_RUN_CANCELLED = (
+    select(run_cancel.c.run_id)
+    .join(run, run.c.id == run_cancel.c.run_id)
+    .where(run_cancel.c.backfill_id == backfill.c.id, in_state(run, RunState.CANCELLED))
+    .exists()
 )
+_PROGRESS = select(
+    _QUEUED, _LIVE, exists().where(_MINE, in_state(run, RunState.FAILED)), _RUN_CANCELLED, failed_since_resume()
+).where(backfill.c.id == bindparam("id"))
 _COUNTS = select(run.c.state, func.count()).where(run.c.backfill_id == bindparam("backfill")).group_by(run.c.state)
 
 
@@ -154,13 +165,14 @@ class Progress:
 
     any_unfinished: bool
     any_failed: bool
+    any_run_cancelled: bool  # by a request for this run
     failed_since_resume: bool
 
 
 def progress(conn: Connection, id: str) -> Progress:
-    """Progress of a locked backfill; each field is one probe of a partial index."""
-    queued, live, any_failed, failed_since = conn.execute(_PROGRESS, {"id": id}).one()
-    return Progress(queued or live, any_failed, failed_since)
+    """Progress of a locked backfill; each field is one probe of an index."""
+    queued, live, any_failed, any_run_cancelled, failed_since = conn.execute(_PROGRESS, {"id": id}).one()
+    return Progress(queued or live, any_failed, any_run_cancelled, failed_since)
 
 
 def run_counts(conn: Connection, id: str) -> dict[str, int]:

@@ -82,6 +82,7 @@ KINDS = (
     ),
     Kind(t.task_run, "this.run_id = ANY(ARRAY(SELECT x.id FROM retrofill.run AS x WHERE x.backfill_id = ANY(:ids)))"),
     Kind(t.backfill_interval, "this.backfill_id = ANY(:ids)"),
+    Kind(t.run_cancel, "this.backfill_id = ANY(:ids)"),
     Kind(
         t.run,
         f"this.backfill_id = ANY(:ids) AND NOT {_kept('this')}",
@@ -101,6 +102,7 @@ KINDS = (
         after="EXISTS (SELECT FROM retrofill.run AS x WHERE x.backfill_id = this.id)"
         " OR EXISTS (SELECT FROM retrofill.attempt AS x WHERE x.backfill_id = this.id)"
         " OR EXISTS (SELECT FROM retrofill.backfill_interval AS x WHERE x.backfill_id = this.id)"
+        " OR EXISTS (SELECT FROM retrofill.run_cancel AS x WHERE x.backfill_id = this.id)"
         " OR EXISTS (SELECT FROM retrofill.deadline AS x WHERE x.run_id IS NULL AND x.backfill_id = this.id)",
     ),
 )

@@ -23,6 +23,7 @@ WRITES: dict[str, dict[str, tuple[str, ...]]] = {
         "backfill_command": ("INSERT",),
         "backfill_interval": ("INSERT",),
         "run": ("INSERT", "lock"),
+        "run_cancel": ("INSERT",),
         "deadline": ("INSERT",),
     },
     RUN_STARTER.name: {

@@ -49,6 +49,7 @@ def every_interval_has_its_outcome(history: History) -> Iterator[str]:
     runs = defaultdict(list)
     for run in history.rows("run"):
         runs[run["backfill_id"]].append(run)
+    by_itself = {row["run_id"] for row in history.rows("run_cancel")}
     for row in history.rows("backfill"):
         wish = history.wishes.get(row["id"])
         if wish is None:
@@ -60,19 +61,21 @@ def every_interval_has_its_outcome(history: History) -> Iterator[str]:
         made = {each["run_id"] for each in intervals[wish.id] if each["run_id"] is not None}
         if made != {run["id"] for run in runs[wish.id]} or len(made) != row["runs"]:
             yield f"{wish.id} says {row['runs']} runs, its intervals name {len(made)}, there are {len(runs[wish.id])}"
-        yield from _outcomes(wish, row, runs[wish.id], cancelled=wish.id in history.cancelled)
+        yield from _outcomes(wish, row, runs[wish.id], by_itself, cancelled=wish.id in history.cancelled)
 
 
-def _outcomes(wish: Wish, row: Row, runs: list[Row], *, cancelled: bool) -> Iterator[str]:
+def _outcomes(wish: Wish, row: Row, runs: list[Row], by_itself: set[int], *, cancelled: bool) -> Iterator[str]:
+    """``by_itself``: the runs whose own cancel was accepted."""
     states = Counter(run["state"] for run in runs)
     stops = cancelled or (wish.on_run_failure == "cancel" and states["failed"] > 0)
     for run in runs:
         day = label(run["interval_start"])
-        expected = {"failed" if day in wish.failing else "succeeded"} | ({"cancelled"} if stops else set())
+        may_be_cancelled = stops or run["id"] in by_itself
+        expected = {"failed" if day in wish.failing else "succeeded"} | ({"cancelled"} if may_be_cancelled else set())
         if run["state"] not in expected:
             yield f"{wish.id}: {day} is {run['state']} instead of {' or '.join(sorted(expected))}"
     asked = row["cancel_cause"] == "user"
-    state = "cancelled" if asked else "failed" if states["failed"] else "succeeded"
+    state = "cancelled" if asked else "failed" if states["failed"] or states["cancelled"] else "succeeded"
     if row["state"] != state:
         yield f"{wish.id} is {row['state']} instead of {state} (runs: {dict(states)})"
     if asked and not cancelled:

@@ -79,10 +79,13 @@ def test_a_repeated_request_gets_its_recorded_answer_and_people_are_told(cli: An
 
 
 def test_each_row_is_in_postgres_or_in_one_file(cli: Any, old: Installation, tmp_path: Path) -> None:
+    execute(old, "INSERT INTO run_cancel SELECT backfill_id, id FROM run WHERE position = 3")
     before = rows(old)
     done = purge(cli, "--export", str(tmp_path / "history"))
     # Of each pipeline one attempt with superseded runs only, and those that no run refers to.
-    assert done["rows"] == {"deadline": 30, "task_run": 30, "backfill_interval": 42, "run": 12, "attempt": 3 + 6}
+    attempts = 3 + 6
+    gone = {"deadline": 30, "task_run": 30, "backfill_interval": 42, "run_cancel": 6, "run": 12, "attempt": attempts}
+    assert done["rows"] == gone
     left, files = rows(old), exported(tmp_path / "history")
     for table in TABLES:
         assert len(files[table]) == done["rows"].get(table, 0)

@@ -87,6 +87,28 @@ def test_commands_are_followed_or_refused(cli, pipeline):
     assert "there is no backfill with this id" in unknown.err
 
 
+def test_runs_are_listed_and_cancelled(cli, pipeline):
+    create(cli, pipeline, "spared")
+    listed = cli("runs", "list", "spared", "--limit", "2", "--json").document
+    assert [(each["interval_start"], each["state"]) for each in listed] == [
+        ("2024-01-01T05:00:00+00:00", "queued"),
+        ("2024-01-02T05:00:00+00:00", "queued"),
+    ]
+    first, second = (each["id"] for each in listed)
+    assert cli("runs", "cancel", "spared", "--interval", "2024-01-01").out == "backfill spared: cancelling 1 run\n"
+    answer = cli("runs", "cancel", "spared", "--interval", "2024-01-03", "--run", str(second), "--json").document
+    assert (answer["type"], len(answer["run_ids"]), second in answer["run_ids"]) == ("RunCancelAccepted", 2, True)
+    refused = cli("runs", "cancel", "spared", "--run", str(first))
+    assert (refused.status, refused.out, refused.err.count("\n")) == (1, "", 1)
+    assert f"run {first} of 2024-01-01T00:00:00-05:00 is already being cancelled" in refused.err
+    asked = [each["cancel_requested_at"] is not None for each in cli("runs", "list", "spared", "--json").document]
+    assert asked == [True] * 3 + [False] * 28
+    table = cli("runs", "list", "spared", "--state", "queued").out
+    assert "2024-01-31" in table and max(map(len, table.splitlines())) <= 80
+    assert cli("runs", "list", "spared", "--state", "failed").out == "no runs\n"
+    assert "there is no backfill 'unheard-of'" in cli("runs", "list", "unheard-of").err
+
+
 def test_an_unknown_pipeline_names_the_nearest(cli, pipeline):
     for arguments in (["backfill", "create", f"{pipeline}x", *JANUARY], ["pipelines", "show", f"{pipeline}x"]):
         result = cli(*arguments)

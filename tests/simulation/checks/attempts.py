@@ -60,6 +60,8 @@ class Attempts(Check):
                 self._moved(old, new, over)
             if step.table == "attempt" and new["state"] == "ended" != old["state"]:
                 self._ended(tx, old, new)
+            if step.table == "run" and old["state"] in LIVE and new["state"] in ("queued", "staged"):
+                self._released(old, new)
             if step.table == "run" and old["range_limit"] != new["range_limit"]:
                 self._split(old, new)
         for old, new in changed(tx, "run"):
@@ -87,12 +89,28 @@ class Attempts(Check):
             said = self.said[attempt, run, state]
             self.require(said > 0, lambda: f"run {run} {state} though attempt {attempt} did not say so")
         if old["state"] in LIVE and state == "cancelled":
-            asked = next(row for row in self.rows("attempt") if row["id"] == attempt)["cancel_requested"]
+            mine = self.row("attempt", "id", attempt)
+            asked = mine["cancel_requested"] or (mine["release_requested"] and self.asked(run))
             self.require(asked, lambda: f"a live run was cancelled that nobody asked to: {old}")
+        if (old["state"], state) == ("queued", "starting"):
+            self.require(not self.asked(run), lambda: f"a run was started whose cancel was accepted: {old}")
         if old["state"] in ("publishing", "staged"):
             self.require(
                 state in ("publishing", "staged", "succeeded", "failed"), lambda: f"an accepted run is {state}: {old}"
             )
+
+    def asked(self, run: int) -> bool:
+        """Whether a user's request to cancel this run was accepted."""
+        return any(row["run_id"] == run for row in self.rows("run_cancel"))
+
+    def _released(self, old: Values, new: Values) -> None:
+        """A run of an attempt that ended for the sake of others: nothing is held against it."""
+        attempt = self.row("attempt", "id", old["attempt_id"])
+        self.require(
+            not attempt["release_requested"]
+            or (new["lost_attempts"], new["range_limit"]) == (old["lost_attempts"], old["range_limit"]),
+            lambda: f"a run pays for the end of {attempt}: {old} to {new}",
+        )
 
     def _split(self, old: Values, new: Values) -> None:
         """A run may be part of smaller ranges only, because one of several runs did not succeed."""

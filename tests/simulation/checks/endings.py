@@ -21,7 +21,8 @@ class Endings(Check):
         mine = [run for run in self.rows("run") if run["backfill_id"] == backfill["id"]]
         unfinished = [run for run in mine if run["state"] not in ENDED["run"]]
         self.require(not unfinished, lambda: f"backfill {backfill['id']} ended before its runs: {unfinished}")
-        failed = any(run["state"] == "failed" for run in mine)
+        # Before the whole backfill was cancelled, only users' requests for single runs did so.
+        failed = any(run["state"] in ("failed", "cancelled") for run in mine)
         cause = backfill["cancel_cause"]
         expected = "cancelled" if cause == "user" else "failed" if cause or failed else "succeeded"
         self.require(backfill["state"] == expected, lambda: f"{backfill} ought to be {expected}")
@@ -43,6 +44,8 @@ class Endings(Check):
         elif run["state"] == "failed" and run["error"]["type"] != "DriverLost":
             self.require(fails, lambda: f"run {run} failed though its code does not")
         elif run["state"] == "cancelled":
+            asked = any(row["run_id"] == run["id"] for row in self.rows("run_cancel"))
             self.require(
-                backfill["cancel_cause"] is not None, lambda: f"run {run} is cancelled, its backfill is {backfill}"
+                backfill["cancel_cause"] is not None or asked,
+                lambda: f"run {run} is cancelled, its backfill is {backfill}",
             )

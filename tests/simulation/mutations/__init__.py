@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tests.simulation.mutations import bus, planning, starting, watching
+from tests.simulation.mutations import bus, cancelling, planning, starting, watching
 from tests.simulation.mutations.patch import Patch, Patches
 
 Mutation = Callable[[Patch], None]
@@ -36,12 +36,22 @@ INVARIANTS: dict[int, tuple[str, tuple[Mutation, ...]]] = {
         (
             planning.ends_by_counting,
             planning.ends_at_the_first_failure,
+            cancelling.ends_as_if_none_was_cancelled,
             bus.no_looks_at_takeover,
             starting.ranges_are_retried_whole,
             starting.ranges_fail_as_one,
         ),
     ),
-    6: ("guarded transitions", (planning.states_by_assignment, starting.loss_by_assignment)),
+    6: (
+        "guarded transitions",
+        (
+            planning.states_by_assignment,
+            starting.loss_by_assignment,
+            cancelling.cancels_whole_batches,
+            cancelling.cancels_accepted_runs,
+            cancelling.starts_cancelled_runs,
+        ),
+    ),
     7: (
         "fenced attempts",
         (
@@ -51,6 +61,7 @@ INVARIANTS: dict[int, tuple[str, tuple[Mutation, ...]]] = {
             starting.leases_by_the_owners_settings,
             starting.begins_without_asking,
             starting.first_losses_count,
+            cancelling.released_runs_are_lost,
         ),
     ),
     8: ("consumed exactly once", (bus.no_epoch_assertion, bus.no_offset_comparison)),

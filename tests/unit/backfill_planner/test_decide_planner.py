@@ -70,7 +70,7 @@ def test_a_command_for_a_backfill_that_does_not_exist_is_refused_with_a_way_on(c
 SNAPSHOTS = [
     Snapshot(*each)
     for each in itertools.product(
-        S, (None, "user", "run_failure"), OnRunFailure, (False, True), (False, True), (False, True)
+        S, (None, "user", "run_failure"), OnRunFailure, (False, True), (False, True), (False, True), (False, True)
     )
 ]
 
@@ -84,7 +84,7 @@ def test_what_follows_from_how_far_a_backfill_is(snapshot):
         if snapshot.state == S.CANCELLING:
             expected = S.CANCELLED if snapshot.cancel_cause == "user" else S.FAILED
         else:
-            expected = S.FAILED if snapshot.any_failed else S.SUCCEEDED
+            expected = S.FAILED if snapshot.any_failed or snapshot.any_run_cancelled else S.SUCCEEDED
         assert decision == End(expected)
         assert MACHINE.allows(snapshot.state, expected)
     elif snapshot.failed_since_resume and snapshot.on_run_failure == "pause" and snapshot.state == S.RUNNING:
@@ -102,5 +102,7 @@ def test_a_backfill_with_an_unfinished_run_never_ends_and_one_without_always_doe
 
 
 def test_a_failure_before_the_resume_is_not_held_against_it():
-    resumed = Snapshot(S.RUNNING, None, OnRunFailure.PAUSE, True, any_failed=True, failed_since_resume=False)
+    resumed = Snapshot(
+        S.RUNNING, None, OnRunFailure.PAUSE, True, True, any_run_cancelled=False, failed_since_resume=False
+    )
     assert judge(resumed) is None

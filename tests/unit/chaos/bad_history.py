@@ -71,6 +71,12 @@ def _planned_twice(history: History) -> None:
     history.tables["backfill_interval"].append(row)
 
 
+def _cancelled_by_itself(history: History) -> None:
+    history.tables["run_cancel"] = [{"backfill_id": "b", "run_id": 1}]
+    change(history, "run", 0, state="cancelled")
+    change(history, "backfill", 0, state="succeeded")
+
+
 def _two_of_one_note(history: History) -> None:
     history.notes[:] = [note(1, 1, "2001-01-01", 103), note(2, 1, "2001-01-02", 103)]
 
@@ -132,6 +138,7 @@ BAD: list[tuple[str, str, Bad]] = [
     ("every_interval_has_its_outcome", "a run is missing", lambda h: h.tables["run"].pop()),
     ("every_interval_has_its_outcome", "a failing day succeeded", lambda h: change(h, "run", 0, state="succeeded")),
     ("every_interval_has_its_outcome", "cancelled by nobody", lambda h: change(h, "run", 1, state="cancelled")),
+    ("every_interval_has_its_outcome", "succeeded in spite of a cancel", _cancelled_by_itself),
     ("every_interval_has_its_outcome", "the wrong end", lambda h: change(h, "backfill", 0, state="succeeded")),
     ("every_interval_has_its_outcome", "nobody asked", lambda h: h.wishes.clear()),
     ("one_active_backfill_of_an_interval", "together", _another_backfill),

@@ -11,7 +11,12 @@ from tests.chaos.workload import Order, Script, Step
 
 from retrofill.bus.envelope import Record, read_headers
 from retrofill.bus.worker.triage import Dead, triage
-from retrofill.contract.backfills import BackfillCancelRequested, BackfillPauseRequested, BackfillResumeRequested
+from retrofill.contract.backfills import (
+    BackfillCancelRequested,
+    BackfillPauseRequested,
+    BackfillResumeRequested,
+    RunCancelRequested,
+)
 from retrofill.contract.partitioning import partition_of
 from retrofill.contract.topics import Topic
 
@@ -35,7 +40,7 @@ def test_it_has_something_of_everything() -> None:
     assert {wish.reprocess for wish in wishes} == {"none", "failed", "completed"}
     assert {bool(wish.failing) for wish in wishes} == {wish.backwards for wish in wishes} == {True, False}
     orders = {type(step.message) for step in steps if isinstance(step, Order)}
-    assert orders == {BackfillCancelRequested, BackfillPauseRequested, BackfillResumeRequested}
+    assert orders == {BackfillCancelRequested, BackfillPauseRequested, BackfillResumeRequested, RunCancelRequested}
     assert any(wish.pipeline == "nobody" for wish in wishes), "of a pipeline that there is not"
     assert any(wish.first < date(2000, 1, 1) for wish in wishes), "before the pipeline's dates"
     assert any(wish.last >= script.today for wish in wishes), "not over yet"

@@ -39,6 +39,23 @@ def test_arguments_that_cannot_be_meant(cli, command, arguments, said):
 
 
 @pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["x"], "name the runs: --interval DATE or --run ID"),
+        ([" ", "--run", "7"], "the backfill's id is empty"),
+        (["x", "--interval", "2024-02-30"], "--interval 2024-02-30: day is out of range"),
+        (["x", "--interval", "yesterday"], "neither a date like 2024-01-31"),
+        (["x", *["--run", "7"] * 101], "run_ids: "),
+    ],
+)
+@pytest.mark.usefixtures("nowhere")
+def test_runs_that_cannot_be_meant(cli, arguments, said):
+    result = cli("runs", "cancel", *arguments)
+    assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
+    assert said in result.err
+
+
+@pytest.mark.parametrize(
     "arguments",
     [
         ["backfill", "create"],
@@ -61,6 +78,8 @@ def test_wrong_usage(cli, arguments):
         ["backfill", "show", "x"],
         ["backfill", "watch", "x"],
         ["backfill", "pause", "x"],
+        ["runs", "list", "x"],
+        ["runs", "cancel", "x", "--interval", "2024-01-01"],
         ["pipelines", "list"],
         ["deadlines", "list"],
         ["callbacks", "list"],

@@ -122,4 +122,4 @@ def test_how_a_backfill_ends(cancelling, cause, any_failed):
     expected = "failed" if any_failed else "succeeded"
     if cancelling:
         expected = "cancelled" if cause == "user" else "failed"
-    assert backfill.end_state(cancelling=cancelling, cancel_cause=cause, any_failed=any_failed) == expected
+    assert backfill.end_state(cancelling=cancelling, cancel_cause=cause, any_not_done=any_failed) == expected

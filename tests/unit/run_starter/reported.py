@@ -22,15 +22,26 @@ ERROR = ErrorInfo(type="E", message="no disk")
 OF = 5  # the attempt that these tests are about
 
 
-def attempt(id=OF, *, live=True, began=True, mode=AttemptMode.EACH, runs=1, cancel=False):
-    return AttemptRow(id, live, began, mode, runs, cancel)
+def attempt(id=OF, *, live=True, began=True, mode=AttemptMode.EACH, runs=1, cancel=False, release=False):
+    return AttemptRow(id, live, began, mode, runs, cancel, release)
 
 
-def run(state=R.RUNNING, id=7, *, of=OF, number=2, position=None, lost=0, before=True, suspect=False, losses=()):
+def run(
+    state=R.RUNNING,
+    id=7,
+    *,
+    of=OF,
+    number=2,
+    position=None,
+    lost=0,
+    before=True,
+    suspect=False,
+    losses=(),
+    cancelled=False,
+):
     position = id if position is None else position
-    return RunRow(
-        id, R(state), of, number, position, lost_attempts=lost, started_before=before, suspect=suspect, losses=losses
-    )
+    more = {"lost_attempts": lost, "started_before": before, "suspect": suspect, "losses": losses}
+    return RunRow(id, R(state), of, number, position, **more, cancelled=cancelled)
 
 
 def beat(of=OF):

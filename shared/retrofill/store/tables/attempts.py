@@ -45,6 +45,8 @@ attempt = Table(
     # the same number.
     Column("lease_seconds", Double, nullable=False),
     Column("cancel_requested", Boolean, nullable=False, server_default=text("false")),
+    # Its driver is to be ended for the sake of some of its runs; the others are queued again.
+    Column("release_requested", Boolean, nullable=False, server_default=text("false")),
     # Where its code is (``CodeLocation``): with the backfill's row, the complete launch.
     Column("code", JSONB, nullable=False),
     Column("claimed_at", Moment, nullable=False, server_default=func.clock_timestamp()),

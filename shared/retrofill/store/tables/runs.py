@@ -1,4 +1,4 @@
-"""Tables of runs, the intervals of backfills, and task runs."""
+"""Tables of runs, their cancels, the intervals of backfills, and task runs."""
 
 from __future__ import annotations
 
@@ -97,6 +97,17 @@ run = Table(
         "id",
         postgresql_where=text("state IN ('failed', 'succeeded')"),
     ),
+)
+
+# Runs that a user asked to cancel. The run's state shows what became of it.
+run_cancel = Table(
+    "run_cancel",
+    metadata,
+    Column("backfill_id", Text, ForeignKey(backfill.c.id), primary_key=True),
+    Column("run_id", BigInteger, primary_key=True),
+    # The command, if it had one.
+    Column("ce_id", Text),
+    Column("requested_at", Moment, nullable=False, server_default=func.clock_timestamp()),
 )
 
 backfill_interval = Table(

@@ -1,0 +1,111 @@
+"""``retrofill runs``: list and cancel single runs of a backfill."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError
+
+from retrofill.cli.arguments import read_bound
+from retrofill.cli.options import ANSWER_SECONDS, AsJson, Limit, TimeLimit
+from retrofill.cli.output import moment, print_json, print_table, print_text
+from retrofill.cli.watching import missing
+from retrofill.client import read as reads
+from retrofill.client.ask import ask
+from retrofill.client.connect import load_settings, reading
+from retrofill.contract.backfills import BackfillCommandRejected, RunCancelAccepted, RunCancelRequested
+from retrofill.contract.base import MAX_INT
+from retrofill.contract.explain import explain
+from retrofill.contract.topics import Topic
+from retrofill.domain.run import RunState
+from retrofill.errors import UserError, WrongUsage
+
+group = typer.Typer(name="runs", help="List and cancel single runs of a backfill.", no_args_is_help=True)
+COLUMNS = (
+    "id",
+    "interval_start",
+    "interval_end",
+    "state",
+    "attempt",
+    "started_at",
+    "finished_at",
+    "cancel_requested_at",
+)
+
+Backfill = Annotated[str, typer.Argument(metavar="BACKFILL", help="The backfill's id.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(group)
+
+
+@group.command("list")
+def list_(
+    backfill: Backfill,
+    state: Annotated[list[RunState] | None, typer.Option(help="Only runs in this state; repeatable.")] = None,
+    limit: Limit = 50,
+    as_json: AsJson = False,
+) -> None:
+    """List the runs of a backfill, in the order of their intervals."""
+    with reading(load_settings()) as conn:
+        row = reads.one_backfill(conn, backfill)
+        if row is None:
+            raise UserError(missing(reads.recorded_answer(conn, backfill), backfill))
+        rows = reads.runs(conn, backfill, state or [], limit)
+    if as_json:
+        return print_json([{name: each[name] for name in COLUMNS} for each in rows])
+    zone = row["definition"].get("timezone", "UTC")
+    return print_table(
+        ["run", f"interval ({zone})", "state", "begun", "started (UTC)", "finished (UTC)"],
+        [
+            [
+                str(each["id"]),
+                moment(each["interval_start"], zone),
+                each["state"],
+                each["attempt"],
+                each["started_at"],
+                each["finished_at"],
+            ]
+            for each in rows
+        ],
+        empty="no runs",
+        keep=["run", "state", "begun"],
+    )
+
+
+@group.command()
+def cancel(
+    backfill: Backfill,
+    interval: Annotated[
+        list[str] | None,
+        typer.Option(metavar="DATE", help="A logical date; a day means all intervals that start on it. Repeatable."),
+    ] = None,
+    run: Annotated[
+        list[int] | None, typer.Option(metavar="ID", min=1, max=MAX_INT, help="The id of a run. Repeatable.")
+    ] = None,
+    timeout: TimeLimit = ANSWER_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Cancel some runs: all that are named, or none. The backfill's other runs go on."""
+    if not backfill.strip():
+        raise WrongUsage("the backfill's id is empty")
+    if not (interval or run):
+        raise WrongUsage("name the runs: --interval DATE or --run ID ('retrofill runs list' shows them)")
+    request = _request(interval or [], run or [])
+    answer = ask(load_settings(), Topic.BACKFILL_REQUESTS, backfill, request, timeout)
+    if as_json:
+        print_json(answer.model_dump(mode="json", exclude_none=True))
+    if isinstance(answer, BackfillCommandRejected):
+        raise UserError(answer.message)
+    if isinstance(answer, RunCancelAccepted) and not as_json:
+        count = len(answer.run_ids)
+        print_text(f"backfill {backfill}: cancelling {count:,} {'run' if count == 1 else 'runs'}")
+
+
+def _request(intervals: list[str], runs: list[int]) -> RunCancelRequested:
+    bounds = tuple(read_bound("--interval", each) for each in intervals)
+    try:
+        return RunCancelRequested(intervals=bounds, run_ids=tuple(runs))
+    except ValidationError as e:
+        raise WrongUsage(explain(e)) from e

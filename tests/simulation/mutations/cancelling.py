@@ -1,0 +1,66 @@
+"""Mutations of cancels of single runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import select, update
+
+import run_starter.reports
+from backfill_planner import run_cancels as planner
+from retrofill.domain.run import RunState
+from retrofill.store import backfills, run_cancels
+from retrofill.store.clock import database_now
+from retrofill.store.states import in_state
+from retrofill.store.tables import run, run_cancel
+from tests.simulation.mutations.patch import Patch
+
+
+def cancels_whole_batches(patch: Patch) -> None:
+    """The cancel of one run ends all runs of its attempt."""
+
+    def all_of_them(tx: Any, rows: Any) -> set[int]:
+        ended = {id for id, row in rows.attempts.items() if row["release_requested"]}
+        return {id for id, row in rows.runs.items() if row["attempt_id"] in ended}
+
+    patch(run_starter.reports, "_cancelled", all_of_them)
+
+
+def cancels_accepted_runs(patch: Patch) -> None:
+    """A run is cancelled though its output was accepted."""
+    problems, queued = planner._problems, run_cancels.queued
+
+    def as_if_running(names: Any, found: Any, zone: str) -> Iterator[str]:
+        accepted = (RunState.PUBLISHING, RunState.STAGED)
+        return problems(names, [replace(one, state="running") if one.state in accepted else one for one in found], zone)
+
+    def accepted_too(conn: Any, backfill_ids: Any, most: int) -> Any:
+        asked = select(run_cancel.c.run_id).where(run_cancel.c.run_id == run.c.id)
+        conn.execute(
+            update(run)
+            .where(in_state(run, RunState.PUBLISHING, RunState.STAGED), asked.exists())
+            .values(state="cancelled", finished_at=database_now(conn))
+        )
+        return queued(conn, backfill_ids, most)
+
+    patch(planner, "_problems", as_if_running)
+    patch(run_cancels, "queued", accepted_too)
+
+
+def starts_cancelled_runs(patch: Patch) -> None:
+    """Only live runs are cancelled."""
+    patch(run_cancels, "queued", lambda conn, backfill_ids, most: [])
+
+
+def ends_as_if_none_was_cancelled(patch: Patch) -> None:
+    """A backfill succeeds though a run was cancelled."""
+    progress = backfills.progress
+    patch(backfills, "progress", lambda conn, id: replace(progress(conn, id), any_run_cancelled=False))
+
+
+def released_runs_are_lost(patch: Patch) -> None:
+    """The end of an attempt for the sake of one run is held against the others."""
+    attempt_row = run_starter.reports._attempt_row
+    patch(run_starter.reports, "_attempt_row", lambda row: replace(attempt_row(row), release_requested=False))

@@ -1,0 +1,147 @@
+"""Interleavings of the cancel of one run with what else may happen to it, replayed step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from retrofill.contract.backfills import BackfillPauseRequested, BackfillRequested, RunCancelRequested
+from retrofill.contract.pipelines import PipelineApplied
+from retrofill.contract.topics import RUN_STARTER, Topic
+from tests.simulation.schedule import DRAIN_SECONDS, Scenario, run_until_drained
+from tests.simulation.scheduler import Task
+from tests.simulation.servers import LOST, body_of
+from tests.simulation.world import World
+from tests.support.definitions import daily
+
+DAYS = 8
+
+
+def begin(world: World, mode: str = "each") -> Scenario:
+    """Request a backfill of eight runs in batches of four or ranges of eight, one after another."""
+    world.publish(
+        Topic.PIPELINES, "p", PipelineApplied(pipeline=daily("p", batch_size=DAYS, batch_mode=mode, max_active_runs=1))
+    )
+    request = {"pipeline": "p", "from": "2020-01-01", "to": f"2020-01-0{DAYS}"}
+    world.publish(Topic.BACKFILL_REQUESTS, "b", BackfillRequested.model_validate(request))
+    return Scenario(world)
+
+
+def cancel(world: World, *runs: int) -> None:
+    world.publish(Topic.BACKFILL_REQUESTS, "b", RunCancelRequested(run_ids=runs))
+
+
+def run_until(world: World, over: Callable[[], bool]) -> None:
+    end = world.scheduler.now + DRAIN_SECONDS
+    world.scheduler.run(lambda: over() or world.scheduler.now >= end)
+    assert over()
+
+
+def ended(world: World, scenario: Scenario) -> dict[int, str]:
+    """Run until all is done. Returns the state of each run. Nothing counts as a loss."""
+    run_until_drained(world, scenario, world.scheduler.now + DRAIN_SECONDS)
+    world.oracle.check_end()
+    runs = world.database.rows("run")
+    assert {(run["lost_attempts"], run["range_limit"]) for run in runs} == {(0, None)}
+    assert world.database.rows("backfill")[0]["state"] == "failed"
+    return {run["id"]: run["state"] for run in runs}
+
+
+def all_but(*cancelled: int) -> dict[int, str]:
+    return {id: "cancelled" if id in cancelled else "succeeded" for id in range(1, DAYS + 1)}
+
+
+def hold(world: World) -> None:
+    """Wait until user code runs, which then takes until its process is ended."""
+    run_until(world, lambda: bool(world.at_work))
+    world.at_work[0].process.frozen = True
+
+
+def released(world: World) -> list[dict[str, Any]]:
+    return [row for row in world.database.rows("attempt") if row["outcome"] == "released"]
+
+
+@pytest.mark.parametrize("mode", ["each", "range"])
+def test_a_driver_that_dies_when_it_is_to_be_released_loses_nothing(world: World, mode: str) -> None:
+    died: list[int] = []
+
+    def die(task: Task, what: str) -> None:
+        for row in world.database.rows("attempt"):
+            if row["release_requested"] and row["state"] != "ended" and not died:
+                died.append(row["id"])
+                for driver in [d for d in world.drivers if d.launch.attempt_id == row["id"]]:
+                    driver.die("killed")
+
+    scenario = begin(world, mode)
+    hold(world)
+    world.scheduler.on_step = die
+    cancel(world, 2)
+    assert ended(world, scenario) == all_but(2)
+    assert died and [row["id"] for row in released(world)] == died
+
+
+@pytest.mark.parametrize("mode", ["each", "range"])
+def test_a_run_starter_that_dies_with_the_driver_leaves_the_cancel_to_the_next_one(world: World, mode: str) -> None:
+    """The lease ends, and counts for nobody."""
+    scenario = begin(world, mode)
+    hold(world)
+    cancel(world, 1)
+    run_until(world, lambda: any(row["release_requested"] for row in world.database.rows("attempt")))
+    for driver in world.drivers:
+        world.scheduler.kill(driver.process)
+    world.crash(world.alive(RUN_STARTER)[0], machine=False)
+    world.start(RUN_STARTER)
+    assert ended(world, scenario) == all_but(1)
+    assert len(released(world)) == 1
+
+
+def test_queued_runs_of_a_paused_backfill_are_cancelled_while_it_is_paused(world: World) -> None:
+    scenario = begin(world)
+    run_until(world, lambda: bool(world.database.rows("run")))
+    world.publish(Topic.BACKFILL_REQUESTS, "b", BackfillPauseRequested())
+    run_until(world, lambda: world.database.rows("backfill")[0]["state"] == "paused")
+    cancel(world, 7, 8)
+    run_until(world, lambda: [r["id"] for r in world.database.rows("run") if r["state"] == "cancelled"] == [7, 8])
+    assert world.database.rows("backfill")[0]["state"] == "paused"
+    assert ended(world, scenario) == all_but(7, 8)
+
+
+def test_a_cancel_whose_hint_is_lost_is_applied_before_the_run_starts(world: World) -> None:
+    def spoil(topic: str, headers: list[tuple[str, bytes | None]], value: bytes | None) -> bytes | None:
+        if topic != Topic.BACKFILL_EVENTS or body_of(value).get("type") != "RunCancelAccepted":
+            return value
+        world.lost[(dict(headers)["ce_id"] or b"").decode()] = value or b""
+        return LOST
+
+    world.broker.spoil = spoil
+    scenario = begin(world)
+    run_until(world, lambda: bool(world.at_work))
+    cancel(world, 8)
+    assert ended(world, scenario) == all_but(8)
+    assert world.lost and not released(world)
+
+
+def test_a_run_that_is_accepted_before_its_driver_ends_is_published(world: World) -> None:
+    """The planner takes the cancel of a running run, which stages its output before the check."""
+    scenario = begin(world)
+
+    def is_staged() -> bool:
+        return world.oracle.attempts.said[1, 2, "RunStaged"] > 0
+
+    run_until(world, lambda: any(2 in driver.at_runs for driver in world.at_work))
+    (starter,) = world.alive(RUN_STARTER)
+    starter.process.frozen = True
+    cancel(world, 2)
+    run_until(world, lambda: bool(world.database.rows("run_cancel")) and is_staged())
+    starter.process.frozen = False
+    states = ended_in_any_state(world, scenario)
+    assert states == dict.fromkeys(range(1, DAYS + 1), "succeeded")
+    assert world.database.rows("backfill")[0]["state"] == "succeeded"
+
+
+def ended_in_any_state(world: World, scenario: Scenario) -> dict[int, str]:
+    run_until_drained(world, scenario, world.scheduler.now + DRAIN_SECONDS)
+    world.oracle.check_end()
+    return {run["id"]: run["state"] for run in world.database.rows("run")}
