@@ -169,7 +169,7 @@ def ranges_fail_as_one(patch: Patch) -> None:
 def first_losses_count(patch: Patch) -> None:
     """Every loss counts, not only those of a run that is retried alone."""
     run_row = run_starter.reports._run_row
-    patch(run_starter.reports, "_run_row", lambda row: replace(run_row(row), suspect=True))
+    patch(run_starter.reports, "_run_row", lambda row, **more: replace(run_row(row, **more), suspect=True))
 
 
 def suspects_at_once(patch: Patch) -> None:
