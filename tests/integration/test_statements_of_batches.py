@@ -36,7 +36,7 @@ def test_a_size_that_is_chosen_costs_one_statement_for_any_number_of_backfills(e
 
 def test_a_large_range_is_claimed_and_split_with_as_many_statements_as_a_small_one(empty: Hot) -> None:
     found = []
-    for size in (2, MAX_BATCH // 4):
+    for size in (2, MAX_BATCH):
         ids = waiting(empty.made, 1, 2 * size, prefix=f"of-{size}-", limit=1, batch_size=size, batch_mode="range")
         claimed = empty.claimed(ids)
         (launch,) = empty.take_launches()

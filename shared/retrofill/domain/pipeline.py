@@ -17,9 +17,9 @@ from retrofill.domain.data import Data, Name
 from retrofill.domain.schedule import check_schedule
 
 # A claim writes all runs of an attempt in one transaction, and so does the end of a range. With so
-# many, that takes a few seconds, for which the other backfills of the shard wait, and half a second
-# of computing between two statements: a tenth of what Postgres allows a service.
-MAX_BATCH = 10_000
+# many, that takes about a second, for which the other backfills of the shard wait, and an eighth of a
+# second of computing between two statements; Postgres allows a service five.
+MAX_BATCH = 2_500
 MAX_TARGET_SECONDS = 604_800
 
 

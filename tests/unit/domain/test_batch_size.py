@@ -73,7 +73,7 @@ def test_without_history_it_begins_with_one_run_and_grows_fourfold() -> None:
         size = next_size(RANGE, history)
         found.append(size.runs)
         history.insert(0, past(size.runs, 0.001 * size.runs))
-    assert found == [1, 4, 16, 64, 256, 1024, 4096, MAX_BATCH, MAX_BATCH]
+    assert found == [1, 4, 16, 64, 256, 1024, MAX_BATCH, MAX_BATCH, MAX_BATCH]
     assert next_size(RANGE, []).why == "no attempt with this code has succeeded yet"
     assert next_size(RANGE, history[-1:]).why == "at most 4 × 1, the largest size that succeeded recently"
     assert next_size(RANGE, history).why == "the largest size allowed"
