@@ -79,6 +79,7 @@ class Recorder:
         self.asked: queue.SimpleQueue[int] = queue.SimpleQueue()
         self.accepts = threading.Event()
         self.begun: dict[int, int | None] = {}
+        self.changes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._ended: queue.SimpleQueue[tuple[int, bool, str]] = queue.SimpleQueue()
 
     def may_begin(self, launch: LaunchRequest, run_id: int) -> float | None:
@@ -94,6 +95,9 @@ class Recorder:
     ) -> None:
         self.begun[launch.attempt_id] = begun
         self._ended.put((launch.attempt_id, reported, reason))
+
+    def changed(self) -> None:
+        self.changes.put(None)
 
     def ended(self) -> tuple[int, bool, str]:
         return self._ended.get(timeout=20)

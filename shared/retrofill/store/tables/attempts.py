@@ -38,6 +38,8 @@ attempt = Table(
     Column("slot", Integer),
     Column("pipeline_slot", Integer),
     Column("host", Text, nullable=False),
+    # The incarnation of that name. Null: claimed by a release without hosts.
+    Column("host_id", BigInteger),
     Column("lease_until", Moment),
     # Length of the lease, fixed at the claim, so that its driver and every owner of the shard use
     # the same number.
