@@ -58,7 +58,7 @@ def test_several_attempts_with_several_runs(both: Both) -> None:
         ("a", lambda conn: (claims.taken_slots(conn, [1]), claims.next_queued(conn, {"b1": 9}))),
         ("a", commit),
     )
-    assert said[2] == (1, [1, 2, 3])
+    assert said[2] == [1, [1, 2, 3]]
     assert said[6:9] == [{}, [1, 2, 4, 5], [1, 0, [2, 4]]]
     both.same_tables(t.attempt, t.run)
 

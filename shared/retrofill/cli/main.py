@@ -12,7 +12,19 @@ from confluent_kafka import KafkaException
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from retrofill.bus.observability.diagnosis import explain
-from retrofill.cli import backfills, callbacks, config, dead_letters, deadlines, init, pipelines, purge, recover, stack
+from retrofill.cli import (
+    backfills,
+    callbacks,
+    config,
+    dead_letters,
+    deadlines,
+    hosts,
+    init,
+    pipelines,
+    purge,
+    recover,
+    stack,
+)
 from retrofill.client.connect import load_settings
 from retrofill.errors import Interrupted, UserError, WrongUsage
 from retrofill.settings import NotConfigured
@@ -28,7 +40,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for group in (stack, init, recover, purge, config, pipelines, backfills, deadlines, callbacks, dead_letters):
+for group in (stack, hosts, init, recover, purge, config, pipelines, backfills, deadlines, callbacks, dead_letters):
     group.register(app)
 
 

@@ -159,9 +159,11 @@ def unacknowledged(conn: Connection, attempts: Collection[int]) -> set[int]:
     return set(conn.execute(_UNACKNOWLEDGED, {"ids": sorted(attempts)}).scalars())
 
 
-_WAIT = upsert(seat_wait).values(shard=bindparam("ours"), live=bindparam("fewest"), until=_in("seconds"))
-_WAIT = _WAIT.on_conflict_do_update(
-    index_elements=[seat_wait.c.shard], set_={"live": _WAIT.excluded.live, "until": _WAIT.excluded.until}
+_WAITS = {"live": bindparam("fewest", type_=Integer), "until": _in("seconds")}
+_WAIT = (
+    upsert(seat_wait)
+    .values(shard=bindparam("ours"), **_WAITS)
+    .on_conflict_do_update(index_elements=[seat_wait.c.shard], set_=_WAITS)
 )
 _WAIT_NO_MORE = delete(seat_wait).where(seat_wait.c.shard == bindparam("ours"))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tests.simulation.mutations import bus, planning, starting, watching
+from tests.simulation.mutations import bus, hosting, planning, starting, watching
 from tests.simulation.mutations.patch import Patch, Patches
 
 Mutation = Callable[[Patch], None]
@@ -23,7 +23,12 @@ INVARIANTS: dict[int, tuple[str, tuple[Mutation, ...]]] = {
     3: ("no overlap", (planning.overlaps_are_not_looked_for, planning.overlaps_are_left_to_the_constraint)),
     4: (
         "limits hold",
-        (starting.claims_beyond_limits, starting.starts_the_last_first, starting.claims_of_paused_backfills),
+        (
+            starting.claims_beyond_limits,
+            starting.starts_the_last_first,
+            starting.claims_of_paused_backfills,
+            hosting.taken_seats_are_taken_again,
+        ),
     ),
     5: (
         "never complete too early, never stuck",
@@ -33,6 +38,7 @@ INVARIANTS: dict[int, tuple[str, tuple[Mutation, ...]]] = {
             bus.no_looks_at_takeover,
             starting.ranges_are_retried_whole,
             starting.ranges_fail_as_one,
+            hosting.seats_are_not_freed,
         ),
     ),
     6: ("guarded transitions", (planning.states_by_assignment, starting.loss_by_assignment)),
@@ -44,6 +50,9 @@ INVARIANTS: dict[int, tuple[str, tuple[Mutation, ...]]] = {
             starting.leases_by_the_clock,
             starting.leases_by_the_owners_settings,
             starting.begins_without_asking,
+            hosting.launched_again,
+            hosting.taken_over_without_acknowledgement,
+            hosting.unheard_counts,
         ),
     ),
     8: ("consumed exactly once", (bus.no_epoch_assertion, bus.no_offset_comparison)),
