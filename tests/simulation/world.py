@@ -64,6 +64,8 @@ class World:
         )
         # Many schedules have no deadlines, which makes them shorter.
         self.services = ALL if self.random.random() < self.size.with_deadlines else ALL[:2]
+        # How long a call takes at most; above 7, some are cut off.
+        self.call_seconds = 8.0
         # How long a new driver process takes to start, at most.
         self.start_seconds = self.random.choice([0.2, 2.0, 8.0])
         self.duplicates = self.lost_notifications = self.lost_answers = self.failing_calls = self.late = self.slow = 0.0
