@@ -28,6 +28,7 @@ from run_starter.launching import Launching
 
 log = structlog.get_logger(__name__)
 POLL_SECONDS = 1.0
+LEAVE_SECONDS = 5.0
 # A lease is renewed when a fifth of it has passed.
 SHARE = 5
 Row = RowMapping
@@ -70,6 +71,7 @@ class Seats(threading.Thread):
         """Give up the lease, and end the thread."""
         self._stopping.set()
         self.wake()
+        self.join(LEAVE_SECONDS)
         if self.id is not None:
             try:
                 with self._engine.begin() as conn:

@@ -123,3 +123,32 @@ def test_a_replica_that_stops_lets_its_drivers_finish_their_runs(stack: Installa
     assert gone == [{"over": True, "note": "stopped"}]
     assert at_its_end
     assert other.process.poll() is None
+
+
+def test_a_seat_that_a_release_without_seats_left_taken_is_freed(stack: Installation) -> None:
+    """During an upgrade, its replica may end an attempt whose seat it does not know."""
+    stack.apply(daily())
+    starters(stack, 1)
+    id = stack.request("p", "2020-01-01", "2020-01-01")
+    assert stack.wait_state(id, "succeeded", "failed") == "succeeded"
+    until(lambda: stack.value("SELECT count(*) FROM attempt WHERE state = 'ended'") == 1, "its attempt is over")
+    taken = "UPDATE seat SET attempt_id = (SELECT id FROM attempt), acknowledged_at = now() WHERE no = 2 RETURNING no"
+    assert stack.query(taken) == [{"no": 2}]
+    free = "SELECT count(*) FROM seat WHERE attempt_id IS NULL AND warm"
+    until(lambda: stack.value(free) == 2, "it is free and warm again")
+
+
+def test_a_backfill_of_another_shard_gets_the_next_seat(stack: Installation) -> None:
+    """Although the owner of the first one could fill each freed seat in the same transaction."""
+    stack.apply(daily(max_active_runs=4))
+    stack.apply(daily("other", max_active_runs=4))
+    first, other = starters(stack, 2, INSTANT_SECONDS="0.3")
+    long = stack.request("p", "2020-01-01", "2020-12-31", id=id_of(first, stack))
+    until(lambda: stack.runs_by_state(long).get("running") == 4, "it has all seats")
+    short = stack.request("other", "2020-01-01", "2020-01-08", id=id_of(other, stack))
+    assert stack.wait_state(short, "succeeded", "failed") == "succeeded"
+    # Both had drivers all the time.
+    assert stack.runs_by_state(long).get("queued", 0) > 200
+    waited = "SELECT extract(epoch FROM min(started_at) - min(queued_at)) FROM run WHERE backfill_id = %s"
+    assert stack.value(waited, short) < 5
+    assert stack.value("SELECT count(*) FROM run WHERE lost_attempts > 0") == 0

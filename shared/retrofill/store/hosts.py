@@ -74,7 +74,8 @@ class Seat:
 class Offer:
     """Free seats, the nearest first.
 
-    ``total``: how many seats all live hosts have, ``None`` if no seat is free. ``rivals``: the
+    ``total``: how many usable seats all live hosts have, taken ones included; ``None`` if none is
+    free. ``rivals``: the
     fewest live attempts of each other shard that waits for a seat.
     """
 
@@ -88,7 +89,13 @@ _any_seat, _any_host = seat.alias("any_seat"), host.alias("any_host")
 _TOTAL = (
     select(func.count())
     .select_from(_any_seat.join(_any_host, _any_host.c.id == _any_seat.c.host_id))
-    .where(_any_host.c.lease_until > func.clock_timestamp())
+    .where(
+        _any_host.c.lease_until > func.clock_timestamp(),
+        or_(
+            *(_any_seat.c.warm, _any_seat.c.attempt_id.is_not(None)),
+            and_(_any_host.c.submits, bindparam("for_submit", type_=Boolean)),
+        ),
+    )
     .scalar_subquery()
 )
 _RIVALS = (

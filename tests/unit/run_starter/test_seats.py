@@ -13,9 +13,12 @@ from tests.unit.run_starter.reported import OF, attempt, fold_of, run, steps
 from retrofill.contract.runs import AttemptEnded
 from retrofill.domain.attempt import AttemptMode, AttemptOutcome
 from retrofill.domain.run import RunState as R
+from retrofill.settings import Settings
+from run_starter import seats
 from run_starter.hosting import DriverHost
+from run_starter.launching import Launching
 from run_starter.leases import UNHEARD
-from run_starter.seats import warmed
+from run_starter.seats import Seats, warmed
 from run_starter.steps import AttemptEnd, AwaitPublisher, Requeue
 
 
@@ -24,8 +27,10 @@ def row(no: int, attempt_id: int | None = None, *, warm: bool = False) -> Any:
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=6), st.integers(0, 8))
-def test_as_many_free_seats_are_warm_as_processes_are_left_over(seats: list[tuple[bool, bool]], room: int) -> None:
-    rows = [row(no, no if busy else None, warm=warm) for no, (busy, warm) in enumerate(seats)]
+def test_as_many_free_seats_are_warm_as_processes_are_left_over(
+    given_seats: list[tuple[bool, bool]], room: int
+) -> None:
+    rows = [row(no, no if busy else None, warm=warm) for no, (busy, warm) in enumerate(given_seats)]
     changes = warmed(rows, room)
     busy = [each["no"] for each in rows if each["attempt_id"] is not None]
     assert not set(busy) & changes.keys()
@@ -103,3 +108,47 @@ def test_a_wait_for_drivers_ends_with_the_last_one_or_with_its_time() -> None:
     assert hosted
     hosted.clear()
     host.wait_until(lambda: not hosted, 3600.0)
+
+
+class Slow:
+    """An executor whose drivers do not come."""
+
+    def __init__(self, *launches: Any) -> None:
+        self.launches = {launch.key: launch for launch in launches}
+
+    def waiting(self) -> list[Any]:
+        return list(self.launches.values())
+
+    def end(self, key: int) -> None:
+        del self.launches[key]
+
+
+class Beats(Reports):
+    """A host whose reports are heartbeats."""
+
+    def report(self, report: Any) -> None:
+        self.states.append(report.type)
+
+
+def test_a_host_speaks_for_launches_that_wait_for_a_driver_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(seats, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    slow, host = Slow(SimpleNamespace(**vars(LAUNCH), lease_seconds=15.0)), Beats()
+    launching = Launching(slow, None, 15.0, lambda: None)  # type: ignore[arg-type]
+    settings = Settings(driver_start_seconds=10.0)
+    mine = Seats(None, "h", settings, host, launching)  # type: ignore[arg-type]
+    said = []
+    for _ in range(12):
+        mine._speak_for_waiting()
+        said.append((len(host.states), len(slow.launches)))
+        now[0] += 1.0
+    # A heartbeat every fifth of the lease, until ten seconds have passed.
+    assert said == [(0, 1)] * 3 + [(1, 1)] * 3 + [(2, 1)] * 3 + [(3, 1)] * 2 + [(3, 0)]
+    assert set(host.states) == {"AttemptHeartbeat"}
+
+
+def test_an_attempt_is_launched_once_until_its_seat_is_free() -> None:
+    launching = Launching(None, None, 15.0, lambda: None)  # type: ignore[arg-type]
+    assert [launching.first(7), launching.first(7), launching.first(8)] == [True, False, True]
+    launching.forget([7])
+    assert launching.known == {8}
