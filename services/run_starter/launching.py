@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
+from pydantic import ValidationError
 from sqlalchemy import Connection, RowMapping
 
 from retrofill.bus.crash import crash_point
@@ -77,7 +78,10 @@ class Launching:
         definition = self.definitions.of(conn, [backfill["id"]]).get(backfill["id"])
         if definition is None:
             return None
-        code = CodeLocation.model_validate(found.attempt["code"])
+        try:
+            code = CodeLocation.model_validate(found.attempt["code"])
+        except ValidationError:
+            return None
         mode = AttemptMode(found.attempt["mode"])
         # Their numbers were counted up when the attempt got them.
         before = [{**row, "publication": row["publication"] - (mode == AttemptMode.PUBLISH)} for row in runs]

@@ -92,6 +92,9 @@ class Seats(threading.Thread):
                 self._step()
             except (SQLAlchemyError, OSError) as e:
                 log.warning("host_waits", error=first_line(e))
+            except Exception:
+                # Without this thread, the host would be given nothing more.
+                log.exception("host_failed")
 
     def _step(self) -> None:
         condition = self._executor.condition()
@@ -126,6 +129,8 @@ class Seats(threading.Thread):
         if id != self.id:
             log.info("host_registered", host=id, seats=self._count)
         self.id, self._renewed = id, (now, about)
+        if submits and before is not None and not before.submits:
+            announce([(hosts.SEAT_CHANNEL, "")])
         return id
 
     def _take_over(self, id: int, row: Row) -> None:

@@ -102,6 +102,7 @@ class Scenario:
             max_active_runs=self._random.choice([1, 2, 3]),
             batch_size=self._random.choice([1, 1, 2, 3, 5]),
             batch_mode=self._random.choice(["each", "range"]),
+            executor=self._random.choice(["pool", "pool", "spark-submit"]),
             deadlines=chosen,
         )
 

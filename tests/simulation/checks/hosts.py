@@ -44,7 +44,10 @@ class Hosts(Check):
             lambda: f"{tx.who} gave the seat of attempt {before} to {after}: {new}",
         )
         if before is None and after is not None:
-            self.require(old["warm"], lambda: f"{tx.who} gave a cold seat to {after}")
+            attempt = self.row("attempt", "id", after)
+            submits = self.row("backfill", "id", attempt["backfill_id"])["definition"].get("executor") == "spark-submit"
+            needs_none = submits and attempt["mode"] != "publish"
+            self.require(old["warm"] or needs_none, lambda: f"{tx.who} gave a cold seat to {after}")
         if before is not None and after is None:
             state = self.row("attempt", "id", before)["state"]
             self.require(state == "ended", lambda: f"{tx.who} freed the seat of attempt {before}, which is {state}")
