@@ -72,15 +72,12 @@ class StarterHandler(QuietHandler):
             metrics.Polled("retrofill_runs", "Runs that have not ended, of all backfills", "state", self._runs)
         )
         metrics.register(
-            metrics.Polled("retrofill_drivers", "Seats of this instance", "state", self._drivers, seconds=0.0)
+            metrics.Polled("retrofill_drivers", "Seats of this instance", "state", self._seats.counts, seconds=0.0)
         )
 
     def _runs(self) -> dict[str, float]:
         with self._context.engine.connect() as conn:
             return store.count_unfinished(conn)
-
-    def _drivers(self) -> dict[str, float]:
-        return dict(self._seats.counts)
 
     def handle(self, tx: Transaction, received: Sequence[Received]) -> None:
         """Apply the drivers' reports together; events of backfills only schedule checks."""

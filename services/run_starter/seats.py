@@ -51,7 +51,8 @@ class Seats(threading.Thread):
         self._executor: Executor = launching.executor
         # The incarnation; none before the first contact with Postgres.
         self.id: int | None = None
-        self.counts: dict[str, float] = {"free": 0, "busy": 0, "cold": self._count}
+        # Free seats without a driver, as of the last step.
+        self._cold = self._count
         self._renewed: tuple[float, Condition | None] = (0.0, None)
         # Since when launches have been waiting for their driver, and the last heartbeat for them.
         self._waiting: dict[Key, tuple[float, float]] = {}
@@ -61,6 +62,11 @@ class Seats(threading.Thread):
     def wake(self) -> None:
         """A seat was taken, or the drivers changed."""
         self._host.drivers_changed.set()
+
+    def counts(self) -> dict[str, float]:
+        """Number of seats by state, from any thread."""
+        busy = len(self._executor.hosted())
+        return {"free": max(0, self._count - self._cold - busy), "busy": busy, "cold": self._cold}
 
     def drain(self) -> None:
         """Take nothing new: free seats go at once, the others once they are free."""
@@ -174,10 +180,7 @@ class Seats(threading.Thread):
         for no, warm in changes.items():
             with self._engine.begin() as conn:
                 hosts.set_warm(conn, id, no, warm=warm)
-        self.counts = dict.fromkeys(self.counts, 0.0)
-        for row in rows:
-            free = "free" if changes.get(row["no"], row["warm"]) else "cold"
-            self.counts["busy" if row["attempt_id"] is not None else free] += 1
+        self._cold = sum(not changes.get(row["no"], row["warm"]) for row in rows if row["attempt_id"] is None)
         if any(changes.values()):
             announce([(hosts.SEAT_CHANNEL, "")])
 
