@@ -120,7 +120,9 @@ class Claims:
         self.drivers, locked_seats = total or self.drivers, len(seats.free)
         wanted, unseated = seated(publications, seats)
         shares = share(candidates, pipelines, seats)
-        shares.short |= unseated
+        if unseated:
+            # Publishers go first everywhere.
+            shares.short, shares.fewest = shares.short | unseated, 0
         self._remember(tx, memory, candidates, pipelines, shares)
         wanted += self._chosen(tx, rows, shares, limits)
         self.starting.start(tx, wanted)

@@ -226,9 +226,12 @@ class LocalPool:
             known = worker in self._workers
             if known:
                 self._workers.remove(worker)
+                # One that its host ended did not fail.
+                began_nothing = answers is not None and answers.begun is None and not worker.retiring
                 self._failures += not worker.ready
-                self._never_began += answers is not None and answers.begun is None
-                self._note = reason
+                self._never_began += began_nothing
+                if began_nothing or not worker.ready:
+                    self._note = reason
         if known and not self._closed.is_set():
             log.warning("driver_exited", pid=worker.process.pid, reason=reason, was_ready=worker.ready)
             self._spawns.put(True)
