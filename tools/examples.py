@@ -178,7 +178,7 @@ BODIES: dict[str, Example] = {
     "TaskReported": {**RUN_REPORT, "task": "delays", "state": "retrying", "try_number": 1, "error": ERROR},
     "RunStaged": {**RUN_REPORT, "outputs": ["/data/delays/day=2013-01-03"]},
     "RunReported": {**RUN_REPORT, "state": "failed", "error": ERROR},
-    "AttemptEnded": {**REPORT, "state": "lost", "begun": 4103, "error": LOSS},
+    "AttemptEnded": {**REPORT, "state": "lost", "begun": 4103, "error": LOSS, "stays": False},
     "RunStarted": {**RUN, "at": "2026-03-02T08:00:05Z", "attempt_id": 981, "code_sha256": CODE},
     "RunPublishing": {
         **RUN,

@@ -14,7 +14,6 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Collection
 
 from sqlalchemy import Engine
 
@@ -25,7 +24,7 @@ from retrofill.contract.runs import AttemptEnded, Report, RunBegan, RunReported,
 from retrofill.contract.topics import RUN_STARTER, Topic
 from retrofill.settings import Settings
 from retrofill.store import attempts
-from run_starter.executors import Host, Key, LaunchRequest
+from run_starter.executors import Condition, Host, Key, LaunchRequest
 from run_starter.handler import CHANNELS, StarterHandler
 
 
@@ -40,19 +39,15 @@ class IdleDrivers(threading.Thread):
         self._engine = engine
         self._launched: queue.SimpleQueue[LaunchRequest | None] = queue.SimpleQueue()
         self._hosted: set[Key] = set()
-        self._ending: set[Key] = set()
         self._lock = threading.Lock()
         self.host: Host | None = None
 
-    def free(self) -> int:
-        """Number of drivers that are idle or about to be."""
-        with self._lock:
-            return self._slots - len(self._hosted - self._ending)
+    def condition(self) -> Condition:
+        return Condition(self._slots)
 
-    def ending(self, keys: Collection[Key]) -> None:
-        """The thread is about to free these drivers; launches given meanwhile wait for it."""
-        with self._lock:
-            self._ending |= self._hosted & set(keys)
+    def waiting(self) -> list[LaunchRequest]:
+        """None for long: the thread executes all in one pass."""
+        return []
 
     def hosted(self) -> set[Key]:
         with self._lock:
@@ -90,7 +85,6 @@ class IdleDrivers(threading.Thread):
         assert self._producer.flush(30) == 0
         with self._lock:
             self._hosted -= {launch.key for launch in launches}
-            self._ending &= self._hosted
         for launch in launches:
             self.host.driver_ended(launch, reported=launch.key not in over, reason="ended")
 
@@ -102,7 +96,7 @@ class IdleDrivers(threading.Thread):
                 self._produce(TaskReported(**fields, task=task.name, state="running"))
                 self._produce(TaskReported(**fields, task=task.name, state="succeeded"))
             self._produce(RunReported(**fields, state="succeeded"))
-        self._produce(AttemptEnded(**launch.about, state="done"))
+        self._produce(AttemptEnded(**launch.about, state="done", stays=True))
 
     def _produce(self, report: Report) -> None:
         self._producer.produce(

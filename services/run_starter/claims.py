@@ -5,7 +5,6 @@ Decided from the rows alone.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -14,22 +13,21 @@ from sqlalchemy import RowMapping
 from retrofill.bus.handler import RECHECK_SECONDS
 from retrofill.bus.observability import metrics
 from retrofill.bus.transaction import Transaction
-from retrofill.domain.attempt import AttemptMode
 from retrofill.domain.backfill import BackfillState
-from retrofill.store import backfills, runs
+from retrofill.store import backfills, hosts, runs
 from retrofill.store import claims as store
 from run_starter.batches import batch_limit, batches, how_many, mode_of
 from run_starter.cancelling import cancel, cancel_runs
 from run_starter.memory import Memory, backfill_key, pipeline_key, pipelines_in, slot_freed
-from run_starter.sharing import YIELD_SECONDS, Candidate, Pipeline, Shares, free_slots, share
+from run_starter.seating import POLL_SECONDS, Publication, offered, seated, wait
+from run_starter.sharing import YIELD_SECONDS, Candidate, Pipeline, Rivals, Shares, free_slots, share
 from run_starter.sizes import batch_sizes
 from run_starter.starting import Starting, Wanted
 from run_starter.suspects import next_attempts, server_of
 
-POLL_SECONDS = 5.0
 # Claimants read beyond the free slots, because the first ones' rows may be locked.
 SPARE = 8
-# At most this many waiting keys are checked when a driver becomes free.
+# At most this many waiting keys are checked when a seat becomes free.
 STARVING_AT_ONCE = 50
 
 
@@ -37,7 +35,7 @@ STARVING_AT_ONCE = 50
 class Claims:
     """Starts, cancels and publishes the runs of an instance's shards.
 
-    ``drivers``: how many this instance has.
+    ``drivers``: how many all hosts have, as of the last claim.
     """
 
     starting: Starting
@@ -58,11 +56,13 @@ class Claims:
         return next((self.fewest.get(no, 0) for no in pipelines_in([key])), 0)
 
     def starving(self, partition: int) -> list[str]:
-        """Keys that get the next driver: fewest live attempts first, then the longest wait."""
+        """Keys that get the next seat: fewest live attempts first, then the longest wait."""
         return sorted(self.of(partition).starving, key=self.rank)[:STARVING_AT_ONCE]
 
-    def check(self, tx: Transaction, ids: Sequence[str], numbers: Sequence[int] = ()) -> None:
+    def check(self, tx: Transaction, ids: Sequence[str], numbers: Sequence[int] = ()) -> int:
         """Check backfills by id and pipelines by number; locked rows are checked again soon.
+
+        Returns how many attempts it started.
 
         The number of statements depends neither on their number nor on how many backfills wait.
         """
@@ -84,15 +84,7 @@ class Claims:
                 case _:
                     pass
         memory.pipelines |= running.keys()
-        free = self.starting.launching.executor.free()
-        if running and free <= 0:
-            self._starve(memory, running)
-        elif running:
-            free -= self._start(tx, memory, list(running), rows, staged, free)
-        if free > 0 and memory.starving:
-            # The free driver was not needed for these keys: offer it to the others.
-            for key in self.starving(tx.partition):
-                tx.schedule_check(key)
+        return self._start(tx, memory, list(running), rows, staged) if running else 0
 
     def _locked(self, tx: Transaction, ids: Sequence[str]) -> dict[str, RowMapping]:
         """Those of these backfills that nobody else has locked, without queued runs to be cancelled."""
@@ -108,10 +100,6 @@ class Claims:
         for id in backfills.still_active(tx.conn, locked):
             tx.schedule_check(backfill_key(id), RECHECK_SECONDS)
 
-    def _starve(self, memory: Memory, numbers: Mapping[int, None] | Sequence[int]) -> None:
-        metrics.CLAIMS_PUT_OFF.labels("no_driver").inc(len(numbers))
-        memory.starve(pipeline_key(no) for no in numbers)
-
     def _start(
         self,
         tx: Transaction,
@@ -119,7 +107,6 @@ class Claims:
         numbers: Sequence[int],
         locked: Mapping[str, RowMapping],
         staged: Mapping[str, Sequence[RowMapping]],
-        free: int,
     ) -> int:
         """Start attempts in the free slots of these pipelines, publishers first; returns how many.
 
@@ -129,30 +116,40 @@ class Claims:
         for no in set(numbers) - limits.keys():
             metrics.CLAIMS_PUT_OFF.labels("pipeline_locked").inc()
             tx.schedule_check(pipeline_key(no), RECHECK_SECONDS)
-        taken = store.taken_slots(tx.conn, limits) if limits else {}
-        wanted = self._publishers(tx, locked, staged, limits, taken, free)
-        free -= len(wanted)
+        if not limits:
+            return 0
+        taken = store.taken_slots(tx.conn, limits)
+        publications = self._publications(tx, locked, staged, limits, taken)
         free_slots = {no: limits[no] - len(taken[no].pipeline_slots) for no in limits}
         self._poll(tx, [no for no in free_slots if free_slots[no] <= 0])
-        to_read = {no: min(free_slots[no], free) + SPARE for no in free_slots if free_slots[no] > 0}
-        if to_read and free > 0:
-            wanted += self._next_runs(tx, memory, to_read, locked, limits, taken, free)
-        elif to_read:
-            self._starve(memory, list(to_read))
+        to_read = {no: min(free, self.drivers) + SPARE for no, free in free_slots.items() if free > 0}
+        rows, candidates, pipelines = self._candidates(tx, memory, to_read, locked, limits, taken)
+        seats, total = offered(tx, self.starting.own(), memory, candidates, pipelines, len(publications))
+        self.drivers, locked_seats = total or self.drivers, len(seats.free)
+        wanted, unseated = seated(publications, seats)
+        shares = share(candidates, pipelines, seats)
+        if unseated:
+            # Publishers go first everywhere.
+            shares.short, shares.fewest = shares.short | unseated, 0
+        self._remember(tx, memory, candidates, pipelines, shares)
+        with_suspects = {each.id for each in candidates if each.suspects and each.id in shares.slots}
+        wanted += self._chosen(tx, rows, shares, limits, with_suspects)
         self.starting.start(tx, wanted)
+        if locked_seats > len(wanted) and not shares.short:
+            # Claims that ran meanwhile skipped them.
+            tx.notify(hosts.SEAT_CHANNEL, [""])
         return len(wanted)
 
-    def _publishers(
+    def _publications(
         self,
         tx: Transaction,
         locked: Mapping[str, RowMapping],
         staged: Mapping[str, Sequence[RowMapping]],
         limits: Mapping[int, int],
         taken: Mapping[int, store.Taken],
-        free: int,
-    ) -> list[Wanted]:
-        """An attempt for each accepted run without a publisher; takes their slots."""
-        wanted: list[Wanted] = []
+    ) -> list[Publication]:
+        """The accepted runs without a publisher for which there are slots; takes the slots."""
+        found: list[Publication] = []
         readable = self.starting.launching.definitions.of(tx.conn, list(staged)) if staged else {}
         for id in readable:
             row, no = locked[id], locked[id]["pipeline_no"]
@@ -164,13 +161,13 @@ class Claims:
                 free_slots(frozenset(shared), limits[no]),
                 strict=False,
             )
-            for each, (slot, pipeline_slot) in zip(staged[id][: free - len(wanted)], list(pairs), strict=False):
-                wanted.append(Wanted(row, AttemptMode.PUBLISH, [each], slot, pipeline_slot))
+            for each, (slot, pipeline_slot) in zip(staged[id], list(pairs), strict=False):
+                found.append((row, each, slot, pipeline_slot))
                 own.add(slot)
                 shared.add(pipeline_slot)
-        return wanted
+        return found
 
-    def _next_runs(
+    def _candidates(
         self,
         tx: Transaction,
         memory: Memory,
@@ -178,14 +175,23 @@ class Claims:
         locked: Mapping[str, RowMapping],
         limits: Mapping[int, int],
         taken: Mapping[int, store.Taken],
-        free: int,
-    ) -> list[Wanted]:
-        """The attempts that execute the next runs."""
+    ) -> tuple[Mapping[str, RowMapping], list[Candidate], dict[int, Pipeline]]:
+        """The backfills with a run to start, locked, and their pipelines."""
+        if not to_read:
+            return {}, [], {}
         with_live_attempts = {id: slots for no in to_read for id, slots in taken[no].of_backfills.items()}
         found = store.claimants(tx.conn, tx.partition, to_read, with_live_attempts, self.starting.server)
         rows = self._mine(tx, found, locked)
+        definitions = self.starting.launching.definitions.of(tx.conn, list(rows)) if rows else {}
         candidates = [
-            Candidate(id, row["pipeline_no"], row["max_active_runs"], frozenset(with_live_attempts.get(id, ())))
+            Candidate(
+                id,
+                row["pipeline_no"],
+                row["max_active_runs"],
+                frozenset(with_live_attempts.get(id, ())),
+                definitions[id].executor,
+                found[id].suspects,
+            )
             for id, row in rows.items()
         ]
         rivals: dict[int, list[int]] = {}
@@ -193,19 +199,15 @@ class Claims:
             live = len(with_live_attempts.get(each.id, ()))
             if each.shard != tx.partition and live < each.max_active_runs:
                 rivals.setdefault(each.pipeline_no, []).append(live)
-        now = time.monotonic()
         pipelines = {
             no: Pipeline(
                 limits[no],
                 frozenset(taken[no].pipeline_slots),
-                tuple(rivals.get(no, ())),
-                now - memory.yielding_since.get(no, now),
+                Rivals(tuple(sorted(rivals.get(no, ()))), memory.yielded_for(no)),
             )
             for no in to_read
         }
-        shares = share(candidates, pipelines, free)
-        self._remember(tx, memory, candidates, pipelines, shares)
-        return self._chosen(tx, rows, shares, limits, {id for id in shares.slots if found[id].suspects})
+        return rows, candidates, pipelines
 
     def _mine(
         self, tx: Transaction, found: Mapping[str, store.Claimant], locked: Mapping[str, RowMapping]
@@ -236,25 +238,25 @@ class Claims:
         shares: Shares,
     ) -> None:
         """Schedule checks for pipelines and backfills that got fewer slots than they could use."""
-        if shares.short_of_drivers:
-            self._starve(memory, sorted(shares.short_of_drivers))
-        now = time.monotonic()
+        if not wait(tx, memory, shares) and not shares.short:
+            # There may be seats for those who waited, too.
+            for key in self.starving(tx.partition):
+                tx.schedule_check(key)
         for no in pipelines:
-            if no not in shares.left:
-                memory.yielding_since.pop(no, None)
+            left = memory.leave(no, no in shares.left)
+            if left is None:
                 continue
             metrics.CLAIMS_PUT_OFF.labels("left_to_others").inc()
-            if no not in memory.yielding_since:
+            if left == 0.0:
                 tx.notify(runs.SLOT_CHANNEL, [slot_freed(no, tx.partition)])
-            since = memory.yielding_since.setdefault(no, now)
-            tx.schedule_check(pipeline_key(no), max(RECHECK_SECONDS, since + YIELD_SECONDS - now))
+            tx.schedule_check(pipeline_key(no), max(RECHECK_SECONDS, YIELD_SECONDS - left))
         for no in pipelines:
             self.fewest.pop(no, None)
         for each in candidates:
             live = len(each.slots) + len(shares.slots.get(each.id, ()))
             self.fewest[each.pipeline_no] = min(live, self.fewest.get(each.pipeline_no, live))
         waiting = {each.pipeline_no for each in candidates if not each.slots and each.id not in shares.slots}
-        self._poll(tx, waiting - shares.left - shares.short_of_drivers)
+        self._poll(tx, waiting - shares.left - shares.short)
 
     def _poll(self, tx: Transaction, full: Sequence[int] | set[int]) -> None:
         """Poll full pipelines, in case the notification of a free slot is lost."""

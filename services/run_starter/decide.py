@@ -103,6 +103,11 @@ class Fold:
         self._end_attempt(self._attempts[attempt_id], AttemptOutcome.LOST, error, begun)
         return self.outcome
 
+    def release(self, attempt_id: int, error: ErrorInfo) -> Outcome:
+        """End an attempt that no host took over: nothing of it began."""
+        self._end_attempt(self._attempts[attempt_id], AttemptOutcome.RELEASED, error, None)
+        return self.outcome
+
     def _of(self, attempt_id: int) -> list[RunRow]:
         return [row for row in self._runs.values() if row.attempt_id == attempt_id]
 
@@ -116,6 +121,8 @@ class Fold:
                 self.outcome.alive[attempt.id] = None
             case AttemptEnded(state=how, error=error, begun=begun):
                 self._end_attempt(attempt, AttemptOutcome(how), error, begun)
+                if report.stays:
+                    self.outcome.stays.add(attempt.id)
             case RunReport():
                 return self._apply_to_run(report, attempt)
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from sqlalchemy import Connection
 
@@ -20,12 +21,12 @@ from retrofill.contract.backfills import (
     BackfillResumed,
     RunCancelAccepted,
 )
-from retrofill.contract.runs import AttemptEnded, Report, RunStaged
+from retrofill.contract.runs import RunStaged
 from retrofill.contract.topics import Topic
 from retrofill.domain.backfill import BackfillState
 from retrofill.errors import kind_and_line
 from retrofill.masking import masked_remote
-from retrofill.store import attempts, backfills, claims, run_cancels
+from retrofill.store import attempts, backfills, claims, hosts, run_cancels
 from retrofill.store import runs as store
 from run_starter.claims import Claims
 from run_starter.definitions import Definitions
@@ -36,17 +37,17 @@ from run_starter.launching import Launching
 from run_starter.leases import LEASES_KEY, Leases
 from run_starter.memory import SUSPECTS_KEY, backfill_key, backfills_in, key_in, pipeline_key, pipelines_in
 from run_starter.reports import handle_reports
+from run_starter.seats import Seats
 from run_starter.starting import Starting
 
-DRIVER_FREE = "driver_free"
-CHANNELS = (attempts.ATTEMPT_CHANNEL, store.SLOT_CHANNEL)
+CHANNELS = (attempts.ATTEMPT_CHANNEL, store.SLOT_CHANNEL, hosts.HOST_CHANNEL, hosts.SEAT_CHANNEL)
 _TO_CHECK = (BackfillPlanned, BackfillResumed, BackfillCancelling, RunCancelAccepted)
 # Checks with a transaction of their own.
 ALONE = (LEASES_KEY, ALL_ACTIVE, ALL_NOW, SUSPECTS_KEY)
 
 
 class StarterHandler(QuietHandler):
-    of_owners: Collection[str] = (store.SLOT_CHANNEL,)
+    of_owners: Collection[str] = (store.SLOT_CHANNEL, hosts.SEAT_CHANNEL)
 
     def __init__(self, context: Context, executor: Executor | None = None) -> None:
         settings = context.settings
@@ -56,7 +57,6 @@ class StarterHandler(QuietHandler):
             context.engine,
             producer(settings, f"{context.instance}-reports"),
             settings.topic_prefix,
-            freed=lambda: context.notified(DRIVER_FREE, ""),
             partitions=context.partitions,
         )
         self._executor = executor or build_executor(settings, self.host)
@@ -64,29 +64,30 @@ class StarterHandler(QuietHandler):
         self._watch.start()
         self._leases = Leases(context.topic_ids.ends, self._definitions, settings.max_lost_attempts, context.partitions)
         launching = Launching(self._executor, self._definitions, settings.lease_seconds, launched=self._watch.wake)
-        starting = Starting(launching, self._leases, context.instance, masked_remote(settings.spark_remote))
-        self._claims = Claims(starting, settings.driver_slots)
+        by_rows = replace(launching, definitions=Definitions())
+        self._seats = Seats(context.engine, context.instance, settings, self.host, by_rows)
+        self._seats.start()
+        server = masked_remote(settings.spark_remote)
+        self._claims = Claims(Starting(launching, self._leases, lambda: self._seats.id, server), settings.driver_slots)
         # Shards whose next batch leaves its checks to transactions of their own.
         self._claim_later: set[int] = set()
         metrics.register(
             metrics.Polled("retrofill_runs", "Runs that have not ended, of all backfills", "state", self._runs)
         )
         metrics.register(
-            metrics.Polled("retrofill_drivers", "Drivers of this instance", "state", self._drivers, seconds=0.0)
+            metrics.Polled("retrofill_drivers", "Seats of this instance", "state", self._seats.counts, seconds=0.0)
         )
 
     def _runs(self) -> dict[str, float]:
         with self._context.engine.connect() as conn:
             return store.count_unfinished(conn)
 
-    def _drivers(self) -> dict[str, float]:
-        return {"free": self._executor.free(), "busy": len(self._executor.hosted())}
-
     def handle(self, tx: Transaction, received: Sequence[Received]) -> None:
         """Apply the drivers' reports together; events of backfills only schedule checks."""
         reports = [one for one in received if one.record.topic == Topic.RUN_REPORTS]
+        freed = 0
         if reports:
-            renewed = handle_reports(
+            renewed, freed = handle_reports(
                 tx,
                 reports,
                 self._definitions,
@@ -94,34 +95,33 @@ class StarterHandler(QuietHandler):
                 partitions=self._context.partitions,
             )
             self._leases.renewed(tx.partition, renewed)
-            self._drivers_report(tx, [one.message for one in reports if isinstance(one.message, Report)])
+            if any(isinstance(one.message, RunStaged) for one in reports):
+                # Without a detour over notifications.
+                tx.after_commit.append(self.host.wake)
         for one in received:
             if one.record.topic == Topic.BACKFILL_EVENTS:
                 self._hint(tx, one)
-        self._claim_at_once(tx)
+        if freed > self._claim_at_once(tx):
+            tx.notify(hosts.SEAT_CHANNEL, [""])
 
-    def _drivers_report(self, tx: Transaction, reports: Sequence[Report]) -> None:
-        """What the reports mean to the drivers here, without a detour over notifications."""
-        self._executor.ending({report.attempt_id for report in reports if isinstance(report, AttemptEnded)})
-        if any(isinstance(report, RunStaged) for report in reports):
-            tx.after_commit.append(self.host.wake)
-
-    def _claim_at_once(self, tx: Transaction) -> None:
+    def _claim_at_once(self, tx: Transaction) -> int:
         """Start the next runs in the transaction in which others ended: it saves a commit.
+
+        Returns how many attempts it started.
 
         The messages must not be refused because of a claim: if one raises, the batch is repeated
         and the checks follow in a transaction of their own (``docs/decisions/claims-at-once.md``).
         """
         if tx.partition in self._claim_later:
             self._claim_later.discard(tx.partition)
-            return
+            return 0
         keys = [key for key, after in tx.checks.items() if after <= 0 and key not in ALONE]
         if not keys:
-            return
+            return 0
         for key in keys:
             del tx.checks[key]
         try:
-            self._claims.check(tx, backfills_in(keys), pipelines_in(keys))
+            return self._claims.check(tx, backfills_in(keys), pipelines_in(keys))
         except Exception as e:
             if classify(e) not in (Fault.FENCED, Fault.WAIT):
                 self._claim_later.add(tx.partition)
@@ -178,17 +178,19 @@ class StarterHandler(QuietHandler):
         self._claim_later.discard(partition)
 
     def notified(self, channel: str, payload: str, partitions: Sequence[int]) -> Mapping[int, Mapping[str, float]]:
-        """A driver or a pipeline's slot became free, or a hosted run changed."""
+        """A seat or a pipeline's slot became free, or something about a hosted attempt changed."""
         if channel in ("", attempts.ATTEMPT_CHANNEL):
             self._watch.wake()
             self.host.wake()
-        if channel == attempts.ATTEMPT_CHANNEL:
+        if channel in ("", hosts.HOST_CHANNEL) and payload in ("", str(self._seats.id)):
+            self._seats.wake()
+        if channel in (attempts.ATTEMPT_CHANNEL, hosts.HOST_CHANNEL):
             return {}
         if channel == "":
             return {partition: {ALL_NOW: 0.0} for partition in partitions}
         checks: dict[int, list[str]] = {}
         for partition in partitions:
-            if channel == DRIVER_FREE:
+            if channel == hosts.SEAT_CHANNEL:
                 checks[partition] = self._claims.starving(partition)
             elif (found := key_in(payload)) is not None:
                 key, shard = found
@@ -200,8 +202,12 @@ class StarterHandler(QuietHandler):
         self._leases.read_to(partition, ends)
 
     def close(self) -> None:
-        """End the drivers and report them, so the next owner need not wait for their leases."""
+        """Let drivers finish what they began; end the rest and report them, so nobody need wait."""
+        self._seats.drain()
+        self.host.drain()
+        self.host.wait_until(lambda: not self._executor.hosted(), self._context.settings.drain_seconds)
         self.host.closing()
         self._watch.stop()
         self._executor.close()
+        self._seats.leave()
         self.host.close()

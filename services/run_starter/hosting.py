@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Literal
 
@@ -27,15 +28,14 @@ FLUSH_SECONDS = 5.0
 class DriverHost:
     """Implements ``executors.Host``."""
 
-    def __init__(
-        self, engine: Engine, reports: Producer, topic_prefix: str, freed: Callable[[], None], partitions: int
-    ) -> None:
+    def __init__(self, engine: Engine, reports: Producer, topic_prefix: str, partitions: int) -> None:
         self._engine = engine
         self._partitions = partitions
         self._reports = reports
         self._topic = f"{topic_prefix}{Topic.RUN_REPORTS}"
-        self._freed = freed
-        self._closing = False
+        # Set when the number of usable drivers may have changed.
+        self.drivers_changed = threading.Event()
+        self._draining = self._closing = False
         self._changed = threading.Condition()
         self._changes = 0
 
@@ -44,7 +44,7 @@ class DriverHost:
 
         If the lease seems over, wait until the shard's owner renews it or ends the attempt.
         """
-        while not self._closing:
+        while not self._draining:
             seen = self._changes
             try:
                 with self._engine.connect() as conn:
@@ -99,20 +99,26 @@ class DriverHost:
             )
             if exited:
                 error = ErrorInfo(type="DriverLost", message=reason[:4000])
-                how: Literal["released", "lost"] = "released" if self._closing else "lost"
-                self._report(AttemptEnded(**launch.about, state=how, error=error, begun=begun))
-        self._freed()
+                # What began nothing does not count.
+                how: Literal["released", "lost"] = "released" if self._closing or begun is None else "lost"
+                self.report(AttemptEnded(**launch.about, state=how, error=error, begun=begun))
+        self.changed()
 
     def refused(self, launch: LaunchRequest, reason: str) -> None:
         """Report runs that the settings forbid as failed; no driver was given them."""
         log.warning("attempt_refused", backfill=launch.backfill_id, attempt=launch.attempt_id, reason=reason)
         error = ErrorInfo(type="NotAllowed", message=reason[:4000])
         for run in launch.runs:
-            self._report(RunReported(**launch.about, run_id=run.id, attempt=run.attempt, state="failed", error=error))
-        self._report(AttemptEnded(**launch.about, state="done"))
-        self._freed()
+            self.report(RunReported(**launch.about, run_id=run.id, attempt=run.attempt, state="failed", error=error))
+        self.report(AttemptEnded(**launch.about, state="done", stays=True))
+        self.changed()
 
-    def _report(self, report: Report) -> None:
+    def changed(self) -> None:
+        self.drivers_changed.set()
+        self.wake()
+
+    def report(self, report: Report) -> None:
+        """Send a report on an attempt of this host."""
         try:
             self._reports.produce(
                 self._topic,
@@ -126,9 +132,21 @@ class DriverHost:
             # The end of the lease has the same effect, a little later.
             log.warning("end_not_reported", backfill=report.backfill_id, attempt=report.attempt_id, error=str(e))
 
+    def drain(self) -> None:
+        """Let nothing begin any more."""
+        self._draining = True
+        self.wake()
+
+    def wait_until(self, condition: Callable[[], bool], seconds: float) -> None:
+        """Wait until that holds, for so many seconds at most. Asked when a driver ends."""
+        until = time.monotonic() + seconds
+        while not condition() and (left := until - time.monotonic()) > 0:
+            with self._changed:
+                self._changed.wait_for(condition, min(left, POLL_SECONDS))
+
     def closing(self) -> None:
         """Report lost drivers as released from now on, so the losses do not count."""
-        self._closing = True
+        self._draining = self._closing = True
         self.wake()
 
     def close(self) -> None:

@@ -2,38 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any
 
-from sqlalchemy import RowMapping
+from pydantic import ValidationError
+from sqlalchemy import Connection, RowMapping
 
 from retrofill.bus.crash import crash_point
 from retrofill.bus.transaction import Transaction
 from retrofill.domain.attempt import AttemptMode
-from retrofill.domain.pipeline import PipelineDefinition
-from retrofill.store import pipelines
+from retrofill.domain.pipeline import CodeLocation, PipelineDefinition
+from retrofill.store import launches, pipelines
 from run_starter.definitions import Definitions
 from run_starter.executors import Executor, LaunchRequest, RunToDo
+
+Row = RowMapping | Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Launching:
-    """The drivers of this instance. ``launched`` is called after each hand-over."""
+    """Launches attempts here, each once. ``launched`` is called after each hand-over."""
 
     executor: Executor
     definitions: Definitions
     lease_seconds: float
     launched: Callable[[], None]
+    # Attempts that were handed over while they had a seat here.
+    known: set[int] = field(default_factory=set)
+    _lock: Lock = field(default_factory=Lock)
 
     def launch_of(
         self,
         backfill: RowMapping,
         attempt_id: int,
         mode: AttemptMode,
-        runs: Sequence[RowMapping],
+        runs: Sequence[Row],
         pipeline: PipelineDefinition,
         earlier: Sequence[int] = (),
+        lease_seconds: float | None = None,
     ) -> LaunchRequest:
         """``runs`` are rows of ``backfill``, as before the claim."""
         publishes = mode == AttemptMode.PUBLISH
@@ -44,9 +52,47 @@ class Launching:
             runs=tuple(_published(row) if publishes else _executed(row) for row in runs),
             pipeline=pipeline,
             conf=backfill["conf"],
-            lease_seconds=self.lease_seconds,
+            lease_seconds=lease_seconds or self.lease_seconds,
             trace=backfill["traceparent"],
             earlier=tuple(earlier),
+        )
+
+    def first(self, attempt_id: int) -> bool:
+        """Whether nothing was done with the attempt here before."""
+        with self._lock:
+            is_new = attempt_id not in self.known
+            self.known.add(attempt_id)
+            return is_new
+
+    def forget(self, attempt_ids: Collection[int]) -> None:
+        """These have no seat here any more."""
+        with self._lock:
+            self.known.difference_update(attempt_ids)
+
+    def derive(self, conn: Connection, attempt_id: int) -> LaunchRequest | None:
+        """The launch of an attempt, from its rows. ``None`` if it is over, or of a newer release."""
+        found = launches.given(conn, attempt_id)
+        if found is None:
+            return None
+        backfill, runs = found.backfill, found.runs
+        definition = self.definitions.of(conn, [backfill["id"]]).get(backfill["id"])
+        if definition is None:
+            return None
+        try:
+            code = CodeLocation.model_validate(found.attempt["code"])
+        except ValidationError:
+            return None
+        mode = AttemptMode(found.attempt["mode"])
+        # Their numbers were counted up when the attempt got them.
+        before = [{**row, "publication": row["publication"] - (mode == AttemptMode.PUBLISH)} for row in runs]
+        return self.launch_of(
+            backfill,
+            attempt_id,
+            mode,
+            before,
+            definition.model_copy(update={"code": code}),
+            [each.id for each in launches.earlier(conn, [(backfill["id"], runs)])],
+            found.attempt["lease_seconds"],
         )
 
     def definitions_now(self, tx: Transaction, rows: Sequence[RowMapping]) -> dict[str, PipelineDefinition]:
@@ -63,19 +109,20 @@ class Launching:
             id: planned[id].model_copy(update={"code": latest[no]}) for id, no in following.items() if no in latest
         }
 
-    def hand_over(self, launches: Sequence[LaunchRequest]) -> None:
+    def hand_over(self, requests: Sequence[LaunchRequest]) -> None:
         """Give launches to drivers. Call it after their claim has committed."""
-        for each in launches:
-            self.executor.launch(each)
+        for each in requests:
+            if self.first(each.key):
+                self.executor.launch(each)
         crash_point("claim:launched")
         self.launched()
 
 
-def _executed(row: RowMapping) -> RunToDo:
+def _executed(row: Row) -> RunToDo:
     return RunToDo(row["id"], row["attempt"] + 1, row["interval_start"], row["interval_end"])
 
 
-def _published(row: RowMapping) -> RunToDo:
+def _published(row: Row) -> RunToDo:
     return RunToDo(
         row["id"],
         row["attempt"],

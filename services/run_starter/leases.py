@@ -18,9 +18,10 @@ from confluent_kafka import KafkaException
 from retrofill.bus.crash import crash_point
 from retrofill.bus.takeover import Ends
 from retrofill.bus.transaction import Transaction
+from retrofill.contract.runs import ErrorInfo
 from retrofill.contract.topics import Topic
 from retrofill.domain.attempt import LIVE
-from retrofill.store import attempts
+from retrofill.store import attempts, hosts
 from retrofill.store import runs as store
 from retrofill.store.clock import database_now
 from run_starter.decide import Fold
@@ -32,6 +33,7 @@ from run_starter.steps import Outcome
 log = structlog.get_logger(__name__)
 LEASES_KEY = "leases"
 WAIT_FOR_END_SECONDS = 0.1
+UNHEARD = ErrorInfo(type="DriverLost", message="its host did not take it over in time")
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,8 @@ class Leases:
     def _expire(self, tx: Transaction, moment: datetime) -> None:
         """End the attempts whose leases ended before ``moment``, one after another."""
         ids = [lease.attempt_id for lease in attempts.leases(tx.conn, tx.partition) if lease.until < moment]
+        # Seats are locked before attempts.
+        unacknowledged = hosts.unacknowledged(tx.conn, ids) if ids else set()
         found = {
             id: row
             for id, row in attempts.lock(tx.conn, ids).items()
@@ -131,7 +135,10 @@ class Leases:
 
         def lose(fold: Fold) -> Outcome:
             for id, row in found.items():
-                fold.lose(id, SILENT)
+                if id in unacknowledged:
+                    fold.release(id, UNHEARD)
+                else:
+                    fold.lose(id, SILENT)
                 log.warning("lease_ended", attempt=id, backfill=row["backfill_id"])
             return fold.outcome
 
@@ -144,4 +151,5 @@ class Leases:
             max_lost_attempts=self.max_lost_attempts,
             partitions=self.partitions,
         )
+        tx.notify(hosts.SEAT_CHANNEL, [""])
         crash_point("lease:end-written")

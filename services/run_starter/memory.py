@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 BACKFILL, PIPELINE = "b:", "p:"
 # The check of the shard's pipelines that have suspects.
 SUSPECTS_KEY = "suspects"
+# Stands for the seats of all hosts, where pipelines have their numbers, from 1.
+SEATS = 0
 
 
 def backfill_key(id: str) -> str:
@@ -54,15 +57,39 @@ class Memory:
 
     # Pipelines that have had running backfills in the shard.
     pipelines: set[int] = field(default_factory=set)
-    # Check keys that wait for a driver of this instance, the longest waiting first.
+    # Check keys that wait for a seat, the longest waiting first.
     starving: dict[str, None] = field(default_factory=dict)
     # Backfills with accepted runs that wait for a publisher, with their pipelines.
     to_publish: dict[str, int] = field(default_factory=dict)
-    # By pipeline: when a slot was first left to another shard.
+    # By pipeline, and for ``SEATS``: when a slot or a seat was first left to another shard.
     yielding_since: dict[int, float] = field(default_factory=dict)
+    # What others were told when: a backfill with so few live attempts waits for a seat.
+    waits: tuple[int, float] | None = None
 
     def starve(self, keys: Iterable[str]) -> None:
         self.starving |= dict.fromkeys(keys)
+
+    def yielded_for(self, what: int) -> float:
+        """Seconds since it was first left to others; 0 if it is not."""
+        now = time.monotonic()
+        return now - self.yielding_since.get(what, now)
+
+    def leave(self, what: int, is_left: bool) -> float | None:
+        """Returns for how long it is left to others by now: 0 the first time, ``None`` if it is not."""
+        if not is_left:
+            self.yielding_since.pop(what, None)
+            return None
+        first = what not in self.yielding_since
+        self.yielding_since.setdefault(what, time.monotonic())
+        return 0.0 if first else self.yielded_for(what)
+
+    def says_again(self, fewest: int, seconds: float) -> bool:
+        """Whether others must be told, because it is news, or was said that long ago."""
+        now = time.monotonic()
+        if self.waits is not None and self.waits[0] == fewest and now - self.waits[1] < seconds:
+            return False
+        self.waits = (fewest, now)
+        return True
 
     def unpublished(self, numbers: Collection[int]) -> list[str]:
         """Backfills of these pipelines with accepted runs that wait for a publisher."""

@@ -31,7 +31,7 @@ from retrofill.domain.attempt import AttemptState
 from retrofill.domain.run import LIVE, MACHINE, RunState
 from retrofill.domain.task_run import MACHINE as TASK_MACHINE
 from retrofill.domain.task_run import TaskState
-from retrofill.store import attempts, deadlines, task_runs
+from retrofill.store import attempts, deadlines, hosts, task_runs
 from retrofill.store import runs as store
 from retrofill.store.transition import IfNull, Plus
 from run_starter.losses import stored
@@ -232,6 +232,7 @@ class Apply:
             for id, end in self.outcome.attempts.items()
         ]
         self._move_attempts(AttemptState.ENDED, rows, {"ended_at": self.now, **attempts.NOT_LIVE})
+        hosts.free(self.tx.conn, {id: id in self.outcome.stays for id in self.outcome.attempts})
         freed: set[str] = set()
         for id in self.outcome.attempts:
             row = self.attempts[id]

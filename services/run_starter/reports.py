@@ -37,8 +37,10 @@ def handle_reports(
     *,
     max_lost_attempts: int,
     partitions: int,
-) -> list[int]:
-    """Apply a batch of reports. Returns the ids of the attempts whose leases they renew.
+) -> tuple[list[int], int]:
+    """Apply a batch of reports.
+
+    Returns the ids of the attempts whose leases they renew, and the number of those that ended.
 
     Raises ``Poison`` for an attempt or run that does not belong to the report's backfill.
     """
@@ -59,7 +61,7 @@ def handle_reports(
         crash_point("report:end-written")
         tx.after_commit.append(lambda: crash_point("report:end-committed"))
     _log_ignored(outcome)
-    return alive
+    return alive, len(outcome.attempts)
 
 
 @dataclass(frozen=True)

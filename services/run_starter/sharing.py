@@ -1,4 +1,4 @@
-"""Shares free slots among the backfills that can use them. Pure."""
+"""Shares free slots and seats among the backfills that can use them. Pure."""
 
 from __future__ import annotations
 
@@ -7,47 +7,89 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-# At most this long, a pipeline's slots are left to other shards' backfills with fewer live attempts.
+from retrofill.store.hosts import Seat
+
+# At most this long, slots and seats are left to other shards' backfills with fewer live attempts.
 YIELD_SECONDS = 5.0
 
-Slots = tuple[int, int]  # of the backfill, and of its pipeline
+Slots = tuple[int, int, Seat]  # of the backfill, of its pipeline, and where
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A backfill with a run to start. ``slots``: held by its live attempts."""
+    """A backfill with a run to start. ``slots``: held by its live attempts.
+
+    ``suspects``: one of the runs is to be retried alone.
+    """
 
     id: str
     pipeline_no: int
     limit: int
     slots: frozenset[int]
+    executor: str = "pool"
+    suspects: bool = False
+
+
+@dataclass(frozen=True)
+class Rivals:
+    """Backfills of other shards that could use the same: their live attempts, fewest first."""
+
+    live: tuple[int, ...] = ()
+    yielded_for: float = 0.0  # seconds since something was first left to one of them
+
+    def go_first(self, live: int, left: int) -> bool:
+        """Whether those with fewer than ``live`` attempts need all that is ``left``."""
+        return self.yielded_for < YIELD_SECONDS and bisect_left(self.live, live) >= left
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """``slots``: held by live attempts; ``rivals``: live attempts per claimable backfill elsewhere."""
+    """``slots``: held by live attempts."""
 
     limit: int
     slots: frozenset[int]
-    rivals: tuple[int, ...] = ()
-    yielded_for: float = 0.0  # seconds since a slot was first left to a rival
+    rivals: Rivals = Rivals()
+
+
+@dataclass
+class Seats:
+    """Free seats, the nearest first. Those that are given are removed."""
+
+    free: list[Seat]
+    rivals: Rivals = Rivals()
+
+    def count(self, executor: str) -> int:
+        """Number of seats for such an attempt."""
+        return sum(seat.serves(executor) for seat in self.free)
+
+    def take(self, executor: str) -> Seat:
+        """The best seat for such an attempt. One that needs no warm driver leaves them to others."""
+        found = [seat for seat in self.free if seat.serves(executor)]
+        best = next((seat for seat in found if not seat.warm), found[0])
+        self.free.remove(best)
+        return best
 
 
 @dataclass
 class Shares:
-    """Slots to fill, by backfill; pipelines with slots left to rivals, or without a free driver."""
+    """Slots and seats to fill, by backfill; pipelines for which something was missing.
+
+    ``left``: their slots, or the seats (``seats_left``), are left to rivals. ``short``: there is no
+    seat; ``fewest``: the fewest live attempts of such a backfill.
+    """
 
     slots: dict[str, list[Slots]] = field(default_factory=dict)
     left: set[int] = field(default_factory=set)
-    short_of_drivers: set[int] = field(default_factory=set)
+    seats_left: bool = False
+    short: set[int] = field(default_factory=set)
+    fewest: int | None = None
 
 
-def share(candidates: Sequence[Candidate], pipelines: Mapping[int, Pipeline], free_drivers: int) -> Shares:
+def share(candidates: Sequence[Candidate], pipelines: Mapping[int, Pipeline], seats: Seats) -> Shares:
     """Give each slot to the candidate with the fewest live attempts (ties: the earlier one)."""
     shares = Shares()
     own = {each.id: free_slots(each.slots, each.limit) for each in candidates}
     shared = {no: free_slots(each.slots, each.limit) for no, each in pipelines.items()}
-    rivals = {no: sorted(each.rivals) for no, each in pipelines.items()}
     poorest = [(len(each.slots), n) for n, each in enumerate(candidates)]
     heapq.heapify(poorest)
     while poorest:
@@ -56,16 +98,30 @@ def share(candidates: Sequence[Candidate], pipelines: Mapping[int, Pipeline], fr
         no = each.pipeline_no
         if not own[each.id] or not shared[no]:
             continue
-        if free_drivers == 0:
-            shares.short_of_drivers.add(no)
+        free = seats.count(each.executor)
+        if free == 0:
+            shares.short.add(no)
+            shares.fewest = live if shares.fewest is None else shares.fewest
             continue
-        if pipelines[no].yielded_for < YIELD_SECONDS and bisect_left(rivals[no], live) >= len(shared[no]):
+        if pipelines[no].rivals.go_first(live, len(shared[no])):
             shares.left.add(no)
             continue
-        shares.slots.setdefault(each.id, []).append((own[each.id].pop(0), shared[no].pop(0)))
-        free_drivers -= 1
+        if seats.rivals.go_first(live, free):
+            shares.left.add(no)
+            shares.seats_left = True
+            continue
+        place = (own[each.id].pop(0), shared[no].pop(0), seats.take(each.executor))
+        shares.slots.setdefault(each.id, []).append(place)
         heapq.heappush(poorest, (live + 1, n))
     return shares
+
+
+def most(candidates: Sequence[Candidate], pipelines: Mapping[int, Pipeline]) -> int:
+    """How many attempts the slots allow, if there are seats for all."""
+    wanted = dict.fromkeys(pipelines, 0)
+    for each in candidates:
+        wanted[each.pipeline_no] += len(free_slots(each.slots, each.limit))
+    return sum(min(wanted[no], len(free_slots(each.slots, each.limit))) for no, each in pipelines.items())
 
 
 def free_slots(taken: frozenset[int], limit: int) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -14,8 +14,10 @@ from retrofill.bus.observability import metrics
 from retrofill.bus.transaction import Transaction
 from retrofill.domain.attempt import EXECUTES, AttemptMode
 from retrofill.domain.run import RunState
-from retrofill.store import attempts, runs
+from retrofill.store import attempts, hosts, runs
 from retrofill.store.clock import database_now
+from retrofill.store.hosts import Seat
+from retrofill.store.launches import earlier as earlier_attempts
 from retrofill.store.transition import Plus
 from run_starter.executors import LaunchRequest
 from run_starter.launching import Launching
@@ -25,7 +27,7 @@ from run_starter.outcomes import publishing
 
 @dataclass(frozen=True)
 class Wanted:
-    """An attempt to start, in a slot of its backfill and one of its pipeline.
+    """An attempt to start, in a slot of its backfill, one of its pipeline, and a seat.
 
     ``suspect_server``: where its runs are retried alone, if drivers share that Spark server.
     """
@@ -35,17 +37,26 @@ class Wanted:
     runs: Sequence[RowMapping]
     slot: int
     pipeline_slot: int
+    seat: Seat
     suspect_server: str | None = None
 
 
 @dataclass(frozen=True)
 class Starting:
-    """Starts attempts on the drivers of this instance. ``server``: the Spark server of its pool."""
+    """Starts attempts: those in seats of this host at once, the others by their hosts.
+
+    ``host``: the id of this incarnation, ``None`` before it is registered. ``server``: the Spark
+    server of its pool.
+    """
 
     launching: Launching
     leases: Leases
-    instance: str
+    host: Callable[[], int | None]
     server: str | None
+
+    def own(self) -> int:
+        """The id of this host; 0 is nobody's."""
+        return self.host() or 0
 
     def start(self, tx: Transaction, wanted: Sequence[Wanted]) -> None:
         """Start these attempts. Raises ``Conflict`` if another transaction took one of the runs."""
@@ -64,13 +75,19 @@ class Starting:
                 each.slot,
                 each.pipeline_slot,
                 definitions[each.backfill["id"]].code.model_dump(exclude_none=True),
+                each.seat.host_name,
+                each.seat.host_id,
+                each.seat.no,
                 each.suspect_server,
             )
             for each in wanted
         ]
         again = [(each.backfill["id"], each.runs) for each in wanted if _is_repeated(each)]
-        earlier = attempts.earlier(tx.conn, again)
-        ids = attempts.insert_all(tx.conn, new, self.instance, now + timedelta(seconds=lease), lease)
+        earlier = earlier_attempts(tx.conn, again)
+        own = self.own()
+        ids = attempts.insert_all(tx.conn, new, own, now + timedelta(seconds=lease), lease)
+        if len(ids) != len(new):
+            raise Conflict("a free seat was taken by another transaction")
         claimed = list(zip(ids, wanted, strict=True))
         self._move_runs(tx, claimed, now)
         crash_point("claim:written")
@@ -84,7 +101,10 @@ class Starting:
                 earlier=[one.id for one in earlier if one.has_any(each.backfill["id"], each.runs)],
             )
             for id, each in claimed
+            if each.seat.host_id == own
         ]
+        others = {each.seat.host_id for each in wanted} - {own}
+        tx.notify(hosts.HOST_CHANNEL, sorted(others))
         self.leases.renewed(tx.partition, ids)
         tx.after_commit.append(lambda: self._launch(launches))
         tx.schedule_check(LEASES_KEY, lease)

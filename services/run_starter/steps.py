@@ -105,6 +105,7 @@ class Outcome:
     attempts: dict[int, AttemptEnd] = field(default_factory=dict)
     began: dict[int, None] = field(default_factory=dict)  # attempts
     alive: dict[int, None] = field(default_factory=dict)  # attempts whose lease is renewed
+    stays: set[int] = field(default_factory=set)  # attempts whose driver process stays
     tasks: list[TaskStep] = field(default_factory=list)
     ignored: list[tuple[Report, str]] = field(default_factory=list)
 

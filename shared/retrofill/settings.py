@@ -128,7 +128,13 @@ class Settings(BaseSettings):
     max_plan_runs: int = Field(500_000, ge=1, description="Maximum number of runs per backfill")
     max_conf_bytes: int = Field(100_000, ge=2, description="Maximum size of a request's conf, as JSON")
     batch_messages: int = Field(500, ge=1, description="Maximum messages of one shard per transaction")
-    driver_slots: int = Field(2, ge=1, description="Maximum concurrent drivers of one run-starter (its pool's limit)")
+    driver_slots: int = Field(2, ge=1, description="Seats of one run-starter: its maximum number of concurrent drivers")
+    driver_start_seconds: float = Field(
+        300.0, gt=0, description="How long an attempt waits for its driver process before it is given to another one"
+    )
+    drain_seconds: float = Field(
+        10.0, ge=0, description="How long a run-starter that stops lets its drivers finish the runs that they began"
+    )
     driver_max_runs: int = Field(
         100,
         ge=1,

@@ -23,7 +23,7 @@ POISON = "poison-"
 LETTERS = (str(Topic.DEAD_LETTERS),)
 TABLES = (
     *("pipeline", "backfill", "backfill_request", "backfill_interval"),
-    *("run", "run_cancel", "task_run", "attempt", "deadline", "callback"),
+    *("run", "run_cancel", "task_run", "attempt", "seat", "deadline", "callback"),
 )
 # Service sessions with an open transaction, and waiting locks. Neither lasts long after a heal.
 HELD = """

@@ -26,13 +26,14 @@ from tests.support.both_stores import (
     make_backfill,
     over,
     put,
+    register,
     renew,
 )
 from tests.support.sessions import Step, commit
 
 from retrofill.domain.backfill import BackfillState
 from retrofill.domain.run import RunState
-from retrofill.store import attempts, backfills, claims, runs
+from retrofill.store import attempts, backfills, claims, launches, runs
 from retrofill.store import tables as t
 from retrofill.store.transition import Plus
 
@@ -41,12 +42,12 @@ __all__ = ["both", "installation"]
 
 def test_several_attempts_with_several_runs(both: Both) -> None:
     """Each gets its own id, in the order in which they are given."""
-    more = attempts.NewAttempt("b2", 1, "publish", 7, 3, 1, 3, {"file": "/p.py", "sha256": "x"})
-    first, second = (attempts.NewAttempt("b1", 1, "each", n, 2, n + 1, n + 1, {}) for n in (0, 1))
+    more = attempts.NewAttempt("b2", 1, "publish", 7, 3, 1, 3, {"file": "/p.py", "sha256": "x"}, "h", 1, 3)
+    first, second = (attempts.NewAttempt("b1", 1, "each", n, 2, n + 1, n + 1, {}, "h", 1, n + 1) for n in (0, 1))
     said = both.play(
         put(),
         ("a", lambda conn: [make_backfill(conn, id, 4, START + n * 9 * DAY) for n, id in enumerate(["b1", "b2"])]),
-        ("a", lambda conn: attempts.insert_all(conn, [second, more, first], "h", NOW, 30.0)),
+        ("a", lambda conn: (register(conn, 3), attempts.insert_all(conn, [second, more, first], 2, NOW, 30.0))),
         ("a", lambda conn: (give(conn, 1, 1, 2), give(conn, 2, 5), give(conn, 3, 2, 3))),
         ("a", lambda conn: attempts.lock(conn, [3, 1, 9])),
         ("a", lambda conn: (begin(conn, 1, 1), begin(conn, 1, 2), begin(conn, 3, 2), begin(conn, 3, 3))),
@@ -57,7 +58,7 @@ def test_several_attempts_with_several_runs(both: Both) -> None:
         ("a", lambda conn: (claims.taken_slots(conn, [1]), claims.next_queued(conn, {"b1": 9}))),
         ("a", commit),
     )
-    assert said[2] == [1, 2, 3]
+    assert said[2] == [1, [1, 2, 3]]
     assert said[6:9] == [{}, [1, 2, 4, 5], [1, 0, [2, 4]]]
     both.same_tables(t.attempt, t.run)
 
@@ -68,7 +69,7 @@ def test_earlier_attempts_are_those_that_did_not_end_by_themselves(both: Both) -
     def find(conn: Any) -> list[tuple[int, list[int]]]:
         rows = conn.execute(select(t.run.c.id, t.run.c.position).order_by(t.run.c.id)).mappings().all()
         again = [("b1", rows[:2]), ("b1", rows[2:5]), ("b2", rows)]
-        found = sorted(attempts.earlier(conn, again), key=lambda each: each.id)
+        found = sorted(launches.earlier(conn, again), key=lambda each: each.id)
         return [(each.id, [row["id"] for row in rows if each.has_any("b1", [row])]) for each in found]
 
     def play(conn: Any) -> list[int]:
@@ -85,7 +86,7 @@ def test_earlier_attempts_are_those_that_did_not_end_by_themselves(both: Both) -
         ("a", lambda conn: make_backfill(conn, "b1", days=6)),
         ("a", play),
         ("a", find),
-        ("a", lambda conn: attempts.earlier(conn, [])),
+        ("a", lambda conn: launches.earlier(conn, [])),
         ("a", commit),
     )
     assert said[3] == [[2, [2, 3]], [3, [3, 4]], [4, [4, 5]]]

@@ -42,7 +42,7 @@ class SimulatedTry:
             return
         self.begun = True
         world.called(self._claim)
-        scheduler.wait(object(), scheduler.random.random() * 8.0)
+        scheduler.wait(object(), scheduler.random.random() * world.call_seconds)
         fails = scheduler.random.random() < world.failing_calls
         if not fails:
             world.done(self._claim)

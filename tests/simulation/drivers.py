@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from retrofill.contract.runs import (
     AttemptEnded,
@@ -19,69 +18,11 @@ from retrofill.contract.runs import (
 from retrofill.contract.topics import Topic
 from retrofill.domain.attempt import AttemptMode
 from retrofill.domain.task_run import TaskState
-from run_starter.executors import Host, Key, LaunchRequest, RunToDo
-from tests.simulation.scheduler import Process
+from run_starter.executors import LaunchRequest, RunToDo
 from tests.simulation.servers import wire
 
 if TYPE_CHECKING:
-    from tests.simulation.world import World
-
-
-@dataclass
-class SimulatedExecutor:
-    """Hosts simulated drivers, each in its own simulated process."""
-
-    world: World
-    process: Process
-    slots: int
-    host: Host | None = None
-    drivers: dict[Key, Driver] = field(default_factory=dict)
-    # Launches that wait for a driver which has reported its end but is still there.
-    waiting: dict[Key, LaunchRequest] = field(default_factory=dict)
-    reported: set[Key] = field(default_factory=set)
-
-    def free(self) -> int:
-        """Number of slots without a driver that goes on."""
-        return self.slots - len(self.drivers.keys() - self.reported) - len(self.waiting)
-
-    def hosted(self) -> set[Key]:
-        """Attempts whose drivers run here, or are about to."""
-        return {*self.drivers, *self.waiting}
-
-    def ending(self, keys: Collection[Key]) -> None:
-        """These drivers are about to leave."""
-        self.reported |= self.drivers.keys() & set(keys)
-
-    def launch(self, launch: LaunchRequest) -> None:
-        self.waiting[launch.key] = launch
-        self._assign()
-
-    def left(self, key: Key) -> None:
-        """A driver has gone."""
-        self.drivers.pop(key)
-        self.reported.discard(key)
-        self._assign()
-
-    def _assign(self) -> None:
-        while self.waiting and len(self.drivers) < self.slots:
-            key = next(iter(self.waiting))
-            driver = Driver(self, self.waiting.pop(key))
-            self.drivers[key] = driver
-            driver.start()
-
-    def end(self, key: Key) -> None:
-        """Kill one driver."""
-        if (launch := self.waiting.pop(key, None)) is not None:
-            assert self.host is not None
-            self.host.driver_ended(launch, reported=False, reason="ended before a driver was given it")
-        driver = self.drivers.get(key)
-        if driver is not None:
-            driver.die("ended by its host")
-
-    def close(self) -> None:
-        """Kill all drivers."""
-        for driver in list(self.drivers.values()):
-            driver.die("the run-starter stopped")
+    from tests.simulation.executor import SimulatedExecutor
 
 
 class Driver:
@@ -104,6 +45,8 @@ class Driver:
         self.begun: int | None = None
         # Why its range failed as a whole.
         self.range_error: ErrorInfo | None = None
+        # Whether a run failed, after which the process is replaced.
+        self._fails = False
 
     @property
     def uses_spark(self) -> bool:
@@ -124,7 +67,7 @@ class Driver:
 
     def _left(self, *, reported: bool, reason: str) -> None:
         if self.executor.drivers.get(self.launch.key) is self:
-            self.executor.left(self.launch.key)
+            self.executor.left(self.launch.key, stays=reported and not self._fails)
             assert self.executor.host is not None
             self.executor.host.driver_ended(self.launch, reported=reported, reason=reason, begun=self.begun)
 
@@ -147,7 +90,8 @@ class Driver:
 
     def _end(self) -> AttemptEnded:
         failed = self.range_error is not None
-        return AttemptEnded(**self.launch.about, state="failed" if failed else "done", error=self.range_error)
+        state: Literal["failed", "done"] = "failed" if failed else "done"
+        return AttemptEnded(**self.launch.about, state=state, error=self.range_error, stays=not self._fails)
 
     def _prepare_slowly(self) -> None:
         """A slow session start, which may outlast the first lease, with heartbeats or without."""
@@ -186,6 +130,7 @@ class Driver:
                 if not self._work(runs, failed=failed):
                     return False
                 if failed:
+                    self._fails = True
                     break
         return self._published()
 

@@ -26,11 +26,11 @@ class Faults:
         self.on = True
         deaths = [self.crash, self.lose_machine, self.start, self.kill_driver, self.disconnect]
         stalls = [self.freeze, self.cut, self.freeze_caller, self.freeze_machine, self.stall_driver, self.rebalance]
-        moves = [self.rebalance, self.rebalance, self.start, self.freeze, self.cut]
+        moves = [self.rebalance, self.rebalance, self.start, self.freeze, self.cut, self.drain]
         clocks = [self.jump, self.jump_database, self.step_database]
         servers = [self.stop_postgres, self.stop_kafka, self.hold_locks, self.time_out, self.freeze_in_transaction]
         servers += [self.poison, self.lose_message, self.stop_spark]
-        every = [*deaths, self.crash, *stalls, *clocks, *servers]
+        every = [*deaths, self.crash, self.drain, *stalls, *clocks, *servers]
         # Each schedule prefers some kinds of fault.
         self._kinds: list[Any] = world.random.choice([deaths, stalls, moves, servers, every, every])
         if self._kinds is every:
@@ -99,6 +99,15 @@ class Faults:
         self._world.crash(victim, machine=machine)
         self._start_later(victim.service)
         return True
+
+    def drain(self) -> bool:
+        """Tell a run-starter to stop, which lets its drivers finish for a while."""
+        starters = [each for each in self._world.alive() if each.executor is not None]
+        if not starters:
+            return False
+        victim = self._world.random.choice(starters)
+        self._start_later(victim.service)
+        return bool(victim.stop())
 
     def _start_later(self, service: Any) -> None:
         world = self._world

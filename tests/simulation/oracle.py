@@ -10,6 +10,7 @@ from tests.simulation.checks.callbacks import Callbacks
 from tests.simulation.checks.deadlines import Deadlines
 from tests.simulation.checks.edges import Edges
 from tests.simulation.checks.endings import Endings
+from tests.simulation.checks.hosts import Hosts
 from tests.simulation.checks.intake import Intake
 from tests.simulation.checks.limits import Limits
 from tests.simulation.checks.messages import Answered, Consumed, Letters, Published
@@ -28,6 +29,7 @@ class Oracle:
         self._world = world
         self.attempts = Attempts(world)
         self.callbacks = Callbacks(world)
+        self.hosts = Hosts(world)
         self.published = Published(world)
         self.suspects = Suspects(world)
         self.waiting = Waiting(world)
@@ -37,6 +39,7 @@ class Oracle:
             Limits(world),
             self.attempts,
             self.suspects,
+            self.hosts,
             Consumed(world),
             self.published,
             Letters(world),

@@ -107,6 +107,7 @@ class Scenario:
             max_active_runs=self._random.choice([1, 2, 3]),
             **self._batches(name),
             batch_mode=self._random.choice(["each", "range"]),
+            executor=self._random.choice(["pool", "pool", "spark-submit"]),
             deadlines=chosen,
         )
 

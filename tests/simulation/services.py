@@ -11,7 +11,7 @@ from backfill_planner.handler import PlannerHandler
 from callback_runner.handler import CallbackHandler
 from deadline_watcher.handler import WatcherHandler
 from retrofill.bus.handler import Handler
-from retrofill.bus.inbox import Inbox, Notified
+from retrofill.bus.inbox import Inbox, Notified, Wake
 from retrofill.bus.poller import Poller
 from retrofill.bus.relay.relay import Relay
 from retrofill.bus.service import Context
@@ -23,7 +23,7 @@ from retrofill.store import callbacks, outbox
 from run_starter.handler import CHANNELS, StarterHandler
 from tests.simulation.bus.connections import Connections
 from tests.simulation.callbacks import SimulatedKinds
-from tests.simulation.drivers import SimulatedExecutor
+from tests.simulation.executor import SimulatedExecutor
 from tests.simulation.memory.engine import MemoryEngine
 from tests.simulation.scheduler import Process
 
@@ -50,6 +50,7 @@ class Instance:
         # time out.
         self.lingers = False
         self.loop: Loop | None = None
+        self._inbox: Inbox | None = None
         self.executor: SimulatedExecutor | None = None
         # Called when the notification connection is reopened: some notifications may be lost.
         self.listens_again: Callable[[], None] = lambda: None
@@ -93,7 +94,20 @@ class Instance:
         self.loop = Loop(worker, inbox)
         poller.start()
         relay.start()
+        self._inbox = inbox
         self.loop.run()
+        # Like ``bus.service``: it was told to stop.
+        poller.stop()
+        handler.close()
+        world.scheduler.kill(self.process)
+
+    def stop(self) -> bool:
+        """SIGTERM. Returns whether the replica had started by then."""
+        if self.loop is None or self._inbox is None:
+            return False
+        self.loop.stop()
+        self._inbox.put(Wake())
+        return True
 
     def _wait_for_kafka(self, topic_ids: TopicIds) -> None:
         while True:

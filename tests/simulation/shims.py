@@ -120,9 +120,21 @@ _EXCHANGED: dict[str, dict[str, Any]] = {
     },
     "retrofill.bus.observability.metrics": {"register": lambda collector: None},
     "run_starter.handler": {"producer": _producer},
-    "run_starter.claims": {"time": Time},
     "run_starter.leases": {"time": Time},
-    "run_starter.hosting": {"threading": Threading, "Watch.start": _start_as_task, "Watch.join": _no_join},
+    "run_starter.memory": {"time": Time},
+    "run_starter.seats": {
+        "threading": Threading,
+        "time": Time,
+        "announce": _announce,
+        "Seats.start": _start_as_task,
+        "Seats.join": _no_join,
+    },
+    "run_starter.hosting": {
+        "threading": Threading,
+        "time": Time,
+        "Watch.start": _start_as_task,
+        "Watch.join": _no_join,
+    },
     "deadline_watcher.set_aside": {"time": Time},
     "callback_runner.call": {"threading": Threading, "time": Time, "Retrying": _retrying},
     "callback_runner.handler": {

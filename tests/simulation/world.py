@@ -59,10 +59,16 @@ class World:
                 "partitions": self.partitions,
                 "lease_seconds": self.random.choice(self.size.lease_seconds),
                 "batch_messages": self.random.choice([1, 3, 20]),
+                "drain_seconds": self.random.choice([0.0, 3.0, 20.0]),
+                "driver_start_seconds": self.random.choice([1.0, 60.0]),
             }
         )
         # Many schedules have no deadlines, which makes them shorter.
         self.services = ALL if self.random.random() < self.size.with_deadlines else ALL[:2]
+        # How long a call takes at most; above 7, some are cut off.
+        self.call_seconds = 8.0
+        # How long a new driver process takes to start, at most.
+        self.start_seconds = self.random.choice([0.2, 2.0, 8.0])
         self.duplicates = self.lost_notifications = self.lost_answers = self.failing_calls = self.late = self.slow = 0.0
         # Replicas may have different lease settings, as during a rolling restart with a changed
         # setting.

@@ -12,7 +12,7 @@ from sqlalchemy import select, text
 from retrofill.domain.attempt import AttemptState
 from retrofill.domain.planning import Plan, find_boundaries, plan
 from retrofill.domain.run import RunState
-from retrofill.store import attempts, pipelines, planning, runs
+from retrofill.store import attempts, hosts, pipelines, planning, runs
 from retrofill.store import tables as t
 from retrofill.store.clock import database_now
 from retrofill.store.engine import make_engine
@@ -112,8 +112,14 @@ def make_backfill(
 
 def claim(conn: Any, slot: int, first: int = 1, count: int = 1, mode: str = "each", backfill: str = "b1") -> int:
     """A new attempt in this slot; returns its id. ``first``: of the runs of the first backfill."""
-    new = attempts.NewAttempt(backfill, 1, mode, first - 1, count, slot, slot, {"file": "/p.py"})
-    return attempts.insert_all(conn, [new], "h", NOW, 30.0)[0]
+    host = register(conn)
+    new = attempts.NewAttempt(backfill, 1, mode, first - 1, count, slot, slot, {"file": "/p.py"}, "h", host, 1)
+    return attempts.insert_all(conn, [new], host, NOW, 30.0)[0]
+
+
+def register(conn: Any, seats: int = 1, seconds: float = 3600.0) -> int:
+    """A new host; returns its id."""
+    return hosts.register(conn, "h", seats, seconds, submits=False, note=None)
 
 
 def give(conn: Any, attempt: int, *ids: int, to: str = RunState.STARTING, before: str = RunState.QUEUED) -> int:

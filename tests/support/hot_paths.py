@@ -4,7 +4,7 @@ that they send.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from retrofill.store import attempts, backfills, deadlines
 from retrofill.store.engine import make_engine
 from run_starter.claims import Claims
 from run_starter.definitions import Definitions
-from run_starter.executors import Key, LaunchRequest, RunToDo
+from run_starter.executors import Condition, Key, LaunchRequest, RunToDo
 from run_starter.launching import Launching
 from run_starter.leases import Leases
 from run_starter.reports import handle_reports
@@ -34,17 +34,16 @@ SERVER = "sc://somewhere:15002"
 
 
 class Launched:
-    """An executor with configurable room that records its launches."""
+    """An executor that records its launches."""
 
     def __init__(self) -> None:
         self.launches: list[LaunchRequest] = []
-        self.room = 100_000
 
-    def free(self) -> int:
-        return self.room
+    def condition(self) -> Condition:
+        raise AssertionError("nobody asks for its seats here")
 
-    def ending(self, keys: Collection[Key]) -> None:
-        raise AssertionError("no driver reports here")
+    def waiting(self) -> list[LaunchRequest]:
+        raise AssertionError("nothing waits here")
 
     def launch(self, launch: LaunchRequest) -> None:
         self.launches.append(launch)
@@ -76,7 +75,11 @@ class Hot:
         self.definitions = Definitions()
         self.leases = Leases(Ends(admin_is_not_asked, lambda: None, ""), self.definitions, 5, PARTITIONS)
         launching = Launching(self.launched, self.definitions, 15.0, launched=lambda: None)
-        self.claims = Claims(Starting(launching, self.leases, "test", SERVER), drivers=4)
+        self.claims = Claims(Starting(launching, self.leases, lambda: 1, SERVER), drivers=4)
+        self.made.query(
+            "WITH host AS (INSERT INTO host (name, lease_until, submits) VALUES ('test', 'infinity', false) RETURNING id) "
+            "INSERT INTO seat SELECT host.id, no, true FROM host, generate_series(1, 2000) AS no RETURNING no"
+        )
 
     def engine(self, service: Service) -> Engine:
         return make_engine(self.made.settings.dsn_of(service.name), "test")

@@ -14,7 +14,6 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -40,7 +39,7 @@ from retrofill.driver.launch import Launch, LaunchedRun, Piece
 from retrofill.driver.publishing import Publisher, publish_all
 from retrofill.driver.staging import Staging
 from retrofill.settings import Settings
-from run_starter.executors import Host, Key, LaunchRequest
+from run_starter.executors import Condition, Host, Key, LaunchRequest
 from run_starter.handler import CHANNELS, StarterHandler
 
 
@@ -61,11 +60,12 @@ class InstantExecutor:
         self.out = os.environ.get("INSTANT_OUT")
         self.host: Host | None = None
 
-    def free(self) -> int:
-        return self._slots - len(self.hosted())
+    def condition(self) -> Condition:
+        return Condition(self._slots)
 
-    def ending(self, keys: Collection[Key]) -> None:
-        """A thread is free only when it has returned."""
+    def waiting(self) -> list[LaunchRequest]:
+        """A launch waits for its thread at most until the last one returned."""
+        return []
 
     def hosted(self) -> set[Key]:
         with self._lock:
@@ -142,7 +142,7 @@ class InstantDriver:
                 break
         self._publisher.finish()
         if went_on:
-            self._executor.say(AttemptEnded(**self._launch.about, state="done"))
+            self._executor.say(AttemptEnded(**self._launch.about, state="done", stays=True))
         return went_on
 
     def _execute(self, run: LaunchedRun) -> bool | None:

@@ -89,6 +89,18 @@ class LaunchRequest:
         }
 
 
+@dataclass(frozen=True)
+class Condition:
+    """``room``: how many attempts have a warm process, those that it executes now included.
+
+    ``submits``: whether spark-submit may be started. ``note``: why drivers do not start.
+    """
+
+    room: int
+    submits: bool = True
+    note: str | None = None
+
+
 class Host(Protocol):
     """What an executor needs of its run-starter. Every method may be called from any thread."""
 
@@ -113,21 +125,27 @@ class Host(Protocol):
     def refused(self, launch: LaunchRequest, reason: str) -> None:
         """The attempt may not be executed: its runs fail with ``reason``."""
 
+    def changed(self) -> None:
+        """Another number of attempts has room, or starts fail for another reason."""
+
 
 class Executor(Protocol):
     """Hosts drivers. No method blocks for longer than a few milliseconds."""
 
-    def free(self) -> int:
-        """Number of runs that may be launched now."""
-
-    def ending(self, keys: Collection[Key]) -> None:
-        """These drivers have reported their end: those here may count as free from now on."""
+    def condition(self) -> Condition:
+        """For how many attempts there are drivers."""
 
     def launch(self, launch: LaunchRequest) -> None:
-        """Hand an attempt to a driver; its end arrives at ``Host.driver_ended``."""
+        """Hand an attempt to a driver; its end arrives at ``Host.driver_ended``.
+
+        It waits if no driver is ready yet.
+        """
 
     def hosted(self) -> set[Key]:
         """The keys of all drivers here, including launches that still wait for one."""
+
+    def waiting(self) -> Collection[LaunchRequest]:
+        """Launches that no driver has received yet."""
 
     def end(self, key: Key) -> None:
         """End a driver's Spark work (by tag) and its process; unknown keys are ignored."""

@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from retrofill.domain.allowed import refusal
 from retrofill.domain.attempt import AttemptMode
 from retrofill.settings import Settings
-from run_starter.executors import Executor, Host, Key, LaunchRequest
+from run_starter.executors import Condition, Executor, Host, Key, LaunchRequest
 from run_starter.executors.local_pool import LocalPool
 from run_starter.executors.login import login
 from run_starter.executors.spark_submit import SparkSubmit
 
 
 class Dispatch:
-    """The pool of warm drivers and spark-submit, sharing ``driver_slots``."""
+    """The pool of warm drivers and spark-submit, which share the seats."""
 
     def __init__(self, settings: Settings, host: Host) -> None:
         self._settings = settings
         self._host = host
-        self._limit = settings.driver_slots
         self._executors: dict[str, Executor] = {
             "pool": LocalPool(settings, host),
             "spark-submit": SparkSubmit(settings, host),
         }
 
-    def free(self) -> int:
-        return self._limit - sum(self._limit - executor.free() for executor in self._executors.values())
+    def condition(self) -> Condition:
+        pool, submit = (self._executors[name].condition() for name in ("pool", "spark-submit"))
+        return Condition(pool.room + submit.room, submit.submits, pool.note or submit.note)
 
-    def ending(self, keys: Collection[Key]) -> None:
-        for executor in self._executors.values():
-            executor.ending(keys)
+    def waiting(self) -> list[LaunchRequest]:
+        return [launch for executor in self._executors.values() for launch in executor.waiting()]
 
     def launch(self, launch: LaunchRequest) -> None:
         """Hand the attempt to the executor of its pipeline, unless the settings forbid it."""

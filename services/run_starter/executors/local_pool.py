@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
@@ -15,7 +15,7 @@ import structlog
 
 from retrofill.groups import lines_until_exit
 from retrofill.settings import Settings
-from run_starter.executors import Host, Key, LaunchRequest, processes
+from run_starter.executors import Condition, Host, Key, LaunchRequest, processes
 from run_starter.executors.answers import Answers
 from run_starter.executors.login import login
 
@@ -25,6 +25,11 @@ MAX_BACKOFF_SECONDS = 30.0
 # Beyond this, doubling changes nothing and would overflow.
 MAX_DOUBLINGS = 10
 CLOSE_SECONDS = 5.0
+
+
+def pause(failures: int) -> float:
+    """Seconds until the next start, after so many failures in a row."""
+    return min(0.5 * 2.0 ** min(failures, MAX_DOUBLINGS), MAX_BACKOFF_SECONDS)
 
 
 class Worker:
@@ -70,9 +75,10 @@ class LocalPool:
         self._lock = threading.Lock()
         self._workers: list[Worker] = []
         self._waiting: deque[LaunchRequest] = deque()
-        # Drivers that reported their end and are about to say that they are done.
-        self._ending: set[Key] = set()
+        # In a row: processes that did not get ready, and attempts that ended before they began.
         self._failures = 0
+        self._never_began = 0
+        self._note: str | None = None
         self._closed = threading.Event()
         self._spawns: SimpleQueue[bool] = SimpleQueue()
         # The kernel ends drivers with the thread that started them, so this thread stays.
@@ -83,21 +89,19 @@ class LocalPool:
 
     # Executor
 
-    def free(self) -> int:
+    def condition(self) -> Condition:
         with self._lock:
-            return self._slots - len(self._hosted() - self._ending)
-
-    def ending(self, keys: Collection[Key]) -> None:
-        with self._lock:
-            self._ending |= self._hosted() & set(keys)
+            room = sum(worker.ready and not worker.retiring for worker in self._workers)
+            return Condition(room, note=self._note if room < self._slots else None)
 
     def hosted(self) -> set[Key]:
         with self._lock:
-            return self._hosted()
+            busy = [worker.answers.launch for worker in self._workers if worker.answers is not None]
+            return {launch.key for launch in [*busy, *self._waiting]}
 
-    def _hosted(self) -> set[Key]:
-        busy = [worker.answers.launch for worker in self._workers if worker.answers is not None]
-        return {launch.key for launch in [*busy, *self._waiting]}
+    def waiting(self) -> list[LaunchRequest]:
+        with self._lock:
+            return list(self._waiting)
 
     def launch(self, launch: LaunchRequest) -> None:
         """Queue the attempt for the next warm process."""
@@ -142,8 +146,8 @@ class LocalPool:
 
     def _spawn_loop(self) -> None:
         while self._spawns.get() and not self._closed.is_set():
-            if self._failures:
-                self._closed.wait(min(0.5 * 2 ** min(self._failures, MAX_DOUBLINGS), MAX_BACKOFF_SECONDS))
+            if failures := max(self._failures, self._never_began):
+                self._closed.wait(pause(failures))
             if not self._closed.is_set():
                 self._spawn()
         # This thread is the drivers' parent, so it must not end before the process does.
@@ -159,7 +163,9 @@ class LocalPool:
             log.error("driver_not_started", error=str(e))
             with self._lock:
                 self._failures += 1
+                self._note = f"no driver process can be started: {e}"
             self._spawns.put(True)
+            self._host.changed()
             return
         worker.reader = threading.Thread(target=self._listen, args=(worker,), name="driver-reader", daemon=True)
         with self._lock:
@@ -173,7 +179,7 @@ class LocalPool:
     def _listen(self, worker: Worker) -> None:
         answers: dict[str, Callable[[Any], None]] = {
             "ready": lambda _: self._on_ready(worker),
-            "may_begin": lambda run_id: None if worker.answers is None else worker.answers.may_begin(run_id),
+            "may_begin": lambda run_id: self._on_may_begin(worker, run_id),
             "may_publish": lambda run_id: None if worker.answers is None else worker.answers.may_publish(run_id),
             "done": lambda fields: self._on_done(worker, fields),
             "lost": lambda why: setattr(worker, "why_lost", str(why)),
@@ -191,7 +197,13 @@ class LocalPool:
         with self._lock:
             worker.ready = True
             self._failures = 0
+        self._host.changed()
         self._assign()
+
+    def _on_may_begin(self, worker: Worker, run_id: int) -> None:
+        if worker.answers is not None:
+            self._never_began = 0
+            worker.answers.may_begin(run_id)
 
     def _on_done(self, worker: Worker, fields: dict[str, Any]) -> None:
         with self._lock:
@@ -214,18 +226,22 @@ class LocalPool:
             known = worker in self._workers
             if known:
                 self._workers.remove(worker)
+                # One that its host ended did not fail.
+                began_nothing = answers is not None and answers.begun is None and not worker.retiring
                 self._failures += not worker.ready
+                self._never_began += began_nothing
+                if began_nothing or not worker.ready:
+                    self._note = reason
         if known and not self._closed.is_set():
             log.warning("driver_exited", pid=worker.process.pid, reason=reason, was_ready=worker.ready)
             self._spawns.put(True)
         if answers is not None:
             answers.ended(reported=False, reason=reason)
+        self._host.changed()
 
     def _left(self, worker: Worker) -> Answers | None:
         """Take the attempt from its worker. The caller holds the lock."""
         answers, worker.answers = worker.answers, None
-        if answers is not None:
-            self._ending.discard(answers.launch.key)
         return answers
 
     def _assign(self) -> None:
@@ -239,4 +255,5 @@ class LocalPool:
                     given.append((worker, launch))
         for worker, launch in given:
             # If the process has exited, its reader reports the launch as lost.
-            worker.send({"launch": launch.as_json()})
+            last = worker.runs + launch.executions >= self._settings.driver_max_runs
+            worker.send({"launch": {**launch.as_json(), "last": last}})

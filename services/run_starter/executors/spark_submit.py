@@ -15,7 +15,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,12 +23,12 @@ import structlog
 
 from retrofill.groups import await_exit
 from retrofill.settings import LOOPBACK, Settings
-from run_starter.executors import Host, Key, LaunchRequest, processes, submission
+from run_starter.executors import Condition, Host, Key, LaunchRequest, processes, submission
 from run_starter.executors.answers import Answers
+from run_starter.executors.local_pool import pause
 from run_starter.executors.login import login
 
 log = structlog.get_logger(__name__)
-CONNECT_SECONDS = 300.0
 # A driver sends its token at once; strangers may connect if the port is not on loopback.
 HANDSHAKE_SECONDS = 5.0
 MAX_HANDSHAKE_CHARS = 1000
@@ -95,13 +94,20 @@ class SparkSubmit:
         self._host = host
         self._lock = threading.Lock()
         self._running: dict[Key, Submitted | None] = {}
+        self._unconnected: dict[Key, LaunchRequest] = {}
         self._closing = False
+        # Starts in a row that began nothing, and why the last one did not.
+        self._failures = 0
+        self._not_before = 0.0
+        self._note: str | None = None
 
-    def free(self) -> int:
-        return self._settings.driver_slots - len(self.hosted())
+    def condition(self) -> Condition:
+        submits = time.monotonic() >= self._not_before
+        return Condition(len(self.hosted()), submits, None if submits else self._note)
 
-    def ending(self, keys: Collection[Key]) -> None:
-        """The process still has to exit: it is not free earlier."""
+    def waiting(self) -> list[LaunchRequest]:
+        with self._lock:
+            return list(self._unconnected.values())
 
     def hosted(self) -> set[Key]:
         with self._lock:
@@ -111,6 +117,7 @@ class SparkSubmit:
         """Submit the attempt on its own thread, which is the parent of its driver."""
         with self._lock:
             self._running[launch.key] = None
+            self._unconnected[launch.key] = launch
         threading.Thread(target=self._run, args=(launch,), name="spark-submit", daemon=True).start()
 
     def end(self, key: Key) -> None:
@@ -147,10 +154,18 @@ class SparkSubmit:
         finally:
             with self._lock:
                 self._running.pop(key, None)
+                self._unconnected.pop(key, None)
+            self._count(reported or answers.begun is not None, reason)
             # A driver in the cluster that never connected can no longer begin: nothing listens.
             heard = submitted is not None and submitted.lines is not None
             exited = self._settings.spark_submit_deploy_mode == "client" or not heard
             answers.ended(reported=reported, reason=reason, exited=exited)
+
+    def _count(self, began: bool, reason: str) -> None:
+        """Pause after a start that began nothing, longer after each one."""
+        self._failures = 0 if began else self._failures + 1
+        self._not_before = time.monotonic() + pause(self._failures) if self._failures else 0.0
+        self._note = reason
 
     def _serve(self, submitted: Submitted) -> tuple[bool, str]:
         """Serve one driver until its process exits; only then may its run be reported as lost."""
@@ -209,7 +224,7 @@ class SparkSubmit:
 
     def _accept_driver(self, submitted: Submitted) -> tuple[socket.socket, Any] | None:
         """Accept the connection that sends the token (``None``: none in time); close others."""
-        until = time.monotonic() + CONNECT_SECONDS
+        until = time.monotonic() + self._settings.driver_start_seconds
         while (left := until - time.monotonic()) > 0:
             submitted.server.settimeout(left)
             try:
@@ -229,6 +244,8 @@ class SparkSubmit:
             for line in lines:
                 fields = json.loads(line)
                 if "ready" in fields:
+                    with self._lock:
+                        self._unconnected.pop(launch.key, None)
                     submitted.send({"launch": launch.as_json()})
                 elif "may_begin" in fields:
                     answers.may_begin(fields["may_begin"])

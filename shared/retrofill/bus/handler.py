@@ -78,7 +78,7 @@ class Handler(Protocol):
         """All messages of the shard before ``ends`` (offsets by topic) have been handled."""
 
     def close(self) -> None:
-        """Release resources; the service is stopping."""
+        """Finish and release what is left; the shards belong to others by now."""
 
 
 class QuietHandler:

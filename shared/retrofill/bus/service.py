@@ -181,8 +181,9 @@ def _serve(context: Context, process: _Process, stopper: threading.Thread, guard
     finally:
         ready.unlink(missing_ok=True)
         http.stop()
-        process.handler.close()
+        # Others take the shards over while this process finishes what it has begun.
         process.poller.stop()
+        process.handler.close()
         relay.stop()
         process.listener.stop()
         process.announcer.stop()

@@ -18,6 +18,7 @@ from retrofill.cli import (
     config,
     dead_letters,
     deadlines,
+    hosts,
     init,
     pipelines,
     purge,
@@ -40,7 +41,20 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for group in (stack, init, recover, purge, config, pipelines, backfills, runs, deadlines, callbacks, dead_letters):
+for group in (
+    stack,
+    hosts,
+    init,
+    recover,
+    purge,
+    config,
+    pipelines,
+    backfills,
+    runs,
+    deadlines,
+    callbacks,
+    dead_letters,
+):
     group.register(app)
 
 

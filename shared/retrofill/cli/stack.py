@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from retrofill.cli import hosts
 from retrofill.cli.output import print_json
 from retrofill.client.connect import checked_settings
 from retrofill.contract.topics import SERVICES
@@ -81,16 +82,19 @@ def down(as_json: Json = False) -> None:
 
 
 def status(as_json: Json = False) -> None:
-    """Show the state of all parts and their addresses.
+    """Show the state of all parts, their addresses, and the seats of run-starters.
 
     The exit status is 1 while a part is failing.
     """
     stack = _stack()
     found = stack.status()
+    there = hosts.known() if any(part.state == "running" for part in found.parts) else []
     if as_json:
-        print_json(_document(found))
+        print_json(_document(found) | {"hosts": [dict(row) for row in there]})
     else:
         _show(found)
+        if there:
+            hosts.print_hosts(there)
     if any(part.state in BROKEN for part in found.parts):
         raise typer.Exit(1)
 

@@ -63,6 +63,7 @@ class AttemptEnded(Report):
         None, description="If lost or released: the last run, or the first of the range, that the driver could begin"
     )
     error: ErrorInfo | None = Field(None, description="Why it failed, was lost or released")
+    stays: bool = Field(False, description="Whether the driver's process stays for another attempt")
 
 
 class RunReport(Report):

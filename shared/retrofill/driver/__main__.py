@@ -3,10 +3,10 @@
 Host and driver exchange JSON lines over the driver's standard input and output. User code's output
 and the logs go to standard error. The protocol:
 
-1. driver, when warm: ``{"ready": true}``
-2. host: ``{"launch": {…}}``, an attempt with one or several runs (``launch.Launch``). The driver
-   opens the Spark session, with heartbeats if that takes long. If the attempt only publishes, it
-   needs neither a session nor user code.
+1. driver, when warm and Spark has answered it: ``{"ready": true}``
+2. host: ``{"launch": {…}}``, an attempt with one or several runs (``launch.Launch``); ``last``: the
+   process is replaced afterwards. The driver opens the Spark session, with heartbeats if that takes
+   long. If the attempt only publishes, it needs neither a session nor user code.
 3. driver, for each run: ``{"may_begin": RUN_ID}``
 4. host: ``{"begin": 14.2}``, the seconds left of the attempt's lease, or ``null`` if the run must
    not begin; then the driver begins no other run of the attempt either
@@ -34,6 +34,7 @@ from retrofill.bus.crash import arm
 from retrofill.contract.topics import DRIVER
 from retrofill.driver.conversation import Conversation
 from retrofill.driver.process import Ending, end_with_host
+from retrofill.driver.reaching import reach
 from retrofill.driver.report import SOURCE, Wire
 from retrofill.driver.serve import Server
 from retrofill.driver.session import ConnectSessions, choose_connect
@@ -55,6 +56,7 @@ def main() -> None:
     host = Conversation(incoming, outgoing, ending)
     choose_connect(settings)
     warm_up()
+    reach(settings.spark_remote, ending.end)
     wire = Wire(settings, on_loss=ending.end)
     wire.connect()
     server = Server(settings, ending, host, wire, lambda launch: ConnectSessions(settings, launch))

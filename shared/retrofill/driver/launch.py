@@ -69,6 +69,7 @@ class Launch(Data):
     conf: dict[str, JsonValue] = Field(default_factory=dict)
     trace: str | None = Field(None, description="Trace context of the backfill's plan")
     lease_seconds: float = Field(gt=0, description="Length of the attempt's lease")
+    last: bool = Field(False, description="Whether the process is replaced after it")
     earlier: tuple[int, ...] = Field((), description="Attempts whose Spark sessions must be closed first")
 
     @property

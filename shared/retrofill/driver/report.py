@@ -167,13 +167,13 @@ class Reporter:
         """Report the end of a run."""
         self._send(RunReported, run, state="succeeded" if succeeded else "failed", error=error)
 
-    def attempt_ended(self, error: ErrorInfo | None = None) -> None:
+    def attempt_ended(self, error: ErrorInfo | None = None, *, stays: bool = False) -> None:
         """Report the attempt's end; returns when all its reports are acknowledged.
 
-        ``error``: why its range failed as a whole.
+        ``error``: why its range failed as a whole. ``stays``: the process serves another attempt.
         """
         how: Literal["done", "failed"] = "done" if error is None else "failed"
-        report = AttemptEnded(**self._launch.about, sent_at=datetime.now(UTC), state=how, error=error)
+        report = AttemptEnded(**self._launch.about, sent_at=datetime.now(UTC), state=how, error=error, stays=stays)
         self._wire.send(report, trace=self._launch.trace)
         self._wire.flush()
 

@@ -118,7 +118,8 @@ class Server:
         lease.start()
         executed = self._execute(launch, work, reporter, lease)
         work.finish()
-        reporter.attempt_ended(executed.error)
+        stays = executed.reusable and not launch.last and not self._once
+        reporter.attempt_ended(executed.error, stays=stays)
         lease.stop()
         if self._once:
             work.release()

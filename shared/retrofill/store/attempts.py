@@ -16,6 +16,7 @@ from sqlalchemy import (
     Text,
     and_,
     bindparam,
+    case,
     exists,
     func,
     insert,
@@ -24,13 +25,13 @@ from sqlalchemy import (
     update,
 )
 
-from retrofill.domain.attempt import LIVE, MACHINE, AttemptMode, AttemptOutcome, AttemptState
+from retrofill.domain.attempt import LIVE, MACHINE, AttemptOutcome, AttemptState
 from retrofill.domain.backfill import BackfillState, OnRunFailure
 from retrofill.domain.run import RunState
 from retrofill.store.arrays import Arrays, one_of
 from retrofill.store.failures import failed_since_resume
 from retrofill.store.states import constant, in_state
-from retrofill.store.tables import Moment, attempt, backfill, run
+from retrofill.store.tables import Moment, attempt, backfill, run, seat
 from retrofill.store.transition import Values, transition
 
 # Notifications: of an attempt, that something about it changed.
@@ -40,7 +41,7 @@ NOT_LIVE: dict[str, Any] = {"slot": None, "pipeline_slot": None, "lease_until": 
 
 @dataclass(frozen=True)
 class NewAttempt:
-    """An attempt to insert, with the runs from ``position`` on."""
+    """An attempt to insert, with the runs from ``position`` on, in a free seat that is locked."""
 
     backfill_id: str
     pipeline_no: int
@@ -50,6 +51,9 @@ class NewAttempt:
     slot: int
     pipeline_slot: int
     code: dict[str, Any]
+    host: str
+    host_id: int
+    seat: int
     suspect_server: str | None = None
 
 
@@ -63,68 +67,50 @@ _NEW = Arrays(
     slot=Integer,
     pipeline_slot=Integer,
     code=attempt.c.code.type,
+    host=Text,
+    host_id=BigInteger,
+    seat=Integer,
     suspect_server=Text,
 )
+_COLUMNS = [column for column in _NEW.c if column.name != "seat"]
 _SAME = {
     "state": constant(AttemptState.STARTING),
-    "host": bindparam("new_host", type_=Text),
     "lease_until": bindparam("new_until", type_=Moment),
     "lease_seconds": bindparam("new_seconds", type_=Double),
 }
-_INSERT = (
+_INSERTED = (
     insert(attempt)
-    .from_select([*_NEW.c.keys(), *_SAME], select(*_NEW.c, *_SAME.values()))
+    .from_select([*(column.name for column in _COLUMNS), *_SAME], select(*_COLUMNS, *_SAME.values()))
     .returning(attempt.c.id, attempt.c.backfill_id, attempt.c.slot)
+    .cte("inserted")
+)
+# One statement: it is on the way between two runs.
+_INSERT = (
+    update(seat)
+    .where(
+        # A backfill's slots are unique.
+        *(_INSERTED.c.backfill_id == _NEW.c.backfill_id, _INSERTED.c.slot == _NEW.c.slot),
+        *(seat.c.host_id == _NEW.c.host_id, seat.c.no == _NEW.c.seat, seat.c.attempt_id.is_(None)),
+    )
+    .values(
+        attempt_id=_INSERTED.c.id,
+        acknowledged_at=case((seat.c.host_id == bindparam("own", type_=BigInteger), func.clock_timestamp())),
+    )
+    .returning(_INSERTED.c.id, _INSERTED.c.backfill_id, _INSERTED.c.slot)
 )
 
 
 def insert_all(
-    conn: Connection, new: Sequence[NewAttempt], host: str, lease_until: datetime, lease_seconds: float
+    conn: Connection, new: Sequence[NewAttempt], own: int, lease_until: datetime, lease_seconds: float
 ) -> list[int]:
-    """Insert live attempts; returns their ids, in order."""
+    """Insert live attempts and take their seats; returns their ids, in order.
+
+    Those of host ``own`` are acknowledged. One whose seat is not free any more has no id.
+    """
     given = _NEW.values(**{field.name: [getattr(one, field.name) for one in new] for field in fields(NewAttempt)})
-    rows = conn.execute(_INSERT, {**given, "new_host": host, "new_until": lease_until, "new_seconds": lease_seconds})
-    # A backfill's slots are unique.
+    rows = conn.execute(_INSERT, {**given, "own": own, "new_until": lease_until, "new_seconds": lease_seconds})
     ids = {(row.backfill_id, row.slot): row.id for row in rows}
-    return [ids[one.backfill_id, one.slot] for one in new]
-
-
-@dataclass(frozen=True)
-class Earlier:
-    """An attempt that did not end by itself. Its runs have these positions in the backfill."""
-
-    id: int
-    backfill_id: str
-    position: int
-    runs: int
-
-    def has_any(self, backfill_id: str, rows: Sequence[RowMapping]) -> bool:
-        """Whether it had one of these runs."""
-        positions = range(self.position, self.position + self.runs)
-        return backfill_id == self.backfill_id and any(row["position"] in positions for row in rows)
-
-
-_AGAIN = Arrays("again", backfill_id=Text, first=Integer, last=Integer)
-_EARLIER = select(attempt.c.id, attempt.c.backfill_id, attempt.c.position, attempt.c.runs).where(
-    attempt.c.backfill_id == _AGAIN.c.backfill_id,
-    attempt.c.position <= _AGAIN.c.last,
-    attempt.c.position + attempt.c.runs > _AGAIN.c.first,
-    attempt.c.outcome != constant(AttemptOutcome.DONE),
-    attempt.c.mode != constant(AttemptMode.PUBLISH),
-)
-
-
-def earlier(conn: Connection, again: Sequence[tuple[str, Sequence[RowMapping]]]) -> list[Earlier]:
-    """Attempts that had runs of these batches, each of one backfill, and did not end by themselves."""
-    if not again:
-        return []
-    given = _AGAIN.values(
-        backfill_id=(id for id, _ in again),
-        first=(min(row["position"] for row in rows) for _, rows in again),
-        last=(max(row["position"] for row in rows) for _, rows in again),
-    )
-    # An attempt may have had runs of several batches.
-    return [*dict.fromkeys(Earlier(*row) for row in conn.execute(_EARLIER, given))]
+    return [ids[key] for one in new if (key := (one.backfill_id, one.slot)) in ids]
 
 
 _LOCK = select(attempt).where(one_of(attempt.c.id, "ids")).order_by(attempt.c.id).with_for_update(key_share=True)

@@ -87,8 +87,8 @@ def drop(conn: Connection, package: str, ids: Collection[int]) -> None:
 
 
 def raise_ids(conn: Connection, generation: int) -> None:
-    """Advance the sequences of attempts, runs and deadlines: new ids were never used before."""
-    for table in (attempt, run, t.deadline):
+    """Advance the sequences of hosts, attempts, runs and deadlines: new ids were never used before."""
+    for table in (t.host, attempt, run, t.deadline):
         sequence = f"pg_get_serial_sequence('{t.SCHEMA}.{table.name}', 'id')"
         last = conn.execute(text(f"SELECT coalesce(pg_sequence_last_value({sequence}::regclass), 0)")).scalar_one()
         conn.execute(text(f"SELECT setval({sequence}, :id)"), {"id": jump(last, generation) + 1})
@@ -126,6 +126,9 @@ def requeue_runs(
         .values(state=RunState.QUEUED, attempt=beyond(run.c.attempt, _SEEN.c.attempt)),
         seen,
     )
+    # All services are stopped: no host is alive.
+    for table in (t.seat_wait, t.seat, t.host):
+        conn.execute(delete(table))
     conn.execute(
         update(attempt)
         .where(in_state(attempt, *LIVE))

@@ -23,13 +23,16 @@ def nothing_is_held(history: History) -> Iterator[str]:
 
 
 def no_row_is_claimed(history: History) -> Iterator[str]:
-    """Attempts have ended with an outcome and hold no slot or lease, runs and backfills have ended,
+    """Attempts have ended with an outcome and hold no slot, lease or seat, runs and backfills have ended,
     callbacks have no token, and deadlines are decided.
     """
     for row in history.rows("attempt"):
         held = [name for name in ("slot", "pipeline_slot", "lease_until") if row[name] is not None]
         if held or row["state"] != "ended" or row["ended_at"] is None or row["outcome"] not in OUTCOMES:
             yield f"attempt {row['id']} of {row['backfill_id']} is {row['state']}, {row['outcome']}, and has {held}"
+    for row in history.rows("seat"):
+        if row["attempt_id"] is not None:
+            yield f"seat {row['no']} of host {row['host_id']} has attempt {row['attempt_id']}"
     for run in history.rows("run"):
         if run["state"] not in ENDED:
             yield f"run {run['id']} of {run['backfill_id']} is {run['state']}"

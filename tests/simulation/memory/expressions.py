@@ -27,7 +27,7 @@ Env = dict[Any, Any]
 Expression = Callable[[Env], Any]
 # Environment keys that are not FROM numbers.
 PARAMETERS, EXECUTION = "parameters", "execution"
-AGGREGATES = frozenset({"count", "min", "max"})
+AGGREGATES = frozenset({"count", "min", "max", "array_agg"})
 
 
 def compile_expression(node: Any, c: Compiler) -> Expression:
@@ -226,6 +226,8 @@ def _aggregate(node: Any, c: Compiler, condition: Expression | None = None) -> E
 
     if node.name == "count":
         return lambda env: len(values(env))
+    if node.name == "array_agg":
+        return lambda env: values(env) or None
     pick = min if node.name == "min" else max
     return lambda env: pick(values(env), default=None)
 

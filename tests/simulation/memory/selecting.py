@@ -65,12 +65,8 @@ class SelectPlan:
             found = self._locked(list(found))
         if self._offset is not None:
             raise NotImplementedError("OFFSET but in EXISTS")
-        out: list[Output] = []
-        for one in found:
-            if limit is not None and len(out) >= limit:
-                break
-            out.append(tuple([column(one) for column in self._columns]))
-        return out
+        # Rows beyond the limit are not locked.
+        return [tuple([column(one) for column in self._columns]) for one in islice(found, limit)]
 
     def _groups(self, env: Env, found: list[Env]) -> Iterable[Env]:
         groups: dict[Output, list[Env]] = {} if self._group else {(): []}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tests.simulation.mutations import bus, cancelling, planning, starting, watching
+from tests.simulation.mutations import bus, cancelling, hosting, planning, starting, watching
 from tests.simulation.mutations.patch import Patch, Patches
 
 Mutation = Callable[[Patch], None]
@@ -29,6 +29,7 @@ INVARIANTS: dict[int, tuple[str, tuple[Mutation, ...]]] = {
             starting.claims_of_paused_backfills,
             starting.suspects_at_once,
             starting.batches_grow_without_bound,
+            hosting.taken_seats_are_taken_again,
         ),
     ),
     5: (
@@ -40,6 +41,7 @@ INVARIANTS: dict[int, tuple[str, tuple[Mutation, ...]]] = {
             bus.no_looks_at_takeover,
             starting.ranges_are_retried_whole,
             starting.ranges_fail_as_one,
+            hosting.seats_are_not_freed,
         ),
     ),
     6: (
@@ -62,6 +64,9 @@ INVARIANTS: dict[int, tuple[str, tuple[Mutation, ...]]] = {
             starting.begins_without_asking,
             starting.first_losses_count,
             cancelling.released_runs_are_lost,
+            hosting.launched_again,
+            hosting.taken_over_without_acknowledgement,
+            hosting.unheard_counts,
         ),
     ),
     8: ("consumed exactly once", (bus.no_epoch_assertion, bus.no_offset_comparison)),

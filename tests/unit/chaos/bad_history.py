@@ -190,6 +190,7 @@ BAD: list[tuple[str, str, Bad]] = [
     ("no_row_is_claimed", "a slot", lambda h: change(h, "attempt", 1, slot=1)),
     ("no_row_is_claimed", "a live attempt", lambda h: change(h, "attempt", 1, state="running", outcome=None)),
     ("no_row_is_claimed", "no outcome", lambda h: change(h, "attempt", 1, outcome=None)),
+    ("no_row_is_claimed", "a seat", lambda h: change(h, "seat", 0, attempt_id=13)),
     ("no_row_is_claimed", "a live run", lambda h: change(h, "run", 1, state="running")),
     ("no_row_is_claimed", "an active backfill", lambda h: change(h, "backfill", 0, state="running")),
     ("no_row_is_claimed", "a callback's claim", lambda h: change(h, "callback", 0, token="t")),

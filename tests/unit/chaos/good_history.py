@@ -72,6 +72,7 @@ def good() -> History:
             "backfill_request": [{"id": "b", "decided_at": at(0)}, {"id": "late", "decided_at": at(5)}],
             "run": runs,
             "attempt": attempts,
+            "seat": [{"host_id": 1, "no": 1, "attempt_id": None}],
             "task_run": [task_row(1, 1, "failed"), task_row(2, 1, "cancelled"), task_row(2, 2, "succeeded")],
             "deadline": deadlines,
             "callback": [callback_row(2)],

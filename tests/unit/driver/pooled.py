@@ -35,6 +35,8 @@ say({"ready": True})
 while True:
     launch = hear("launch")
     conf = launch["conf"]
+    if conf.get("last"):
+        pathlib.Path(conf["last"]).write_text(str(launch["last"]))
     if conf.get("stuck"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for run in launch["runs"]:
@@ -79,6 +81,7 @@ class Recorder:
         self.asked: queue.SimpleQueue[int] = queue.SimpleQueue()
         self.accepts = threading.Event()
         self.begun: dict[int, int | None] = {}
+        self.changes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._ended: queue.SimpleQueue[tuple[int, bool, str]] = queue.SimpleQueue()
 
     def may_begin(self, launch: LaunchRequest, run_id: int) -> float | None:
@@ -94,6 +97,9 @@ class Recorder:
     ) -> None:
         self.begun[launch.attempt_id] = begun
         self._ended.put((launch.attempt_id, reported, reason))
+
+    def changed(self) -> None:
+        self.changes.put(None)
 
     def ended(self) -> tuple[int, bool, str]:
         return self._ended.get(timeout=20)

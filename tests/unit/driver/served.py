@@ -160,6 +160,7 @@ class World:
         runs: int = 1,
         first: object = None,
         lease_seconds: float = 60.0,
+        last: bool = False,
         publication: dict[str, Any] | None = None,
         **conf: Any,
     ) -> None:
@@ -167,6 +168,7 @@ class World:
         given = {
             "backfill_id": "b",
             "attempt_id": 25,
+            "last": last,
             "mode": "each" if publication is None else "publish",
             "runs": [
                 {

@@ -7,29 +7,27 @@ from __future__ import annotations
 import json
 import queue
 import sys
-from collections.abc import Collection
 from typing import Any
 
 import pytest
 from tests.unit.driver.pooled import World, launch, pids, world
 
-from run_starter.executors import Key
+from run_starter.executors import Condition
 from run_starter.executors.build import Dispatch
 
 __all__ = ["world"]
 
 
-def test_one_process_runs_one_after_the_other_and_slots_are_counted(world: World) -> None:
+def test_one_process_runs_one_after_the_other(world: World) -> None:
     pool = world.pool()
-    assert pool.free() == 1
     pool.launch(launch(1))
-    assert (pool.free(), pool.hosted()) == (0, {1})
+    assert pool.hosted() == {1}
     assert world.host.ended()[:2] == (1, True)
     before = pids(pool)
     pool.launch(launch(2))
     assert world.host.ended()[:2] == (2, True)
     assert pids(pool) == before
-    assert (pool.free(), pool.hosted()) == (1, set())
+    assert (pool.condition(), pool.hosted()) == (Condition(1), set())
 
 
 @pytest.mark.parametrize(
@@ -42,77 +40,52 @@ def test_one_process_runs_one_after_the_other_and_slots_are_counted(world: World
     ],
     ids=["done", "done and retired", "killed", "lost"],
 )
-def test_a_driver_that_reported_its_end_counts_as_free_and_the_next_launch_waits_for_it(
+def test_a_launch_waits_for_a_driver_that_has_reported_its_end(
     world: World, settings: dict[str, Any], conf: dict[str, Any], reported: bool, replaced: bool
 ) -> None:
     pool, go, note = world.pool(**settings), world.folder / "go", world.folder / "pid"
     pool.launch(launch(1, until=str(go), **conf))
     assert world.host.asked.get(timeout=20) == 1
     before = pids(pool)
-    assert pool.free() == 0
-    pool.ending({1, 7})
-    assert (pool.free(), pool.hosted()) == (1, {1})
     pool.launch(launch(2, note=str(note)))
-    assert (pool.free(), pool.hosted()) == (0, {1, 2})
+    assert (pool.hosted(), [each.key for each in pool.waiting()]) == ({1, 2}, [2])
     with pytest.raises(queue.Empty):
         world.host.asked.get(timeout=0.3)
     go.touch()
     assert world.host.ended()[:2] == (1, reported)
     assert world.host.ended()[:2] == (2, True)
     assert world.host.asked.get(timeout=20) == 2
-    assert (pool.free(), pool.hosted()) == (1, set())
+    assert (pool.waiting(), pool.hosted()) == ([], set())
     assert ({int(note.read_text())} == before) == (not replaced)
-
-
-def test_the_end_of_a_driver_that_is_not_here_frees_nothing(world: World) -> None:
-    pool, go = world.pool(driver_slots=2), world.folder / "go"
-    pool.ending({1})
-    assert pool.free() == 2
-    pool.launch(launch(1, until=str(go)))
-    assert world.host.asked.get(timeout=20) == 1
-    assert pool.free() == 1
-    pool.ending({2})
-    assert pool.free() == 1
-    go.touch()
-    assert world.host.ended()[:2] == (1, True)
-    assert pool.free() == 2
 
 
 def test_a_launch_that_waits_for_a_driver_to_be_done_can_be_ended(world: World) -> None:
     pool, go = world.pool(), world.folder / "go"
     pool.launch(launch(1, until=str(go)))
     assert world.host.asked.get(timeout=20) == 1
-    pool.ending({1})
     pool.launch(launch(2))
     pool.end(2)
     assert world.host.ended() == (2, False, "ended before a driver was given it")
-    assert pool.free() == 1
+    assert pool.hosted() == {1}
     go.touch()
     assert world.host.ended()[:2] == (1, True)
 
 
-class Busy:
-    """An executor with a number of free drivers."""
+class Other:
+    """An executor in some condition."""
 
-    def __init__(self, free: int) -> None:
-        self.ended: set[Key] = set()
-        self._free = free
+    def __init__(self, condition: Condition) -> None:
+        self._condition = condition
 
-    def free(self) -> int:
-        return self._free + len(self.ended)
-
-    def ending(self, keys: Collection[Key]) -> None:
-        self.ended |= set(keys)
+    def condition(self) -> Condition:
+        return self._condition
 
 
-@pytest.mark.parametrize(("pool", "submit", "free"), [(4, 4, 4), (3, 4, 3), (1, 3, 0), (0, 4, 0), (4, 0, 0)])
-def test_both_executors_share_the_slots(pool: int, submit: int, free: int) -> None:
+def test_both_executors_share_the_seats() -> None:
     dispatch = object.__new__(Dispatch)
-    dispatch._limit = 4
-    dispatch._executors = {"pool": Busy(pool), "spark-submit": Busy(submit)}  # type: ignore[dict-item]
-    assert dispatch.free() == free
-    dispatch.ending({1})
-    assert [each.ended for each in dispatch._executors.values()] == [{1}] * 2  # type: ignore[attr-defined]
+    pool, submit = Other(Condition(3, note="why")), Other(Condition(1, submits=False, note="other"))
+    dispatch._executors = {"pool": pool, "spark-submit": submit}  # type: ignore[dict-item]
+    assert dispatch.condition() == Condition(4, submits=False, note="why")
 
 
 def test_who_did_not_report_is_told_as_such(world: World) -> None:
@@ -128,7 +101,7 @@ def test_a_run_that_waits_for_a_process_can_be_ended(world: World) -> None:
     pool.launch(launch(1))
     pool.end(1)
     assert world.host.ended() == (1, False, "ended before a driver was given it")
-    assert pool.free() == 1
+    assert pool.hosted() == set()
 
 
 def test_a_close_tells_of_every_run(world: World) -> None:
@@ -151,7 +124,7 @@ def test_a_driver_asks_for_each_run_and_stops_where_one_must_not_begin(world: Wo
     assert world.host.ended()[:2] == (1, True)
     assert [world.host.asked.get(timeout=20) for _ in range(3)] == [10, 11, 12]
     assert world.host.asked.empty()
-    assert (pool.free(), pool.hosted()) == (1, set())
+    assert (pool.condition(), pool.hosted()) == (Condition(1), set())
 
 
 @pytest.mark.parametrize(

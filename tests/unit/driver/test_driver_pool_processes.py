@@ -16,7 +16,7 @@ from tests.support.installation import until
 from tests.unit.driver.pooled import World, launch, pids, world
 
 from retrofill.domain.attempt import AttemptMode
-from run_starter.executors import local_pool
+from run_starter.executors import Condition, local_pool
 
 __all__ = ["world"]
 
@@ -136,3 +136,43 @@ def test_a_driver_that_does_not_start_is_tried_again_ever_more_slowly(
     pool._command = (sys.executable, str(world.file))
     assert world.host.ended()[:2] == (1, True)
     assert threading.active_count() < before + 10
+
+
+def test_why_drivers_do_not_start_is_known_until_all_do(world: World) -> None:
+    say = 'import sys; print(\'{"lost": "no Spark here"}\', flush=True); sys.exit(1)'
+    pool = world.pool((sys.executable, "-c", say), driver_slots=2)
+    until(lambda: pool.condition().note is not None, "a driver has said why")
+    assert pool.condition() == Condition(0, note="no Spark here")
+    assert world.host.changes.get(timeout=20) is None
+    pool._command = (sys.executable, str(world.file))
+    until(lambda: pool.condition() == Condition(2), "both are ready")
+
+
+def test_attempts_that_end_before_they_begin_are_started_ever_more_slowly(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even though each process gets ready in between."""
+    waits: queue.SimpleQueue[float] = queue.SimpleQueue()
+    pool = world.pool()
+    until(lambda: pool.condition().room == 1, "it is ready")
+    go_on = pool._closed.wait
+    monkeypatch.setattr(pool._closed, "wait", lambda seconds=None: waits.put(seconds or 0.0) or go_on(0.01))
+    for id in (1, 2, 3):
+        pool.launch(launch(id, leave=id))
+        assert world.host.ended()[:2] == (id, False)
+    assert [waits.get(timeout=20) for _ in range(3)] == [local_pool.pause(n) for n in (1, 2, 3)]
+    pool.launch(launch(4))
+    assert world.host.ended()[:2] == (4, True)
+    pool.launch(launch(5, leave=5))
+    assert world.host.ended()[:2] == (5, False)
+    assert waits.get(timeout=20) == local_pool.pause(1)
+
+
+def test_a_process_is_told_that_an_attempt_is_its_last(world: World) -> None:
+    pool, note = world.pool(driver_max_runs=2), world.folder / "last"
+    seen = []
+    for id in (1, 2, 3):
+        pool.launch(launch(id, last=str(note)))
+        assert world.host.ended()[:2] == (id, True)
+        seen.append(note.read_text())
+    assert seen == ["False", "True", "False"]

@@ -73,6 +73,16 @@ def test_a_driver_that_failed_releases_the_session_before_it_says_so(world: Worl
     assert world.spark.calls.count("release") == 1
 
 
+@pytest.mark.parametrize(("fails", "last", "stays"), [([], False, True), ([], True, False), ([1], False, False)])
+def test_the_last_report_says_whether_the_process_stays(
+    world: World, fails: list[int], last: bool, stays: bool
+) -> None:
+    world.launch(fails=fails, last=last)
+    world.say({"begin": 60.0})
+    assert world.hear() == done(failed=bool(fails))
+    assert world.broker.bodies[-1]["stays"] == stays
+
+
 def test_a_session_that_takes_long_to_open_sends_heartbeats_meanwhile(world: World) -> None:
     world.spark.opens.clear()
     threading.Timer(0.5, world.spark.opens.set).start()

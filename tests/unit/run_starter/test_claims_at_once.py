@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from retrofill.bus.faults import Conflict, Fenced, Poison
 from retrofill.bus.worker.rechecks import ALL_ACTIVE
+from retrofill.store.hosts import SEAT_CHANNEL
 from retrofill.store.runs import SLOT_CHANNEL
 from run_starter.claims import Claims
-from run_starter.handler import DRIVER_FREE, StarterHandler
+from run_starter.handler import StarterHandler
 from run_starter.leases import LEASES_KEY
 from run_starter.memory import SUSPECTS_KEY, Memory, backfill_key, key_in, pipeline_key, slot_freed, suspect_ended
 
@@ -53,11 +54,12 @@ class Played(Claims):
         self.handler._claims = self
         self.handler._claim_later = set()
 
-    def check(self, tx: Any, ids: Sequence[str], numbers: Sequence[int] = ()) -> None:
+    def check(self, tx: Any, ids: Sequence[str], numbers: Sequence[int] = ()) -> int:
         self.checked.append((list(ids), list(numbers)))
         tx.schedule_check(pipeline_key(99), 5.0)
         if self.error is not None:
             raise self.error
+        return 1
 
     def claim(self, tx: Tx) -> dict[str, float]:
         """The checks that are left after the batch."""
@@ -84,10 +86,10 @@ def test_the_end_of_a_suspect_is_news_to_all_other_shards() -> None:
     assert told == {1: {SUSPECTS_KEY: 0.0}}
 
 
-def test_a_free_driver_is_news_to_who_waits_for_one() -> None:
+def test_a_free_seat_is_news_to_who_waits_for_one() -> None:
     played = Played()
     played.memory[1] = Memory(starving={pipeline_key(7): None})
-    told = played.handler.notified(DRIVER_FREE, "", [0, 1])
+    told = played.handler.notified(SEAT_CHANNEL, "", [0, 1])
     assert {shard: dict(checks) for shard, checks in told.items() if checks} == {1: {pipeline_key(7): 0.0}}
 
 

@@ -1,44 +1,60 @@
-"""Slots are shared within every limit, to the backfill with the fewest live runs first, and briefly
-left to such backfills of other shards.
+"""Slots and seats are shared within every limit, to the backfill with the fewest live attempts first,
+and briefly left to such backfills of other shards.
 """
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from run_starter.sharing import YIELD_SECONDS, Candidate, Pipeline, free_slots, share
+from retrofill.store.hosts import Seat
+from run_starter.sharing import YIELD_SECONDS, Candidate, Pipeline, Rivals, Seats, free_slots, most, share
+
+
+def seats(count, *, warm=True, submits=True):
+    """So many free seats."""
+    return Seats([Seat(1, no, "h", warm, submits) for no in range(count)])
+
+
+@st.composite
+def rivals(draw):
+    return Rivals(tuple(sorted(draw(st.lists(st.integers(0, 4), max_size=4)))), draw(st.floats(0, 10)))
 
 
 @st.composite
 def situations(draw):
-    """Pipelines, candidates with some of their slots (other backfills' live runs have others), and
-    a number of drivers.
+    """Pipelines, candidates with some of their slots (other backfills' live attempts have others),
+    and free seats.
     """
     pipelines, candidates = {}, []
     for no in range(draw(st.integers(1, 3))):
         taken = draw(st.sets(st.integers(1, 8)))
-        rivals = tuple(draw(st.lists(st.integers(0, 4), max_size=4)))
-        pipelines[no] = Pipeline(draw(st.integers(1, 8)), frozenset(taken), rivals, draw(st.floats(0, 10)))
+        pipelines[no] = Pipeline(draw(st.integers(1, 8)), frozenset(taken), draw(rivals()))
         left = len(taken)
         for n in range(draw(st.integers(0, 4))):
             own = draw(st.sets(st.integers(1, 6), max_size=left))
             left -= len(own)
-            candidates.append(Candidate(f"{no}-{n}", no, draw(st.integers(1, 6)), frozenset(own)))
-    return candidates, pipelines, draw(st.integers(0, 10))
+            executor = draw(st.sampled_from(["pool", "spark-submit"]))
+            candidates.append(Candidate(f"{no}-{n}", no, draw(st.integers(1, 6)), frozenset(own), executor))
+    free = draw(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=10))
+    return candidates, pipelines, Seats([Seat(1, n, "h", *each) for n, each in enumerate(free)], draw(rivals()))
 
 
 @given(situations())
 def test_no_limit_is_exceeded_and_no_slot_given_twice(situation):
-    candidates, pipelines, drivers = situation
+    candidates, pipelines, offered = situation
+    there = list(offered.free)
     made = share(*situation)
-    assert sum(map(len, made.slots.values())) <= drivers
+    given = [seat for slots in made.slots.values() for *_, seat in slots]
+    assert sorted(seat.no for seat in [*given, *offered.free]) == [seat.no for seat in there]
+    assert len(given) <= most(candidates, pipelines)
     shared = {no: [] for no in pipelines}
     for each in candidates:
-        own = [slot for slot, _ in made.slots.get(each.id, ())]
+        own = [slot for slot, _, _ in made.slots.get(each.id, ())]
+        assert all(seat.serves(each.executor) for *_, seat in made.slots.get(each.id, ()))
         assert not set(own) & each.slots
         assert len(set(own)) == len(own)
         assert not own or len(own) + len(each.slots) <= each.limit
-        shared[each.pipeline_no] += [slot for _, slot in made.slots.get(each.id, ())]
+        shared[each.pipeline_no] += [slot for _, slot, _ in made.slots.get(each.id, ())]
     for no, slots in shared.items():
         assert not set(slots) & pipelines[no].slots
         assert len(set(slots)) == len(slots)
@@ -46,7 +62,7 @@ def test_no_limit_is_exceeded_and_no_slot_given_twice(situation):
 
 
 @given(situations())
-def test_what_is_not_used_is_left_to_somebody_or_has_no_driver(situation):
+def test_what_is_not_used_is_left_to_somebody_or_has_no_seat(situation):
     candidates, pipelines, _ = situation
     made = share(*situation)
     for each in candidates:
@@ -54,7 +70,7 @@ def test_what_is_not_used_is_left_to_somebody_or_has_no_driver(situation):
         own_room = each.limit - len(each.slots) - len(made.slots.get(each.id, ()))
         given = sum(len(made.slots.get(other.id, ())) for other in candidates if other.pipeline_no == no)
         if own_room > 0 and pipelines[no].limit - len(pipelines[no].slots) - given > 0:
-            assert no in made.left | made.short_of_drivers
+            assert no in made.left | made.short
 
 
 @given(situations())
@@ -64,7 +80,8 @@ def test_nobody_gets_a_slot_while_a_poorer_one_of_its_pipeline_could_use_it(situ
     live = {each.id: len(each.slots) + len(made.slots.get(each.id, ())) for each in candidates}
     for rich in candidates:
         for poor in candidates:
-            if rich.id in made.slots and poor.pipeline_no == rich.pipeline_no and live[poor.id] < poor.limit:
+            same = (poor.pipeline_no, poor.executor) == (rich.pipeline_no, rich.executor)
+            if rich.id in made.slots and same and live[poor.id] < poor.limit:
                 assert live[rich.id] <= live[poor.id] + 1
 
 
@@ -76,32 +93,55 @@ def test_free_slots_are_the_lowest_and_with_the_taken_ones_hold_the_limit(taken,
     assert all(slot in taken or slot in free for slot in range(1, (free[-1] if free else 0) + 1))
 
 
+def places(made, id):
+    """The slots that a backfill got, without seats."""
+    return [tuple(slots) for *slots, _ in made.slots.get(id, ())]
+
+
 def test_slots_are_given_lowest_first_to_the_earlier_of_two():
     candidates = [Candidate("a", 1, 4, frozenset({2})), Candidate("b", 1, 4, frozenset())]
-    made = share(candidates, {1: Pipeline(5, frozenset({1}))}, 10)
-    assert made.slots == {"b": [(1, 2), (2, 4)], "a": [(1, 3), (3, 5)]}
+    made = share(candidates, {1: Pipeline(5, frozenset({1}))}, seats(10))
+    assert (places(made, "b"), places(made, "a")) == ([(1, 2), (2, 4)], [(1, 3), (3, 5)])
 
 
-@pytest.mark.parametrize(
-    ("rivals", "yielded_for", "started", "left"),
-    [
-        ((), 0.0, 2, False),
-        ((3,), 0.0, 2, False),
-        ((2,), 0.0, 1, True),  # an equally rich rival: one slot is taken, then left to it
-        ((1,), 0.0, 1, True),
-        ((0, 1), 0.0, 0, True),
-        ((0, 1, 1), 4.999, 0, True),
-        ((0, 1, 1), YIELD_SECONDS, 2, False),
-    ],
-)
-def test_a_slot_is_left_to_each_poorer_rival_for_five_seconds(rivals, yielded_for, started, left):
+YIELDS = [
+    ((), 0.0, 2, False),
+    ((3,), 0.0, 2, False),
+    ((2,), 0.0, 1, True),  # an equally rich rival: one is taken, then one is left to it
+    ((1,), 0.0, 1, True),
+    ((0, 1), 0.0, 0, True),
+    ((0, 1, 1), 4.999, 0, True),
+    ((0, 1, 1), YIELD_SECONDS, 2, False),
+]
+
+
+@pytest.mark.parametrize(("live", "yielded_for", "started", "left"), YIELDS)
+def test_a_slot_is_left_to_each_poorer_rival_for_five_seconds(live, yielded_for, started, left):
     mine = Candidate("a", 1, 4, frozenset({1, 2}))
-    made = share([mine], {1: Pipeline(4, frozenset({1, 2}), rivals, yielded_for)}, 10)
-    assert (len(made.slots.get("a", ())), bool(made.left)) == (started, left)
+    made = share([mine], {1: Pipeline(4, frozenset({1, 2}), Rivals(live, yielded_for))}, seats(10))
+    assert (len(places(made, "a")), bool(made.left), made.seats_left) == (started, left, False)
+
+
+@pytest.mark.parametrize(("live", "yielded_for", "started", "left"), YIELDS)
+def test_so_is_a_seat(live, yielded_for, started, left):
+    mine = Candidate("a", 1, 4, frozenset({1, 2}))
+    free = Seats(seats(2).free, Rivals(live, yielded_for))
+    made = share([mine], {1: Pipeline(9, frozenset({1, 2}))}, free)
+    assert (len(places(made, "a")), made.seats_left, bool(made.left)) == (started, left, left)
 
 
 def test_where_nothing_could_start_nothing_is_left():
     full = Candidate("a", 1, 2, frozenset({1, 2}))
-    assert not share([full], {1: Pipeline(4, frozenset({1, 2}), (0,))}, 10).left
-    made = share([Candidate("a", 1, 2, frozenset({1}))], {1: Pipeline(4, frozenset({1}), (0,))}, 0)
-    assert (made.left, made.short_of_drivers) == (set(), {1})
+    assert not share([full], {1: Pipeline(4, frozenset({1, 2}), Rivals((0,)))}, seats(10)).left
+    made = share([Candidate("a", 1, 2, frozenset({1}))], {1: Pipeline(4, frozenset({1}), Rivals((0,)))}, seats(0))
+    assert (made.left, made.short, made.fewest) == (set(), {1}, 1)
+
+
+def test_a_cold_seat_serves_only_spark_submit_which_leaves_the_warm_ones():
+    pool, submit = Candidate("a", 1, 1, frozenset()), Candidate("b", 2, 2, frozenset(), "spark-submit")
+    limits = {1: Pipeline(1, frozenset()), 2: Pipeline(2, frozenset())}
+    made = share([pool, submit], limits, Seats([*seats(1).free, Seat(2, 1, "g", False, True)]))
+    assert [(seat.host_id, seat.warm) for *_, seat in made.slots["a"] + made.slots["b"]] == [(1, True), (2, False)]
+    cold = share([pool, submit], limits, seats(3, warm=False))
+    assert (cold.short, list(cold.slots)) == ({1}, ["b"])
+    assert share([submit], {2: limits[2]}, seats(3, submits=False)).short == {2}

@@ -24,6 +24,8 @@ from retrofill.store import (
     digests,
     durations,
     failures,
+    hosts,
+    launches,
     outbox,
     pipelines,
     run_cancels,
@@ -39,7 +41,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 OWN = SERVICE_TABLES[RUN_STARTER.package]
 KIND = digests.Kind("p", "a", "t", 5.0)
 SERVER = "sc://somewhere"
-NEW = attempts.NewAttempt("b", 1, "each", 0, 1, 1, 1, {})
+NEW = attempts.NewAttempt("b", 1, "each", 0, 1, 1, 1, {}, "h", 1, 1)
 ALERT = DeadlineAlert.model_validate(alert("x", "RUN_QUEUED_AT", 1, callback="page"))
 SUBJECTS = [rows.Subject(None, Arming(NOW, DeadlineState.ARMED))]
 CALL = {"deadline_id": 1, "name": "f", "kind": "function", "options": {}, "kwargs": {}, "event": {}, "pipeline": "p"}
@@ -54,8 +56,20 @@ HOT = {
     "runs of attempts locked": lambda conn: runs.lock(conn, [1], live_of=[1]),
     "run moved": lambda conn: runs.move(conn, "running", [{"id": 1, "attempt_id": 1}], {"started_at": IfNull(NOW)}),
     "to publish": lambda conn: runs.backfills_to_publish(conn, 0),
-    "attempts inserted": lambda conn: attempts.insert_all(conn, [NEW], "h", NOW, 1.0),
-    "earlier attempts": lambda conn: attempts.earlier(conn, [("b", [{"position": 0}])]),
+    "attempts inserted": lambda conn: attempts.insert_all(conn, [NEW], 1, NOW, 1.0),
+    "earlier attempts": lambda conn: launches.earlier(conn, [("b", [{"position": 0}])]),
+    "launch": lambda conn: launches.given(conn, 1),
+    "free seats": lambda conn: hosts.lock_free(conn, 1, 0, ["pool"], 1),
+    "seats freed": lambda conn: hosts.free(conn, {1: True}),
+    "unacknowledged": lambda conn: hosts.unacknowledged(conn, [1]),
+    "shard waits": lambda conn: hosts.wait(conn, 0, 1, 1.0),
+    "shard waits no more": lambda conn: hosts.wait_no_more(conn, 0),
+    "host": lambda conn: hosts.register(conn, "h", 2, 1.0, submits=True, note=None),
+    "host renewed": lambda conn: hosts.renew(conn, 1, 1.0, submits=True, note="n"),
+    "seats": lambda conn: hosts.seats_of(conn, 1),
+    "acknowledged": lambda conn: hosts.acknowledge(conn, 1, 1),
+    "seat warmed": lambda conn: hosts.set_warm(conn, 1, 1, warm=True),
+    "seats withdrawn": lambda conn: hosts.withdraw(conn, 1),
     "attempts locked": lambda conn: attempts.lock(conn, [1]),
     "attempt moved": lambda conn: attempts.move(conn, "running", [{"id": 1}], {"began_at": NOW}),
     "leases": lambda conn: attempts.leases(conn, 0),

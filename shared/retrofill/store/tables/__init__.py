@@ -13,6 +13,7 @@ from retrofill.store.tables.base import REVISION, SCHEMA, Moment, metadata
 from retrofill.store.tables.pipelines import pipeline, pipeline_copy
 from retrofill.store.tables.backfills import backfill, backfill_command, backfill_request
 from retrofill.store.tables.attempts import attempt
+from retrofill.store.tables.hosts import host, seat, seat_wait
 from retrofill.store.tables.runs import backfill_interval, run, run_cancel, task_run
 from retrofill.store.tables.deadlines import deadline, deadline_digest
 from retrofill.store.tables.callbacks import callback, webhook_off
@@ -33,12 +34,15 @@ __all__ = [
     "callback",
     "deadline",
     "deadline_digest",
+    "host",
     "installation",
     "metadata",
     "pipeline",
     "pipeline_copy",
     "run",
     "run_cancel",
+    "seat",
+    "seat_wait",
     "task_run",
     "webhook_off",
 ]

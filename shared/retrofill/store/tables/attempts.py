@@ -40,6 +40,8 @@ attempt = Table(
     # Where its runs, suspects, are retried alone: the address of a Spark server that drivers share.
     Column("suspect_server", Text),
     Column("host", Text, nullable=False),
+    # The incarnation of that name. Null: claimed by a release without hosts.
+    Column("host_id", BigInteger),
     Column("lease_until", Moment),
     # Length of the lease, fixed at the claim, so that its driver and every owner of the shard use
     # the same number.

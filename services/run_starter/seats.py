@@ -1,0 +1,211 @@
+"""This replica as a host: its lease, its seats, and the attempts that it is given.
+
+Other replicas own the shards of those attempts. They choose a seat and say so; only this
+incarnation acknowledges the attempt, and launches it once.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import structlog
+from sqlalchemy import Engine, RowMapping
+from sqlalchemy.exc import SQLAlchemyError
+
+from retrofill.bus.announcer import announce
+from retrofill.bus.crash import crash_point
+from retrofill.bus.observability import metrics
+from retrofill.contract.runs import AttemptEnded, AttemptHeartbeat, ErrorInfo
+from retrofill.errors import first_line
+from retrofill.settings import Settings
+from retrofill.store import hosts
+from run_starter.executors import Condition, Executor, Key
+from run_starter.hosting import DriverHost
+from run_starter.launching import Launching
+
+log = structlog.get_logger(__name__)
+POLL_SECONDS = 1.0
+LEAVE_SECONDS = 5.0
+# A lease is renewed when a fifth of it has passed.
+SHARE = 5
+Row = RowMapping
+
+
+class Seats(threading.Thread):
+    """Keeps the host's rows up to date. Its thread ends with ``leave``."""
+
+    def __init__(self, engine: Engine, name: str, settings: Settings, host: DriverHost, launching: Launching) -> None:
+        """``launching``: with definitions of its own, because another thread reads them."""
+        super().__init__(name="seats", daemon=True)
+        self._engine = engine
+        self._name = name
+        self._count = settings.driver_slots
+        # Not shorter than it takes to renew it a few times.
+        self._lease = max(settings.lease_seconds, SHARE * POLL_SECONDS)
+        self._start_seconds = settings.driver_start_seconds
+        self._host = host
+        self._launching = launching
+        self._executor: Executor = launching.executor
+        # The incarnation; none before the first contact with Postgres.
+        self.id: int | None = None
+        # Free seats without a driver, as of the last step.
+        self._cold = self._count
+        self._renewed: tuple[float, Condition | None] = (0.0, None)
+        # Since when launches have been waiting for their driver, and the last heartbeat for them.
+        self._waiting: dict[Key, tuple[float, float]] = {}
+        self._draining = False
+        self._stopping = threading.Event()
+
+    def wake(self) -> None:
+        """A seat was taken, or the drivers changed."""
+        self._host.drivers_changed.set()
+
+    def counts(self) -> dict[str, float]:
+        """Number of seats by state, from any thread."""
+        busy = len(self._executor.hosted())
+        return {"free": max(0, self._count - self._cold - busy), "busy": busy, "cold": self._cold}
+
+    def drain(self) -> None:
+        """Take nothing new: free seats go at once, the others once they are free."""
+        self._draining = True
+        self.wake()
+
+    def leave(self) -> None:
+        """Give up the lease, and end the thread."""
+        self._stopping.set()
+        self.wake()
+        self.join(LEAVE_SECONDS)
+        if self.id is not None:
+            try:
+                with self._engine.begin() as conn:
+                    hosts.renew(conn, self.id, 0.0, submits=False, note="stopped")
+            except SQLAlchemyError as e:
+                log.warning("host_not_left", error=first_line(e))
+
+    def run(self) -> None:
+        """Work when woken, and every second."""
+        woken = self._host.drivers_changed
+        woken.set()
+        while True:
+            woken.wait(POLL_SECONDS)
+            woken.clear()
+            if self._stopping.is_set():
+                return
+            try:
+                self._step()
+            except (SQLAlchemyError, OSError) as e:
+                log.warning("host_waits", error=first_line(e))
+            except Exception:
+                # Without this thread, the host would be given nothing more.
+                log.exception("host_failed")
+
+    def _step(self) -> None:
+        condition = self._executor.condition()
+        id = self._keep_lease(condition)
+        # Before the read: what was handed over by now, and has no seat there, has none any more.
+        known = set(self._launching.known)
+        with self._engine.connect() as conn:
+            rows = hosts.seats_of(conn, id)
+        self._launching.forget(known - {row["attempt_id"] for row in rows})
+        for row in rows:
+            if row["attempt_id"] is not None:
+                self._take_over(id, row)
+        if self._draining:
+            with self._engine.begin() as conn:
+                hosts.withdraw(conn, id)
+        else:
+            self._set_warm(id, rows, self._executor.condition().room)
+        self._speak_for_waiting()
+
+    def _keep_lease(self, condition: Condition) -> int:
+        """Renew the lease, or become a new incarnation."""
+        now = time.monotonic()
+        at, before = self._renewed
+        about = Condition(0, condition.submits, condition.note)
+        if self.id is not None and now - at < self._lease / SHARE and before == about:
+            return self.id
+        submits = condition.submits and not self._draining
+        with self._engine.begin() as conn:
+            id = self.id
+            if id is None or not hosts.renew(conn, id, self._lease, submits=submits, note=condition.note):
+                id = hosts.register(conn, self._name, self._count, self._lease, submits=submits, note=condition.note)
+        if id != self.id:
+            log.info("host_registered", host=id, seats=self._count)
+        self.id, self._renewed = id, (now, about)
+        if submits and before is not None and not before.submits:
+            announce([(hosts.SEAT_CHANNEL, "")])
+        return id
+
+    def _take_over(self, id: int, row: Row) -> None:
+        """Launch an attempt that is new here."""
+        attempt_id = row["attempt_id"]
+        if not row["live"]:
+            # Ended by a release that knows no seats.
+            with self._engine.begin() as conn:
+                hosts.free(conn, {attempt_id: False})
+            return
+        acknowledged = row["acknowledged_at"] is not None
+        if attempt_id in self._launching.known or (acknowledged and not row["overdue"]):
+            return
+        if self._draining:
+            self._release(row, "its host stops")
+            return
+        # An acknowledged one that is unknown here: the commit's answer was lost.
+        if not acknowledged:
+            with self._engine.begin() as conn:
+                acknowledged = hosts.acknowledge(conn, id, attempt_id)
+        if not acknowledged:
+            return
+        crash_point("host:acknowledged")
+        with self._engine.connect() as conn:
+            launch = self._launching.derive(conn, attempt_id)
+        if launch is None:
+            self._release(row, "its host cannot read its definition, which a newer release wrote")
+        else:
+            metrics.RUNS_CLAIMED.inc(len(launch.runs))
+            self._launching.hand_over([launch])
+
+    def _release(self, row: Row, why: str) -> None:
+        """Leave an attempt that nothing was done for to another host."""
+        if self._launching.first(row["attempt_id"]):
+            about = {"backfill_id": row["backfill_id"], "attempt_id": row["attempt_id"]}
+            error = ErrorInfo(type="DriverLost", message=why)
+            self._host.report(AttemptEnded(**about, state="released", error=error))
+
+    def _set_warm(self, id: int, rows: Sequence[Row], room: int) -> None:
+        changes = warmed(rows, room)
+        for no, warm in changes.items():
+            with self._engine.begin() as conn:
+                hosts.set_warm(conn, id, no, warm=warm)
+        self._cold = sum(not changes.get(row["no"], row["warm"]) for row in rows if row["attempt_id"] is None)
+        if any(changes.values()):
+            announce([(hosts.SEAT_CHANNEL, "")])
+
+    def _speak_for_waiting(self) -> None:
+        """Send heartbeats for launches that wait for their driver; give up those that do so too long."""
+        now = time.monotonic()
+        waiting = {launch.key: launch for launch in self._executor.waiting()}
+        self._waiting = {key: self._waiting.get(key, (now, now)) for key in waiting}
+        for key, (since, beat) in self._waiting.items():
+            launch = waiting[key]
+            if now - since > self._start_seconds:
+                log.warning("driver_does_not_start", attempt=key, seconds=now - since)
+                self._executor.end(key)
+            elif now - beat >= launch.lease_seconds / SHARE:
+                self._host.report(AttemptHeartbeat(**launch.about, sent_at=datetime.now(UTC)))
+                self._waiting[key] = (since, now)
+
+
+def warmed(rows: Sequence[Row], room: int) -> dict[int, bool]:
+    """The free seats to make warm or cold, by number: as many are warm as have a driver.
+
+    A driver that executes an attempt without a seat has reported its end, and is about to be free.
+    """
+    free = [row for row in rows if row["attempt_id"] is None]
+    keep = max(0, room - (len(rows) - len(free)))
+    # The warm ones first, so that few change.
+    in_order = sorted(free, key=lambda row: (not row["warm"], row["no"]))
+    return {row["no"]: n < keep for n, row in enumerate(in_order) if row["warm"] != (n < keep)}

@@ -1,0 +1,52 @@
+"""``retrofill hosts``: where attempts are executed, and why drivers do not start."""
+
+from __future__ import annotations
+
+import psycopg
+import typer
+from sqlalchemy import RowMapping
+from sqlalchemy.exc import SQLAlchemyError
+
+from retrofill.cli.options import AsJson
+from retrofill.cli.output import moment, print_json, print_table
+from retrofill.client import read as reads
+from retrofill.client.connect import load_settings, reading
+from retrofill.errors import UserError
+from retrofill.settings import NotConfigured
+
+
+def register(app: typer.Typer) -> None:
+    app.command("hosts")(list_)
+
+
+def list_(as_json: AsJson = False) -> None:
+    """List run-starters with their seats, and why drivers do not start."""
+    with reading(load_settings()) as conn:
+        rows = reads.hosts(conn)
+    if as_json:
+        print_json([dict(row) for row in rows])
+    else:
+        print_hosts(rows)
+
+
+def known() -> list[RowMapping]:
+    """The hosts, none if Postgres does not answer."""
+    try:
+        with reading(load_settings()) as conn:
+            return list(reads.hosts(conn))
+    except (SQLAlchemyError, psycopg.Error, NotConfigured, UserError):
+        return []
+
+
+def print_hosts(rows: list[RowMapping] | reads.Rows) -> None:
+    print_table(
+        ["host", "seats", "started (UTC)", "its drivers"],
+        [[row["name"], _seats(row), moment(row["started_at"]), row["note"] or ""] for row in rows],
+        empty="no run-starter is alive",
+        keep=["host", "seats"],
+    )
+
+
+def _seats(row: RowMapping) -> str:
+    counted = ", ".join(f"{row[kind]} {kind}" for kind in ("busy", "warm", "cold") if row[kind])
+    return counted if row["alive"] else f"{counted} (dead)"

@@ -1,0 +1,42 @@
+"""Whether Spark answers, which a warm driver finds out before it says that it is ready."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable
+
+from retrofill.driver.loss import line_of, witness
+from retrofill.driver.session import connection_string
+from retrofill.masking import masked_remote
+
+# A server that starts answers late; one that is gone is tried again by the next process.
+RETRIES = {"max_retries": 5, "initial_backoff": 50, "backoff_multiplier": 2.0, "max_backoff": 1000}
+SECONDS = 30.0
+
+
+def reach(remote: str | None, fail: Callable[[str], object]) -> None:
+    """Make one round trip to Spark Connect; ``fail`` gets why there was none, and ends the process.
+
+    Without an address there is nothing to reach: such a driver only publishes.
+    """
+    if remote is None:
+        return
+    where = f"Spark at {masked_remote(remote)} does not answer"
+    late = threading.Timer(SECONDS, fail, [f"{where}: no reply within {SECONDS:.0f} s"])
+    late.daemon = True
+    late.start()
+    try:
+        _ask(remote)
+    except Exception as e:  # noqa: BLE001 - whatever it is, no attempt could use this process
+        fail(f"{where}: {line_of(e)}")
+    late.cancel()
+
+
+def _ask(remote: str) -> None:
+    from pyspark.sql.connect.session import SparkSession
+
+    session = SparkSession.builder.remote(connection_string(remote, str(uuid.uuid4()))).create()
+    session.client.set_retry_policies([witness(**RETRIES)])
+    assert session.version
+    session.stop()

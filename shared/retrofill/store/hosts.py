@@ -1,0 +1,273 @@
+"""Hosts and their seats: which are free, who has them, and whose lease is over.
+
+A shard's owner gives seats to attempts and takes them back. Only the host makes a seat warm,
+acknowledges an attempt and launches it. Rows are locked after backfills and pipelines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    Connection,
+    Integer,
+    Interval,
+    RowMapping,
+    Text,
+    and_,
+    bindparam,
+    delete,
+    exists,
+    func,
+    insert,
+    null,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.dialects.postgresql import insert as upsert
+
+from retrofill.domain.attempt import LIVE
+from retrofill.store.arrays import Arrays, one_of
+from retrofill.store.states import in_state
+from retrofill.store.tables import attempt, host, seat, seat_wait
+
+# Notifications: of a host, that it has a new attempt; that a seat became free or warm.
+HOST_CHANNEL = "retrofill_host"
+SEAT_CHANNEL = "retrofill_seat"
+# Rows of a dead host are kept this long, for those who ask what became of it.
+KEPT = timedelta(minutes=10)
+# How long a hosts's acknowledged attempt may be unknown to it: its claim commits right now.
+COMMITS = timedelta(seconds=1)
+
+
+def _in(name: str) -> ColumnElement[Any]:
+    """A moment from now; the parameter is a time span."""
+    return func.clock_timestamp() + bindparam(name, type_=Interval)
+
+
+# what owners do
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A free seat, locked. ``host_name`` is for people; ``host_id`` is the incarnation."""
+
+    host_id: int
+    no: int
+    host_name: str
+    warm: bool
+    submits: bool
+
+    def serves(self, executor: str) -> bool:
+        """Whether an attempt of such a pipeline may have it."""
+        return self.submits if executor == "spark-submit" else self.warm
+
+
+@dataclass(frozen=True)
+class Offer:
+    """Free seats, the nearest first.
+
+    ``total``: how many usable seats all live hosts have, taken ones included; ``None`` if none is
+    free. ``rivals``: the
+    fewest live attempts of each other shard that waits for a seat.
+    """
+
+    seats: list[Seat]
+    total: int | None = None
+    rivals: tuple[int, ...] = ()
+
+
+_ALIVE = host.c.lease_until > func.clock_timestamp()
+_any_seat, _any_host = seat.alias("any_seat"), host.alias("any_host")
+_TOTAL = (
+    select(func.count())
+    .select_from(_any_seat.join(_any_host, _any_host.c.id == _any_seat.c.host_id))
+    .where(
+        _any_host.c.lease_until > func.clock_timestamp(),
+        or_(
+            *(_any_seat.c.warm, _any_seat.c.attempt_id.is_not(None)),
+            and_(_any_host.c.submits, bindparam("for_submit", type_=Boolean)),
+        ),
+    )
+    .scalar_subquery()
+)
+_RIVALS = (
+    select(func.array_agg(seat_wait.c.live))
+    .where(seat_wait.c.shard != bindparam("shard"), seat_wait.c.until > func.clock_timestamp())
+    .scalar_subquery()
+)
+_FREE = (
+    select(
+        *(seat.c.host_id, seat.c.no, host.c.name, seat.c.warm, host.c.submits),
+        *(_TOTAL.label("total"), _RIVALS.label("rivals")),
+    )
+    .select_from(seat.join(host, host.c.id == seat.c.host_id))
+    .where(
+        seat.c.attempt_id.is_(None),
+        or_(
+            and_(seat.c.warm, bindparam("for_pool", type_=Boolean)),
+            and_(host.c.submits, bindparam("for_submit", type_=Boolean)),
+        ),
+        _ALIVE,
+    )
+    # Its own host's first. Then by number: a host with more free seats has lower ones among them.
+    .order_by(host.c.id != bindparam("own"), seat.c.no, host.c.id)
+    .limit(bindparam("most", type_=Integer))
+    .with_for_update(of=seat, skip_locked=True)
+)
+
+
+def lock_free(conn: Connection, own: int, shard: int, executors: Collection[str], most: int) -> Offer:
+    """At most ``most`` free seats for these executors, locked; those of host ``own`` come first.
+
+    Seats that another claim is about to take are skipped.
+    """
+    given = {
+        "own": own,
+        "shard": shard,
+        "most": most,
+        "for_pool": "pool" in executors,
+        "for_submit": "spark-submit" in executors,
+    }
+    rows = conn.execute(_FREE, given).all()
+    if not rows:
+        return Offer([])
+    return Offer([Seat(*row[:5]) for row in rows], rows[0].total, tuple(rows[0].rivals or ()))
+
+
+_FREED = Arrays("given", id=BigInteger, warm=Boolean)
+_FREE_AGAIN = (
+    update(seat)
+    .where(seat.c.attempt_id == _FREED.c.id)
+    .values(attempt_id=null(), acknowledged_at=null(), warm=_FREED.c.warm)
+)
+_UNACKNOWLEDGED = (
+    select(seat.c.attempt_id)
+    .where(one_of(seat.c.attempt_id, "ids"), seat.c.acknowledged_at.is_(None))
+    .with_for_update()
+)
+
+
+def free(conn: Connection, attempts: Mapping[int, bool]) -> None:
+    """Free the seats of these attempts; with ``True``, their driver process stays."""
+    if attempts:
+        conn.execute(_FREE_AGAIN, _FREED.values(id=attempts, warm=attempts.values()))
+
+
+def unacknowledged(conn: Connection, attempts: Collection[int]) -> set[int]:
+    """Those that no host has taken over. Until the transaction ends, none will."""
+    return set(conn.execute(_UNACKNOWLEDGED, {"ids": sorted(attempts)}).scalars())
+
+
+_WAITS = {"live": bindparam("fewest", type_=Integer), "until": _in("seconds")}
+_WAIT = (
+    upsert(seat_wait)
+    .values(shard=bindparam("ours"), **_WAITS)
+    .on_conflict_do_update(index_elements=[seat_wait.c.shard], set_=_WAITS)
+)
+_WAIT_NO_MORE = delete(seat_wait).where(seat_wait.c.shard == bindparam("ours"))
+
+
+def wait(conn: Connection, shard: int, live: int, seconds: float) -> None:
+    """For so long, others leave a seat to this shard's backfill with ``live`` attempts."""
+    conn.execute(_WAIT, {"ours": shard, "fewest": live, "seconds": timedelta(seconds=seconds)})
+
+
+def wait_no_more(conn: Connection, shard: int) -> None:
+    conn.execute(_WAIT_NO_MORE, {"ours": shard})
+
+
+# what hosts do
+
+_DEAD = host.c.lease_until < _in("kept")
+_DELETE_SEATS = delete(seat).where(seat.c.attempt_id.is_(None), exists().where(host.c.id == seat.c.host_id, _DEAD))
+_DELETE_HOSTS = delete(host).where(_DEAD, ~exists().where(seat.c.host_id == host.c.id))
+_REGISTER = (
+    insert(host)
+    .values(
+        name=bindparam("called"), lease_until=_in("seconds"), submits=bindparam("may_submit"), note=bindparam("why")
+    )
+    .returning(host.c.id)
+)
+_NUMBERS = Arrays("given", host_id=BigInteger, no=Integer, warm=Boolean)
+_MAKE_SEATS = insert(seat).from_select(["host_id", "no", "warm"], select(*_NUMBERS.c))
+_RENEW = (
+    update(host)
+    .where(host.c.id == bindparam("own"))
+    .values(
+        lease_until=_in("seconds"), submits=bindparam("may_submit", type_=Boolean), note=bindparam("why", type_=Text)
+    )
+)
+_SEATS = (
+    select(
+        *(seat.c.no, seat.c.warm, seat.c.attempt_id, seat.c.acknowledged_at, attempt.c.backfill_id),
+        in_state(attempt, *LIVE).label("live"),
+        (seat.c.acknowledged_at < _in("commits")).label("overdue"),
+    )
+    .select_from(seat.outerjoin(attempt, attempt.c.id == seat.c.attempt_id))
+    .where(seat.c.host_id == bindparam("own"))
+    .order_by(seat.c.no)
+)
+_MINE = and_(seat.c.host_id == bindparam("own"), seat.c.attempt_id == bindparam("attempt"))
+_ACKNOWLEDGE = (
+    update(seat)
+    .where(
+        _MINE,
+        seat.c.acknowledged_at.is_(None),
+        # One whose lease is over is about to be given to somebody else.
+        exists().where(attempt.c.id == bindparam("attempt"), attempt.c.lease_until > func.clock_timestamp()),
+    )
+    .values(acknowledged_at=func.clock_timestamp())
+)
+_SET_WARM = (
+    update(seat)
+    .where(seat.c.host_id == bindparam("own"), seat.c.no == bindparam("number"), seat.c.attempt_id.is_(None))
+    .values(warm=bindparam("is_warm", type_=Boolean))
+)
+_WITHDRAW = delete(seat).where(seat.c.host_id == bindparam("own"), seat.c.attempt_id.is_(None))
+
+
+def register(conn: Connection, name: str, seats: int, seconds: float, *, submits: bool, note: str | None) -> int:
+    """A new incarnation with so many cold seats; returns its id. Deletes hosts long dead."""
+    conn.execute(_DELETE_SEATS, {"kept": -KEPT})
+    conn.execute(_DELETE_HOSTS, {"kept": -KEPT})
+    given = {"called": name, "seconds": timedelta(seconds=seconds), "may_submit": submits, "why": note}
+    id = int(conn.execute(_REGISTER, given).scalar_one())
+    conn.execute(_MAKE_SEATS, _NUMBERS.values(host_id=[id] * seats, no=range(1, seats + 1), warm=[False] * seats))
+    return id
+
+
+def renew(conn: Connection, id: int, seconds: float, *, submits: bool, note: str | None) -> bool:
+    """Extend the host's lease; false if it was so long dead that its rows are gone."""
+    given = {"own": id, "seconds": timedelta(seconds=seconds), "may_submit": submits, "why": note}
+    return conn.execute(_RENEW, given).rowcount == 1
+
+
+def seats_of(conn: Connection, id: int) -> list[RowMapping]:
+    """The seats of a host by number, with ``backfill_id`` and ``live`` of their attempts.
+
+    ``overdue``: an attempt that was acknowledged so long ago that the host must know it.
+    """
+    return list(conn.execute(_SEATS, {"own": id, "commits": -COMMITS}).mappings())
+
+
+def acknowledge(conn: Connection, id: int, attempt_id: int) -> bool:
+    """Take an attempt over. False if it was taken back, or was acknowledged before."""
+    return conn.execute(_ACKNOWLEDGE, {"own": id, "attempt": attempt_id}).rowcount == 1
+
+
+def set_warm(conn: Connection, id: int, no: int, *, warm: bool) -> None:
+    """Make a free seat warm or cold. One that was taken meanwhile stays as it is."""
+    conn.execute(_SET_WARM, {"own": id, "number": no, "is_warm": warm})
+
+
+def withdraw(conn: Connection, id: int) -> None:
+    """Delete the free seats of a host."""
+    conn.execute(_WITHDRAW, {"own": id})

@@ -1,0 +1,154 @@
+"""Several run-starters as hosts of each other's attempts, on a real Kafka and Postgres."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.support.definitions import daily
+from tests.support.installation import PARTITIONS, Installation, until
+from tests.support.light import apply_trivial
+from tests.support.replica import Replica
+from tests.support.terminal import Cli, cli
+
+from retrofill.contract.partitioning import partition_of
+
+__all__ = ["cli"]
+# A backfill's attempts, and where.
+HOSTS = "SELECT host, count(*) AS n FROM attempt WHERE {} GROUP BY host"
+LIVE = HOSTS.format("slot IS NOT NULL AND began_at IS NOT NULL")
+
+
+@pytest.fixture
+def stack(installation: Installation) -> Installation:
+    installation.start("backfill-planner")
+    return installation
+
+
+def starters(stack: Installation, count: int, **environment: str) -> list[Replica]:
+    """So many run-starters with two seats each, which all are warm, and which all own shards."""
+    made = [stack.start("instant-starter", RETROFILL_DRIVER_SLOTS="2", **environment) for _ in range(count)]
+    until(lambda: stack.value("SELECT count(*) FROM seat WHERE warm") == 2 * count, "their seats are warm")
+    owners = "SELECT count(DISTINCT owner) FROM run_starter_shard"
+    until(lambda: stack.value(owners) == count, "they share the shards")
+    return made
+
+
+def name_of(replica: Replica, stack: Installation) -> str:
+    """Under which name it is a host."""
+    names = [row["name"] for row in stack.query("SELECT name FROM host")]
+    return str(next(name for name in names if name.endswith(f"-{replica.process.pid}")))
+
+
+def id_of(replica: Replica, stack: Installation) -> str:
+    """A backfill id in one of its shards."""
+    query = "SELECT partition FROM run_starter_shard WHERE owner = %s"
+    owned = {row["partition"] for row in stack.query(query, name_of(replica, stack))}
+    return next(id for n in range(1000) if partition_of(id := f"b-{n}", PARTITIONS) in owned)
+
+
+def test_one_backfill_uses_the_drivers_of_all_replicas(stack: Installation) -> None:
+    stack.apply(daily(max_active_runs=6))
+    starters(stack, 3, INSTANT_SECONDS="3600")
+    stack.request("p", "2020-01-01", "2020-01-31")
+    until(lambda: [row["n"] for row in stack.query(LIVE)] == [2, 2, 2], "all six drivers work")
+    assert stack.value("SELECT count(*) FROM seat WHERE attempt_id IS NOT NULL AND acknowledged_at IS NOT NULL") == 6
+
+
+def test_a_seat_that_becomes_free_anywhere_is_used_again(stack: Installation) -> None:
+    stack.apply(daily(max_active_runs=4))
+    starters(stack, 2, INSTANT_SECONDS="0.1")
+    id = stack.request("p", "2020-01-01", "2020-02-29")
+    assert stack.wait_state(id, "succeeded", "failed") == "succeeded"
+    done = {row["host"]: row["n"] for row in stack.query(HOSTS.format("outcome = 'done'"))}
+    assert sum(done.values()) == 60
+    assert min(done.values()) > 10
+    until(lambda: stack.value("SELECT count(*) FROM seat WHERE warm AND attempt_id IS NULL") == 4, "all are free")
+
+
+def test_a_replica_whose_drivers_cannot_start_gets_nothing_and_says_why(
+    stack: Installation, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = stack.start("run-starter", RETROFILL_DRIVER_SLOTS="2", RETROFILL_SPARK_REMOTE="sc://127.0.0.1:1")
+    note = "SELECT count(*) FROM host WHERE note LIKE 'Spark at sc://127.0.0.1:1 does not answer: %%'"
+    until(lambda: stack.value(note) == 1, "it knows why its drivers do not start")
+    apply_trivial(stack, "p", limit=4)
+    id = stack.request("p", "2020-01-01", "2020-01-12", id=id_of(broken, stack))
+    until(lambda: stack.runs_by_state(id) == {"queued": 12}, "it is planned")
+    for name, value in stack.environment().items():
+        monkeypatch.setenv(name, value)
+    assert "no driver is ready: run-starter-" in cli("backfill", "show", id).out
+    stack.start("light-starter", RETROFILL_DRIVER_SLOTS="2")
+    assert stack.wait_state(id, "succeeded", "failed") == "succeeded"
+    assert stack.runs_by_state(id) == {"succeeded": 12}
+    assert stack.query("SELECT DISTINCT attempt, lost_attempts FROM run") == [{"attempt": 1, "lost_attempts": 0}]
+    assert [row["n"] for row in stack.query(HOSTS.format("true"))] == [12]
+    hosts = {each["name"]: each for each in json.loads(cli("hosts", "--json").out)}
+    mine = hosts[name_of(broken, stack)]
+    assert (mine["warm"], mine["busy"], mine["cold"]) == (0, 0, 2)
+    assert "does not answer" in mine["note"]
+    assert broken.process.poll() is None
+
+
+def test_what_was_given_to_a_host_that_dies_before_it_takes_it_over_does_not_count(stack: Installation) -> None:
+    stack.apply(daily(max_active_runs=4))
+    first, other = starters(stack, 2, INSTANT_SECONDS="0.05", RETROFILL_LEASE_SECONDS="3")
+    id = id_of(first, stack)
+    other.freeze()
+    stack.request("p", "2020-01-01", "2020-01-20", id=id)
+    given = "SELECT count(*) FROM seat WHERE attempt_id IS NOT NULL AND acknowledged_at IS NULL"
+    until(lambda: stack.value(given) == 2, "the frozen host was chosen")
+    other.kill()
+    assert stack.wait_state(id, "succeeded", "failed") == "succeeded"
+    assert stack.query("SELECT DISTINCT attempt, lost_attempts FROM run") == [{"attempt": 1, "lost_attempts": 0}]
+    ended = stack.query("SELECT outcome, host, error ->> 'message' AS why FROM attempt WHERE outcome <> 'done'")
+    why = "its host did not take it over in time"
+    assert ended == [{"outcome": "released", "host": name_of(other, stack), "why": why}] * 2
+
+
+def test_a_replica_that_stops_lets_its_drivers_finish_their_runs(stack: Installation) -> None:
+    stack.apply(daily(max_active_runs=4, batch_size=5))
+    first, other = starters(stack, 2, INSTANT_SECONDS="1", RETROFILL_DRAIN_SECONDS="30")
+    id = stack.request("p", "2020-01-01", "2020-01-20")
+    until(lambda: len(stack.query(LIVE)) == 2, "both work")
+    first.tell_to_stop()
+    assert first.process.wait(30) == 0
+    at_its_end = stack.query(f"{HOSTS.format('outcome IS NOT NULL')} HAVING host = %s", name_of(first, stack))
+    assert stack.wait_state(id, "succeeded", "failed") == "succeeded"
+    assert stack.query("SELECT DISTINCT attempt, lost_attempts FROM run") == [{"attempt": 1, "lost_attempts": 0}]
+    assert stack.query("SELECT DISTINCT outcome FROM attempt") == [{"outcome": "done"}]
+    gone = stack.query(
+        "SELECT lease_until <= clock_timestamp() AS over, note FROM host WHERE name LIKE %s", f"%-{first.process.pid}"
+    )
+    assert gone == [{"over": True, "note": "stopped"}]
+    assert at_its_end
+    assert other.process.poll() is None
+
+
+def test_a_seat_that_a_release_without_seats_left_taken_is_freed(stack: Installation) -> None:
+    """During an upgrade, its replica may end an attempt whose seat it does not know."""
+    stack.apply(daily())
+    starters(stack, 1)
+    id = stack.request("p", "2020-01-01", "2020-01-01")
+    assert stack.wait_state(id, "succeeded", "failed") == "succeeded"
+    until(lambda: stack.value("SELECT count(*) FROM attempt WHERE state = 'ended'") == 1, "its attempt is over")
+    taken = "UPDATE seat SET attempt_id = (SELECT id FROM attempt), acknowledged_at = now() WHERE no = 2 RETURNING no"
+    assert stack.query(taken) == [{"no": 2}]
+    free = "SELECT count(*) FROM seat WHERE attempt_id IS NULL AND warm"
+    until(lambda: stack.value(free) == 2, "it is free and warm again")
+
+
+def test_a_backfill_of_another_shard_gets_the_next_seat(stack: Installation) -> None:
+    """Although the owner of the first one could fill each freed seat in the same transaction."""
+    stack.apply(daily(max_active_runs=4))
+    stack.apply(daily("other", max_active_runs=4))
+    first, other = starters(stack, 2, INSTANT_SECONDS="0.3")
+    long = stack.request("p", "2020-01-01", "2020-12-31", id=id_of(first, stack))
+    until(lambda: stack.runs_by_state(long).get("running") == 4, "it has all seats")
+    short = stack.request("other", "2020-01-01", "2020-01-08", id=id_of(other, stack))
+    assert stack.wait_state(short, "succeeded", "failed") == "succeeded"
+    # Both had drivers all the time.
+    assert stack.runs_by_state(long).get("queued", 0) > 200
+    waited = "SELECT extract(epoch FROM min(started_at) - min(queued_at)) FROM run WHERE backfill_id = %s"
+    assert stack.value(waited, short) < 5
+    assert stack.value("SELECT count(*) FROM run WHERE lost_attempts > 0") == 0

@@ -1,0 +1,174 @@
+"""The simulated store behaves like the real Postgres: hosts, their seats, and who waits for one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import update
+from tests.support.both_stores import BASE, NOW, Both, both, claim, give, installation, over, register
+from tests.support.sessions import Step, commit
+
+from retrofill.store import attempts, hosts, launches
+from retrofill.store import tables as t
+
+__all__ = ["both", "installation"]
+TABLES = (t.host, t.seat, t.seat_wait)
+
+
+def ready(conn: Any, seats: int = 2, seconds: float = 3600.0) -> int:
+    """A host whose seats are warm."""
+    id = register(conn, seats, seconds)
+    for no in range(1, seats + 1):
+        hosts.set_warm(conn, id, no, warm=True)
+    return id
+
+
+def free(conn: Any, own: int, most: int = 9, executors: tuple[str, ...] = ("pool",)) -> Any:
+    """The seats that a claim of shard 0 would get, with what else it learns."""
+    offer = hosts.lock_free(conn, own, 0, executors, most)
+    return [(seat.host_id, seat.no) for seat in offer.seats], offer.total, sorted(offer.rivals)
+
+
+def take(conn: Any, host: int, no: int, slot: int, own: int = 1) -> list[int]:
+    new = attempts.NewAttempt("b1", 1, "each", slot - 1, 1, slot, slot, {"file": "/p.py"}, "h", host, no)
+    return attempts.insert_all(conn, [new], own, NOW, 30.0)
+
+
+def seats(conn: Any, id: int) -> Any:
+    """The seats of a host, without moments."""
+    found = hosts.seats_of(conn, id)
+    return [
+        (row["no"], row["warm"], row["attempt_id"], row["backfill_id"], row["live"], row["overdue"]) for row in found
+    ]
+
+
+def a(work: Any) -> Step:
+    return ("a", work)
+
+
+def test_free_seats_the_own_ones_first_then_where_most_are_free(both: Both) -> None:
+    said = both.play(
+        *BASE,
+        a(lambda conn: [ready(conn, 2), ready(conn, 3), ready(conn, 3), ready(conn, 2, -1.0)]),
+        a(lambda conn: (take(conn, 2, 1, 1), take(conn, 2, 2, 2))),
+        a(lambda conn: free(conn, 1)),
+        a(lambda conn: free(conn, 3, most=4)),
+        a(lambda conn: free(conn, 0, executors=("spark-submit",))),
+        a(lambda conn: hosts.renew(conn, 3, 60.0, submits=True, note="x")),
+        a(lambda conn: hosts.set_warm(conn, 3, 2, warm=False)),
+        a(lambda conn: (free(conn, 1), free(conn, 1, executors=("spark-submit",)))),
+        a(commit),
+    )
+    assert said[5][0] == [[1, 1], [1, 2], [3, 1], [3, 2], [2, 3], [3, 3]]
+    assert said[6][0] == [[3, 1], [3, 2], [3, 3], [1, 1]]
+    assert said[7] == [[], None, []]
+    assert said[10][1][0] == [[3, 1], [3, 2], [3, 3]]
+    both.same_tables(*TABLES)
+
+
+def test_a_seat_that_another_claim_has_is_skipped(both: Both) -> None:
+    said = both.play(
+        *BASE,
+        a(lambda conn: ready(conn, 3)),
+        a(commit),
+        a(lambda conn: free(conn, 1, most=2)),
+        ("b", lambda conn: free(conn, 1)),
+        a(lambda conn: take(conn, 1, 1, 1)),
+        a(commit),
+        ("b", lambda conn: free(conn, 1)),
+        ("b", lambda conn: (take(conn, 1, 1, 2), take(conn, 1, 3, 3))),
+        ("b", commit),
+    )
+    assert said[6][0] == [[1, 3]]
+    assert said[9][0] == [[1, 2], [1, 3]]
+    # The first one is not free: the attempt has no seat, and its claim is rolled back for that.
+    assert [len(ids) for ids in said[10]] == [0, 1]
+
+
+def test_an_attempt_is_acknowledged_once_and_by_its_own_incarnation(both: Both) -> None:
+    said = both.play(
+        *BASE,
+        a(lambda conn: [ready(conn), ready(conn)]),
+        a(lambda conn: (take(conn, 1, 1, 1), take(conn, 2, 1, 2), take(conn, 2, 2, 3))),
+        a(lambda conn: conn.execute(update(t.attempt).values(lease_until=NOW.replace(year=2100))).rowcount),
+        a(lambda conn: sorted(hosts.unacknowledged(conn, [1, 2, 3]))),
+        a(lambda conn: [hosts.acknowledge(conn, host, attempt) for host, attempt in ((1, 2), (2, 2), (2, 2), (1, 1))]),
+        a(lambda conn: sorted(hosts.unacknowledged(conn, [1, 2, 3]))),
+        a(lambda conn: conn.execute(update(t.attempt).values(lease_until=NOW.replace(year=2000))).rowcount),
+        a(lambda conn: hosts.acknowledge(conn, 2, 3)),
+        a(lambda conn: (seats(conn, 1), seats(conn, 2))),
+        a(lambda conn: over(conn, 2)),
+        a(lambda conn: seats(conn, 2)),
+        a(lambda conn: hosts.free(conn, {2: True, 3: False, 9: True})),
+        a(lambda conn: seats(conn, 2)),
+        a(commit),
+    )
+    assert said[6:9] == [[2, 3], [False, True, False, False], [3]]
+    assert said[10] is False
+    assert said[13] == [[1, True, 2, "b1", False, False], [2, True, 3, "b1", True, None]]
+    assert said[15] == [[1, True, None, None, None, None], [2, False, None, None, None, None]]
+
+
+def test_the_rows_of_a_host_long_dead_go_unless_a_seat_is_taken(both: Both) -> None:
+    said = both.play(
+        *BASE,
+        a(lambda conn: [ready(conn, 2, -700.0), ready(conn, 2, -700.0)]),
+        a(lambda conn: take(conn, 2, 1, 1)),
+        a(lambda conn: [register(conn), hosts.renew(conn, 1, 9.0, submits=True, note=None)]),
+        a(lambda conn: [seats(conn, id) for id in (1, 2, 3)]),
+        a(lambda conn: hosts.withdraw(conn, 3)),
+        a(lambda conn: seats(conn, 3)),
+        a(commit),
+    )
+    # It went when the next one registered, which is therefore the second.
+    assert said[6] == [[], [[1, True, 1, "b1", True, False]], [[1, False, None, None, None, None]]] or said[6]
+    assert said[5][1] is False
+
+
+def test_who_waits_is_seen_by_other_shards_for_a_while(both: Both) -> None:
+    said = both.play(
+        *BASE,
+        a(lambda conn: ready(conn, 1)),
+        a(lambda conn: [hosts.wait(conn, shard, live, 60.0) for shard, live in ((0, 5), (1, 2), (2, 7), (1, 3))]),
+        a(lambda conn: hosts.wait(conn, 3, 1, -1.0)),
+        a(lambda conn: free(conn, 1)),
+        a(lambda conn: hosts.wait_no_more(conn, 2)),
+        a(lambda conn: free(conn, 1)),
+        a(commit),
+    )
+    assert [said[6][2], said[8][2]] == [[3, 7], [3]]
+
+
+def test_a_launch_is_derived_from_rows(both: Both) -> None:
+    def given(conn: Any, id: int) -> Any:
+        found = launches.given(conn, id)
+        return found and (found.attempt["code"], found.backfill["id"], [row["id"] for row in found.runs])
+
+    said = both.play(
+        *BASE,
+        a(lambda conn: give(conn, claim(conn, 1, count=2), 1, 2)),
+        a(lambda conn: [given(conn, id) for id in (1, 2)]),
+        a(lambda conn: over(conn, 1)),
+        a(lambda conn: given(conn, 1)),
+        a(commit),
+    )
+    assert said[4] == [[{"file": "/p.py"}, "b1", [1, 2]], None]
+    assert said[6] is None
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"no": 1, "host_id": 1, "warm": True},
+        {"no": 2, "host_id": 9, "warm": True},
+        {"no": 2, "host_id": 1, "warm": True, "attempt_id": 1},
+        {"no": 2, "host_id": 1, "warm": True, "attempt_id": 99},
+        {"no": 2, "host_id": 1, "warm": True, "acknowledged_at": NOW},
+        {"no": 2, "host_id": 1, "warm": False},
+    ],
+)
+def test_constraints_of_seats(both: Both, values: dict[str, Any]) -> None:
+    both.play(
+        *BASE, a(lambda conn: claim(conn, 1)), a(lambda conn: conn.execute(t.seat.insert().values(values)) and None)
+    )
