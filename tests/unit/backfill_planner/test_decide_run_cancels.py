@@ -31,7 +31,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("state", REFUSED)
+@pytest.mark.parametrize("state", sorted(REFUSED))
 def test_a_run_that_ended_or_was_accepted_is_refused(state):
     answer = decide(["2020-01-03", "id 8"], [found(), found(2, state, id=8)], ZONE)
     # Its interval as the pipeline's users write it.

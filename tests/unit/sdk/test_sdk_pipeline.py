@@ -206,21 +206,21 @@ def test_a_size_that_is_chosen_has_a_target() -> None:
         each.task(name="a")(lambda run: None)
     made = [each.to_definition(CODE) for each in chosen]
     assert [(each.batch_size, each.batch_target_seconds) for each in made] == [
-        (10_000, 600),
-        (10_000, 90),
-        (10_000, 3600),
+        (2_500, 600),
+        (2_500, 90),
+        (2_500, 3600),
     ]
     # A request lowers it, and cannot raise it.
-    assert [made[0].in_batches_of(limit).batch_size for limit in (None, 7, 10_000)] == [10_000, 7, 10_000]
+    assert [made[0].in_batches_of(limit).batch_size for limit in (None, 7, 2_500)] == [2_500, 7, 2_500]
     assert made[0].in_batches_of(7).batch_target_seconds == 600
 
 
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        ({"batch_size": 0}, "batch_size is 0: give a number from 1 to 10,000, or 'auto'"),
-        ({"batch_size": 10_001}, "batch_size is 10001: give a number from 1 to 10,000, or 'auto'"),
-        ({"batch_size": "Auto"}, "batch_size is 'Auto': give a number from 1 to 10,000, or 'auto'"),
+        ({"batch_size": 0}, "batch_size is 0: give a number from 1 to 2,500, or 'auto'"),
+        ({"batch_size": 2_501}, "batch_size is 2501: give a number from 1 to 2,500, or 'auto'"),
+        ({"batch_size": "Auto"}, "batch_size is 'Auto': give a number from 1 to 2,500, or 'auto'"),
         ({"batch_size": True}, "batch_size is True: give a number"),
         ({"batch_size": 2.5}, "batch_size is 2.5: give a number"),
         ({"batch_target": 60}, "batch_target needs batch_size='auto', but it is 1: change it, or remove batch_target"),
