@@ -20,7 +20,7 @@ class Suspects(Check):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self.runs: set[int] = set()
-        # Live attempts that execute suspects.
+        # Live attempts that execute suspects on the Spark server of the pool.
         self.live: set[int] = set()
 
     def committed(self, tx: Tx) -> None:
@@ -67,7 +67,9 @@ class Suspects(Check):
         before = [step.before for step in steps if step.before is not None]
         if not self.runs & {row["id"] for row in before}:
             return
-        self.live.add(attempt)
+        backfill = self.row("backfill", "id", self.row("attempt", "id", attempt)["backfill_id"])
+        if backfill["definition"]["executor"] == "pool":
+            self.live.add(attempt)
         ranges = {row["attempt_id"] for row in before}
         alone = len(before) == 1 or (len(ranges) == 1 and {row["id"] for row in before} <= self.runs)
         self.require(alone, lambda: f"attempt {attempt} has suspects {self.runs} with other runs: {before}")
