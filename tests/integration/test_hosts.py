@@ -113,7 +113,6 @@ def test_a_replica_that_stops_lets_its_drivers_finish_their_runs(stack: Installa
     until(lambda: len(stack.query(LIVE)) == 2, "both work")
     first.tell_to_stop()
     assert first.process.wait(30) == 0
-    at_its_end = stack.query(f"{HOSTS.format('outcome IS NOT NULL')} HAVING host = %s", name_of(first, stack))
     assert stack.wait_state(id, "succeeded", "failed") == "succeeded"
     assert stack.query("SELECT DISTINCT attempt, lost_attempts FROM run") == [{"attempt": 1, "lost_attempts": 0}]
     assert stack.query("SELECT DISTINCT outcome FROM attempt") == [{"outcome": "done"}]
@@ -121,7 +120,8 @@ def test_a_replica_that_stops_lets_its_drivers_finish_their_runs(stack: Installa
         "SELECT lease_until <= clock_timestamp() AS over, note FROM host WHERE name LIKE %s", f"%-{first.process.pid}"
     )
     assert gone == [{"over": True, "note": "stopped"}]
-    assert at_its_end
+    # The runs after the current ones of its batches were given to somebody else.
+    assert stack.value("SELECT sum(runs) FROM attempt") > 20
     assert other.process.poll() is None
 
 
