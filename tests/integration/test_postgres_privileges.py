@@ -23,6 +23,9 @@ backfill_request   I        -        -        -        -
 backfill_command   I        -        -        -        -
 backfill_interval  I        -        -        -        -
 attempt            -        IU       -        -        -
+host               -        IUD      -        -        -
+seat               -        IUD      -        -        -
+seat_wait          -        IUD      -        -        -
 run                IL       U        L        -        -
 run_cancel         I        -        -        -        -
 task_run           -        IU       -        -        -
