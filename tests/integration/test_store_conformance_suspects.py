@@ -17,6 +17,7 @@ from tests.support.both_stores import (
     make_backfill,
     over,
     put,
+    register,
 )
 from tests.support.sessions import Step, commit
 
@@ -29,8 +30,9 @@ __all__ = ["both", "installation"]
 
 def claim(conn: Any, run: int, server: str | None = None) -> int:
     """Start an attempt at one run of the first backfill; returns its id."""
-    new = attempts.NewAttempt("b1", 1, "each", run - 1, 1, run, run, {}, server)
-    (id,) = attempts.insert_all(conn, [new], "h", NOW, 30.0)
+    host = register(conn)
+    new = attempts.NewAttempt("b1", 1, "each", run - 1, 1, run, run, {}, "h", host, 1, server)
+    (id,) = attempts.insert_all(conn, [new], host, NOW, 30.0)
     give(conn, id, run)
     return id
 

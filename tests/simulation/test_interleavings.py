@@ -56,9 +56,7 @@ def test_a_step_of_the_databases_clock_ends_no_lease(world: World) -> None:
 
     The attempt must not be lost.
     """
-    scenario = Scenario(world)
-    scenario.apply()
-    scenario.request()
+    scenario = begin(world, days=20)
     # The first heartbeat is handled before the clock jumps.
     run_until(world, lambda: bool(world.at_work) and any(r["state"] == "running" for r in world.database.rows("run")))
     driver = world.at_work[0]

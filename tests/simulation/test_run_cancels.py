@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -10,6 +10,8 @@ import pytest
 from retrofill.contract.backfills import BackfillPauseRequested, BackfillRequested, RunCancelRequested
 from retrofill.contract.pipelines import PipelineApplied
 from retrofill.contract.topics import RUN_STARTER, Topic
+from run_starter.executors import RunToDo
+from tests.simulation.drivers import Driver
 from tests.simulation.schedule import DRAIN_SECONDS, Scenario, run_until_drained
 from tests.simulation.scheduler import Task
 from tests.simulation.servers import LOST, body_of
@@ -130,9 +132,15 @@ def test_a_run_that_is_accepted_before_its_driver_ends_is_published(world: World
     def is_staged() -> bool:
         return world.oracle.attempts.said[1, 2, "RunStaged"] > 0
 
-    run_until(world, lambda: any(2 in driver.at_runs for driver in world.at_work))
     (starter,) = world.alive(RUN_STARTER)
-    starter.process.frozen = True
+    working = world.working
+
+    def freeze_at_the_second(driver: Driver, runs: Sequence[RunToDo]) -> None:
+        working(driver, runs)
+        starter.process.frozen = runs[0].id == 2
+
+    world.working = freeze_at_the_second  # type: ignore[method-assign]
+    run_until(world, lambda: starter.process.frozen)
     cancel(world, 2)
     run_until(world, lambda: bool(world.database.rows("run_cancel")) and is_staged())
     starter.process.frozen = False
