@@ -15,8 +15,9 @@ from retrofill.domain.run import RunState
 from retrofill.store import attempts, run_cancels
 from retrofill.store import runs as store
 from retrofill.store.clock import database_now
+from run_starter.announcing import emit_state, facts
 from run_starter.memory import backfill_key
-from run_starter.outcomes import emit_state, facts, resolve_deadlines
+from run_starter.outcomes import resolve_deadlines
 
 CANCEL_CHUNK = 500
 

@@ -18,13 +18,11 @@ from retrofill.contract.runs import (
     RunCancelled,
     RunEvent,
     RunFailed,
-    RunPublishing,
     RunSplit,
     RunStarted,
     RunSucceeded,
     TaskStateChanged,
 )
-from retrofill.contract.states import IntervalStateChanged, interval_key
 from retrofill.contract.topics import Topic
 from retrofill.deadlines.arming import resolve
 from retrofill.domain.attempt import AttemptState
@@ -34,28 +32,15 @@ from retrofill.domain.task_run import TaskState
 from retrofill.store import attempts, deadlines, hosts, task_runs
 from retrofill.store import runs as store
 from retrofill.store.transition import IfNull, Plus
+from run_starter.announcing import Row, emit_state, facts, publishing
 from run_starter.losses import stored
 from run_starter.memory import SUSPECTS_KEY, backfill_key, pipeline_key, slot_freed, suspect_ended
-from run_starter.steps import Accept, AwaitPublisher, Begin, End, Outcome, Requeue, Split, TaskStep
+from run_starter.steps import Accept, AwaitPublisher, Begin, End, Kind, Outcome, Requeue, Split, TaskStep
 
 # Pause after an attempt in which nothing began.
 IDLE_SECONDS = 1.0
 S = RunState
-Row = RowMapping | Mapping[str, Any]
 _ENDED: dict[RunState, type[RunEvent]] = {S.SUCCEEDED: RunSucceeded, S.FAILED: RunFailed, S.CANCELLED: RunCancelled}
-
-
-def facts(row: Row, pipeline: str, now: datetime, attempt: int | None = None) -> dict[str, Any]:
-    """The fields that all events about a run have. ``attempt``: how often it has begun by now."""
-    return {
-        "backfill_id": row["backfill_id"],
-        "pipeline": pipeline,
-        "run_id": row["id"],
-        "attempt": row["attempt"] if attempt is None else attempt,
-        "interval_start": row["interval_start"],
-        "interval_end": row["interval_end"],
-        "at": now,
-    }
 
 
 @dataclass(frozen=True)
@@ -128,7 +113,7 @@ class Apply:
 
     def acceptances(self) -> None:
         """Accept staged output."""
-        rows = [(self.runs[id], step) for id, step in self.outcome.steps(Accept) if isinstance(step, Accept)]
+        rows = self._having(Accept)
         given = [
             {**_key(row), "outputs": {"folders": list(step.outputs)}, "accepted_attempt": row["attempt_id"]}
             for row, step in rows
@@ -150,7 +135,7 @@ class Apply:
         resolve_deadlines(self.tx, finished)
 
     def _end_runs(self) -> None:
-        ended = [(self.runs[id], step) for id, step in self.outcome.steps(End) if isinstance(step, End)]
+        ended = self._having(End)
         for to, group in groupby(sorted(ended, key=lambda e: e[1].state), key=lambda e: e[1].state):
             given = [
                 {
@@ -173,11 +158,9 @@ class Apply:
 
     def _leave_to_others(self) -> None:
         """Queue runs again, and leave accepted ones to another publisher."""
-        again = [(self.runs[id], step) for id, step in self.outcome.steps(Requeue) if isinstance(step, Requeue)]
+        again = self._having(Requeue)
         self._move_lost(S.QUEUED, again)
-        waiting = [
-            (self.runs[id], step) for id, step in self.outcome.steps(AwaitPublisher) if isinstance(step, AwaitPublisher)
-        ]
+        waiting = self._having(AwaitPublisher)
         self._move_lost(S.STAGED, waiting)
         for row, step in again:
             if step.loss is not None:
@@ -194,7 +177,7 @@ class Apply:
 
         One that failed by itself is not, or no longer, suspected of ending drivers.
         """
-        split = [(self.runs[id], step) for id, step in self.outcome.steps(Split) if isinstance(step, Split)]
+        split = self._having(Split)
         given = [
             {
                 **_key(row),
@@ -259,6 +242,10 @@ class Apply:
     def _move_attempts(self, to: AttemptState, rows: Sequence[Mapping[str, Any]], values: dict[str, Any]) -> None:
         _landed(attempts.move(self.tx.conn, to, rows, values), rows)
 
+    def _having(self, kind: type[Kind]) -> list[tuple[RowMapping, Kind]]:
+        """The rows of the runs with a step of this kind, and the step."""
+        return [(self.runs[id], step) for id, step in self.outcome.steps(kind)]
+
     def _changed(self, attempt_ids: Iterable[int]) -> None:
         self.tx.notify(attempts.ATTEMPT_CHANNEL, dict.fromkeys(attempt_ids))
 
@@ -273,21 +260,6 @@ class Apply:
     def _publishing(self, row: Row, publication: int) -> None:
         number = self._number(self.runs[row["id"]])
         publishing(self.tx, {**row, "attempt": number}, self.pipelines[row["backfill_id"]], self.now, publication)
-
-
-def publishing(tx: Transaction, row: Row, pipeline: str, now: datetime, publication: int) -> None:
-    """Announce that a run's output is being published."""
-    fields = facts(row, pipeline, now)
-    event = RunPublishing(**fields, outputs=tuple(row["outputs"]["folders"]), publication=publication)
-    tx.emit(Topic.RUN_EVENTS, row["backfill_id"], event)
-    emit_state(tx, fields, S.PUBLISHING)
-
-
-def emit_state(tx: Transaction, fields: dict[str, Any], state: RunState, *, linger: bool = False) -> None:
-    """Publish the state on ``interval-states``. A run that never started has no record there."""
-    key = interval_key(fields["pipeline"], fields["interval_start"])
-    event = IntervalStateChanged.model_validate({**fields, "state": str(state)})
-    tx.emit(Topic.INTERVAL_STATES, key, event, linger=linger)
 
 
 def resolve_deadlines(tx: Transaction, run_ids: Collection[int]) -> None:

@@ -19,10 +19,10 @@ from retrofill.store.clock import database_now
 from retrofill.store.hosts import Seat
 from retrofill.store.launches import earlier as earlier_attempts
 from retrofill.store.transition import Plus
+from run_starter.announcing import publishing
 from run_starter.executors import LaunchRequest
 from run_starter.launching import Launching
 from run_starter.leases import LEASES_KEY, Leases
-from run_starter.outcomes import publishing
 
 
 @dataclass(frozen=True)

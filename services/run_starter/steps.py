@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from retrofill.contract.runs import ErrorInfo, Report
 from retrofill.domain.attempt import AttemptOutcome
@@ -73,6 +74,7 @@ class AwaitPublisher:
 
 
 Step = Begin | Accept | End | Requeue | Split | AwaitPublisher
+Kind = TypeVar("Kind", Begin, Accept, End, Requeue, Split, AwaitPublisher)
 
 
 @dataclass(frozen=True)
@@ -111,8 +113,8 @@ class Outcome:
 
     def first_starts(self) -> list[int]:
         """The ids of runs that begin for the first time."""
-        return [id for id, step in self.steps(Begin) if isinstance(step, Begin) and step.first]
+        return [id for id, step in self.steps(Begin) if step.first]
 
-    def steps(self, kind: type[Step]) -> list[tuple[int, Step]]:
+    def steps(self, kind: type[Kind]) -> list[tuple[int, Kind]]:
         """The run ids and steps of one kind."""
         return [(id, step) for id, steps in self.runs.items() for step in steps if isinstance(step, kind)]

@@ -231,6 +231,13 @@ def _is_over(world: World, scenario: Scenario) -> bool:
     return not to_come and world.oracle.drained()
 
 
+def run_until(world: World, over: Callable[[], bool], seconds: float = DRAIN_SECONDS) -> None:
+    """Run until ``over``, which must be within so many seconds."""
+    end = world.scheduler.now + seconds
+    world.scheduler.run(lambda: over() or world.scheduler.now >= end)
+    assert over()
+
+
 def run_until_drained(world: World, scenario: Scenario, end: float) -> None:
     """Run until all work is done, resuming paused backfills.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import count
 from typing import Any
 
@@ -16,7 +15,7 @@ from run_starter.leases import LEASES_KEY
 from run_starter.memory import backfill_key
 from tests.simulation.memory import errors
 from tests.simulation.memory.rows import NO_KEY_UPDATE
-from tests.simulation.schedule import DRAIN_SECONDS, Scenario, run_until_drained
+from tests.simulation.schedule import DRAIN_SECONDS, Scenario, run_until, run_until_drained
 from tests.simulation.scheduler import Task
 from tests.simulation.servers import LOST, body_of
 from tests.simulation.shims import exchanged
@@ -35,12 +34,6 @@ def begin(world: World, *, at_once: int = 1, days: int = 3, **more: Any) -> Scen
 def drain(world: World, scenario: Scenario) -> None:
     run_until_drained(world, scenario, world.scheduler.now + DRAIN_SECONDS)
     world.oracle.check_end()
-
-
-def run_until(world: World, over: Callable[[], bool], seconds: float = DRAIN_SECONDS) -> None:
-    end = world.scheduler.now + seconds
-    world.scheduler.run(lambda: over() or world.scheduler.now >= end)
-    assert over()
 
 
 def check(world: World, key: str) -> None:

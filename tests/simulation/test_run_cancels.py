@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from retrofill.contract.pipelines import PipelineApplied
 from retrofill.contract.topics import RUN_STARTER, Topic
 from run_starter.executors import RunToDo
 from tests.simulation.drivers import Driver
-from tests.simulation.schedule import DRAIN_SECONDS, Scenario, run_until_drained
+from tests.simulation.schedule import DRAIN_SECONDS, Scenario, run_until, run_until_drained
 from tests.simulation.scheduler import Task
 from tests.simulation.servers import LOST, body_of
 from tests.simulation.world import World
@@ -33,12 +33,6 @@ def begin(world: World, mode: str = "each") -> Scenario:
 
 def cancel(world: World, *runs: int) -> None:
     world.publish(Topic.BACKFILL_REQUESTS, "b", RunCancelRequested(run_ids=runs))
-
-
-def run_until(world: World, over: Callable[[], bool]) -> None:
-    end = world.scheduler.now + DRAIN_SECONDS
-    world.scheduler.run(lambda: over() or world.scheduler.now >= end)
-    assert over()
 
 
 def ended(world: World, scenario: Scenario) -> dict[int, str]:

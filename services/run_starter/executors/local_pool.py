@@ -21,15 +21,7 @@ from run_starter.executors.login import login
 
 log = structlog.get_logger(__name__)
 COMMAND = (sys.executable, "-m", "retrofill.driver")
-MAX_BACKOFF_SECONDS = 30.0
-# Beyond this, doubling changes nothing and would overflow.
-MAX_DOUBLINGS = 10
 CLOSE_SECONDS = 5.0
-
-
-def pause(failures: int) -> float:
-    """Seconds until the next start, after so many failures in a row."""
-    return min(0.5 * 2.0 ** min(failures, MAX_DOUBLINGS), MAX_BACKOFF_SECONDS)
 
 
 class Worker:
@@ -147,7 +139,7 @@ class LocalPool:
     def _spawn_loop(self) -> None:
         while self._spawns.get() and not self._closed.is_set():
             if failures := max(self._failures, self._never_began):
-                self._closed.wait(pause(failures))
+                self._closed.wait(processes.pause(failures))
             if not self._closed.is_set():
                 self._spawn()
         # This thread is the drivers' parent, so it must not end before the process does.

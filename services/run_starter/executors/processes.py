@@ -16,6 +16,9 @@ from retrofill.driver.process import LEASE_OVER
 from retrofill.groups import await_exit
 
 GRACE_SECONDS = 2.0
+MAX_BACKOFF_SECONDS = 30.0
+# Beyond this, doubling changes nothing and would overflow.
+MAX_DOUBLINGS = 10
 _SECRETS = (
     "postgres_dsn", "postgres_service_dsns", "webhook_secrets",
     "kafka_username", "kafka_password", "kafka_passwords", "kafka_config", "kafka_driver_config",
@@ -53,6 +56,11 @@ def start(command: Sequence[str], home: Path, environment: Mapping[str, str], *,
             text=True,
             bufsize=1,
         )
+
+
+def pause(failures: int) -> float:
+    """Seconds until the next start, after so many failures in a row."""
+    return min(0.5 * 2.0 ** min(failures, MAX_DOUBLINGS), MAX_BACKOFF_SECONDS)
 
 
 def end(process: subprocess.Popen[str]) -> None:

@@ -25,7 +25,6 @@ from retrofill.groups import await_exit
 from retrofill.settings import LOOPBACK, Settings
 from run_starter.executors import Condition, Host, Key, LaunchRequest, processes, submission
 from run_starter.executors.answers import Answers
-from run_starter.executors.local_pool import pause
 from run_starter.executors.login import login
 
 log = structlog.get_logger(__name__)
@@ -164,7 +163,7 @@ class SparkSubmit:
     def _count(self, began: bool, reason: str) -> None:
         """Pause after a start that began nothing, longer after each one."""
         self._failures = 0 if began else self._failures + 1
-        self._not_before = time.monotonic() + pause(self._failures) if self._failures else 0.0
+        self._not_before = time.monotonic() + processes.pause(self._failures) if self._failures else 0.0
         self._note = reason
 
     def _serve(self, submitted: Submitted) -> tuple[bool, str]:

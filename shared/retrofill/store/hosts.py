@@ -43,7 +43,7 @@ HOST_CHANNEL = "retrofill_host"
 SEAT_CHANNEL = "retrofill_seat"
 # Rows of a dead host are kept this long, for those who ask what became of it.
 KEPT = timedelta(minutes=10)
-# How long a hosts's acknowledged attempt may be unknown to it: its claim commits right now.
+# How long a host's acknowledged attempt may be unknown to it: its claim commits right now.
 COMMITS = timedelta(seconds=1)
 
 
@@ -75,8 +75,7 @@ class Offer:
     """Free seats, the nearest first.
 
     ``total``: how many usable seats all live hosts have, taken ones included; ``None`` if none is
-    free. ``rivals``: the
-    fewest live attempts of each other shard that waits for a seat.
+    free. ``rivals``: the fewest live attempts of each other shard that waits for a seat.
     """
 
     seats: list[Seat]

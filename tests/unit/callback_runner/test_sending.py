@@ -43,8 +43,12 @@ def permit(seconds=20.0, lease=60.0):
     return Permit(seconds, lambda: until)
 
 
-def sender(allowed=LOOPBACK, resolve=socket.getaddrinfo, tls=None):
-    return Sender(allowed, tls or httpx.create_ssl_context(), resolve)
+# Made once and here: reading the certificates of the system may take longer than a test's permit.
+TLS = httpx.create_ssl_context()
+
+
+def sender(allowed=LOOPBACK, resolve=socket.getaddrinfo, tls=TLS):
+    return Sender(allowed, tls, resolve)
 
 
 def post(sender, url, allowed):

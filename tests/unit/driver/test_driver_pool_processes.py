@@ -16,7 +16,7 @@ from tests.support.installation import until
 from tests.unit.driver.pooled import World, launch, pids, world
 
 from retrofill.domain.attempt import AttemptMode
-from run_starter.executors import Condition, local_pool
+from run_starter.executors import Condition, local_pool, processes
 
 __all__ = ["world"]
 
@@ -132,7 +132,7 @@ def test_a_driver_that_does_not_start_is_tried_again_ever_more_slowly(
     monkeypatch.setattr(pool._closed, "wait", lambda seconds=None: waits.put(seconds or 0.0) or go_on(0.01))
     pool._failures = 5000
     pool.launch(launch(1))
-    assert [waits.get(timeout=20) for _ in range(3)][1:] == [local_pool.MAX_BACKOFF_SECONDS] * 2
+    assert [waits.get(timeout=20) for _ in range(3)][1:] == [processes.MAX_BACKOFF_SECONDS] * 2
     pool._command = (sys.executable, str(world.file))
     assert world.host.ended()[:2] == (1, True)
     assert threading.active_count() < before + 10
@@ -160,12 +160,12 @@ def test_attempts_that_end_before_they_begin_are_started_ever_more_slowly(
     for id in (1, 2, 3):
         pool.launch(launch(id, leave=id))
         assert world.host.ended()[:2] == (id, False)
-    assert [waits.get(timeout=20) for _ in range(3)] == [local_pool.pause(n) for n in (1, 2, 3)]
+    assert [waits.get(timeout=20) for _ in range(3)] == [processes.pause(n) for n in (1, 2, 3)]
     pool.launch(launch(4))
     assert world.host.ended()[:2] == (4, True)
     pool.launch(launch(5, leave=5))
     assert world.host.ended()[:2] == (5, False)
-    assert waits.get(timeout=20) == local_pool.pause(1)
+    assert waits.get(timeout=20) == processes.pause(1)
 
 
 def test_a_process_is_told_that_an_attempt_is_its_last(world: World) -> None:

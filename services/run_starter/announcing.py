@@ -1,0 +1,45 @@
+"""What events about runs say, also those that several modules emit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import RowMapping
+
+from retrofill.bus.transaction import Transaction
+from retrofill.contract.runs import RunPublishing
+from retrofill.contract.states import IntervalStateChanged, interval_key
+from retrofill.contract.topics import Topic
+from retrofill.domain.run import RunState
+
+Row = RowMapping | Mapping[str, Any]
+
+
+def facts(row: Row, pipeline: str, now: datetime, attempt: int | None = None) -> dict[str, Any]:
+    """The fields that all events about a run have. ``attempt``: how often it has begun by now."""
+    return {
+        "backfill_id": row["backfill_id"],
+        "pipeline": pipeline,
+        "run_id": row["id"],
+        "attempt": row["attempt"] if attempt is None else attempt,
+        "interval_start": row["interval_start"],
+        "interval_end": row["interval_end"],
+        "at": now,
+    }
+
+
+def publishing(tx: Transaction, row: Row, pipeline: str, now: datetime, publication: int) -> None:
+    """Announce that a run's output is being published."""
+    fields = facts(row, pipeline, now)
+    event = RunPublishing(**fields, outputs=tuple(row["outputs"]["folders"]), publication=publication)
+    tx.emit(Topic.RUN_EVENTS, row["backfill_id"], event)
+    emit_state(tx, fields, RunState.PUBLISHING)
+
+
+def emit_state(tx: Transaction, fields: dict[str, Any], state: RunState, *, linger: bool = False) -> None:
+    """Publish the state on ``interval-states``. A run that never started has no record there."""
+    key = interval_key(fields["pipeline"], fields["interval_start"])
+    event = IntervalStateChanged.model_validate({**fields, "state": str(state)})
+    tx.emit(Topic.INTERVAL_STATES, key, event, linger=linger)
