@@ -10,9 +10,9 @@ from tests.support.servers import Servers
 
 pytestmark = pytest.mark.embedded
 RUNS = 60
-# On a quiet machine 8 and 15 (``make bench ONLY=between``). On a busy one the reports of a run's
+# On a quiet machine 6 and 15 (``make bench ONLY=between``). On a busy one the reports of a run's
 # beginning and end arrive in two batches, and are published in two transactions.
-MAX_COMMITS, MAX_APPENDS = 12, 20
+MAX_COMMITS, MAX_APPENDS = 10, 20
 
 
 def test_one_by_one_a_run_costs_few_commits_and_appends(installation: Installation, servers: Servers) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,17 @@ class Event:
     value: bytes
 
 
+def follow(consumer: Consumer, topic: str, partitions: int) -> Iterator[Event | None]:
+    """All messages of a topic, also those to come; ``None`` at each end and after a second without."""
+    consumer.assign([TopicPartition(topic, p, 0) for p in range(partitions)])
+    while True:
+        message = consumer.poll(1)
+        if message is None or _is_end(message):
+            yield None
+        else:
+            yield _event(message)
+
+
 def read_to_end(consumer: Consumer, topic: str, partitions: int) -> Iterator[Event]:
     """All messages of a topic up to its current end, in each partition's order."""
     consumer.assign([TopicPartition(topic, p, 0) for p in range(partitions)])
@@ -29,15 +40,26 @@ def read_to_end(consumer: Consumer, topic: str, partitions: int) -> Iterator[Eve
     while open_ends:
         message = consumer.poll(20)
         assert message is not None, f"{topic} cannot be read"
-        if message.error():
-            assert message.error().code() == -191, message.error()  # the end of a partition
+        if _is_end(message):
             open_ends.discard(message.partition())
-            continue
-        value = message.value() or b""
-        headers = {name: (raw or b"").decode("utf-8", "replace") for name, raw in message.headers() or ()}
-        try:
-            body = json.loads(value) if value else {}
-        except ValueError:
-            body = {}
-        key = (message.key() or b"").decode("utf-8", "replace")
-        yield Event(message.partition(), message.offset(), key, body if isinstance(body, dict) else {}, headers, value)
+        else:
+            yield _event(message)
+
+
+def _is_end(message: Message) -> bool:
+    """Whether the message stands for the end of its partition. Fails for any other error."""
+    error = message.error()
+    assert error is None or error.code() == KafkaError._PARTITION_EOF, error
+    return error is not None
+
+
+def _event(message: Message) -> Event:
+    value = message.value() or b""
+    headers = {name: (raw or b"").decode("utf-8", "replace") for name, raw in message.headers() or ()}
+    try:
+        body = json.loads(value) if value else {}
+    except ValueError:
+        body = {}
+    key = (message.key() or b"").decode("utf-8", "replace")
+    body = body if isinstance(body, dict) else {}
+    return Event(message.partition(), message.offset(), key, body, headers, value)

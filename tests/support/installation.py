@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
 from psycopg.rows import dict_row
 
 from retrofill.bus.clients import producer, reader
@@ -28,7 +28,7 @@ from retrofill.contract.pipelines import PipelineApplied
 from retrofill.contract.topics import CLI_CLIENT, OPERATOR, SERVICES, Topic
 from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.settings import Settings
-from tests.support.events import Event, read_to_end
+from tests.support.events import Event, follow, read_to_end
 from tests.support.replica import Replica
 
 ROOT = Path(__file__).parents[2]
@@ -188,24 +188,30 @@ class Installation:
 
     def events(self, topic: Topic, *, isolation: str = "read_committed") -> list[Event]:
         """All events of a topic up to its current end, in each partition's order."""
+        with self._reader(isolation) as consumer:
+            return list(read_to_end(consumer, f"{self.settings.topic_prefix}{topic}", self.settings.partitions))
+
+    @contextmanager
+    def _reader(self, isolation: str = "read_committed") -> Iterator[Consumer]:
         # The end of a partition arrives with an empty fetch, which the broker need not delay.
         more = {"isolation.level": isolation, "fetch.wait.max.ms": 10}
         consumer = reader(self._operator(), f"{CLI_CLIENT}-{uuid.uuid4().hex[:6]}", **more)
         try:
-            return list(read_to_end(consumer, f"{self.settings.topic_prefix}{topic}", self.settings.partitions))
+            yield consumer
         finally:
             consumer.close()
 
-    def wait_event(self, topic: Topic, wanted: Callable[[Event], bool], what: str) -> Event:
+    def wait_event(
+        self, topic: Topic, wanted: Callable[[Event], bool], what: str, seconds: float = WAIT_SECONDS
+    ) -> Event:
         """Wait for an event that matches. Returns the first one."""
-        found: list[Event] = []
-
-        def check() -> bool:
-            found[:] = [event for event in self.events(topic) if wanted(event)]
-            return bool(found)
-
-        until(check, what)
-        return found[0]
+        end = time.monotonic() + seconds
+        with self._reader() as consumer:
+            for event in follow(consumer, f"{self.settings.topic_prefix}{topic}", self.settings.partitions):
+                if event and wanted(event):
+                    return event
+                assert time.monotonic() < end, f"waited {seconds:.0f} s: {what}"
+        raise AssertionError("unreachable: a topic has no end")
 
     def wait_published(self, services: Iterable[str] = SERVICES) -> None:
         """Wait until the services have published all that they committed."""
