@@ -18,6 +18,7 @@ from retrofill.contract.runs import AttemptEnded, ErrorInfo, Report, RunReported
 from retrofill.contract.topics import RUN_STARTER, Topic
 from retrofill.errors import first_line
 from retrofill.store import attempts
+from retrofill.store.engine import reading
 from run_starter.executors import Executor, LaunchRequest
 
 log = structlog.get_logger(__name__)
@@ -47,7 +48,7 @@ class DriverHost:
         while not self._draining:
             seen = self._changes
             try:
-                with self._engine.connect() as conn:
+                with reading(self._engine) as conn:
                     left = attempts.lease_left(conn, launch.attempt_id, run_id)
             except SQLAlchemyError as e:
                 log.warning("may_not_begin", run=run_id, attempt=launch.attempt_id, error=first_line(e))
@@ -66,7 +67,7 @@ class DriverHost:
             # Before the read, so no later change is missed.
             seen = self._changes
             try:
-                with self._engine.connect() as conn:
+                with reading(self._engine) as conn:
                     accepted = attempts.accepted(conn, launch.attempt_id, run_id)
             except SQLAlchemyError as e:
                 log.warning("acceptance_unknown", run=run_id, error=first_line(e))
@@ -181,7 +182,7 @@ class Watch(threading.Thread):
             if not hosted:
                 continue
             try:
-                with self._engine.connect() as conn:
+                with reading(self._engine) as conn:
                     over = attempts.to_be_ended(conn, hosted)
             except SQLAlchemyError as e:
                 # During a Postgres outage, the drivers' own leases end them.

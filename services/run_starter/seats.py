@@ -22,6 +22,7 @@ from retrofill.contract.runs import AttemptEnded, AttemptHeartbeat, ErrorInfo
 from retrofill.errors import first_line
 from retrofill.settings import Settings
 from retrofill.store import hosts
+from retrofill.store.engine import reading
 from run_starter.executors import Condition, Executor, Key
 from run_starter.hosting import DriverHost
 from run_starter.launching import Launching
@@ -107,7 +108,7 @@ class Seats(threading.Thread):
         id = self._keep_lease(condition)
         # Before the read: what was handed over by now, and has no seat there, has none any more.
         known = set(self._launching.known)
-        with self._engine.connect() as conn:
+        with reading(self._engine) as conn:
             rows = hosts.seats_of(conn, id)
         self._launching.forget(known - {row["attempt_id"] for row in rows})
         for row in rows:

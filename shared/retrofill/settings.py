@@ -136,7 +136,7 @@ class Settings(BaseSettings):
         10.0, ge=0, description="How long a run-starter that stops lets its drivers finish the runs that they began"
     )
     driver_max_runs: int = Field(
-        100,
+        1000,
         ge=1,
         description="Runs after which a warm driver process is replaced, between two attempts; a range counts as one",
     )

@@ -188,14 +188,14 @@ class Installation:
 
     def events(self, topic: Topic, *, isolation: str = "read_committed") -> list[Event]:
         """All events of a topic up to its current end, in each partition's order."""
-        with self._reader(isolation) as consumer:
+        # The end of a partition arrives with an empty fetch, which the broker need not delay.
+        with self._reader(isolation, **{"fetch.wait.max.ms": 10}) as consumer:
             return list(read_to_end(consumer, f"{self.settings.topic_prefix}{topic}", self.settings.partitions))
 
     @contextmanager
-    def _reader(self, isolation: str = "read_committed") -> Iterator[Consumer]:
-        # The end of a partition arrives with an empty fetch, which the broker need not delay.
-        more = {"isolation.level": isolation, "fetch.wait.max.ms": 10}
-        consumer = reader(self._operator(), f"{CLI_CLIENT}-{uuid.uuid4().hex[:6]}", **more)
+    def _reader(self, isolation: str = "read_committed", **more: Any) -> Iterator[Consumer]:
+        name = f"{CLI_CLIENT}-{uuid.uuid4().hex[:6]}"
+        consumer = reader(self._operator(), name, **{"isolation.level": isolation}, **more)
         try:
             yield consumer
         finally:

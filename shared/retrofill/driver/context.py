@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from copy import deepcopy
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -113,7 +114,7 @@ def run_of(
         attempt=piece.attempt,
         interval=interval_of(launch, piece),
         intervals=tuple(interval_of(launch, run) for run in piece.runs),
-        conf=launch.model_copy(deep=True).conf,
+        conf=deepcopy(launch.conf),
         log=task_log(launch, piece, task),
         _sessions=sessions,
         _staging=staging,

@@ -74,6 +74,11 @@ def make_engine(
     return engine
 
 
+def reading(engine: Engine) -> Connection:
+    """A connection for single queries: without BEGIN and ROLLBACK, two of the three round trips."""
+    return engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+
+
 def count_write(conn: Connection, statement: object, *_: object) -> None:
     """Count what is neither a plain query nor a savepoint, for ``writes``."""
     if (
