@@ -13,6 +13,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests.support.forks import Nursery
 from tests.support.installation import Installation
 from tests.support.servers import Servers
 
@@ -86,8 +87,11 @@ def servers() -> Iterator[Servers]:
     servers = _made_in(Path(home))
     try:
         servers.start()
+        servers.nursery = Nursery()
         yield servers
     finally:
+        if servers.nursery is not None:
+            servers.nursery.close()
         servers.stop()
         # A database and a dozen topics per test are 250,000 files: minutes in a process with many threads.
         subprocess.run(["rm", "-rf", home], check=True)

@@ -29,6 +29,7 @@ from retrofill.contract.topics import CLI_CLIENT, OPERATOR, SERVICES, Topic
 from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.settings import Settings
 from tests.support.events import Event, follow, read_to_end
+from tests.support.forks import Forked, Nursery
 from tests.support.replica import Replica
 
 ROOT = Path(__file__).parents[2]
@@ -47,6 +48,8 @@ class Installation:
     """One test's database, topics and processes."""
 
     settings: Settings
+    # Where processes are forked; ``None``: each is a new interpreter, as users start them.
+    nursery: Nursery | None = None
     replicas: list[Replica] = field(default_factory=list)
     _senders: dict[tuple[str, str | None], Producer] = field(default_factory=dict)
 
@@ -90,15 +93,14 @@ class Installation:
         """
         wrong = ["tests.support.wrong_clock", str(clock_off)] if clock_off else []
         log = self.settings.home / f"{name}-{len(self.replicas)}.log"
-        with log.open("wb") as out:
-            process = subprocess.Popen(
-                [sys.executable, "-m", *wrong, MODULES[name]],
-                cwd=tree,
-                env={**os.environ, **self.environment(), **path_of(tree), **environment},
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
-            )
+        env = {**os.environ, **self.environment(), **path_of(tree), **environment}
+        process: subprocess.Popen[bytes] | Forked
+        if self.nursery is not None and not wrong and tree == ROOT:
+            process = self.nursery.start(MODULES[name], env, log)
+        else:
+            with log.open("wb") as out:
+                command = [sys.executable, "-m", *wrong, MODULES[name]]
+                process = subprocess.Popen(command, cwd=tree, env=env, stdout=out, stderr=out, start_new_session=True)
         replica = Replica(process, log)
         self.replicas.append(replica)
         if wait:

@@ -7,12 +7,14 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.forks import Forked
+
 
 @dataclass
 class Replica:
     """One service process."""
 
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | Forked
     log: Path
 
     def kill(self) -> None:

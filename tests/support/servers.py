@@ -14,11 +14,15 @@ from retrofill.settings import Settings
 from retrofill.stack import kafka_auth
 from retrofill.stack.layout import KAFKA, POSTGRES, Layout
 from retrofill.stack.stack import Stack
+from tests.support.forks import Nursery
 from tests.support.installation import PARTITIONS, Installation
 
 
 class Servers:
     """The embedded Kafka and Postgres in a folder, without services and Spark."""
+
+    # Forks the services of all installations.
+    nursery: Nursery | None = None
 
     def __init__(self, home: Path, *, auth: bool = False) -> None:
         self.home = home
@@ -56,7 +60,7 @@ class Servers:
         with psycopg.connect(make_conninfo(dsn, dbname=name)) as conn:
             conn.execute("UPDATE retrofill.installation SET topic_prefix = %s", [f"{name}."])
         initialize(self.as_admin(settings))
-        return Installation(settings)
+        return Installation(settings, self.nursery)
 
     def as_admin(self, settings: Settings) -> Settings:
         """The settings with the Kafka administrator's login."""

@@ -102,6 +102,8 @@ def test_no_secret_shows(
     given = secrets(remote, tmp_path)
     (tmp_path / "pipeline.py").write_text(CODE)
     (tmp_path / "job.py").write_text(SCRIPT)
+    # As users start them: the command lines are looked at.
+    installation.nursery = None
     installation.start("backfill-planner", **given)
     starter = installation.start("run-starter", RETROFILL_DRIVER_SLOTS="2", **given)
     for pipeline, location in load_pipelines(tmp_path / "pipeline.py"):
