@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import psycopg
 from psycopg.types.array import ListBinaryDumper
@@ -74,9 +75,11 @@ def make_engine(
     return engine
 
 
-def reading(engine: Engine) -> Connection:
+@contextmanager
+def reading(engine: Engine) -> Iterator[Connection]:
     """A connection for single queries: without BEGIN and ROLLBACK, two of the three round trips."""
-    return engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+    with engine.connect() as conn:
+        yield conn.execution_options(isolation_level="AUTOCOMMIT")
 
 
 def count_write(conn: Connection, statement: object, *_: object) -> None:

@@ -234,6 +234,11 @@ class MemoryConnection:
             self._database.undo_to(tx, mark)
             raise
 
+    def execution_options(self, *, isolation_level: str) -> MemoryConnection:
+        """Of a single query, the transaction that it has here makes no difference."""
+        assert isolation_level == "AUTOCOMMIT", isolation_level
+        return self
+
     def commit(self) -> None:
         """Commit, with scheduler steps before and after."""
         self._database.turns.step("commit")
