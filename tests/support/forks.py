@@ -83,6 +83,8 @@ class Nursery:
 
     def start(self, module: str, env: Mapping[str, str], log: Path) -> Forked:
         """Run a module as ``python -m`` does."""
+        # Here, so that it is there when this returns.
+        log.touch()
         request = json.dumps({"module": module, "env": dict(env), "log": str(log)})
         with self._asking:
             self._socket.sendall(request.encode() + b"\n")
