@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,9 @@ class Forked:
     def send_signal(self, number: int) -> None:
         """Send a signal, unless it has exited."""
         if self.returncode is None:
-            os.kill(self.pid, number)
+            # Its exit may not be known here yet.
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """Send SIGTERM."""
