@@ -22,6 +22,7 @@ NAMES = (
     "deadline",
     "bus",
     "idle",
+    "progress",
     "growth",
     "recover",
     "size",

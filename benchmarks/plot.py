@@ -48,7 +48,9 @@ def _bar(label: str, each: Figure, y: int) -> list[str]:
 
 def _share(each: Figure, value: float) -> float:
     assert each.limit is not None
-    share = each.limit / value if each.at_least else value / each.limit
+    part, whole = (each.limit, value) if each.at_least else (value, each.limit)
+    # Nothing of nothing is at the aim, as with "no statement more".
+    share = part / whole if whole else HIGHEST if part else 1.0
     return min(max(share, LOWEST), HIGHEST)
 
 

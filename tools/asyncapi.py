@@ -30,7 +30,7 @@ ABOUT_SERVICES: dict[Service, str] = {
     PLANNER: "Turns requests into backfills with all their runs.",
     RUN_STARTER: "Starts runs within their limits and follows them to their ends.",
     WATCHER: "Decides which deadlines were met and which were missed.",
-    CALLBACK_RUNNER: "Calls the callbacks of missed deadlines.",
+    CALLBACK_RUNNER: "Calls the callbacks of missed deadlines, failed runs and ended backfills.",
 }
 MAX_MESSAGE_BYTES = 2_097_152
 

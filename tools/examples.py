@@ -39,8 +39,20 @@ MISS: Example = {
     "runs_done": 2,
     "runs": 31,
 }
+COST: Example = {"core_seconds": 214.6, "shuffle_bytes": 48213504, "rows_read": 842911, "rows_written": 31204}
+BUDGET: Example = {"failed_runs": 3, "core_hours": 10.0, "until": "2026-03-02T18:00:00Z"}
 LOSS: Example = {"type": "DriverLost", "message": "the driver process was ended by signal 9"}
-CALLED: Example = {"deadline_id": 977, "callback": "page_oncall", "kind": "function", "attempts": 5, "runners_lost": 1}
+CALLED: Example = {
+    "deadline_id": 978,
+    "callback": "page_oncall",
+    "kind": "function",
+    "attempts": 5,
+    "runners_lost": 1,
+    "occasion": "run_failed",
+    "backfill_id": BACKFILL["backfill_id"],
+}
+SHOW = f"retrofill backfill show {BACKFILL['backfill_id']}"
+ENDED: Example = {**BACKFILL, **RANGE, "ended_at": "2026-03-02T09:00:00Z", "command": SHOW}
 
 DEFINITION: Example = {
     "name": "flights_daily",
@@ -53,6 +65,7 @@ DEFINITION: Example = {
     "batch_size": 10,
     "batch_target_seconds": 600.0,
     "batch_mode": "range",
+    "run_timeout_seconds": 1800.0,
     "tasks": [
         {
             "name": "delays",
@@ -61,6 +74,7 @@ DEFINITION: Example = {
             "trigger_rule": "all_success",
             "retries": 2,
             "retry_delay_seconds": 30.0,
+            "timeout_seconds": 600.0,
             "sparse": True,
         },
         {
@@ -106,6 +120,22 @@ DEFINITION: Example = {
             "callback": {"kind": "topic", "topic": "reporting.late"},
         },
     ],
+    "on_run_failed": [
+        {
+            "callback": {
+                "kind": "webhook",
+                "url": "https://events.pagerduty.com/v2/enqueue",
+                "secret": "default",
+                "body": "pagerduty",
+                "routing_key": "data",
+            },
+            "kwargs": {"runbook": "https://example.org/{pipeline}"},
+            "at_most_once": False,
+            "digest_seconds": 300.0,
+        }
+    ],
+    "on_backfill_succeeded": [{"callback": {"kind": "topic", "topic": "reporting.done"}}],
+    "on_backfill_failed": [{"callback": {"kind": "function", "name": "page_oncall"}}],
     "code": {"file": "/pipelines/flights.py", "attribute": "flights", "sha256": CODE, "root": "/pipelines"},
     "spark_conf": {"spark.sql.session.timeZone": "UTC"},
 }
@@ -133,11 +163,14 @@ BODIES: dict[str, Example] = {
         "triggered_by": "ada",
         "finish_by": "2026-03-02T18:00:00Z",
         "finish_by_callback": "page_oncall",
+        "budget": BUDGET,
     },
     "BackfillPauseRequested": {},
-    "BackfillResumeRequested": {},
+    "BackfillResumeRequested": {"budget": {**BUDGET, "failed_runs": 6}},
     "BackfillCancelRequested": {},
     "RunCancelRequested": {"intervals": ["2013-01-03", "2013-01-04T00:00:00-05:00"], "run_ids": [4110]},
+    "RunRetryRequested": {"intervals": ["2013-01-03", "2013-01-04T00:00:00-05:00"]},
+    "BackfillChangeRequested": {"max_active_runs": 8, "batch_size": 5, "on_run_failure": "continue"},
     "BackfillPlanned": {
         **BACKFILL,
         **RANGE,
@@ -152,15 +185,30 @@ BODIES: dict[str, Example] = {
         "message": "backfill 'flights-winter' is active and has data intervals of the range: wait for it or cancel it",
         "conflicting_backfill_id": "flights-winter",
     },
-    "BackfillPaused": {**BACKFILL, "cause": "run_failure"},
+    "BackfillPaused": {
+        **BACKFILL,
+        "cause": "budget",
+        "message": "3 runs failed, of at most 3 (failed_runs)",
+    },
+    "BackfillProgress": {
+        **BACKFILL,
+        "sequence": 12,
+        "at": "2026-03-02T08:40:00Z",
+        "runs": 31,
+        "runs_by_state": {"queued": 15, "running": 4, "succeeded": 12},
+        "runs_per_second": 0.005,
+        "estimated_end": "2026-03-02T09:43:20Z",
+        "earliest_end": "2026-03-02T09:25:00Z",
+        "latest_end": "2026-03-02T10:13:00Z",
+        "cost": COST,
+    },
     "BackfillResumed": BACKFILL,
     "BackfillCancelling": {**BACKFILL, "cause": "user"},
-    "BackfillCancelled": {**BACKFILL, "runs": {"succeeded": 12, "cancelled": 19}, "ended_at": "2026-03-02T09:00:00Z"},
-    "BackfillSucceeded": {**BACKFILL, "runs": {"succeeded": 31}, "ended_at": "2026-03-02T09:00:00Z"},
+    "BackfillCancelled": {**ENDED, "runs": {"succeeded": 12, "cancelled": 19}},
+    "BackfillSucceeded": {**ENDED, "runs": {"succeeded": 31}},
     "BackfillFailed": {
-        **BACKFILL,
+        **ENDED,
         "runs": {"succeeded": 30, "failed": 1},
-        "ended_at": "2026-03-02T09:00:00Z",
         "message": "of 31 runs: 1 failed",
     },
     "RunCancelAccepted": {
@@ -168,17 +216,27 @@ BODIES: dict[str, Example] = {
         "run_ids": [4103, 4104, 4110],
         "intervals": ["2013-01-03T05:00:00Z", "2013-01-04T05:00:00Z", "2013-01-10T05:00:00Z"],
     },
+    "RunsRetried": {
+        **BACKFILL,
+        "runs": 2,
+        "run_ids": [4134, 4135],
+        "intervals": ["2013-01-03T05:00:00Z", "2013-01-04T05:00:00Z"],
+    },
+    "BackfillChanged": {**BACKFILL, "max_active_runs": 8, "batch_size": 5, "on_run_failure": "continue"},
     "BackfillCommandRejected": {
         **BACKFILL,
         "command": "BackfillPauseRequested",
         "message": "backfill 'flights-2013-01' has ended: it succeeded",
     },
     "AttemptHeartbeat": REPORT,
-    "RunBegan": RUN_REPORT,
+    "RunBegan": {
+        **RUN_REPORT,
+        "spark": {"id": "app-20260302080011-0042", "ui": "http://spark-connect:4040"},
+    },
     "TaskReported": {**RUN_REPORT, "task": "delays", "state": "retrying", "try_number": 1, "error": ERROR},
     "RunStaged": {**RUN_REPORT, "outputs": ["/data/delays/day=2013-01-03"]},
-    "RunReported": {**RUN_REPORT, "state": "failed", "error": ERROR},
-    "AttemptEnded": {**REPORT, "state": "lost", "begun": 4103, "error": LOSS, "stays": False},
+    "RunReported": {**RUN_REPORT, "state": "failed", "error": ERROR, "cost": COST},
+    "AttemptEnded": {**REPORT, "state": "lost", "begun": 4103, "error": LOSS, "stays": False, "cost": COST},
     "RunStarted": {**RUN, "at": "2026-03-02T08:00:05Z", "attempt_id": 981, "code_sha256": CODE},
     "RunPublishing": {
         **RUN,
@@ -186,8 +244,8 @@ BODIES: dict[str, Example] = {
         "outputs": ["/data/delays/day=2013-01-03"],
         "publication": 0,
     },
-    "RunSucceeded": {**RUN, "at": "2026-03-02T08:12:40Z"},
-    "RunFailed": {**RUN, "at": "2026-03-02T08:12:40Z", "error": ERROR},
+    "RunSucceeded": {**RUN, "at": "2026-03-02T08:12:40Z", "cost": COST},
+    "RunFailed": {**RUN, "at": "2026-03-02T08:12:40Z", "error": ERROR, "cost": COST},
     "RunSplit": {**RUN, "at": "2026-03-02T08:05:00Z", "size": 15, "error": ERROR},
     "RunAttemptLost": {**RUN, "at": "2026-03-02T08:05:00Z", "state": "queued", "error": ERROR, "counted": False},
     "RunCancelled": {**RUN, "at": "2026-03-02T08:05:00Z"},
@@ -232,6 +290,27 @@ BODIES: dict[str, Example] = {
         "kwargs": {"text": "flights_daily: delays of 2013-01-03 is slow"},
     },
     "CallbackReplayRequested": {"deadline_id": 977},
+    "RunsFailed": {
+        "callback_id": 978,
+        **BACKFILL,
+        "count": 120,
+        "not_listed": 119,
+        "failed": [
+            {
+                "run_id": 4103,
+                **INTERVAL,
+                "attempt": 1,
+                "lost_attempts": 0,
+                "failed_at": "2026-03-02T08:12:40Z",
+                "error": {name: ERROR[name] for name in ("type", "message")},
+            }
+        ],
+        "runs": 365,
+        "runs_done": 122,
+        "closed_at": "2026-03-02T08:13:40Z",
+        "callback": "page_oncall",
+        "command": SHOW,
+    },
     "CallbackSucceeded": CALLED,
     "CallbackFailed": {**CALLED, "message": "TimeoutError: no answer after 60 s", "uncertain": True},
     "CallbackReplayed": CALLED,

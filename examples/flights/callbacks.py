@@ -1,4 +1,4 @@
-"""The callback for missed deadlines, ``page_oncall`` on the callback-runner's allow-list."""
+"""The callback for missed deadlines, failed runs and failed backfills, ``page_oncall`` on the callback-runner's allow-list."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from retrofill import Deadline, Pipeline, Reference
+from retrofill import Callback, Deadline, Pipeline, Reference
 
 flights = Pipeline(
     "flights_daily",
@@ -26,6 +26,8 @@ flights = Pipeline(
     retries=2,
     retry_delay=timedelta(seconds=1),
     deadlines=[Deadline("slow_day", Reference.RUN_STARTED_AT, timedelta(minutes=10), callback="page_oncall")],
+    on_run_failed=[Callback("page_oncall", kwargs={"text": "{digest.count} runs failed, the first: {error.message}"})],
+    on_backfill_failed=["page_oncall"],
 )
 
 

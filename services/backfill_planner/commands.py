@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
+from sqlalchemy import RowMapping
+
+from backfill_planner.changes import change
 from backfill_planner.decide import Command, Enter, Refuse, Unchanged, answer_command
 from backfill_planner.run_cancels import cancel_runs
+from backfill_planner.run_retries import retry_runs
 from backfill_planner.states import emit_state
 from retrofill.bus.faults import Conflict
 from retrofill.bus.handler import Received
@@ -13,16 +17,20 @@ from retrofill.bus.transaction import Transaction
 from retrofill.contract.backfills import (
     BackfillCancelled,
     BackfillCancelling,
+    BackfillChangeRequested,
     BackfillCommandRejected,
     BackfillEvent,
     BackfillPaused,
     BackfillResumed,
+    BackfillResumeRequested,
     RunCancelRequested,
+    RunRetryRequested,
 )
 from retrofill.contract.base import REGISTRY, Message
 from retrofill.contract.topics import Topic
 from retrofill.domain.backfill import BackfillState, CancelCause
-from retrofill.store import backfills
+from retrofill.domain.budget import Budget
+from retrofill.store import backfills, budgets
 from retrofill.store.backfills import Outcome
 from retrofill.store.clock import database_now
 from retrofill.store.failures import count_failed
@@ -37,27 +45,42 @@ _EVENTS: dict[BackfillState, type[BackfillEvent]] = {
     S.CANCELLED: BackfillCancelled,
 }
 
+AnyCommand = Command | RunCancelRequested | RunRetryRequested | BackfillChangeRequested
+COMMANDS = get_args(AnyCommand)
 
-def handle_command(tx: Transaction, received: Received, command: Command | RunCancelRequested) -> None:
+
+def handle_command(tx: Transaction, received: Received, command: AnyCommand, partitions: int) -> None:
     """Carry out one command, identified by its ``ce_id``: a repeat only gets the recorded reply."""
     ce_id = received.record.ce_id
     recorded = None if ce_id is None else backfills.command_outcome(tx.conn, received.key, ce_id)
     if recorded is not None:
         answer = REGISTRY[recorded.answer_type].model_validate(recorded.answer)
     else:
-        answer = _carry_out(tx, received.key, command, ce_id)
+        answer = _carry_out(tx, received.key, command, ce_id, partitions)
         if ce_id is not None:
             data = answer.model_dump(mode="json", by_alias=True, exclude_none=True)
             backfills.record_command(tx.conn, received.key, ce_id, Outcome(answer.type, data))
     tx.emit(Topic.BACKFILL_EVENTS, received.key, answer, reply_to=received.record)
 
 
-def _carry_out(tx: Transaction, id: str, command: Command | RunCancelRequested, ce_id: str | None) -> Message:
+def _carry_out(tx: Transaction, id: str, command: AnyCommand, ce_id: str | None, partitions: int) -> Message:
     row = backfills.lock(tx.conn, id, wait=True)
-    if isinstance(command, RunCancelRequested):
-        return cancel_runs(tx, id, row, command, ce_id)
+    match command:
+        case RunCancelRequested():
+            return cancel_runs(tx, id, row, command, ce_id)
+        case RunRetryRequested():
+            return retry_runs(tx, id, row, command, partitions)
+        case BackfillChangeRequested():
+            return change(tx, id, row, command)
+        case _:
+            return _enter(tx, id, row, command)
+
+
+def _enter(tx: Transaction, id: str, row: RowMapping | None, command: Command) -> Message:
+    """Move the backfill to the state that the command leads to."""
     state = None if row is None else row["state"]
-    decision = answer_command(command, state)
+    budget = _budget(command, row)
+    decision = answer_command(command, state, budgets.exceeded(tx.conn, id, budget))
     match decision:
         case Refuse(message):
             return BackfillCommandRejected(backfill_id=id, command=command.type, message=message)
@@ -66,15 +89,23 @@ def _carry_out(tx: Transaction, id: str, command: Command | RunCancelRequested, 
             return _EVENTS[where](backfill_id=id, pipeline=row["pipeline"])
         case Enter(to):
             assert row is not None and state is not None
-            if not backfills.move(tx.conn, id, to, state, _values(tx, id, to)):
+            if not backfills.move(tx.conn, id, to, state, _values(tx, id, to, budget)):
                 raise Conflict(f"backfill {id} is no longer {state}")
             emit_state(tx, dict(row), to, database_now(tx.conn))
             tx.schedule_check(id)
             return _EVENTS[to](backfill_id=id, pipeline=row["pipeline"])
 
 
-def _values(tx: Transaction, id: str, to: BackfillState) -> dict[str, Any]:
+def _budget(command: Command, row: RowMapping | None) -> Budget | None:
+    """The budget that a resume would go on with."""
+    if row is None or not isinstance(command, BackfillResumeRequested):
+        return None
+    return budgets.of_row(row) if command.budget is None else command.budget
+
+
+def _values(tx: Transaction, id: str, to: BackfillState, budget: Budget | None) -> dict[str, Any]:
     if to == S.RUNNING:
         # A resume accepts the failures committed so far, and none committed later.
-        return {"resumed_at": FromNow(), "failed_before": count_failed(tx.conn, id)}
+        accepted = {"resumed_at": FromNow(), "failed_before": count_failed(tx.conn, id)}
+        return {**accepted, **budgets.columns(budget)}
     return {"cancel_cause": str(CancelCause.USER)} if to == S.CANCELLING else {}

@@ -58,10 +58,18 @@ _COMMANDS: dict[type[Command], tuple[BackfillState, tuple[BackfillState, ...], t
 }
 
 
-def answer_command(command: Command, state: str | None) -> Answer:
-    """Decide on a command for a backfill in ``state`` (``None``: no such backfill)."""
+def answer_command(command: Command, state: str | None, used_up: str | None = None) -> Answer:
+    """Decide on a command for a backfill in ``state`` (``None``: no such backfill).
+
+    ``used_up``: which limit of the budget is reached, of the one that a resume brings along.
+    """
     if state is None:
         return NO_BACKFILL
+    if isinstance(command, BackfillResumeRequested):
+        if state == S.RUNNING and command.budget is not None:
+            return Refuse("the backfill is running: pause it before it gets another budget")
+        if state == S.PAUSED and used_up is not None:
+            return Refuse(f"its budget is used up: {used_up}; resume it with a larger one (budget, --budget)")
     target, sources, done = _COMMANDS[type(command)]
     if state in sources:
         return Enter(target)
@@ -82,6 +90,7 @@ class Snapshot:
     any_failed: bool
     any_run_cancelled: bool
     failed_since_resume: bool
+    used_up: str | None = None  # which limit of its budget
 
 
 @dataclass(frozen=True)
@@ -101,20 +110,28 @@ class CancelForFailure:
     """A run failed and ``on_run_failure`` is ``cancel``."""
 
 
-def judge(snapshot: Snapshot) -> End | PauseForFailure | CancelForFailure | None:
-    """Decide whether a backfill ends, or pauses or cancels over a failed run."""
+@dataclass(frozen=True)
+class PauseForBudget:
+    """Its budget is used up; ``message`` says which limit."""
+
+    message: str
+
+
+def judge(snapshot: Snapshot) -> End | PauseForFailure | CancelForFailure | PauseForBudget | None:
+    """Decide whether a backfill ends, pauses or cancels over a failed run, or used up its budget."""
     if snapshot.state not in ACTIVE:
         return None
     if not snapshot.any_unfinished:
         cancelling = snapshot.state == S.CANCELLING
         not_done = snapshot.any_failed or snapshot.any_run_cancelled
         return End(end_state(cancelling=cancelling, cancel_cause=snapshot.cancel_cause, any_not_done=not_done))
-    if not snapshot.failed_since_resume:
-        return None
-    if snapshot.on_run_failure == OnRunFailure.PAUSE and snapshot.state == S.RUNNING:
-        return PauseForFailure()
-    if snapshot.on_run_failure == OnRunFailure.CANCEL and snapshot.state != S.CANCELLING:
-        return CancelForFailure()
+    if snapshot.failed_since_resume:
+        if snapshot.on_run_failure == OnRunFailure.PAUSE and snapshot.state == S.RUNNING:
+            return PauseForFailure()
+        if snapshot.on_run_failure == OnRunFailure.CANCEL and snapshot.state != S.CANCELLING:
+            return CancelForFailure()
+    if snapshot.used_up is not None and snapshot.state == S.RUNNING:
+        return PauseForBudget(snapshot.used_up)
     return None
 
 

@@ -1,12 +1,15 @@
-"""Checks: end a backfill, or pause or cancel it over a failed run. Decided from the rows alone."""
+"""Checks: end a backfill, or pause or cancel it over a failed run or its budget. Decided from the rows
+alone.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import RowMapping
 
-from backfill_planner.decide import CancelForFailure, End, PauseForFailure, Snapshot, judge, why_failed
+from backfill_planner.calls import call_for_end
+from backfill_planner.decide import CancelForFailure, End, PauseForBudget, PauseForFailure, Snapshot, judge, why_failed
 from backfill_planner.states import emit_state
 from retrofill.bus.crash import crash_point
 from retrofill.bus.faults import Conflict
@@ -22,8 +25,8 @@ from retrofill.contract.backfills import (
 )
 from retrofill.contract.topics import Topic
 from retrofill.deadlines.arming import resolve
-from retrofill.domain.backfill import BackfillState, CancelCause, OnRunFailure
-from retrofill.store import backfills, deadlines
+from retrofill.domain.backfill import BackfillState, CancelCause, OnRunFailure, show_command
+from retrofill.store import backfills, budgets, deadlines
 from retrofill.store.clock import database_now
 
 S = BackfillState
@@ -34,7 +37,7 @@ _ENDS: dict[BackfillState, type[BackfillEnded]] = {
 }
 
 
-def check(tx: Transaction, id: str) -> None:
+def check(tx: Transaction, id: str, partitions: int) -> None:
     """Check one backfill. A locked one is checked again soon."""
     row = backfills.lock(tx.conn, id, wait=False)
     if row is None:
@@ -50,15 +53,15 @@ def check(tx: Transaction, id: str) -> None:
         any_failed=progress.any_failed,
         any_run_cancelled=progress.any_run_cancelled,
         failed_since_resume=progress.failed_since_resume,
+        used_up=budgets.exceeded(tx.conn, id, budgets.of_row(row)),
     )
     match judge(snapshot):
         case End(state):
-            _end(tx, row, state)
+            _end(tx, row, state, partitions)
         case PauseForFailure():
-            _move(tx, row, S.PAUSED, {})
-            tx.emit(
-                Topic.BACKFILL_EVENTS, id, BackfillPaused(backfill_id=id, pipeline=row["pipeline"], cause="run_failure")
-            )
+            _pause(tx, row, "run_failure")
+        case PauseForBudget(message):
+            _pause(tx, row, "budget", message)
         case CancelForFailure():
             _move(tx, row, S.CANCELLING, {"cancel_cause": str(CancelCause.RUN_FAILURE)})
             tx.emit(
@@ -70,14 +73,31 @@ def check(tx: Transaction, id: str) -> None:
             pass
 
 
-def _end(tx: Transaction, row: RowMapping, state: BackfillState) -> None:
+def _pause(tx: Transaction, row: RowMapping, cause: Literal["run_failure", "budget"], why: str | None = None) -> None:
+    _move(tx, row, S.PAUSED, {})
+    crash_point("pause:written")
+    event = BackfillPaused(backfill_id=row["id"], pipeline=row["pipeline"], cause=cause, message=why)
+    tx.emit(Topic.BACKFILL_EVENTS, row["id"], event)
+
+
+def _end(tx: Transaction, row: RowMapping, state: BackfillState, partitions: int) -> None:
     now = database_now(tx.conn)
     runs = backfills.run_counts(tx.conn, row["id"])
     _move(tx, row, state, {"ended_at": now}, runs)
     crash_point("end:written")
     more = {"message": why_failed(runs)} if state == S.FAILED else {}
-    event = _ENDS[state](backfill_id=row["id"], pipeline=row["pipeline"], runs=runs, ended_at=now, **more)
+    event = _ENDS[state](
+        backfill_id=row["id"],
+        pipeline=row["pipeline"],
+        runs=runs,
+        ended_at=now,
+        range_start=row["covers"].lower,
+        range_end=row["covers"].upper,
+        command=show_command(row["id"]),
+        **more,
+    )
     tx.emit(Topic.BACKFILL_EVENTS, row["id"], event)
+    call_for_end(tx, row, state, event, now, partitions)
     resolve(tx, deadlines.open_of_backfill(tx.conn, row["id"]))
     tx.after_commit.append(lambda: crash_point("end:committed"))
 

@@ -1,4 +1,6 @@
-"""The planner's handler: applies pipelines, answers requests and commands, checks backfills."""
+"""The planner's handler: applies pipelines, answers requests and commands, checks backfills and
+announces their progress.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +10,16 @@ from sqlalchemy import Connection
 
 from backfill_planner import commands, endings
 from backfill_planner.barrier import PipelinesBarrier
-from backfill_planner.requests import Intervals, Request, answer_request
+from backfill_planner.progress import EVERY_SECONDS as PROGRESS_SECONDS
+from backfill_planner.progress import PROGRESS, Announcer
+from backfill_planner.requests import KnownIntervals, Request, answer_request
 from backfill_planner.slow import TimedOut
 from retrofill.bus.faults import Poison
 from retrofill.bus.handler import Hold, QuietHandler, Received
 from retrofill.bus.service import Context
 from retrofill.bus.transaction import Transaction
 from retrofill.bus.worker.rechecks import ALL_ACTIVE, EVERY_SECONDS, check_all_active
-from retrofill.contract.backfills import (
-    BackfillCancelRequested,
-    BackfillPauseRequested,
-    BackfillRequested,
-    BackfillResumeRequested,
-    RunCancelRequested,
-)
+from retrofill.contract.backfills import BackfillRequested
 from retrofill.contract.pipelines import PipelineAccepted, PipelineApplied, PipelineRejected, PipelineRemoved
 from retrofill.contract.runs import RunEvent, RunPublishing, RunStarted, TaskStateChanged
 from retrofill.contract.topics import Topic
@@ -35,9 +33,10 @@ HOLD_SECONDS = 0.1
 class PlannerHandler(QuietHandler):
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._intervals = Intervals(context.settings.max_plan_runs)
+        self._intervals = KnownIntervals(context.settings.max_plan_runs)
         self._timed_out = TimedOut()
         self._barrier = PipelinesBarrier(context.topic_ids)
+        self._progress = Announcer()
 
     def admit(self, received: Sequence[Received]) -> Mapping[str, Hold]:
         """Hold requests for pipelines not known yet, and compute the intervals of the others."""
@@ -64,7 +63,11 @@ class PlannerHandler(QuietHandler):
             if one.record.topic == Topic.PIPELINES:
                 _apply_pipeline(tx, one, self._context.settings)
         self._answer(tx, [one for one in received if one.record.topic == Topic.BACKFILL_REQUESTS])
-        ended = {id for one in received if one.record.topic == Topic.RUN_EVENTS for id in _ended(one)}
+        of_runs = [one for one in received if one.record.topic == Topic.RUN_EVENTS]
+        ended = {id for one in of_runs for id in _ended(one)}
+        changed = {one.key for one in of_runs if not isinstance(one.message, TaskStateChanged)}
+        if changed and self._progress.changed(tx.partition, changed):
+            tx.schedule_check(PROGRESS, PROGRESS_SECONDS)
         for id in backfills.to_be_decided(tx.conn, sorted(ended)) if ended else ():
             tx.schedule_check(id)
 
@@ -86,36 +89,44 @@ class PlannerHandler(QuietHandler):
                             self._context.settings,
                             self._context.partitions,
                         )
-                case (
-                    BackfillPauseRequested()
-                    | BackfillResumeRequested()
-                    | BackfillCancelRequested()
-                    | RunCancelRequested() as command
-                ):
-                    commands.handle_command(tx, one, command)
+                case other if isinstance(other, commands.COMMANDS):
+                    commands.handle_command(tx, one, other, self._context.partitions)
                 case other:
                     raise _wrong_topic(one, other)
 
     def check(self, tx: Transaction, keys: Sequence[str]) -> None:
         """Check backfills. One statement finds those to decide on, and only they are locked."""
         if ALL_ACTIVE in keys:
-            check_all_active(tx, ALL_ACTIVE, sorted(backfills.active_of_shard(tx.conn, tx.partition)))
+            active = backfills.active(tx.conn, tx.partition)
+            check_all_active(tx, ALL_ACTIVE, [each.id for each in active])
+            # Only the announcements compare core-hours, and their row may have been locked.
+            limited = [each.id for each in active if each.budget_core_hours is not None]
+            if self._progress.changed(tx.partition, limited):
+                tx.schedule_check(PROGRESS, PROGRESS_SECONDS)
+            return
+        if PROGRESS in keys:
+            for id in self._progress.check(tx):
+                endings.check(tx, id, self._context.partitions)
             return
         for key in backfills.to_be_decided(tx.conn, keys):
-            endings.check(tx, key)
+            endings.check(tx, key, self._context.partitions)
 
     def group(self, keys: Sequence[str]) -> Sequence[Sequence[str]]:
         """All in one transaction: few backfills end per check, and locked rows are skipped."""
-        ids = [key for key in keys if key != ALL_ACTIVE]
-        return [*([key] for key in keys if key == ALL_ACTIVE), *([ids] if ids else [])]
+        alone = [key for key in keys if key in (ALL_ACTIVE, PROGRESS)]
+        ids = [key for key in keys if key not in alone]
+        return [*([key] for key in alone), *([ids] if ids else [])]
 
     def taken(self, conn: Connection, partition: int) -> Mapping[str, float]:
         """All active backfills of the shard."""
-        return {ALL_ACTIVE: EVERY_SECONDS} | dict.fromkeys(backfills.active_of_shard(conn, partition), 0.0)
+        active = backfills.active_of_shard(conn, partition)
+        self._progress.changed(partition, active)
+        return {ALL_ACTIVE: EVERY_SECONDS, PROGRESS: PROGRESS_SECONDS} | dict.fromkeys(active, 0.0)
 
     def lost(self, partition: int) -> None:
-        """Forget the requests that waited."""
+        """Forget the requests that waited, and what would be announced."""
         self._barrier.forget(partition)
+        self._progress.forget(partition)
 
 
 def _apply_pipeline(tx: Transaction, one: Received, settings: Settings) -> None:

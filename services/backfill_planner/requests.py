@@ -27,9 +27,18 @@ from retrofill.deadlines.rows import Subject
 from retrofill.domain.alert import AT_PLANNING, OF_BACKFILL, Reference, check_handled, finish_by
 from retrofill.domain.backfill import BackfillState
 from retrofill.domain.deadline import alerts_counting_from, arm, due_at_planning
-from retrofill.domain.planning import Plan, Reason, Rejection, find_boundaries, past_finish_by, plan, unknown_pipeline
+from retrofill.domain.planning import (
+    Intervals,
+    Plan,
+    Reason,
+    Rejection,
+    find_intervals,
+    past,
+    plan,
+    unknown_pipeline,
+)
 from retrofill.settings import Settings
-from retrofill.store import backfills, pipelines, planning
+from retrofill.store import backfills, budgets, pipelines, planning
 from retrofill.store.backfills import Outcome
 from retrofill.store.clock import database_now
 from retrofill.store.pipelines import StoredPipeline
@@ -37,7 +46,7 @@ from retrofill.tracing import parent_of, span
 
 # Fields added to requests later, and their defaults. A default is not hashed, so the hash of a
 # request stays what an older release recorded.
-_ADDED_LATER = {"latest_code": False, "batch_size": None}
+_ADDED_LATER: dict[str, object] = {"latest_code": False, "batch_size": None, "intervals": [], "budget": None}
 # What deadlines of the whole backfill count from, given when it was planned.
 _BACKFILL_REFERENCES: dict[Reference, Callable[[datetime], datetime]] = {
     Reference.BACKFILL_REQUESTED_AT: lambda planned_at: planned_at,
@@ -63,18 +72,18 @@ class Request:
         return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
-class Intervals:
-    """Interval boundaries, computed before the transaction because that may take seconds."""
+class KnownIntervals:
+    """Data intervals, computed before the transaction because that may take seconds."""
 
     def __init__(self, max_runs: int) -> None:
         self._max_runs = max_runs
-        self._known: dict[tuple[str, object, object], list[datetime] | Rejection] = {}
+        self._known: dict[tuple[str, object], Intervals | Rejection] = {}
 
-    def of(self, stored: StoredPipeline, body: BackfillRequested) -> list[datetime] | Rejection:
-        """The boundaries of a request, recomputed only if the pipeline has changed since."""
-        key = (stored.hash, body.from_, body.to)
+    def of(self, stored: StoredPipeline, body: BackfillRequested) -> Intervals | Rejection:
+        """The intervals of a request, recomputed only if the pipeline has changed since."""
+        key = (stored.hash, body.spans)
         if key not in self._known:
-            self._known[key] = find_boundaries(stored.definition, body.from_, body.to, self._max_runs)
+            self._known[key] = find_intervals(stored.definition, body.spans, self._max_runs)
         return self._known[key]
 
     def forget(self) -> None:
@@ -92,7 +101,7 @@ def answer_request(
     request: Request,
     known: Mapping[str, Outcome],
     stored: StoredPipeline | None,
-    intervals: Intervals,
+    intervals: KnownIntervals,
     settings: Settings,
     partitions: int,
 ) -> Outcome:
@@ -113,7 +122,7 @@ def _answer_first(
     tx: Transaction,
     request: Request,
     stored: StoredPipeline | None,
-    intervals: Intervals,
+    intervals: KnownIntervals,
     settings: Settings,
     partitions: int,
     trace: str | None,
@@ -146,7 +155,7 @@ def _count(answer: BackfillPlanned | BackfillRejected) -> None:
 
 
 def _decide(
-    conn: Connection, request: Request, stored: StoredPipeline | None, intervals: Intervals, settings: Settings
+    conn: Connection, request: Request, stored: StoredPipeline | None, intervals: KnownIntervals, settings: Settings
 ) -> Plan | Rejection:
     size = len(json.dumps(request.body.conf))
     if size > settings.max_conf_bytes:
@@ -157,15 +166,15 @@ def _decide(
     if stored is None:
         return unknown_pipeline(request.body.pipeline, pipelines.all_names(conn))
     now = database_now(conn)
-    if request.body.finish_by is not None and request.body.finish_by <= now:
-        return past_finish_by(request.body.finish_by, now)
+    if (too_late := past(request.body.finish_by, request.body.budget_until, now)) is not None:
+        return too_late
     found = intervals.of(stored, request.body)
     if isinstance(found, Rejection):
         return found
-    refused = too_slow(len(found) - 1, request.timed_out)
+    refused = too_slow(len(found.starts), request.timed_out)
     if refused is not None:
         return refused
-    history = planning.history(conn, stored.no, found[0], found[-1])
+    history = planning.history(conn, stored.no, found)
     return plan(stored.definition, found, history, request.body.reprocess_behavior, now)
 
 
@@ -185,8 +194,8 @@ def _write(
     return BackfillPlanned(
         backfill_id=request.id,
         pipeline=stored.definition.name,
-        range_start=made.boundaries[0],
-        range_end=made.boundaries[-1],
+        range_start=made.intervals.start,
+        range_end=made.intervals.end,
         runs=made.runs,
         skipped=made.skipped_counts,
         max_active_runs=columns["max_active_runs"],
@@ -202,13 +211,15 @@ def _columns(request: Request, stored: StoredPipeline, partitions: int) -> dict[
         "pipeline": definition.name,
         "shard": partition_of(request.id, partitions),
         "max_active_runs": body.max_active_runs or definition.max_active_runs,
+        "batch_size": body.batch_size,
         "reprocess_behavior": str(body.reprocess_behavior),
         "run_backwards": body.run_backwards,
         "on_run_failure": str(body.on_run_failure),
         "conf": body.conf,
         "triggered_by": body.triggered_by,
-        "definition": definition.in_batches_of(body.batch_size).as_json(),
+        "definition": definition.as_json(),
         "code_follows": body.latest_code,
+        **budgets.columns(body.budget),
     }
 
 

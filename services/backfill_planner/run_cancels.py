@@ -5,7 +5,7 @@ The run-starter cancels them, unless their output is accepted before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from zoneinfo import ZoneInfo
@@ -15,15 +15,15 @@ from sqlalchemy import RowMapping
 from backfill_planner.decide import NO_BACKFILL, Refuse, nothing_to_do
 from retrofill.bus.crash import crash_point
 from retrofill.bus.transaction import Transaction
-from retrofill.contract.backfills import BackfillCommandRejected, RunCancelAccepted, RunCancelRequested
+from retrofill.contract.backfills import MAX_LISTED, BackfillCommandRejected, RunCancelAccepted, RunCancelRequested
 from retrofill.domain.backfill import BackfillState
 from retrofill.domain.run import MACHINE, RunState
 from retrofill.domain.schedule import range_bound
 from retrofill.store import run_cancels as store
 from retrofill.store.run_cancels import Found
 
-# Most runs that one command cancels: its reply lists them.
-MAX_RUNS = 1000
+# Most runs that one command names: its reply lists them.
+MAX_RUNS = MAX_LISTED
 S = BackfillState
 
 
@@ -43,26 +43,41 @@ def decide(names: Sequence[str], found: Sequence[Found], zone: str) -> CancelRun
         return Refuse("it names no run: give intervals (logical dates) or run_ids")
     if len(found) > MAX_RUNS:
         return Refuse(f"it names more than {MAX_RUNS:,} runs: name fewer, or cancel the whole backfill")
-    problems = list(_problems(names, found, zone))
-    if problems:
-        more = f" (and {len(problems) - 1:,} more)" if len(problems) > 1 else ""
-        return Refuse(f"{problems[0]}{more}; no run was cancelled")
-    return CancelRuns(tuple({each.run_id: each for each in found}.values()))
+    refused = refusal(list(_problems(names, found, zone)), "no run was cancelled")
+    return refused or CancelRuns(tuple({each.run_id: each for each in found}.values()))
+
+
+def refusal(problems: Sequence[str], nothing: str) -> Refuse | None:
+    """The refusal of a command that names runs, if there is a problem; ``nothing``: what was not done."""
+    if not problems:
+        return None
+    more = f" (and {len(problems) - 1:,} more)" if len(problems) > 1 else ""
+    return Refuse(f"{problems[0]}{more}; {nothing}")
 
 
 def _problems(names: Sequence[str], found: Sequence[Found], zone: str) -> Iterator[str]:
-    there = {each.number for each in found}
-    for number, name in enumerate(names, start=1):
-        if number not in there:
-            yield f"the backfill has no run of {name}: 'retrofill runs list' shows its runs"
+    yield from unknown(names, found)
     for each in found:
-        run = f"run {each.run_id} of {each.interval_start.astimezone(ZoneInfo(zone)).isoformat()}"
+        run = named(each, zone)
         if each.state in MACHINE.terminal:
             yield f"{run} is {each.state}: there is nothing to cancel"
         elif each.state in (RunState.PUBLISHING, RunState.STAGED):
             yield f"{run} is {each.state}: its output was accepted and can no longer be cancelled"
         elif each.asked:
             yield f"{run} is already being cancelled"
+
+
+def named(found: Found, zone: str) -> str:
+    """The run as replies name it."""
+    return f"run {found.run_id} of {found.interval_start.astimezone(ZoneInfo(zone)).isoformat()}"
+
+
+def unknown(names: Sequence[str], found: Sequence[Found]) -> Iterator[str]:
+    """The parts of a command that name no run."""
+    there = {each.number for each in found}
+    for number, name in enumerate(names, start=1):
+        if number not in there:
+            yield f"the backfill has no run of {name}: 'retrofill runs list' shows its runs"
 
 
 def cancel_runs(
@@ -90,7 +105,7 @@ def _decide(tx: Transaction, row: RowMapping | None, command: RunCancelRequested
     definition: Mapping[str, str] = row["definition"]
     zone = definition.get("timezone", "UTC")
     try:
-        windows = [_window(each, zone) for each in command.intervals]
+        windows = days(command.intervals, zone)
     except ValueError as e:
         return Refuse(f"{e}; no run was cancelled")
     # Runs change states while this is decided: the run-starter decides again, from the rows.
@@ -100,5 +115,6 @@ def _decide(tx: Transaction, row: RowMapping | None, command: RunCancelRequested
     return decide(names, [*by_start, *by_id], zone)
 
 
-def _window(bound: date | datetime, zone: str) -> tuple[datetime, datetime]:
-    return range_bound(bound, zone, end=False), range_bound(bound, zone, end=True)
+def days(bounds: Iterable[date | datetime], zone: str) -> list[tuple[datetime, datetime]]:
+    """The moments that logical dates name, as closed ranges. Raises ``ValueError``."""
+    return [(range_bound(each, zone, end=False), range_bound(each, zone, end=True)) for each in bounds]

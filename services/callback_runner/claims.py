@@ -13,6 +13,7 @@ from retrofill.bus.envelope import ID_NAMESPACE
 
 @dataclass(frozen=True)
 class Claim:
+    # The callback's id; without an occasion, its deadline's too.
     deadline_id: int
     shard: int
     # The function's name, the webhook's URL or the topic.
@@ -21,13 +22,16 @@ class Claim:
     pipeline: str
     options: Mapping[str, Any]
     kwargs: dict[str, Any]
-    # DeadlineMissed or DeadlinesMissed, as published; empty in rows of an older release.
+    # What happened, as published; empty in rows of an older release.
     event: dict[str, Any]
     attempt: int
     runners_lost: int
     token: str
     # Since when the URL answers 410 Gone; ``None`` for a replay, which tries again.
     off_since: datetime | None
+    # What a pipeline lists it for; ``None`` for a deadline's.
+    occasion: str | None = None
+    backfill_id: str | None = None
 
     @property
     def at_most_once(self) -> bool:
@@ -51,18 +55,23 @@ class Claim:
     @property
     def fields(self) -> dict[str, Any]:
         """The event with the callback's arguments."""
-        return {"deadline_id": self.deadline_id, **self.event, "kwargs": self.kwargs}
+        return {**self._id, **self.event, "kwargs": self.kwargs}
 
     @property
     def context(self) -> dict[str, Any]:
         """The ``context`` argument of a function: the event's fields with those of this try."""
-        call = {"deadline_id": self.deadline_id, "idempotency_key": self.idempotency_key, "attempt": self.attempt}
+        call = {**self._id, "idempotency_key": self.idempotency_key, "attempt": self.attempt}
         return {**self.event, **call}
 
     @property
+    def _id(self) -> dict[str, int]:
+        return {"deadline_id" if self.occasion is None else "callback_id": self.deadline_id}
+
+    @property
     def happened_at(self) -> datetime:
-        """When the miss was decided, or the digest was closed."""
-        text = self.event.get("detected_at") or self.event.get("closed_at")
+        """When the miss was decided, the digest was closed, or the backfill ended."""
+        moments = (self.event.get(name) for name in ("detected_at", "closed_at", "ended_at"))
+        text = next(filter(None, moments), None)
         return datetime.fromisoformat(text) if text else datetime.now(UTC)
 
     def message_id(self, installation: str) -> str:
@@ -86,4 +95,6 @@ def claim_of(row: Mapping[str, Any], shard: int) -> Claim:
         runners_lost=row["runners_lost"],
         token=uuid.uuid4().hex,
         off_since=None if replayed else row["off_since"],
+        occasion=row["occasion"],
+        backfill_id=row["backfill_id"],
     )

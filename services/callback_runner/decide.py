@@ -142,7 +142,7 @@ def why_not_replayed(state: str | None) -> str:
     """Why a callback in ``state`` (``None``: no callback) cannot be replayed."""
     match state:
         case None:
-            return "this deadline has no callback"
+            return "there is none: 'retrofill callbacks list' shows them all"
         case CallbackState.SUCCEEDED:
             return "it succeeded, and is never called again"
         case CallbackState.FAILED:

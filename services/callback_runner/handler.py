@@ -13,13 +13,14 @@ from sqlalchemy import Connection
 
 from callback_runner.call import LEASE_SECONDS, RENEW_SECONDS, Call
 from callback_runner.claims import claim_of
+from callback_runner.collected import close_all
 from callback_runner.decide import Raised, Waiting, after_try, max_per_pipeline, seconds_to_next, take_turns
 from callback_runner.kinds import Kinds
 from callback_runner.record import Tried, record
 from callback_runner.replay import replay
 from retrofill.bus.crash import crash_point
 from retrofill.bus.faults import Poison
-from retrofill.bus.handler import QuietHandler, Received
+from retrofill.bus.handler import RECHECK_SECONDS, QuietHandler, Received
 from retrofill.bus.service import Context
 from retrofill.bus.transaction import Transaction
 from retrofill.contract.deadlines import CallbackReplayRequested, CallbackRequested
@@ -83,8 +84,9 @@ class CallbackHandler(QuietHandler):
             running = Counter(call.claim.pipeline for call in self._calls.values())
             free = 0 if self._closed else self._settings.callback_slots - len(mine)
         reclaim_in = self._reclaim(tx, mine)
+        locked_ones = False
         if free > 0:
-            claimed = self._claim(tx, running, free)
+            claimed, locked_ones = self._claim(tx, running, free)
             free -= len(claimed)
             running.update(claimed)
         full = [pipeline for pipeline, calls in running.items() if calls >= self._max_per_pipeline]
@@ -92,7 +94,10 @@ class CallbackHandler(QuietHandler):
         next_lapse, now = callbacks.next_lapse(tx.conn, tx.partition)
         if reclaim_in is not None:
             next_lapse = now + timedelta(seconds=reclaim_in)
-        tx.schedule_check(CALLBACKS, seconds_to_next(next_try, next_lapse, now))
+        # What is locked, perhaps by a failure that joins it, is still due: do not ask in a loop.
+        tx.schedule_check(
+            CALLBACKS, max(seconds_to_next(next_try, next_lapse, now), RECHECK_SECONDS if locked_ones else 0.0)
+        )
 
     def taken(self, conn: Connection, partition: int) -> Mapping[str, float]:  # noqa: ARG002 - nothing is read here
         """Check at once: callbacks may have become due while the shard had no owner."""
@@ -139,6 +144,8 @@ class CallbackHandler(QuietHandler):
                 token=row["token"],
                 attempts=row["attempts"],
                 runners_lost=row["runners_lost"] + 1,
+                occasion=row["occasion"],
+                backfill_id=row["backfill_id"],
             )
             died = Raised("the callback-runner died during the call", at_once=True, uncertain=True)
             once = bool(row["options"].get("at_most_once"))
@@ -147,14 +154,18 @@ class CallbackHandler(QuietHandler):
         left = [since + SILENT_SECONDS - now for since in silent.values() if now - since < SILENT_SECONDS]
         return min(left, default=None)
 
-    def _claim(self, tx: Transaction, running: Mapping[str, int], free: int) -> list[str]:
-        """Claim up to ``free`` callbacks, called after the commit. Returns their pipelines."""
+    def _claim(self, tx: Transaction, running: Mapping[str, int], free: int) -> tuple[list[str], bool]:
+        """Claim up to ``free`` callbacks, called after the commit.
+
+        Returns their pipelines, and whether others that are due were locked.
+        """
         full = [pipeline for pipeline, calls in running.items() if calls >= self._max_per_pipeline]
         waiting = [
             Waiting(**row) for row in callbacks.due(tx.conn, tx.partition, full, min(free, self._max_per_pipeline))
         ]
         chosen = take_turns(waiting, running, self._served, free, self._max_per_pipeline)
-        claims = [claim_of(row, tx.partition) for row in callbacks.lock_pending(tx.conn, chosen)]
+        pending = callbacks.lock_pending(tx.conn, chosen)
+        claims = [claim_of(row, tx.partition) for row in close_all(tx, pending)]
         rows = [{"deadline_id": c.deadline_id, "token": c.token, "attempts": c.attempt} for c in claims]
         landed = callbacks.claim(tx.conn, rows, LEASE_SECONDS)
         claims = [claim for claim in claims if claim.deadline_id in landed]
@@ -166,7 +177,7 @@ class CallbackHandler(QuietHandler):
             tx.after_commit.append(partial(self._start, call))
             self._claims += 1
             self._served[claim.pipeline] = self._turns[tx.partition] = self._claims
-        return [claim.pipeline for claim in claims]
+        return [claim.pipeline for claim in claims], len(pending) < len(chosen)
 
     def _start(self, call: Call) -> None:
         with self._lock:

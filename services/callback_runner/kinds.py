@@ -23,7 +23,7 @@ class Kinds:
 
     def __init__(self, settings: Settings, installation: str, instance: str) -> None:
         self._settings = settings
-        self._installation = installation
+        self._signer = protocol.Signer(installation, settings.webhook_secrets, settings.pagerduty_keys)
         self._topics = TopicSender(settings, instance)
 
     @cached_property
@@ -38,8 +38,7 @@ class Kinds:
             case "webhook" if claim.off_since is not None:
                 return switched_off(claim.name, claim.off_since)
             case "webhook":
-                id, secrets = claim.message_id(self._installation), self._settings.webhook_secrets
-                work = partial(protocol.call, claim, id, secrets, self._sender)
+                work = partial(protocol.call, claim, self._signer, self._sender)
                 return self._thread(work, claim, self._settings.webhook_timeout_seconds, alive_until)
             case "topic":
                 work = partial(self._topics.call, claim)

@@ -32,6 +32,8 @@ class Tried:
     attempts: int
     runners_lost: int
     replayed: bool = False
+    occasion: str | None = None
+    backfill_id: str | None = None
 
 
 def tried_of(claim: Claim) -> Tried:
@@ -44,6 +46,8 @@ def tried_of(claim: Claim) -> Tried:
         claim.attempt,
         claim.runners_lost,
         claim.replayed,
+        claim.occasion,
+        claim.backfill_id,
     )
 
 
@@ -91,6 +95,8 @@ def _facts(tried: Tried) -> dict[str, Any]:
         "kind": tried.kind,
         "attempts": tried.attempts,
         "runners_lost": tried.runners_lost,
+        "occasion": tried.occasion,
+        "backfill_id": tried.backfill_id,
     }
 
 

@@ -45,7 +45,8 @@ def decide(rows: Sequence[Row], tasks: TaskEnds, now: datetime) -> Verdicts:
     verdicts = Verdicts()
     for row in rows:
         ended, ended_at = how_it_ended(row, tasks)
-        verdict = judge(Watched(row["due_at"], row["fire_on_failure"], scope_of(row), ended, ended_at), now)
+        watched = Watched(row["due_at"], row["fire_on_failure"], scope_of(row), ended, ended_at, row["superseded"])
+        verdict = judge(watched, now)
         if verdict is None:
             continue
         match verdict.state:

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime
 from typing import Any
-from zoneinfo import ZoneInfo
-
-import structlog
 
 from deadline_watcher.decide import Row, TaskEnds, scope_of, task_state
 from retrofill.contract.base import Message
 from retrofill.contract.deadlines import DeadlineFacts, DeadlineMissed, DeadlineRecovered, DeadlinesMissed
+from retrofill.deadlines.calling import expanded
 from retrofill.domain.alert import Reference
 from retrofill.domain.deadline import Scope
-from retrofill.domain.templates import expand
+from retrofill.domain.templates import in_zone
 from retrofill.store.subjects import BackfillFacts
 
-log = structlog.get_logger(__name__)
 # Upper bound for a digest without its list: names, times, and a URL of 2,000 characters.
 HEAD_BYTES = 10_000
 
@@ -119,24 +115,15 @@ def callback(row: Row, fields: Mapping[str, Any], event: Message, timezone: str,
         "name": row["callback"],
         "kind": row["callback_kind"],
         "options": row["callback_options"],
-        "kwargs": _expanded(row["kwargs"], _fields(fields, timezone, count)),
+        "kwargs": expanded(row["kwargs"], _fields(fields, timezone, count), deadline=row["id"]),
         "event": event.model_dump(mode="json", by_alias=True, exclude_none=True),
         "pipeline": row["pipeline"],
     }
 
 
-def _expanded(kwargs: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Expand templates; if that fails, log it and keep the raw kwargs: the call goes ahead."""
-    try:
-        return expand(kwargs, fields)
-    except ValueError as e:
-        log.warning("kwargs_not_expanded", deadline=fields["deadline.id"], error=str(e))
-        return dict(kwargs)
-
-
 def _fields(fields: Mapping[str, Any], timezone: str, count: int) -> dict[str, Any]:
     """The fields that templates may refer to, with times in the pipeline's time zone."""
-    local = dict(_local(fields, ZoneInfo(timezone)))
+    local = in_zone(fields, timezone)
     return {
         "deadline.id": local["deadline_id"],
         "deadline.alert": local["alert"],
@@ -157,11 +144,3 @@ def _fields(fields: Mapping[str, Any], timezone: str, count: int) -> dict[str, A
         "task": local["task"],
         "digest.count": count,
     }
-
-
-def _local(fields: Mapping[str, Any], zone: ZoneInfo) -> Iterable[tuple[str, Any]]:
-    for name, value in fields.items():
-        if isinstance(value, datetime):
-            with suppress(OverflowError):  # at the calendar's edge it stays in UTC
-                value = value.astimezone(zone)
-        yield name, value

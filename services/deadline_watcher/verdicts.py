@@ -18,7 +18,7 @@ from retrofill.contract.base import Message
 from retrofill.contract.deadlines import CallbackRequested
 from retrofill.contract.topics import Topic
 from retrofill.domain.deadline import DeadlineState, End
-from retrofill.store import deadlines, digests, subjects
+from retrofill.store import callbacks, deadlines, digests, subjects
 from retrofill.store.clock import database_now
 from retrofill.store.digests import Kind
 
@@ -99,7 +99,7 @@ def _miss(tx: Transaction, verdicts: Verdicts, tasks: TaskEnds, now: datetime) -
 
 def call(tx: Transaction, calls: Sequence[Row]) -> None:
     """Insert callbacks and request them from the runner."""
-    deadlines.insert_callbacks(tx.conn, tx.partition, calls)
+    callbacks.insert_all(tx.conn, tx.partition, calls)
     for each in calls:
         _emit(tx, each["deadline_id"], each["name"], each["kwargs"])
 

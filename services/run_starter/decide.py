@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from retrofill.contract.cost import Cost
 from retrofill.contract.runs import (
     AttemptEnded,
     AttemptHeartbeat,
     ErrorInfo,
     Report,
+    RunBegan,
     RunReport,
     RunReported,
     RunStaged,
+    SparkApplication,
     TaskReported,
 )
 from retrofill.domain.attempt import AttemptMode, AttemptOutcome
@@ -57,6 +60,7 @@ class RunRow:
     suspect: bool = False  # a driver was lost with it, so the next loss counts
     losses: Losses = ()  # the last few
     cancelled: bool = False  # by itself; known only if its attempt is to be released
+    timed_out: ErrorInfo | None = None  # its attempt is to be released because of it
 
 
 TaskKey = tuple[int, int, str]
@@ -120,7 +124,7 @@ class Fold:
             case AttemptHeartbeat():
                 self.outcome.alive[attempt.id] = None
             case AttemptEnded(state=how, error=error, begun=begun):
-                self._end_attempt(attempt, AttemptOutcome(how), error, begun)
+                self._end_attempt(attempt, AttemptOutcome(how), error, begun, report.cost)
                 if report.stays:
                     self.outcome.stays.add(attempt.id)
             case RunReport():
@@ -134,23 +138,23 @@ class Fold:
             return "the run has another attempt"
         if state not in LIVE:
             return f"the run is {state}"
-        self._begin(row, attempt)
+        self._begin(row, attempt, report.spark if isinstance(report, RunBegan) else None)
         match report:
             case TaskReported():
                 return self._apply_to_task(report, self._number(row))
             case RunStaged(outputs=outputs) if self._states[row.id] == S.RUNNING:
                 self._step(row, Accept(outputs), S.PUBLISHING)
                 self.outcome.alive[attempt.id] = None
-            case RunReported(state="succeeded"):
-                self._step(row, End(S.SUCCEEDED), S.SUCCEEDED)
-            case RunReported(error=error):
-                self._step(row, End(S.FAILED, error), S.FAILED)
+            case RunReported(state="succeeded", cost=cost):
+                self._step(row, End(S.SUCCEEDED, cost=cost), S.SUCCEEDED)
+            case RunReported(error=error, cost=cost):
+                self._step(row, End(S.FAILED, error, cost=cost), S.FAILED)
         return None
 
-    def _begin(self, row: RunRow, attempt: AttemptRow) -> None:
-        """The run's first report."""
+    def _begin(self, row: RunRow, attempt: AttemptRow, spark: SparkApplication | None = None) -> None:
+        """The run's first report. The attempt's first one may name its Spark application."""
         if not attempt.began:
-            self.outcome.began[attempt.id] = None
+            self.outcome.began.setdefault(attempt.id, spark)
         if self._states[row.id] == S.STARTING:
             self._step(row, Begin(not row.started_before), S.RUNNING)
             number = self._number(row)
@@ -166,13 +170,20 @@ class Fold:
         self._states[row.id] = to
 
     def _end_attempt(
-        self, attempt: AttemptRow, outcome: AttemptOutcome, error: ErrorInfo | None, begun: int | None
+        self,
+        attempt: AttemptRow,
+        outcome: AttemptOutcome,
+        error: ErrorInfo | None,
+        begun: int | None,
+        cost: Cost | None = None,
     ) -> None:
         """End an attempt, and what becomes of its unfinished runs."""
         mine = self._of(attempt.id)
         if attempt.release_requested and outcome != AttemptOutcome.DONE:
             # Its host ends its driver, so the end is not held against its other runs.
-            outcome, error = AttemptOutcome.RELEASED, RELEASED
+            over = next((row.timed_out for row in mine if row.timed_out is not None), None)
+            failed = over is not None and attempt.mode == AttemptMode.RANGE
+            outcome, error = AttemptOutcome.FAILED if failed else AttemptOutcome.RELEASED, over or RELEASED
         for row in mine:
             if row.id == begun or (begun is not None and attempt.mode == AttemptMode.RANGE):
                 self._begin(row, attempt)
@@ -181,7 +192,7 @@ class Fold:
             self._leave(row, attempt, outcome, error)
         if attempt.cancelled and left and outcome != AttemptOutcome.DONE:
             outcome = AttemptOutcome.CANCELLED
-        self.outcome.attempts[attempt.id] = AttemptEnd(outcome, error)
+        self.outcome.attempts[attempt.id] = AttemptEnd(outcome, error, cost)
 
     def _leave(self, row: RunRow, attempt: AttemptRow, outcome: AttemptOutcome, error: ErrorInfo | None) -> None:
         """What becomes of a run that its attempt left unfinished."""
@@ -195,7 +206,7 @@ class Fold:
         count = row.lost_attempts + counted
         loss = error or UNKNOWN
         losses = with_loss(row.losses, self._number(row), loss, counted=counted) if lost else row.losses
-        if splits and outcome in _SPLITS:
+        if splits and (outcome in _SPLITS or self._timed_out(row)):
             self._step(row, Split(max(1, attempt.runs // 2), loss, losses, lost), S.QUEUED)
         elif counted and count >= self._max_lost_attempts:
             self._step(row, End(S.FAILED, failure(losses, count), losses, counted), S.FAILED)
@@ -204,8 +215,14 @@ class Fold:
             self._step(row, AwaitPublisher(losses, counted, lost), S.STAGED)
         elif attempt.cancelled or row.cancelled:
             self._step(row, End(S.CANCELLED, None, losses, counted), S.CANCELLED)
+        elif self._timed_out(row):
+            self._step(row, End(S.FAILED, row.timed_out), S.FAILED)
         else:
             self._step(row, Requeue(loss if began else None, losses, counted, lost), S.QUEUED)
+
+    def _timed_out(self, row: RunRow) -> bool:
+        """Whether it fails for it: its output was not accepted meanwhile."""
+        return row.timed_out is not None and self._states[row.id] == S.RUNNING
 
     def _apply_to_task(self, report: TaskReported, number: int) -> str | None:
         key = (report.run_id, number, report.task)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from sqlalchemy import Connection
 
+from retrofill.attempt_logs.files import folder_of
 from retrofill.bus.clients import producer
 from retrofill.bus.faults import Conflict, Fault, Poison, classify
 from retrofill.bus.handler import QuietHandler, Received
@@ -16,10 +18,12 @@ from retrofill.bus.transaction import Transaction
 from retrofill.bus.worker.rechecks import ALL_ACTIVE, ALL_NOW, EVERY_SECONDS, check_all_active
 from retrofill.contract.backfills import (
     BackfillCancelling,
+    BackfillChanged,
     BackfillEvent,
     BackfillPlanned,
     BackfillResumed,
     RunCancelAccepted,
+    RunsRetried,
 )
 from retrofill.contract.runs import RunStaged
 from retrofill.contract.topics import Topic
@@ -34,14 +38,15 @@ from run_starter.executors import Executor
 from run_starter.executors.build import build_executor
 from run_starter.hosting import DriverHost, Watch
 from run_starter.launching import Launching
-from run_starter.leases import LEASES_KEY, Leases
-from run_starter.memory import SUSPECTS_KEY, backfill_key, backfills_in, key_in, pipeline_key, pipelines_in
+from run_starter.leases import Leases
+from run_starter.log_page import LogPage
+from run_starter.memory import LEASES_KEY, SUSPECTS_KEY, backfill_key, backfills_in, key_in, pipeline_key, pipelines_in
 from run_starter.reports import handle_reports
 from run_starter.seats import Seats
 from run_starter.starting import Starting
 
 CHANNELS = (attempts.ATTEMPT_CHANNEL, store.SLOT_CHANNEL, hosts.HOST_CHANNEL, hosts.SEAT_CHANNEL)
-_TO_CHECK = (BackfillPlanned, BackfillResumed, BackfillCancelling, RunCancelAccepted)
+_TO_CHECK = (BackfillPlanned, BackfillResumed, BackfillCancelling, BackfillChanged, RunCancelAccepted, RunsRetried)
 # Checks with a transaction of their own.
 ALONE = (LEASES_KEY, ALL_ACTIVE, ALL_NOW, SUSPECTS_KEY)
 
@@ -65,7 +70,8 @@ class StarterHandler(QuietHandler):
         self._leases = Leases(context.topic_ids.ends, self._definitions, settings.max_lost_attempts, context.partitions)
         launching = Launching(self._executor, self._definitions, settings.lease_seconds, launched=self._watch.wake)
         by_rows = replace(launching, definitions=Definitions())
-        self._seats = Seats(context.engine, context.instance, settings, self.host, by_rows)
+        logs = context.serve(f"/logs/{secrets.token_hex(16)}/", LogPage(folder_of(settings)))
+        self._seats = Seats(context.engine, context.instance, settings, self.host, by_rows, logs)
         self._seats.start()
         server = masked_remote(settings.spark_remote)
         self._claims = Claims(Starting(launching, self._leases, lambda: self._seats.id, server), settings.driver_slots)

@@ -14,12 +14,14 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from retrofill.bus.envelope import headers_of, wire_headers
 from retrofill.contract.partitioning import partition_of
-from retrofill.contract.runs import AttemptEnded, ErrorInfo, Report, RunReported
+from retrofill.contract.runs import AttemptEnded, ErrorInfo, Report, RunReported, TaskReported
 from retrofill.contract.topics import RUN_STARTER, Topic
+from retrofill.domain.attempt import AttemptMode
+from retrofill.domain.task_run import TaskState
 from retrofill.errors import first_line
 from retrofill.store import attempts
 from retrofill.store.engine import reading
-from run_starter.executors import Executor, LaunchRequest
+from run_starter.executors import Executor, LaunchRequest, TimedOut
 
 log = structlog.get_logger(__name__)
 POLL_SECONDS = 1.0
@@ -103,6 +105,28 @@ class DriverHost:
                 # What began nothing does not count.
                 how: Literal["released", "lost"] = "released" if self._closing or begun is None else "lost"
                 self.report(AttemptEnded(**launch.about, state=how, error=error, begun=begun))
+        self.changed()
+
+    def timed_out(self, launch: LaunchRequest, begun: int, over: TimedOut) -> None:
+        """Report the end of a task that ended its driver, and what follows.
+
+        If it has tries left, the run is queued again, with a record of this one; a range is split.
+        The other runs of the attempt are queued again.
+        """
+        log.warning("task_ended_driver", backfill=launch.backfill_id, attempt=launch.attempt_id, task=over.task)
+        whole = launch.mode == AttemptMode.RANGE
+        retries = next((task.retries for task in launch.pipeline.tasks if task.name == over.task), 0)
+        again = not whole and over.try_number <= retries
+        how: Literal["failed", "released"] = "failed" if whole else "released"
+        for run in launch.runs:
+            if whole or run.id == begun:
+                about = {**launch.about, "run_id": run.id, "attempt": run.attempt}
+                state = TaskState.RETRYING if again else TaskState.FAILED
+                task = {"task": over.task, "try_number": over.try_number, "error": over.error}
+                self.report(TaskReported.model_validate({**about, **task, "state": state}))
+                if not (whole or again):
+                    self.report(RunReported(**about, state="failed", error=over.error))
+        self.report(AttemptEnded(**launch.about, state=how, error=over.error, begun=begun))
         self.changed()
 
     def refused(self, launch: LaunchRequest, reason: str) -> None:

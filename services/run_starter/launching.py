@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
@@ -42,14 +42,15 @@ class Launching:
         pipeline: PipelineDefinition,
         earlier: Sequence[int] = (),
         lease_seconds: float | None = None,
+        tries: Mapping[int, Mapping[str, int]] | None = None,
     ) -> LaunchRequest:
-        """``runs`` are rows of ``backfill``, as before the claim."""
+        """``runs`` are rows of ``backfill``, as before the claim; ``tries``: see ``tries_used``."""
         publishes = mode == AttemptMode.PUBLISH
         return LaunchRequest(
             backfill_id=backfill["id"],
             attempt_id=attempt_id,
             mode=mode,
-            runs=tuple(_published(row) if publishes else _executed(row) for row in runs),
+            runs=tuple(_published(row) if publishes else _executed(row, tries or {}) for row in runs),
             pipeline=pipeline,
             conf=backfill["conf"],
             lease_seconds=lease_seconds or self.lease_seconds,
@@ -93,6 +94,7 @@ class Launching:
             definition.model_copy(update={"code": code}),
             [each.id for each in launches.earlier(conn, [(backfill["id"], runs)])],
             found.attempt["lease_seconds"],
+            tries_used(conn, [(definition, runs)]),
         )
 
     def definitions_now(self, tx: Transaction, rows: Sequence[RowMapping]) -> dict[str, PipelineDefinition]:
@@ -118,8 +120,20 @@ class Launching:
         self.launched()
 
 
-def _executed(row: Row) -> RunToDo:
-    return RunToDo(row["id"], row["attempt"] + 1, row["interval_start"], row["interval_end"])
+def tries_used(
+    conn: Connection, batches: Iterable[tuple[PipelineDefinition, Sequence[Row]]]
+) -> dict[int, dict[str, int]]:
+    """Tries of tasks that timed out and ended their drivers, by run and task.
+
+    Asks only about runs that have begun before and can have any.
+    """
+    limited = [rows for of, rows in batches if any(task.retries and task.timeout_seconds for task in of.tasks)]
+    return launches.tries_used(conn, [row["id"] for rows in limited for row in rows if row["attempt"]])
+
+
+def _executed(row: Row, tries: Mapping[int, Mapping[str, int]]) -> RunToDo:
+    more = tries.get(row["id"], {})
+    return RunToDo(row["id"], row["attempt"] + 1, row["interval_start"], row["interval_end"], tries=more)
 
 
 def _published(row: Row) -> RunToDo:

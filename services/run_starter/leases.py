@@ -1,4 +1,6 @@
-"""Ends leases: a silent driver counts as dead only once ``run-reports`` has been read to its end,
+"""Ends leases, and interrupts runs that timed out.
+
+A silent driver counts as dead only once ``run-reports`` has been read to its end,
 as of a moment after the lease's end. Otherwise a backlog of heartbeats would count as death.
 
 Two clocks must agree: the database's, and the owner's monotonic one, which measures from when it
@@ -27,11 +29,12 @@ from retrofill.store.clock import database_now
 from run_starter.decide import Fold
 from run_starter.definitions import Definitions
 from run_starter.losses import SILENT
+from run_starter.memory import LEASES_KEY
 from run_starter.reports import Rows, settle
 from run_starter.steps import Outcome
+from run_starter.timeouts import interrupt
 
 log = structlog.get_logger(__name__)
-LEASES_KEY = "leases"
 WAIT_FOR_END_SECONDS = 0.1
 UNHEARD = ErrorInfo(type="DriverLost", message="its host did not take it over in time")
 
@@ -77,12 +80,13 @@ class Leases:
             remembered.pop(partition, None)
 
     def check(self, tx: Transaction) -> None:
-        """Expire ended leases; for those that may have ended, look up the end of the reports."""
+        """Expire ended leases and interrupt what timed out, once the reports were read that far."""
         shard = tx.partition
         asked = self.asked.get(shard)
         if asked is not None and self.read.get(shard, -1) >= asked.end:
             del self.asked[shard]
-            self._expire(tx, asked.moment)
+            if not interrupt(tx, self.definitions, asked.moment):
+                self._expire(tx, asked.moment)
             asked = None
         leases = attempts.leases(tx.conn, shard)
         renewed = self.renewed_at.get(shard, {})
@@ -92,10 +96,7 @@ class Leases:
         if not leases:
             return
         now = database_now(tx.conn)
-        remaining = min(
-            max((lease.until - now).total_seconds(), self._remaining(shard, lease.attempt_id, lease.seconds))
-            for lease in leases
-        )
+        remaining = min(self._due_in(shard, lease, now) for lease in leases)
         if remaining > 0:
             tx.schedule_check(LEASES_KEY, remaining + 0.05)
         elif asked is None:
@@ -104,6 +105,11 @@ class Leases:
             tx.schedule_check(LEASES_KEY, WAIT_FOR_END_SECONDS)
         else:
             tx.schedule_check(LEASES_KEY, WAIT_FOR_END_SECONDS)
+
+    def _due_in(self, shard: int, lease: attempts.Lease, now: datetime) -> float:
+        """Seconds until the lease may end or a run of the attempt times out."""
+        left = max((lease.until - now).total_seconds(), self._remaining(shard, lease.attempt_id, lease.seconds))
+        return left if lease.times_out_at is None else min(left, (lease.times_out_at - now).total_seconds())
 
     def _remaining(self, shard: int, attempt_id: int, seconds: float) -> float:
         """Seconds left of a lease, by this process's clock."""

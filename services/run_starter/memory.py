@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 BACKFILL, PIPELINE = "b:", "p:"
+# The check of the shard's leases and of what times out.
+LEASES_KEY = "leases"
 # The check of the shard's pipelines that have suspects.
 SUSPECTS_KEY = "suspects"
 # Stands for the seats of all hosts, where pipelines have their numbers, from 1.

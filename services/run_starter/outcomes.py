@@ -13,6 +13,7 @@ from sqlalchemy import RowMapping
 from retrofill.bus.faults import Conflict
 from retrofill.bus.observability import metrics
 from retrofill.bus.transaction import Transaction
+from retrofill.contract.cost import Cost
 from retrofill.contract.runs import (
     RunAttemptLost,
     RunCancelled,
@@ -26,6 +27,7 @@ from retrofill.contract.runs import (
 from retrofill.contract.topics import Topic
 from retrofill.deadlines.arming import resolve
 from retrofill.domain.attempt import AttemptState
+from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.domain.run import LIVE, MACHINE, RunState
 from retrofill.domain.task_run import MACHINE as TASK_MACHINE
 from retrofill.domain.task_run import TaskState
@@ -34,11 +36,14 @@ from retrofill.store import runs as store
 from retrofill.store.transition import IfNull, Plus
 from run_starter.announcing import Row, emit_state, facts, publishing
 from run_starter.losses import stored
-from run_starter.memory import SUSPECTS_KEY, backfill_key, pipeline_key, slot_freed, suspect_ended
+from run_starter.memory import LEASES_KEY, SUSPECTS_KEY, backfill_key, pipeline_key, slot_freed, suspect_ended
 from run_starter.steps import Accept, AwaitPublisher, Begin, End, Kind, Outcome, Requeue, Split, TaskStep
+from run_starter.timeouts import times_out_at
 
+NO_COST = Cost()
 # Pause after an attempt in which nothing began.
 IDLE_SECONDS = 1.0
+NO_LIMIT: dict[str, Any] = {"times_out_at": None}
 S = RunState
 _ENDED: dict[RunState, type[RunEvent]] = {S.SUCCEEDED: RunSucceeded, S.FAILED: RunFailed, S.CANCELLED: RunCancelled}
 
@@ -47,25 +52,32 @@ _ENDED: dict[RunState, type[RunEvent]] = {S.SUCCEEDED: RunSucceeded, S.FAILED: R
 class Apply:
     """Writes an outcome about locked attempts and runs.
 
-    ``pipelines``: names by backfill id. ``tasks``: the names of the tasks of runs that begin.
+    ``pipelines``: names by backfill id. ``definitions``: of runs that may begin, by their ids.
     """
 
     tx: Transaction
     attempts: Mapping[int, RowMapping]
     runs: Mapping[int, RowMapping]
     pipelines: Mapping[str, str]
-    tasks: Mapping[int, Sequence[str]]
+    definitions: Mapping[int, PipelineDefinition]
     now: datetime
     outcome: Outcome
 
     def starts(self) -> None:
         """Mark attempts and runs as running, and create the runs' task runs."""
-        self._move_attempts(AttemptState.RUNNING, [{"id": id} for id in self.outcome.began], {"began_at": self.now})
+        begun = [
+            {"id": id, "spark_app_id": spark and spark.id, "spark_ui": spark and spark.ui}
+            for id, spark in self.outcome.began.items()
+        ]
+        self._move_attempts(AttemptState.RUNNING, begun, {"began_at": self.now})
         rows = [self.runs[id] for id, _ in self.outcome.steps(Begin)]
-        given = [{**_key(row), "code_sha256": self.attempts[row["attempt_id"]]["code"].get("sha256")} for row in rows]
+        given = [{**_key(row), **self._starts_with(row)} for row in rows]
         values = {"started_at": IfNull(self.now), "attempt": Plus(1)}
         _landed(store.move(self.tx.conn, S.RUNNING, given, values, from_states=[S.STARTING]), rows)
-        created = [(row["id"], row["attempt"] + 1, name) for row in rows for name in self.tasks.get(row["id"], ())]
+        for until in filter(None, (each["times_out_at"] for each in given)):
+            self.tx.schedule_check(LEASES_KEY, (until - self.now).total_seconds())
+        known = [(row, self.definitions[row["id"]]) for row in rows if row["id"] in self.definitions]
+        created = [(row["id"], row["attempt"] + 1, task.name) for row, definition in known for task in definition.tasks]
         if created:
             task_runs.create(self.tx.conn, created)
         for row, each in zip(rows, given, strict=True):
@@ -73,6 +85,11 @@ class Apply:
             started = RunStarted(**fields, attempt_id=row["attempt_id"], code_sha256=each["code_sha256"])
             self.tx.emit(Topic.RUN_EVENTS, row["backfill_id"], started, linger=True)
             emit_state(self.tx, fields, S.RUNNING, linger=True)
+
+    def _starts_with(self, row: RowMapping) -> dict[str, Any]:
+        attempt = self.attempts[row["attempt_id"]]
+        until = times_out_at(self.definitions.get(row["id"]), attempt, self.now)
+        return {"code_sha256": attempt["code"].get("sha256"), "times_out_at": until}
 
     def task_steps(self) -> None:
         """Write task steps in waves: the n-th step of every task, one statement per new state."""
@@ -150,7 +167,8 @@ class Apply:
             _landed(store.move(self.tx.conn, to, given, values, from_states=_live_to(to)), given)
         for row, step in ended:
             fields = self._facts(row)
-            more = {"error": step.error} if step.state == S.FAILED else {}
+            more: dict[str, Any] = {"error": step.error} if step.state == S.FAILED else {}
+            more |= {"cost": step.cost} if step.cost is not None else {}
             self.tx.emit(Topic.RUN_EVENTS, row["backfill_id"], _ENDED[step.state](**fields, **more))
             emit_state(self.tx, fields, step.state)
             self.tx.schedule_check(backfill_key(row["backfill_id"]))
@@ -184,10 +202,11 @@ class Apply:
                 "range_limit": step.size,
                 "losses": stored(step.losses),
                 "lost_at": self.now if step.suspect else None,
+                "error": None,
             }
             for row, step in split
         ]
-        _landed(store.move(self.tx.conn, S.QUEUED, given, {}, from_states=[S.RUNNING]), split)
+        _landed(store.move(self.tx.conn, S.QUEUED, given, NO_LIMIT, from_states=[S.RUNNING]), split)
         for row, step in split:
             fields = self._facts(row)
             self.tx.emit(Topic.RUN_EVENTS, row["backfill_id"], RunSplit(**fields, size=step.size, error=step.error))
@@ -203,7 +222,7 @@ class Apply:
             }
             for row, step in lost
         ]
-        _landed(store.move(self.tx.conn, to, given, {}, from_states=_live_to(to)), lost)
+        _landed(store.move(self.tx.conn, to, given, NO_LIMIT, from_states=_live_to(to)), lost)
 
     def _end_attempts(self) -> None:
         rows = [
@@ -211,6 +230,7 @@ class Apply:
                 "id": id,
                 "outcome": str(end.outcome),
                 "error": None if end.error is None else end.error.model_dump(exclude_none=True),
+                **(end.cost or NO_COST).model_dump(),
             }
             for id, end in self.outcome.attempts.items()
         ]

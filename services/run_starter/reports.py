@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 import structlog
 from sqlalchemy import RowMapping
@@ -13,8 +14,9 @@ from retrofill.bus.faults import Poison
 from retrofill.bus.handler import Received
 from retrofill.bus.observability import metrics
 from retrofill.bus.transaction import Transaction
-from retrofill.contract.runs import AttemptEnded, Report, RunReport, TaskReported
+from retrofill.contract.runs import AttemptEnded, ErrorInfo, Report, RunReport, TaskReported
 from retrofill.domain.attempt import LIVE, AttemptMode
+from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.domain.run import RunState
 from retrofill.domain.task_run import TaskState
 from retrofill.store import attempts, run_cancels, task_runs
@@ -23,9 +25,10 @@ from retrofill.store.clock import database_now
 from run_starter.alerts import Starts
 from run_starter.decide import AttemptRow, Fold, RunRow, TaskKey
 from run_starter.definitions import Definitions
+from run_starter.failures import call_for_failures
 from run_starter.losses import losses_of
 from run_starter.outcomes import Apply
-from run_starter.steps import Outcome
+from run_starter.steps import End, Outcome
 
 log = structlog.get_logger(__name__)
 
@@ -89,13 +92,14 @@ def settle(
     """
     # Read after the locks: the time of these facts.
     now = database_now(tx.conn)
-    names = _tasks_to_begin(tx, rows.runs, definitions)
+    to_begin = _to_begin(tx, rows.runs, definitions)
+    names = {id: tuple(task.name for task in definition.tasks) for id, definition in to_begin.items()}
     attempts_by_id = {id: _attempt_row(row) for id, row in rows.attempts.items()}
     cancelled = _cancelled(tx, rows)
     runs_by_id = {id: _run_row(row, cancelled=id in cancelled) for id, row in rows.runs.items()}
     outcome = decide(Fold(attempts_by_id, runs_by_id, tasks, names, max_lost_attempts))
     pipelines = definitions.names(tx.conn, {row["backfill_id"] for row in rows.runs.values()})
-    apply = Apply(tx, rows.attempts, rows.runs, pipelines, names, now, outcome)
+    apply = Apply(tx, rows.attempts, rows.runs, pipelines, to_begin, now, outcome)
     arming = Starts(tx, rows.attempts, rows.runs, definitions, partitions, now)
     apply.starts()
     arming.of_runs(outcome.first_starts())
@@ -103,7 +107,24 @@ def settle(
     arming.of_tasks(outcome.tasks)
     apply.acceptances()
     apply.ends()
+    _call_for_failures(tx, rows.runs, outcome, definitions, now, partitions)
     return outcome, apply.renewals()
+
+
+def _call_for_failures(
+    tx: Transaction,
+    runs: Mapping[int, RowMapping],
+    outcome: Outcome,
+    definitions: Definitions,
+    now: datetime,
+    partitions: int,
+) -> None:
+    failed: dict[str, list[int]] = {}
+    for id, end in outcome.steps(End):
+        if end.state == RunState.FAILED:
+            failed.setdefault(runs[id]["backfill_id"], []).append(id)
+    if failed:
+        call_for_failures(tx, failed, definitions.of(tx.conn, failed), now, partitions)
 
 
 def gather(tx: Transaction, reports: Sequence[Report]) -> Rows:
@@ -139,15 +160,13 @@ def _cancelled(tx: Transaction, rows: Rows) -> set[int]:
     )
 
 
-def _tasks_to_begin(
+def _to_begin(
     tx: Transaction, runs: Mapping[int, RowMapping], definitions: Definitions
-) -> dict[int, tuple[str, ...]]:
-    """The names of the tasks of runs that have not begun, by run id."""
+) -> dict[int, PipelineDefinition]:
+    """The readable definitions of runs that have not begun, by run id."""
     waiting = {id: row["backfill_id"] for id, row in runs.items() if row["state"] == RunState.STARTING}
     known = definitions.of(tx.conn, set(waiting.values())) if waiting else {}
-    return {
-        id: tuple(task.name for task in known[backfill].tasks) for id, backfill in waiting.items() if backfill in known
-    }
+    return {id: known[backfill] for id, backfill in waiting.items() if backfill in known}
 
 
 def _task_states(
@@ -202,6 +221,7 @@ def _run_row(row: RowMapping, *, cancelled: bool) -> RunRow:
         suspect=row["lost_at"] is not None,
         losses=losses_of(row["losses"]),
         cancelled=cancelled,
+        timed_out=None if row["error"] is None else ErrorInfo.model_validate(row["error"]),
     )
 
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 
 import structlog
 from sqlalchemy import Engine, RowMapping
@@ -38,11 +39,20 @@ Row = RowMapping
 class Seats(threading.Thread):
     """Keeps the host's rows up to date. Its thread ends with ``leave``."""
 
-    def __init__(self, engine: Engine, name: str, settings: Settings, host: DriverHost, launching: Launching) -> None:
-        """``launching``: with definitions of its own, because another thread reads them."""
+    def __init__(
+        self,
+        engine: Engine,
+        name: str,
+        settings: Settings,
+        host: DriverHost,
+        launching: Launching,
+        logs: str | None = None,
+    ) -> None:
+        """``launching``: with definitions of its own, because another thread reads them. ``logs``: their URL."""
         super().__init__(name="seats", daemon=True)
         self._engine = engine
         self._name = name
+        self._logs = logs
         self._count = settings.driver_slots
         # Not shorter than it takes to renew it a few times.
         self._lease = max(settings.lease_seconds, SHARE * POLL_SECONDS)
@@ -132,7 +142,8 @@ class Seats(threading.Thread):
         with self._engine.begin() as conn:
             id = self.id
             if id is None or not hosts.renew(conn, id, self._lease, submits=submits, note=condition.note):
-                id = hosts.register(conn, self._name, self._count, self._lease, submits=submits, note=condition.note)
+                register = partial(hosts.register, conn, self._name, self._count, self._lease, logs=self._logs)
+                id = register(submits=submits, note=condition.note)
         if id != self.id:
             log.info("host_registered", host=id, seats=self._count)
         self.id, self._renewed = id, (now, about)

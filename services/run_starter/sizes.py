@@ -18,11 +18,13 @@ def batch_sizes(tx: Transaction, launching: Launching, backfills: Sequence[RowMa
     The definitions of ``backfills`` are readable.
     """
     planned = launching.definitions.of(tx.conn, [row["id"] for row in backfills])
-    sizes = {id: definition.batch_size for id, definition in planned.items()}
+    sizes = {row["id"]: planned[row["id"]].in_batches_of(row["batch_size"]).batch_size for row in backfills}
     adapting = [row for row in backfills if planned[row["id"]].batch_target_seconds is not None]
     if adapting:
         # With the code of the next attempt: what another one took says nothing about it.
         definitions = launching.definitions_now(tx, adapting)
         history = durations.recent(tx.conn, {row["pipeline_no"] for row in adapting})
-        sizes |= {row["id"]: next_size(definitions[row["id"]], history[row["pipeline_no"]]).runs for row in adapting}
+        for row in adapting:
+            definition = definitions[row["id"]].in_batches_of(row["batch_size"])
+            sizes[row["id"]] = next_size(definition, history[row["pipeline_no"]]).runs
     return sizes

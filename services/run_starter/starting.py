@@ -13,6 +13,7 @@ from retrofill.bus.faults import Conflict
 from retrofill.bus.observability import metrics
 from retrofill.bus.transaction import Transaction
 from retrofill.domain.attempt import EXECUTES, AttemptMode
+from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.domain.run import RunState
 from retrofill.store import attempts, hosts, runs
 from retrofill.store.clock import database_now
@@ -21,8 +22,9 @@ from retrofill.store.launches import earlier as earlier_attempts
 from retrofill.store.transition import Plus
 from run_starter.announcing import publishing
 from run_starter.executors import LaunchRequest
-from run_starter.launching import Launching
-from run_starter.leases import LEASES_KEY, Leases
+from run_starter.launching import Launching, tries_used
+from run_starter.leases import Leases
+from run_starter.memory import LEASES_KEY
 
 
 @dataclass(frozen=True)
@@ -65,25 +67,10 @@ class Starting:
         now = database_now(tx.conn)
         lease = self.launching.lease_seconds
         definitions = self.launching.definitions_now(tx, [each.backfill for each in wanted])
-        new = [
-            attempts.NewAttempt(
-                each.backfill["id"],
-                each.backfill["pipeline_no"],
-                str(each.mode),
-                each.runs[0]["position"],
-                len(each.runs),
-                each.slot,
-                each.pipeline_slot,
-                definitions[each.backfill["id"]].code.model_dump(exclude_none=True),
-                each.seat.host_name,
-                each.seat.host_id,
-                each.seat.no,
-                each.suspect_server,
-            )
-            for each in wanted
-        ]
+        new = [_new(each, definitions[each.backfill["id"]]) for each in wanted]
         again = [(each.backfill["id"], each.runs) for each in wanted if _is_repeated(each)]
         earlier = earlier_attempts(tx.conn, again)
+        tries = tries_used(tx.conn, [(definitions[id], runs) for id, runs in again])
         own = self.own()
         ids = attempts.insert_all(tx.conn, new, own, now + timedelta(seconds=lease), lease)
         if len(ids) != len(new):
@@ -99,6 +86,7 @@ class Starting:
                 each.runs,
                 definitions[each.backfill["id"]],
                 earlier=[one.id for one in earlier if one.has_any(each.backfill["id"], each.runs)],
+                tries=tries,
             )
             for id, each in claimed
             if each.seat.host_id == own
@@ -129,6 +117,23 @@ class Starting:
         metrics.RUNS_CLAIMED.inc(sum(len(each.runs) for each in launches))
         crash_point("claim:committed")
         self.launching.hand_over(launches)
+
+
+def _new(wanted: Wanted, definition: PipelineDefinition) -> attempts.NewAttempt:
+    return attempts.NewAttempt(
+        wanted.backfill["id"],
+        wanted.backfill["pipeline_no"],
+        str(wanted.mode),
+        wanted.runs[0]["position"],
+        len(wanted.runs),
+        wanted.slot,
+        wanted.pipeline_slot,
+        definition.code.model_dump(exclude_none=True),
+        wanted.seat.host_name,
+        wanted.seat.host_id,
+        wanted.seat.no,
+        wanted.suspect_server,
+    )
 
 
 def _is_repeated(wanted: Wanted) -> bool:

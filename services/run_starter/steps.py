@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from retrofill.contract.runs import ErrorInfo, Report
+from retrofill.contract.cost import Cost
+from retrofill.contract.runs import ErrorInfo, Report, SparkApplication
 from retrofill.domain.attempt import AttemptOutcome
 from retrofill.domain.run import RunState
 from retrofill.domain.task_run import TaskState
@@ -36,6 +37,7 @@ class End:
     error: ErrorInfo | None = None
     losses: Losses | None = None
     counted: bool = False
+    cost: Cost | None = None
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,7 @@ class AttemptEnd:
 
     outcome: AttemptOutcome
     error: ErrorInfo | None = None
+    cost: Cost | None = None
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,7 @@ class Outcome:
 
     runs: dict[int, list[Step]] = field(default_factory=dict)
     attempts: dict[int, AttemptEnd] = field(default_factory=dict)
-    began: dict[int, None] = field(default_factory=dict)  # attempts
+    began: dict[int, SparkApplication | None] = field(default_factory=dict)  # attempts
     alive: dict[int, None] = field(default_factory=dict)  # attempts whose lease is renewed
     stays: set[int] = field(default_factory=set)  # attempts whose driver process stays
     tasks: list[TaskStep] = field(default_factory=list)

@@ -1,6 +1,7 @@
 """Retrofill: backfills that cannot go wrong."""
 
-from retrofill.deadline import Deadline, KafkaTopic, Reference, Webhook
+from retrofill.callback import Callback, KafkaTopic, Webhook
+from retrofill.deadline import Deadline, Reference
 from retrofill.pipeline import Pipeline
 
-__all__ = ["Deadline", "KafkaTopic", "Pipeline", "Reference", "Webhook"]
+__all__ = ["Callback", "Deadline", "KafkaTopic", "Pipeline", "Reference", "Webhook"]

@@ -9,9 +9,11 @@ from typing import Any, NoReturn
 
 from pydantic import JsonValue
 
-from retrofill.domain.alert import DeadlineAlert, FunctionCall, Target, TopicMessage, WebhookCall
+from retrofill.callback import KafkaTopic, Webhook, target_of
+from retrofill.domain.alert import DeadlineAlert
 from retrofill.domain.alert import Reference as ReferenceName
 from retrofill.domain.duration import seconds_of
+from retrofill.domain.target import Target
 
 __all__ = ["Deadline", "KafkaTopic", "Reference", "ReferencePoint", "Webhook"]
 
@@ -63,16 +65,6 @@ class _References:
 Reference = _References()
 
 
-def Webhook(url: str, *, secret: str = "default") -> WebhookCall:
-    """A callback that POSTs the event to ``url``, signed with the ``secret`` of that name."""
-    return WebhookCall(url=url, secret=secret)
-
-
-def KafkaTopic(topic: str) -> TopicMessage:
-    """A callback that publishes the event to one of your Kafka topics."""
-    return TopicMessage(topic=topic)
-
-
 @dataclass(frozen=True)
 class Deadline:
     """Calls ``callback`` once if the work is not done ``interval`` after ``reference``.
@@ -108,15 +100,10 @@ class Deadline:
             )
         if self.kwargs is not None and not isinstance(self.kwargs, Mapping):
             raise ValueError(f"deadline {self.name!r} has the kwargs {self.kwargs!r}: give a dict")
-        if self.callback is not None and not isinstance(self.callback, str | FunctionCall | WebhookCall | TopicMessage):
-            raise ValueError(
-                f"deadline {self.name!r} has the callback {self.callback!r}: give a name from the allow-list, a Webhook "
-                "or a KafkaTopic"
-            )
         self.to_alert()
 
     def to_alert(self) -> DeadlineAlert:
-        callback = FunctionCall(name=self.callback) if isinstance(self.callback, str) else self.callback
+        callback = None if self.callback is None else target_of(self.callback, f"deadline {self.name!r}")
         return DeadlineAlert(
             name=self.name,
             reference=self.reference.name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,9 +19,14 @@ def sync(path: Path) -> None:
         os.close(fd)
 
 
-def sync_tree(top: Path) -> None:
-    """Sync a directory and everything in it. Raises ``OSError``."""
-    # In parallel: the file system then writes its journal once for many files.
+def sync_all(paths: Iterable[Path]) -> None:
+    """Sync files and directories. Raises ``OSError``."""
+    # In parallel: the file system then writes its journal once for many of them.
     with ThreadPoolExecutor(SYNCS) as threads:
-        for _ in threads.map(sync, [top, *top.rglob("*")]):
+        for _ in threads.map(sync, paths):
             continue
+
+
+def sync_trees(tops: Iterable[Path]) -> None:
+    """Sync directories and everything in them. Raises ``OSError``."""
+    sync_all(path for top in tops for path in (top, *top.rglob("*")))

@@ -21,6 +21,11 @@ def kind_and_line(error: BaseException) -> str:
     return line if line == name else f"{name}: {line}"
 
 
+def shortened(text: str, characters: int) -> str:
+    """``text`` of at most so many characters; an ellipsis says that it was longer."""
+    return text if len(text) <= characters else f"{text[: characters - 1]}…"
+
+
 class UserError(Exception):
     """A one-line message about what went wrong and what to do. Front ends show it unchanged."""
 

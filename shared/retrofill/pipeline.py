@@ -12,22 +12,29 @@ from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar, Unpack, overload
 
+from retrofill.callback import Callback, rules_of
 from retrofill.deadline import Deadline
 from retrofill.domain.data import check_name
+from retrofill.domain.duration import seconds_of
 from retrofill.domain.pipeline import (
     MAX_BATCH,
     MAX_TARGET_SECONDS,
+    MAX_TIMEOUT_SECONDS,
+    MIN_TIMEOUT_SECONDS,
     CodeLocation,
     PipelineDefinition,
     SubmitScript,
     TaskDefinition,
     TriggerRule,
 )
+from retrofill.domain.target import Target
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Upstream = str | Callable[..., Any]
 After = Upstream | Iterable[Upstream] | None
 Delay = timedelta | float | int
+Timeout = timedelta | float | int | str
+OnEvent = str | Target | Callback
 # Of an attempt with batch_size="auto".
 TARGET_SECONDS = 600.0
 
@@ -35,13 +42,15 @@ TARGET_SECONDS = 600.0
 class TaskOptions(TypedDict, total=False):
     """Options of every kind of task.
 
-    ``retries`` and ``retry_delay`` (seconds) default to the pipeline's.
+    ``retries`` and ``retry_delay`` (seconds) default to the pipeline's. A try that takes longer than
+    ``timeout`` (a timedelta, seconds, or text like ``"10m"``) is interrupted and fails.
     """
 
     after: After
     trigger_rule: str
     retries: int | None
     retry_delay: Delay | None
+    timeout: Timeout | None
 
 
 class FunctionOptions(TaskOptions, total=False):
@@ -61,6 +70,11 @@ class Pipeline:
     so many runs with adjacent intervals in one Spark session, which saves its start. With
     ``batch_mode="each"`` it calls the tasks for each of them, with ``"range"`` once for all. With
     ``batch_size="auto"`` it gets as many as recently took ``batch_target`` (default: ten minutes).
+    A run that takes longer than ``run_timeout`` is interrupted and fails; of a range, times its
+    number of runs.
+
+    ``on_run_failed``, ``on_backfill_succeeded`` and ``on_backfill_failed`` list what to call then:
+    names from the allow-list, a ``Webhook``, a ``KafkaTopic``, or one of them in a ``Callback``.
     """
 
     def __init__(
@@ -76,8 +90,12 @@ class Pipeline:
         batch_mode: str = "each",
         batch_target: Delay | None = None,
         deadlines: Sequence[Deadline] = (),
+        on_run_failed: Sequence[OnEvent] = (),
+        on_backfill_succeeded: Sequence[OnEvent] = (),
+        on_backfill_failed: Sequence[OnEvent] = (),
         retries: int = 0,
         retry_delay: Delay = 1.0,
+        run_timeout: Timeout | None = None,
         executor: str = "pool",
         spark_conf: Mapping[str, object] | None = None,
     ) -> None:
@@ -94,7 +112,11 @@ class Pipeline:
             "max_active_runs": max_active_runs,
             **_batches(batch_size, batch_target),
             "batch_mode": batch_mode,
+            "run_timeout_seconds": _timeout("run_timeout", run_timeout),
             "deadlines": [deadline.to_alert() for deadline in deadlines],
+            "on_run_failed": rules_of(on_run_failed, "on_run_failed"),
+            "on_backfill_succeeded": rules_of(on_backfill_succeeded, "on_backfill_succeeded"),
+            "on_backfill_failed": rules_of(on_backfill_failed, "on_backfill_failed"),
             "executor": executor,
             "spark_conf": _conf(spark_conf),
         }
@@ -173,6 +195,7 @@ class Pipeline:
             "trigger_rule": TriggerRule(options.get("trigger_rule", "all_success")),
             "retries": self._retries if retries is None else retries,
             "retry_delay_seconds": _seconds(self._retry_delay if retry_delay is None else retry_delay),
+            "timeout_seconds": _timeout(f"task {name!r}: timeout", options.get("timeout")),
             "submit": submit,
             "sparse": options.get("sparse", False),
         }
@@ -202,6 +225,22 @@ def _seconds(delay: Delay) -> float:
     if isinstance(delay, int | float):
         return float(delay)
     raise ValueError(f"retry_delay is {delay!r}: give a timedelta or a number of seconds")
+
+
+def _timeout(what: str, given: Timeout | None) -> float | None:
+    if given is None:
+        return None
+    try:
+        seconds = seconds_of(given) if isinstance(given, str | timedelta) else given
+    except ValueError:
+        seconds = 0.0
+    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not number or not MIN_TIMEOUT_SECONDS <= seconds <= MAX_TIMEOUT_SECONDS:
+        raise ValueError(
+            f"{what} is {given!r}: give a timedelta, a number of seconds or text like '90s', '10m' or '2h', "
+            "from one second to 30 days"
+        )
+    return float(seconds)
 
 
 def _batches(size: int | str, target: Delay | None) -> dict[str, Any]:

@@ -16,7 +16,9 @@ from pydantic_settings import EnvSettingsSource, NoDecode, SettingsError
 
 ENDPOINTS_FILE = "endpoints.json"
 MIN_SECRET_BYTES = 24
+PAGERDUTY_KEY = re.compile(r"[A-Za-z0-9]{32}")
 _HOST = re.compile(r"[A-Za-z0-9_.-]+")
+_HTTP = re.compile(r"https?://[^/\s@]+(/[^\s?#]*)?")
 _CONNECT = re.compile(r"sc://[^/;\s]+/?(;[^=;\s]+=[^;]*)*;?")
 
 
@@ -78,6 +80,16 @@ def _check_webhook_secrets(value: dict[str, list[SecretStr]]) -> dict[str, list[
     return value
 
 
+def _check_pagerduty_keys(value: dict[str, SecretStr]) -> dict[str, SecretStr]:
+    for name, key in value.items():
+        if not PAGERDUTY_KEY.fullmatch(key.get_secret_value()):
+            raise ValueError(
+                f"the key under {name!r} must have 32 letters and digits: "
+                "copy the integration key of an Events API v2 integration"
+            )
+    return value
+
+
 def _is_webhook_secret(text: str) -> bool:
     """The Standard Webhooks format: ``whsec_`` and the key in base64, padded or not."""
     code = text.removeprefix("whsec_")
@@ -85,6 +97,12 @@ def _is_webhook_secret(text: str) -> bool:
         return len(base64.b64decode(code + "=" * (-len(code) % 4), validate=True)) >= MIN_SECRET_BYTES
     except ValueError:
         return False
+
+
+def _check_http_address(value: str) -> str:
+    if not _HTTP.fullmatch(value):
+        raise ValueError("a web address is like http://host:4040 or https://host/path")
+    return value
 
 
 def _check_connect_address(value: str) -> str:
@@ -103,5 +121,24 @@ def _check_hosts(value: list[str]) -> list[str]:
 
 Patterns = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_patterns), AfterValidator(_check_patterns)]
 WebhookSecrets = Annotated[dict[str, list[SecretStr]], AfterValidator(_check_webhook_secrets)]
+PagerDutyKeys = Annotated[dict[str, SecretStr], AfterValidator(_check_pagerduty_keys)]
 ConnectAddress = Annotated[str, AfterValidator(_check_connect_address)]
+HttpAddress = Annotated[str, AfterValidator(_check_http_address)]
 HostsAndNetworks = Annotated[list[str], AfterValidator(_check_hosts)]
+
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def check_cluster(master: str, driver_host: str) -> None:
+    """Raises ``ValueError`` if drivers cannot run inside that cluster, or could not reach this machine."""
+    if master.startswith(("spark://", "local")):
+        raise ValueError(
+            "RETROFILL_SPARK_SUBMIT_DEPLOY_MODE=cluster: Spark does not run Python drivers inside "
+            f"{master}, only on YARN and Kubernetes; use client"
+        )
+    if driver_host in LOOPBACK:
+        raise ValueError(
+            "RETROFILL_SPARK_SUBMIT_DEPLOY_MODE=cluster: RETROFILL_DRIVER_HOST must be an address of this machine "
+            "that drivers in the cluster can reach"
+        )

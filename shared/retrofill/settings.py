@@ -25,11 +25,12 @@ from retrofill.setting_types import (
     ConnectAddress,
     FromFiles,
     HostsAndNetworks,
+    HttpAddress,
+    PagerDutyKeys,
     Patterns,
     WebhookSecrets,
+    check_cluster,
 )
-
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class Settings(BaseSettings):
@@ -84,6 +85,9 @@ class Settings(BaseSettings):
         default_factory=dict, description="DSNs by service, as JSON; others use postgres_dsn"
     )
     spark_remote: ConnectAddress | None = Field(None, repr=False, description="Spark Connect address, sc://host:port")
+    spark_ui: HttpAddress | None = Field(
+        None, description="Address of the Spark Connect server's web UI, http://host:port: tells what attempts cost"
+    )
     spark_submit_master: str = Field("local[1]", description="--master of the spark-submit executor and submit tasks")
     spark_submit_deploy_mode: Literal["client", "cluster"] = Field(
         "client", description="Where the spark-submit executor's drivers run: beside the run-starter, or in the cluster"
@@ -154,6 +158,10 @@ class Settings(BaseSettings):
         default_factory=dict,
         description="Signing secrets of webhooks by name, as JSON: name = [whsec_…, …], newest first",
     )
+    pagerduty_keys: PagerDutyKeys = Field(
+        default_factory=dict,
+        description="Integration keys (routing keys) of PagerDuty by name, as JSON, for webhooks with that body",
+    )
     callback_topics: list[str] = Field(
         default_factory=list,
         description="Topics that callbacks may write, as JSON; init grants the callback-runner access",
@@ -184,9 +192,30 @@ class Settings(BaseSettings):
     )
     spark_driver_memory: str = Field("1g", description="Heap of the embedded Spark Connect server")
 
+    log_store: Path | None = Field(
+        None,
+        description="Directory for the logs of attempts, which hosts may share; default: logs/attempts in RETROFILL_HOME",
+    )
+    log_file_bytes: int = Field(
+        10_000_000, ge=1, description="Size of an attempt's log before it continues in a new file"
+    )
+    log_keep_seconds: float = Field(
+        604_800.0, gt=0, description="How long the log of an attempt is kept after its last line"
+    )
+    log_total_bytes: int = Field(
+        10_000_000_000,
+        ge=1,
+        description="Total size of all logs in that directory, beyond which the oldest are removed",
+    )
     openlineage_topic: str | None = Field(None, description="Kafka topic for OpenLineage run events of the drivers")
     openlineage_namespace: str = Field("retrofill", description="Namespace of the jobs in these events")
-    http_host: str = Field("127.0.0.1", description="Listen address for a service's /metrics, /healthz and /readyz")
+    http_host: str = Field(
+        "127.0.0.1", description="Listen address for a service's metrics, probes and logs of attempts"
+    )
+    http_address: str | None = Field(
+        None,
+        description="Name or address at which others reach it; default: http_host, or this machine's if that is 0.0.0.0",
+    )
     http_port: int = Field(0, ge=0, le=65_535, description="Its port; 0: any free port, written to the ready file")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="Minimum log level")
     redact: Patterns = Field(
@@ -202,16 +231,7 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _drivers_can_run_there(self) -> Self:
         if self.spark_submit_deploy_mode == "cluster":
-            if self.spark_submit_master.startswith(("spark://", "local")):
-                raise ValueError(
-                    "RETROFILL_SPARK_SUBMIT_DEPLOY_MODE=cluster: Spark does not run Python drivers inside "
-                    f"{self.spark_submit_master}, only on YARN and Kubernetes; use client"
-                )
-            if self.driver_host in LOOPBACK:
-                raise ValueError(
-                    "RETROFILL_SPARK_SUBMIT_DEPLOY_MODE=cluster: RETROFILL_DRIVER_HOST must be an address of this machine "
-                    "that drivers in the cluster can reach"
-                )
+            check_cluster(self.spark_submit_master, self.driver_host)
         return self
 
     @classmethod

@@ -10,7 +10,8 @@ from typing import Any
 
 def note(context: dict[str, Any], path: str) -> None:
     """Append one line per call, in a single write so that processes do not interleave."""
-    line = json.dumps({"deadline": context["deadline_id"], "key": context["idempotency_key"], "at": time.time()})
+    id = context["deadline_id"] if "deadline_id" in context else context["callback_id"]
+    line = json.dumps({"deadline": id, "key": context["idempotency_key"], "at": time.time()})
     log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
         os.write(log, line.encode() + b"\n")

@@ -23,7 +23,7 @@ POISON = "poison-"
 LETTERS = (str(Topic.DEAD_LETTERS),)
 TABLES = (
     *("pipeline", "backfill", "backfill_request", "backfill_interval"),
-    *("run", "run_cancel", "task_run", "attempt", "seat", "deadline", "callback"),
+    *("run", "run_cancel", "task_run", "attempt", "seat", "deadline", "callback", "callback_run"),
 )
 # Service sessions with an open transaction, and waiting locks. Neither lasts long after a heal.
 HELD = """
@@ -87,6 +87,8 @@ class History:
     """Calls of functions and webhooks: ``deadline``, ``key`` and ``at``, by the database's clock."""
     alerts: dict[str, list[Row]] = field(default_factory=dict)
     """The deadline alerts of each pipeline, as the workload wrote them."""
+    lists: dict[str, dict[str, int]] = field(default_factory=dict)
+    """How many callbacks each pipeline lists, by occasion."""
     changes: list[Row] = field(default_factory=list)
     """Every change of a state that was committed, as triggers noted it."""
     committed: list[Row] = field(default_factory=list)
@@ -125,6 +127,7 @@ class Known:
     limits: Mapping[str, int]
     batches: Mapping[str, int]
     alerts: Mapping[str, list[Row]]
+    lists: Mapping[str, dict[str, int]]
     calls: Iterable[Row] = ()
     """Of webhooks; those of functions are in a file."""
     sampled: Mapping[str, int] = field(default_factory=dict)
@@ -152,6 +155,7 @@ def gather(made: Installation, known: Known) -> History:
         poison={topic: [e for e in found if _spoiled(e)] for topic, found in events.items() if topic not in LETTERS},
         poisoned=set(known.poisoned),
         alerts=dict(known.alerts),
+        lists=dict(known.lists),
         changes=audit.changes(made),
         committed=audit.committed(made),
         notes=_lines(known.folder / "work.log"),

@@ -9,8 +9,10 @@ import os
 from typing import Any
 
 from retrofill.bus.crash import arm
+from retrofill.contract.runs import SparkApplication
 from retrofill.driver.__main__ import take_pipes
 from retrofill.driver.conversation import Conversation
+from retrofill.driver.output import Output
 from retrofill.driver.process import Ending, end_with_host
 from retrofill.driver.report import Wire
 from retrofill.driver.serve import Server
@@ -24,18 +26,28 @@ class NoSessions:
     def open(self) -> None:
         """No-op: there is no Spark session."""
 
-    def use(self) -> Any:
+    def use(self, tag: str) -> Any:
         """The workload does not use Spark."""
         raise AssertionError("there is no Spark here")
 
     def lost(self, error: BaseException) -> None:
         """No-op: there is no session to lose."""
 
+    def application(self) -> SparkApplication:
+        """What a Spark server would have told."""
+        return SparkApplication(id="local-1", ui="http://127.0.0.1:4040")
+
     def clear(self) -> None:
         """No-op: a run leaves nothing behind."""
 
+    def cost(self) -> None:
+        """No Spark tells."""
+
     def interrupt(self) -> None:
         """No-op: all work is in this process, which exits."""
+
+    def interrupt_tag(self, tag: str) -> None:
+        """No-op: there are no jobs."""
 
     def release(self) -> None:
         """No-op: there is no session to release."""
@@ -44,6 +56,7 @@ class NoSessions:
 def main() -> None:
     """Serve until the host ends the process."""
     heard, said = take_pipes()
+    output = Output.of_pool()
     if (address := os.environ.get("CHAOS_DRIVERS_KAFKA")) is not None:
         # A Kafka connection that a fault can cut for the drivers only.
         os.environ["RETROFILL_KAFKA_BOOTSTRAP_SERVERS"] = address
@@ -55,7 +68,7 @@ def main() -> None:
     host = Conversation(heard, said, ending)
     wire = Wire(settings, on_loss=ending.end)
     wire.connect()
-    server = Server(settings, ending, host, wire, lambda launch: NoSessions())
+    server = Server(settings, ending, host, wire, lambda launch: NoSessions(), output=output)
     host.say("ready", True)
     while True:
         server.serve_one()

@@ -48,6 +48,7 @@ BY_CLOCK = {
     "refusals_are_due",
     "limits_hold_in_the_events",
     "events_are_in_order",
+    "time_limits_hold",
 }
 # Most violations listed per promise.
 NAMED = 5

@@ -31,6 +31,7 @@ OWN: dict[str, tuple[str, ...]] = {
         "plan:runs-written",
         "plan:deadlines-written",
         "run-cancel:written",
+        "run-retry:written",
         "end:written",
         "end:committed",
     ),

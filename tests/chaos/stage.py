@@ -65,6 +65,7 @@ class Stage:
     receiver: TimedReceiver
     servers: Servers | None = None
     alerts: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    lists: dict[str, dict[str, int]] = field(default_factory=dict)
     faults: Counter[str] = field(default_factory=Counter)
     recoveries: dict[str, list[float]] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
@@ -133,6 +134,11 @@ def alerts_of(definition: PipelineDefinition) -> list[dict[str, Any]]:
     return [each.model_dump(mode="json") for each in definition.deadlines]
 
 
+def lists_of(definition: PipelineDefinition) -> dict[str, int]:
+    """How many callbacks a pipeline lists, by occasion."""
+    return {str(occasion): len(rules) for occasion, rules in definition.rules.items()}
+
+
 @contextmanager
 def staged(
     made: Installation,
@@ -173,6 +179,7 @@ def staged(
         player = Player(made, script, folder, least)
         stage = Stage(made, crew, random.Random(seed), folder, script, player, receiver, servers)
         stage.alerts = {each.name: alerts_of(each) for each in (*definitions(script, folder, hook), probe)}
+        stage.lists = {each.name: lists_of(each) for each in (*definitions(script, folder, hook), probe)}
         player.start()
         yield stage
         if player.is_alive():
@@ -186,7 +193,7 @@ def finish(stage: Stage, sampler: LimitsSampler) -> History:
     assert stage.crew.error is None, stage.crew.error
     sampler.stop()
     hooks = [
-        {"deadline": request.json["data"]["deadline_id"], "key": request.headers["webhook-id"], "at": at}
+        {"deadline": _called(request.json["data"]), "key": request.headers["webhook-id"], "at": at}
         for at, request in stage.receiver.timed("/soon")
     ]
     limits = {f"p{n}": stage.script.limit(n) for n in range(stage.script.pipelines)} | {PROBE: 4}
@@ -199,6 +206,7 @@ def finish(stage: Stage, sampler: LimitsSampler) -> History:
             limits | stage.limits,
             {f"p{n}": stage.script.batch(n) for n in range(stage.script.pipelines)},
             stage.alerts,
+            stage.lists,
             hooks,
             sampler.most,
             undrained,
@@ -207,6 +215,11 @@ def finish(stage: Stage, sampler: LimitsSampler) -> History:
             stage.clock.slack,
         ),
     )
+
+
+def _called(data: dict[str, Any]) -> int:
+    """The id of the callback that a webhook is about."""
+    return int(data["deadline_id"] if "deadline_id" in data else data["callback_id"])
 
 
 def drain(stage: Stage) -> list[str]:

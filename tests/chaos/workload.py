@@ -24,6 +24,7 @@ from retrofill.contract.backfills import (
     BackfillRequested,
     BackfillResumeRequested,
     RunCancelRequested,
+    RunRetryRequested,
 )
 from retrofill.contract.base import Message
 from retrofill.contract.runs import AttemptEnded, ErrorInfo, Report, RunReported
@@ -142,6 +143,8 @@ class Script:
             return [Order(wish.id, BackfillPauseRequested()), Order(wish.id, BackfillResumeRequested())]
         if fate < 0.35:
             return [Order(wish.id, RunCancelRequested(intervals=(self._random.choice(wish.starts).date(),)))]
+        if wish.failing and fate > 0.5:
+            return [Order(wish.id, RunRetryRequested(all_failed=True))] * self._random.choice([1, 2])
         return [Order(wish.id, BackfillCancelRequested())] if fate < 0.45 else []
 
 

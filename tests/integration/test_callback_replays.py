@@ -60,7 +60,7 @@ def test_a_replay_is_answered_whatever_the_callback_does(callbacks: Callbacks, r
     assert {answer["type"] for answer in answers.values()} == {"CallbackReplayRejected"}
     assert "it is pending" in answers[waits]["message"]
     assert "it succeeded" in answers[done]["message"]
-    assert "has no callback" in answers[999_999]["message"]
+    assert "there is none" in answers[999_999]["message"]
     assert (len(receiver.got("/later")), len(receiver.got("/done"))) == (1, 1)
 
 
@@ -69,7 +69,7 @@ def test_a_wish_under_another_key_is_a_dead_letter(callbacks: Callbacks) -> None
     letter = callbacks.installation.wait_event(
         Topic.DEAD_LETTERS, lambda e: e.key == "elsewhere", "the dead letter of the wish"
     )
-    assert "differs from the deadline's id" in letter.headers["retrofill_reason"]
+    assert "differs from the callback's id" in letter.headers["retrofill_reason"]
 
 
 def test_commands(callbacks: Callbacks, receiver: Receiver, here: None, cli: Any) -> None:
@@ -85,7 +85,7 @@ def test_commands(callbacks: Callbacks, receiver: Receiver, here: None, cli: Any
     text = cli("callbacks", "show", str(ids[1])).out
     assert "400 Bad Request" in text
     assert '"n": 1' in text
-    assert "has no callback" in cli("callbacks", "show", "999999").err
+    assert "there is no callback" in cli("callbacks", "show", "999999").err
     receiver.answer("/commands", Answer(200))
     replayed = cli("callbacks", "replay", "--failed", "--pipeline", "commanded", "--json")
     assert [each["type"] for each in replayed.document] == ["CallbackReplayed"] * 2

@@ -150,7 +150,7 @@ def test_gone_switches_an_address_off_until_a_replay_succeeds(
     assert len(receiver.got("/gone")) == 1
     assert cli("callbacks", "show", str(second), "--json").document["switched_off_at"] is not None
     receiver.answer("/gone", Answer(200))
-    assert cli("callbacks", "replay", str(first)).out == f"deadline {first}: {url} is called again\n"
+    assert cli("callbacks", "replay", str(first)).out == f"callback {first}: {url} is called again\n"
     callbacks.ended(first, "succeeded")
     assert [each.headers["webhook-id"] for each in receiver.got("/gone")] == [
         receiver.got("/gone")[0].headers["webhook-id"]

@@ -63,15 +63,24 @@ def test_every_command_of_the_page_does_what_the_page_says(installation: Install
         run(f"Backfill{wish}Requested")
         stack.wait_state("january", state)
     until(lambda: stack.runs_by_state("january").get("succeeded", 0) > 0, "something is done")
+    run("BackfillChangeRequested")
+    until(lambda: stack.value("SELECT max_active_runs FROM backfill WHERE id = 'january'") == 4, "it is changed")
+    run("RunRetryRequested")
+    stack.wait_event(
+        Topic.BACKFILL_EVENTS,
+        lambda e: e.body.get("in_reply_to") == "retry-january-1" and "none of its runs" in e.body["message"],
+        "nothing failed",
+    )
     run("RunCancelRequested")
     until(lambda: stack.runs_by_state("january").get("cancelled") == 2, "two days are cancelled")
     run("BackfillCancelRequested")
     stack.wait_state("january", "cancelled")
     until(lambda: "cancelled" in run("backfill-states"), "the state is told")
-    followed = run("backfill-events.*fromjson")
+    followed = run("in_reply_to}")
     for wanted in ("BackfillPlanned", "BackfillPaused", "BackfillResumed", "BackfillCancelling", "BackfillCancelled"):
         assert f'"type":"{wanted}"' in followed
     assert '"in_reply_to":"pause-january-1"' in followed
+    run("BackfillProgress")
     assert '"type":"RunSucceeded","interval_start":"2013-01-01T00:00:00Z","attempt":1' in run("run-events")
     assert "flights/2013-01-01T00:00:00+00:00\tsucceeded\n" in run("interval-states")
     assert "january\tcancelled\t31" in run("backfill-states")

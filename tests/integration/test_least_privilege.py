@@ -60,16 +60,17 @@ def clean(guarded: Servers) -> Iterator[Installation]:
         made.close()
 
 
-# The rights from section 6 of the design, written by hand: reads, then writes. "." is the service's
+# The rights, written by hand: reads, then writes. "." is the service's
 # own cursor topic, "*" those of all services.
 MAY = {
     "backfill-planner": (
         "pipelines backfill-requests run-events *",
-        "pipeline-events backfill-events backfill-states deadlines dead-letters . pipelines backfill-requests",
+        "pipeline-events backfill-events backfill-states deadlines callback-requests dead-letters . pipelines"
+        " backfill-requests",
     ),
     "run-starter": (
         "backfill-events run-reports *",
-        "run-events interval-states deadlines dead-letters . run-reports",
+        "run-events interval-states deadlines callback-requests dead-letters . run-reports",
     ),
     "deadline-watcher": ("deadlines *", "deadline-missed callback-requests dead-letters ."),
     "callback-runner": ("callback-requests *", "callback-events dead-letters . callback-requests"),

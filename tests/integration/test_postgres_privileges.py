@@ -13,7 +13,7 @@ from tests.support.installation import ROOT, Installation, until
 from retrofill.contract.topics import SERVICES
 
 # Section 6 of the design, by hand: I(nsert), U(pdate), D(elete), L(ock a row, through its column
-# lock_only). "own" replaces the service's prefix in its bus tables.
+# lock_only), S(upersede a run). "own" replaces the service's prefix in its bus tables.
 MAY = """
 table              planner  starter  watcher  runner   reader
 pipeline           IU       L        -        -        -
@@ -22,16 +22,18 @@ backfill           IU       L        L        -        -
 backfill_request   I        -        -        -        -
 backfill_command   I        -        -        -        -
 backfill_interval  I        -        -        -        -
+backfill_progress  IU       -        -        -        -
 attempt            -        IU       -        -        -
 host               -        IUD      -        -        -
 seat               -        IUD      -        -        -
 seat_wait          -        IUD      -        -        -
-run                IL       U        L        -        -
+run                ILS      U        L        -        -
 run_cancel         I        -        -        -        -
 task_run           -        IU       -        -        -
 deadline           I        I        U        -        -
 deadline_digest    -        -        IU       -        -
-callback           -        -        I        U        -
+callback           I        IL       I        U        -
+callback_run       -        I        -        -        -
 webhook_off        -        -        -        ID       -
 installation       -        -        -        -        -
 alembic_version    -        -        -        -        -
@@ -85,7 +87,7 @@ def works(conn: psycopg.Connection, statement: str, *names: str) -> bool:
     """Whether the role has the privilege for the statement. Integrity errors count as allowed."""
     try:
         conn.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))
-    except REFUSED:
+    except (REFUSED, psycopg.errors.GeneratedAlways):
         return False
     except psycopg.IntegrityError:
         return True
@@ -106,6 +108,10 @@ def rights(conn: psycopg.Connection, table: str, columns: list[str]) -> str:
     }
     if not tried["U"] and "lock_only" in columns:
         tried["L"] = works(conn, "SELECT 1 FROM {} FOR NO KEY UPDATE", table)
+        one_by_one = {column for column in columns if works(conn, "UPDATE {} SET {} = NULL", table, column)}
+        # Nothing but the columns that are granted.
+        assert one_by_one <= {"lock_only", "superseded_by"}
+        tried["S"] = "superseded_by" in one_by_one
     return "".join(right for right, can in tried.items() if can)
 
 

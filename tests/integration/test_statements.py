@@ -7,16 +7,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from tests.support.definitions import alert
 from tests.support.history import finished, waiting
 from tests.support.hot_paths import Hot, about_run, without_definitions
-from tests.support.installation import Installation
+from tests.support.installation import PARTITIONS, Installation
 from tests.support.servers import Servers
-from tests.support.statements import recorded, scanned
+from tests.support.statements import Recorded, recorded, scanned
 
+from backfill_planner.run_retries import retry_runs
+from retrofill.bus.transaction import Transaction
+from retrofill.contract.backfills import RunRetryRequested
 from retrofill.contract.runs import AttemptEnded, AttemptHeartbeat, RunStaged
 from retrofill.contract.topics import PLANNER, RUN_STARTER
 from retrofill.domain.attempt import AttemptMode
-from retrofill.store import durations, failures, runs
+from retrofill.store import backfills, durations, failures, runs
 from retrofill.store.claims import pipelines_with_suspects
 
 YEARS_OF_DAYS = 3650
@@ -68,6 +72,20 @@ def test_one_report_sends_as_much_as_those_of_a_hundred_runs(empty: Hot) -> None
     assert empty.made.value("SELECT count(*) FROM run WHERE state = 'succeeded'") == 101
 
 
+def test_one_failure_sends_as_much_as_a_hundred(empty: Hot) -> None:
+    lists = {"on_run_failed": [{"callback": "page"}, {"callback": "page", "digest_seconds": 0}]}
+    empty.claimed(waiting(empty.made, 1, 101, limit=101, **lists))
+    first, *others = empty.take_launches()
+    one, many = empty.reported([first], "failed"), empty.reported(others, "failed")
+    # The first opens what the others join.
+    assert many.shapes() == one.shapes()
+    assert len(one.shapes()) <= 20
+    made = empty.made.query("SELECT place, count(*) AS n FROM callback GROUP BY place ORDER BY place")
+    # One that collects them all, and one for each.
+    assert [(row["place"], row["n"]) for row in made] == [(0, 1), (1, 101)]
+    assert empty.made.value("SELECT count(*) FROM callback_run") == 202
+
+
 def test_an_attempt_of_many_runs_sends_as_much_as_one_of_a_single_run(empty: Hot) -> None:
     single = empty.claimed(waiting(empty.made, 1, 1, prefix="single-"))
     of_single = empty.reported(empty.take_launches())
@@ -107,6 +125,47 @@ def test_the_planner_looks_at_a_hundred_backfills_with_one_statement(empty: Hot)
     assert many.shapes() == one.shapes()
 
 
+def retried(hot: Hot, runs: int, prefix: str) -> Recorded:
+    """All runs of a backfill failed, and are retried."""
+    late = alert("late", "RUN_QUEUED_AT", 3600, fire_on_failure=True)
+    (id,) = waiting(hot.made, 1, runs, prefix=prefix, deadlines=[late])
+    ended = "UPDATE run SET state = 'failed', finished_at = clock_timestamp() WHERE backfill_id = %s RETURNING id"
+    assert len(hot.made.query(ended, id)) == runs
+    command = RunRetryRequested(all_failed=True)
+    answers: list[object] = []
+
+    def retry(tx: Transaction) -> None:
+        row = backfills.lock(tx.conn, id, wait=True)
+        answers.append(retry_runs(tx, id, row, command, PARTITIONS))
+
+    found = hot.sent(PLANNER, retry)
+    assert [getattr(each, "runs", each) for each in answers] == [runs]
+    return found
+
+
+def test_a_retry_of_thousands_of_runs_sends_as_much_as_one(empty: Hot) -> None:
+    one, many = retried(empty, 1, "one-"), retried(empty, 9_000, "many-")
+    assert many.shapes() == one.shapes()
+    # The one and a half chunks beyond take their own share.
+    more = retried(empty, 25_000, "more-")
+    assert len(more.shapes()) <= 3 * len(one.shapes())
+    counts = "SELECT state, count(*) FROM run WHERE superseded_by IS NULL GROUP BY state"
+    assert empty.made.query(counts) == [{"state": "queued", "count": 34_001}]
+    assert empty.made.value("SELECT count(*) FROM deadline WHERE state = 'armed'") >= 34_001
+
+
+def test_progress_of_a_hundred_backfills_sends_as_much_as_that_of_one(empty: Hot) -> None:
+    one = empty.progress_announced(waiting(empty.made, 1, 1, prefix="one-"))
+    ids = waiting(empty.made, 100, 5, prefix="many-")
+    many = empty.progress_announced(ids)
+    assert many.shapes() == one.shapes()
+    assert empty.made.value("SELECT count(*) FROM backfill_progress") == 101
+    # Nothing changed, so there is nothing to say, and nothing to write.
+    again = empty.progress_announced(ids)
+    assert len(again.shapes()) < len(one.shapes())
+    assert empty.made.value("SELECT max(sequence) FROM backfill_progress") == 1
+
+
 def test_every_statement_of_the_hot_paths_uses_an_index(old: Hot) -> None:
     ids = waiting(old.made, 3, 50, on_run_failure="cancel")
     cancels = "INSERT INTO run_cancel SELECT backfill_id, id FROM run WHERE position = 49 AND backfill_id = ANY(%s)"
@@ -127,7 +186,9 @@ def test_every_statement_of_the_hot_paths_uses_an_index(old: Hot) -> None:
         old.claimed(ids),
         old.sent(RUN_STARTER, lambda tx: durations.recent(tx.conn, [1, 2])),
         old.planner_looked(ids),
+        old.progress_announced(ids),
         old.missed(10),
+        retried(old, 50, "retry-"),
     ]
     # With a publisher, and with one that closes the sessions of the lost one.
     again = old.take_launches()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 from tests.support.history import waiting
-from tests.support.hot_paths import Hot, without_definitions
+from tests.support.hot_paths import Hot, about_run, without_definitions
 from tests.support.installation import Installation
 
-from retrofill.contract.runs import AttemptEnded
+from retrofill.contract.runs import AttemptEnded, RunBegan
 from retrofill.domain.pipeline import MAX_BATCH
+
+# Enough that a statement for each would show.
+MANY = 1_000
 
 
 @pytest.fixture
@@ -36,7 +39,7 @@ def test_a_size_that_is_chosen_costs_one_statement_for_any_number_of_backfills(e
 
 def test_a_large_range_is_claimed_and_split_with_as_many_statements_as_a_small_one(empty: Hot) -> None:
     found = []
-    for size in (2, MAX_BATCH):
+    for size in (2, MANY):
         ids = waiting(empty.made, 1, 2 * size, prefix=f"of-{size}-", limit=1, batch_size=size, batch_mode="range")
         claimed = empty.claimed(ids)
         (launch,) = empty.take_launches()
@@ -46,4 +49,24 @@ def test_a_large_range_is_claimed_and_split_with_as_many_statements_as_a_small_o
         split = "SELECT range_limit, count(*) AS n FROM run WHERE backfill_id = %s GROUP BY 1 ORDER BY 1"
         limits = [(row["range_limit"], row["n"]) for row in empty.made.query(split, *ids)]
         assert limits == [(size // 2, size), (None, size)]
+    assert found[0] == found[1]
+
+
+def test_a_large_range_times_out_with_as_many_statements_as_a_small_one(empty: Hot) -> None:
+    found = []
+    for size in (2, MANY):
+        more = {"batch_size": size, "batch_mode": "range", "run_timeout_seconds": 1.0}
+        ids = waiting(empty.made, 1, 2 * size, prefix=f"of-{size}-", limit=1, **more)
+        empty.claimed(ids)
+        (launch,) = empty.take_launches()
+        empty.heard([RunBegan(**about_run(launch, run)) for run in launch.runs])
+        looked = empty.leases_looked_at()
+        late = "UPDATE run SET times_out_at = now() WHERE backfill_id = %s AND times_out_at IS NOT NULL RETURNING id"
+        assert len(empty.made.query(late, *ids)) == size
+        interrupted = empty.interrupted()
+        marked = "SELECT count(*) FROM run WHERE backfill_id = %s AND error->>'type' = 'RunTimedOut'"
+        assert empty.made.value(marked, *ids) == size
+        ended = empty.heard([AttemptEnded(**launch.about, state="lost", begun=launch.runs[0].id)])
+        found.append([*looked.shapes(), *without_definitions(interrupted), *without_definitions(ended)])
+        assert empty.made.value("SELECT count(*) FROM run WHERE backfill_id = %s AND error IS NULL", *ids) == 2 * size
     assert found[0] == found[1]

@@ -23,6 +23,7 @@ from tests.support.both_stores import (
     give,
     installation,
     make_backfill,
+    plan_of,
     put,
     start,
 )
@@ -66,7 +67,7 @@ def test_pipelines(both: Both) -> None:
 def test_a_backfill_from_plan_to_end(both: Both) -> None:
     both.play(
         *BASE,
-        ("a", lambda conn: planning.history(conn, 1, START, START + 2 * DAY)),
+        ("a", lambda conn: planning.history(conn, 1, plan_of(2).intervals)),
         ("a", lambda conn: backfills.lock_free(conn, ["b1", "b2"])),
         ("a", lambda conn: claims.lock_pipelines(conn, [1, 9])),
         ("a", lambda conn: (claims.taken_slots(conn, [1]), claims.claimants(conn, 0, {1: 1}, ["b1", "b2"], SERVER))),
@@ -91,7 +92,7 @@ def test_a_backfill_from_plan_to_end(both: Both) -> None:
         ("a", lambda conn: subjects.backfill_facts(conn, ["b1", "b2"])),
         ("a", lambda conn: end(conn, 2, state=RunState.FAILED)),
         ("a", lambda conn: (failures.count_failed(conn, "b1"), backfills.progress(conn, "b1"))),
-        ("a", lambda conn: planning.history(conn, 1, START, START + 9 * DAY)),
+        ("a", lambda conn: planning.history(conn, 1, plan_of(9).intervals)),
         ("a", lambda conn: arming.last_runtimes(conn, 1, 5)),
         ("a", lambda conn: backfills.move(conn, "b1", BackfillState.CANCELLING, "running", {"cancel_cause": "user"})),
         ("a", lambda conn: (backfills.still_active(conn, ["b1", "b2"]), backfills.active(conn, 0))),

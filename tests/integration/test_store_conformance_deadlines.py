@@ -55,7 +55,7 @@ def test_deadlines_digests_and_callbacks(both: Both) -> None:
         ("a", lambda conn: digests.close(conn, 1, NOW)),
         (
             "a",
-            lambda conn: deadlines.insert_callbacks(
+            lambda conn: callbacks.insert_all(
                 conn, 0, [{**call, "pipeline": "p"}, {**call, "deadline_id": 2, "pipeline": "q"}]
             ),
         ),

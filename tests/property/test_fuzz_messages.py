@@ -82,6 +82,11 @@ def made_of(schema: dict[str, Any], definitions: dict[str, Any], random: Random)
         return made_of(definitions[schema["$ref"].rpartition("/")[2]], definitions, random)
     if "const" in schema:
         return schema["const"]
+    if "properties" in schema and "anyOf" in schema:
+        # Several sets of required fields.
+        one = random.choice(schema["anyOf"])
+        required = [*schema.get("required", ()), *one["required"]]
+        return _object({**schema, "required": required}, definitions, random)
     for chosen in ("enum", "anyOf", "oneOf"):
         if chosen in schema:
             one = random.choice(schema[chosen])
@@ -129,6 +134,7 @@ def well_made(type: type[Message], random: Random) -> dict[str, Any]:
     schema = SCHEMAS[type]
     body: dict[str, Any] = {**made_of(schema, schema.get("$defs", {}), random), "type": type.__name__, "version": 1}
     if "from" in body:
+        body.pop("intervals", None)
         body |= {"pipeline": random.choice("pq"), "from": random.choice(DATES), "to": random.choice(DATES)}
     if isinstance(body.get("pipeline"), dict):
         # A fully random definition is almost never valid.

@@ -16,6 +16,7 @@ from retrofill.driver.publication import (
     AREA,
     Publication,
     StagedOutputGone,
+    Written,
     own_folder,
     publish,
     published_by,
@@ -33,7 +34,7 @@ def staged(target: Path, run_id: int, attempt_id: int = ATTEMPT_ID, text: str = 
     folder = own_folder(target, run_id) / f"{attempt_id}.writing-1"
     (folder / "new").mkdir(parents=True)
     (folder / "new" / "part-0").write_text(text or f"run {run_id}")
-    seal(folder, target, run_id, attempt_id, {"run_id": run_id, "attempt_id": attempt_id})
+    seal([Written(folder, target, run_id, {"run_id": run_id, "attempt_id": attempt_id})], attempt_id)
     return Publication(target, run_id, attempt_id, 0)
 
 
@@ -91,7 +92,7 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An output that an earlier run has published. These tests do not simulate power loss, so
     nothing is flushed to disk.
     """
-    for name in ("sync", "sync_tree"):
+    for name in ("sync", "sync_all", "sync_trees"):
         monkeypatch.setattr(publication_module, name, lambda _: None)
     target = tmp_path / "table" / "day=2013-01-01"
     publish(staged(target, 1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from retrofill.contract.cost import Cost
 from retrofill.contract.runs import (
     AttemptEnded,
     AttemptHeartbeat,
@@ -13,16 +14,23 @@ from retrofill.contract.runs import (
     RunBegan,
     RunReported,
     RunStaged,
+    SparkApplication,
     TaskReported,
 )
 from retrofill.contract.topics import Topic
 from retrofill.domain.attempt import AttemptMode
 from retrofill.domain.task_run import TaskState
-from run_starter.executors import LaunchRequest, RunToDo
+from run_starter.executors import LaunchRequest, RunToDo, TimedOut
+from tests.simulation.hanging import hang
 from tests.simulation.servers import wire
 
 if TYPE_CHECKING:
     from tests.simulation.executor import SimulatedExecutor
+
+
+def application_id(attempt_id: int) -> str:
+    """The Spark application that an attempt's driver reports."""
+    return f"app-{attempt_id}"
 
 
 class Driver:
@@ -45,6 +53,8 @@ class Driver:
         self.begun: int | None = None
         # Why its range failed as a whole.
         self.range_error: ErrorInfo | None = None
+        # The task that it ends itself for.
+        self.timed_out: TimedOut | None = None
         # Whether a run failed, after which the process is replaced.
         self._fails = False
 
@@ -69,6 +79,9 @@ class Driver:
         if self.executor.drivers.get(self.launch.key) is self:
             self.executor.left(self.launch.key, stays=reported and not self._fails)
             assert self.executor.host is not None
+            if self.timed_out is not None and self.begun is not None:
+                self.executor.host.timed_out(self.launch, self.begun, self.timed_out)
+                return
             self.executor.host.driver_ended(self.launch, reported=reported, reason=reason, begun=self.begun)
 
     def _run(self) -> None:
@@ -91,7 +104,9 @@ class Driver:
     def _end(self) -> AttemptEnded:
         failed = self.range_error is not None
         state: Literal["failed", "done"] = "failed" if failed else "done"
-        return AttemptEnded(**self.launch.about, state=state, error=self.range_error, stays=not self._fails)
+        # Of some attempts, Spark does not tell what they used.
+        cost = Cost(core_seconds=3600.0 * len(self.launch.runs)) if self.launch.attempt_id % 4 else None
+        return AttemptEnded(**self.launch.about, state=state, error=self.range_error, stays=not self._fails, cost=cost)
 
     def _prepare_slowly(self) -> None:
         """A slow session start, which may outlast the first lease, with heartbeats or without."""
@@ -181,7 +196,8 @@ class Driver:
         error = ErrorInfo(type="ValueError", message="an interval fails") if failed else None
         try:
             # The driver does not wait until its reports arrive.
-            if not all(self._say(RunBegan(**self._about(run))) for run in runs):
+            spark = SparkApplication(id=application_id(self.launch.attempt_id))
+            if not all(self._say(RunBegan(**self._about(run), spark=spark)) for run in runs):
                 return False
             if any(world.kills(self.launch, run) for run in runs):
                 world.scheduler.wait(object(), world.scheduler.random.random() * lease / 5)
@@ -190,9 +206,11 @@ class Driver:
                 return False
             for task in self.launch.pipeline.tasks:
                 self._tell(runs, task.name, TaskState.RUNNING)
+                if task is self.launch.pipeline.tasks[0] and any(world.hangs(self.launch, run) for run in runs):
+                    return hang(self, runs, task)
                 for _ in range(world.scheduler.random.randint(0, 2)):
                     world.scheduler.wait(object(), world.scheduler.random.random() * lease / 2)
-                    if not self._beat():
+                    if not self.beat():
                         return False
                 self._tell(runs, task.name, TaskState.FAILED if failed else TaskState.SUCCEEDED, error)
         finally:
@@ -237,7 +255,7 @@ class Driver:
         """Wait for the publisher. Returns whether everything was acknowledged."""
         while self.staged and not self.gave_up:
             self.world.scheduler.wait(self.staged, self.lease / 5)
-            if self.staged and not self._beat():
+            if self.staged and not self.beat():
                 return False
         return self.process.alive and not self.gave_up
 
@@ -248,11 +266,11 @@ class Driver:
         """
         for _ in range(self.world.scheduler.random.randint(0, 2)):
             self.world.scheduler.wait(object(), self.world.scheduler.random.random() * self.lease / 2)
-            if not self._beat():
+            if not self.beat():
                 return False
         return self._say(RunReported(**self._about(run), state="succeeded"))
 
-    def _beat(self) -> bool:
+    def beat(self) -> bool:
         sent = self._clock()
         if not self.works():
             return False

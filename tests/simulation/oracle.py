@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.checks.attempts import Attempts
 from tests.simulation.checks.base import Check, Violation
+from tests.simulation.checks.budgets import Budgets
 from tests.simulation.checks.callbacks import Callbacks
 from tests.simulation.checks.deadlines import Deadlines
 from tests.simulation.checks.edges import Edges
@@ -13,8 +14,11 @@ from tests.simulation.checks.endings import Endings
 from tests.simulation.checks.hosts import Hosts
 from tests.simulation.checks.intake import Intake
 from tests.simulation.checks.limits import Limits
+from tests.simulation.checks.listed import Listed
 from tests.simulation.checks.messages import Answered, Consumed, Letters, Published
+from tests.simulation.checks.progress import Progress
 from tests.simulation.checks.suspects import Suspects
+from tests.simulation.checks.timeouts import Timeouts
 from tests.simulation.checks.waiting import Waiting
 from tests.simulation.memory.rows import Tx
 
@@ -30,6 +34,7 @@ class Oracle:
         self.attempts = Attempts(world)
         self.callbacks = Callbacks(world)
         self.hosts = Hosts(world)
+        self.listed = Listed(world)
         self.published = Published(world)
         self.suspects = Suspects(world)
         self.waiting = Waiting(world)
@@ -39,13 +44,17 @@ class Oracle:
             Limits(world),
             self.attempts,
             self.suspects,
+            Timeouts(world),
             self.hosts,
             Consumed(world),
             self.published,
             Letters(world),
             Endings(world),
+            Budgets(world),
+            Progress(world),
             Deadlines(world),
             self.callbacks,
+            self.listed,
             Answered(world),
             self.waiting,
         ]
@@ -57,7 +66,10 @@ class Oracle:
         self.checked += 1
         if tx.changes:
             for check in self._checks:
-                check.committed(tx)
+                try:
+                    check.committed(tx)
+                except Exception as e:  # noqa: BLE001 - a service commits here, and would handle it itself
+                    self._world.scheduler.failure = self._world.scheduler.failure or e
 
     @property
     def events(self) -> int:

@@ -9,16 +9,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from retrofill.contract.backfills import (
-    BackfillCancelRequested,
-    BackfillPauseRequested,
     BackfillRequested,
     BackfillResumeRequested,
-    RunCancelRequested,
 )
 from retrofill.contract.pipelines import PipelineApplied
 from retrofill.contract.topics import WATCHER, Topic
+from retrofill.domain.budget import Budget
 from retrofill.domain.pipeline import MAX_BATCH, PipelineDefinition
+from tests.simulation.commands import Commands
 from tests.simulation.faults import Faults
+from tests.simulation.hanging import KINDS, limited
 from tests.simulation.scheduler import Stuck
 from tests.simulation.world import World
 from tests.support.definitions import alert, daily
@@ -49,11 +49,14 @@ class Scenario:
         self._world = world
         self._random = world.random
         self.ids: list[str] = []
+        self._commands = Commands(world, self._at)
         # Planned client actions that have not happened yet.
         self.left = 0
         self.busy_seconds = self._random.choice(world.size.busy_seconds)
         # Pipelines that get some long backfills.
         self._long: set[str] = set()
+        # By pipeline: what has a time limit.
+        self._limits: dict[str, str | None] = {}
         self._pipelines = [f"p{n}" for n in range(self._random.choice(world.size.pipelines))]
 
     def decide_failures(self) -> None:
@@ -62,10 +65,14 @@ class Scenario:
         self._world.failing = {(p, day) for p in self._pipelines for day in days if self._random.random() < 0.15}
         if self._random.random() < 0.1:
             self._world.killing = {(self._random.choice(self._pipelines), self._random.choice(days[:4]))}
+        self._limits = {p: self._random.choice(KINDS) for p in self._pipelines}
+        limited = [p for p, kind in self._limits.items() if kind]
+        self._world.hanging = {(p, day) for p in limited for day in days[:4] if self._random.random() < 0.3}
 
     def prepare(self) -> None:
         """Plan all client actions at random times."""
         self.decide_failures()
+        self._commands.watch_failures()
         for name in self._pipelines:
             self._at(0.0, lambda name=name: self.apply(name))
         size, busy = self._world.size, self.busy_seconds
@@ -101,7 +108,7 @@ class Scenario:
         if WATCHER not in self._world.services:
             chosen = []
         tasks = ("a", "b")[: self._random.choice(self._world.size.tasks)]
-        return daily(
+        made = daily(
             name,
             tasks,
             max_active_runs=self._random.choice([1, 2, 3]),
@@ -109,7 +116,19 @@ class Scenario:
             batch_mode=self._random.choice(["each", "range"]),
             executor=self._random.choice(["pool", "pool", "spark-submit"]),
             deadlines=chosen,
+            **(self._listed() if WATCHER in self._world.services else {}),
         )
+        return limited(made, self._limits.get(name), self._random)
+
+    def _listed(self) -> dict[str, Any]:
+        """What is called for failed runs, alone or together, and for ends."""
+        windows = self._random.choice([(), (0.0,), (2.0,), (2.0,), (0.0, 2.0)])
+        ends = self._random.choice([[], ["page"], ["page", "page"]])
+        return {
+            "on_run_failed": [{"callback": "page", "digest_seconds": seconds} for seconds in windows],
+            "on_backfill_succeeded": [{"callback": name} for name in ends[:1]],
+            "on_backfill_failed": [{"callback": name} for name in ends],
+        }
 
     def _batches(self, name: str) -> dict[str, Any]:
         """Some batches have a chosen size. It grows only if a backfill has many runs."""
@@ -134,17 +153,23 @@ class Scenario:
         days = self._random.choice(self._world.size.days)
         if pipeline in self._long and self._random.random() < 0.5:
             days += 7
-        last = first + timedelta(days=days - 1)
+        dates = [first + timedelta(days=n) for n in range(days)]
+        asked: dict[str, Any] = {"from": dates[0].date().isoformat(), "to": dates[-1].date().isoformat()}
+        if self._random.random() < 0.3:
+            # With gaps.
+            dates = self._random.sample([FIRST + timedelta(days=n) for n in range(days + 3)], days)
+            asked = {"intervals": [each.date().isoformat() for each in dates]}
+        self._world.requested[id] = set(dates)
         request = BackfillRequested.model_validate(
             {
                 "pipeline": pipeline,
-                "from": first.date().isoformat(),
-                "to": last.date().isoformat(),
+                **asked,
                 "max_active_runs": self._random.choice([None, 1, 2]),
                 "batch_size": self._random.choice([None, None, None, 2]),
                 "reprocess_behavior": self._random.choice(["none", "failed", "completed"]),
                 "on_run_failure": self._random.choice(["continue", "continue", "pause", "cancel"]),
                 "run_backwards": self._random.random() < 0.3,
+                "budget": self._commands.budget(),
             }
         )
         wrong = self._random.random() < 0.15
@@ -153,31 +178,14 @@ class Scenario:
         self._world.publish(Topic.BACKFILL_REQUESTS, id, request, partition=partition, times=times)
 
     def command(self) -> None:
-        """Pause, resume or cancel a backfill, which may be unplanned or ended, or cancel some of its
-        runs; sometimes twice.
-        """
-        id = self._random.choice(self.ids)
-        command = self._random.choice(
-            [BackfillPauseRequested(), BackfillResumeRequested(), BackfillCancelRequested(), *[self.run_cancel(id)] * 3]
-        )
-        self._world.publish(Topic.BACKFILL_REQUESTS, id, command, times=self._random.choice([1, 1, 2]))
-
-    def run_cancel(self, id: str) -> RunCancelRequested:
-        """Cancel one or two runs of a backfill: planned ones, by date or id, or perhaps none."""
-        mine = [row for row in self._world.database.rows("run") if row["backfill_id"] == id]
-        open_ones = [row for row in mine if row["finished_at"] is None] or mine
-        chosen = self._random.sample(open_ones, min(len(open_ones), self._random.choice([1, 1, 2])))
-        if not chosen:
-            return RunCancelRequested(intervals=(FIRST.date(),))
-        if self._random.random() < 0.5:
-            return RunCancelRequested(run_ids=tuple(row["id"] for row in chosen))
-        return RunCancelRequested(intervals=tuple(row["interval_start"].date() for row in chosen))
+        """Command one of the backfills."""
+        self._commands.command(self.ids)
 
     def resume_all(self) -> None:
-        """Resume all paused backfills, so that everything can end."""
+        """Resume all paused backfills without a budget, so that everything can end."""
         for row in self._world.database.rows("backfill"):
             if row["state"] == "paused":
-                self._world.publish(Topic.BACKFILL_REQUESTS, row["id"], BackfillResumeRequested())
+                self._world.publish(Topic.BACKFILL_REQUESTS, row["id"], BackfillResumeRequested(budget=Budget()))
 
 
 def run_schedule(seed: int) -> Result:

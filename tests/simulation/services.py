@@ -71,6 +71,8 @@ class Instance:
             world.partitions,
             "simulation",
             notified=lambda channel, payload: inbox.put(Notified(channel, payload)),
+            # The prefix is random, which a schedule must not be.
+            serve=lambda _prefix, _page: f"http://{self.name}/logs/",
         )
         handler = self._handler(context)
         poller = Poller(world.settings, service, self.name, inbox)

@@ -11,8 +11,7 @@ from retrofill.contract.backfills import BackfillCancelRequested, BackfillReques
 from retrofill.contract.pipelines import PipelineApplied
 from retrofill.contract.topics import CALLBACK_RUNNER, RUN_STARTER, Topic
 from retrofill.store import attempts
-from run_starter.leases import LEASES_KEY
-from run_starter.memory import backfill_key
+from run_starter.memory import LEASES_KEY, backfill_key
 from tests.simulation.memory import errors
 from tests.simulation.memory.rows import NO_KEY_UPDATE
 from tests.simulation.schedule import DRAIN_SECONDS, Scenario, run_until, run_until_drained

@@ -91,7 +91,11 @@ class World:
         self.crashes: list[tuple[str, float]] = []
         self.calling: list[Process] = []  # callback runners, once per call in progress
         self.failing: set[tuple[str, Any]] = set()  # (pipeline, interval start) that fails
+        self.requested: dict[str, set[Any]] = {}  # logical dates by backfill id
+        self.fixed: set[tuple[str, Any]] = set()  # those of them whose code was fixed meanwhile
         self.killing: set[tuple[str, Any]] = set()  # those that end the Spark server each time
+        self.hanging: set[tuple[str, Any]] = set()  # those whose user code does not end
+        self.healed_at: float | None = None
         self.spark_back_at = 0.0
         self.injected: Counter[str] = Counter()
         self.waiting_for_kafka = 0  # client messages that Kafka has not accepted yet
@@ -176,11 +180,15 @@ class World:
 
     def fails(self, launch: LaunchRequest, run: RunToDo) -> bool:
         """Whether user code fails for this interval."""
-        return (launch.pipeline.name, run.interval_start) in self.failing
+        return (launch.pipeline.name, run.interval_start) in self.failing - self.fixed
 
     def kills(self, launch: LaunchRequest, run: RunToDo) -> bool:
         """Whether user code ends the Spark server for this interval."""
         return (launch.pipeline.name, run.interval_start) in self.killing
+
+    def hangs(self, launch: LaunchRequest, run: RunToDo) -> bool:
+        """Whether user code does not end by itself for this interval."""
+        return (launch.pipeline.name, run.interval_start) in self.hanging
 
     def stages(self, run: RunToDo) -> bool:
         """Whether user code stages its output: every second run does."""
@@ -201,6 +209,7 @@ class World:
         """The callback's target received a call."""
         self.calls[claim.deadline_id] += 1
         self.oracle.callbacks.called(claim)
+        self.oracle.listed.called(claim)
 
     def done(self, claim: Claim) -> None:
         """The callback's target finished the call."""
@@ -272,6 +281,7 @@ class World:
 
     def heal(self) -> None:
         """End all faults and make sure that each service has a replica."""
+        self.healed_at = self.scheduler.now
         self.duplicates = self.lost_notifications = self.lost_answers = self.failing_calls = self.late = self.slow = 0.0
         for instance in self.alive():
             instance.process.frozen = instance.process.cut = False

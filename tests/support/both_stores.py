@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import select, text
 
 from retrofill.domain.attempt import AttemptState
-from retrofill.domain.planning import Plan, find_boundaries, plan
+from retrofill.domain.planning import Intervals, Plan, Span, find_intervals, plan
 from retrofill.domain.run import RunState
 from retrofill.store import attempts, hosts, pipelines, planning, runs
 from retrofill.store import tables as t
@@ -75,8 +75,14 @@ def put(name: str = "p", **more: Any) -> Step:
 
 
 def plan_of(days: int, first: datetime = START) -> Plan:
-    boundaries = find_boundaries(daily(), first, first + (days - 1) * DAY, 1000)
-    made = plan(daily(), boundaries, planning.History([], {}), "completed", NOW)  # type: ignore[arg-type]
+    return planned([(first, first + (days - 1) * DAY)])
+
+
+def planned(asked: Sequence[Span]) -> Plan:
+    """The plan of a daily pipeline for these ranges of dates."""
+    found = find_intervals(daily(), asked, 1000)
+    assert isinstance(found, Intervals)
+    made = plan(daily(), found, planning.History([], {}), "completed", NOW)  # type: ignore[arg-type]
     assert isinstance(made, Plan)
     return made
 
@@ -89,8 +95,9 @@ def make_backfill(
     pipeline: int = 1,
     on_run_failure: str = "continue",
     executor: str = "pool",
+    made: Plan | None = None,
 ) -> int:
-    made = plan_of(days, first)
+    made = made or plan_of(days, first)
     values = {
         "id": id,
         "pipeline_no": pipeline,

@@ -23,6 +23,7 @@ from tests.support.receiver import Receiver, receiving
 from tests.support.servers import Servers
 
 NEW, OLD, OTHER = (f"whsec_{base64.b64encode(letter * 24).decode()}" for letter in (b"n", b"o", b"x"))
+PAGERDUTY_KEY = "0123456789abcdef" * 2
 FUNCTIONS = """
 import json, pathlib, time
 
@@ -42,6 +43,7 @@ SETTINGS = {
     "RETROFILL_CALLBACK_MAX_ATTEMPTS": "2",
     "RETROFILL_CALLBACK_SLOTS": "4",
     "RETROFILL_WEBHOOK_SECRETS": json.dumps({"default": [NEW, OLD], "other": [OTHER]}),
+    "RETROFILL_PAGERDUTY_KEYS": json.dumps({"data": PAGERDUTY_KEY}),
     "RETROFILL_WEBHOOK_ALLOW": json.dumps(["127.0.0.1"]),
     "RETROFILL_WEBHOOK_TIMEOUT_SECONDS": "4",
 }

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from confluent_kafka.admin import AdminClient
 from sqlalchemy import Engine
 
+from backfill_planner.progress import announce
 from deadline_watcher.set_aside import SetAside
 from retrofill.bus.envelope import Record
 from retrofill.bus.handler import Received
@@ -19,6 +20,7 @@ from retrofill.bus.transaction import Transaction, shard_transaction
 from retrofill.contract.runs import AttemptEnded, AttemptHeartbeat, Report, RunBegan, RunReported, TaskReported
 from retrofill.contract.topics import PLANNER, RUN_STARTER, WATCHER, Service, Topic
 from retrofill.store import attempts, backfills, deadlines
+from retrofill.store.clock import database_now
 from retrofill.store.engine import make_engine
 from run_starter.claims import Claims
 from run_starter.definitions import Definitions
@@ -27,6 +29,7 @@ from run_starter.launching import Launching
 from run_starter.leases import Leases
 from run_starter.reports import handle_reports
 from run_starter.starting import Starting
+from run_starter.timeouts import interrupt
 from tests.support.installation import PARTITIONS, Installation
 from tests.support.statements import Recorded, recorded
 
@@ -98,9 +101,9 @@ class Hot:
         """The run-starter's check of these backfills."""
         return self.sent(RUN_STARTER, lambda tx: self.claims.check(tx, ids))
 
-    def reported(self, launches: list[LaunchRequest]) -> Recorded:
-        """One batch with all reports of these attempts' drivers."""
-        return self.heard([report for launch in launches for report in _reports(launch)])
+    def reported(self, launches: list[LaunchRequest], state: Literal["succeeded", "failed"] = "succeeded") -> Recorded:
+        """One batch with all reports of these attempts' drivers, whose runs end in ``state``."""
+        return self.heard([report for launch in launches for report in _reports(launch, state)])
 
     def heard(self, reports: list[Report]) -> Recorded:
         """One batch of reports."""
@@ -125,9 +128,17 @@ class Hot:
         """The check of the shard's leases."""
         return self.sent(RUN_STARTER, self.leases.check)
 
+    def interrupted(self) -> Recorded:
+        """The mark of runs that timed out, as of now."""
+        return self.sent(RUN_STARTER, lambda tx: interrupt(tx, self.definitions, database_now(tx.conn)))
+
     def planner_looked(self, ids: list[str]) -> Recorded:
         """The planner's check of backfills that have not ended."""
         return self.sent(PLANNER, lambda tx: backfills.to_be_decided(tx.conn, ids))
+
+    def progress_announced(self, ids: list[str]) -> Recorded:
+        """The planner's announcement of how far these are, after something changed."""
+        return self.sent(PLANNER, lambda tx: announce(tx, ids))
 
     def missed(self, count: int) -> Recorded:
         """The watcher's check when ``count`` deadlines are due."""
@@ -150,15 +161,15 @@ class Hot:
         return launches
 
 
-def _reports(launch: LaunchRequest) -> list[Report]:
+def _reports(launch: LaunchRequest, state: Literal["succeeded", "failed"]) -> list[Report]:
     found: list[Report] = [AttemptHeartbeat(**launch.about)]
     for run in launch.runs:
         about = about_run(launch, run)
         found += [
             RunBegan(**about),
             TaskReported(**about, task="only", state="running"),
-            TaskReported(**about, task="only", state="succeeded"),
-            RunReported(**about, state="succeeded"),
+            TaskReported(**about, task="only", state=state),
+            RunReported(**about, state=state),
         ]
     return [*found, AttemptEnded(**launch.about, state="done")]
 

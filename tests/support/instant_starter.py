@@ -2,8 +2,9 @@
 
 Run it as ``python -m tests.support.instant_starter``; it reads the service's settings. Further
 variables: ``INSTANT_SECONDS`` is the duration of a run. Logical dates in ``INSTANT_FAIL`` (ISO
-dates, comma-separated) fail. ``INSTANT_LOG`` is a file that gets one JSON line for each run's work:
-run, attempt, interval, and when it began and ended (machine-wide monotonic clock). With
+dates, comma-separated) fail, those in ``INSTANT_HANG`` do not end. Each attempt reports
+``INSTANT_CORE_SECONDS`` as its cost. ``INSTANT_LOG`` is a file that gets one JSON line for each
+run's work: run, attempt, interval, and when it began and ended (machine-wide monotonic clock). With
 ``INSTANT_OUT``, each run stages a folder ``day=DATE`` there, containing a file that names the run.
 """
 
@@ -23,6 +24,7 @@ from confluent_kafka import Producer
 from retrofill.bus.clients import producer
 from retrofill.bus.envelope import headers_of, wire_headers
 from retrofill.bus.service import Context, run_service
+from retrofill.contract.cost import Cost
 from retrofill.contract.runs import (
     AttemptEnded,
     ErrorInfo,
@@ -31,6 +33,7 @@ from retrofill.contract.runs import (
     RunReport,
     RunReported,
     RunStaged,
+    SparkApplication,
     TaskReported,
 )
 from retrofill.contract.topics import RUN_STARTER, Topic
@@ -46,7 +49,7 @@ from run_starter.handler import CHANNELS, StarterHandler
 class InstantExecutor:
     """Threads that follow the driver protocol but do no work."""
 
-    def __init__(self, settings: Settings, seconds: float, failing: frozenset[str]) -> None:
+    def __init__(self, settings: Settings, seconds: float, failing: frozenset[str], hanging: frozenset[str]) -> None:
         self._slots = settings.driver_slots
         self._topic = f"{settings.topic_prefix}{Topic.RUN_REPORTS}"
         self._producer: Producer = producer(settings, "instant-driver")
@@ -57,6 +60,7 @@ class InstantExecutor:
         self._lock = threading.Lock()
         self.seconds = seconds
         self.failing = failing
+        self.hanging = hanging
         self.out = os.environ.get("INSTANT_OUT")
         self.host: Host | None = None
 
@@ -135,14 +139,15 @@ class InstantDriver:
             if self._host.may_begin(self._request, run.id) is None:
                 break
             self.begun = run.id
-            self._say(RunBegan, run)
+            self._say(RunBegan, run, spark=SparkApplication(id="instant"))
             succeeded = self._execute(run)
             went_on = succeeded is not None
             if not succeeded:
                 break
         self._publisher.finish()
         if went_on:
-            self._executor.say(AttemptEnded(**self._launch.about, state="done", stays=True))
+            cost = None if (used := os.environ.get("INSTANT_CORE_SECONDS")) is None else Cost(core_seconds=float(used))
+            self._executor.say(AttemptEnded(**self._launch.about, state="done", stays=True, cost=cost))
         return went_on
 
     def _execute(self, run: LaunchedRun) -> bool | None:
@@ -167,7 +172,8 @@ class InstantDriver:
     def _work(self, run: LaunchedRun) -> bool:
         """Simulate the run's work. Returns whether it finished without being ended."""
         began = time.monotonic()
-        done = not self._ended.wait(self._executor.seconds)
+        hangs = run.interval_start.date().isoformat() in self._executor.hanging
+        done = not self._ended.wait(None if hangs else self._executor.seconds)
         self._executor.log(
             {
                 "run": run.id,
@@ -221,8 +227,8 @@ class Talk:
 
 def make(context: Context) -> StarterHandler:
     """The real handler with instant drivers."""
-    failing = frozenset(os.environ.get("INSTANT_FAIL", "").split(","))
-    executor = InstantExecutor(context.settings, float(os.environ.get("INSTANT_SECONDS", "0")), failing)
+    failing, hanging = (frozenset(os.environ.get(name, "").split(",")) for name in ("INSTANT_FAIL", "INSTANT_HANG"))
+    executor = InstantExecutor(context.settings, float(os.environ.get("INSTANT_SECONDS", "0")), failing, hanging)
     handler = StarterHandler(context, executor)
     executor.host = handler.host
     return handler

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -15,6 +16,7 @@ from callback_runner.claims import Claim
 from callback_runner.decide import Impossible, Outcome, Raised, Returned
 from callback_runner.tries import Permit
 from callback_runner.webhooks.addresses import Refused
+from callback_runner.webhooks.bodies import ready_made
 from callback_runner.webhooks.sender import Answer, NotConnected, Sender
 
 Secrets = Mapping[str, Sequence[SecretStr]]
@@ -23,13 +25,26 @@ MAX_RETRY_SECONDS = 3600.0
 BODY_CHARACTERS = 500
 
 
-def call(claim: Claim, message_id: str, secrets: Secrets, sender: Sender, permit: Permit) -> Outcome:
+@dataclass(frozen=True)
+class Signer:
+    """What all webhooks of an installation are sent with; ``keys`` are PagerDuty's, by name."""
+
+    installation: str
+    secrets: Secrets
+    keys: Mapping[str, SecretStr]
+
+
+def call(claim: Claim, signer: Signer, sender: Sender, permit: Permit) -> Outcome:
     """One try. Raises ``CutOff``, and httpcore's errors for a broken connection."""
     name = str(claim.options.get("secret", "default"))
-    if not secrets.get(name):
-        return no_secret(name, secrets)
-    body = body_of(claim)
-    headers = headers_of(message_id, body, secrets[name], datetime.now(UTC))
+    if not signer.secrets.get(name):
+        return no_secret(name, signer.secrets)
+    key = claim.options.get("routing_key")
+    if key is not None and key not in signer.keys:
+        return no_routing_key(key, signer.keys)
+    body = body_of(claim, signer.installation, None if key is None else signer.keys[key].get_secret_value())
+    id = claim.message_id(signer.installation)
+    headers = headers_of(id, body, signer.secrets[name], datetime.now(UTC))
     try:
         answer = sender.post(claim.name, headers, body.encode(), permit)
     except Refused as e:
@@ -45,9 +60,17 @@ def no_secret(name: str, secrets: Secrets) -> Impossible:
     return Impossible(f"there is no secret {name!r} to sign with (RETROFILL_WEBHOOK_SECRETS); names there: {names}")
 
 
-def body_of(claim: Claim) -> str:
+def no_routing_key(name: str, keys: Mapping[str, SecretStr]) -> Impossible:
+    """The outcome if the key of PagerDuty's integration is missing."""
+    names = ", ".join(sorted(keys)) or "none"
+    return Impossible(f"there is no routing key {name!r} (RETROFILL_PAGERDUTY_KEYS); names there: {names}")
+
+
+def body_of(claim: Claim, installation: str = "", routing_key: str | None = None) -> str:
     """The payload, the same for every try."""
-    payload = {"type": claim.event_type, "timestamp": claim.happened_at.isoformat(), "data": claim.fields}
+    payload = ready_made(claim, installation, routing_key)
+    if payload is None:
+        payload = {"type": claim.event_type, "timestamp": claim.happened_at.isoformat(), "data": claim.fields}
     return json.dumps(payload, ensure_ascii=False, separators=(",", ":"))
 
 

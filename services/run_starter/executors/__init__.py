@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
 from pydantic import JsonValue
 
+from retrofill.contract.runs import ErrorInfo
 from retrofill.domain.attempt import AttemptMode
 from retrofill.domain.pipeline import PipelineDefinition
 
@@ -21,6 +22,7 @@ class RunToDo:
     """One run of an attempt. ``attempt``: how often it will have begun.
 
     With ``accepted_attempt``, only what that attempt staged (``outputs``) is to be published.
+    ``tries``: of its tasks, that timed out and ended their drivers.
     """
 
     id: int
@@ -30,6 +32,7 @@ class RunToDo:
     publication: int = 0
     accepted_attempt: int | None = None
     outputs: tuple[str, ...] = ()
+    tries: Mapping[str, int] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """As part of the ``launch`` message."""
@@ -41,6 +44,7 @@ class RunToDo:
             "publication": self.publication,
             "accepted_attempt": self.accepted_attempt,
             "outputs": list(self.outputs),
+            "tries": dict(self.tries),
         }
 
 
@@ -90,6 +94,15 @@ class LaunchRequest:
 
 
 @dataclass(frozen=True)
+class TimedOut:
+    """A try of a task that timed out and did not end, so that its driver ended itself."""
+
+    task: str
+    try_number: int
+    error: ErrorInfo
+
+
+@dataclass(frozen=True)
 class Condition:
     """``room``: how many attempts have a warm process, those that it executes now included.
 
@@ -121,6 +134,9 @@ class Host(Protocol):
         ``exited``: false if it may still run out of reach; then only its lease ends the attempt.
         ``begun``: the last run that it was allowed to begin.
         """
+
+    def timed_out(self, launch: LaunchRequest, begun: int, over: TimedOut) -> None:
+        """A driver exited because of a task of the run or range ``begun``."""
 
     def refused(self, launch: LaunchRequest, reason: str) -> None:
         """The attempt may not be executed: its runs fail with ``reason``."""

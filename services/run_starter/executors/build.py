@@ -8,6 +8,7 @@ from retrofill.settings import Settings
 from run_starter.executors import Condition, Executor, Host, Key, LaunchRequest
 from run_starter.executors.local_pool import LocalPool
 from run_starter.executors.login import login
+from run_starter.executors.logs import AttemptLogs
 from run_starter.executors.spark_submit import SparkSubmit
 
 
@@ -17,9 +18,10 @@ class Dispatch:
     def __init__(self, settings: Settings, host: Host) -> None:
         self._settings = settings
         self._host = host
+        self._logs = AttemptLogs(settings)
         self._executors: dict[str, Executor] = {
-            "pool": LocalPool(settings, host),
-            "spark-submit": SparkSubmit(settings, host),
+            "pool": LocalPool(settings, host, logs=self._logs),
+            "spark-submit": SparkSubmit(settings, host, self._logs),
         }
 
     def condition(self) -> Condition:
@@ -53,6 +55,7 @@ class Dispatch:
     def close(self) -> None:
         for executor in self._executors.values():
             executor.close()
+        self._logs.close()
 
 
 def build_executor(settings: Settings, host: Host) -> Executor:

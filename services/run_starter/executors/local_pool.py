@@ -8,16 +8,19 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
 import structlog
 
+from retrofill.attempt_logs.channel import VARIABLE
 from retrofill.groups import lines_until_exit
 from retrofill.settings import Settings
 from run_starter.executors import Condition, Host, Key, LaunchRequest, processes
 from run_starter.executors.answers import Answers
 from run_starter.executors.login import login
+from run_starter.executors.logs import AttemptLogs
 
 log = structlog.get_logger(__name__)
 COMMAND = (sys.executable, "-m", "retrofill.driver")
@@ -59,8 +62,12 @@ class Worker:
 class LocalPool:
     """Up to ``driver_slots`` warm processes, replaced after ``driver_max_runs`` runs, between attempts."""
 
-    def __init__(self, settings: Settings, host: Host, command: tuple[str, ...] = COMMAND) -> None:
+    def __init__(
+        self, settings: Settings, host: Host, command: tuple[str, ...] = COMMAND, logs: AttemptLogs | None = None
+    ) -> None:
+        """Without ``logs``, all attempts print to the log of all drivers."""
         self._settings = settings
+        self._logs = logs
         self._host = host
         self._command = command
         self._slots = settings.driver_slots
@@ -147,10 +154,14 @@ class LocalPool:
         threading.Event().wait()
 
     def _spawn(self) -> None:
-        environment = login(self._settings)
+        environment, inherits = login(self._settings), []
+        if self._logs is not None:
+            inherits = [self._logs.channel.fileno()]
+            environment[VARIABLE] = str(inherits[0])
+        start = partial(processes.start, self._command, self._settings.home, environment)
         try:
-            worker = Worker(processes.start(self._command, self._settings.home, environment, pipes=True))
-        except OSError as e:
+            worker = Worker(start(pipes=True, inherits=inherits))
+        except (OSError, ValueError) as e:
             # Out of memory, files or disk space: retry, because only this thread starts drivers.
             log.error("driver_not_started", error=str(e))
             with self._lock:
@@ -174,6 +185,7 @@ class LocalPool:
             "may_begin": lambda run_id: self._on_may_begin(worker, run_id),
             "may_publish": lambda run_id: None if worker.answers is None else worker.answers.may_publish(run_id),
             "done": lambda fields: self._on_done(worker, fields),
+            "timed_out": lambda fields: None if worker.answers is None else worker.answers.timed_out(fields),
             "lost": lambda why: setattr(worker, "why_lost", str(why)),
         }
         assert worker.process.stdout is not None

@@ -20,7 +20,7 @@ MAX_BACKOFF_SECONDS = 30.0
 # Beyond this, doubling changes nothing and would overflow.
 MAX_DOUBLINGS = 10
 _SECRETS = (
-    "postgres_dsn", "postgres_service_dsns", "webhook_secrets",
+    "postgres_dsn", "postgres_service_dsns", "webhook_secrets", "pagerduty_keys",
     "kafka_username", "kafka_password", "kafka_passwords", "kafka_config", "kafka_driver_config",
     "kafka_ssl_certificate", "kafka_ssl_key", "kafka_ssl_key_password", "kafka_driver_ssl_key_password",
 )  # fmt: skip
@@ -43,15 +43,29 @@ def inherited(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name.upper() not in _NOT_THE_DRIVERS}
 
 
-def start(command: Sequence[str], home: Path, environment: Mapping[str, str], *, pipes: bool) -> subprocess.Popen[str]:
-    """Start a driver in its own session, so a terminal's Ctrl-C does not reach it directly."""
+def start(
+    command: Sequence[str],
+    home: Path,
+    environment: Mapping[str, str],
+    *,
+    pipes: bool,
+    output: int | None = None,
+    inherits: Sequence[int] = (),
+) -> subprocess.Popen[str]:
+    """Start a driver in its own session, so a terminal's Ctrl-C does not reach it directly.
+
+    ``output``: where it prints, instead of the log of all drivers. ``inherits``: open files that it
+    gets.
+    """
     with driver_log(home) as log:
+        prints_to = log.fileno() if output is None else output
         return subprocess.Popen(
             command,
             stdin=subprocess.PIPE if pipes else subprocess.DEVNULL,
-            stdout=subprocess.PIPE if pipes else log,
-            stderr=log,
+            stdout=subprocess.PIPE if pipes else prints_to,
+            stderr=prints_to,
             env={**inherited(os.environ), **environment, "PYTHONUNBUFFERED": "1"},
+            pass_fds=inherits,
             start_new_session=True,
             text=True,
             bufsize=1,

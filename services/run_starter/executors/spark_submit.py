@@ -21,11 +21,14 @@ from typing import Any
 
 import structlog
 
+from retrofill.attempt_logs import marks
 from retrofill.groups import await_exit
-from retrofill.settings import LOOPBACK, Settings
+from retrofill.setting_types import LOOPBACK
+from retrofill.settings import Settings
 from run_starter.executors import Condition, Host, Key, LaunchRequest, processes, submission
 from run_starter.executors.answers import Answers
 from run_starter.executors.login import login
+from run_starter.executors.logs import AttemptLogs
 
 log = structlog.get_logger(__name__)
 # A driver sends its token at once; strangers may connect if the port is not on loopback.
@@ -88,8 +91,10 @@ class Submitted:
 class SparkSubmit:
     """An executor with one process per attempt."""
 
-    def __init__(self, settings: Settings, host: Host) -> None:
+    def __init__(self, settings: Settings, host: Host, logs: AttemptLogs | None = None) -> None:
+        """Without ``logs``, all attempts print to the log of all drivers."""
         self._settings = settings
+        self._logs = logs
         self._host = host
         self._lock = threading.Lock()
         self._running: dict[Key, Submitted | None] = {}
@@ -201,13 +206,23 @@ class SparkSubmit:
         ]
         python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
         python |= loopback_only(settings.spark_submit_master, os.environ)
+        output = self._open_log(answers.launch)
         try:
-            process = processes.start(command, settings.home, environment | python, pipes=False)
+            process = processes.start(command, settings.home, environment | python, pipes=False, output=output)
         except OSError:
             submission.remove(file)
             server.close()
             raise
+        finally:
+            if output is not None:
+                os.close(output)
         return Submitted(answers, process, server, token, file)
+
+    def _open_log(self, launch: LaunchRequest) -> int | None:
+        output = None if self._logs is None else self._logs.open(launch.attempt_id)
+        if output is not None and self._settings.spark_submit_deploy_mode == "cluster":
+            os.write(output, marks.signed(marks.note("the driver runs in the cluster, which keeps what it prints")))
+        return output
 
     def _serve_connection(self, submitted: Submitted) -> bool:
         """Serve one driver; returns whether it delivered its own report."""
@@ -250,6 +265,8 @@ class SparkSubmit:
                     answers.may_begin(fields["may_begin"])
                 elif "may_publish" in fields:
                     answers.may_publish(fields["may_publish"])
+                elif "timed_out" in fields:
+                    answers.timed_out(fields["timed_out"])
                 elif "lost" in fields:
                     submitted.why_lost = str(fields["lost"])
                 elif "done" in fields:

@@ -25,7 +25,7 @@ from retrofill.bus.handler import Handler
 from retrofill.bus.inbox import Inbox, Notified, Wake
 from retrofill.bus.listener import Listener
 from retrofill.bus.observability.diagnosis import explain
-from retrofill.bus.observability.exposition import Exposition
+from retrofill.bus.observability.exposition import Exposition, Page
 from retrofill.bus.observability.gauges import register_gauges
 from retrofill.bus.observability.health import Health
 from retrofill.bus.poller import Poller
@@ -63,6 +63,8 @@ class Context:
     installation: str
     # Delivers a notification (channel, payload) to this process's worker.
     notified: Callable[[str, str], None]
+    # Serves a page over HTTP under a prefix; returns its URL.
+    serve: Callable[[str, Page], str]
     # Runs on every new connection to Postgres.
     check: Callable[[psycopg.Connection], None] = lambda _: None
 
@@ -105,6 +107,7 @@ def _run(settings: Settings, service: Service, make_handler: MakeHandler, channe
     # Drivers are child processes and must publish their reports to the shard owner's partition.
     os.environ["RETROFILL_PARTITIONS"] = str(partitions)
     inbox = Inbox()
+    http = Exposition(settings.http_host, settings.http_port, settings.http_address)
     context = Context(
         settings,
         service,
@@ -114,11 +117,12 @@ def _run(settings: Settings, service: Service, make_handler: MakeHandler, channe
         partitions,
         installation,
         notified=lambda channel, payload: inbox.put(Notified(channel, payload)),
+        serve=http.serve,
         check=guard.check,
     )
     process = _wire(context, make_handler(context), inbox, channels, guard)
     stopper = threading.Thread(target=_stop_when, args=(stopping, process.loop, inbox), name="stopper", daemon=True)
-    _serve(context, process, stopper, guard)
+    _serve(context, process, stopper, guard, http)
     if (reason := guard.reason()) is not None:
         raise PostgresWentBack(reason)
 
@@ -162,7 +166,7 @@ def _wire(context: Context, handler: Handler, inbox: Inbox, channels: Sequence[s
     return _Process(handler, loop, poller, relay, listener, announcer)
 
 
-def _serve(context: Context, process: _Process, stopper: threading.Thread, guard: Guard) -> None:
+def _serve(context: Context, process: _Process, stopper: threading.Thread, guard: Guard, http: Exposition) -> None:
     """Start the threads and the HTTP server, run the loop until it stops, then close everything."""
     settings, topic_ids, loop, relay = context.settings, context.topic_ids, process.loop, process.relay
     threads = (process.poller, relay, process.listener, process.announcer, stopper)
@@ -171,8 +175,7 @@ def _serve(context: Context, process: _Process, stopper: threading.Thread, guard
     health = Health(
         context.engine, lambda: topic_ids.admin, threads, loop.busy_for, loop.problems, relay.problem, guard.reason
     )
-    http = Exposition(settings.http_host, settings.http_port, health.alive, health.ready)
-    http.start()
+    http.start(health.alive, health.ready)
     register_gauges(context.service, context.engine, loop.owned, topic_ids)
     ready = _ready_file(settings, context.service, http.url)
     log.info("started", instance=context.instance, partitions=context.partitions)

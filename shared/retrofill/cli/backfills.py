@@ -1,19 +1,21 @@
-"""``retrofill backfill``: create, preview, list, show, watch, pause, resume, cancel."""
+"""``retrofill backfill``: create, preview, list, show, watch, pause, resume, cancel, change, retry."""
 
 from __future__ import annotations
 
 import uuid
-from collections import Counter
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
-from sqlalchemy import Connection, RowMapping
+from sqlalchemy import RowMapping
 
-from retrofill.cli.arguments import BackfillOptions, takes_backfill_options
+from retrofill.cli import estimating
+from retrofill.cli.again import requested_again
+from retrofill.cli.arguments import BUDGET, BackfillOptions, read_budget, takes_backfill_options
+from retrofill.cli.completion import backfill_ids
 from retrofill.cli.options import ANSWER_SECONDS, AsJson, Limit, PipelineFilter, TimeLimit
 from retrofill.cli.output import counts, moment, print_json, print_table, print_text
 from retrofill.cli.pipelines import find_pipeline
+from retrofill.cli.previewing import outcomes_of, plan_as_json, preview, print_plan
 from retrofill.cli.showing import describe, print_backfill
 from retrofill.cli.watching import Progress, missing, watch
 from retrofill.client import read as reads
@@ -21,27 +23,27 @@ from retrofill.client.ask import ask
 from retrofill.client.connect import load_settings, reading
 from retrofill.contract.backfills import (
     BackfillCancelRequested,
+    BackfillChanged,
+    BackfillChangeRequested,
     BackfillCommandRejected,
     BackfillPauseRequested,
     BackfillPlanned,
     BackfillRejected,
-    BackfillRequested,
     BackfillResumeRequested,
+    RunRetryRequested,
+    RunsRetried,
 )
 from retrofill.contract.base import Message
 from retrofill.contract.topics import Topic
-from retrofill.domain.backfill import BackfillState
-from retrofill.domain.planning import Plan, Rejection, find_boundaries, plan
+from retrofill.domain.backfill import BackfillState, OnRunFailure
+from retrofill.domain.pipeline import MAX_BATCH
+from retrofill.domain.planning import Plan, Rejection
 from retrofill.errors import Interrupted, UserError, WrongUsage
 from retrofill.settings import Settings
-from retrofill.store.clock import database_now
-from retrofill.store.pipelines import StoredPipeline
-from retrofill.store.planning import history
 
-group = typer.Typer(name="backfill", help="Create, watch, pause and cancel backfills.", no_args_is_help=True)
-WILL_RUN = "run"
+group = typer.Typer(name="backfill", help="Create, watch, change and cancel backfills.", no_args_is_help=True)
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="The backfill's id.")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="The backfill's id.", autocompletion=backfill_ids)]
 Watch = Annotated[
     bool, typer.Option("--watch", help="Show progress until the backfill ends; exit status 1 unless it succeeds.")
 ]
@@ -71,62 +73,17 @@ def dry_run(options: BackfillOptions, as_json: AsJson = False) -> None:
     with reading(settings) as conn:
         stored = find_pipeline(conn, request.pipeline)
         decision = preview(conn, settings, stored, request)
+        if isinstance(decision, Plan):
+            expected = estimating.preview(conn, stored, decision.runs, request.max_active_runs)
     if isinstance(decision, Rejection):
         if as_json:
             print_json({"accepted": False, "reason": decision.reason, "message": decision.message})
         raise UserError(decision.message)
-    outcomes = [WILL_RUN if reason is None else str(reason) for reason in decision.skipped]
+    outcomes = outcomes_of(decision)
     if as_json:
-        return print_json(_plan_as_json(request, decision, outcomes))
-    return _print_plan(decision, outcomes, stored.definition.timezone)
-
-
-def preview(
-    conn: Connection, settings: Settings, stored: StoredPipeline, request: BackfillRequested
-) -> Plan | Rejection:
-    """The planner's decision if it were made now, by the same rules on the same data."""
-    found = find_boundaries(stored.definition, request.from_, request.to, settings.max_plan_runs)
-    if isinstance(found, Rejection):
-        return found
-    known = history(conn, stored.no, found[0], found[-1])
-    return plan(stored.definition, found, known, request.reprocess_behavior, database_now(conn))
-
-
-def _plan_as_json(request: BackfillRequested, made: Plan, outcomes: Sequence[str]) -> dict[str, Any]:
-    intervals = zip(made.boundaries, made.boundaries[1:], outcomes, strict=False)
-    return {
-        "accepted": True,
-        "pipeline": request.pipeline,
-        "range_start": made.boundaries[0],
-        "range_end": made.boundaries[-1],
-        "runs": made.runs,
-        "skipped": made.skipped_counts,
-        "intervals": [{"start": start, "end": end, "outcome": outcome} for start, end, outcome in intervals],
-    }
-
-
-def _print_plan(made: Plan, outcomes: Sequence[str], zone: str) -> None:
-    """One line per stretch of adjacent intervals with the same outcome, and the totals."""
-    print_table(
-        [f"from ({zone})", "until", "intervals", "outcome"],
-        [
-            [moment(made.boundaries[first], zone), moment(made.boundaries[end], zone), end - first, outcome]
-            for first, end, outcome in stretches(outcomes)
-        ],
-        empty="no intervals",
-    )
-    print_text(f"would create {made.runs:,} runs of {len(outcomes):,} intervals ({counts(Counter(outcomes))})")
-
-
-def stretches(outcomes: Sequence[str]) -> list[tuple[int, int, str]]:
-    """Adjacent equal outcomes as (first index, end index, outcome)."""
-    found: list[tuple[int, int, str]] = []
-    for i, outcome in enumerate(outcomes):
-        if found and found[-1][2] == outcome:
-            found[-1] = (found[-1][0], i + 1, outcome)
-        else:
-            found.append((i, i + 1, outcome))
-    return found
+        return print_json({**plan_as_json(request, decision, outcomes), "expected": expected})
+    print_plan(decision, outcomes, stored.definition.timezone)
+    return print_text(estimating.line(expected))
 
 
 @group.command("list")
@@ -206,15 +163,54 @@ def pause(id: Id, watch: Watch = False, timeout: TimeLimit = ANSWER_SECONDS, as_
 
 
 @group.command()
-def resume(id: Id, watch: Watch = False, timeout: TimeLimit = ANSWER_SECONDS, as_json: AsJson = False) -> None:
-    """Resume a paused backfill."""
-    _command(id, BackfillResumeRequested(), watch, timeout, as_json)
+def resume(
+    id: Id,
+    budget: Annotated[str | None, BUDGET] = None,
+    watch: Watch = False,
+    timeout: TimeLimit = ANSWER_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Resume a paused backfill; one whose budget is used up needs another one (--budget none: no limits)."""
+    request = BackfillResumeRequested(budget=None if budget is None else read_budget(budget))
+    _command(id, request, watch, timeout, as_json)
 
 
 @group.command()
 def cancel(id: Id, watch: Watch = False, timeout: TimeLimit = ANSWER_SECONDS, as_json: AsJson = False) -> None:
     """Cancel all runs that have not ended."""
     _command(id, BackfillCancelRequested(), watch, timeout, as_json)
+
+
+@group.command()
+def change(
+    id: Id,
+    max_active_runs: Annotated[int | None, typer.Option(min=1, max=10_000, help="Maximum concurrent attempts.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, max=MAX_BATCH, help="Maximum runs of an attempt.")] = None,
+    on_run_failure: Annotated[
+        OnRunFailure | None, typer.Option(help="What to do after a run failed permanently from now on.")
+    ] = None,
+    timeout: TimeLimit = ANSWER_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Change an active backfill. Whatever is not given stays as it is."""
+    values = {"max_active_runs": max_active_runs, "batch_size": batch_size, "on_run_failure": on_run_failure}
+    if not any(values.values()):
+        raise WrongUsage("give what to change: --max-active-runs, --batch-size or --on-run-failure")
+    _command(id, BackfillChangeRequested.model_validate(values), False, timeout, as_json)
+
+
+@group.command()
+def retry(id: Id, watch: Watch = False, timeout: TimeLimit = ANSWER_SECONDS, as_json: AsJson = False) -> None:
+    """Retry all failed runs. Of an ended backfill, request its failed and cancelled ones again."""
+    settings = load_settings()
+    with reading(settings) as conn:
+        row = reads.one_backfill(conn, id)
+        if row is None:
+            raise UserError(missing(reads.recorded_answer(conn, id), id))
+        again = None if row["ended_at"] is None else requested_again(conn, row)
+    if again is None:
+        return _command(id, RunRetryRequested(all_failed=True), watch, timeout, as_json)
+    return _command(str(uuid.uuid4()), again, watch, timeout, as_json)
 
 
 def _command(id: str, request: Message, watching: bool, timeout: float, as_json: bool) -> None:
@@ -252,6 +248,13 @@ def _summary(answer: Message, id: str) -> str:
         return (
             f"backfill {id}: {answer.runs:,} runs of {answer.pipeline}, {answer.max_active_runs:,} at once\n"
             f"  {first} – {end} (UTC){skipped}"
+        )
+    if isinstance(answer, RunsRetried):
+        return f"backfill {id}: retrying {answer.runs:,} {'run' if answer.runs == 1 else 'runs'}"
+    if isinstance(answer, BackfillChanged):
+        return (
+            f"backfill {id}: at most {answer.max_active_runs:,} attempts at once, of at most {answer.batch_size:,} "
+            f"{'run' if answer.batch_size == 1 else 'runs'} each; on a run's failure: {answer.on_run_failure}"
         )
     return f"backfill {id}: {answer.type.removeprefix('Backfill').lower()}"
 

@@ -1,4 +1,4 @@
-"""``retrofill callbacks``: list, show and replay the callbacks of missed deadlines."""
+"""``retrofill callbacks``: list, show and replay callbacks."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from retrofill.domain.callback import CallbackState
 from retrofill.errors import UserError, WrongUsage
 from retrofill.settings import Settings
 
-group = typer.Typer(name="callbacks", help="List, show and replay callbacks of missed deadlines.", no_args_is_help=True)
+group = typer.Typer(name="callbacks", help="List, show and replay callbacks.", no_args_is_help=True)
 COLUMNS = (
     *("deadline_id", "name", "kind", "kwargs", "state", "attempts", "runners_lost", "next_try_at", "last_error"),
-    *("finished_at", "alert", "pipeline", "backfill_id", "run_id"),
+    *("finished_at", "occasion", "alert", "pipeline", "backfill_id", "run_id"),
 )
 
 
@@ -39,19 +39,19 @@ def list_(
     limit: Limit = 50,
     as_json: AsJson = False,
 ) -> None:
-    """List callbacks, newest deadline first."""
+    """List callbacks, newest first."""
     with reading(load_settings()) as conn:
         rows = reads.callbacks(conn, {"state": state, "pipeline": pipeline, "backfill_id": backfill}, limit)
     if as_json:
         return print_json([{name: row[name] for name in COLUMNS} for row in rows])
     return print_table(
-        ["deadline", "callback", "pipeline", "alert", "state", "calls", "last error"],
+        ["id", "callback", "pipeline", "called on", "state", "calls", "last error"],
         [
             [
                 str(row["deadline_id"]),
                 row["name"],
                 row["pipeline"],
-                row["alert"],
+                _called_on(dict(row)),
                 row["state"],
                 row["attempts"],
                 " ".join((row["last_error"] or "").split())[:200],
@@ -59,20 +59,22 @@ def list_(
             for row in rows
         ],
         empty="no callbacks",
-        keep=["deadline", "state", "calls"],
+        keep=["id", "state", "calls"],
     )
 
 
 @group.command()
 def show(
-    id: Annotated[int, typer.Argument(metavar="ID", min=1, max=MAX_INT, help="The deadline's id.")],
+    id: Annotated[
+        int, typer.Argument(metavar="ID", min=1, max=MAX_INT, help="The callback's id, which is its deadline's.")
+    ],
     as_json: AsJson = False,
 ) -> None:
-    """Show the callback of one deadline: its target, arguments and outcome."""
+    """Show one callback: its target, arguments and outcome."""
     with reading(load_settings()) as conn:
         row = reads.one_callback(conn, id)
     if row is None:
-        raise UserError(f"deadline {id} has no callback: see 'retrofill callbacks list'")
+        raise UserError(f"there is no callback {id}: see 'retrofill callbacks list'")
     if as_json:
         more = ("options", "event", "lease_until", "switched_off_at")
         return print_json({name: row[name] for name in (*COLUMNS, *more)})
@@ -83,10 +85,10 @@ def _print_callback(row: Mapping[str, Any]) -> None:
     waits = row["state"] == CallbackState.PENDING
     print_facts(
         {
-            "deadline": str(row["deadline_id"]),
+            "callback": str(row["deadline_id"]),
+            "called on": _called_on(row),
             row["kind"]: row["name"],
             "pipeline": row["pipeline"],
-            "alert": row["alert"],
             "backfill": row["backfill_id"],
             "run": None if row["run_id"] is None else str(row["run_id"]),
             "state": row["state"],
@@ -96,12 +98,18 @@ def _print_callback(row: Mapping[str, Any]) -> None:
             "ended (UTC)": row["finished_at"],
             "at most once": "yes" if row["options"].get("at_most_once") else None,
             "secret": row["options"].get("secret"),
+            "body": row["options"].get("body"),
+            "collects failures": "until the next call" if row["collects"] else None,
             "switched off since (UTC)": row["switched_off_at"],
             "last error": row["last_error"],
             "kwargs": _as_text(row["kwargs"]),
             "event": _as_text(row["event"]),
         }
     )
+
+
+def _called_on(row: Mapping[str, Any]) -> str:
+    return f"on_{row['occasion']}" if row["occasion"] else f"deadline {row['alert']}"
 
 
 def _as_text(value: Any) -> str | None:
@@ -111,7 +119,7 @@ def _as_text(value: Any) -> str | None:
 @group.command()
 def replay(
     ids: Annotated[
-        list[int] | None, typer.Argument(metavar="ID...", min=1, max=MAX_INT, help="Ids of the deadlines.")
+        list[int] | None, typer.Argument(metavar="ID...", min=1, max=MAX_INT, help="Ids of callbacks.")
     ] = None,
     failed: Annotated[bool, typer.Option("--failed", help="Replay all failed callbacks.")] = False,
     pipeline: PipelineFilter = None,
@@ -123,7 +131,7 @@ def replay(
     A callback that succeeded is never repeated.
     """
     if failed == bool(ids):
-        raise WrongUsage("give the ids of deadlines, or --failed for all failed callbacks")
+        raise WrongUsage("give the ids of callbacks, or --failed for all failed callbacks")
     if pipeline is not None and not failed:
         raise WrongUsage("--pipeline requires --failed")
     settings = load_settings()
@@ -148,7 +156,7 @@ def _replay(settings: Settings, id: int, seconds: float, silent: bool) -> Messag
     """Replay one, and print the result immediately: many more may follow."""
     answer = ask(settings, Topic.CALLBACK_REQUESTS, str(id), CallbackReplayRequested(deadline_id=id), seconds)
     if isinstance(answer, CallbackReplayed) and not silent:
-        print_text(f"deadline {id}: {answer.callback} is called again")
+        print_text(f"callback {id}: {answer.callback} is called again")
     return answer
 
 

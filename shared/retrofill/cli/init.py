@@ -14,6 +14,8 @@ from retrofill.admin.topic_settings import compare_topics
 from retrofill.admin.topics import TopicsDiffer
 from retrofill.admin.users import NoAuthorizer
 from retrofill.bus.observability.diagnosis import explain
+from retrofill.cli.options import AsJson
+from retrofill.cli.output import print_json
 from retrofill.client.connect import checked_settings
 from retrofill.errors import UserError
 from retrofill.settings import Settings
@@ -24,7 +26,7 @@ def register(app: typer.Typer) -> None:
     app.command()(init)
 
 
-def init() -> None:
+def init(as_json: AsJson = False) -> None:
     """Create the schema and roles in Postgres, and topics, users and ACLs in Kafka.
 
     Existing ones are kept.
@@ -40,10 +42,14 @@ def init() -> None:
     except KafkaException as e:
         raise UserError(f"Kafka cannot be used: {explain(settings, e)}") from e
     _compare(settings)
+    if as_json:
+        users = settings.kafka_user("*") if settings.kafka_acls else None
+        return print_json({"topics": f"{settings.topic_prefix}*", "partitions": settings.partitions, "users": users})
     typer.echo("Postgres  schema and roles exist")
     typer.echo(f"Kafka     topics {settings.topic_prefix}* with {settings.partitions} partitions exist")
     if settings.kafka_acls:
         typer.echo(f"Kafka     users {settings.kafka_user('*')} have their rights")
+    return None
 
 
 def _compare(settings: Settings) -> None:

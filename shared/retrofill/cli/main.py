@@ -15,11 +15,13 @@ from retrofill.bus.observability.diagnosis import explain
 from retrofill.cli import (
     backfills,
     callbacks,
+    completion,
     config,
     dead_letters,
     deadlines,
     hosts,
     init,
+    overview,
     pipelines,
     purge,
     recover,
@@ -54,6 +56,8 @@ for group in (
     deadlines,
     callbacks,
     dead_letters,
+    overview,
+    completion,
 ):
     group.register(app)
 
@@ -76,7 +80,7 @@ def options(
 def run() -> None:
     """Entry point of the console script."""
     try:
-        app()
+        app(prog_name="retrofill")
     except UserError as e:
         _fail(str(e), STATUS.get(type(e), REFUSED))
     except NotConfigured as e:

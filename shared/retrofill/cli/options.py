@@ -6,9 +6,13 @@ from typing import Annotated
 
 import typer
 
+from retrofill.cli.completion import pipeline_names
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Limit = Annotated[int, typer.Option(min=1, max=10_000, help="Show at most this many.")]
-PipelineFilter = Annotated[str | None, typer.Option("--pipeline", help="Only this pipeline.")]
+PipelineFilter = Annotated[
+    str | None, typer.Option("--pipeline", help="Only this pipeline.", autocompletion=pipeline_names)
+]
 TimeLimit = Annotated[
     float,
     typer.Option(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta
@@ -28,6 +29,9 @@ STATE_STYLES = {
     "void": "dim",
 }
 
+# Colors, or what terminals would execute: titles, the clipboard, the position to write at.
+_CONTROL = re.compile(r"\x1b\[[0-9;:]*m|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+
 
 def console(*, stderr: bool = False) -> Console:
     """A console without number highlighting and emoji.
@@ -45,7 +49,19 @@ def print_json(document: Any) -> None:
 
 def print_text(text: str) -> None:
     """Print a line without interpreting markup."""
-    console().print(text, markup=False, soft_wrap=True)
+    console().print(harmless(text), markup=False, soft_wrap=True)
+
+
+def harmless(text: str) -> str:
+    """Text of users for a terminal: control characters are shown, except those of colors and lines."""
+
+    def shown(found: re.Match[str]) -> str:
+        code = ord(found[0][0])
+        if len(found[0]) > 1:
+            return found[0]
+        return chr(0x2400 + code) if code < 0x20 else "\N{REPLACEMENT CHARACTER}"
+
+    return _CONTROL.sub(shown, text)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str, keep: Sequence[str] = ()) -> None:
@@ -85,7 +101,7 @@ def cell(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
-    text = escape(str(value))
+    text = escape(harmless(str(value)))
     style = STATE_STYLES.get(text)
     return f"[{style}]{text}[/]" if style else text
 

@@ -10,6 +10,7 @@ import typer
 from pydantic import ValidationError
 from sqlalchemy import Connection
 
+from retrofill.cli.completion import pipeline_names
 from retrofill.cli.options import ANSWER_SECONDS, AsJson, TimeLimit
 from retrofill.cli.output import cell, duration, print_facts, print_json, print_table, print_text
 from retrofill.cli.showing import batch_size
@@ -21,6 +22,7 @@ from retrofill.contract.explain import explain
 from retrofill.contract.pipelines import PipelineAccepted, PipelineApplied, PipelineRejected
 from retrofill.contract.topics import Topic
 from retrofill.domain.batch_size import target_seconds
+from retrofill.domain.duration import written
 from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.domain.planning import unknown_pipeline
 from retrofill.errors import UserError, WrongUsage
@@ -151,7 +153,10 @@ def _listed(row: Any) -> dict[str, Any]:
 
 @group.command()
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of an applied pipeline.")], as_json: AsJson = False
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of an applied pipeline.", autocompletion=pipeline_names)
+    ],
+    as_json: AsJson = False,
 ) -> None:
     """Show one pipeline: its schedule, tasks, deadlines and code."""
     with reading(load_settings()) as conn:
@@ -195,6 +200,7 @@ def _print_pipeline(definition: PipelineDefinition, applied_at: Any) -> None:
             "max active runs": definition.max_active_runs,
             "batch size": _size(definition),
             "batch mode": definition.batch_mode,
+            "run timeout": None if definition.run_timeout_seconds is None else written(definition.run_timeout_seconds),
             "executor": definition.executor,
             "code": f"{code.file or code.module}:{code.attribute}",
             "archive": code.sha256,
@@ -205,8 +211,18 @@ def _print_pipeline(definition: PipelineDefinition, applied_at: Any) -> None:
     )
     print_text("")
     print_table(
-        ["task", "kind", "after", "trigger rule", "retries"],
-        [[t.name, t.kind, ", ".join(t.after) or None, t.trigger_rule, t.retries] for t in definition.tasks],
+        ["task", "kind", "after", "trigger rule", "retries", "timeout"],
+        [
+            [
+                t.name,
+                t.kind,
+                ", ".join(t.after) or None,
+                t.trigger_rule,
+                t.retries,
+                t.timeout_seconds and written(t.timeout_seconds),
+            ]
+            for t in definition.tasks
+        ],
         empty="no tasks",
     )
     if definition.deadlines:
@@ -217,5 +233,13 @@ def _print_pipeline(definition: PipelineDefinition, applied_at: Any) -> None:
                 [d.name, d.reference, cell(f"{d.interval_seconds:g}"), None if d.callback is None else d.callback.label]
                 for d in definition.deadlines
             ],
+            empty="",
+        )
+    called = [(occasion, rule) for occasion, rules in definition.rules.items() for rule in rules]
+    if called:
+        print_text("")
+        print_table(
+            ["called on", "kind", "callback"],
+            [[f"on_{occasion}", rule.callback.kind, rule.callback.label] for occasion, rule in called],
             empty="",
         )

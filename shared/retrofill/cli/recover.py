@@ -6,6 +6,7 @@ Like ``init``, it connects as the database's owner.
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -13,9 +14,10 @@ import typer
 from retrofill.admin.recovery import Found, find
 from retrofill.admin.recovery import recover as go_on
 from retrofill.bus.crash import arm
-from retrofill.cli.output import print_text
+from retrofill.cli.options import AsJson
+from retrofill.cli.output import print_json, print_text
 from retrofill.contract.topics import CLI_CLIENT
-from retrofill.errors import UserError
+from retrofill.errors import UserError, WrongUsage
 from retrofill.settings import Settings
 from retrofill.store.engine import make_engine
 from retrofill.store.installation import SchemaTooOld, check_schema, read_installation
@@ -32,11 +34,15 @@ def register(app: typer.Typer) -> None:
     app.command()(recover)
 
 
-def recover(yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")] = False) -> None:
+def recover(
+    yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")] = False, as_json: AsJson = False
+) -> None:
     """Repair the state after a Postgres restore or failover that may have lost commits.
 
     Stop the services first.
     """
+    if as_json and not yes:
+        raise WrongUsage("--json requires --yes: nobody reads the question")
     settings = Settings()
     arm(settings.crash_point)
     engine = make_engine(settings.dsn_of("owner"), f"{CLI_CLIENT}-recover", pool_size=2)
@@ -50,17 +56,21 @@ def recover(yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmati
         if fixed is None or (fixed.topic_prefix, fixed.partitions) != (settings.topic_prefix, settings.partitions):
             raise UserError("topic prefix or partitions differ from this database's 'retrofill init': restore them")
         found = find(settings, engine)
-        _show(found)
+        if not as_json:
+            _show(found)
         if not yes:
             _confirm()
         done = go_on(settings, engine, found)
     finally:
         engine.dispose()
+    if as_json:
+        return print_json({"signs": found.signs, **asdict(done)})
     for name, count in done.dropped.items():
         print_text(f"{name}: its events were behind Kafka's; pending events dropped as already published: {count:,}")
     print_text(
         f"recovered (generation {done.generation}): {done.requeued:,} live runs are queued again. Start the services"
     )
+    return None
 
 
 def _show(found: Found) -> None:

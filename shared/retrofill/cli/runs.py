@@ -1,4 +1,4 @@
-"""``retrofill runs``: list and cancel single runs of a backfill."""
+"""``retrofill runs``: list, show, retry and cancel single runs of a backfill, and read their logs."""
 
 from __future__ import annotations
 
@@ -7,21 +7,31 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from retrofill.cli.arguments import read_bound
+from retrofill.cli import run_logs, run_showing
+from retrofill.cli.arguments import Dates, read_bound, read_dates
+from retrofill.cli.completion import backfill_ids
 from retrofill.cli.options import ANSWER_SECONDS, AsJson, Limit, TimeLimit
 from retrofill.cli.output import moment, print_json, print_table, print_text
 from retrofill.cli.watching import missing
 from retrofill.client import read as reads
 from retrofill.client.ask import ask
 from retrofill.client.connect import load_settings, reading
-from retrofill.contract.backfills import BackfillCommandRejected, RunCancelAccepted, RunCancelRequested
-from retrofill.contract.base import MAX_INT
+from retrofill.contract.backfills import (
+    BackfillCommandRejected,
+    RunCancelAccepted,
+    RunCancelRequested,
+    RunRetryRequested,
+    RunsRetried,
+)
+from retrofill.contract.base import MAX_INT, Message
 from retrofill.contract.explain import explain
 from retrofill.contract.topics import Topic
 from retrofill.domain.run import RunState
 from retrofill.errors import UserError, WrongUsage
 
-group = typer.Typer(name="runs", help="List and cancel single runs of a backfill.", no_args_is_help=True)
+group = typer.Typer(
+    name="runs", help="List, show, retry and cancel single runs, and read their logs.", no_args_is_help=True
+)
 COLUMNS = (
     "id",
     "interval_start",
@@ -31,12 +41,15 @@ COLUMNS = (
     "started_at",
     "finished_at",
     "cancel_requested_at",
+    "superseded_by",
 )
 
-Backfill = Annotated[str, typer.Argument(metavar="BACKFILL", help="The backfill's id.")]
+Backfill = Annotated[str, typer.Argument(metavar="BACKFILL", help="The backfill's id.", autocompletion=backfill_ids)]
 
 
 def register(app: typer.Typer) -> None:
+    group.command()(run_showing.show)
+    group.command()(run_logs.logs)
     app.add_typer(group)
 
 
@@ -62,7 +75,7 @@ def list_(
             [
                 str(each["id"]),
                 moment(each["interval_start"], zone),
-                each["state"],
+                each["state"] if each["superseded_by"] is None else f"{each['state']}, retried",
                 each["attempt"],
                 each["started_at"],
                 each["finished_at"],
@@ -93,14 +106,43 @@ def cancel(
     if not (interval or run):
         raise WrongUsage("name the runs: --interval DATE or --run ID ('retrofill runs list' shows them)")
     request = _request(interval or [], run or [])
+    answer = _answer(backfill, request, timeout, as_json)
+    if isinstance(answer, RunCancelAccepted) and not as_json:
+        count = len(answer.run_ids)
+        print_text(f"backfill {backfill}: cancelling {count:,} {'run' if count == 1 else 'runs'}")
+
+
+@group.command()
+def retry(
+    backfill: Backfill,
+    dates: Dates = None,
+    all_failed: Annotated[bool, typer.Option("--all", help="Retry all failed runs.")] = False,
+    timeout: TimeLimit = ANSWER_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Run failed runs of an active backfill again: all that are named, or none."""
+    if not backfill.strip():
+        raise WrongUsage("the backfill's id is empty")
+    intervals = tuple(read_dates(dates))
+    if all_failed == bool(intervals):
+        raise WrongUsage("name the runs: either --dates DATE,… or --all ('retrofill runs list' shows them)")
+    try:
+        request = RunRetryRequested(all_failed=all_failed, intervals=intervals)
+    except ValidationError as e:
+        raise WrongUsage(explain(e)) from e
+    answer = _answer(backfill, request, timeout, as_json)
+    if isinstance(answer, RunsRetried) and not as_json:
+        print_text(f"backfill {backfill}: retrying {answer.runs:,} {'run' if answer.runs == 1 else 'runs'}")
+
+
+def _answer(backfill: str, request: Message, timeout: float, as_json: bool) -> Message:
+    """Ask for it. Prints the reply if ``as_json``; raises ``UserError`` for a rejection."""
     answer = ask(load_settings(), Topic.BACKFILL_REQUESTS, backfill, request, timeout)
     if as_json:
         print_json(answer.model_dump(mode="json", exclude_none=True))
     if isinstance(answer, BackfillCommandRejected):
         raise UserError(answer.message)
-    if isinstance(answer, RunCancelAccepted) and not as_json:
-        count = len(answer.run_ids)
-        print_text(f"backfill {backfill}: cancelling {count:,} {'run' if count == 1 else 'runs'}")
+    return answer
 
 
 def _request(intervals: list[str], runs: list[int]) -> RunCancelRequested:

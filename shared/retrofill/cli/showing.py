@@ -11,16 +11,19 @@ from typing import Any
 from pydantic import ValidationError
 from sqlalchemy import Connection, RowMapping
 
-from retrofill.cli.output import counts, duration, moment, print_facts, print_text
+from retrofill.cli import calendar, estimating
+from retrofill.cli.output import console, counts, duration, moment, print_facts, print_text
 from retrofill.client import read as reads
 from retrofill.domain.backfill import BackfillState
 from retrofill.domain.batch_size import next_size
 from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.domain.run import MACHINE, RunState
+from retrofill.store import budgets
 from retrofill.store.backfills import run_counts
 from retrofill.store.clock import database_now
 from retrofill.store.durations import recent
 from retrofill.store.pipelines import codes
+from retrofill.store.progress import costs, estimates
 
 TRACEBACK_LINES = 4
 # At most this many attempts that did not come to their end, and suspects.
@@ -39,17 +42,19 @@ def describe(conn: Connection, row: RowMapping, failures: int) -> dict[str, Any]
     by_state = run_counts(conn, id)
     times = reads.run_times(conn, id)
     until = row["ended_at"] or database_now(conn)
+    zone, covers = row["definition"].get("timezone", "UTC"), row["covers"]
     return {
         **{name: row[name] for name in ("id", "pipeline", "state", "cancel_cause", "runs")},
-        "held_back": held_back(dict(row)) or _without_drivers(conn, row, by_state),
+        "held_back": held_back(dict(row)) or _used_up(conn, row) or _without_drivers(conn, row, by_state),
         "by_state": by_state,
         "purged": reads.purged(conn, row),
         "skipped": reads.skipped(conn, id),
-        "timezone": row["definition"].get("timezone", "UTC"),
-        "range_start": row["covers"].lower,
-        "range_end": row["covers"].upper,
+        "timezone": zone,
+        "range_start": covers.lower,
+        "range_end": covers.upper,
+        "calendar": calendar.collect(conn, id, zone, covers.lower, covers.upper),
         **{name: row[name] for name in SETTINGS},
-        "batch_size": batch_size(row["definition"]),
+        "batch_size": batch_size(row["definition"], row["batch_size"]),
         "batch_mode": row["definition"].get("batch_mode", "each"),
         "batch_now": _batch_now(conn, row),
         "code_sha256": row["definition"].get("code", {}).get("sha256"),
@@ -59,6 +64,9 @@ def describe(conn: Connection, row: RowMapping, failures: int) -> dict[str, Any]
         **times,
         "ended_at": row["ended_at"],
         "runs_per_second": _rate(by_state, times["first_started_at"], until),
+        "estimate": estimating.as_json(estimates(conn, [row], {id: by_state}, until).get(id)),
+        "cost": costs(conn, [id]).get(id),
+        "budget": _budget(row),
         "failed_runs": _failures(conn, id, failures),
         "suspects": [_with_losses(each) for each in reads.suspects(conn, id, SUSPECTS)],
         "attempts": [dict(each) for each in reads.attempts_not_done(conn, id, ATTEMPTS)],
@@ -76,9 +84,25 @@ def held_back(row: Mapping[str, Any]) -> str | None:
     return None
 
 
-def batch_size(definition: Mapping[str, Any]) -> int | str:
+def _budget(row: RowMapping) -> dict[str, Any] | None:
+    budget = budgets.of_row(row)
+    return None if budget is None else budget.model_dump(exclude_none=True)
+
+
+def _used_up(conn: Connection, row: RowMapping) -> str | None:
+    """Why a resume would be refused."""
+    if row["state"] != BackfillState.PAUSED:
+        return None
+    why = budgets.exceeded(conn, row["id"], budgets.of_row(row))
+    return None if why is None else f"its budget is used up: {why}; retrofill backfill resume {row['id']} --budget …"
+
+
+def batch_size(definition: Mapping[str, Any], limit: int | None = None) -> int | str:
     """The size of a stored definition: ``auto`` if each attempt's is chosen."""
-    return "auto" if definition.get("batch_target_seconds") else int(definition.get("batch_size", 1))
+    if definition.get("batch_target_seconds"):
+        return "auto"
+    size = int(definition.get("batch_size", 1))
+    return min(size, limit or size)
 
 
 def _batch_now(conn: Connection, row: RowMapping) -> dict[str, Any] | None:
@@ -88,7 +112,7 @@ def _batch_now(conn: Connection, row: RowMapping) -> dict[str, Any] | None:
     definition, no = PipelineDefinition.model_validate(row["definition"]), row["pipeline_no"]
     if row["code_follows"]:
         definition = definition.model_copy(update={"code": codes(conn, [no]).get(no, definition.code)})
-    return asdict(next_size(definition, recent(conn, [no])[no]))
+    return asdict(next_size(definition.in_batches_of(row["batch_size"]), recent(conn, [no])[no]))
 
 
 def _without_drivers(conn: Connection, row: RowMapping, by_state: Mapping[str, int]) -> str | None:
@@ -132,6 +156,11 @@ def _with_losses(run: RowMapping) -> dict[str, Any]:
 
 def print_backfill(facts: Mapping[str, Any]) -> None:
     rate, zone = facts["runs_per_second"], facts["timezone"]
+    out = console()
+    for line in calendar.render(facts["calendar"], colored=out.color_system is not None):
+        out.print(line)
+    if facts["calendar"]["cells"]:
+        print_text("")
     print_facts(
         {
             "id": facts["id"],
@@ -157,11 +186,24 @@ def print_backfill(facts: Mapping[str, Any]) -> None:
             "ended (UTC)": facts["ended_at"],
             "took": _took(facts),
             "speed": None if rate is None else f"{rate:,.2f} runs/s",
+            "time left": _left(facts["estimate"]),
+            "cost": None if facts["cost"] is None else estimating.cost(facts["cost"]),
+            "budget": None if facts["budget"] is None else _limits(facts["budget"]),
         }
     )
     _print_failures(facts)
     _print_suspects(facts)
     _print_attempts(facts)
+
+
+def _left(found: Mapping[str, float] | None) -> str | None:
+    if found is None:
+        return None
+    return f"{duration(found['seconds'])} ({duration(found['low'])} to {duration(found['high'])})"
+
+
+def _limits(budget: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={each.isoformat() if name == 'until' else each}" for name, each in budget.items())
 
 
 def _runs_per_attempt(facts: Mapping[str, Any]) -> str | int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import deque
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +17,7 @@ from retrofill.cli import hosts
 from retrofill.cli.output import print_json
 from retrofill.client.connect import checked_settings
 from retrofill.contract.topics import SERVICES
-from retrofill.errors import UserError
+from retrofill.errors import UserError, WrongUsage
 from retrofill.masking import masked_remote
 
 if TYPE_CHECKING:
@@ -150,16 +151,24 @@ def logs(
     name: Annotated[str, typer.Argument(help="A part of the stack, drivers or supervisor.")],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new lines.")] = False,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Number of last lines to print.")] = 100,
+    as_json: Json = False,
 ) -> None:
-    """Show the log of a part."""
+    """Show the log of a part. Those of attempts: retrofill runs logs."""
     from retrofill.stack.layout import PARTS, SUPERVISOR
 
+    if follow and as_json:
+        raise WrongUsage("--follow and --json cannot be combined: --json is one document")
     known = (*PARTS, "drivers", SUPERVISOR)
     if name not in known:
         raise UserError(f"there is no log {name!r}: choose one of {', '.join(known)}")
     path = _stack().log(name)
     if not path.exists():
         raise UserError(f"{name} has no log yet: {path} does not exist (start the stack with 'retrofill up')")
+    if as_json:
+        with path.open(errors="replace") as log:
+            last = deque((line.rstrip("\n") for line in log), maxlen=lines)
+        print_json({"name": name, "path": str(path), "lines": list(last)})
+        return
     sys.stdout.flush()
     os.execvp("tail", ["tail", "-n", str(lines), *(["-F"] if follow else []), str(path)])
 

@@ -1,50 +1,61 @@
-"""Checks, when a pipeline is applied, that its deadlines' callbacks can be called."""
+"""Checks, when a pipeline is applied, that its callbacks can be called."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from retrofill.contract.topics import is_own
-from retrofill.domain.alert import DeadlineAlert, FunctionCall, Target, TopicMessage, WebhookCall
 from retrofill.domain.pipeline import PipelineDefinition
+from retrofill.domain.target import FunctionCall, Target, TopicMessage, WebhookCall
 from retrofill.errors import UserError
 from retrofill.settings import Settings
 
 
 def check_targets(definition: PipelineDefinition, settings: Settings) -> None:
     """Raises ``UserError`` for the first callback that cannot be called."""
+    for where, target, kwargs in _calls(definition):
+        try:
+            check_target(target, settings, kwargs)
+        except ValueError as e:
+            raise UserError(f"{definition.name}: {where}: {e}") from e
+
+
+def _calls(definition: PipelineDefinition) -> Iterator[tuple[str, Target, Mapping[str, Any]]]:
     for alert in definition.deadlines:
         if alert.callback is not None:
-            try:
-                check_target(alert.callback, settings, alert)
-            except ValueError as e:
-                raise UserError(f"{definition.name}: deadline {alert.name!r}: {e}") from e
+            yield f"deadline {alert.name!r}", alert.callback, alert.kwargs
+    for occasion, rules in definition.rules.items():
+        for rule in rules:
+            yield f"on_{occasion}", rule.callback, rule.kwargs
 
 
-def check_target(target: Target, settings: Settings, alert: DeadlineAlert | None = None) -> None:
-    """Raises ``ValueError`` if ``target`` is not allowed or does not accept the alert's kwargs."""
+def check_target(target: Target, settings: Settings, kwargs: Mapping[str, Any] | None = None) -> None:
+    """Raises ``ValueError`` if ``target`` is not allowed or does not accept the kwargs."""
     match target:
         case FunctionCall(name=name):
             if name not in settings.callbacks:
                 raise ValueError(
                     f"there is no callback {name!r}; RETROFILL_CALLBACKS has: {_names(settings.callbacks)}"
                 )
-            _check_call(name, settings.callbacks[name], {} if alert is None else alert.kwargs)
-        case WebhookCall(secret=secret):
+            _check_call(name, settings.callbacks[name], kwargs or {})
+        case WebhookCall(secret=secret, routing_key=key):
             if secret not in settings.webhook_secrets:
                 known = _names(settings.webhook_secrets)
                 raise ValueError(f"there is no webhook secret {secret!r}; RETROFILL_WEBHOOK_SECRETS has: {known}")
+            if key is not None and key not in settings.pagerduty_keys:
+                known = _names(settings.pagerduty_keys)
+                raise ValueError(f"there is no routing key {key!r}; RETROFILL_PAGERDUTY_KEYS has: {known}")
         case TopicMessage(topic=topic):
             if is_own(topic, settings.topic_prefix):
                 raise ValueError(f"the topic {topic!r} is one of Retrofill's own: use a topic of yours")
 
 
-def _check_call(name: str, place: str, kwargs: dict[str, Any]) -> None:
+def _check_call(name: str, place: str, kwargs: Mapping[str, Any]) -> None:
     function = _function(place)
     try:
         signature = inspect.signature(function)

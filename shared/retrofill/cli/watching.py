@@ -18,17 +18,20 @@ from rich.text import Text
 from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
-from retrofill.cli.output import STATE_STYLES, console, counts, duration
+from retrofill.cli.estimating import left
+from retrofill.cli.output import STATE_STYLES, console, counts
 from retrofill.client import read as reads
 from retrofill.client.connect import reading_engine, snapshot
 from retrofill.client.kafka import content, ends_of, homes_of, reading_topics
 from retrofill.contract.topics import Topic
 from retrofill.domain.backfill import MACHINE, BackfillState
+from retrofill.domain.estimate import Estimate
 from retrofill.domain.run import MACHINE as RUN_MACHINE
 from retrofill.errors import UserError
 from retrofill.settings import Settings
 from retrofill.store.backfills import run_counts
 from retrofill.store.clock import database_now
+from retrofill.store.progress import estimates
 
 CHECKS_PER_SECOND = 4
 # Counting the runs of a large backfill is slow: spend at most this share of the time on it.
@@ -49,6 +52,7 @@ class Progress:
     runs: int
     by_state: dict[str, int]
     at: datetime
+    estimate: Estimate | None = None
 
     @property
     def ended(self) -> int:
@@ -85,7 +89,9 @@ def read_progress(engine: Engine, id: str) -> Progress:
         row = reads.one_backfill(conn, id)
         if row is None:
             raise UserError(missing(reads.recorded_answer(conn, id), id))
-        return Progress(id, row["pipeline"], row["state"], row["runs"], run_counts(conn, id), database_now(conn))
+        by_state, now = run_counts(conn, id), database_now(conn)
+        found = estimates(conn, [row], {id: by_state}, now).get(id)
+        return Progress(id, row["pipeline"], row["state"], row["runs"], by_state, now, found)
 
 
 def missing(answer: dict[str, object] | None, id: str) -> str:
@@ -197,17 +203,13 @@ def _line_show(out: Console) -> Show:
 def line(progress: Progress, per_second: float | None) -> str:
     """The progress in one line."""
     done = f"{progress.ended:,}/{progress.runs:,} runs ended ({counts(progress.by_state)})"
-    return f"{progress.id} {progress.state}: {done}{pace(progress, per_second)}"
+    ends = f", {left(progress.estimate)}" if progress.estimate else ""
+    return f"{progress.id} {progress.state}: {done}{pace(progress, per_second)}{ends}"
 
 
 def pace(progress: Progress, per_second: float | None) -> str:
-    """Speed and remaining time, if known."""
-    if per_second is None or progress.over:
-        return ""
-    speed = f", {per_second:,.1f} runs/s"
-    if progress.state != BackfillState.RUNNING:
-        return speed
-    return f"{speed}, {duration((progress.runs - progress.ended) / per_second)} left"
+    """The speed, if known."""
+    return "" if per_second is None or progress.over else f", {per_second:,.1f} runs/s"
 
 
 def render(progress: Progress, per_second: float | None) -> Group:
@@ -226,6 +228,8 @@ def render(progress: Progress, per_second: float | None) -> Group:
         if count
     ]
     by_state = Text("  ").join(Text(text, style) for text, style in parts)
+    if progress.estimate is not None:
+        return Group(title, bar, by_state, Text(left(progress.estimate), "dim"))
     if progress.state == BackfillState.PAUSED:
         return Group(title, bar, by_state, Text(f"resume with: retrofill backfill resume {progress.id}", "dim"))
     return Group(title, bar, by_state)

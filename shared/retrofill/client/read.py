@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, Select, case, exists, func, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, and_, case, exists, func, select
 
 from retrofill.domain.attempt import AttemptOutcome
 from retrofill.domain.callback import CallbackState
 from retrofill.domain.deadline import DeadlineState
-from retrofill.domain.run import RunState
 from retrofill.domain.task_run import TaskState
+from retrofill.store.failures import has_failed
 from retrofill.store.tables import (
     attempt,
     backfill,
@@ -61,7 +61,9 @@ def backfills(conn: Connection, of_pipeline: str | None, states: Sequence[str], 
         newest = newest.where(backfill.c.state.in_(states))
     chosen = newest.subquery()
     counted = (
-        select(func.count()).where(run.c.backfill_id == chosen.c.id, run.c.finished_at.is_not(None)).scalar_subquery()
+        select(func.count())
+        .where(run.c.backfill_id == chosen.c.id, run.c.finished_at.is_not(None), run.c.superseded_by.is_(None))
+        .scalar_subquery()
     )
     # In an ended backfill all runs ended, including those purged since.
     ended = case((chosen.c.ended_at.is_not(None), chosen.c.runs), else_=counted)
@@ -105,7 +107,7 @@ def runs_by_code(conn: Connection, id: str) -> dict[str, int]:
     """
     rows = conn.execute(
         select(run.c.code_sha256, func.count().label("number"))
-        .where(run.c.backfill_id == id, run.c.attempt > 0)
+        .where(run.c.backfill_id == id, run.c.attempt > 0, run.c.superseded_by.is_(None))
         .group_by(run.c.code_sha256)
     )
     return {row.code_sha256 or "": row.number for row in rows}
@@ -129,22 +131,19 @@ def runs(conn: Connection, id: str, states: Sequence[str], limit: int) -> Rows:
         select(run, run_cancel.c.requested_at.label("cancel_requested_at"))
         .select_from(run.outerjoin(run_cancel, asked))
         .where(run.c.backfill_id == id)
-        .order_by(run.c.interval_start)
+        .order_by(run.c.interval_start, run.c.id)
         .limit(limit)
     )
     return _all(conn, found.where(run.c.state.in_(states)) if states else found)
 
 
 def failed_runs(conn: Connection, id: str, limit: int) -> Rows:
-    """Failed runs, in logical-date order."""
+    """Failed runs that were not retried, in logical-date order."""
     times = (run.c.interval_start, run.c.interval_end, run.c.finished_at)
     columns = (run.c.id, *times, run.c.attempt, run.c.code_sha256, run.c.error, run.c.losses)
     return _all(
         conn,
-        select(*columns)
-        .where(run.c.backfill_id == id, run.c.state == RunState.FAILED)
-        .order_by(run.c.interval_start)
-        .limit(limit),
+        select(*columns).where(run.c.backfill_id == id, has_failed(run)).order_by(run.c.interval_start).limit(limit),
     )
 
 
@@ -165,10 +164,10 @@ def attempts_not_done(conn: Connection, id: str, limit: int) -> Rows:
     ``first_interval`` and ``last_interval`` are logical dates, ``None`` if the runs were purged.
     """
     first, last = run.alias("first_run"), run.alias("last_run")
-    of_first = (first.c.backfill_id == attempt.c.backfill_id) & (first.c.position == attempt.c.position)
-    # Of a backfill that runs backwards, it has the earlier date.
-    of_last = (last.c.backfill_id == attempt.c.backfill_id) & (
-        last.c.position == attempt.c.position + attempt.c.runs - 1
+    # Of a backfill that runs backwards, the last has the earlier date.
+    of_first, of_last = (
+        and_(each.c.backfill_id == attempt.c.backfill_id, each.c.position == position, each.c.superseded_by.is_(None))
+        for each, position in ((first, attempt.c.position), (last, attempt.c.position + attempt.c.runs - 1))
     )
     dates = (first.c.interval_start, last.c.interval_start)
     return _all(
@@ -260,39 +259,40 @@ def _deadlines() -> Select[Any]:
 
 
 def callbacks(conn: Connection, filters: dict[str, str | None], limit: int) -> Rows:
-    """Callbacks, newest deadline first."""
+    """Callbacks, newest first."""
     found = _callbacks()
     for column, wanted in filters.items():
         if wanted is not None:
-            found = found.where((deadline if column in _OF_THE_DEADLINE else callback).c[column] == wanted)
+            found = found.where(_callback_columns()[column] == wanted)
     return _all(conn, found.order_by(callback.c.deadline_id.desc()).limit(limit))
 
 
 def one_callback(conn: Connection, id: int) -> RowMapping | None:
-    """The callback of a deadline; ``switched_off_at``: since when its webhook has been disabled."""
+    """A callback; ``switched_off_at``: since when its webhook has been disabled."""
     off = (webhook_off.c.url == callback.c.name) & (callback.c.kind == "webhook")
     found = _callbacks().add_columns(webhook_off.c.since.label("switched_off_at")).outerjoin(webhook_off, off)
     return conn.execute(found.where(callback.c.deadline_id == id)).mappings().first()
 
 
 def failed_callbacks(conn: Connection, pipeline: str | None) -> list[int]:
-    """Ids of deadlines whose callback failed, oldest first."""
-    failed = select(callback.c.deadline_id).join(deadline, deadline.c.id == callback.c.deadline_id)
+    """Ids of callbacks that failed, oldest first."""
+    failed = select(callback.c.deadline_id).outerjoin(deadline, deadline.c.id == callback.c.deadline_id)
     failed = failed.where(callback.c.state == CallbackState.FAILED).order_by(callback.c.deadline_id)
     if pipeline is not None:
-        failed = failed.where(deadline.c.pipeline == pipeline)
+        failed = failed.where(_callback_columns()["pipeline"] == pipeline)
     return list(conn.execute(failed).scalars())
 
 
-_OF_THE_DEADLINE = ("alert", "pipeline", "backfill_id", "run_id")
+def _callback_columns() -> dict[str, ColumnElement[Any]]:
+    """A callback's columns, and those of its deadline: rows from an older version lack their own."""
+    theirs = {name: deadline.c[name] for name in ("alert", "run_id")}
+    either = {name: func.coalesce(deadline.c[name], callback.c[name]) for name in ("pipeline", "backfill_id")}
+    return {**{column.name: column for column in callback.c}, **theirs, **either}
 
 
 def _callbacks() -> Select[Any]:
-    """Callbacks with their deadline's columns: rows from an older version lack their own."""
-    own = [column for column in callback.c if column.name not in _OF_THE_DEADLINE]
-    return select(*own, *(deadline.c[name] for name in _OF_THE_DEADLINE)).join_from(
-        callback, deadline, deadline.c.id == callback.c.deadline_id
-    )
+    columns = [column.label(name) for name, column in _callback_columns().items()]
+    return select(*columns).outerjoin_from(callback, deadline, deadline.c.id == callback.c.deadline_id)
 
 
 def _all(conn: Connection, statement: Select[Any]) -> Rows:

@@ -2,32 +2,48 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from datetime import datetime
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field, JsonValue
+from pydantic import ConfigDict, Field, JsonValue, model_validator
 
 from retrofill.contract.base import Message, Moment
+from retrofill.contract.cost import Cost
 from retrofill.contract.fields import BackfillId, Explanation, RunId
 from retrofill.domain.backfill import OnRunFailure, ReprocessBehavior
 from retrofill.domain.bounds import Bound
+from retrofill.domain.budget import Budget
 from retrofill.domain.data import Name
 from retrofill.domain.pipeline import MAX_BATCH
-from retrofill.domain.planning import Reason, SkipReason
+from retrofill.domain.planning import Reason, SkipReason, Span
 
 # Most intervals, and most run ids, that one command names.
 MAX_NAMED = 100
+# Most logical dates of one request: with time and offset, they fit a Kafka message of the usual size.
+MAX_DATES = 10_000
+_RANGE_OR_DATES: dict[str, Any] = {"anyOf": [{"required": ["from", "to"]}, {"required": ["intervals"]}]}
+# Most runs that a reply lists.
+MAX_LISTED = 1000
 CAUSE = "Who requested it: a user, or on_run_failure after a run failed permanently"
 
 
 class BackfillRequested(Message):
-    """A request to run ``pipeline`` for every logical date from ``from`` to ``to``, inclusive."""
+    """A request to run ``pipeline`` for every logical date from ``from`` to ``to``, inclusive, or
+    for those in ``intervals``.
+    """
 
+    model_config = ConfigDict(json_schema_extra=_RANGE_OR_DATES)
     of_users: ClassVar[bool] = True
     type: Literal["BackfillRequested"] = "BackfillRequested"
     id: str | None = Field(None, description="Optional; equal to the key")
     pipeline: str = Field(min_length=1, max_length=200, description="Name of the pipeline")
-    from_: Bound = Field(alias="from", description="First logical date; a bare date means that whole day")
-    to: Bound = Field(description="Last logical date, inclusive; a bare date means that whole day")
+    from_: Bound | None = Field(None, alias="from", description="First logical date; a bare date means that whole day")
+    to: Bound | None = Field(None, description="Last logical date, inclusive; a bare date means that whole day")
+    intervals: tuple[Bound, ...] = Field(
+        (),
+        max_length=MAX_DATES,
+        description="Logical dates instead of from and to; a bare date means all intervals that start on that day",
+    )
     max_active_runs: int | None = Field(None, ge=1, le=10_000, description="Default: the pipeline's")
     batch_size: int | None = Field(
         None, ge=1, le=MAX_BATCH, description="Default: the pipeline's, which it may lower but not raise"
@@ -50,6 +66,29 @@ class BackfillRequested(Message):
     finish_by_callback: Name | None = Field(
         None, description="Function of the allow-list to call if finish_by is missed"
     )
+    budget: Budget | None = Field(None, description="What it may use: the backfill pauses when a limit is reached")
+
+    @model_validator(mode="after")
+    def _range_or_dates(self) -> Self:
+        given = [name for name, value in (("from", self.from_), ("to", self.to)) if value is not None]
+        if self.intervals and given:
+            raise ValueError(f"it has intervals and {given[0]!r}: give either from and to, or intervals")
+        if not self.intervals and len(given) < 2:
+            missing = " and ".join(repr(name) for name in ("from", "to") if name not in given)
+            raise ValueError(f"it has no {missing}: give from and to, or intervals")
+        return self
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """The requested logical dates, as closed ranges."""
+        if self.from_ is not None and self.to is not None:
+            return ((self.from_, self.to),)
+        return tuple((each, each) for each in self.intervals)
+
+    @property
+    def budget_until(self) -> datetime | None:
+        """When its budget ends, if it has such a limit."""
+        return None if self.budget is None else self.budget.until
 
 
 class BackfillPauseRequested(Message):
@@ -60,10 +99,13 @@ class BackfillPauseRequested(Message):
 
 
 class BackfillResumeRequested(Message):
-    """A request to start runs again."""
+    """A request to start runs again. Refused while the budget is used up."""
 
     of_users: ClassVar[bool] = True
     type: Literal["BackfillResumeRequested"] = "BackfillResumeRequested"
+    budget: Budget | None = Field(
+        None, description="Replaces the whole budget, counted from the backfill's request; without limits: removes it"
+    )
 
 
 class BackfillCancelRequested(Message):
@@ -85,6 +127,36 @@ class RunCancelRequested(Message):
         (), max_length=MAX_NAMED, description="Logical dates; a bare date means all intervals that start on that day"
     )
     run_ids: tuple[RunId, ...] = Field((), max_length=MAX_NAMED, description="Ids of runs, beside intervals or instead")
+
+
+class RunRetryRequested(Message):
+    """A request to run failed runs of an active backfill again: all that it names, or none.
+
+    Each gets a new run, which replaces it.
+    """
+
+    of_users: ClassVar[bool] = True
+    type: Literal["RunRetryRequested"] = "RunRetryRequested"
+    all_failed: bool = Field(False, description="Retry all failed runs, instead of those of intervals")
+    intervals: tuple[Bound, ...] = Field(
+        (), max_length=MAX_NAMED, description="Logical dates; a bare date means all intervals that start on that day"
+    )
+
+
+class BackfillChangeRequested(Message):
+    """A request to change an active backfill. What is not given stays as it is."""
+
+    of_users: ClassVar[bool] = True
+    type: Literal["BackfillChangeRequested"] = "BackfillChangeRequested"
+    max_active_runs: int | None = Field(
+        None, ge=1, le=10_000, description="Maximum number of live attempts; those beyond a lower one go on"
+    )
+    batch_size: int | None = Field(
+        None, ge=1, le=MAX_BATCH, description="Maximum runs of an attempt, which may not exceed the pipeline's"
+    )
+    on_run_failure: OnRunFailure | None = Field(
+        None, description="What happens when a run fails permanently; earlier failures no longer count"
+    )
 
 
 class BackfillEvent(Message):
@@ -123,7 +195,8 @@ class BackfillPaused(BackfillEvent):
     """No new runs start until the backfill is resumed."""
 
     type: Literal["BackfillPaused"] = "BackfillPaused"
-    cause: Literal["user", "run_failure"] = Field("user", description=CAUSE)
+    cause: Literal["user", "run_failure", "budget"] = Field("user", description=f"{CAUSE}, or its used-up budget")
+    message: str | None = Field(None, description="For the budget: which limit is reached, in one line for people")
 
 
 class BackfillResumed(BackfillEvent):
@@ -144,6 +217,9 @@ class BackfillEnded(BackfillEvent):
 
     runs: dict[str, int] = Field(default_factory=dict, description="Number of runs by end state")
     ended_at: Moment | None = Field(None, description="When, by the database's clock")
+    range_start: Moment | None = Field(None, description="Start of its first data interval")
+    range_end: Moment | None = Field(None, description="End of its last data interval")
+    command: str | None = Field(None, description="Shell command that shows the backfill")
 
 
 class BackfillCancelled(BackfillEnded):
@@ -168,6 +244,25 @@ class BackfillFailed(BackfillEnded):
     message: str | None = Field(None, description="Why, in one line for people")
 
 
+class BackfillProgress(BackfillEvent):
+    """How far an active backfill is: at most one in five seconds, and none if no run's state changed.
+
+    The estimate is absent while nothing is known or the backfill does not start runs. Its range
+    holds the true end about four times out of five.
+    """
+
+    type: Literal["BackfillProgress"] = "BackfillProgress"
+    sequence: int = Field(ge=1, description="Rises by one with each of the backfill")
+    at: Moment = Field(description="When, by the database's clock")
+    runs: int = Field(description="Planned runs")
+    runs_by_state: dict[str, int] = Field(description="Number of runs by state")
+    runs_per_second: float | None = Field(None, description="The pace of the last attempts")
+    estimated_end: Moment | None = Field(None, description="When it probably ends")
+    earliest_end: Moment | None = Field(None, description="Start of the estimate's range")
+    latest_end: Moment | None = Field(None, description="End of the estimate's range")
+    cost: Cost | None = Field(None, description="What Spark used so far, as far as it told")
+
+
 class RunCancelAccepted(BackfillEvent):
     """Some runs are being cancelled.
 
@@ -178,6 +273,24 @@ class RunCancelAccepted(BackfillEvent):
     type: Literal["RunCancelAccepted"] = "RunCancelAccepted"
     run_ids: tuple[RunId, ...] = Field(description="Ids of the runs")
     intervals: tuple[Moment, ...] = Field(description="Starts of their data intervals, in the same order")
+
+
+class RunsRetried(BackfillEvent):
+    """Failed runs were replaced by new ones, which are queued."""
+
+    type: Literal["RunsRetried"] = "RunsRetried"
+    runs: int = Field(ge=1, description="Number of new runs")
+    run_ids: tuple[RunId, ...] = Field((), description=f"Ids of the new runs, if they are at most {MAX_LISTED:,}")
+    intervals: tuple[Moment, ...] = Field((), description="Starts of their data intervals, in the same order")
+
+
+class BackfillChanged(BackfillEvent):
+    """The backfill was changed: its values from now on."""
+
+    type: Literal["BackfillChanged"] = "BackfillChanged"
+    max_active_runs: int = Field(description="Maximum number of live attempts")
+    batch_size: int = Field(description="Maximum runs of an attempt")
+    on_run_failure: OnRunFailure = Field(description="What happens when a run fails permanently")
 
 
 class BackfillCommandRejected(BackfillEvent):

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NoReturn, Self
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from retrofill.contract.explain import explain
+from retrofill.errors import shortened
 
 MAX_INT = 2**63 - 1
 # Code that validates, stores and prints a message may recurse.
@@ -28,8 +29,7 @@ class Undecodable(Exception):
 
     def __init__(self, reason: str) -> None:
         # The reason may quote arbitrary text of the message.
-        line = " ".join(reason.split())
-        super().__init__(line if len(line) <= MAX_REASON else f"{line[: MAX_REASON - 1]}…")
+        super().__init__(shortened(" ".join(reason.split()), MAX_REASON))
 
 
 class Facts(BaseModel):

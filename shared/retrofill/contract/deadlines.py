@@ -7,8 +7,9 @@ from typing import ClassVar, Literal
 from pydantic import Field, JsonValue
 
 from retrofill.contract.base import Facts, Message, Moment
-from retrofill.contract.fields import AlertName, BackfillId, DeadlineId, DueAt, Explanation, PipelineName
+from retrofill.contract.fields import AlertName, BackfillId, CallbackId, DeadlineId, DueAt, Explanation, PipelineName
 from retrofill.domain.alert import Reference
+from retrofill.domain.callback import Occasion
 from retrofill.domain.deadline import Scope
 
 
@@ -100,10 +101,11 @@ class CallbackRequested(Message):  # type: ignore[no-redef]  # the plugin takes 
     """A hint to the callback-runner: there is a callback to call."""
 
     type: Literal["CallbackRequested"] = "CallbackRequested"
-    deadline_id: DeadlineId
+    deadline_id: CallbackId
     callback: str = Field(description="Name, address or topic of the callback")
     kwargs: dict[str, JsonValue] = Field(
-        default_factory=dict, description="The alert's kwargs with references replaced; omitted if too large"
+        default_factory=dict,
+        description="Of a deadline: the alert's kwargs with references replaced; omitted if too large",
     )
 
 
@@ -112,17 +114,19 @@ class CallbackReplayRequested(Message):
 
     of_users: ClassVar[bool] = True
     type: Literal["CallbackReplayRequested"] = "CallbackReplayRequested"
-    deadline_id: DeadlineId
+    deadline_id: CallbackId
 
 
 class CallbackEvent(Message):
     """An event about one callback."""
 
-    deadline_id: DeadlineId
+    deadline_id: CallbackId
     callback: str = Field(description="Name, address or topic of the callback")
     kind: Literal["function", "webhook", "topic"] = Field("function", description="Kind of callback")
     attempts: int = Field(0, description="Calls so far, under one idempotency key")
     runners_lost: int = Field(0, description="Calls during which the runner died: the callee may have received them")
+    occasion: Occasion | None = Field(None, description="What it is called for; absent if a deadline was missed")
+    backfill_id: str | None = Field(None, description="With an occasion: id of the backfill")
 
 
 class CallbackSucceeded(CallbackEvent):
@@ -149,5 +153,5 @@ class CallbackReplayRejected(Message):
     """A request to replay a callback was refused."""
 
     type: Literal["CallbackReplayRejected"] = "CallbackReplayRejected"
-    deadline_id: DeadlineId
+    deadline_id: CallbackId
     message: Explanation

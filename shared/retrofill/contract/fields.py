@@ -15,6 +15,9 @@ Attempt = Annotated[int, Field(description="Attempt of the run, from 1")]
 TaskName = Annotated[str, Field(description="Name of the task")]
 TryNumber = Annotated[int, Field(description="Number of the task's try within this attempt, from 1")]
 DeadlineId = Annotated[int, Field(description="Id of the deadline, and of its callback")]
+CallbackId = Annotated[
+    int, Field(description="Id of the callback: that of its deadline, or its own if it is about a run or backfill")
+]
 AlertName = Annotated[str, Field(description="Name of the pipeline's alert, or finish_by for a request's own deadline")]
 IntervalStart = Annotated[Moment, Field(description="Start of the data interval: the logical date")]
 IntervalEnd = Annotated[Moment, Field(description="End of the data interval, exclusive")]

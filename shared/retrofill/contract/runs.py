@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from retrofill.contract.base import Message, Moment
+from retrofill.contract.cost import Cost
 from retrofill.contract.fields import (
     Attempt,
     BackfillId,
@@ -31,6 +32,19 @@ class ErrorInfo(BaseModel):
     traceback: str | None = Field(None, max_length=8000, description="The last lines of the traceback")
 
 
+class SparkApplication(BaseModel):
+    """The Spark application that an attempt uses."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    id: str = Field(max_length=200, description="Its id, like app-20260302080011-0042 or local-1772438411000")
+    ui: str | None = Field(None, max_length=1000, description="Address of its web UI, if Spark tells it")
+
+
+# An attempt of several single runs is measured as a whole.
+COST_OF_RUN = (
+    "What Spark used for the run, an equal part of its range; absent if unknown or if others were in its attempt"
+)
 OutputPath = Annotated[str, Field(min_length=1, max_length=4096, description="An absolute path")]
 
 
@@ -53,8 +67,9 @@ class AttemptEnded(Report):
 
     The driver itself reports ``done``; its runs that have not begun are queued again. If a range
     failed, it reports ``failed``; the runs are queued again, to be tried in smaller ranges. The
-    replica that hosts it reports ``lost`` when the process exited, and ``released`` when it shut
-    down and stopped the process itself, which does not count as a loss.
+    replica that hosts it reports ``lost`` when the process exited, and ``released``, which does not
+    count as a loss, when it shut down and stopped the process itself, or when a task that timed out
+    ended it.
     """
 
     type: Literal["AttemptEnded"] = "AttemptEnded"
@@ -64,6 +79,7 @@ class AttemptEnded(Report):
     )
     error: ErrorInfo | None = Field(None, description="Why it failed, was lost or released")
     stays: bool = Field(False, description="Whether the driver's process stays for another attempt")
+    cost: Cost | None = Field(None, description="What Spark used for the attempt, if it told")
 
 
 class RunReport(Report):
@@ -80,6 +96,7 @@ class RunBegan(RunReport):
     """The driver begins the run."""
 
     type: Literal["RunBegan"] = "RunBegan"
+    spark: SparkApplication | None = Field(None, description="The attempt's Spark application, if the driver knows it")
 
 
 class TaskReported(RunReport):
@@ -108,6 +125,7 @@ class RunReported(RunReport):
     type: Literal["RunReported"] = "RunReported"
     state: Literal["succeeded", "failed"] = Field(description="How it ended")
     error: ErrorInfo | None = Field(None, description="Why it failed")
+    cost: Cost | None = Field(None, description=COST_OF_RUN)
 
 
 class RunEvent(Message):
@@ -146,6 +164,7 @@ class RunSucceeded(RunEvent):
     """The run succeeded."""
 
     type: Literal["RunSucceeded"] = "RunSucceeded"
+    cost: Cost | None = Field(None, description=COST_OF_RUN)
 
 
 class RunFailed(RunEvent):
@@ -153,6 +172,7 @@ class RunFailed(RunEvent):
 
     type: Literal["RunFailed"] = "RunFailed"
     error: ErrorInfo | None = Field(None, description="Why, if known")
+    cost: Cost | None = Field(None, description=COST_OF_RUN)
 
 
 class RunAttemptLost(RunEvent):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from retrofill.contract import backfills, deadlines, pipelines, runs, states
+from retrofill.contract import backfills, callbacks, deadlines, pipelines, runs, states
 from retrofill.contract.base import Message
 from retrofill.contract.topics import CALLBACK_RUNNER, PLANNER, RUN_STARTER, SERVICES, WATCHER, Service, Topic
 
@@ -56,6 +56,8 @@ TRAFFIC: dict[Topic, Traffic] = {
             backfills.BackfillResumeRequested,
             backfills.BackfillCancelRequested,
             backfills.RunCancelRequested,
+            backfills.RunRetryRequested,
+            backfills.BackfillChangeRequested,
         ),
         open="anyone",
     ),
@@ -68,11 +70,14 @@ TRAFFIC: dict[Topic, Traffic] = {
             backfills.BackfillRejected,
             backfills.BackfillPaused,
             backfills.BackfillResumed,
+            backfills.BackfillProgress,
             backfills.BackfillCancelling,
             backfills.BackfillCancelled,
             backfills.BackfillSucceeded,
             backfills.BackfillFailed,
             backfills.RunCancelAccepted,
+            backfills.RunsRetried,
+            backfills.BackfillChanged,
             backfills.BackfillCommandRejected,
         ),
     ),
@@ -131,17 +136,18 @@ TRAFFIC: dict[Topic, Traffic] = {
     ),
     Topic.CALLBACK_REQUESTS: Traffic(
         "Hints that a callback is pending, and requests to replay one.",
-        "the deadline's id",
-        (WATCHER,),
+        "the callback's id: that of its deadline, if it has one",
+        (PLANNER, RUN_STARTER, WATCHER),
         (deadlines.CallbackRequested, deadlines.CallbackReplayRequested),
         open="the CLI, for replays",
         only_others=(deadlines.CallbackReplayRequested,),
     ),
     Topic.CALLBACK_EVENTS: Traffic(
-        "Results of callbacks.",
-        "the deadline's id",
+        "Results of callbacks, and the failed runs that some are called for.",
+        "the callback's id: that of its deadline, if it has one",
         (CALLBACK_RUNNER,),
         (
+            callbacks.RunsFailed,
             deadlines.CallbackSucceeded,
             deadlines.CallbackFailed,
             deadlines.CallbackReplayed,

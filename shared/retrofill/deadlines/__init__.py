@@ -1,1 +1,1 @@
-"""Arming deadlines: their rows, and the hint to the watcher."""
+"""Arming deadlines and requesting callbacks: their rows, and the hints to who handles them."""

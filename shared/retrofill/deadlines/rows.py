@@ -32,7 +32,9 @@ from retrofill.domain.alert import DeadlineAlert
 from retrofill.domain.attempt import AttemptMode
 from retrofill.domain.deadline import FIRST, LAST, PAST, Arming, DeadlineState, Due
 from retrofill.domain.run import RunState
+from retrofill.domain.target import options_of
 from retrofill.store.arrays import Arrays
+from retrofill.store.listed import next_ids
 from retrofill.store.states import constant, in_state
 from retrofill.store.tables import Moment, attempt, deadline, run
 
@@ -91,7 +93,7 @@ def insert_deadlines(
     partitions: int,
 ) -> list[NewDeadline]:
     """Insert a deadline of ``alert`` for each subject without one; returns those inserted."""
-    ids = _next_ids(conn, len(subjects))
+    ids = next_ids(conn, len(subjects))
     shards = partitions_of(ids, partitions)
     armings = [subject.arming for subject in subjects]
     given = _NEW.values(
@@ -177,19 +179,9 @@ SELECT min(id) AS first, max(id) AS last FROM (
 """
 
 
-_NEXT_IDS = text("SELECT nextval(pg_get_serial_sequence('retrofill.deadline', 'id')) FROM generate_series(1, :n)")
-
-
-def _next_ids(conn: Connection, count: int) -> list[int]:
-    return list(conn.execute(_NEXT_IDS, {"n": count}).scalars())
-
-
 def _same(backfill_id: str, pipeline: str, alert: DeadlineAlert) -> dict[str, Any]:
     """Values of ``_SAME``."""
     target = alert.callback
-    options: dict[str, Any] = {"at_most_once": alert.at_most_once}
-    if target is not None and target.kind == "webhook":
-        options["secret"] = target.secret
     values = {
         "backfill_id": backfill_id,
         "pipeline": pipeline,
@@ -201,7 +193,7 @@ def _same(backfill_id: str, pipeline: str, alert: DeadlineAlert) -> dict[str, An
         "digest_seconds": alert.digest_seconds,
         "callback": None if target is None else target.label,
         "callback_kind": "function" if target is None else target.kind,
-        "callback_options": options,
+        "callback_options": options_of(target, at_most_once=alert.at_most_once),
         "kwargs": alert.kwargs,
     }
     return {f"same_{name}": value for name, value in values.items()}

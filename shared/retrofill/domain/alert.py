@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AwareDatetime,
-    BeforeValidator,
-    Field,
-    HttpUrl,
-    JsonValue,
-    TypeAdapter,
-    ValidationError,
-    model_validator,
-)
+from pydantic import AwareDatetime, Field, JsonValue, model_validator
 
 from retrofill.domain.data import Data, Name
+from retrofill.domain.target import CallbackTarget, FunctionCall
 from retrofill.domain.templates import BACKFILL_FIELDS, FIELDS, check_templates
 
 # Name of the alert that a request adds.
 FINISH_BY = "finish_by"
 MAX_SECONDS = 3_155_760_000
-_HTTP_URL: TypeAdapter[HttpUrl] = TypeAdapter(HttpUrl)
-TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 class Reference(StrEnum):
@@ -63,85 +51,6 @@ def check_handled(handled: Iterable[Reference], wanted: Iterable[Reference] = R)
 
 
 check_handled([*AT_PLANNING, *AT_RUN_START, *AT_TASK_START, *OF_BACKFILL])
-
-KIND = "Kind of callback"
-
-
-class FunctionCall(Data):
-    """A Python function or coroutine, by its name in the allow-list of the settings."""
-
-    kind: Literal["function"] = Field("function", description=KIND)
-    name: Name = Field(description="Its name in the allow-list")
-
-    @property
-    def label(self) -> str:
-        """Its name in events."""
-        return self.name
-
-
-class WebhookCall(Data):
-    """A POST of the event, signed according to Standard Webhooks."""
-
-    kind: Literal["webhook"] = Field("webhook", description=KIND)
-    url: str = Field(max_length=2000, description="An http(s) address", json_schema_extra={"format": "uri"})
-    secret: Name = Field("default", description="Name of the signing secrets in the settings")
-
-    @model_validator(mode="after")
-    def _is_http(self) -> WebhookCall:
-        check_url(self.url)
-        return self
-
-    @property
-    def label(self) -> str:
-        """Its name in events."""
-        return self.url
-
-
-class TopicMessage(Data):
-    """A message on one of the user's own Kafka topics."""
-
-    kind: Literal["topic"] = Field("topic", description=KIND)
-    topic: str = Field(
-        description="Full name of the topic; no prefix is added",
-        json_schema_extra={"pattern": f"^{TOPIC.pattern}$"},
-    )
-
-    @model_validator(mode="after")
-    def _is_a_topic(self) -> TopicMessage:
-        if not TOPIC.fullmatch(self.topic) or self.topic in (".", ".."):
-            raise ValueError(
-                f"invalid topic name {self.topic!r}: use letters, digits, '.', '_' and '-', at most 249 characters"
-            )
-        return self
-
-    @property
-    def label(self) -> str:
-        """Its name in events."""
-        return self.topic
-
-
-def check_url(url: str) -> None:
-    """Raises ``ValueError`` for anything but a plain http(s) URL."""
-    try:
-        parts = _HTTP_URL.validate_python(url)
-    except ValidationError as e:
-        why = e.errors(include_url=False)[0]["msg"]
-        raise ValueError(f"invalid URL {url!r} ({why}): use http or https, like https://example.org/hook") from e
-    if parts.username is not None or parts.password is not None:
-        raise ValueError(
-            "a webhook's URL must not contain a user or password, as events would show it: sign with a secret"
-        )
-    if not url.isprintable() or " " in url:
-        raise ValueError(f"invalid URL {url!r}: percent-encode spaces and unprintable characters")
-
-
-def _named(value: Any) -> Any:
-    """A bare name means a function."""
-    return {"kind": "function", "name": value} if isinstance(value, str) else value
-
-
-Target = Annotated[FunctionCall | WebhookCall | TopicMessage, Field(discriminator="kind")]
-CallbackTarget = Annotated[Target, BeforeValidator(_named)]
 
 
 class DeadlineAlert(Data):  # type: ignore[no-redef]  # the plugin takes the field kwargs for **kwargs

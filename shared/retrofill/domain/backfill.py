@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from enum import StrEnum
 
 from retrofill.domain.machine import machine
@@ -68,3 +69,8 @@ def end_state(*, cancelling: bool, cancel_cause: str | None, any_not_done: bool)
     if cancelling:
         return S.CANCELLED if cancel_cause == CancelCause.USER else S.FAILED
     return S.FAILED if any_not_done else S.SUCCEEDED
+
+
+def show_command(id: str) -> str:
+    """The command that shows a backfill, as a shell takes it."""
+    return shlex.join(["retrofill", "backfill", "show", id])

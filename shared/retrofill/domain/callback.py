@@ -1,4 +1,4 @@
-"""A callback: what is called when a deadline is missed."""
+"""A callback: what is called when a deadline is missed, a run fails or a backfill ends."""
 
 from __future__ import annotations
 
@@ -14,6 +14,14 @@ class CallbackState(StrEnum):
     RUNNING = "running"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
+
+
+class Occasion(StrEnum):
+    """What a callback that a pipeline lists is called for. Those of deadlines have none."""
+
+    RUN_FAILED = "run_failed"
+    BACKFILL_SUCCEEDED = "backfill_succeeded"
+    BACKFILL_FAILED = "backfill_failed"
 
 
 S = CallbackState

@@ -51,6 +51,7 @@ class Arming:
 
 
 PAST = "already past when it was armed"
+RETRIED = "the run failed before the moment and was retried"
 
 
 @dataclass(frozen=True)
@@ -115,13 +116,17 @@ def alerts_counting_from(alerts: Iterable[DeadlineAlert], *references: Reference
 
 @dataclass(frozen=True)
 class Watched:
-    """The facts to judge a deadline; ``ended`` is ``None`` until its subject has ended."""
+    """The facts to judge a deadline; ``ended`` is ``None`` until its subject has ended.
+
+    ``superseded``: its run failed and was retried, as another run with deadlines of its own.
+    """
 
     due_at: datetime
     fire_on_failure: bool
     scope: Scope = Scope.RUN
     ended: End | None = None
     ended_at: datetime | None = None
+    superseded: bool = False
 
 
 @dataclass(frozen=True)
@@ -142,13 +147,15 @@ def judge(watched: Watched, now: datetime) -> Verdict | None:
     ``now`` is the database's clock, read under the lock.
 
     Met: succeeded by the moment. Void: failed, cancelled or skipped by then; with
-    ``fire_on_failure``, a failure or cancel counts as missed at the moment. Missed: not done by the
-    moment.
+    ``fire_on_failure``, a failure or cancel counts as missed at the moment, unless the run was
+    retried. Missed: not done by the moment.
     """
     ended, due_at = watched.ended, watched.due_at
     if ended is not None and watched.ended_at is not None and watched.ended_at <= due_at:
         if ended == End.SUCCEEDED:
             return Verdict(S.MET)
+        if watched.superseded:
+            return Verdict(S.VOID, RETRIED)
         if ended == End.SKIPPED or not watched.fire_on_failure:
             how = "failed" if ended == End.FAILED else f"was {ended}"
             return Verdict(S.VOID, f"the {watched.scope} {how} before the moment")

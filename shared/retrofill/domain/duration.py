@@ -17,3 +17,15 @@ def seconds_of(value: str | timedelta) -> float:
     if found is None:
         raise ValueError(f"invalid duration {value!r}: write it like 90s, 5m, 1.5h or 2d")
     return float(found[1]) * UNITS[found[2]]
+
+
+def written(seconds: float) -> str:
+    """Seconds in the largest unit that divides them, as users write them: ``10m`` or ``2.5s``."""
+    unit = next((unit for unit in reversed(UNITS) if seconds % UNITS[unit] == 0), "s")
+    return f"{seconds / UNITS[unit]:g}{unit}"
+
+
+def timed_out(what: str, seconds: float, times: int, limit: str) -> str:
+    """That ``what`` took longer than its ``limit``, which a range has once for each of its runs."""
+    each = f" ({written(seconds)} for each of {times} runs)" if times > 1 else ""
+    return f"{what} timed out after {written(seconds * times)}{each}: raise {limit}, or find out what takes so long"

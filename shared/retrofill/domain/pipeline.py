@@ -13,6 +13,8 @@ from pydantic import AfterValidator, Field, model_validator
 
 from retrofill.domain.alert import FINISH_BY, DeadlineAlert
 from retrofill.domain.bounds import Bound
+from retrofill.domain.callback import Occasion
+from retrofill.domain.callback_rule import CallbackRule, check_rules
 from retrofill.domain.data import Data, Name
 from retrofill.domain.schedule import check_schedule
 
@@ -21,6 +23,8 @@ from retrofill.domain.schedule import check_schedule
 # second of computing between two statements; Postgres allows a service five.
 MAX_BATCH = 2_500
 MAX_TARGET_SECONDS = 604_800
+MIN_TIMEOUT_SECONDS = 1.0
+MAX_TIMEOUT_SECONDS = 2_592_000.0
 
 
 def check_timezone(name: str) -> str:
@@ -63,6 +67,12 @@ class TaskDefinition(Data):
     )
     retries: int = Field(0, ge=0, le=100, description="Maximum retries within one attempt of the run")
     retry_delay_seconds: float = Field(1.0, ge=0, le=86_400, description="Seconds between two tries")
+    timeout_seconds: float | None = Field(
+        None,
+        ge=MIN_TIMEOUT_SECONDS,
+        le=MAX_TIMEOUT_SECONDS,
+        description="Longest duration of a try; of a range, times its number of runs. A longer one fails",
+    )
     submit: SubmitScript | None = Field(None, description="For kind submit: the script")
     sparse: bool = Field(
         False, description="Whether it may stage output for some intervals of a range and none for others"
@@ -126,8 +136,18 @@ class PipelineDefinition(Data):
     batch_mode: Literal["each", "range"] = Field(
         "each", description="Whether the tasks process the runs of a batch one by one or, as one range, all at once"
     )
+    run_timeout_seconds: float | None = Field(
+        None,
+        ge=MIN_TIMEOUT_SECONDS,
+        le=MAX_TIMEOUT_SECONDS,
+        description="Longest time from a run's begin to the acceptance of its output; of a range, times its number of "
+        "runs. A longer run fails",
+    )
     tasks: tuple[TaskDefinition, ...] = Field(min_length=1, description="The steps of a run")
     deadlines: tuple[DeadlineAlert, ...] = Field((), description="Its deadline alerts")
+    on_run_failed: tuple[CallbackRule, ...] = Field((), description="Called when runs failed permanently")
+    on_backfill_succeeded: tuple[CallbackRule, ...] = Field((), description="Called when a backfill succeeded")
+    on_backfill_failed: tuple[CallbackRule, ...] = Field((), description="Called when a backfill failed")
     code: CodeLocation = Field(description="Where the user's code is")
     spark_conf: dict[str, str] = Field(default_factory=dict, description="Spark settings for all its runs")
 
@@ -135,6 +155,7 @@ class PipelineDefinition(Data):
     def _consistent(self) -> PipelineDefinition:
         check_schedule(self.schedule, self.timezone)
         check_tasks(self.tasks)
+        check_rules(self.rules)
         if self.batch_mode == "range":
             check_scripts_of_ranges(self.tasks)
         names = {alert.name for alert in self.deadlines}
@@ -150,6 +171,15 @@ class PipelineDefinition(Data):
                     f"deadline {alert.name!r} is for the task {alert.task!r}, which does not exist; tasks: {', '.join(tasks)}"
                 )
         return self
+
+    @property
+    def rules(self) -> dict[Occasion, tuple[CallbackRule, ...]]:
+        """The callbacks to call on each occasion."""
+        return {
+            Occasion.RUN_FAILED: self.on_run_failed,
+            Occasion.BACKFILL_SUCCEEDED: self.on_backfill_succeeded,
+            Occasion.BACKFILL_FAILED: self.on_backfill_failed,
+        }
 
     def in_batches_of(self, limit: int | None) -> PipelineDefinition:
         """The definition with at most ``limit`` runs in a batch."""

@@ -6,15 +6,20 @@ import contextlib
 import difflib
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from enum import StrEnum
+from functools import cached_property
+from itertools import pairwise
 
 from retrofill.domain.backfill import ReprocessBehavior
 from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.domain.run import RunState
 from retrofill.domain.schedule import TooManyIntervals, boundaries, range_bound
+
+# A closed range of logical dates; one date twice for that date only.
+Span = tuple[date | datetime, date | datetime]
 
 
 class SkipReason(StrEnum):
@@ -36,6 +41,7 @@ class Reason(StrEnum):
     OVERLAP = "overlap"
     CONF_TOO_LARGE = "conf_too_large"
     FINISH_BY_PAST = "finish_by_past"
+    BUDGET_PAST = "budget_past"
 
 
 @dataclass(frozen=True)
@@ -49,7 +55,7 @@ class Rejection:
 
 @dataclass(frozen=True)
 class Active:
-    """An active backfill whose range overlaps."""
+    """An active backfill with some of the intervals."""
 
     id: str
     state: str
@@ -67,10 +73,34 @@ class History:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """n intervals as n + 1 rising UTC ``boundaries``, each ``skipped`` for a reason or ``None``."""
+class Intervals:
+    """Data intervals in their order, by their starts and ends in UTC."""
 
-    boundaries: Sequence[datetime]
+    starts: Sequence[datetime]
+    ends: Sequence[datetime]
+
+    @property
+    def start(self) -> datetime:
+        return self.starts[0]
+
+    @property
+    def end(self) -> datetime:
+        return self.ends[-1]
+
+    @cached_property
+    def parts(self) -> Sequence[tuple[datetime, datetime]]:
+        """Stretches of adjacent intervals: one, unless there are gaps."""
+        if self.ends[:-1] == self.starts[1:]:
+            return [(self.start, self.end)]
+        gaps = [n for n, (end, start) in enumerate(zip(self.ends, self.starts[1:], strict=False), 1) if end != start]
+        return [(self.starts[first], self.ends[beyond - 1]) for first, beyond in pairwise([0, *gaps, len(self.starts)])]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Intervals, each ``skipped`` for a reason or ``None``."""
+
+    intervals: Intervals
     skipped: Sequence[SkipReason | None]
 
     @property
@@ -85,7 +115,7 @@ class Plan:
 
     def starts(self, *, backwards: bool) -> list[datetime]:
         """The logical dates of the runs, in start order."""
-        found = [start for start, reason in zip(self.boundaries, self.skipped, strict=False) if reason is None]
+        found = [start for start, reason in zip(self.intervals.starts, self.skipped, strict=True) if reason is None]
         return found[::-1] if backwards else found
 
 
@@ -96,42 +126,92 @@ def unknown_pipeline(name: str, known: Iterable[str]) -> Rejection:
     return Rejection(Reason.UNKNOWN_PIPELINE, f"there is no pipeline {name!r}: {hint}")
 
 
-def past_finish_by(finish_by: datetime, now: datetime) -> Rejection:
-    """The rejection of a ``finish_by`` in the past."""
-    message = f"finish_by {_plain(finish_by)} is in the past (now: {_plain(now)}): choose a later time"
-    return Rejection(Reason.FINISH_BY_PAST, message)
+def past(finish_by: datetime | None, budget_until: datetime | None, now: datetime) -> Rejection | None:
+    """The rejection of a moment in the past, if a request has one."""
+    for reason, name, moment in (
+        (Reason.FINISH_BY_PAST, "finish_by", finish_by),
+        (Reason.BUDGET_PAST, "budget.until", budget_until),
+    ):
+        if moment is not None and moment <= now:
+            return Rejection(
+                reason, f"{name} {_plain(moment)} is in the past (now: {_plain(now)}): choose a later time"
+            )
+    return None
 
 
-def find_boundaries(
-    pipeline: PipelineDefinition, first: date | datetime, last: date | datetime, max_runs: int
-) -> list[datetime] | Rejection:
-    """Boundaries of the data intervals with logical dates in [``first``, ``last``]."""
+def find_intervals(pipeline: PipelineDefinition, asked: Sequence[Span], max_runs: int) -> Intervals | Rejection:
+    """The data intervals with logical dates in one of the closed ranges ``asked``, each once."""
     try:
-        start = range_bound(first, pipeline.timezone, end=False)
-        stop = range_bound(last, pipeline.timezone, end=True)
+        windows = [_window(each, pipeline.timezone) for each in asked]
     except ValueError as e:
         return Rejection(Reason.BAD_RANGE, str(e))
-    if start > stop:
-        return Rejection(Reason.BAD_RANGE, f"'from' {_plain(first)} is after 'to' {_plain(last)}: swap them")
+    for (first, last), (start, stop) in zip(asked, windows, strict=True):
+        if start > stop:
+            return Rejection(Reason.BAD_RANGE, f"'from' {_plain(first)} is after 'to' {_plain(last)}: swap them")
     try:
-        found = boundaries(pipeline.schedule, pipeline.timezone, start, stop, max_runs)
+        found = _inside(pipeline, _merged(windows), max_runs)
     except TooManyIntervals:
         return Rejection(
             Reason.TOO_MANY_RUNS,
             f"the range has more than {max_runs:,} data intervals: request a shorter one, or raise RETROFILL_MAX_PLAN_RUNS",
         )
-    if not found:
-        return Rejection(
-            Reason.EMPTY_RANGE,
-            f"no data interval of {pipeline.name} (schedule {pipeline.schedule}, {pipeline.timezone}) starts between "
-            f"{_plain(first)} and {_plain(last)}: request a longer range",
-        )
-    return found
+    starts = found.starts
+    empty = [
+        each
+        for each, (start, stop) in zip(asked, windows, strict=True)
+        if bisect_left(starts, start) == bisect_right(starts, stop)
+    ]
+    return _empty(pipeline, empty) if empty else found
+
+
+def _window(asked: Span, timezone: str) -> tuple[datetime, datetime]:
+    first, last = asked
+    return range_bound(first, timezone, end=False), range_bound(last, timezone, end=True)
+
+
+def _merged(windows: Sequence[tuple[datetime, datetime]]) -> Iterator[tuple[datetime, datetime]]:
+    """The same moments in rising ranges that neither touch nor overlap."""
+    start = stop = None
+    for first, last in sorted(windows):
+        if start is None or stop is None:
+            start, stop = first, last
+        elif first <= stop + datetime.resolution:
+            stop = max(stop, last)
+        else:
+            yield start, stop
+            start, stop = first, last
+    if start is not None and stop is not None:
+        yield start, stop
+
+
+def _inside(pipeline: PipelineDefinition, windows: Iterable[tuple[datetime, datetime]], max_runs: int) -> Intervals:
+    """The intervals that start in ``windows``. Raises ``TooManyIntervals``."""
+    starts: list[datetime] = []
+    ends: list[datetime] = []
+    for start, stop in windows:
+        found = boundaries(pipeline.schedule, pipeline.timezone, start, stop, max_runs - len(starts))
+        starts += found[:-1]
+        ends += found[1:]
+    return Intervals(starts, ends)
+
+
+def _empty(pipeline: PipelineDefinition, asked: Sequence[Span]) -> Rejection:
+    first, last = asked[0]
+    if first == last:
+        more = f" (nor on {len(asked) - 1:,} other dates)" if len(asked) > 1 else ""
+        where = f"at {_plain(first)}" if isinstance(first, datetime) else f"on {_plain(first)}"
+        where = f"{where}{more}: request other dates"
+    else:
+        where = f"between {_plain(first)} and {_plain(last)}: request a longer range"
+    return Rejection(
+        Reason.EMPTY_RANGE,
+        f"no data interval of {pipeline.name} (schedule {pipeline.schedule}, {pipeline.timezone}) starts {where}",
+    )
 
 
 def plan(
     pipeline: PipelineDefinition,
-    found: Sequence[datetime],
+    found: Intervals,
     history: History,
     reprocess: ReprocessBehavior,
     now: datetime,
@@ -146,15 +226,14 @@ def plan(
             winner.id,
         )
     start, end = _pipeline_dates(pipeline)
-    # The boundaries rise, so bisection finds where the pipeline's dates and the present cut them.
-    last = len(found) - 1
-    first_inside = bisect_left(found, start, 0, last)
-    first_beyond = max(first_inside, bisect_right(found, end, 0, last))
-    first_not_over = min(max(first_inside, bisect_right(found, now) - 1), first_beyond)
+    # They rise, so bisection finds where the pipeline's dates and the present cut them.
+    first_inside = bisect_left(found.starts, start)
+    first_beyond = max(first_inside, bisect_right(found.starts, end))
+    first_not_over = min(max(first_inside, bisect_right(found.ends, now)), first_beyond)
     skipped: list[SkipReason | None] = [SkipReason.OUTSIDE_DATES] * first_inside
-    skipped += _by_history(found[first_inside:first_not_over], history, reprocess)
+    skipped += _by_history(found.starts[first_inside:first_not_over], history, reprocess)
     skipped += [SkipReason.NOT_OVER_YET] * (first_beyond - first_not_over)
-    skipped += [SkipReason.OUTSIDE_DATES] * (last - first_beyond)
+    skipped += [SkipReason.OUTSIDE_DATES] * (len(found.starts) - first_beyond)
     made = Plan(found, skipped)
     if made.runs == 0:
         why = ", ".join(f"{count:,} {reason}" for reason, count in made.skipped_counts.items())

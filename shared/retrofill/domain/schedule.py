@@ -5,6 +5,7 @@ from __future__ import annotations
 import calendar
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta
+from functools import lru_cache
 from itertools import takewhile
 from zoneinfo import ZoneInfo
 
@@ -88,8 +89,7 @@ def _by_days(cron: str, zone: ZoneInfo, start: datetime) -> Iterator[datetime]:
     Matching days without a clock change nearby have the same hours and minutes. Only for the other
     days the library computes each tick, which is much slower with many ticks a day.
     """
-    sim = CronSim(cron, start.astimezone(zone))
-    times = [timedelta(hours=hour, minutes=minute) for hour in sorted(sim.hours) for minute in sorted(sim.minutes)]
+    sim, times = _parsed(cron)
     day = first = start.astimezone(zone).date()
     while date.min + NEAR < day < date.max - NEAR:
         offset = _steady_offset(zone, day)
@@ -105,6 +105,18 @@ def _by_days(cron: str, zone: ZoneInfo, start: datetime) -> Iterator[datetime]:
     yield from _one_by_one(cron, zone, start if day == first else _midnight(zone, day))
 
 
+@lru_cache(maxsize=64)
+def _parsed(cron: str) -> tuple[CronSim, tuple[timedelta, ...]]:
+    """The fields of an expression, and its times of a day.
+
+    Cached, since a request may name thousands of dates, and parsing takes longer than finding the
+    ticks of one. Not to be iterated: its moment means nothing.
+    """
+    sim = CronSim(cron, datetime(2000, 1, 1, tzinfo=UTC))
+    times = (timedelta(hours=hour, minutes=minute) for hour in sorted(sim.hours) for minute in sorted(sim.minutes))
+    return sim, tuple(times)
+
+
 def _one_by_one(cron: str, zone: ZoneInfo, start: datetime) -> Iterator[datetime]:
     """Ticks from ``start`` on, in UTC, computed by the library."""
     # It starts strictly after its argument, which it truncates to the minute.
@@ -118,11 +130,15 @@ def _midnight(zone: ZoneInfo, day: date) -> datetime:
 
 def _steady_offset(zone: ZoneInfo, day: date) -> timedelta | None:
     """The UTC offset around ``day``; ``None`` if it changes or is not in whole minutes."""
-    first, second, third, fourth = (
-        datetime(each.year, each.month, each.day, tzinfo=zone).utcoffset()
-        for each in (day - ONE_DAY, day, day + ONE_DAY, day + 2 * ONE_DAY)
-    )
-    return first if first == second == third == fourth and first is not None and not first.seconds % 60 else None
+    first = _offset(zone, day - ONE_DAY)
+    steady = first == _offset(zone, day) == _offset(zone, day + ONE_DAY) == _offset(zone, day + 2 * ONE_DAY)
+    return first if steady and first is not None and not first.seconds % 60 else None
+
+
+@lru_cache(maxsize=4096)
+def _offset(zone: ZoneInfo, day: date) -> timedelta | None:
+    """The UTC offset at midnight. Cached for the days around it, which need it too."""
+    return datetime(day.year, day.month, day.day, tzinfo=zone).utcoffset()
 
 
 def boundaries(schedule: str, timezone: str, first: datetime, last: datetime, limit: int) -> list[datetime]:
@@ -150,12 +166,12 @@ def ticks_at_least(schedule: str, timezone: str, first: datetime, last: datetime
 
     It counts the matching days of whole months, and stops at ``enough``.
     """
+    sim, times = _parsed(cron_of(schedule))
+    a_day = len(times)
+    if ((last - first).days + 2) * a_day < enough:
+        return 0
     zone = ZoneInfo(timezone)
     begin, end = first.astimezone(zone), (last - timedelta(minutes=1)).astimezone(zone)
-    sim = CronSim(cron_of(schedule), begin)
-    a_day = len(sim.hours) * len(sim.minutes)
-    if ((end - begin).days + 2) * a_day < enough:
-        return 0
     a_change = min(a_day, SKIPPED_HOURS * len(sim.minutes))
     found = -SKIPPED_DAYS * a_day
     matching: dict[tuple[int, int, int], int] = {}

@@ -22,6 +22,8 @@ class TaskState(StrEnum):
 
 
 S = TaskState
+# The error type of a try that took longer than the task's timeout.
+TASK_TIMED_OUT = "TaskTimedOut"
 MACHINE = machine(
     "task_run",
     {

@@ -1,4 +1,4 @@
-"""Texts in a callback's kwargs that refer to the deadline: ``{run.logical_date:%Y-%m-%d}``.
+"""Texts in a callback's kwargs that refer to what happened: ``{run.logical_date:%Y-%m-%d}``.
 
 Only the names below are known. Unlike with ``str.format``, attributes, indexes and conversions are
 refused, so a text cannot reach other data.
@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from string import Formatter
 from typing import Any
+from zoneinfo import ZoneInfo
 
 _NOW = datetime(2000, 1, 1, tzinfo=UTC)
 # Names with an example value, on which formats are tried when an alert is defined.
@@ -36,6 +38,27 @@ FIELDS: dict[str, Any] = BACKFILL_FIELDS | {
     "run.attempt": 1,
     "task": "",
     "digest.count": 1,
+}
+_BACKFILL: dict[str, Any] = {"pipeline": "", "backfill.id": "", "backfill.runs": 1}
+# Of a digest, the run is the first that failed.
+RUN_FAILED_FIELDS: dict[str, Any] = _BACKFILL | {
+    "backfill.runs_done": 1,
+    "run.id": 1,
+    "run.logical_date": _NOW,
+    "run.interval_start": _NOW,
+    "run.interval_end": _NOW,
+    "run.attempt": 1,
+    "run.failed_at": _NOW,
+    "error.type": "",
+    "error.message": "",
+    "digest.count": 1,
+}
+BACKFILL_ENDED_FIELDS: dict[str, Any] = _BACKFILL | {
+    "backfill.state": "",
+    "backfill.ended_at": _NOW,
+    "backfill.succeeded": 1,
+    "backfill.failed": 1,
+    "backfill.cancelled": 1,
 }
 # Allowed formats: strftime's for a datetime; sign, alignment, width and precision for a number;
 # width for a text. None can produce a control character or unbounded text.
@@ -67,6 +90,17 @@ def expand(kwargs: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, An
     if len(json.dumps(expanded)) > MAX_EXPANDED_BYTES:
         raise ValueError(f"kwargs would grow beyond {MAX_EXPANDED_BYTES:,} bytes: use fewer references")
     return expanded
+
+
+def in_zone(fields: Mapping[str, Any], timezone: str) -> dict[str, Any]:
+    """``fields`` with their times in the pipeline's time zone."""
+    zone = ZoneInfo(timezone)
+    found = dict(fields)
+    for name, value in fields.items():
+        if isinstance(value, datetime):
+            with suppress(OverflowError):  # at the calendar's edge it stays in UTC
+                found[name] = value.astimezone(zone)
+    return found
 
 
 def _expand(value: Any, fields: Mapping[str, Any]) -> Any:

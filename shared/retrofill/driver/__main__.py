@@ -1,7 +1,7 @@
 """``python -m retrofill.driver``: a warm driver, which executes attempts one after another.
 
 Host and driver exchange JSON lines over the driver's standard input and output. User code's output
-and the logs go to standard error. The protocol:
+and the logs go to the log of the attempt (``output.Output``). The protocol:
 
 1. driver, when warm and Spark has answered it: ``{"ready": true}``
 2. host: ``{"launch": {…}}``, an attempt with one or several runs (``launch.Launch``); ``last``: the
@@ -17,7 +17,9 @@ and the logs go to standard error. The protocol:
    with ``retire`` if a run failed. Then 2 again, or it is replaced; the session is released
    meanwhile.
 
-A driver that gives up sends ``{"lost": "why"}`` as its last message.
+A driver that gives up sends ``{"lost": "why"}`` as its last message. If a task timed out and does not
+end, ``{"timed_out": {"task": "a", "try_number": 1, "error": {…}}}`` comes before it, after all reports
+were acknowledged; the host reports the rest once the process has exited.
 
 ``{"end": true}``, end of input (the host exited, even by kill -9) and SIGTERM end the driver at any
 time: it briefly tries to interrupt its work in Spark, and exits. It also exits when its lease ends
@@ -28,11 +30,16 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+from functools import partial
 from typing import IO
 
 from retrofill.bus.crash import arm
 from retrofill.contract.topics import DRIVER
+from retrofill.driver import application
 from retrofill.driver.conversation import Conversation
+from retrofill.driver.cost import ask_first
+from retrofill.driver.output import Output
 from retrofill.driver.process import Ending, end_with_host
 from retrofill.driver.reaching import reach
 from retrofill.driver.report import SOURCE, Wire
@@ -46,6 +53,7 @@ from retrofill.tracing import configure_tracing
 
 def main() -> None:
     incoming, outgoing = take_pipes()
+    output = Output.of_pool()
     settings = Settings().acting_as(DRIVER)
     configure_redaction(settings.redact)
     configure_logging(settings.log_level, redact_event)
@@ -56,10 +64,13 @@ def main() -> None:
     host = Conversation(incoming, outgoing, ending)
     choose_connect(settings)
     warm_up()
-    reach(settings.spark_remote, ending.end)
+    spark = application.Server()
+    reach(settings.spark_remote, ending.end, spark)
+    threading.Thread(target=ask_first, args=(settings.spark_ui,), name="first-cost", daemon=True).start()
     wire = Wire(settings, on_loss=ending.end)
     wire.connect()
-    server = Server(settings, ending, host, wire, lambda launch: ConnectSessions(settings, launch))
+    sessions_of = partial(ConnectSessions, settings, spark)
+    server = Server(settings, ending, host, wire, sessions_of, output=output)
     host.say("ready", True)
     while True:
         server.serve_one()

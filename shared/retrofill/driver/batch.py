@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import structlog
 
+from retrofill.contract.cost import Cost
+from retrofill.contract.runs import SparkApplication
+from retrofill.domain.duration import timed_out
 from retrofill.domain.pipeline import TaskDefinition
 from retrofill.driver.context import run_of
+from retrofill.driver.cost import WAIT_SECONDS, begin_reading
 from retrofill.driver.errors import error_info
 from retrofill.driver.execute import FAILURES, Execution, Result
 from retrofill.driver.launch import Launch, Piece
@@ -17,6 +24,7 @@ from retrofill.driver.report import Reporter
 from retrofill.driver.session import Sessions
 from retrofill.driver.staging import CannotStage, Staging
 from retrofill.driver.submit import Submits
+from retrofill.driver.time_limit import TaskTimedOut, TimeLimit
 from retrofill.pipeline import Pipeline
 from retrofill.tracing import span
 from retrofill.user_code.importing import Code, CodeMoved
@@ -24,8 +32,13 @@ from retrofill.user_code.importing import Code, CodeMoved
 log = structlog.get_logger(__name__)
 
 
+Stuck = Callable[[TaskDefinition, int, TaskTimedOut], object]
+
+
 class Batch:
-    """Implements ``serve.Work``. ``lost`` ends the process: Spark lost the session."""
+    """Implements ``serve.Work``. ``lost`` ends the process: Spark lost the session. So does
+    ``stuck``: a try of a task timed out, and it cannot be interrupted.
+    """
 
     def __init__(
         self,
@@ -35,6 +48,7 @@ class Batch:
         code: Code,
         publisher: Publisher,
         lost: Callable[[str], object],
+        stuck: Stuck,
     ) -> None:
         self._launch = launch
         self._sessions = sessions
@@ -42,7 +56,9 @@ class Batch:
         self._code = code
         self._publisher = publisher
         self._lost = lost
+        self._stuck = stuck
         self._released = False
+        self._cost: Future[Cost | None] | None = None
 
     def prepare(self) -> Result | None:
         """Open the session."""
@@ -57,6 +73,11 @@ class Batch:
         """Run the tasks. Their staged output is published while the next piece is under way."""
         staging = Staging(self._launch, piece)
         result = self._run_tasks(piece, staging, reporter)
+        if not result.succeeded or piece == self._launch.pieces[-1]:
+            # While the output is published: the end of a run does not wait for it.
+            self._cost = begin_reading(self._read_cost)
+        if len(self._launch.pieces) == 1:
+            reporter.cost_of_run = partial(self._cost_of_each, len(piece.runs))
         if not result.succeeded:
             staging.discard()
             return result
@@ -68,6 +89,9 @@ class Batch:
         for run in piece.runs:
             self._publisher.publish(run, outputs.get(run.id, ()))
         return None
+
+    def application(self) -> SparkApplication | None:
+        return self._sessions.application()
 
     def next(self) -> bool:
         """Clear the session for the next run. If that fails, the other runs get another session."""
@@ -83,6 +107,27 @@ class Batch:
     def finish(self) -> None:
         """Wait until all staged output is published."""
         self._publisher.finish()
+
+    def cost(self) -> Cost | None:
+        """What Spark used in the session. Scripts have Sparks of their own."""
+        reading = self._cost or begin_reading(self._read_cost)
+        try:
+            return reading.result(WAIT_SECONDS)
+        except TimeoutError:
+            log.info("cost_unknown", error=f"no answer within {WAIT_SECONDS:g} s")
+            return None
+
+    def _cost_of_each(self, runs: int) -> Cost | None:
+        """The part of each run, if it is known by now."""
+        found = None if self._cost is None or not self._cost.done() else self._cost.result()
+        return None if found is None else found.shared_by(runs)
+
+    def _read_cost(self) -> Cost | None:
+        try:
+            return self._sessions.cost()
+        except Exception as e:  # noqa: BLE001 - user code may have stopped the session
+            log.info("cost_unknown", error=line_of(e))
+            return None
 
     def interrupt(self) -> None:
         """End scripts and Spark jobs."""
@@ -114,7 +159,24 @@ class Batch:
         if piece.is_range:
             # Its retry is a smaller range, which finds the interval that fails.
             tasks = tuple(task.model_copy(update={"retries": 0}) for task in tasks)
-        return Execution(tasks, body, reporter.of_tasks(piece)).run()
+        used = {} if piece.is_range else piece.runs[0].tries
+        limit = partial(self._limit, piece)
+        return Execution(tasks, body, reporter.of_tasks(piece), limit=limit, used=used).run()
+
+    def _limit(self, piece: Piece, task: TaskDefinition, try_number: int) -> AbstractContextManager[object]:
+        """The time limit of a try. A range has the time of all its runs."""
+        if task.timeout_seconds is None:
+            return nullcontext()
+        times = len(piece.runs)
+        what = f"task {task.name!r} of run {piece.id}"
+        error = TaskTimedOut(timed_out(what, task.timeout_seconds, times, "its timeout"))
+
+        def interrupt() -> None:
+            self._submits.end_task(task.name)
+            if task.submit is None:
+                self._sessions.interrupt_tag(self._launch.tag_of(piece, task.name))
+
+        return TimeLimit(task.timeout_seconds * times, error, interrupt, lambda e: self._stuck(task, try_number, e))
 
     def _pipeline(self) -> Pipeline | None:
         """The user's pipeline;

@@ -43,6 +43,7 @@ class Run:
     _sessions: Sessions
     _staging: Staging
     _task: str
+    _tag: str
     traceparent: str | None = None
     """The W3C trace context of this task, for calls to other systems."""
 
@@ -54,7 +55,7 @@ class Run:
     @property
     def spark(self) -> Any:
         """The run's Spark session. Get it here in each thread, so the thread's jobs are tagged."""
-        return self._sessions.use()
+        return self._sessions.use(self._tag)
 
     def stage(self, path: str, interval: Interval | None = None) -> str:
         """A directory to write ``path`` to. It is published atomically after acceptance.
@@ -119,6 +120,7 @@ def run_of(
         _sessions=sessions,
         _staging=staging,
         _task=task,
+        _tag=launch.tag_of(piece, task),
         traceparent=trace,
     )
 

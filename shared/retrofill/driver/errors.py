@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import concurrent.futures
+import os
 import re
 import traceback
+from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
 
 import tenacity
 
+import retrofill
 from retrofill.contract.runs import ErrorInfo
 from retrofill.redaction import redacted
 
@@ -19,8 +22,21 @@ TRACEBACK_BYTES = 8000
 # How much of a text is searched for secrets; the rest is dropped.
 MAX_SEARCHED = 262_144
 _JVM_FRAMES = re.compile(r"\s*JVM stacktrace:\n[^\n]*(?:\n\s*at [^\n]*|\n\s*\.\.\. \d+ more|\nCaused by:[^\n]*)*")
-# Frames of these packages before the user's first frame are omitted.
-_OURS = tuple(str(Path(file).parent) for file in (__file__, tenacity.__file__, concurrent.futures.__file__))
+
+
+def _locations(*packages: str) -> Iterator[str]:
+    """The files of packages, of those that are installed."""
+    for name in packages:
+        found = find_spec(name)
+        if found is not None and found.origin is not None:
+            yield found.origin
+
+
+# Their frames say nothing about the user's code. The log of the attempt has them all.
+_NOT_THE_USERS = tuple(
+    str(Path(file).parent) + os.sep
+    for file in (retrofill.__file__, tenacity.__file__, concurrent.futures.__file__, *_locations("pyspark", "py4j"))
+)
 
 
 def error_info(error: BaseException) -> ErrorInfo:
@@ -46,17 +62,36 @@ def without_jvm(text: str) -> str:
     return _JVM_FRAMES.sub("", text)
 
 
-def _traceback(error: BaseException) -> str:
-    """The whole chain of errors if it fits, else the last error with its last frames."""
+def whole_traceback(error: BaseException) -> str:
+    """All frames of the whole chain of errors. Never raises."""
     try:
-        users = _users(error.__traceback__)
-        whole = _safe("".join(traceback.format_exception(type(error), error, users)))
+        return "".join(traceback.format_exception(error))
+    except Exception as e:  # noqa: BLE001 - the error's own ``__str__`` raises
+        return f"{type(error).__name__} (its text is not available: {type(e).__name__})\n"
+
+
+def _traceback(error: BaseException) -> str:
+    """The whole chain of errors, with the user's frames, if it fits; else the last error's last frames."""
+    try:
+        chain = traceback.TracebackException.from_exception(error)
+        _cut_to_users(chain)
+        whole = _safe("".join(chain.format()))
         if len(whole.encode("utf-8", "replace")) <= TRACEBACK_BYTES:
             return whole
         message = _safe("".join(traceback.format_exception_only(error)))
-        return _tail(redacted("".join(traceback.format_tb(users))), TRACEBACK_BYTES // 2) + "\n" + message
+        return _tail(redacted("".join(chain.stack.format())), TRACEBACK_BYTES // 2) + "\n" + message
     except Exception:  # noqa: BLE001 - the same as above
         return ""
+
+
+def _cut_to_users(chain: traceback.TracebackException) -> None:
+    """Keep the user's frames in each error of a chain. One that has none keeps all of its own."""
+    users = [frame for frame in chain.stack if not frame.filename.startswith(_NOT_THE_USERS)]
+    if users:
+        chain.stack = traceback.StackSummary.from_list(users)
+    for other in (chain.__cause__, chain.__context__, *(chain.exceptions or ())):
+        if other is not None:
+            _cut_to_users(other)
 
 
 def _safe(text: str) -> str:
@@ -70,14 +105,6 @@ def _safe(text: str) -> str:
 def _cut(text: str, limit: int) -> str:
     """The start of the text, at most ``limit`` bytes of UTF-8."""
     return text.encode()[:limit].decode(errors="ignore")
-
-
-def _users(first: TracebackType | None) -> TracebackType | None:
-    """The traceback from the user's first frame on, or all of it if there is none."""
-    found = first
-    while found is not None and found.tb_frame.f_code.co_filename.startswith(_OURS):
-        found = found.tb_next
-    return found or first
 
 
 def _tail(text: str, limit: int) -> str:

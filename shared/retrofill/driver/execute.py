@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Protocol
@@ -15,8 +17,9 @@ from tenacity.wait import wait_base, wait_exponential, wait_random
 from retrofill.contract.runs import ErrorInfo
 from retrofill.domain.pipeline import TaskDefinition
 from retrofill.domain.task_run import TaskState
-from retrofill.driver.errors import error_info
+from retrofill.driver.errors import error_info, whole_traceback
 from retrofill.driver.graph import choose, next_step, outcome
+from retrofill.redaction import redacted
 
 S = TaskState
 # Concurrent tasks of one run. Spark does the actual work.
@@ -27,6 +30,7 @@ FAILURES = (Exception, SystemExit)
 
 Body = Callable[[TaskDefinition], object]
 Sleep = Callable[[float], object]
+Limit = Callable[[TaskDefinition, int], AbstractContextManager[object]]
 
 
 class OnTaskState(Protocol):
@@ -60,16 +64,26 @@ class Result:
 class Execution:
     """The tasks of one run.
 
-    Only the thread in ``run`` changes states; task threads report to it.
+    Only the thread in ``run`` changes states; task threads report to it. ``limit``: what surrounds
+    a try of a task, by its number. ``used``: tries of tasks in earlier drivers.
     """
 
     def __init__(
-        self, tasks: Sequence[TaskDefinition], body: Body, tell: OnTaskState, sleep: Sleep | None = None
+        self,
+        tasks: Sequence[TaskDefinition],
+        body: Body,
+        tell: OnTaskState,
+        sleep: Sleep | None = None,
+        *,
+        limit: Limit = lambda *_: nullcontext(),
+        used: Mapping[str, int] | None = None,
     ) -> None:
         self._tasks = {task.name: task for task in tasks}
         self._body = body
         self._tell = tell
         self._sleep = sleep or threading.Event().wait
+        self._limit = limit
+        self._used = used or {}
         self._states = dict.fromkeys(self._tasks, S.NONE)
         self._branches: dict[str, frozenset[str]] = {}
         self._waiting: deque[str] = deque()
@@ -102,7 +116,7 @@ class Execution:
 
     def _start(self, task: TaskDefinition) -> None:
         self._running += 1
-        self._enter(task.name, S.RUNNING)
+        self._enter(task.name, S.RUNNING, self._used.get(task.name, 0) + 1)
         threading.Thread(target=self._work, args=(task,), name=f"task-{task.name}", daemon=True).start()
 
     def _finish(self, ended: Ended) -> None:
@@ -126,33 +140,47 @@ class Execution:
 
     def _work(self, task: TaskDefinition) -> None:
         """The task's thread: its tries, one after another."""
-        tries = 0
+        used = self._used.get(task.name, 0)
+        tries = used
 
         def once() -> object:
             nonlocal tries
             tries += 1
-            if tries > 1:
+            if tries > used + 1:
                 self._tell(task.name, S.RUNNING, tries)
-            return self._body(task)
+            with self._limit(task, tries):
+                return self._body(task)
 
         def report_retry(state: RetryCallState) -> None:
             assert state.outcome is not None
             error = state.outcome.exception()
+            self._print(task, tries, error)
             self._tell(task.name, S.RETRYING, tries, None if error is None else error_info(error))
 
         again = Retrying(
             retry=retry_if_exception_type(FAILURES),
-            stop=stop_after_attempt(task.retries + 1),
-            wait=backoff(task.retry_delay_seconds),
+            stop=stop_after_attempt(task.retries + 1 - used),
+            wait=backoff(task.retry_delay_seconds * 2.0**used),
             sleep=lambda seconds: _ignore(self._sleep(seconds)),
             before_sleep=report_retry,
             reraise=True,
         )
         try:
+            if used:
+                # After the try that ended its driver.
+                self._sleep(min(task.retry_delay_seconds * 2.0 ** (used - 1), MAX_DELAY_SECONDS))
             returned = again(once)
             self._ended.put(Ended(task, tries, returned))
         except BaseException as e:  # noqa: BLE001 - or the run would wait for this thread forever
+            self._print(task, tries, e)
             self._ended.put(Ended(task, tries, error=error_info(e)))
+
+    def _print(self, task: TaskDefinition, tries: int, error: BaseException | None) -> None:
+        """Print the traceback as it is: reports have the user's frames only."""
+        if error is not None:
+            # Even if the user's code closed it, or nobody reads it.
+            with suppress(OSError, ValueError):
+                sys.stderr.write(redacted(f"task {task.name}, try {tries} failed:\n{whole_traceback(error)}"))
 
 
 def backoff(delay_seconds: float) -> wait_base:

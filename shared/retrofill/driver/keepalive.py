@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import structlog
@@ -25,8 +26,10 @@ _UNITS = {"us": 1e-6, "ms": 1e-3, "": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h
 class KeepAlive:
     """Sends the server a small request four times per session timeout."""
 
-    def __init__(self, session: Any) -> None:
+    def __init__(self, session: Any, first: Callable[[Any], object]) -> None:
+        """``first`` is called with the session before the first request, in the same thread."""
         self._session = session
+        self._first = first
         self._stopped = threading.Event()
         threading.Thread(target=self._keep, name="keep-alive", daemon=True).start()
 
@@ -37,6 +40,8 @@ class KeepAlive:
         pause = 0.0
         while not self._stopped.wait(pause) and not self._session.client.is_closed:
             try:
+                if pause == 0.0:
+                    self._first(self._session)
                 pause = seconds(self._session.conf.get(TIMEOUT)) / SHARE
             except Exception as e:  # noqa: BLE001 - users of the session get the error and handle it
                 if not self._stopped.is_set():

@@ -24,6 +24,9 @@ class LaunchedRun(Data):
     publication: int = Field(0, ge=0, description="From 1: only publish what ``accepted_attempt`` staged")
     accepted_attempt: int | None = None
     outputs: tuple[str, ...] = Field((), description="What is only to be published")
+    tries: dict[str, int] = Field(
+        default_factory=dict, description="Tries of its tasks that timed out and ended their drivers"
+    )
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,10 @@ class Launch(Data):
     def tag(self) -> str:
         """The tag of all Spark jobs of the attempt."""
         return f"retrofill-attempt-{self.attempt_id}"
+
+    def tag_of(self, piece: Piece, task: str) -> str:
+        """The tag of all Spark jobs of a task."""
+        return f"{self.tag}-run-{piece.id}-{task}"
 
     @property
     def about(self) -> dict[str, Any]:

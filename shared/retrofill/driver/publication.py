@@ -20,15 +20,16 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
 import uuid
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from retrofill.bus.crash import crash_point
-from retrofill.durable import sync, sync_tree
+from retrofill.durable import sync, sync_all, sync_trees
 
 AREA = "_retrofill"
 MARKER = "_retrofill.json"
@@ -64,16 +65,27 @@ def sealed_folder(target: Path, run_id: int, attempt: int, number: int = 0) -> P
     return own_folder(target, run_id) / f"{attempt}.publish-{number}"
 
 
-def seal(written: Path, target: Path, run_id: int, attempt: int, about: dict[str, Any]) -> None:
-    """Sync ``written/new`` to disk and rename it to the name that publishers expect.
+@dataclass(frozen=True)
+class Written:
+    """An output that a task has written to ``folder/new``; ``about``: what its marker says."""
 
-    Raises ``OSError``.
+    folder: Path
+    target: Path
+    run_id: int
+    about: Mapping[str, Any]
+
+
+def seal(outputs: Sequence[Written], attempt: int) -> None:
+    """Sync outputs to disk and rename each to the name that publishers expect.
+
+    All at once, as each sync by itself waits for the disk. Raises ``OSError``.
     """
-    new = written / "new"
-    (new / MARKER).write_text(json.dumps(about), encoding="utf-8")
-    sync_tree(new)
-    written.rename(sealed_folder(target, run_id, attempt))
-    sync(own_folder(target, run_id))
+    for each in outputs:
+        (each.folder / "new" / MARKER).write_text(json.dumps(each.about), encoding="utf-8")
+    sync_trees(each.folder / "new" for each in outputs)
+    for each in outputs:
+        each.folder.rename(sealed_folder(each.target, each.run_id, attempt))
+    sync_all(own_folder(each.target, each.run_id) for each in outputs)
 
 
 def publish(publication: Publication) -> None:
@@ -147,10 +159,11 @@ def _retire_earlier_runs(target: Path, run_id: int) -> Iterator[str]:
 
 def _earlier_runs(target: Path, run_id: int) -> Iterator[Path]:
     area = target.parent / AREA
-    for folder in area.iterdir():
-        output, _, number = folder.name.rpartition("@")
+    # Names only: the directory has one for each run of a range.
+    for name in os.listdir(area):  # noqa: PTH208 - a Path for each would take longer than all else here
+        output, _, number = name.rpartition("@")
         if output == target.name and number.isdecimal() and int(number) < run_id:
-            yield folder
+            yield area / name
 
 
 def _replace(folder: Path, target: Path) -> Generator[str, None, bool]:
@@ -194,5 +207,6 @@ def _throw_away(folder: Path) -> None:
 
 def sweep(area: Path) -> None:
     """Delete directories that were thrown away. Those still in use are left to the next call."""
-    for thrown_away in area.glob(f"{_TRASH}*"):
-        shutil.rmtree(thrown_away, ignore_errors=True)
+    for name in os.listdir(area):  # noqa: PTH208 - a Path for each would take longer than all else here
+        if name.startswith(_TRASH):
+            shutil.rmtree(area / name, ignore_errors=True)

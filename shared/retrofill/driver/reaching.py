@@ -6,6 +6,7 @@ import threading
 import uuid
 from collections.abc import Callable
 
+from retrofill.driver.application import Server
 from retrofill.driver.loss import line_of, witness
 from retrofill.driver.session import connection_string
 from retrofill.masking import masked_remote
@@ -15,10 +16,10 @@ RETRIES = {"max_retries": 5, "initial_backoff": 50, "backoff_multiplier": 2.0, "
 SECONDS = 30.0
 
 
-def reach(remote: str | None, fail: Callable[[str], object]) -> None:
-    """Make one round trip to Spark Connect; ``fail`` gets why there was none, and ends the process.
+def reach(remote: str | None, fail: Callable[[str], object], server: Server) -> None:
+    """Make a round trip to Spark Connect; ``fail`` gets why there was none, and ends the process.
 
-    Without an address there is nothing to reach: such a driver only publishes.
+    ``server`` learns its application. Without an address there is nothing to reach: such a driver only publishes.
     """
     if remote is None:
         return
@@ -27,16 +28,17 @@ def reach(remote: str | None, fail: Callable[[str], object]) -> None:
     late.daemon = True
     late.start()
     try:
-        _ask(remote)
+        _ask(remote, server)
     except Exception as e:  # noqa: BLE001 - whatever it is, no attempt could use this process
         fail(f"{where}: {line_of(e)}")
     late.cancel()
 
 
-def _ask(remote: str) -> None:
+def _ask(remote: str, server: Server) -> None:
     from pyspark.sql.connect.session import SparkSession
 
     session = SparkSession.builder.remote(connection_string(remote, str(uuid.uuid4()))).create()
     session.client.set_retry_policies([witness(**RETRIES)])
     assert session.version
+    server.ask(session)
     session.stop()

@@ -13,6 +13,7 @@ from confluent_kafka import Message as Delivered
 
 from retrofill.bus.clients import producer
 from retrofill.bus.envelope import headers_of, wire_headers
+from retrofill.contract.cost import Cost
 from retrofill.contract.partitioning import partition_of
 from retrofill.contract.runs import (
     AttemptEnded,
@@ -23,6 +24,7 @@ from retrofill.contract.runs import (
     RunReport,
     RunReported,
     RunStaged,
+    SparkApplication,
     TaskReported,
 )
 from retrofill.contract.topics import Topic
@@ -132,6 +134,8 @@ class Reporter:
         self._wire = wire
         self._launch = launch
         self._traces: dict[int, str | None] = {}
+        # Of each run, if the attempt has one piece and Spark has told by now.
+        self.cost_of_run: Callable[[], Cost | None] = lambda: None
 
     def trace(self, run: LaunchedRun, trace: str | None) -> None:
         """Send the reports of a run with this trace context."""
@@ -146,9 +150,9 @@ class Reporter:
             AttemptHeartbeat(**self._launch.about, sent_at=datetime.now(UTC)), acknowledged, self._launch.trace
         )
 
-    def began(self, run: LaunchedRun) -> None:
+    def began(self, run: LaunchedRun, spark: SparkApplication | None) -> None:
         """Report that a run begins, before its code does."""
-        self._send(RunBegan, run)
+        self._send(RunBegan, run, spark=spark)
 
     def of_tasks(self, piece: Piece) -> OnTaskState:
         """Returns what reports a task's new state, for each of its runs."""
@@ -165,15 +169,18 @@ class Reporter:
 
     def ended(self, run: LaunchedRun, succeeded: bool, error: ErrorInfo | None) -> None:
         """Report the end of a run."""
-        self._send(RunReported, run, state="succeeded" if succeeded else "failed", error=error)
+        state = "succeeded" if succeeded else "failed"
+        self._send(RunReported, run, state=state, error=error, cost=self.cost_of_run())
 
-    def attempt_ended(self, error: ErrorInfo | None = None, *, stays: bool = False) -> None:
+    def attempt_ended(self, error: ErrorInfo | None = None, *, stays: bool = False, cost: Cost | None = None) -> None:
         """Report the attempt's end; returns when all its reports are acknowledged.
 
         ``error``: why its range failed as a whole. ``stays``: the process serves another attempt.
+        ``cost``: what Spark used for it.
         """
         how: Literal["done", "failed"] = "done" if error is None else "failed"
-        report = AttemptEnded(**self._launch.about, sent_at=datetime.now(UTC), state=how, error=error, stays=stays)
+        about = {**self._launch.about, "sent_at": datetime.now(UTC)}
+        report = AttemptEnded(**about, state=how, error=error, stays=stays, cost=cost)
         self._wire.send(report, trace=self._launch.trace)
         self._wire.flush()
 

@@ -11,19 +11,24 @@ from typing import Protocol
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from retrofill.contract.runs import ErrorInfo
+from retrofill.contract.cost import Cost
+from retrofill.contract.runs import ErrorInfo, SparkApplication
 from retrofill.domain.attempt import AttemptMode
+from retrofill.domain.pipeline import TaskDefinition
 from retrofill.driver.batch import Batch
 from retrofill.driver.conversation import Conversation
+from retrofill.driver.errors import error_info
 from retrofill.driver.execute import Result
 from retrofill.driver.launch import Launch, LaunchedRun, Piece
 from retrofill.driver.lease import Lease
 from retrofill.driver.lineage import lineage_of
+from retrofill.driver.output import Output
 from retrofill.driver.process import Ending
 from retrofill.driver.publishing import Publisher, publish_all
 from retrofill.driver.report import Reporter, Wire
 from retrofill.driver.session import Sessions
 from retrofill.driver.submit import Submits
+from retrofill.driver.time_limit import TaskTimedOut
 from retrofill.settings import Settings
 from retrofill.tracing import fail_span, span
 from retrofill.user_code.importing import Code
@@ -41,11 +46,17 @@ class Work(Protocol):
     def run(self, piece: Piece, reporter: Reporter) -> Result | None:
         """Execute a piece. ``None``: the results of its runs are reported separately."""
 
+    def application(self) -> SparkApplication | None:
+        """The Spark application that it uses, if it is known."""
+
     def next(self) -> bool:
         """Clear what the run left behind; another one follows. Returns whether that is possible."""
 
     def finish(self) -> None:
         """Wait until everything is reported."""
+
+    def cost(self) -> Cost | None:
+        """What Spark used, if it tells."""
 
     def interrupt(self) -> None:
         """End what runs elsewhere."""
@@ -76,10 +87,12 @@ class Server:
         wire: Wire,
         sessions_of: Callable[[Launch], Sessions],
         *,
+        output: Output | None = None,
         once: bool = False,
     ) -> None:
         """``once``: the process exits after the first attempt, so that must release its session."""
         self._once = once
+        self._output = output or Output()
         self._settings = settings
         self._ending = ending
         self._host = host
@@ -115,15 +128,16 @@ class Server:
         )
         # Not with the lease's heartbeats: a release that hangs must not keep the attempt alive.
         self.finish()
+        self._output.begin(launch.attempt_id)
         lease.start()
         executed = self._execute(launch, work, reporter, lease)
         work.finish()
         stays = executed.reusable and not launch.last and not self._once
-        reporter.attempt_ended(executed.error, stays=stays)
+        reporter.attempt_ended(executed.error, stays=stays, cost=work.cost())
         lease.stop()
         if self._once:
             work.release()
-        self._releasing = threading.Thread(target=work.release, name="release", daemon=True)
+        self._releasing = threading.Thread(target=self._release, args=(work,), name="release", daemon=True)
         # A host that retires the driver ends it at once.
         self._ending.work = self.finish
         # What failing code left behind in the process must not meet the next attempt.
@@ -131,12 +145,32 @@ class Server:
         # Meanwhile the host learns of the end and finds the next launch.
         self._releasing.start()
 
+    def _release(self, work: Work) -> None:
+        try:
+            work.release()
+        finally:
+            self._output.end()
+
     def _work_of(self, launch: Launch, submits: Submits, publisher: Publisher) -> Work:
         if launch.mode == AttemptMode.PUBLISH:
             return Publications(launch)
         return Batch(
-            launch, self._sessions_of(launch), submits, self._code, publisher, lost=lambda why: self._ending.end(why)
+            launch,
+            self._sessions_of(launch),
+            submits,
+            self._code,
+            publisher,
+            lost=lambda why: self._ending.end(why),
+            stuck=self._leave,
         )
+
+    def _leave(self, task: TaskDefinition, try_number: int, error: TaskTimedOut) -> None:
+        """End the process for a task that does not end. The host reports it, once it has exited."""
+        self._wire.silence()
+        self._wire.flush()
+        about = {"task": task.name, "try_number": try_number, "error": error_info(error).model_dump(exclude_none=True)}
+        self._host.say("timed_out", about)
+        self._ending.end(str(error))
 
     def _execute(self, launch: Launch, work: Work, reporter: Reporter, lease: Lease) -> Executed:
         """Execute the pieces, one by one, until one fails or must not begin."""
@@ -149,6 +183,7 @@ class Server:
             left = self._host.hear("begin")
             if left is None or not lease.last_until(asked + left):
                 break
+            self._output.mark(launch, piece)
             with bound_contextvars(run=piece.id):
                 result = self._run(launch, piece, work, reporter, failure)
             if not result.succeeded:
@@ -166,7 +201,7 @@ class Server:
         with span("run", launch.trace, **about) as trace:
             for run in piece.runs:
                 reporter.trace(run, trace)
-                reporter.began(run)
+                reporter.began(run, work.application())
                 if launch.mode != AttemptMode.PUBLISH:
                     self._lineage.started(launch, run)
             result = failure or work.run(piece, reporter)
@@ -211,12 +246,18 @@ class Publications:
         assert run.accepted_attempt is not None
         return publish_all(run, run.accepted_attempt, run.outputs)
 
+    def application(self) -> None:
+        """It uses none."""
+
     def next(self) -> bool:
         """Nothing is left behind."""
         return True
 
     def finish(self) -> None:
         """Everything is reported."""
+
+    def cost(self) -> None:
+        """Nothing runs in Spark."""
 
     def interrupt(self) -> None:
         """Nothing runs elsewhere."""

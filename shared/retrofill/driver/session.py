@@ -11,10 +11,14 @@ import os
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from retrofill.contract.cost import Cost
+from retrofill.contract.runs import SparkApplication
+from retrofill.driver.application import Server, application_of_context
+from retrofill.driver.cost import cost_of
 from retrofill.driver.keepalive import KeepAlive
 from retrofill.driver.launch import Launch
 from retrofill.driver.loss import CLOSED, condition, gone_in, loss_in, of_spark_in, witness
@@ -33,8 +37,8 @@ class Sessions(Protocol):
     def open(self) -> None:
         """End the work of earlier attempts and prepare the session."""
 
-    def use(self) -> Any:
-        """The session. Tags the calling thread's jobs with the attempt."""
+    def use(self, tag: str) -> Any:
+        """The session. Tags the calling thread's jobs with the attempt, and with ``tag``."""
 
     def lost(self, error: BaseException) -> BaseException | None:
         """The cause of ``error`` that shows that Spark lost the session, or ``None``.
@@ -42,11 +46,20 @@ class Sessions(Protocol):
         No try of the attempt can succeed then. A session that user code stopped is not lost.
         """
 
+    def application(self) -> SparkApplication | None:
+        """The Spark application, if it is known."""
+
     def clear(self) -> None:
         """Undo what a run changed in the session: settings, catalog, schema, views, tags."""
 
+    def cost(self) -> Cost | None:
+        """What Spark used for the attempt, if it tells."""
+
     def interrupt(self) -> None:
         """End the attempt's work in Spark."""
+
+    def interrupt_tag(self, tag: str) -> None:
+        """End the jobs with this tag."""
 
     def release(self) -> None:
         """Release the session's resources."""
@@ -59,8 +72,10 @@ def session_id(attempt_id: int) -> str:
 class ConnectSessions:
     """A Spark Connect session. Opening it costs the server nothing until it is used."""
 
-    def __init__(self, settings: Settings, launch: Launch) -> None:
+    def __init__(self, settings: Settings, server: Server, launch: Launch) -> None:
         self._remote = settings.spark_remote
+        self._ui = settings.spark_ui
+        self._server = server
         self._launch = launch
         self._policy = witness(**RETRIES)
         self._lock = threading.Lock()
@@ -68,6 +83,7 @@ class ConnectSessions:
         self._keep_alive: KeepAlive | None = None
         self._stopped_by_user = False
         self._fresh: Fresh | None = None
+        self._tags = Tags()
 
     def open(self) -> None:
         """Close the sessions of earlier attempts, used or not, and prepare this one's."""
@@ -77,15 +93,18 @@ class ConnectSessions:
         self._session = self._connect(session_id(launch.attempt_id), launch.pipeline.spark_conf)
         self._stop, self._session.stop = self._session.stop, self._stopped
 
-    def use(self) -> Any:
+    def use(self, tag: str) -> Any:
         """The session, tagged for this thread. From the first call on it is kept alive."""
-        self._session.addTag(self._launch.tag)
+        self._tags.put(self._session, self._launch.tag, tag)
         with self._lock:
             if self._keep_alive is None:
                 if len(self._launch.runs) > 1:
                     self._fresh = Fresh.of(self._session)
-                self._keep_alive = KeepAlive(self._session)
+                self._keep_alive = KeepAlive(self._session, self._server.ask)
         return self._session
+
+    def application(self) -> SparkApplication | None:
+        return self._server.application
 
     def clear(self) -> None:
         # Fails if user code stopped the session: the next run needs another one.
@@ -98,11 +117,18 @@ class ConnectSessions:
             return None
         return loss_in(error, self._policy) or (gone_in(error) if self._is_closed() else None)
 
+    def cost(self) -> Cost | None:
+        # Also of a session that is closed: the server still has its jobs.
+        return None if self._keep_alive is None else cost_of(self._ui, self._launch.tag)
+
     def interrupt(self) -> None:
         """Interrupt by tag, and close the session to end untagged work too."""
         if self._session is not None:
             self._session.interruptTag(self._launch.tag)
             self._end()
+
+    def interrupt_tag(self, tag: str) -> None:
+        self._session.interruptTag(tag)
 
     def release(self) -> None:
         if self._session is not None:
@@ -151,6 +177,8 @@ class ClassicSession:
         self._launch = launch
         self._session: Any = None
         self._fresh: Fresh | None = None
+        self._tags = Tags()
+        self._cost: Cost | None = None
 
     def open(self) -> None:
         """Get or create the session, with spark-submit's master and conf."""
@@ -164,9 +192,12 @@ class ClassicSession:
         if self._fresh is not None:
             self._fresh.restore(self._session)
 
-    def use(self) -> Any:
-        self._session.addTag(self._launch.tag)
+    def use(self, tag: str) -> Any:
+        self._tags.put(self._session, self._launch.tag, tag)
         return self._session
+
+    def application(self) -> SparkApplication | None:
+        return None if self._session is None else application_of_context(self._session.sparkContext)
 
     def lost(self, error: BaseException) -> BaseException | None:
         """The error if the SparkContext was killed by its master or its JVM died."""
@@ -188,15 +219,40 @@ class ClassicSession:
         except (Py4JError, OSError):
             return True
 
+    def cost(self) -> Cost | None:
+        if self._session is not None:
+            self._cost = cost_of(self._session.sparkContext.uiWebUrl, None) or self._cost
+        return self._cost
+
     def interrupt(self) -> None:
         """Cancel all jobs: this process has no others."""
         if self._session is not None:
             self._session.sparkContext.cancelAllJobs()
 
+    def interrupt_tag(self, tag: str) -> None:
+        self._session.interruptTag(tag)
+
     def release(self) -> None:
         if self._session is not None:
+            with suppress(Exception):  # user code may have stopped it
+                # Its UI ends with it.
+                self.cost()
             self._session.stop()
             self._session = None
+
+
+class Tags(threading.local):
+    """The tags of a thread's jobs. A thread of the user's may serve one task after another."""
+
+    task: str | None = None
+
+    def put(self, session: Any, attempt: str, task: str) -> None:
+        """Tag the jobs of the calling thread, and no longer with its last task."""
+        session.addTag(attempt)
+        if self.task not in (None, task):
+            session.removeTag(self.task)
+        session.addTag(task)
+        self.task = task
 
 
 @dataclass(frozen=True)

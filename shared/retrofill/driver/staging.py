@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from retrofill.driver.launch import Launch, LaunchedRun, Piece
-from retrofill.driver.publication import own_folder, seal
+from retrofill.driver.publication import Written, own_folder, seal
 
 MAX_OUTPUTS = 1000
 # One message contains all paths of a run.
@@ -111,9 +111,13 @@ class Staging:
                         f"task {staged.task!r} staged {target} but wrote no directory: write to the path that run.stage returns"
                     )
             self._check_complete()
+            written = [
+                Written(staged.folder, target, staged.run.id, self._about(staged.run))
+                for target, staged in self._staged.items()
+            ]
+            seal(written, self._launch.attempt_id)
             outputs: dict[int, tuple[str, ...]] = {}
             for target, staged in self._staged.items():
-                seal(staged.folder, target, staged.run.id, self._launch.attempt_id, self._about(staged.run))
                 outputs[staged.run.id] = (*outputs.get(staged.run.id, ()), str(target))
             return outputs
 

@@ -45,7 +45,8 @@ class Submits:
         self._settings = settings
         self._launch = launch
         self._lock = threading.Lock()
-        self._running: set[subprocess.Popen[str]] = set()
+        # By task.
+        self._running: dict[str, subprocess.Popen[str]] = {}
         self._ending = False
         self._lease_end: float | None = None
 
@@ -56,20 +57,20 @@ class Submits:
         """
         with self._lock:
             self._lease_end = lease_end
-            for process in self._running:
+            for process in self._running.values():
                 _send_lease(process, lease_end)
 
     def run(self, task: TaskDefinition, run: Piece) -> None:
         """Run a task's script and wait for it. Raises ``SubmitFailed`` or ``BadArgument``."""
         assert task.submit is not None
         with tempfile.TemporaryDirectory(prefix="retrofill-script-") as folder:
-            process = self._start(self.command(task.submit, run, Path(folder)))
+            process = self._start(task.name, self.command(task.submit, run, Path(folder)))
             try:
                 last = _pass_on(process)
                 status = process.wait()
             finally:
                 with self._lock:
-                    self._running.discard(process)
+                    del self._running[task.name]
         if status != 0:
             raise SubmitFailed(f"{task.submit.script} ended with status {status}:\n" + "\n".join(last))
 
@@ -77,8 +78,14 @@ class Submits:
         """Kill all running scripts and their child processes."""
         with self._lock:
             self._ending = True
-            for process in self._running:
+            for process in self._running.values():
                 _kill_group(process)
+
+    def end_task(self, task: str) -> None:
+        """Kill the task's script, if it is running, and its child processes."""
+        with self._lock:
+            if task in self._running:
+                _kill_group(self._running[task])
 
     def command(self, submit: SubmitScript, run: Piece, folder: Path) -> list[str]:
         """The command line. Spark settings may be secrets, so they go into files in ``folder``."""
@@ -100,7 +107,7 @@ class Submits:
             *format_args(submit.args, launch, run),
         ]
 
-    def _start(self, command: Sequence[str]) -> subprocess.Popen[str]:
+    def _start(self, task: str, command: Sequence[str]) -> subprocess.Popen[str]:
         from retrofill.java import loopback_only
 
         environment = {key: value for key, value in os.environ.items() if key not in _NOT_THE_SCRIPTS}
@@ -119,7 +126,7 @@ class Submits:
                 errors="replace",
                 start_new_session=True,
             )
-            self._running.add(process)
+            self._running[task] = process
             if self._lease_end is not None:
                 _send_lease(process, self._lease_end)
         return process

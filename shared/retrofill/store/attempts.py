@@ -137,16 +137,25 @@ def move(
 
 @dataclass(frozen=True)
 class Lease:
-    """The lease of a live attempt; a heartbeat extends it by ``seconds``."""
+    """The lease of a live attempt; a heartbeat extends it by ``seconds``.
+
+    ``times_out_at``: when the first of its runs times out that is not marked as timed out.
+    """
 
     attempt_id: int
     until: datetime
     seconds: float
+    times_out_at: datetime | None
 
 
 _OF_SHARD = and_(backfill.c.id == attempt.c.backfill_id, backfill.c.shard == bindparam("shard"))
+_TIMES_OUT_AT = (
+    select(func.min(run.c.times_out_at))
+    .where(run.c.attempt_id == attempt.c.id, in_state(run, RunState.RUNNING), run.c.error.is_(None))
+    .scalar_subquery()
+)
 _LEASES = (
-    select(attempt.c.id, attempt.c.lease_until, attempt.c.lease_seconds)
+    select(attempt.c.id, attempt.c.lease_until, attempt.c.lease_seconds, _TIMES_OUT_AT.label("times_out_at"))
     .select_from(attempt.join(backfill, _OF_SHARD))
     .where(attempt.c.slot.is_not(None))
 )
@@ -178,6 +187,14 @@ def extend_leases(conn: Connection, until: Mapping[int, datetime]) -> None:
     if until:
         ids = sorted(until)
         conn.execute(_EXTEND, _RENEWED.values(id=ids, until=(until[id] for id in ids)))
+
+
+_RELEASE = update(attempt).where(one_of(attempt.c.id, "ids")).values(release_requested=True)
+
+
+def mark_release_requested(conn: Connection, ids: Collection[int]) -> None:
+    """Request the end of these attempts, which are live and locked."""
+    conn.execute(_RELEASE, {"ids": sorted(ids)})
 
 
 def mark_cancel_requested(conn: Connection, backfill_id: str) -> list[int]:

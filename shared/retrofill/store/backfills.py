@@ -6,15 +6,19 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, bindparam, exists, func, insert, select
+from sqlalchemy import Connection, RowMapping, bindparam, exists, func, insert, select, update
 
 from retrofill.domain.backfill import ACTIVE, MACHINE, OnRunFailure
 from retrofill.domain.run import GOING, RunState
 from retrofill.store.arrays import one_of
-from retrofill.store.failures import failed_since_resume
+from retrofill.store.budgets import may_be_used_up
+from retrofill.store.failures import failed_since_resume, has_failed
 from retrofill.store.states import constant, in_state
 from retrofill.store.tables import backfill, backfill_command, backfill_request, run, run_cancel
 from retrofill.store.transition import transition
+
+# Without the parts of the range, which never change and may be many.
+COLUMNS = [column for column in backfill.c if column.name != "covers_parts"]
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ def record_command(conn: Connection, backfill_id: str, ce_id: str, outcome: Outc
 
 # By whether to wait for the lock.
 _LOCK = {
-    wait: select(backfill).where(backfill.c.id == bindparam("id")).with_for_update(key_share=True, skip_locked=not wait)
+    wait: select(*COLUMNS).where(backfill.c.id == bindparam("id")).with_for_update(key_share=True, skip_locked=not wait)
     for wait in (False, True)
 }
 
@@ -76,7 +80,7 @@ def lock(conn: Connection, id: str, *, wait: bool) -> RowMapping | None:
 _ANY_RUN_CANCEL = exists().where(run_cancel.c.backfill_id == backfill.c.id)
 _LOCK_FREE = (
     select(
-        *(column for column in backfill.c if column is not backfill.c.definition),
+        *(column for column in COLUMNS if column.name != "definition"),
         _ANY_RUN_CANCEL.label("has_run_cancels"),
     )
     .where(one_of(backfill.c.id, "ids"))
@@ -95,7 +99,7 @@ def lock_free(conn: Connection, ids: Collection[str]) -> dict[str, RowMapping]:
 
 
 _ACTIVE = (
-    select(backfill.c.id, backfill.c.pipeline_no, backfill.c.state)
+    select(backfill.c.id, backfill.c.pipeline_no, backfill.c.state, backfill.c.budget_core_hours)
     .where(backfill.c.shard == bindparam("shard"), in_state(backfill, *ACTIVE))
     .order_by(backfill.c.id)
 )
@@ -114,6 +118,7 @@ class Active:
     id: str
     pipeline_no: int
     state: str
+    budget_core_hours: float | None
 
 
 def active(conn: Connection, shard: int) -> list[Active]:
@@ -131,11 +136,18 @@ def move(conn: Connection, id: str, to: str, from_state: str, values: Mapping[st
     return bool(transition(conn, MACHINE, backfill, to, [{"id": id}], from_states=[from_state], values=values or {}))
 
 
+def change(conn: Connection, id: str, values: Mapping[str, Any]) -> None:
+    """Set columns of a backfill that is locked, other than its state."""
+    conn.execute(update(backfill).where(backfill.c.id == id).values({**values}))
+
+
 _MINE = run.c.backfill_id == backfill.c.id
 _QUEUED = exists().where(_MINE, in_state(run, RunState.QUEUED))
 _LIVE = exists().where(_MINE, in_state(run, *GOING))
 _TO_BE_DECIDED = _STILL_ACTIVE.where(
-    ~(_QUEUED | _LIVE) | ((backfill.c.on_run_failure != constant(OnRunFailure.CONTINUE)) & failed_since_resume())
+    ~(_QUEUED | _LIVE)
+    | ((backfill.c.on_run_failure != constant(OnRunFailure.CONTINUE)) & failed_since_resume())
+    | may_be_used_up()
 )
 _RUN_CANCELLED = (
     select(run_cancel.c.run_id)
@@ -143,14 +155,18 @@ _RUN_CANCELLED = (
     .where(run_cancel.c.backfill_id == backfill.c.id, in_state(run, RunState.CANCELLED))
     .exists()
 )
-_PROGRESS = select(
-    _QUEUED, _LIVE, exists().where(_MINE, in_state(run, RunState.FAILED)), _RUN_CANCELLED, failed_since_resume()
-).where(backfill.c.id == bindparam("id"))
-_COUNTS = select(run.c.state, func.count()).where(run.c.backfill_id == bindparam("backfill")).group_by(run.c.state)
+_PROGRESS = select(_QUEUED, _LIVE, exists().where(_MINE, has_failed(run)), _RUN_CANCELLED, failed_since_resume()).where(
+    backfill.c.id == bindparam("id")
+)
+_COUNTS = (
+    select(run.c.state, func.count())
+    .where(run.c.backfill_id == bindparam("backfill"), run.c.superseded_by.is_(None))
+    .group_by(run.c.state)
+)
 
 
 def to_be_decided(conn: Connection, ids: Collection[str]) -> list[str]:
-    """Active backfills whose runs have all ended, or that a failed run pauses or cancels.
+    """Active backfills whose runs have all ended, or that a failed run or a budget pauses or cancels.
 
     Takes no lock.
 
@@ -176,5 +192,5 @@ def progress(conn: Connection, id: str) -> Progress:
 
 
 def run_counts(conn: Connection, id: str) -> dict[str, int]:
-    """Number of runs by state; states without runs are absent."""
+    """Number of runs by state, without superseded ones; states without runs are absent."""
     return dict(conn.execute(_COUNTS, {"backfill": id}).all())

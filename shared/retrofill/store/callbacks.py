@@ -16,6 +16,7 @@ from sqlalchemy import (
     Integer,
     Interval,
     Select,
+    Text,
     bindparam,
     delete,
     func,
@@ -23,10 +24,10 @@ from sqlalchemy import (
     true,
     update,
 )
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.dialects.postgresql import JSONB, insert
 
 from retrofill.domain.callback import MACHINE, CallbackState
-from retrofill.store.arrays import none_of, one_of
+from retrofill.store.arrays import Arrays, none_of, one_of
 from retrofill.store.states import constant, in_state
 from retrofill.store.tables import Moment, callback, webhook_off
 from retrofill.store.transition import FromNow, Plus, Values, transition
@@ -97,9 +98,12 @@ def next_lapse(conn: Connection, shard: int) -> tuple[datetime | None, datetime]
     return moment, now
 
 
-_CALL = (_c.deadline_id, _c.name, _c.kind, _c.options, _c.pipeline, _c.attempts, _c.runners_lost)
+_CALL = (
+    *(_c.deadline_id, _c.name, _c.kind, _c.options, _c.pipeline, _c.attempts, _c.runners_lost),
+    *(_c.occasion, _c.backfill_id),
+)
 _LOCK_PENDING = (
-    select(*_CALL, _c.kwargs, _c.event, webhook_off.c.since.label("off_since"))
+    select(*_CALL, _c.kwargs, _c.event, _c.collects, webhook_off.c.since.label("off_since"))
     .join_from(callback, webhook_off, (webhook_off.c.url == _c.name) & (_c.kind == constant("webhook")), isouter=True)
     .where(one_of(_c.deadline_id, "ids"), in_state(callback, S.PENDING))
     .order_by(func.array_position(bindparam("ids", type_=ARRAY(BigInteger)), _c.deadline_id))
@@ -211,3 +215,25 @@ def _leave(conn: Connection, to: CallbackState, deadline_id: int, token: str, va
     row = {"deadline_id": deadline_id, "token": token}
     values = {**values, "token": None, "lease_until": None}
     return bool(transition(conn, MACHINE, callback, to, [row], guard=["token"], from_states=[S.RUNNING], values=values))
+
+
+_NEW = Arrays(
+    "given", deadline_id=BigInteger, name=Text, kind=Text, options=JSONB, kwargs=JSONB, event=JSONB, pipeline=Text
+)
+_NEW_COLUMNS = _NEW.c.keys()
+_INSERT = insert(callback).from_select(
+    [*_NEW_COLUMNS, "shard", "state"],
+    select(*_NEW.c, bindparam("given_shard", type_=Integer), constant(CallbackState.PENDING)),
+)
+
+
+def insert_all(conn: Connection, shard: int, rows: Sequence[Values]) -> None:
+    """Insert callbacks, pending.
+
+    ``rows`` have ``deadline_id``, ``name``, ``kind``, ``options``, ``kwargs``, ``event`` and
+    ``pipeline``. Raises ``IntegrityError`` if a deadline has a callback.
+    """
+    if not rows:
+        return
+    given = _NEW.values(**{name: [row[name] for row in rows] for name in _NEW_COLUMNS})
+    conn.execute(_INSERT, {**given, "given_shard": shard})

@@ -1,7 +1,8 @@
 """Deadline rows: which are due, which to decide, and how they ended.
 
 A row read here has the columns of ``_DEADLINE`` and those of its run or backfill:
-``interval_start``, ``interval_end``, ``run_state``, ``run_attempt`` and ``ended_at``.
+``interval_start``, ``interval_end``, ``run_state``, ``run_attempt``, ``ended_at`` and
+``superseded``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     ColumnElement,
     Connection,
     Integer,
@@ -20,8 +22,8 @@ from sqlalchemy import (
     Text,
     and_,
     bindparam,
+    case,
     func,
-    insert,
     literal,
     null,
     or_,
@@ -29,14 +31,12 @@ from sqlalchemy import (
     tuple_,
     update,
 )
-from sqlalchemy.dialects.postgresql import JSONB
 
-from retrofill.domain.callback import CallbackState
 from retrofill.domain.deadline import MACHINE, DeadlineState
 from retrofill.domain.run import RunState
 from retrofill.store.arrays import Arrays, none_of, one_of
 from retrofill.store.states import constant, in_state
-from retrofill.store.tables import Moment, backfill, callback, deadline, deadline_digest, run
+from retrofill.store.tables import Moment, backfill, deadline, deadline_digest, run
 from retrofill.store.transition import Values, transition
 
 BATCH = 500
@@ -60,6 +60,7 @@ def _of_runs() -> Select[Any]:
         run.c.state.label("run_state"),
         run.c.attempt.label("run_attempt"),
         run.c.finished_at.label("ended_at"),
+        run.c.superseded_by.is_not(None).label("superseded"),
     ).join_from(deadline, run, run.c.id == _d.run_id)
 
 
@@ -72,6 +73,7 @@ def _of_backfills() -> Select[Any]:
             backfill.c.state.label("run_state"),
             literal(0, Integer).label("run_attempt"),
             backfill.c.ended_at,
+            literal(False, Boolean).label("superseded"),
         )
         .join_from(deadline, backfill, backfill.c.id == _d.backfill_id)
         .where(_d.run_id.is_(None))
@@ -138,7 +140,8 @@ _WINDOW = (
     .order_by(_d.due_at, _d.id)
     .limit(bindparam("limit", type_=Integer))
 )
-_ENDED_RUNS = select(run.c.id, run.c.state).where(one_of(run.c.id, "ids"), run.c.finished_at.is_not(None))
+_RUN_END = case((run.c.superseded_by.is_not(None), constant("superseded")), else_=run.c.state)
+_ENDED_RUNS = select(run.c.id, _RUN_END.label("state")).where(one_of(run.c.id, "ids"), run.c.finished_at.is_not(None))
 _ENDED_BACKFILLS = select(backfill.c.id, backfill.c.state).where(
     one_of(backfill.c.id, "ids"), backfill.c.ended_at.is_not(None)
 )
@@ -160,7 +163,8 @@ def left_armed(conn: Connection, shard: int, after: Place, limit: int = BATCH) -
         if keys:
             ended.update((row.id, row.state) for row in conn.execute(statement, {"ids": sorted(keys)}))
     states = ((row, ended.get(row.backfill_id if row.run_id is None else row.run_id)) for row in window)
-    left = [row.id for row, state in states if state and not (row.fire_on_failure and state != str(RunState.SUCCEEDED))]
+    waits = {str(RunState.FAILED), str(RunState.CANCELLED)}
+    left = [row.id for row, state in states if state and not (row.fire_on_failure and state in waits)]
     return left, Place(window[-1].due_at, window[-1].id) if len(window) == limit else None
 
 
@@ -274,25 +278,3 @@ def recover(conn: Connection, moments: Mapping[int, datetime]) -> set[int]:
     if not moments:
         return set()
     return set(conn.execute(_RECOVER, _RECOVERED.values(id=moments, at=moments.values())).scalars())
-
-
-_CALLBACKS = Arrays(
-    "given", deadline_id=BigInteger, name=Text, kind=Text, options=JSONB, kwargs=JSONB, event=JSONB, pipeline=Text
-)
-_CALLBACK_COLUMNS = _CALLBACKS.c.keys()
-_INSERT_CALLBACKS = insert(callback).from_select(
-    [*_CALLBACK_COLUMNS, "shard", "state"],
-    select(*_CALLBACKS.c, bindparam("given_shard", type_=Integer), constant(CallbackState.PENDING)),
-)
-
-
-def insert_callbacks(conn: Connection, shard: int, rows: Sequence[Values]) -> None:
-    """Insert callbacks, pending.
-
-    ``rows`` have ``deadline_id``, ``name``, ``kind``, ``options``, ``kwargs``, ``event`` and
-    ``pipeline``. Raises ``IntegrityError`` if a deadline has a callback.
-    """
-    if not rows:
-        return
-    given = _CALLBACKS.values(**{name: [row[name] for row in rows] for name in _CALLBACK_COLUMNS})
-    conn.execute(_INSERT_CALLBACKS, {**given, "given_shard": shard})

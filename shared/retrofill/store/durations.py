@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
-from sqlalchemy import BigInteger, Connection, exists, func, select, true
+from sqlalchemy import BigInteger, ColumnElement, Connection, exists, func, select, true
+from sqlalchemy.sql.selectable import LateralFromClause
 
 from retrofill.domain.attempt import AttemptMode, AttemptOutcome
 from retrofill.domain.batch_size import Past
@@ -24,24 +26,33 @@ _COMPLETE = exists().where(
     in_state(run, RunState.SUCCEEDED),
     attempt.c.outcome == constant(AttemptOutcome.DONE),
 )
-_LAST = (
-    select(
-        attempt.c.mode,
-        attempt.c.code,
-        attempt.c.runs,
-        # Without a begin it was not executed.
-        func.extract("epoch", attempt.c.ended_at - attempt.c.began_at).label("seconds"),
-        attempt.c.outcome,
-        _COMPLETE.label("complete"),
+
+
+def last_ended(of: Arrays, most: int, *columns: ColumnElement[Any]) -> LateralFromClause:
+    """The last attempts that ended and did more than publish, of each pipeline (``no``) in ``of``."""
+    return (
+        select(*columns)
+        .where(
+            attempt.c.pipeline_no == of.c.no,
+            attempt.c.ended_at.is_not(None),
+            attempt.c.mode != constant(AttemptMode.PUBLISH),
+        )
+        .order_by(attempt.c.ended_at.desc())
+        .limit(most)
+        .lateral("last")
     )
-    .where(
-        attempt.c.pipeline_no == _OF.c.no,
-        attempt.c.ended_at.is_not(None),
-        attempt.c.mode != constant(AttemptMode.PUBLISH),
-    )
-    .order_by(attempt.c.ended_at.desc())
-    .limit(RECENT)
-    .lateral("last")
+
+
+_LAST = last_ended(
+    _OF,
+    RECENT,
+    attempt.c.mode,
+    attempt.c.code,
+    attempt.c.runs,
+    # Without a begin it was not executed.
+    func.extract("epoch", attempt.c.ended_at - attempt.c.began_at).label("seconds"),
+    attempt.c.outcome,
+    _COMPLETE.label("complete"),
 )
 _RECENT = select(_OF.c.no, _LAST).select_from(_OF.table).join(_LAST, true())
 

@@ -191,7 +191,11 @@ _DELETE_HOSTS = delete(host).where(_DEAD, ~exists().where(seat.c.host_id == host
 _REGISTER = (
     insert(host)
     .values(
-        name=bindparam("called"), lease_until=_in("seconds"), submits=bindparam("may_submit"), note=bindparam("why")
+        name=bindparam("called"),
+        lease_until=_in("seconds"),
+        submits=bindparam("may_submit"),
+        note=bindparam("why"),
+        logs=bindparam("url", type_=Text),
     )
     .returning(host.c.id)
 )
@@ -233,11 +237,23 @@ _SET_WARM = (
 _WITHDRAW = delete(seat).where(seat.c.host_id == bindparam("own"), seat.c.attempt_id.is_(None))
 
 
-def register(conn: Connection, name: str, seats: int, seconds: float, *, submits: bool, note: str | None) -> int:
-    """A new incarnation with so many cold seats; returns its id. Deletes hosts long dead."""
+def register(
+    conn: Connection,
+    name: str,
+    seats: int,
+    seconds: float,
+    *,
+    submits: bool,
+    note: str | None,
+    logs: str | None = None,
+) -> int:
+    """A new incarnation with so many cold seats; returns its id. Deletes hosts long dead.
+
+    ``logs``: URL of the logs of its attempts.
+    """
     conn.execute(_DELETE_SEATS, {"kept": -KEPT})
     conn.execute(_DELETE_HOSTS, {"kept": -KEPT})
-    given = {"called": name, "seconds": timedelta(seconds=seconds), "may_submit": submits, "why": note}
+    given = {"called": name, "seconds": timedelta(seconds=seconds), "may_submit": submits, "why": note, "url": logs}
     id = int(conn.execute(_REGISTER, given).scalar_one())
     conn.execute(_MAKE_SEATS, _NUMBERS.values(host_id=[id] * seats, no=range(1, seats + 1), warm=[False] * seats))
     return id

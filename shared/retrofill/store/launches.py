@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, Integer, RowMapping, Text, bindparam, select
+from sqlalchemy import Connection, Integer, RowMapping, Text, bindparam, func, select
 
 from retrofill.domain.attempt import LIVE, AttemptMode, AttemptOutcome
 from retrofill.domain.run import RunState
-from retrofill.store.arrays import Arrays
+from retrofill.domain.task_run import TASK_TIMED_OUT, TaskState
+from retrofill.store.arrays import Arrays, one_of
+from retrofill.store.backfills import COLUMNS
 from retrofill.store.states import constant, in_state
-from retrofill.store.tables import attempt, backfill, run
+from retrofill.store.tables import attempt, backfill, run, task_run
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,30 @@ def earlier(conn: Connection, again: Sequence[tuple[str, Sequence[RowMapping]]])
     return [*dict.fromkeys(Earlier(*row) for row in conn.execute(_EARLIER, given))]
 
 
+_USED = (
+    select(task_run.c.run_id, task_run.c.task, func.max(task_run.c.try_number))
+    .where(
+        one_of(task_run.c.run_id, "runs"),
+        in_state(task_run, TaskState.CANCELLED),
+        task_run.c.error.op("->>", return_type=Text())(constant("type")) == constant(TASK_TIMED_OUT),
+    )
+    .group_by(task_run.c.run_id, task_run.c.task)
+)
+
+
+def tries_used(conn: Connection, run_ids: Collection[int]) -> dict[int, dict[str, int]]:
+    """How many tries of tasks timed out and ended their drivers, by run and task.
+
+    Such a task was about to be retried when its attempt ended.
+    """
+    found: dict[int, dict[str, int]] = {}
+    for run_id, name, tries in conn.execute(_USED, {"runs": sorted(run_ids)}) if run_ids else ():
+        found.setdefault(run_id, {})[name] = tries
+    return found
+
+
 _GIVEN_BACKFILLS = (
-    select(backfill).join(attempt, attempt.c.backfill_id == backfill.c.id).where(attempt.c.id == bindparam("attempt"))
+    select(*COLUMNS).join(attempt, attempt.c.backfill_id == backfill.c.id).where(attempt.c.id == bindparam("attempt"))
 )
 _GIVEN_RUNS = (
     select(run)

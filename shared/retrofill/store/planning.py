@@ -7,10 +7,11 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import BigInteger, Connection, Integer, Text, func, insert, literal, select, text
-from sqlalchemy.dialects.postgresql import Range, distinct_on
+from sqlalchemy.dialects.postgresql import TSTZMULTIRANGE, Range, distinct_on
+from sqlalchemy.dialects.postgresql.ranges import MultiRange
 
 from retrofill.domain.backfill import ACTIVE, BackfillState
-from retrofill.domain.planning import Active, History, Plan
+from retrofill.domain.planning import Active, History, Intervals, Plan
 from retrofill.domain.run import RunState
 from retrofill.store.arrays import CHUNK, Arrays
 from retrofill.store.tables import Moment, backfill, backfill_interval, run
@@ -25,23 +26,35 @@ def lock_pipelines(conn: Connection, numbers: Sequence[int]) -> None:
         conn.execute(text("SELECT pg_advisory_xact_lock(:space, :no)"), {"space": PLANNING_LOCK, "no": no})
 
 
-def history(conn: Connection, pipeline_no: int, start: datetime, end: datetime) -> History:
-    """Active backfills in [``start``, ``end``), and the runs that decide on reprocessing."""
+_COVERED = func.coalesce(
+    backfill.c.covers_parts, func.tstzmultirange(backfill.c.covers, type_=TSTZMULTIRANGE()), type_=TSTZMULTIRANGE()
+)
+_PARTS = Arrays("part", first=Moment, last=Moment)
+
+
+def history(conn: Connection, pipeline_no: int, intervals: Intervals) -> History:
+    """Active backfills with one of ``intervals``, and the runs that decide on reprocessing."""
     overlapping = conn.execute(
         select(backfill.c.id, backfill.c.state, backfill.c.covers)
         .where(
             backfill.c.pipeline_no == pipeline_no,
             backfill.c.state.in_(ACTIVE),
-            backfill.c.covers.op("&&")(func.tstzrange(start, end)),
+            _COVERED.op("&&")(literal(_multirange(intervals), TSTZMULTIRANGE())),
         )
         .order_by(backfill.c.requested_at)
     ).all()
-    inside = (run.c.pipeline_no == pipeline_no) & (run.c.interval_start >= start) & (run.c.interval_start < end)
+    inside = (run.c.interval_start >= _PARTS.c.first) & (run.c.interval_start < _PARTS.c.last)
     finished = conn.execute(
         select(run.c.interval_start, run.c.state)
-        .where(inside, run.c.state.in_([RunState.FAILED, RunState.SUCCEEDED]))
+        .select_from(_PARTS.table.join(run, inside))
+        .where(
+            run.c.pipeline_no == pipeline_no,
+            run.c.state.in_([RunState.FAILED, RunState.SUCCEEDED]),
+            run.c.superseded_by.is_(None),
+        )
         .ext(distinct_on(run.c.interval_start))
-        .order_by(run.c.interval_start, run.c.id.desc())
+        .order_by(run.c.interval_start, run.c.id.desc()),
+        _PARTS.values(first=(first for first, _ in intervals.parts), last=(last for _, last in intervals.parts)),
     ).all()
     return History(
         [Active(row.id, row.state, row.covers.lower, row.covers.upper) for row in overlapping],
@@ -49,12 +62,17 @@ def history(conn: Connection, pipeline_no: int, start: datetime, end: datetime) 
     )
 
 
+def _multirange(intervals: Intervals) -> MultiRange[datetime]:
+    return MultiRange(Range(first, last) for first, last in intervals.parts)
+
+
 def insert_backfill(conn: Connection, values: dict[str, Any], made: Plan) -> dict[str, Any]:
     """Insert a backfill and return its row; ``values`` are the columns not in the plan."""
     row = {
         **values,
         "state": BackfillState.RUNNING,
-        "covers": Range(made.boundaries[0], made.boundaries[-1]),
+        "covers": Range(made.intervals.start, made.intervals.end),
+        "covers_parts": _multirange(made.intervals) if len(made.intervals.parts) > 1 else None,
         "runs": made.runs,
     }
     conn.execute(insert(backfill).values(row))
@@ -114,8 +132,8 @@ def _values(made: Plan, chunk: slice, positions: Iterator[int]) -> dict[str, lis
     """The intervals of a chunk; each has a start position or the reason it is skipped."""
     reasons = made.skipped[chunk]
     return _INTERVALS.values(
-        interval_start=made.boundaries[chunk][: len(reasons)],
-        interval_end=made.boundaries[chunk.start + 1 : chunk.stop + 1],
+        interval_start=made.intervals.starts[chunk],
+        interval_end=made.intervals.ends[chunk],
         position=(next(positions) if reason is None else None for reason in reasons),
         reason=reasons,
     )

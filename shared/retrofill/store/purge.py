@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Column, Connection, Table, func, select, text
-from sqlalchemy.dialects.postgresql import JSONB, TSTZRANGE
+from sqlalchemy.dialects.postgresql import JSONB, TSTZMULTIRANGE, TSTZRANGE
 
 from retrofill.domain.backfill import ACTIVE
 from retrofill.domain.run import RunState
@@ -44,10 +44,10 @@ def _kept(run: str) -> str:
     """
     return f"""(
   {run}.finished_at IS NULL
-  OR {run}.state IN ('failed', 'succeeded') AND NOT EXISTS (
+  OR {run}.state IN ('failed', 'succeeded') AND {run}.superseded_by IS NULL AND NOT EXISTS (
     SELECT FROM retrofill.run AS later
     WHERE later.pipeline_no = {run}.pipeline_no AND later.interval_start = {run}.interval_start
-      AND later.state IN ('failed', 'succeeded') AND later.id > {run}.id)
+      AND later.state IN ('failed', 'succeeded') AND later.superseded_by IS NULL AND later.id > {run}.id)
   OR {run}.state = 'succeeded' AND {run}.finished_at >= coalesce((
     SELECT average.since FROM unnest(CAST(:averaged AS bigint[]), CAST(:since AS timestamptz[])) AS average(no, since)
     WHERE average.no = {run}.pipeline_no), 'infinity'))"""
@@ -72,7 +72,17 @@ class Kind:
 
 # In the order of deletion: referencing rows first.
 KINDS = (
-    Kind(t.callback, f"this.finished_at IS NOT NULL AND this.deadline_id = ANY(ARRAY({_DEADLINES}))"),
+    Kind(
+        t.callback_run,
+        "EXISTS (SELECT FROM retrofill.callback AS x WHERE x.deadline_id = this.callback_id"
+        " AND x.finished_at IS NOT NULL AND x.backfill_id = ANY(:ids))",
+    ),
+    Kind(
+        t.callback,
+        "this.finished_at IS NOT NULL"
+        f" AND (this.deadline_id = ANY(ARRAY({_DEADLINES})) OR this.backfill_id = ANY(:ids))",
+        after="EXISTS (SELECT FROM retrofill.callback_run AS x WHERE x.callback_id = this.deadline_id)",
+    ),
     Kind(t.deadline_digest, f"this.closed_at IS NOT NULL AND this.id = ANY(ARRAY({_DEADLINES}))"),
     Kind(
         t.deadline,
@@ -82,12 +92,14 @@ KINDS = (
     ),
     Kind(t.task_run, "this.run_id = ANY(ARRAY(SELECT x.id FROM retrofill.run AS x WHERE x.backfill_id = ANY(:ids)))"),
     Kind(t.backfill_interval, "this.backfill_id = ANY(:ids)"),
+    Kind(t.backfill_progress, "this.backfill_id = ANY(:ids)"),
     Kind(t.run_cancel, "this.backfill_id = ANY(:ids)"),
     Kind(
         t.run,
         f"this.backfill_id = ANY(:ids) AND NOT {_kept('this')}",
         after="EXISTS (SELECT FROM retrofill.task_run AS x WHERE x.run_id = this.id)"
-        " OR EXISTS (SELECT FROM retrofill.deadline AS x WHERE x.run_id = this.id)",
+        " OR EXISTS (SELECT FROM retrofill.deadline AS x WHERE x.run_id = this.id)"
+        " OR EXISTS (SELECT FROM retrofill.callback_run AS x WHERE x.run_id = this.id)",
     ),
     Kind(
         t.attempt,
@@ -102,8 +114,10 @@ KINDS = (
         after="EXISTS (SELECT FROM retrofill.run AS x WHERE x.backfill_id = this.id)"
         " OR EXISTS (SELECT FROM retrofill.attempt AS x WHERE x.backfill_id = this.id)"
         " OR EXISTS (SELECT FROM retrofill.backfill_interval AS x WHERE x.backfill_id = this.id)"
+        " OR EXISTS (SELECT FROM retrofill.backfill_progress AS x WHERE x.backfill_id = this.id)"
         " OR EXISTS (SELECT FROM retrofill.run_cancel AS x WHERE x.backfill_id = this.id)"
-        " OR EXISTS (SELECT FROM retrofill.deadline AS x WHERE x.run_id IS NULL AND x.backfill_id = this.id)",
+        " OR EXISTS (SELECT FROM retrofill.deadline AS x WHERE x.run_id IS NULL AND x.backfill_id = this.id)"
+        " OR EXISTS (SELECT FROM retrofill.callback AS x WHERE x.backfill_id = this.id)",
     ),
 )
 
@@ -114,6 +128,8 @@ WITH of_page AS (
 SELECT backfill_id, 'deadlines armed' FROM of_page WHERE state = 'armed'
 UNION ALL SELECT d.backfill_id, 'callbacks not called yet' FROM of_page AS d
   JOIN retrofill.callback AS c ON c.deadline_id = d.id WHERE c.state IN ('pending', 'running')
+UNION ALL SELECT c.backfill_id, 'callbacks not called yet' FROM retrofill.callback AS c
+  WHERE c.backfill_id = ANY(:ids) AND c.state IN ('pending', 'running')
 UNION ALL SELECT d.backfill_id, 'digests open' FROM of_page AS d
   JOIN retrofill.deadline_digest AS g ON g.id = coalesce(d.digest_id, d.id) WHERE g.closed_at IS NULL
 """ + "".join(
@@ -122,6 +138,9 @@ UNION ALL SELECT b.id, 'events not published yet' FROM unnest(CAST(:ids AS text[
   JOIN retrofill.{own.outbox.name} AS o ON o.key = convert_to(b.id, 'UTF8')
 UNION ALL SELECT d.backfill_id, 'events not published yet' FROM of_page AS d
   JOIN retrofill.{own.outbox.name} AS o ON o.key = convert_to(CAST(d.id AS text), 'UTF8')
+UNION ALL SELECT c.backfill_id, 'events not published yet' FROM retrofill.callback AS c
+  JOIN retrofill.{own.outbox.name} AS o ON o.key = convert_to(CAST(c.deadline_id AS text), 'UTF8')
+  WHERE c.backfill_id = ANY(:ids)
 """
     for own in t.SERVICE_TABLES.values()
 )
@@ -284,6 +303,6 @@ def delete(conn: Connection, kind: Kind, rows: Rows) -> int:
 
 
 def _shown(column: Column[Any]) -> str:
-    if isinstance(column.type, JSONB | TSTZRANGE):
+    if isinstance(column.type, JSONB | TSTZRANGE | TSTZMULTIRANGE):
         return f"CAST(this.{column.name} AS text) AS {column.name}"
     return f"this.{column.name}"

@@ -12,8 +12,10 @@ from retrofill.store.engine import SERVICE_LIMITS
 from retrofill.store.tables import SCHEMA, SERVICE_TABLES
 
 READER = "retrofill_reader"
+OF_TABLES = ("INSERT", "UPDATE", "DELETE")
 
-# Service → table → rights beyond reading; "lock" is the right to lock another's rows.
+# Service → table → rights beyond reading; "lock" is the right to lock another's rows, and a column
+# the right to change only that one.
 WRITES: dict[str, dict[str, tuple[str, ...]]] = {
     PLANNER.name: {
         "pipeline": ("INSERT", "UPDATE"),
@@ -22,9 +24,11 @@ WRITES: dict[str, dict[str, tuple[str, ...]]] = {
         "backfill_request": ("INSERT",),
         "backfill_command": ("INSERT",),
         "backfill_interval": ("INSERT",),
-        "run": ("INSERT", "lock"),
+        "backfill_progress": ("INSERT", "UPDATE"),
+        "run": ("INSERT", "lock", "superseded_by"),
         "run_cancel": ("INSERT",),
         "deadline": ("INSERT",),
+        "callback": ("INSERT",),
     },
     RUN_STARTER.name: {
         "pipeline": ("lock",),
@@ -36,6 +40,8 @@ WRITES: dict[str, dict[str, tuple[str, ...]]] = {
         "run": ("UPDATE",),
         "task_run": ("INSERT", "UPDATE"),
         "deadline": ("INSERT",),
+        "callback": ("INSERT", "lock"),
+        "callback_run": ("INSERT",),
     },
     WATCHER.name: {
         "backfill": ("lock",),
@@ -74,23 +80,19 @@ def grant(conn: Connection, passwords: Mapping[str, str]) -> None:
         # Revokes what an older release granted and this one does not.
         _run(conn, "REVOKE ALL ON ALL TABLES IN SCHEMA {} FROM {}", SCHEMA, role)
         _run(conn, "GRANT SELECT ON ALL TABLES IN SCHEMA {} TO {}", SCHEMA, role)
-    # A schema prepared for an older release lacks later tables.
-    there = set(
-        conn.execute(text("SELECT tablename FROM pg_tables WHERE schemaname = :schema"), {"schema": SCHEMA}).scalars()
-    )
+    # A schema prepared for an older release lacks later tables and columns.
+    known = "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = :schema"
+    there = {(table, column) for table, column in conn.execute(text(known), {"schema": SCHEMA})}
+    tables_there = {table for table, _ in there}
     for name, tables in WRITES.items():
         service = SERVICES[name]
         for table, rights in (tables | bus_rights(service)).items():
-            for right in rights if table in there else ():
-                _grant_right(conn, service.role, table, right)
+            for right in rights if table in tables_there else ():
+                if right in OF_TABLES:
+                    _run(conn, f"GRANT {right} ON {{}} TO {{}}", (SCHEMA, table), service.role)
+                elif (table, column := "lock_only" if right == "lock" else right) in there:
+                    _run(conn, "GRANT UPDATE ({}) ON {} TO {}", column, (SCHEMA, table), service.role)
         _run(conn, "GRANT USAGE ON ALL SEQUENCES IN SCHEMA {} TO {}", SCHEMA, service.role)
-
-
-def _grant_right(conn: Connection, role: str, table: str, right: str) -> None:
-    if right == "lock":
-        _run(conn, "GRANT UPDATE (lock_only) ON {} TO {}", (SCHEMA, table), role)
-    else:
-        _run(conn, f"GRANT {right} ON {{}} TO {{}}", (SCHEMA, table), role)
 
 
 def _make_role(conn: Connection, role: str, password: str | None) -> None:

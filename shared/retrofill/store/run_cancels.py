@@ -16,6 +16,7 @@ from sqlalchemy import (
     Integer,
     RowMapping,
     Select,
+    and_,
     bindparam,
     exists,
     insert,
@@ -48,7 +49,11 @@ class Found:
 _COLUMNS = (run.c.id, run.c.interval_start, run.c.state, exists().where(_ASKED).label("asked"))
 _MINE = run.c.backfill_id == bindparam("backfill")
 _STARTS = Arrays("starts", number="no", first=Moment, last=Moment)
-_WITHIN = (run.c.interval_start >= _STARTS.c.first) & (run.c.interval_start <= _STARTS.c.last)
+_WITHIN = and_(
+    run.c.interval_start >= _STARTS.c.first,
+    run.c.interval_start <= _STARTS.c.last,
+    run.c.superseded_by.is_(None),
+)
 _IDS = Arrays("named", number="no", id=BigInteger)
 
 
@@ -68,7 +73,10 @@ _BY_START, _BY_ID = _found(_STARTS, _WITHIN), _found(_IDS, run.c.id == _IDS.c.id
 def starting_within(
     conn: Connection, backfill_id: str, windows: Sequence[tuple[datetime, datetime]], most: int
 ) -> list[Found]:
-    """The runs whose intervals start in these closed ``windows``, at most ``most``."""
+    """The runs whose intervals start in these closed ``windows``, at most ``most``.
+
+    Without those that were replaced by a retry.
+    """
     given = _STARTS.values(first=(first for first, _ in windows), last=(last for _, last in windows))
     return [Found(*row) for row in conn.execute(_BY_START, {**given, "backfill": backfill_id, "most": most})]
 

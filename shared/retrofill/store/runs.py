@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Integer, RowMapping, bindparam, func, or_, select
+from sqlalchemy import BigInteger, Connection, Integer, RowMapping, bindparam, func, or_, select, update
 
 from retrofill.domain.backfill import ACTIVE
 from retrofill.domain.run import GOING, LIVE, MACHINE, RunState
-from retrofill.store.arrays import one_of
+from retrofill.store.arrays import Arrays, one_of
 from retrofill.store.states import in_state
 from retrofill.store.tables import backfill, run
 from retrofill.store.transition import Values, transition
@@ -47,6 +47,15 @@ def move(
 ) -> int:
     """Move runs (``id``, those of ``guard`` and columns to set), guarded; how many landed."""
     return len(transition(conn, MACHINE, run, to, rows, guard=guard, from_states=from_states, values=values))
+
+
+_TIMED_OUT = Arrays("over", id=BigInteger, error=run.c.error.type)
+_MARK = update(run).where(run.c.id == _TIMED_OUT.c.id, in_state(run, RunState.RUNNING)).values(error=_TIMED_OUT.c.error)
+
+
+def mark_timed_out(conn: Connection, errors: Mapping[int, Mapping[str, Any]]) -> None:
+    """Mark locked running runs as timed out: they fail with these errors once their attempt has ended."""
+    conn.execute(_MARK, _TIMED_OUT.values(id=errors, error=errors.values()))
 
 
 _QUEUED = (

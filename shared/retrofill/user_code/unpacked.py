@@ -10,7 +10,7 @@ import uuid
 import zipfile
 from pathlib import Path
 
-from retrofill.durable import sync, sync_tree
+from retrofill.durable import sync, sync_trees
 from retrofill.settings import Settings
 from retrofill.user_code.store import CodeStore, CodeUnavailable
 
@@ -55,7 +55,7 @@ def _unpack(content: bytes, cache: Path, target: Path) -> None:
                 path = Path(zipped.extract(entry, draft))
                 # A task that writes here by mistake must not change other runs' code.
                 path.chmod(0o444)
-        sync_tree(draft)
+        sync_trees([draft])
         draft.rename(target)
         sync(cache)
     except OSError as e:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 from retrofill.contract.topics import Topic
@@ -11,6 +12,10 @@ from tests.chaos.history import History
 from tests.chaos.promises.limits import most_at_once, work_spans
 
 ENDS = {"RunSucceeded": "succeeded", "RunFailed": "failed", "RunCancelled": "cancelled"}
+# What ends an execution of a run, or its time limit.
+LEAVES = (*ENDS, "RunAttemptLost", "RunSplit", "RunPublishing")
+# How much longer than its limit a run may be executed: the services may be away for a while.
+LATE_SECONDS = 300.0
 # The text in every report that the tests forge for attempts that are over or have other runs.
 FORGED = "forged by a test"
 
@@ -96,6 +101,33 @@ def ranges_are_split(history: History) -> Iterator[str]:
                 yield f"run {run} is split to {limit[run]} after an attempt of {size}, mode {mode}"
 
 
+def time_limits_hold(history: History) -> Iterator[str]:
+    """A run times out after its limit, not before, and none is executed for much longer."""
+    limits = {row["id"]: row["definition"].get("run_timeout_seconds") for row in history.rows("backfill")}
+    attempts = {row["id"]: row for row in history.rows("attempt")}
+    began: dict[int, tuple[datetime, int]] = {}
+    for event in history.of(Topic.RUN_EVENTS):
+        body = event.body
+        run, now = body["run_id"], datetime.fromisoformat(body["at"])
+        if body["type"] == "RunStarted":
+            began[run] = (now, body["attempt_id"])
+            continue
+        timed_out = (body.get("error") or {}).get("type") == "RunTimedOut"
+        if body["type"] not in LEAVES or run not in began:
+            if timed_out:
+                yield f"run {run} timed out while it was not executed"
+            continue
+        at, attempt_id = began.pop(run)
+        limit, attempt = limits.get(event.key), attempts.get(attempt_id, {"mode": "each"})
+        if limit is not None and attempt["mode"] == "range":
+            limit *= attempt["runs"]
+        took = (now - at).total_seconds()
+        if timed_out and (limit is None or took < limit):
+            yield f"run {run} timed out after {took} s, its limit is {limit}"
+        if limit is not None and took > limit + LATE_SECONDS:
+            yield f"run {run} was executed for {took} s, its limit is {limit}"
+
+
 def ends_were_reported(history: History) -> Iterator[str]:
     """Each success was reported in the run's last attempt, the output was staged in the one that was
     accepted, and no forged report took effect.
@@ -126,5 +158,6 @@ PROMISES = (
     every_run_ends_once,
     attempts_follow_one_another,
     ranges_are_split,
+    time_limits_hold,
     ends_were_reported,
 )

@@ -41,6 +41,18 @@ def every_backfill_ends_once(history: History) -> Iterator[str]:
             yield f"{row['id']} is {row['state']} and its ends are {ends[row['id']]}"
 
 
+def progress_is_announced_once(history: History) -> Iterator[str]:
+    """Each backfill's progress is numbered without gaps, and each says something new."""
+    last: dict[str, Row] = {}
+    for event in history.of(Topic.BACKFILL_EVENTS):
+        if event.body["type"] != "BackfillProgress":
+            continue
+        before = last.get(event.key, {"sequence": 0, "runs_by_state": None})
+        if event.body["sequence"] != before["sequence"] + 1 or event.body["runs_by_state"] == before["runs_by_state"]:
+            yield f"{event.key} announced {event.body} after {before}"
+        last[event.key] = event.body
+
+
 def every_interval_has_its_outcome(history: History) -> Iterator[str]:
     """A row for every requested day, and for each run a state that the request implies."""
     intervals = defaultdict(list)
@@ -59,9 +71,11 @@ def every_interval_has_its_outcome(history: History) -> Iterator[str]:
         if days != wish.days:
             yield f"{wish.id} has {len(days)} intervals instead of {len(wish.days)}"
         made = {each["run_id"] for each in intervals[wish.id] if each["run_id"] is not None}
-        if made != {run["id"] for run in runs[wish.id]} or len(made) != row["runs"]:
+        retries = {run.get("superseded_by") for run in runs[wish.id]}
+        if made != {run["id"] for run in runs[wish.id]} - retries or len(made) != row["runs"]:
             yield f"{wish.id} says {row['runs']} runs, its intervals name {len(made)}, there are {len(runs[wish.id])}"
-        yield from _outcomes(wish, row, runs[wish.id], by_itself, cancelled=wish.id in history.cancelled)
+        current = [run for run in runs[wish.id] if run.get("superseded_by") is None]
+        yield from _outcomes(wish, row, current, by_itself, cancelled=wish.id in history.cancelled)
 
 
 def _outcomes(wish: Wish, row: Row, runs: list[Row], by_itself: set[int], *, cancelled: bool) -> Iterator[str]:
@@ -80,6 +94,23 @@ def _outcomes(wish: Wish, row: Row, runs: list[Row], by_itself: set[int], *, can
         yield f"{wish.id} is {row['state']} instead of {state} (runs: {dict(states)})"
     if asked and not cancelled:
         yield f"{wish.id} was cancelled by a user who never was"
+
+
+def retries_replace_failed_runs(history: History) -> Iterator[str]:
+    """A run that was retried failed, and the one that replaces it is of its interval. It was inserted
+    before the backfill ended.
+    """
+    runs = {run["id"]: run for run in history.rows("run")}
+    ended = {row["id"]: row["ended_at"] for row in history.rows("backfill")}
+    for old in runs.values():
+        new = runs.get(old.get("superseded_by"))
+        if old.get("superseded_by") is None:
+            continue
+        same = ("backfill_id", "interval_start", "position")
+        if new is None or old["state"] != "failed" or any(old[name] != new[name] for name in same):
+            yield f"run {old['id']} is {old['state']} and was replaced by {new}"
+        elif (end := ended.get(new["backfill_id"])) is not None and new["queued_at"] > end + history.clock_slack:
+            yield f"run {new['id']} is a retry at {new['queued_at']}, its backfill ended at {end}"
 
 
 def one_active_backfill_of_an_interval(history: History) -> Iterator[str]:
@@ -104,6 +135,8 @@ def _days(row: Row) -> range:
 PROMISES = (
     every_request_is_answered,
     every_backfill_ends_once,
+    progress_is_announced_once,
     every_interval_has_its_outcome,
+    retries_replace_failed_runs,
     one_active_backfill_of_an_interval,
 )

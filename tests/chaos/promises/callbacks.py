@@ -12,13 +12,50 @@ from tests.chaos.history import History, Row
 
 def each_miss_has_its_callback(history: History) -> Iterator[str]:
     """A row for each missed deadline whose alert names a callback, and no other rows."""
-    rows = {row["deadline_id"] for row in history.rows("callback")}
+    rows = {row["deadline_id"] for row in history.rows("callback") if row["occasion"] is None}
     alerts = _alerts(history)
     wanted = {
         r["id"] for r in history.rows("deadline") if r["state"] == "missed" and alerts.get(r["id"], {}).get("callback")
     }
     for id in sorted(wanted ^ rows):
         yield f"deadline {id} has {'no' if id in wanted else 'a'} callback"
+
+
+def each_fact_has_its_callbacks(history: History) -> Iterator[str]:
+    """A failed run is in one callback for each place of its pipeline's list, and so is an end."""
+    backfills = {row["id"]: row for row in history.rows("backfill")}
+    lists = {id: history.lists.get(row["pipeline"], {}) for id, row in backfills.items()}
+    wanted = Counter(
+        ("run", run["id"], place)
+        for run in history.rows("run")
+        if run["state"] == "failed"
+        for place in range(lists.get(run["backfill_id"], {}).get("run_failed", 0))
+    )
+    for id, row in backfills.items():
+        occasion = f"backfill_{row['state']}"
+        wanted.update((occasion, id, place) for place in range(lists[id].get(occasion, 0)))
+    there = Counter(("run", row["run_id"], row["place"]) for row in history.rows("callback_run"))
+    ends = (row for row in history.rows("callback") if row["occasion"] not in (None, "run_failed"))
+    there.update((row["occasion"], row["backfill_id"], row["place"]) for row in ends)
+    for fact in sorted((wanted - there) + (there - wanted), key=str):
+        yield f"{fact} has {there[fact]} callbacks instead of {wanted[fact]}"
+
+
+def each_failure_is_told(history: History) -> Iterator[str]:
+    """Callbacks of failed runs are called for all runs that they have, and one event says so."""
+    runs: dict[int, set[int]] = defaultdict(set)
+    for row in history.rows("callback_run"):
+        runs[row["callback_id"]].add(row["run_id"])
+    told = [e.body for e in history.of(Topic.CALLBACK_EVENTS) if e.body["type"] == "RunsFailed"]
+    times = Counter(body["callback_id"] for body in told)
+    for row in history.rows("callback"):
+        id = row["deadline_id"]
+        if row["occasion"] == "run_failed" and (times[id] != 1 or not runs[id]):
+            yield f"callback {id} of {len(runs[id])} runs was told {times[id]} times"
+    for body in told:
+        listed = {each["run_id"] for each in body["failed"]}
+        if body["count"] != len(runs[body["callback_id"]]) or not listed <= runs[body["callback_id"]]:
+            yield f"callback {body['callback_id']} was called for {listed}, its runs are {runs[body['callback_id']]}"
 
 
 def each_callback_ends_once(history: History) -> Iterator[str]:
@@ -103,6 +140,8 @@ def _calls(history: History) -> dict[int, list[dict[str, Any]]]:
 
 PROMISES = (
     each_miss_has_its_callback,
+    each_fact_has_its_callbacks,
+    each_failure_is_told,
     each_callback_ends_once,
     each_callback_is_called,
     each_callback_has_one_key,

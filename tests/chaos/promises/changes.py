@@ -180,7 +180,8 @@ def positions_follow_the_dates(history: History) -> Iterator[str]:
 def runs_start_in_order(history: History) -> Iterator[str]:
     """Each claim takes the first runs that are queued at that commit, except for suspects.
 
-    Those are runs with which a driver was lost. They go first, or wait for others.
+    Those are runs with which a driver was lost. They go first, or wait for others. When a retried run
+    was queued is not known.
     """
     lost = {row["id"] for row in history.rows("attempt") if row["outcome"] == "lost"}
     backfill_of = {str(run["id"]): run["backfill_id"] for run in history.rows("run")}
@@ -188,7 +189,9 @@ def runs_start_in_order(history: History) -> Iterator[str]:
     queued = {id: {str(run["id"]) for run in runs} for id, runs in _by_backfill(history).items()}
     by_backfill = defaultdict(list)
     for change in _of("run", history):
-        by_backfill[backfill_of.get(change["id"], "?")].append(change)
+        id = backfill_of.get(change["id"], "?")
+        if id not in queued or change["id"] in queued[id]:
+            by_backfill[id].append(change)
     for id, changes in by_backfill.items():
         waiting = Queue(position[run] for run in queued.get(id, ()))
         suspects: set[str] = set()
@@ -279,9 +282,12 @@ def _by_commit(history: History) -> Iterator[list[Row]]:
 
 
 def _by_backfill(history: History) -> dict[str, list[Row]]:
+    """The runs that were planned, without those that replaced some."""
+    retries = {run.get("superseded_by") for run in history.rows("run")}
     runs = defaultdict(list)
     for run in history.rows("run"):
-        runs[run["backfill_id"]].append(run)
+        if run["id"] not in retries:
+            runs[run["backfill_id"]].append(run)
     return runs
 
 

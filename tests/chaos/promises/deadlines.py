@@ -78,6 +78,7 @@ def each_deadline_is_judged_right(history: History) -> Iterator[str]:
     """Each deadline ends as ``docs/deadlines.md`` says, and none is missed before it is due."""
     ends = {("run", str(row["id"])): (row["state"], row["finished_at"]) for row in history.rows("run")}
     ends |= {("backfill", row["id"]): (row["state"], row["ended_at"]) for row in history.rows("backfill")}
+    retried = {run["id"] for run in history.rows("run") if run.get("superseded_by") is not None}
     noted = _first_notes(history)
     for row, alert, reference in _with_alerts(history):
         if alert is None or reference is None:
@@ -85,7 +86,7 @@ def each_deadline_is_judged_right(history: History) -> Iterator[str]:
         due = _due(alert, reference)
         armed = noted.get(("deadline", str(row["id"]), "armed")) or noted.get(("deadline", str(row["id"]), "void"))
         end = ends.get(_subject(row), ("not there", None))
-        expected = _expected(row, alert, due, end, armed)
+        expected = _expected(row, alert, due, end, armed, retried=row["run_id"] in retried)
         missed = noted.get(("deadline", str(row["id"]), "missed"))
         if missed is not None and _went_back_between(history, missed, noted.get((*_subject(row), end[0]))):
             # The subject had not ended at the miss, although the clock jump gave its end an earlier
@@ -121,7 +122,9 @@ def _latest(change: Row) -> datetime:
     return moment
 
 
-def _expected(row: Row, alert: Row, due: datetime, end: tuple[str, datetime | None], armed: Row | None) -> set[str]:
+def _expected(
+    row: Row, alert: Row, due: datetime, end: tuple[str, datetime | None], armed: Row | None, *, retried: bool
+) -> set[str]:
     if row["reason"] == PAST:
         past = armed is not None and armed["from"] is None and _latest(armed) >= due
         return {"void"} if past and not alert.get("fire_if_past") else {"not void"}
@@ -130,7 +133,8 @@ def _expected(row: Row, alert: Row, due: datetime, end: tuple[str, datetime | No
         return {"missed"}
     if state == "succeeded":
         return {"met"}
-    return {"missed"} if alert.get("fire_on_failure") else {"void"}
+    # One that would fire on the failure is void if the run was retried before that was decided.
+    return ({"missed"} if alert.get("fire_on_failure") else {"void"}) | ({"void"} if retried else set())
 
 
 def _with_alerts(history: History) -> Iterator[tuple[Row, Row | None, datetime | None]]:
@@ -146,8 +150,8 @@ def _with_alerts(history: History) -> Iterator[tuple[Row, Row | None, datetime |
 
 def _reference(alert: Row, backfill: Row, run: Row) -> datetime | None:
     moments: dict[str, Any] = {
-        # Runs are queued when their backfill is planned.
-        "RUN_QUEUED_AT": backfill.get("requested_at"),
+        # Runs are queued when their backfill is planned, or when they replace others.
+        "RUN_QUEUED_AT": run.get("queued_at", backfill.get("requested_at")),
         "RUN_STARTED_AT": run.get("started_at"),
         "BACKFILL_REQUESTED_AT": backfill.get("requested_at"),
     }

@@ -56,7 +56,10 @@ def rows(made: Installation) -> dict[str, set[tuple[Any, ...]]]:
     """The rows in Postgres, in the export's format."""
     found = {}
     for kind in KINDS:
-        shown = ", ".join(f"{c.name}::text" if str(c.type) in ("JSONB", "TSTZRANGE") else c.name for c in kind.columns)
+        shown = ", ".join(
+            f"{c.name}::text" if str(c.type) in ("JSONB", "TSTZRANGE", "TSTZMULTIRANGE") else c.name
+            for c in kind.columns
+        )
         found[kind.table.name] = {tuple(row.values()) for row in made.query(f"SELECT {shown} FROM {kind.table.name}")}
     return found
 

@@ -97,6 +97,31 @@ def test_each_row_is_in_postgres_or_in_one_file(cli: Any, old: Installation, tmp
     assert exported(tmp_path / "history") == files
 
 
+OF_EACH_BACKFILL = (
+    "INSERT INTO callback (deadline_id, shard, name, kwargs, state, finished_at, backfill_id, occasion, place)"
+    " SELECT 100000 + row_number() OVER (), 0, 'page', '{}', 'succeeded', now(), id, 'run_failed', 0 FROM backfill",
+    "INSERT INTO callback_run SELECT (SELECT min(id) FROM run WHERE backfill_id = c.backfill_id), 0, c.deadline_id"
+    " FROM callback AS c",
+)
+
+
+def test_callbacks_of_runs_and_ends_are_purged_with_them(cli: Any, old: Installation, tmp_path: Path) -> None:
+    execute(old, *OF_EACH_BACKFILL)
+    done = purge(cli, "--export", str(tmp_path / "history"))
+    assert (done["rows"]["callback_run"], done["rows"]["callback"], done["rows"]["run"]) == (6, 6, 12)
+    files = exported(tmp_path / "history")
+    assert (len(files["callback_run"]), len(files["callback"])) == (6, 6)
+    assert old.value("SELECT count(*) FROM callback") == 0
+
+
+def test_a_callback_of_a_run_that_is_to_be_called_holds_its_backfill(cli: Any, old: Installation) -> None:
+    execute(old, *OF_EACH_BACKFILL)
+    first = "SELECT min(deadline_id) FROM callback"
+    execute(old, f"UPDATE callback SET state = 'pending', finished_at = NULL WHERE deadline_id = ({first})")
+    done = purge(cli)
+    assert (done["held_back"], done["rows"]["callback"]) == ({"callbacks not called yet": 1}, 5)
+
+
 HELD = {
     "deadlines armed": "UPDATE deadline SET state = 'armed', decided_at = NULL WHERE id = (SELECT min(id) FROM deadline)",
     "callbacks not called yet": "INSERT INTO callback (deadline_id, shard, name, kwargs, state)"

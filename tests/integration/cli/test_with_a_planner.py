@@ -109,6 +109,88 @@ def test_runs_are_listed_and_cancelled(cli, pipeline):
     assert "there is no backfill 'unheard-of'" in cli("runs", "list", "unheard-of").err
 
 
+def test_single_dates_are_requested_and_foreseen(cli, pipeline, tmp_path):
+    dates = tmp_path / "dates.txt"
+    dates.write_text("2024-01-03\n2024-02-01 2024-01-04\n")
+    foreseen = cli("backfill", "dry-run", pipeline, "--dates-file", str(dates), "--json").document
+    assert [each["start"][:10] for each in foreseen["intervals"]] == ["2024-01-03", "2024-01-04", "2024-02-01"]
+    table = cli("backfill", "dry-run", pipeline, "--dates-file", str(dates)).out
+    assert [line.split()[0] for line in table.splitlines()[1:3]] == ["2024-01-03", "2024-02-01"]
+    made = cli("backfill", "create", pipeline, "--dates-file", str(dates), "--id", "dates", "--json").document
+    assert (made["type"], made["runs"]) == ("BackfillPlanned", 3)
+    between = cli("backfill", "create", pipeline, "--dates", "2024-01-05,2024-01-31", "--json").document
+    assert (between["type"], between["runs"]) == ("BackfillPlanned", 2)
+    refused = cli("backfill", "create", pipeline, "--dates", "2024-01-02,2024-02-01", "--json")
+    assert (refused.status, refused.document["conflicting_backfill_id"]) == (1, "dates")
+    unknown = cli("backfill", "create", pipeline, "--dates", "2024-01-10T12:00:00Z")
+    assert (unknown.status, unknown.err.count("\n")) == (1, 1)
+    assert "starts at 2024-01-10T12:00:00+00:00: request other dates" in unknown.err
+
+
+def _ended(dsn, id, days, state):
+    """End runs as the run-starter would."""
+    with psycopg.connect(dsn) as conn:
+        conn.execute(
+            'UPDATE retrofill.run SET state = %s, finished_at = now(), error = \'{"type": "E"}\''
+            " WHERE backfill_id = %s AND position = ANY(%s)",
+            (state, id, list(days)),
+        )
+
+
+def test_failed_runs_are_retried_and_an_ended_backfill_is_requested_again(cli, pipeline, here):
+    dsn = here["RETROFILL_POSTGRES_DSN"]
+    create(cli, pipeline, "retried")
+    nothing = cli("backfill", "retry", "retried")
+    assert (nothing.status, nothing.err.count("\n")) == (1, 1)
+    assert "none of its runs is failed: there is nothing to retry" in nothing.err
+    _ended(dsn, "retried", range(4), "failed")
+    assert cli("runs", "retry", "retried", "--dates", "2024-01-01").out == "backfill retried: retrying 1 run\n"
+    answer = cli("runs", "retry", "retried", "--dates", "2024-01-02", "--json").document
+    assert (answer["type"], answer["runs"], answer["intervals"]) == ("RunsRetried", 1, ["2024-01-02T05:00:00Z"])
+    listed = cli("runs", "list", "retried", "--limit", "3", "--json").document
+    assert [(each["state"], each["superseded_by"]) for each in listed] == [
+        ("failed", listed[1]["id"]),
+        ("queued", None),
+        ("failed", answer["run_ids"][0]),
+    ]
+    assert "failed, retried" in cli("runs", "list", "retried").out
+    assert cli("backfill", "retry", "retried").out == "backfill retried: retrying 2 runs\n"
+    shown = cli("backfill", "show", "retried", "--json").document
+    assert shown["by_state"] == {"queued": 31}
+    assert [each["by_state"] for each in shown["calendar"]["cells"]] == [{"queued": 1}] * 31
+    (active,) = (each for each in cli("watch", "--json").document["backfills"] if each["id"] == "retried")
+    assert active["by_state"] == {"queued": 31}
+    day = cli("runs", "show", "retried", "2024-01-02", "--json").document
+    assert (day["id"], day["state"], day["attempts"]) == (answer["run_ids"][0], "queued", [])
+    changed = cli("backfill", "change", "retried", "--max-active-runs", "9", "--on-run-failure", "pause").out
+    assert changed == "backfill retried: at most 9 attempts at once, of at most 1 run each; on a run's failure: pause\n"
+    _end_with_failures(cli, dsn, "retried")
+    again = cli("backfill", "retry", "retried", "--json").document
+    assert (again["type"], again["runs"], again["max_active_runs"]) == ("BackfillPlanned", 2, 9)
+    assert again["backfill_id"] != "retried"
+    shown = cli("backfill", "show", again["backfill_id"], "--json").document
+    assert (shown["on_run_failure"], shown["range_start"][:10], shown["range_end"][:10]) == (
+        *("pause", "2024-01-01"),
+        "2024-02-01",
+    )
+    assert cli("runs", "retry", "retried", "--all").err.endswith(
+        "'retrofill backfill retry retried' requests a new one\n"
+    )
+
+
+def _end_with_failures(cli, dsn, id):
+    """The first and the last run fail or are cancelled, the others succeed."""
+    with psycopg.connect(dsn) as conn:
+        conn.execute(
+            "UPDATE retrofill.run SET state = CASE position WHEN 0 THEN 'failed' WHEN 30 THEN 'cancelled' ELSE 'succeeded'"
+            " END, finished_at = now() WHERE backfill_id = %s AND superseded_by IS NULL",
+            (id,),
+        )
+    assert cli("backfill", "cancel", id, "--watch").status == 0
+    nothing = cli("backfill", "retry", "nobody")
+    assert (nothing.status, "there is no backfill 'nobody'" in nothing.err) == (1, True)
+
+
 def test_an_unknown_pipeline_names_the_nearest(cli, pipeline):
     for arguments in (["backfill", "create", f"{pipeline}x", *JANUARY], ["pipelines", "show", f"{pipeline}x"]):
         result = cli(*arguments)

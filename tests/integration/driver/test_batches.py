@@ -11,6 +11,9 @@ import pytest
 from tests.integration.driver.world import World, world
 from tests.support.tiers import some
 
+from retrofill.driver.launch import LaunchedRun
+from run_starter.executors import LaunchRequest
+
 __all__ = ["world"]
 pytestmark = pytest.mark.spark
 CODE = """
@@ -51,6 +54,12 @@ def found_by(world: World, run_id: int) -> list[Any]:
     return found
 
 
+def fresh(launch: LaunchRequest, run: LaunchedRun) -> list[Any]:
+    """What a run finds in its session: nothing of another run, and the tags of its attempt and its task."""
+    tag = f"retrofill-attempt-{launch.attempt_id}"
+    return [False, "3", None, "default", [tag, f"{tag}-run-{run.id}-work"]]
+
+
 @pytest.mark.parametrize("executor", some(["pool", "spark-submit"], "pool"))
 def test_the_runs_of_an_attempt_share_one_session_that_is_cleared_between_them(world: World, executor: str) -> None:
     runs = [world.run(day=day) for day in (1, 2, 3)]
@@ -58,9 +67,9 @@ def test_the_runs_of_an_attempt_share_one_session_that_is_cleared_between_them(w
     launch = world.launch(code, runs)
     world.executor().launch(launch)
     assert world.host.ended(240)[:3] == (launch.attempt_id, runs[-1].id, True)
-    first, *others = [found_by(world, run.id) for run in runs]
-    assert first[2] == [False, "3", None, "default", [f"retrofill-attempt-{launch.attempt_id}"]]
-    assert others == [first, first]
+    found = [found_by(world, run.id) for run in runs]
+    assert [state for *_, state in found] == [fresh(launch, run) for run in runs]
+    assert len({(process, session) for process, session, _ in found}) == 1
     for day, run in enumerate(runs, 1):
         assert world.fields(launch, run) == [
             "RunBegan",
@@ -93,7 +102,7 @@ def test_an_attempt_ends_with_a_run_that_fails_and_the_next_has_its_own_session(
     assert world.host.ended()[:3] == (after.attempt_id, rest.id, True)
     ended, later = found_by(world, bad.id), found_by(world, rest.id)
     assert ended[0] != later[0] and ended[1] != later[1]
-    assert later[2] == [False, "3", None, "default", [f"retrofill-attempt-{after.attempt_id}"]]
+    assert later[2] == fresh(after, rest)
 
 
 @pytest.mark.parametrize("executor", some(["pool", "spark-submit"], "pool"))

@@ -26,11 +26,27 @@ def work(run):
     pathlib.Path(run.conf["out"], "began").touch()
     time.sleep(60)
 """
+SCRIPTED = """
+from retrofill import Pipeline
+p = Pipeline("p", schedule="@daily")
+p.submit("script", "job.py")
+"""
+KILLED = """
+import os
+from retrofill import Pipeline
+p = Pipeline("p", schedule="@daily")
+@p.task
+def work(run):
+    for n in range(10_000):
+        print("line", n)
+    os.kill(os.getpid(), 9)
+"""
 SUBMITTED = """
 from retrofill import Pipeline
 s = Pipeline("s", schedule="@daily", executor="spark-submit")
 @s.task
 def count(run):
+    print("printed by the task")
     (__import__("pathlib").Path(run.conf["out"]) / "counted").write_text(str(run.spark.range(5).count()))
 s.submit("script", "job.py", args=["{conf.out}", "{interval.start:%Y-%m-%d}", "{conf.tests}"], after="count")
 """
@@ -45,6 +61,8 @@ jvm = [psutil.Process().parent()]
 assert any("SparkSubmit" in " ".join(p.cmdline()) for p in jvm), jvm
 told = f"{sys.argv[2]} {spark.range(6).count()} {len(listening(jvm)) > 1} {beyond_loopback(jvm)} {spark.sparkContext.uiWebUrl}"
 pathlib.Path(sys.argv[1], "script").write_text(told)
+print("printed by the script")
+print("its error", file=sys.stderr)
 """
 
 
@@ -73,7 +91,32 @@ def test_runs_one_after_the_other_in_one_warm_process(world: World) -> None:
         assert world.fields(launch, run) == of_the_run
         assert world.fields(launch) == [*of_the_run, "AttemptEnded done"]
         assert pid == world.by_task(first)[0]
-    assert "printed by the user" in (world.settings.home / "logs" / "drivers.log").read_text()
+        assert world.log(launch, complete="printed by the user").count("printed by the user") == 1
+    assert "printed by the user" not in (world.settings.home / "logs" / "drivers.log").read_text()
+
+
+def test_the_application_of_a_connect_server_is_reported(world: World) -> None:
+    launch = world.launch()
+    world.executor().launch(launch)
+    assert world.host.ended()[:3] == (launch.attempt_id, launch.runs[0].id, True)
+    assert world.application(launch)["id"].startswith("local-")
+
+
+def test_a_script_prints_to_the_log_of_its_attempt(world: World) -> None:
+    (world.out / "job.py").write_text('import sys\nprint("printed", 1)\nprint("its error", file=sys.stderr)')
+    launch = world.launch(SCRIPTED)
+    world.executor(script_allow=[str(world.out / "job.py")]).launch(launch)
+    assert world.host.ended(240)[:3] == (launch.attempt_id, launch.runs[0].id, True)
+    lines = world.log(launch, complete="its error").splitlines()
+    assert lines[0].startswith(f"=== run {launch.runs[0].id} of ")
+    assert {"printed 1", "its error"} <= set(lines)
+
+
+def test_a_killed_driver_loses_nothing_that_it_printed(world: World) -> None:
+    launch = world.launch(KILLED)
+    world.executor().launch(launch)
+    assert world.host.ended()[:3] == (launch.attempt_id, launch.runs[0].id, False)
+    assert world.log(launch, complete="line 9999").count("line ") == 10_000
 
 
 def test_who_may_not_begin_runs_no_user_code(world: World) -> None:
@@ -184,6 +227,10 @@ def test_a_whole_run_by_spark_submit_with_a_script(world: World) -> None:
     fields = (world.out / "script").read_text()
     assert fields.startswith("2013-01-01 6 True [] http://"), "all that it opened is on loopback"
     assert world.fields(launch)[-2:] == ["RunReported succeeded", "AttemptEnded done"]
+    log = world.log(launch, complete="its error")
+    for line in ("printed by the task", "printed by the script", "its error", "SparkContext: Running Spark version"):
+        assert line in log
+    assert world.application(launch)["id"].startswith("local-")
 
 
 def test_a_spark_submit_is_ended_with_all_its_processes(world: World) -> None:

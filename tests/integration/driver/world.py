@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import queue
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,10 +15,12 @@ import psutil
 import pytest
 from tests.support.installation import Installation, until
 
+from retrofill.attempt_logs.files import folder_of
+from retrofill.client.logs import OnDisk, lines
 from retrofill.contract.topics import Topic
 from retrofill.domain.attempt import AttemptMode
 from retrofill.user_code.loading import load_pipelines
-from run_starter.executors import Executor, LaunchRequest, RunToDo
+from run_starter.executors import Executor, LaunchRequest, RunToDo, TimedOut
 from run_starter.executors.build import build_executor
 
 CODE = """
@@ -72,6 +74,7 @@ class Recorder:
         # What it says is left of a lease.
         self.lease_seconds = LEASE_SECONDS
         self._ended: queue.SimpleQueue[End] = queue.SimpleQueue()
+        self.over: queue.SimpleQueue[tuple[int, TimedOut]] = queue.SimpleQueue()
 
     def may_begin(self, launch: LaunchRequest, run_id: int) -> float | None:
         return self.lease_seconds if self.allowed else None
@@ -83,6 +86,9 @@ class Recorder:
         self, launch: LaunchRequest, *, reported: bool, reason: str, exited: bool = True, begun: int | None = None
     ) -> None:
         self._ended.put(End(launch.attempt_id, begun, reported, reason))
+
+    def timed_out(self, launch: LaunchRequest, begun: int, over: TimedOut) -> None:
+        self.over.put((begun, over))
 
     def refused(self, launch: LaunchRequest, reason: str) -> None:
         raise AssertionError(f"the settings forbid attempt {launch.attempt_id}: {reason}")
@@ -138,10 +144,25 @@ class World:
             earlier=tuple(earlier),
         )
 
-    def again(self, lost: LaunchRequest) -> LaunchRequest:
-        """The next attempt at the runs of a lost one."""
-        runs = [replace(run, attempt=run.attempt + 1) for run in lost.runs]
-        return self.launch(runs=runs, earlier=[lost.attempt_id])
+    def again(
+        self, lost: LaunchRequest, tries: Mapping[str, int] | None = None, code: str = CODE, **conf: Any
+    ) -> LaunchRequest:
+        """The next attempt at the runs of a lost one. ``tries``: of tasks, that are used up."""
+        runs = [replace(run, attempt=run.attempt + 1, tries=tries or {}) for run in lost.runs]
+        return self.launch(code, runs=runs, earlier=[lost.attempt_id], **conf)
+
+    def log(self, launch: LaunchRequest, complete: str | None = None) -> str:
+        """What the attempt printed; ``complete``: wait until that is there."""
+        source = OnDisk(folder_of(self.settings), launch.attempt_id)
+        if complete is not None:
+            until(lambda: complete in self.log(launch), f"{complete} is in the log")
+        return "\n".join(lines(source, lambda: False))
+
+    def application(self, launch: LaunchRequest) -> dict[str, Any]:
+        """The Spark application that the attempt's driver reported."""
+        bodies = [e.body for e in self.installation.events(Topic.RUN_REPORTS)]
+        (found,) = [b["spark"] for b in bodies if b["attempt_id"] == launch.attempt_id and b["type"] == "RunBegan"]
+        return dict(found)
 
     def fields(self, launch: LaunchRequest, run: RunToDo | None = None) -> list[str]:
         """The reports on an attempt, or only on one of its runs, without heartbeats: a short one

@@ -64,6 +64,8 @@ class Attempts(Check):
                 self._released(old, new)
             if step.table == "run" and old["range_limit"] != new["range_limit"]:
                 self._split(old, new)
+            if step.table == "attempt" and old["spark_app_id"] != (app := new["spark_app_id"]):
+                self.require(app == f"app-{new['id']}", lambda: f"attempt {new['id']} has the application {app}")
         for old, new in changed(tx, "run"):
             if new is not None and new["state"] in LIVE and old != new:
                 attempt = self.row("attempt", "id", new["attempt_id"])
@@ -85,7 +87,8 @@ class Attempts(Check):
             staged = self.said[attempt, run, "RunStaged"]
             self.require(staged > 0, lambda: f"run {run} is publishing though attempt {attempt} staged nothing")
             self.require(new["accepted_attempt"] == attempt, lambda: f"{new} was accepted of another attempt")
-        if state == "succeeded" or (state == "failed" and (new["error"] or {}).get("type") != "DriverLost"):
+        unsaid = ("DriverLost", "RunTimedOut")
+        if state == "succeeded" or (state == "failed" and (new["error"] or {}).get("type") not in unsaid):
             said = self.said[attempt, run, state]
             self.require(said > 0, lambda: f"run {run} {state} though attempt {attempt} did not say so")
         if old["state"] in LIVE and state == "cancelled":
@@ -108,6 +111,7 @@ class Attempts(Check):
         attempt = self.row("attempt", "id", old["attempt_id"])
         self.require(
             not attempt["release_requested"]
+            or (attempt["outcome"] == "failed" and (attempt["error"] or {}).get("type") == "RunTimedOut")
             or (new["lost_attempts"], new["range_limit"]) == (old["lost_attempts"], old["range_limit"]),
             lambda: f"a run pays for the end of {attempt}: {old} to {new}",
         )
@@ -182,6 +186,13 @@ class Attempts(Check):
         self.require(
             first == attempt, lambda: f"run {run.id} is executed as attempt {run.attempt} by {first} and {attempt}"
         )
-        others = [d.launch.attempt_id for d in at_work if run.id in d.at_runs and d.works()]
+        row = self.row("run", "id", run.id)
+        # Those that it replaces are of the same interval.
+        same = {
+            each["id"]
+            for each in self.rows("run")
+            if (each["backfill_id"], each["position"]) == (row["backfill_id"], row["position"])
+        }
+        others = [d.launch.attempt_id for d in at_work if same & set(d.at_runs) and d.works()]
         others = [attempt for attempt in others if attempt not in self.given_up_early]
         self.require(not others, lambda: f"attempt {driver.launch.attempt_id} began run {run.id} beside {others}")

@@ -72,6 +72,11 @@ class Check:
         """Called after the faults have stopped and the system has drained."""
 
 
+def current(runs: Iterable[Values]) -> list[Values]:
+    """The runs that count: those that no retry replaced."""
+    return [run for run in runs if run["superseded_by"] is None]
+
+
 def changed(tx: Tx, table: str) -> Iterable[tuple[Values | None, Values | None]]:
     """Changed rows of a table: (before, after)."""
     return [(old, new) for name, old, new in tx.changes if name == table]

@@ -67,7 +67,7 @@ class Deadlines(Check):
         if ended_at is not None and ended_at <= new["due_at"]:
             if how == "succeeded":
                 expected = "met"
-            elif how == "skipped" or not new["fire_on_failure"]:
+            elif how == "skipped" or not new["fire_on_failure"] or self._is_superseded(new):
                 expected = "void"
         self.require(
             new["state"] == expected, lambda: f"{new['state']} instead of {expected}, {how} at {ended_at}: {new}"
@@ -76,6 +76,11 @@ class Deadlines(Check):
         self.require(honest, lambda: f"decided at a moment that was none of its transaction's: {new}")
         if new["state"] == "missed":
             self.require(new["decided_at"] >= new["due_at"], lambda: f"missed before its moment: {new}")
+
+    def _is_superseded(self, deadline: Values) -> bool:
+        """Whether its run was retried, as another run with deadlines of its own."""
+        id = deadline["run_id"]
+        return id is not None and self.row("run", "id", id)["superseded_by"] is not None
 
     def _end_of(self, deadline: Values) -> tuple[str | None, datetime | None]:
         """State and end time of the deadline's subject, as the watcher sees it under its lock."""
@@ -111,6 +116,7 @@ class Deadlines(Check):
             self.require((id in callbacks) == calls, lambda: f"callback {id in callbacks}: {deadline}")
             if deadline["state"] == "armed":
                 self.require(deadline["due_at"] > self.database.now(), lambda: f"overdue: {deadline}")
+                self.require(not self._is_superseded(deadline), lambda: f"armed though its run was retried: {deadline}")
 
     def _fields_of(self) -> Counter[int]:
         fields: Counter[int] = Counter()

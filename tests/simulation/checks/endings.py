@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.simulation.checks.base import ENDED, Check, Values, changed
+from tests.simulation.checks.base import ENDED, Check, Values, changed, current
 from tests.simulation.memory.rows import Tx
 
 
@@ -18,7 +18,7 @@ class Endings(Check):
                 self._ended(new)
 
     def _ended(self, backfill: Values) -> None:
-        mine = [run for run in self.rows("run") if run["backfill_id"] == backfill["id"]]
+        mine = current(run for run in self.rows("run") if run["backfill_id"] == backfill["id"])
         unfinished = [run for run in mine if run["state"] not in ENDED["run"]]
         self.require(not unfinished, lambda: f"backfill {backfill['id']} ended before its runs: {unfinished}")
         # Before the whole backfill was cancelled, only users' requests for single runs did so.
@@ -38,10 +38,14 @@ class Endings(Check):
                 self._outcome(backfill, run)
 
     def _outcome(self, backfill: Values, run: Values) -> None:
-        fails = (backfill["pipeline"], run["interval_start"]) in self.world.failing
+        interval = (backfill["pipeline"], run["interval_start"])
+        fails, fixed = interval in self.world.failing, interval in self.world.fixed
+        hangs = interval in self.world.hanging
         if run["state"] == "succeeded":
-            self.require(not fails, lambda: f"run {run} succeeded though its code fails")
-        elif run["state"] == "failed" and run["error"]["type"] != "DriverLost":
+            does = (fixed or not fails) and not hangs
+            self.require(does, lambda: f"run {run} succeeded though its code does not")
+        elif run["state"] == "failed" and run["error"]["type"] not in ("DriverLost", "RunTimedOut"):
+            fails = hangs if run["error"]["type"] == "TaskTimedOut" else fails
             self.require(fails, lambda: f"run {run} failed though its code does not")
         elif run["state"] == "cancelled":
             asked = any(row["run_id"] == run["id"] for row in self.rows("run_cancel"))

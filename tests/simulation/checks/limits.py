@@ -7,7 +7,7 @@ from itertools import pairwise
 from math import inf
 from typing import TYPE_CHECKING
 
-from tests.simulation.checks.base import Check, Values, changed
+from tests.simulation.checks.base import Check, Values, changed, current
 from tests.simulation.memory.rows import Tx
 
 if TYPE_CHECKING:
@@ -28,9 +28,14 @@ class Limits(Check):
         self._accepted: dict[str, set[int]] = defaultdict(set)
 
     def committed(self, tx: Tx) -> None:
-        """Check claims and record resumes."""
+        """Check claims, and record what resumes and changes accept."""
         for old, new in changed(tx, "backfill"):
-            if old and new and old["resumed_at"] != new["resumed_at"]:
+            accepts = ("resumed_at", "on_run_failure")
+            if (
+                old
+                and new
+                and (any(old[name] != new[name] for name in accepts) or new["failed_before"] > old["failed_before"])
+            ):
                 self._accepted[new["id"]] = {r["id"] for r in self._failed(new)}
         for old, new in changed(tx, "attempt"):
             if old is None and new is not None:
@@ -43,7 +48,7 @@ class Limits(Check):
         if attempt["mode"] == "publish":
             return
         self.require(backfill["state"] == "running", lambda: f"{attempt} was claimed, its backfill is {backfill}")
-        runs = [each for each in self.rows("run") if each["backfill_id"] == backfill["id"]]
+        runs = current(each for each in self.rows("run") if each["backfill_id"] == backfill["id"])
         self.require(self._in_order(runs, backfill), lambda: f"the positions of {backfill['id']} are not in its order")
         last = attempt["position"] + attempt["runs"] - 1
         self.require(not (before := self._before(attempt, runs)), lambda: f"{attempt} was claimed before {before}")
@@ -60,8 +65,9 @@ class Limits(Check):
 
     def _adjacent(self, attempt: Values, runs: list[Values]) -> None:
         """A batch never spans a gap, and is not larger than the pipeline allows."""
-        definition = self.row("backfill", "id", attempt["backfill_id"])["definition"]
-        size = min(definition.get("batch_size", 1), self._proven(attempt, definition))
+        backfill = self.row("backfill", "id", attempt["backfill_id"])
+        definition = backfill["definition"]
+        size = min(definition.get("batch_size", 1), backfill["batch_size"] or inf, self._proven(attempt, definition))
         in_order = sorted(runs, key=lambda r: r["interval_start"])
         gaps = [one["id"] for one, other in pairwise(in_order) if one["interval_end"] != other["interval_start"]]
         limits = [r["range_limit"] for r in runs if r["range_limit"] is not None]
@@ -86,7 +92,8 @@ class Limits(Check):
         return len(mine) == attempt["runs"]
 
     def _failed(self, backfill: Values) -> list[Values]:
-        return [r for r in self.rows("run") if r["backfill_id"] == backfill["id"] and r["state"] == "failed"]
+        failed = (r for r in self.rows("run") if r["backfill_id"] == backfill["id"] and r["state"] == "failed")
+        return current(failed)
 
     def _within(self, key: str, attempt: Values, limit: int) -> None:
         live = [a["id"] for a in self.rows("attempt") if a[key] == attempt[key] and a["state"] != "ended"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from retrofill.bus.worker.deaths import DEATHS
 from retrofill.contract.topics import SERVICES, Topic
@@ -78,17 +78,23 @@ class Published(Check):
 
 
 class Answered(Check):
-    """Each copy of a client's message is answered, unless it became unreadable."""
+    """Each copy of a client's message is answered, unless it became unreadable: all the same."""
 
     name = "answered"
 
     def at_the_end(self) -> None:
         answers: Counter[str] = Counter()
+        first: dict[str, Any] = {}
         for topic in (Topic.BACKFILL_EVENTS, Topic.PIPELINE_EVENTS):
             for _, _, entry in self.world.broker.read(str(topic)):
-                reply = self.world.body(entry).get("in_reply_to")
+                body = self.world.body(entry)
+                reply = body.get("in_reply_to")
                 if reply is not None:
                     answers[reply] += 1
+                    said = first.setdefault(reply, body)
+                    # A repeated definition of a pipeline says whether it changed something.
+                    same = body == said or topic == Topic.PIPELINE_EVENTS
+                    self.require(same, lambda: f"message {reply} is answered with {said} and with {body}")
         spoiled = _spoiled(self.world)
         for ce_id, times in self.world.published.items():
             got, lost = answers[ce_id], spoiled[ce_id]

@@ -44,6 +44,9 @@ class Waiting(Check):
         watched = WATCHER in self.world.services
         if watched and any(d["state"] == "armed" and d["due_at"] <= now for d in rows("deadline")):
             return False
+        retried = {r["id"] for r in rows("run") if r["superseded_by"] is not None}
+        if watched and any(d["state"] == "armed" and d["run_id"] in retried for d in rows("deadline")):
+            return False
         # No lock is left behind: at some moment, no transaction is open.
         if self.database.open or self.database.advisory or not self.world.broker.settled():
             return False

@@ -14,11 +14,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Column
-from sqlalchemy.dialects.postgresql import JSONB, Range
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql.ranges import MultiRange
 from sqlalchemy.sql import elements as e
 from sqlalchemy.sql import functions as f
 from sqlalchemy.sql import operators as op
 from sqlalchemy.sql.selectable import Exists, ScalarSelect
+
+from tests.simulation.memory.tables import overlap
 
 if TYPE_CHECKING:
     from tests.simulation.memory.froms import Compiler
@@ -27,7 +30,7 @@ Env = dict[Any, Any]
 Expression = Callable[[Env], Any]
 # Environment keys that are not FROM numbers.
 PARAMETERS, EXECUTION = "parameters", "execution"
-AGGREGATES = frozenset({"count", "min", "max", "array_agg"})
+AGGREGATES = frozenset({"count", "min", "max", "array_agg", "sum"})
 
 
 def compile_expression(node: Any, c: Compiler) -> Expression:
@@ -196,8 +199,8 @@ def _function(node: Any, c: Compiler) -> Expression:
         return lambda env: min((v for a in arguments if (v := a(env)) is not None), default=None)
     if name == "greatest":
         return lambda env: max((v for a in arguments if (v := a(env)) is not None), default=None)
-    if name == "tstzrange":
-        return lambda env: Range(arguments[0](env), arguments[1](env))
+    if name == "tstzmultirange":
+        return lambda env: MultiRange([arguments[0](env)])
     if name == "array_position":
         return lambda env: _position(arguments[0](env), arguments[1](env))
     raise NotImplementedError(str(node))
@@ -228,6 +231,8 @@ def _aggregate(node: Any, c: Compiler, condition: Expression | None = None) -> E
         return lambda env: len(values(env))
     if node.name == "array_agg":
         return lambda env: values(env) or None
+    if node.name == "sum":
+        return lambda env: sum(found) if (found := values(env)) else None
     pick = min if node.name == "min" else max
     return lambda env: pick(values(env), default=None)
 
@@ -275,7 +280,7 @@ _OPERATORS: dict[Any, Callable[[Any, Any], Any]] = {
 }
 _CUSTOM: dict[str, Callable[[Any, Any], Any]] = {
     "->>": lambda a, b: None if a.get(b) is None else str(a[b]),
-    "&&": lambda a, b: a.overlaps(b),
+    "&&": overlap,
 }
 _BY_TYPE: dict[type, Callable[[Any, Any], Expression]] = {
     Column: _column,

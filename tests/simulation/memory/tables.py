@@ -10,7 +10,8 @@ from typing import Any
 
 import psycopg.errors as pg
 from sqlalchemy import CheckConstraint, Column, DateTime, Identity, Integer, Table, Text, UniqueConstraint
-from sqlalchemy.dialects.postgresql import ARRAY, JSONB, ExcludeConstraint
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB, ExcludeConstraint, Range
+from sqlalchemy.dialects.postgresql.ranges import MultiRange
 
 from tests.simulation.memory import errors
 from tests.simulation.memory.conditions import condition
@@ -24,13 +25,14 @@ class Unique:
     name: str
     columns: tuple[str, ...]
     where: Callable[[Values], bool]
+    nulls_distinct: bool = True
 
     def key(self, values: Values | None) -> tuple[Any, ...] | None:
         """The indexed values, or ``None`` for a row that the index does not cover."""
         if values is None or not self.where(values):
             return None
         key = tuple(values[name] for name in self.columns)
-        return None if None in key else key
+        return None if self.nulls_distinct and None in key else key
 
     def clash(self, one: Values, other: Values) -> bool:
         """Whether the two rows conflict."""
@@ -42,14 +44,26 @@ class Unique:
 
 
 class NoOverlap(Unique):
-    """The exclusion constraint on backfills: equal first column, overlapping second."""
+    """The exclusion constraint on backfills: the same pipeline, overlapping intervals."""
 
     def clash(self, one: Values, other: Values) -> bool:
-        number, span = self.columns
-        return bool(one[number] == other[number] and one[span].overlaps(other[span]))
+        (number,) = self.columns
+        return bool(one[number] == other[number] and overlap(covered(one), covered(other)))
 
     def violated(self) -> Exception:
         return errors.exclusion(self.name)
+
+
+def covered(backfill: Values) -> Range[Any] | MultiRange[Any]:
+    """The intervals of a backfill."""
+    parts: Range[Any] | MultiRange[Any] = backfill["covers_parts"] or backfill["covers"]
+    return parts
+
+
+def overlap(one: Range[Any] | MultiRange[Any], other: Range[Any] | MultiRange[Any]) -> bool:
+    """Whether the ranges have a moment in common."""
+    ranges, others = ([each] if isinstance(each, Range) else each for each in (one, other))
+    return any(a.overlaps(b) for a in ranges for b in others)
 
 
 def _always(values: Values) -> bool:
@@ -171,10 +185,11 @@ def _uniques(table: Table) -> Iterable[Unique]:
             yield Unique(f"{table.name}_{column.name}_key", (column.name,), _always)
     for constraint in sorted(table.constraints, key=lambda c: str(c.name)):
         if isinstance(constraint, UniqueConstraint) and len(constraint.columns) > 1:
-            yield Unique(str(constraint.name), tuple(c.name for c in constraint.columns), _always)
+            distinct = not constraint.dialect_options["postgresql"]["nulls_not_distinct"]
+            yield Unique(str(constraint.name), tuple(c.name for c in constraint.columns), _always, distinct)
         if isinstance(constraint, ExcludeConstraint):
             assert constraint.where is not None
-            yield NoOverlap(str(constraint.name), ("pipeline_no", "covers"), condition(str(constraint.where)))
+            yield NoOverlap(str(constraint.name), ("pipeline_no",), condition(str(constraint.where)))
     for index in sorted(table.indexes, key=lambda i: str(i.name)):
         if index.unique:
             where = index.dialect_options["postgresql"]["where"]

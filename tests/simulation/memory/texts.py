@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from retrofill.deadlines.rows import RESERVE
+from retrofill.store.retries import NEXT_IDS
 from tests.simulation.memory.froms import Outcome
 from tests.simulation.memory.rows import Tx
 
@@ -50,6 +51,12 @@ def _next_ids(tx: Tx, parameters: dict[str, Any]) -> Outcome:
     return Outcome(["nextval"], ids, len(ids))
 
 
+def _next_runs(tx: Tx, parameters: dict[str, Any]) -> Outcome:
+    table = tx.database.tables["run"]
+    ids = [(table.default("id"),) for _ in range(parameters["n"])]
+    return Outcome(["nextval"], ids, len(ids))
+
+
 def _reserved(tx: Tx, parameters: dict[str, Any]) -> Outcome:
     ids = [id for (id,) in _next_ids(tx, parameters).rows]
     return Outcome(["first", "last"], [(ids[0], ids[-1])], 1)
@@ -61,4 +68,5 @@ _KNOWN: dict[str, Callable[[Tx, dict[str, Any]], Outcome]] = {
     "SELECT pg_try_advisory_xact_lock(:space, :no)": _try_advisory,
     "SELECT nextval(pg_get_serial_sequence('retrofill.deadline', 'id')) FROM generate_series(1, :n)": _next_ids,
     " ".join(RESERVE.split()): _reserved,
+    NEXT_IDS: _next_runs,
 }

@@ -8,7 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tests.simulation.mutations import bus, cancelling, hosting, planning, starting, watching
+from tests.simulation.mutations import (
+    budgets,
+    bus,
+    cancelling,
+    hosting,
+    limiting,
+    planning,
+    retrying,
+    starting,
+    watching,
+)
 from tests.simulation.mutations.patch import Patch, Patches
 
 Mutation = Callable[[Patch], None]
@@ -19,8 +29,15 @@ INVARIANTS: dict[int, tuple[str, tuple[Mutation, ...]]] = {
         "atomic intake",
         (planning.runs_in_a_transaction_of_their_own, planning.one_run_too_few, bus.events_outside_the_transaction),
     ),
-    2: ("one id, one outcome", (planning.requests_are_planned_again,)),
-    3: ("no overlap", (planning.overlaps_are_not_looked_for, planning.overlaps_are_left_to_the_constraint)),
+    2: ("one id, one outcome", (planning.requests_are_planned_again, retrying.commands_are_carried_out_again)),
+    3: (
+        "no overlap",
+        (
+            planning.overlaps_are_not_looked_for,
+            planning.overlaps_are_left_to_the_constraint,
+            planning.hulls_are_compared,
+        ),
+    ),
     4: (
         "limits hold",
         (
@@ -38,9 +55,13 @@ INVARIANTS: dict[int, tuple[str, tuple[Mutation, ...]]] = {
             planning.ends_by_counting,
             planning.ends_at_the_first_failure,
             cancelling.ends_as_if_none_was_cancelled,
+            retrying.retries_ended_backfills,
+            retrying.replaced_runs_count,
             bus.no_looks_at_takeover,
             starting.ranges_are_retried_whole,
             starting.ranges_fail_as_one,
+            limiting.late_runs_go_on,
+            limiting.tries_are_forgotten,
             hosting.seats_are_not_freed,
         ),
     ),
@@ -52,6 +73,12 @@ INVARIANTS: dict[int, tuple[str, tuple[Mutation, ...]]] = {
             cancelling.cancels_whole_batches,
             cancelling.cancels_accepted_runs,
             cancelling.starts_cancelled_runs,
+            limiting.times_out_by_the_clock,
+            limiting.late_runs_are_tried_again,
+            limiting.ranges_have_the_time_of_one_run,
+            budgets.budgets_pause_again,
+            budgets.resumes_with_a_used_up_budget,
+            budgets.pauses_before_the_budget_is_used_up,
         ),
     ),
     7: (
@@ -59,11 +86,13 @@ INVARIANTS: dict[int, tuple[str, tuple[Mutation, ...]]] = {
         (
             starting.no_attempt_guard,
             starting.begun_is_forgotten,
+            starting.applications_are_mixed_up,
             starting.leases_by_the_clock,
             starting.leases_by_the_owners_settings,
             starting.begins_without_asking,
             starting.first_losses_count,
             cancelling.released_runs_are_lost,
+            limiting.fails_before_its_driver_has_ended,
             hosting.launched_again,
             hosting.taken_over_without_acknowledgement,
             hosting.unheard_counts,
@@ -76,9 +105,24 @@ INVARIANTS: dict[int, tuple[str, tuple[Mutation, ...]]] = {
             bus.transactions_of_each_instance,
             bus.unknown_batch_is_dropped,
             bus.unknown_batch_is_resent,
+            budgets.progress_is_announced_again,
+            budgets.progress_at_every_change,
         ),
     ),
-    10: ("a deadline fires once", (watching.late_is_met, watching.failures_fire, watching.decided_more_than_once)),
+    10: (
+        "a deadline fires once",
+        (
+            watching.late_is_met,
+            watching.failures_fire,
+            watching.decided_more_than_once,
+            watching.any_end_is_called,
+            watching.lost_runs_are_called,
+            watching.failures_join_what_was_called,
+            watching.failures_join_without_a_lock,
+            retrying.new_runs_without_deadlines,
+            retrying.deadlines_of_replaced_runs_fire,
+        ),
+    ),
     11: ("a callback is claimed by one runner", (watching.callbacks_without_leases, watching.callbacks_without_tokens)),
     12: ("poison stops nothing", (bus.poison_waits, bus.poison_takes_its_batch_along)),
     13: ("nothing acknowledged is lost", (bus.messages_before_commit,)),

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import select, update
 
 from backfill_planner import handler as planner
-from retrofill.domain.planning import History
+from retrofill.domain.planning import History, Intervals
 from retrofill.store import backfills, planning
 from retrofill.store.clock import database_now
 from retrofill.store.tables import backfill, metadata
@@ -85,8 +85,8 @@ def overlaps_are_not_looked_for(patch: Patch) -> None:
     """Neither the planner nor the constraint checks for overlapping active backfills."""
     history = planning.history
 
-    def blind(conn: Any, no: int, start: Any, end: Any) -> History:
-        found = history(conn, no, start, end)
+    def blind(conn: Any, no: int, intervals: Any) -> History:
+        found = history(conn, no, intervals)
         return replace(found, overlapping=())
 
     patch(planning, "history", blind)
@@ -98,6 +98,17 @@ def overlaps_are_left_to_the_constraint(patch: Patch) -> None:
     """The planner does not check for overlapping backfills; only the constraint refuses them."""
     history = planning.history
     patch(planning, "history", lambda *a: replace(history(*a), overlapping=()))
+
+
+def hulls_are_compared(patch: Patch) -> None:
+    """A request with gaps is refused for the sake of a backfill that only fills them."""
+    history = planning.history
+
+    def without_gaps(conn: Any, no: int, intervals: Intervals) -> History:
+        hull = history(conn, no, Intervals([intervals.start], [intervals.end]))
+        return replace(history(conn, no, intervals), overlapping=hull.overlapping)
+
+    patch(planning, "history", without_gaps)
 
 
 def ends_at_the_first_failure(patch: Patch) -> None:

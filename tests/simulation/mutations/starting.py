@@ -51,6 +51,18 @@ def _of_the_live_attempt(conn: Any, report: Any) -> Any:
     return report
 
 
+def applications_are_mixed_up(patch: Patch) -> None:
+    """Attempts that begin at once get the Spark application of the first of them."""
+    starts = run_starter.outcomes.Apply.starts
+
+    def first_for_all(self: Any) -> None:
+        known = [spark for spark in self.outcome.began.values() if spark is not None]
+        self.outcome.began.update(dict.fromkeys(self.outcome.began, known[0] if known else None))
+        starts(self)
+
+    patch(run_starter.outcomes.Apply, "starts", first_for_all)
+
+
 def leases_by_the_clock(patch: Patch) -> None:
     """A lease ends by the database clock alone, even with unread heartbeats."""
 

@@ -1,4 +1,4 @@
-"""Mutations of the deadline-watcher and the callback-runner."""
+"""Mutations of the deadline-watcher, the callback-runner and what inserts callbacks."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ from typing import Any
 
 from sqlalchemy import and_, func, select, update
 
+import backfill_planner.calls
 import deadline_watcher.decide
-from retrofill.domain.callback import CallbackState
+import run_starter.reports
+from retrofill.domain.backfill import BackfillState
+from retrofill.domain.callback import CallbackState, Occasion
 from retrofill.domain.deadline import DeadlineState, Verdict
-from retrofill.store import callbacks, deadlines
+from retrofill.domain.run import RunState
+from retrofill.store import callbacks, deadlines, listed
 from retrofill.store.clock import database_now
 from retrofill.store.tables import callback, deadline
+from run_starter.steps import End, Requeue
 from tests.simulation.mutations.patch import Patch
 
 
@@ -77,3 +82,35 @@ def decided_more_than_once(patch: Patch) -> None:
 
     patch(deadlines, "end", end)
     patch(deadlines, "lock_named", lock)
+
+
+def any_end_is_called(patch: Patch) -> None:
+    """A backfill that a user cancelled is called as one that failed."""
+    occasions = {**backfill_planner.calls._OCCASIONS, BackfillState.CANCELLED: Occasion.BACKFILL_FAILED}
+    patch(backfill_planner.calls, "_OCCASIONS", occasions)
+
+
+def lost_runs_are_called(patch: Patch) -> None:
+    """A run whose driver was lost is called as failed, though it is tried again."""
+    call = run_starter.reports._call_for_failures
+
+    def too_soon(tx: Any, runs: Any, outcome: Any, definitions: Any, now: Any, partitions: int) -> None:
+        steps = {
+            id: [End(RunState.FAILED) if isinstance(step, Requeue) and step.loss else step for step in steps]
+            for id, steps in outcome.runs.items()
+        }
+        call(tx, runs, replace(outcome, runs=steps), definitions, now, partitions)
+
+    patch(run_starter.reports, "_call_for_failures", too_soon)
+
+
+def failures_join_what_was_called(patch: Patch) -> None:
+    """A failure joins the backfill's last callback, whether it was called or not."""
+    any_ = listed.OF_PLACES.where(callback.c.occasion == str(Occasion.RUN_FAILED))
+    patch(listed, "_COLLECTING", any_.order_by(callback.c.deadline_id))
+
+
+def failures_join_without_a_lock(patch: Patch) -> None:
+    """A callback may be called while a failure joins it."""
+    unlocked = listed.OF_PLACES.where(callback.c.collects)
+    patch(listed, "_COLLECTING", unlocked.order_by(callback.c.deadline_id))

@@ -8,6 +8,7 @@ from backfill_planner.decide import (
     CancelForFailure,
     End,
     Enter,
+    PauseForBudget,
     PauseForFailure,
     Refuse,
     Snapshot,
@@ -18,6 +19,7 @@ from backfill_planner.decide import (
 from retrofill.contract.backfills import BackfillCancelRequested, BackfillPauseRequested, BackfillResumeRequested
 from retrofill.domain.backfill import ACTIVE, MACHINE, OnRunFailure
 from retrofill.domain.backfill import BackfillState as S
+from retrofill.domain.budget import Budget
 
 PAUSE, RESUME, CANCEL = BackfillPauseRequested(), BackfillResumeRequested(), BackfillCancelRequested()
 
@@ -70,7 +72,11 @@ def test_a_command_for_a_backfill_that_does_not_exist_is_refused_with_a_way_on(c
 SNAPSHOTS = [
     Snapshot(*each)
     for each in itertools.product(
-        S, (None, "user", "run_failure"), OnRunFailure, (False, True), (False, True), (False, True), (False, True)
+        S,
+        (None, "user", "run_failure"),
+        OnRunFailure,
+        *[(False, True)] * 4,
+        (None, "3 runs failed"),
     )
 ]
 
@@ -91,6 +97,8 @@ def test_what_follows_from_how_far_a_backfill_is(snapshot):
         assert decision == PauseForFailure()
     elif snapshot.failed_since_resume and snapshot.on_run_failure == "cancel" and snapshot.state != S.CANCELLING:
         assert decision == CancelForFailure()
+    elif snapshot.used_up and snapshot.state == S.RUNNING:
+        assert decision == PauseForBudget("3 runs failed")
     else:
         assert decision is None
 
@@ -106,3 +114,17 @@ def test_a_failure_before_the_resume_is_not_held_against_it():
         S.RUNNING, None, OnRunFailure.PAUSE, True, True, any_run_cancelled=False, failed_since_resume=False
     )
     assert judge(resumed) is None
+
+
+def test_a_resume_is_refused_while_the_budget_is_used_up():
+    plain, larger = BackfillResumeRequested(), BackfillResumeRequested(budget=Budget(failed_runs=6))
+    for command in (plain, larger):
+        refused = answer_command(command, "paused", "3 runs failed")
+        assert isinstance(refused, Refuse)
+        assert "3 runs failed" in refused.message
+        assert "--budget" in refused.message
+        assert answer_command(command, "paused") == Enter(S.RUNNING)
+    # A repeat does no harm; a budget that would not take effect is not dropped silently.
+    assert answer_command(plain, "running", "3 runs failed") == Unchanged(S.RUNNING)
+    assert isinstance(answer_command(larger, "running"), Refuse)
+    assert answer_command(BackfillCancelRequested(), "paused", None) == Enter(S.CANCELLING)

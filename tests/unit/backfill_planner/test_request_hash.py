@@ -18,11 +18,13 @@ def hash_of(**more: object) -> str:
     return Request("x", BackfillRequested.model_validate({**BODY, **more}), record).hash
 
 
-@pytest.mark.parametrize("more", [{}, {"latest_code": False}, {"batch_size": None}, {"id": "x"}])
+@pytest.mark.parametrize("more", [{}, {"latest_code": False}, {"batch_size": None}, {"budget": None}, {"id": "x"}])
 def test_a_repeat_is_known_again_by_a_later_release(more: dict[str, object]) -> None:
     assert hash_of(**more) == RECORDED
 
 
-@pytest.mark.parametrize("more", [{"latest_code": True}, {"batch_size": 7}, {"run_backwards": True}])
+@pytest.mark.parametrize(
+    "more", [{"latest_code": True}, {"batch_size": 7}, {"budget": {"failed_runs": 3}}, {"run_backwards": True}]
+)
 def test_another_wish_is_another_request(more: dict[str, object]) -> None:
     assert hash_of(**more) != RECORDED

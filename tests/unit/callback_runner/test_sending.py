@@ -110,7 +110,8 @@ def serve(server, talk):
 
 def test_a_connection_that_breaks_after_the_request_leaves_it_uncertain(listening):
     allowed = permit()
-    with pytest.raises(httpcore.RemoteProtocolError):
+    # It depends on whether all of the request had arrived when the other side closed.
+    with pytest.raises((httpcore.RemoteProtocolError, httpcore.ReadError)):
         post(sender(), serve(listening, lambda connection: connection.recv(10_000)), allowed)
     assert allowed.begun
 

@@ -23,6 +23,7 @@ from tests.unit.chaos.good_history import (
     letter,
     note,
     run_event,
+    run_row,
 )
 from tests.unit.chaos.good_history import (
     change as changed,
@@ -47,6 +48,17 @@ def _another_backfill(history: History) -> None:
     history.tables["backfill"].append({**backfill_row("c", "succeeded"), "requested_at": at(5)})
 
 
+def _replaced_by(day: int, queued: float) -> Bad:
+    """The failed run was replaced by one of this day."""
+
+    def replaced(history: History) -> None:
+        change(history, "run", 0, superseded_by=3)
+        new = run_row(3, DAYS[day], "failed", attempt=0, queued_at=at(queued), started_at=None, finished_at=at(9))
+        history.tables["run"].append({**new, "position": 0, "attempt_id": None})
+
+    return replaced
+
+
 def _swap(history: History, topic: Topic, first: int, second: int) -> None:
     events = history.events[str(topic)]
     events[first], events[second] = events[second], events[first]
@@ -56,11 +68,6 @@ def _tried_again_in_a_larger_range(history: History) -> None:
     history.of(Topic.RUN_EVENTS)[3].body.update(type="RunSplit", size=1)
     change(history, "attempt", 1, mode="range", runs=2)
     change(history, "attempt", 2, runs=2)
-
-
-def change_of(history: History, index: int) -> dict[str, Any]:
-    """One recorded change in Postgres."""
-    return history.changes[index]
 
 
 def _planned_twice(history: History) -> None:
@@ -75,6 +82,10 @@ def _cancelled_by_itself(history: History) -> None:
     history.tables["run_cancel"] = [{"backfill_id": "b", "run_id": 1}]
     change(history, "run", 0, state="cancelled")
     change(history, "backfill", 0, state="succeeded")
+
+
+def _progress(sequence: int, done: int) -> Event:
+    return event("b", "BackfillProgress", sequence=sequence, runs_by_state={"succeeded": done})
 
 
 def _two_of_one_note(history: History) -> None:
@@ -132,6 +143,8 @@ BAD: list[tuple[str, str, Bad]] = [
     ("every_request_is_answered", "two outcomes", lambda h: put(h, T.BACKFILL_EVENTS, event("b", "BackfillRejected"))),
     ("every_request_is_answered", "planned and no row", lambda h: h.tables["backfill"].clear()),
     ("every_backfill_ends_once", "two ends", lambda h: put(h, T.BACKFILL_EVENTS, event("b", "BackfillFailed"))),
+    ("progress_is_announced_once", "a gap", lambda h: put(h, T.BACKFILL_EVENTS, _progress(2, 1))),
+    ("progress_is_announced_once", "nothing new", lambda h: put(h, T.BACKFILL_EVENTS, _progress(1, 1), _progress(2, 1))),
     ("every_backfill_ends_once", "no end", lambda h: h.events["backfill-events"].pop(1)),
     ("every_backfill_ends_once", "another end", lambda h: change(h, "backfill", 0, state="succeeded")),
     ("every_interval_has_its_outcome", "a day is missing", lambda h: h.tables["backfill_interval"].pop()),
@@ -141,6 +154,10 @@ BAD: list[tuple[str, str, Bad]] = [
     ("every_interval_has_its_outcome", "succeeded in spite of a cancel", _cancelled_by_itself),
     ("every_interval_has_its_outcome", "the wrong end", lambda h: change(h, "backfill", 0, state="succeeded")),
     ("every_interval_has_its_outcome", "nobody asked", lambda h: h.wishes.clear()),
+    ("retries_replace_failed_runs", "by nothing", lambda h: change(h, "run", 0, superseded_by=9)),
+    ("retries_replace_failed_runs", "what succeeded", lambda h: change(h, "run", 1, superseded_by=1)),
+    ("retries_replace_failed_runs", "by another day", _replaced_by(1, 5)),
+    ("retries_replace_failed_runs", "after the end", _replaced_by(0, 11)),
     ("one_active_backfill_of_an_interval", "together", _another_backfill),
     ("limits_hold_in_the_rows", "of a backfill", lambda h: h.sampled.update({"b": 2})),
     ("limits_hold_in_the_rows", "of a pipeline", lambda h: h.sampled.update({"pipeline:p": 2})),
@@ -158,6 +175,10 @@ BAD: list[tuple[str, str, Bad]] = [
     ("attempts_follow_one_another", "begun more often than its row says", lambda h: change(h, "run", 1, attempt=1)),
     ("ranges_are_split", "a batch", lambda h: h.of(T.RUN_EVENTS)[3].body.update(type="RunSplit", size=1)),
     ("ranges_are_split", "larger again", _tried_again_in_a_larger_range),
+    ("time_limits_hold", "too early", lambda h: h.of(T.RUN_EVENTS)[1].body.update(error={"type": "RunTimedOut"})),
+    ("time_limits_hold", "while it waits", lambda h: put(
+        h, T.RUN_EVENTS, run_event("RunFailed", 2, 2, 99, error={"type": "RunTimedOut"}))),
+    ("time_limits_hold", "far too late", lambda h: h.of(T.RUN_EVENTS)[5].body.update(at=at(999).isoformat())),
     ("each_execution_has_its_number", "two processes", lambda h: h.notes.append(note(2, 1, "2001-01-02", 105, process=2))),
     ("ends_were_reported", "a success that nobody reported", lambda h: h.events["run-reports"].clear()),
     ("ends_were_reported", "an old attempt's report", lambda h: change(h, "run", 0, error={"message": FORGED})),
@@ -179,6 +200,17 @@ BAD: list[tuple[str, str, Bad]] = [
     ("each_run_has_its_deadlines", "two", lambda h: h.tables["deadline"].append(deadline_row(3, 1, "void", at(5)))),
     ("each_miss_has_its_callback", "none", lambda h: h.tables["callback"].clear()),
     ("each_miss_has_its_callback", "one too many", lambda h: h.tables["callback"].append(callback_row(1))),
+    ("each_fact_has_its_callbacks", "no run", lambda h: h.tables["callback_run"].clear()),
+    ("each_fact_has_its_callbacks", "a place too many", lambda h: h.tables["callback_run"].append(
+        {"run_id": 1, "place": 1, "callback_id": 3})),
+    ("each_fact_has_its_callbacks", "of a run that succeeded", lambda h: h.tables["callback_run"].append(
+        {"run_id": 2, "place": 0, "callback_id": 3})),
+    ("each_fact_has_its_callbacks", "no end", lambda h: h.tables["callback"].pop(2)),
+    ("each_fact_has_its_callbacks", "another end", lambda h: change(h, "callback", 2, occasion="backfill_succeeded")),
+    ("each_failure_is_told", "two events", lambda h: put(
+        h, T.CALLBACK_EVENTS, event(3, "RunsFailed", callback_id=3, count=1, failed=[{"run_id": 1}]))),
+    ("each_failure_is_told", "too few", lambda h: h.of(T.CALLBACK_EVENTS)[1].body.update(count=0)),
+    ("each_failure_is_told", "others", lambda h: h.of(T.CALLBACK_EVENTS)[1].body.update(failed=[{"run_id": 2}])),
     ("each_callback_ends_once", "open", lambda h: change(h, "callback", 0, state="running")),
     ("each_callback_ends_once", "told twice", lambda h: put(h, T.CALLBACK_EVENTS, event(2, "CallbackSucceeded"))),
     ("each_callback_is_called", "never", lambda h: h.calls.clear()),
@@ -248,7 +280,7 @@ BAD: list[tuple[str, str, Bad]] = [
     ("moments_are_the_databases", "never seen", lambda h: change(h, "run", 0, started_at=None)),
     ("each_deadline_is_due_when_its_alert_says", "later", lambda h: change(h, "deadline", 1, due_at=at(5.5))),
     ("each_deadline_is_due_when_its_alert_says", "of no alert", lambda h: h.alerts.clear()),
-    ("each_deadline_is_judged_right", "missed too early", lambda h: change_of(h, -5).update(began=at(4), at=at(4))),
+    ("each_deadline_is_judged_right", "missed too early", lambda h: _the(h, "deadline", 2, "missed").update(began=at(4), at=at(4))),
     ("each_deadline_is_judged_right", "let off", lambda h: change(
         h, "deadline", 1, state="void", reason="already past when it was armed")),
     ("each_run_has_its_deadlines", "a backfill's", lambda h: h.alerts["p"].append(

@@ -75,7 +75,8 @@ def good() -> History:
             "seat": [{"host_id": 1, "no": 1, "attempt_id": None}],
             "task_run": [task_row(1, 1, "failed"), task_row(2, 1, "cancelled"), task_row(2, 2, "succeeded")],
             "deadline": deadlines,
-            "callback": [callback_row(2)],
+            "callback": [callback_row(2), callback_row(3, "run_failed"), callback_row(4, "backfill_failed")],
+            "callback_run": [{"run_id": 1, "place": 0, "callback_id": 3}],
             "run_starter_outbox": [],
             "run_starter_relay": [{"batch": 7, "batch_ids": []}],
             "run_starter_shard_offset": [{"topic": "run-reports", "partition": 0, "next_offset": 9}],
@@ -100,7 +101,12 @@ def good() -> History:
                 event("b", "RunReported", run_id=2, attempt_id=13, attempt=2, state="succeeded"),
             ],
             "deadline-missed": [event(2, "DeadlineMissed", deadline_id=2)],
-            "callback-events": [event(2, "CallbackSucceeded", deadline_id=2)],
+            "callback-events": [
+                event(2, "CallbackSucceeded", deadline_id=2),
+                event(3, "RunsFailed", callback_id=3, count=1, failed=[{"run_id": 1}]),
+                event(3, "CallbackSucceeded", deadline_id=3),
+                event(4, "CallbackSucceeded", deadline_id=4),
+            ],
             "dead-letters": [letter("run-reports", 3, "poison-1", b"{")],
         },
         notes=[
@@ -113,8 +119,13 @@ def good() -> History:
         ],
         outputs={SECOND: content(*SECOND, "b", 13)},
         markers={SECOND: {"run_id": 2, "attempt_id": 13}},
-        calls=[{"deadline": 2, "key": "k", "at": at(6.5)}],
+        calls=[
+            {"deadline": 2, "key": "k", "at": at(6.5)},
+            {"deadline": 3, "key": "f", "at": at(7.5)},
+            {"deadline": 4, "key": "e", "at": at(10.5)},
+        ],
         alerts={"p": [ALERT]},
+        lists={"p": {"run_failed": 1, "backfill_failed": 1, "backfill_succeeded": 1}},
         changes=changes(),
         poison={"run-reports": [Event(0, 3, "poison-1", {}, {}, b"{")]},
         poisoned={"poison-1"},
@@ -159,7 +170,17 @@ def changes() -> list[dict[str, Any]]:
         change("callback", 2, None, "pending", 6),
         change("callback", 2, "pending", "running", 6.2, 1),
         change("callback", 2, "running", "succeeded", 6.8, 1),
+        *_called(3, 2, 7, 7.8),
         change("backfill", "b", "running", "failed", 10),
+        *_called(4, 10, 10.2, 10.8),
+    ]
+
+
+def _called(callback: int, inserted: float, claimed: float, ended: float) -> list[dict[str, Any]]:
+    return [
+        change("callback", callback, None, "pending", inserted),
+        change("callback", callback, "pending", "running", claimed, 1),
+        change("callback", callback, "running", "succeeded", ended, 1),
     ]
 
 
@@ -213,6 +234,7 @@ def backfill_row(id: str, state: str) -> dict[str, Any]:
         "runs": 2,
         "max_active_runs": 1,
         "cancel_cause": None,
+        "definition": {"run_timeout_seconds": 60.0},
         "covers": Range(DAYS[0], DAYS[2]),
         "requested_at": at(0),
         "ended_at": at(10),
@@ -243,9 +265,10 @@ def deadline_row(id: int, run: int, state: str, due: datetime) -> dict[str, Any]
     }  # fmt: skip
 
 
-def callback_row(id: int) -> dict[str, Any]:
+def callback_row(id: int, occasion: str | None = None) -> dict[str, Any]:
     return {
         "deadline_id": id, "state": "succeeded", "attempts": 1, "token": None, "lease_until": None, "last_error": None,
+        "occasion": occasion, "backfill_id": "b" if occasion else None, "place": 0 if occasion else None,
     }  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from retrofill.contract.backfills import (
     BackfillPauseRequested,
     BackfillResumeRequested,
     RunCancelRequested,
+    RunRetryRequested,
 )
 from retrofill.contract.partitioning import partition_of
 from retrofill.contract.topics import Topic
@@ -40,7 +41,13 @@ def test_it_has_something_of_everything() -> None:
     assert {wish.reprocess for wish in wishes} == {"none", "failed", "completed"}
     assert {bool(wish.failing) for wish in wishes} == {wish.backwards for wish in wishes} == {True, False}
     orders = {type(step.message) for step in steps if isinstance(step, Order)}
-    assert orders == {BackfillCancelRequested, BackfillPauseRequested, BackfillResumeRequested, RunCancelRequested}
+    assert orders == {
+        BackfillCancelRequested,
+        BackfillPauseRequested,
+        BackfillResumeRequested,
+        RunCancelRequested,
+        RunRetryRequested,
+    }
     assert any(wish.pipeline == "nobody" for wish in wishes), "of a pipeline that there is not"
     assert any(wish.first < date(2000, 1, 1) for wish in wishes), "before the pipeline's dates"
     assert any(wish.last >= script.today for wish in wishes), "not over yet"

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 
+import pytest
 from rich.console import Console
 
-from retrofill.cli.backfills import stretches
+from retrofill.cli.arguments import read_budget
+from retrofill.cli.estimating import NO_HISTORY, cost
+from retrofill.cli.estimating import line as preview_line
 from retrofill.cli.output import cell, counts, duration, moment
+from retrofill.cli.previewing import stretches
 from retrofill.cli.watching import Progress, Speed, line, missing, render
+from retrofill.domain.budget import Budget
+from retrofill.domain.estimate import Estimate
+from retrofill.errors import WrongUsage
 
 START = datetime(2024, 1, 1, 12, tzinfo=UTC)
 
@@ -33,7 +41,7 @@ def test_speed_is_that_of_the_last_seconds():
 
 
 def test_a_line_has_everything():
-    assert line(check(50), 2.0) == "b running: 50/100 runs ended (50 queued, 50 succeeded), 2.0 runs/s, 0:00:25 left"
+    assert line(check(50), 2.0) == "b running: 50/100 runs ended (50 queued, 50 succeeded), 2.0 runs/s"
     assert line(check(50, state="paused"), 2.0).endswith(", 2.0 runs/s")
     assert line(check(100, state="succeeded"), 2.0) == "b succeeded: 100/100 runs ended (100 succeeded)"
 
@@ -45,6 +53,54 @@ def test_the_live_display_fits_80_columns():
     assert "50/100 (50 %), 1,234.5 runs/s" in text
     assert "retrofill backfill resume b" in text
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_the_time_left_is_shown_with_its_range():
+    expected = replace(check(50), estimate=Estimate(3600, 3000, 4500, 0.5, 7200))
+    assert line(expected, None).endswith(", 1:00:00 left (0:50:00 to 1:15:00)")
+    out = Console(width=80, record=True, file=StringIO())
+    out.print(render(expected, 1234.5))
+    assert "1:00:00 left (0:50:00 to 1:15:00)" in out.export_text()
+
+
+def test_a_budget_is_read_from_its_limits():
+    until = datetime(2026, 1, 31, 17, tzinfo=UTC)
+    read = read_budget("failed_runs=3, core_hours=10,until=2026-01-31T18:00:00+01:00")
+    assert read == Budget(failed_runs=3, core_hours=10, until=until)
+    assert read_budget("none") == Budget()
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("", "''"),
+        ("failed_runs", "'failed_runs'"),
+        ("runs=3", "'runs=3'"),
+        ("failed_runs=1,failed_runs=2", "'failed_runs=2'"),
+        ("failed_runs=0", "failed_runs"),
+        ("core_hours=many", "core_hours"),
+        ("until=2026-01-31T18:00:00", "until"),
+    ],
+)
+def test_a_wrong_budget_is_refused_with_the_part_that_is_wrong(text: str, what: str):
+    with pytest.raises(WrongUsage, match=r"--budget") as refused:
+        read_budget(text)
+    assert what in str(refused.value)
+
+
+def test_what_spark_used_is_one_line():
+    used = {"core_seconds": 5400.0, "shuffle_bytes": 2_500_000_000, "rows_read": 1000, "rows_written": None}
+    assert cost(used) == "1.50 core-hours, 2.50 GB shuffled, 1,000 rows read"
+    assert cost({"core_seconds": None}) is None
+
+
+def test_a_dry_run_says_where_its_estimate_is_from():
+    times = {"seconds": 3600.0, "low": 3000.0, "high": 4500.0, "runs_per_second": 1.0}
+    found = {"estimate": times, "core_hours": 2.5, "why": "from 60 runs of the last 2 days"}
+    assert preview_line(found) == (
+        "would take about 1:00:00 (0:50:00 to 1:15:00) and 2.50 core-hours, from 60 runs of the last 2 days"
+    )
+    assert preview_line({"estimate": None, "core_hours": None, "why": NO_HISTORY}) == NO_HISTORY
 
 
 def test_neighbours_with_one_outcome_are_one_stretch():

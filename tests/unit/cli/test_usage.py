@@ -14,6 +14,44 @@ def test_version(cli):
     assert (result.status, result.out.split()[0]) == (0, "retrofill")
 
 
+@pytest.mark.parametrize("command", ["create", "dry-run"])
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "give either --from and --to, or --dates DATE"),
+        (["--to", "2024-01-01"], "give either --from and --to"),
+        (["--from", "2024-01-01", "--dates", "2024-01-01"], "give either --from and --to"),
+        (["--dates", ","], "--dates has no date"),
+        (["--dates", "2024-01-01,2024-13-01"], "--dates 2024-13-01: month must be in 1..12"),
+        (["--dates-file", "/nowhere"], "--dates-file: [Errno 2] No such file"),
+        (["--dates-file", "/dev/null"], "--dates-file has no date"),
+        (["--dates", "2024-01-01 " * 10_001], "intervals: "),
+    ],
+)
+@pytest.mark.usefixtures("nowhere")
+def test_dates_that_cannot_be_meant(cli, command, arguments, said):
+    result = cli("backfill", command, "flights", *arguments)
+    assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
+    assert said in result.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["runs", "retry", "x"], "name the runs: either --dates DATE,… or --all"),
+        (["runs", "retry", "x", "--all", "--dates", "2024-01-01"], "name the runs: either"),
+        (["runs", "retry", " ", "--all"], "the backfill's id is empty"),
+        (["runs", "retry", "x", "--dates", "2024-01-01," * 101], "intervals: "),
+        (["backfill", "change", "x"], "give what to change: --max-active-runs, --batch-size or --on-run-failure"),
+    ],
+)
+@pytest.mark.usefixtures("nowhere")
+def test_commands_that_cannot_be_meant(cli, arguments, said):
+    result = cli(*arguments)
+    assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
+    assert said in result.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -78,6 +116,9 @@ def test_wrong_usage(cli, arguments):
         ["backfill", "show", "x"],
         ["backfill", "watch", "x"],
         ["backfill", "pause", "x"],
+        ["backfill", "retry", "x"],
+        ["backfill", "change", "x", "--max-active-runs", "2"],
+        ["runs", "retry", "x", "--all"],
         ["runs", "list", "x"],
         ["runs", "cancel", "x", "--interval", "2024-01-01"],
         ["pipelines", "list"],

@@ -114,6 +114,7 @@ def test_what_the_types_of_others_are() -> None:
         "AttemptEnded",
         "AttemptHeartbeat",
         "BackfillCancelRequested",
+        "BackfillChangeRequested",
         "BackfillPauseRequested",
         "BackfillRequested",
         "BackfillResumeRequested",
@@ -122,6 +123,7 @@ def test_what_the_types_of_others_are() -> None:
         "RunBegan",
         "RunCancelRequested",
         "RunReported",
+        "RunRetryRequested",
         "RunStaged",
         "TaskReported",
     ]

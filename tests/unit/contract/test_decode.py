@@ -56,7 +56,7 @@ BAD = {
     ),
     "unknown field like no other": (
         (GOOD % b"1").replace(b"{", b'{"zzz": 2, ', 1),
-        "BackfillRequested: unknown field 'zzz'; known fields: type, version, in_reply_to, id, pipeline, from, to, max",
+        "BackfillRequested: unknown field 'zzz'; known fields: type, version, in_reply_to, id, pipeline, from, to, intervals, max",
     ),
     "unknown field inside": (
         b'{"type": "PipelineApplied", "pipeline": {"name": "p", "schedule": "@daily", "code": {"module": "m", "attribute": "p"},'
@@ -65,7 +65,18 @@ BAD = {
         "PipelineApplied: pipeline.tasks.0: unknown field 'retry': did you mean 'retries'?;"
         " pipeline.deadlines.0.callback.webhook: unknown field 'secrt': did you mean 'secret'?",
     ),
-    "missing field": (b'{"type": "BackfillRequested", "pipeline": "p", "from": "2024-01-01"}', "to: Field required"),
+    "missing field": (
+        b'{"type": "BackfillRequested", "pipeline": "p", "from": "2024-01-01"}',
+        "it has no 'to': give from and to, or intervals",
+    ),
+    "neither a range nor dates": (
+        b'{"type": "BackfillRequested", "pipeline": "p", "intervals": []}',
+        "BackfillRequested: body: it has no 'from' and 'to': give from and to, or intervals",
+    ),
+    "a range and dates": (
+        b'{"type": "BackfillRequested", "pipeline": "p", "to": "2024-01-01", "intervals": ["2024-01-01"]}',
+        "it has intervals and 'to': give either from and to, or intervals",
+    ),
     "no offset": (
         b'{"type": "BackfillRequested", "pipeline": "p", "from": "2024-01-01T00:00", "to": "x"}',
         "UTC offset",

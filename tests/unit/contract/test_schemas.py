@@ -22,7 +22,12 @@ ROOT = Path(__file__).parents[3]
 FOLDER, PAGE = ROOT / "schemas", ROOT / "docs" / "messages.md"
 # Fields that one complete example cannot contain: one for digests only, and an alternative to
 # another field.
-NOT_TOGETHER = {"DeadlineMissed.recovered_at", "CodeLocation.module"}
+NOT_TOGETHER = {
+    "DeadlineMissed.recovered_at",
+    "CodeLocation.module",
+    "BackfillRequested.intervals",
+    "RunRetryRequested.all_failed",
+}
 # The JSON Schema 2020-12 keywords that the models use.
 KEYWORDS = {
     *("$schema", "$defs", "$ref", "title", "description", "default", "examples", "type", "const", "enum", "anyOf"),

@@ -26,6 +26,7 @@ def row(id, run_state, ended=None, due=0.0, fire_on_failure=False, task=None, ru
         "run_state": run_state,
         "run_attempt": attempt,
         "ended_at": after(ended),
+        "superseded": False,
     }
 
 

@@ -50,6 +50,18 @@ def test_what_ended_in_time_is_decided_by_how_it_ended_however_late_it_is_judged
     assert (verdict.reason is not None) == (expected == S.VOID)
 
 
+@pytest.mark.parametrize("fire_on_failure", EVER)
+@pytest.mark.parametrize("scope", [Scope.RUN, Scope.TASK])
+def test_a_failure_in_time_that_was_retried_is_void_at_once(fire_on_failure, scope):
+    verdict = judge(Watched(DUE, fire_on_failure, scope, E.FAILED, BEFORE, superseded=True), BEFORE)
+    assert verdict is not None and verdict.state == S.VOID and "retried" in (verdict.reason or "")
+
+
+def test_a_retry_voids_neither_a_miss_nor_a_task_that_was_done():
+    assert judge(Watched(DUE, False, Scope.RUN, E.FAILED, AFTER, superseded=True), AFTER).state == S.MISSED
+    assert judge(Watched(DUE, False, Scope.TASK, E.SUCCEEDED, BEFORE, superseded=True), AFTER).state == S.MET
+
+
 @pytest.mark.parametrize(
     ("end", "expected"), [(E.SUCCEEDED, S.MET), (E.FAILED, S.VOID), (E.CANCELLED, S.VOID), (E.SKIPPED, S.VOID)]
 )

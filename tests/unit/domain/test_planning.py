@@ -10,16 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from retrofill.domain import schedule
 from retrofill.domain.backfill import ReprocessBehavior
 from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.domain.planning import (
     Active,
     History,
+    Intervals,
     Plan,
     Reason,
     Rejection,
     SkipReason,
-    find_boundaries,
+    find_intervals,
     plan,
     unknown_pipeline,
 )
@@ -43,22 +45,33 @@ def days(count):
     return [START + n * DAY for n in range(count + 1)]
 
 
-# find_boundaries
+def between(bounds):
+    """The intervals between these boundaries."""
+    return Intervals(bounds[:-1], bounds[1:])
+
+
+def boundaries(of, first, last, limit):
+    """The boundaries of a range's intervals, or why it is rejected."""
+    found = find_intervals(of, [(first, last)], limit)
+    return found if isinstance(found, Rejection) else [*found.starts, found.end]
+
+
+# find_intervals
 
 
 @pytest.mark.parametrize("first", [date(2024, 1, 1), START])
 @pytest.mark.parametrize("last", [date(2024, 1, 3), START + 2 * DAY])
 def test_bounds_are_dates_or_moments(first, last):
-    assert find_boundaries(pipeline(), first, last, 10) == days(3)
+    assert boundaries(pipeline(), first, last, 10) == days(3)
 
 
 def test_a_bare_date_is_of_the_pipelines_zone():
-    found = find_boundaries(pipeline(timezone="America/New_York"), date(2024, 1, 1), date(2024, 1, 1), 10)
+    found = boundaries(pipeline(timezone="America/New_York"), date(2024, 1, 1), date(2024, 1, 1), 10)
     assert found == [START + timedelta(hours=5), START + timedelta(hours=29)]
 
 
 def reject(first, last, limit=10, **more):
-    answer = find_boundaries(pipeline(**more), first, last, limit)
+    answer = boundaries(pipeline(**more), first, last, limit)
     assert isinstance(answer, Rejection)
     return answer
 
@@ -70,8 +83,8 @@ def test_from_after_to_is_a_bad_range():
 
 
 def test_one_day_is_a_range_and_so_is_one_moment():
-    assert find_boundaries(pipeline(), date(2024, 1, 1), date(2024, 1, 1), 10) == days(1)
-    assert find_boundaries(pipeline(), START, START, 10) == days(1)
+    assert boundaries(pipeline(), date(2024, 1, 1), date(2024, 1, 1), 10) == days(1)
+    assert boundaries(pipeline(), START, START, 10) == days(1)
     assert reject(START + timedelta(microseconds=1), START).reason == Reason.BAD_RANGE
 
 
@@ -82,7 +95,7 @@ def test_a_range_without_a_tick_is_empty():
 
 
 def test_too_many_are_refused_with_the_limit():
-    assert find_boundaries(pipeline(), date(2024, 1, 1), date(2024, 1, 10), 10) == days(10)
+    assert boundaries(pipeline(), date(2024, 1, 1), date(2024, 1, 10), 10) == days(10)
     answer = reject(date(2024, 1, 1), date(2024, 1, 11))
     assert answer.reason == Reason.TOO_MANY_RUNS
     assert "10" in answer.message
@@ -101,6 +114,68 @@ def test_too_many_are_refused_with_the_limit():
 )
 def test_a_bound_that_is_no_moment_is_a_bad_range_and_no_error(first, last, zone):
     assert reject(first, last, timezone=zone).reason == Reason.BAD_RANGE
+
+
+def at(*dates, limit=10, **more):
+    return find_intervals(pipeline(**more), [(each, each) for each in dates], limit)
+
+
+def test_dates_are_intervals_with_gaps_in_their_order():
+    found = at(date(2024, 1, 5), date(2024, 1, 1), START + DAY)
+    assert found == Intervals([START, START + DAY, START + 4 * DAY], [START + DAY, START + 2 * DAY, START + 5 * DAY])
+    assert found.parts == [(START, START + 2 * DAY), (START + 4 * DAY, START + 5 * DAY)]
+    assert (found.start, found.end) == (START, START + 5 * DAY)
+
+
+def test_adjacent_dates_are_one_part_and_a_date_counts_once():
+    found = at(date(2024, 1, 2), date(2024, 1, 1), date(2024, 1, 2), START, date(2024, 1, 3))
+    assert found == between(days(3))
+    assert found.parts == [(START, START + 3 * DAY)]
+
+
+def test_a_date_is_all_intervals_that_start_on_it():
+    found = at(date(2024, 1, 1), date(2024, 1, 3), limit=48, schedule="@hourly")
+    assert [len(found.starts), len(found.parts)] == [48, 2]
+    assert at(date(2024, 1, 1), date(2024, 1, 3), limit=47, schedule="@hourly").reason == Reason.TOO_MANY_RUNS
+
+
+def test_the_schedule_is_parsed_once_for_thousands_of_dates(monkeypatch):
+    of, parsed = pipeline(), []
+
+    class Counted(schedule.CronSim):
+        def __init__(self, *given):
+            parsed.append(given)
+            super().__init__(*given)
+
+    monkeypatch.setattr(schedule, "CronSim", Counted)
+    schedule._parsed.cache_clear()
+    dates = [date(2000, 1, 1) + 2 * n * DAY for n in range(3000)]
+    found = find_intervals(of, [(each, each) for each in dates], 10_000)
+    assert (len(found.starts), len(found.parts), len(parsed)) == (3000, 3000, 1)
+
+
+@pytest.mark.parametrize(
+    ("dates", "where"),
+    [
+        ((date(2024, 2, 2), date(2024, 2, 1), date(2024, 2, 3)), "on 2024-02-02 (nor on 1 other dates): "),
+        ((START + timedelta(hours=1),), "at 2024-01-01T01:00:00+00:00: request other dates"),
+    ],
+)
+def test_a_date_without_an_interval_is_named(dates, where):
+    answer = at(*dates, schedule="@monthly")
+    assert answer.reason == Reason.EMPTY_RANGE
+    assert where in answer.message
+
+
+def test_each_reason_across_gaps():
+    """Outside the dates, done before, to run, not over yet."""
+    found = at(*(date(2024, 1, day) for day in (1, 3, 5, 7)))
+    now = START + 6 * DAY
+    made = plan(
+        pipeline(start="2024-01-02"), found, History(finished={START + 2 * DAY: "failed"}), ReprocessBehavior.NONE, now
+    )
+    assert made.skipped == [SkipReason.OUTSIDE_DATES, SkipReason.ALREADY_EXISTS, None, SkipReason.NOT_OVER_YET]
+    assert made.starts(backwards=True) == [START + 4 * DAY]
 
 
 # plan
@@ -131,44 +206,50 @@ def test_each_reason_with_each_behavior(finished, behavior, expected, over, outs
     history = History(finished={of_second: finished} if finished else {})
     now = found[2] + over * timedelta(microseconds=1)
     made = plan(
-        pipeline(end="2024-01-01" if outside else "2024-01-02"), found, history, ReprocessBehavior(behavior), now
+        pipeline(end="2024-01-01" if outside else "2024-01-02"),
+        between(found),
+        history,
+        ReprocessBehavior(behavior),
+        now,
     )
     if over < 0:
         expected = SkipReason.NOT_OVER_YET
     if outside:
         expected = SkipReason.OUTSIDE_DATES
-    assert made == Plan(found, [None, expected])
+    assert made == Plan(between(found), [None, expected])
     assert made.skipped_counts == ({} if expected is None else {str(expected): 1})
     assert made.runs == (2 if expected is None else 1)
 
 
 def test_the_pipelines_dates_are_a_closed_range_of_logical_dates():
-    made = plan(pipeline(start="2024-01-02", end="2024-01-03"), days(4), History(), ReprocessBehavior.NONE, FAR)
+    made = plan(
+        pipeline(start="2024-01-02", end="2024-01-03"), between(days(4)), History(), ReprocessBehavior.NONE, FAR
+    )
     assert made.skipped == [SkipReason.OUTSIDE_DATES, None, None, SkipReason.OUTSIDE_DATES]
 
 
 def test_the_pipelines_dates_may_be_moments():
     dates = {"start": "2024-01-02T00:00:00+00:00", "end": "2024-01-03T00:00:00+00:00"}
-    made = plan(pipeline(**dates), days(4), History(), ReprocessBehavior.NONE, FAR)
+    made = plan(pipeline(**dates), between(days(4)), History(), ReprocessBehavior.NONE, FAR)
     assert made.skipped == [SkipReason.OUTSIDE_DATES, None, None, SkipReason.OUTSIDE_DATES]
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Tokyo"])
 def test_dates_of_a_pipeline_at_the_edges_of_the_calendar_bound_nothing(zone):
     unbounded = pipeline(start="0001-01-01", end="9999-12-31", timezone=zone)
-    made = plan(unbounded, days(2), History(), ReprocessBehavior.NONE, FAR)
+    made = plan(unbounded, between(days(2)), History(), ReprocessBehavior.NONE, FAR)
     assert made.skipped == [None, None]
 
 
 def test_an_interval_of_another_day_has_no_part_in_it():
     elsewhere = History(finished={START - DAY: "succeeded", START + 5 * DAY: "succeeded"})
-    assert plan(pipeline(), days(2), elsewhere, ReprocessBehavior.NONE, FAR).skipped == [None, None]
+    assert plan(pipeline(), between(days(2)), elsewhere, ReprocessBehavior.NONE, FAR).skipped == [None, None]
 
 
 def test_an_overlap_names_the_winner():
     winner = Active("w-1", "paused", START, START + DAY)
     history = History(overlapping=[winner, Active("w-2", "running", START, START + DAY)])
-    answer = plan(pipeline(), days(2), history, ReprocessBehavior.COMPLETED, FAR)
+    answer = plan(pipeline(), between(days(2)), history, ReprocessBehavior.COMPLETED, FAR)
     assert answer.reason == Reason.OVERLAP
     assert answer.conflicting_backfill_id == "w-1"
     assert "w-1" in answer.message and "paused" in answer.message and "2024-01-01" in answer.message
@@ -184,7 +265,11 @@ def test_an_overlap_names_the_winner():
 )
 def test_nothing_to_run_counts_the_reasons_and_says_what_would_run_them(behavior, finished, hint):
     answer = plan(
-        pipeline(), days(3), History(finished=dict.fromkeys(days(3), finished)), ReprocessBehavior(behavior), FAR
+        pipeline(),
+        between(days(3)),
+        History(finished=dict.fromkeys(days(3), finished)),
+        ReprocessBehavior(behavior),
+        FAR,
     )
     assert answer.reason == Reason.NOTHING_TO_RUN
     assert "of 3 data intervals 3 already exists" in answer.message
@@ -192,7 +277,7 @@ def test_nothing_to_run_counts_the_reasons_and_says_what_would_run_them(behavior
 
 
 def test_nothing_to_run_promises_nothing_of_reprocessing_where_it_would_not_help():
-    answer = plan(pipeline(), days(3), History(), ReprocessBehavior.NONE, START)
+    answer = plan(pipeline(), between(days(3)), History(), ReprocessBehavior.NONE, START)
     assert answer.reason == Reason.NOTHING_TO_RUN
     assert "3 not over yet" in answer.message and "reprocess" not in answer.message
 
@@ -221,15 +306,15 @@ def test_an_unknown_pipeline_like_no_other_says_how_to_apply_it(known):
 def test_every_interval_gets_a_run_or_one_reason(schedule, zone, first, count, behavior, data):
     of = pipeline(schedule=schedule, timezone=zone)
     last = first + timedelta(days=count)
-    found = find_boundaries(of, first, last, 10_000)
+    found = boundaries(of, first, last, 10_000)
     if isinstance(found, Rejection):
         assert found.reason == Reason.EMPTY_RANGE
         return
     assert all(a < b for a, b in itertools.pairwise(found))
     # Adjacent ranges: cutting the range at any day yields the same intervals.
     cut = first + timedelta(days=data.draw(st.integers(0, count)))
-    left = find_boundaries(of, first, cut, 10_000)
-    right = [] if cut == last else find_boundaries(of, cut + DAY, last, 10_000)
+    left = boundaries(of, first, cut, 10_000)
+    right = [] if cut == last else boundaries(of, cut + DAY, last, 10_000)
     starts = [each for half in (left, right) if not isinstance(half, Rejection) for each in half[:-1]]
     assert starts == found[:-1]
 
@@ -244,12 +329,12 @@ def test_every_interval_gets_a_run_or_one_reason(schedule, zone, first, count, b
         else dict.fromkeys(begins[::3], "failed")
     )
     now = data.draw(st.sampled_from(found))
-    made = plan(of, found, History(finished=finished), behavior, now)
+    made = plan(of, between(found), History(finished=finished), behavior, now)
     if isinstance(made, Rejection):
         assert made.reason == Reason.NOTHING_TO_RUN
         return
     assert made.runs >= 1
-    assert made.boundaries == found
+    assert made.intervals == between(found)
     assert len(made.skipped) == len(begins)
     assert made.runs + sum(made.skipped_counts.values()) == len(begins)
     assert made.skipped_counts == Counter(str(reason) for reason in made.skipped if reason is not None)

@@ -15,7 +15,7 @@ import pytest
 from retrofill.domain.attempt import AttemptMode
 from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.settings import Settings
-from run_starter.executors import LaunchRequest, RunToDo
+from run_starter.executors import LaunchRequest, RunToDo, TimedOut
 from run_starter.executors.local_pool import LocalPool
 
 # A fake driver that speaks the protocol; conf selects its failure.
@@ -56,6 +56,10 @@ while True:
                 signal.pause()
             say({"lost": forks})
             os._exit(1)
+        if over := conf.get("over"):
+            say({"timed_out": over})
+            say({"lost": "a task timed out"})
+            os._exit(1)
         if conf.get("die") in (True, run["id"]):
             os.kill(os.getpid(), signal.SIGKILL)
         if conf.get("stuck"):
@@ -82,6 +86,7 @@ class Recorder:
         self.accepts = threading.Event()
         self.begun: dict[int, int | None] = {}
         self.changes: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self.over: queue.SimpleQueue[tuple[int, TimedOut]] = queue.SimpleQueue()
         self._ended: queue.SimpleQueue[tuple[int, bool, str]] = queue.SimpleQueue()
 
     def may_begin(self, launch: LaunchRequest, run_id: int) -> float | None:
@@ -97,6 +102,9 @@ class Recorder:
     ) -> None:
         self.begun[launch.attempt_id] = begun
         self._ended.put((launch.attempt_id, reported, reason))
+
+    def timed_out(self, launch: LaunchRequest, begun: int, over: TimedOut) -> None:
+        self.over.put((begun, over))
 
     def changed(self) -> None:
         self.changes.put(None)

@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from retrofill.contract.cost import Cost
 from retrofill.contract.partitioning import partition_of
+from retrofill.contract.runs import SparkApplication
 from retrofill.driver.conversation import Conversation
 from retrofill.driver.launch import Launch
 from retrofill.driver.process import Ending
@@ -24,7 +26,7 @@ from retrofill.settings import Settings
 # A silent driver fails the test instead of hanging it.
 HEARD_WITHIN_SECONDS = 30.0
 CODE = """
-import threading
+import pathlib, threading
 from retrofill import Pipeline
 p = Pipeline("p", schedule="@daily")
 begun, go = threading.Event(), threading.Event()
@@ -32,6 +34,8 @@ begun, go = threading.Event(), threading.Event()
 @p.task
 def a(run):
     run.spark.append(run.interval.start.isoformat())
+    if stages := run.conf.get("stages"):
+        pathlib.Path(run.stage(stages)).mkdir()
     if run.id in run.conf.get("fails", ()):
         raise ValueError("no luck")
     if run.conf.get("wait"):
@@ -76,10 +80,14 @@ class NoSpark:
 
     def __init__(self, went_wrong: Exception | None = None) -> None:
         self.not_cleared: Exception | None = None
+        self.costs: Cost | None = None
         self.calls: list[str] = []
         self.opens, self.releases = threading.Event(), threading.Event()
+        self.tells_cost = threading.Event()
+        self.tells_cost.set()
         self.opens.set()
         self.releases.set()
+        self.on_interrupt: Callable[[], object] = lambda: None
         self.on_release: Callable[[], object] = lambda: None
         self._went_wrong = went_wrong
 
@@ -89,8 +97,11 @@ class NoSpark:
         if self._went_wrong:
             raise self._went_wrong
 
-    def use(self) -> list[str]:
+    def use(self, tag: str) -> list[str]:
         return self.calls
+
+    def application(self) -> SparkApplication:
+        return SparkApplication(id="app-1", ui="http://spark:4040")
 
     def lost(self, error: BaseException) -> BaseException | None:
         return error if isinstance(error, SessionGone) else None
@@ -100,8 +111,16 @@ class NoSpark:
         if self.not_cleared:
             raise self.not_cleared
 
+    def cost(self) -> Cost | None:
+        assert self.tells_cost.wait(HEARD_WITHIN_SECONDS)
+        return self.costs
+
     def interrupt(self) -> None:
         self.calls.append("interrupt")
+
+    def interrupt_tag(self, tag: str) -> None:
+        self.calls.append(f"interrupt {tag}")
+        self.on_interrupt()
 
     def release(self) -> None:
         assert self.releases.wait(HEARD_WITHIN_SECONDS)
@@ -162,9 +181,11 @@ class World:
         lease_seconds: float = 60.0,
         last: bool = False,
         publication: dict[str, Any] | None = None,
+        limits: dict[str, Any] | None = None,
         **conf: Any,
     ) -> None:
-        """``runs``: with the ids from 1 on, each of a day. ``publication``: of the accepted output of run 1."""
+        """``runs``: with the ids from 1 on, each of a day. ``publication``: of the accepted output of
+        run 1. ``limits``: more fields of the task."""
         given = {
             "backfill_id": "b",
             "attempt_id": 25,
@@ -184,7 +205,7 @@ class World:
                 "name": "p",
                 "schedule": "@daily",
                 "timezone": "America/New_York",
-                "tasks": [{"name": task}],
+                "tasks": [{"name": task, **(limits or {})}],
                 "code": {"file": str(self.file), "attribute": "p"},
             },
             "conf": conf,

@@ -13,6 +13,7 @@ from pyspark.errors.exceptions.connect import SparkConnectException
 from tests.unit.driver.test_driver_submit import launch
 
 from retrofill.driver import session as sessions
+from retrofill.driver.application import Server
 from retrofill.driver.keepalive import UNKNOWN_SECONDS, seconds
 from retrofill.driver.loss import line_of
 from retrofill.driver.session import ConnectSessions
@@ -25,7 +26,7 @@ def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[ConnectSessions]:
     """A session of a server that does not exist."""
     monkeypatch.setattr(sessions, "RETRIES", {"max_retries": 1, "initial_backoff": 1})
     with held_port() as port:
-        made = ConnectSessions(Settings(spark_remote=f"sc://127.0.0.1:{port}"), launch())
+        made = ConnectSessions(Settings(spark_remote=f"sc://127.0.0.1:{port}"), Server(), launch())
         made.open()
         yield made
         made.release()
@@ -50,7 +51,7 @@ def wrapped(call: Any) -> Any:
 def test_a_server_that_never_answers_the_own_session_loses_it_whatever_the_user_makes_of_it(
     own: ConnectSessions,
 ) -> None:
-    ask = own.use().range(1).count
+    ask = own.use("t").range(1).count
     for call in (ask, wrapped(ask)):
         loss = own.lost(raised(call))
         assert loss is not None
@@ -58,21 +59,22 @@ def test_a_server_that_never_answers_the_own_session_loses_it_whatever_the_user_
 
 
 def test_the_same_words_and_the_same_class_from_elsewhere_are_the_users(own: ConnectSessions) -> None:
-    other = ConnectSessions(Settings(spark_remote=own._remote), launch().model_copy(update={"attempt_id": 26}))
+    other_launch = launch().model_copy(update={"attempt_id": 26})
+    other = ConnectSessions(Settings(spark_remote=own._remote), Server(), other_launch)
     other.open()
     channel = grpc.insecure_channel("127.0.0.1:9").unary_unary("/a/b")
     errors = [
         RuntimeError("503 SERVICE UNAVAILABLE [INVALID_HANDLE.SESSION_CLOSED] RETRIES_EXCEEDED"),
         SparkConnectException(errorClass="NO_ACTIVE_SESSION", messageParameters={}),
         raised(lambda: channel(b"", timeout=30)),
-        raised(other.use().range(1).count),
+        raised(other.use("t").range(1).count),
     ]
     assert [own.lost(error) for error in errors] == [None] * len(errors)
     other.release()
 
 
 def test_what_follows_the_users_own_stop_is_the_users(own: ConnectSessions) -> None:
-    session = own.use()
+    session = own.use("t")
     session.stop()
     assert own.lost(raised(session.range(1).count)) is None
 

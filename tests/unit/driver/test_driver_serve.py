@@ -6,10 +6,13 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 
 import pytest
+from tests.support.installation import until
 from tests.unit.driver.served import CODE, SessionGone, World, done, world, world_module
 
+from retrofill.contract.cost import Cost
 from retrofill.driver.process import LEASE_OVER
 
 __all__ = ["world"]
@@ -188,6 +191,39 @@ def test_a_session_that_is_lost_between_two_runs_loses_the_attempt(world: World)
     assert world.left.get(timeout=10) == 1
     assert world.broker.fields(1)[-1] == "RunReported succeeded"
     assert world.broker.fields(2) == []
+
+
+def test_what_spark_told_while_the_output_was_published_is_in_the_last_reports(world: World, tmp_path: Path) -> None:
+    world.spark.costs = Cost(core_seconds=1.5, rows_read=7)
+    world.launch(stages=str(tmp_path / "out"))
+    world.begins(1, {"may_publish": 1})
+    until(lambda: all(each.name != "cost" for each in threading.enumerate()), "Spark has told")
+    world.say({"publish": True})
+    assert world.hear() == done()
+    assert [(body["type"], body.get("cost")) for body in world.broker.bodies[-2:]] == [
+        ("RunReported", {"core_seconds": 1.5, "rows_read": 7}),
+        ("AttemptEnded", {"core_seconds": 1.5, "rows_read": 7}),
+    ]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_end_of_a_run_does_not_wait_for_what_spark_used(world: World, fails: bool) -> None:
+    world.spark.costs = Cost(core_seconds=1.5)
+    world.spark.tells_cost.clear()
+    world.launch(fails=[1] if fails else [])
+    world.say({"begin": 60.0})
+    until(lambda: any(body["type"] == "RunReported" for body in world.broker.bodies), "the end is reported", seconds=10)
+    world.spark.tells_cost.set()
+    assert world.hear() == done(failed=fails)
+    assert [body["type"] for body in world.broker.bodies if "cost" in body] == ["AttemptEnded"]
+
+
+def test_runs_that_share_an_attempt_are_measured_together(world: World) -> None:
+    world.spark.costs = Cost(core_seconds=1.5)
+    world.launch(runs=2)
+    world.begins(1, {"may_begin": 2})
+    world.begins(2, done())
+    assert [body["type"] for body in world.broker.bodies if "cost" in body] == ["AttemptEnded"]
 
 
 # user code that does not work

@@ -38,10 +38,11 @@ def run(
     suspect=False,
     losses=(),
     cancelled=False,
+    timed_out=None,
 ):
     position = id if position is None else position
     more = {"lost_attempts": lost, "started_before": before, "suspect": suspect, "losses": losses}
-    return RunRow(id, R(state), of, number, position, **more, cancelled=cancelled)
+    return RunRow(id, R(state), of, number, position, **more, cancelled=cancelled, timed_out=timed_out)
 
 
 def beat(of=OF):

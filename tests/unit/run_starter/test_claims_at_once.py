@@ -13,8 +13,16 @@ from retrofill.store.hosts import SEAT_CHANNEL
 from retrofill.store.runs import SLOT_CHANNEL
 from run_starter.claims import Claims
 from run_starter.handler import StarterHandler
-from run_starter.leases import LEASES_KEY
-from run_starter.memory import SUSPECTS_KEY, Memory, backfill_key, key_in, pipeline_key, slot_freed, suspect_ended
+from run_starter.memory import (
+    LEASES_KEY,
+    SUSPECTS_KEY,
+    Memory,
+    backfill_key,
+    key_in,
+    pipeline_key,
+    slot_freed,
+    suspect_ended,
+)
 
 # notifications of slots
 

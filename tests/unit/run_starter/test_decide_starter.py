@@ -18,6 +18,8 @@ from tests.unit.run_starter.reported import (
     task,
 )
 
+from retrofill.contract.cost import Cost
+from retrofill.contract.runs import AttemptEnded, SparkApplication
 from retrofill.domain.attempt import AttemptMode, AttemptOutcome
 from retrofill.domain.run import LIVE
 from retrofill.domain.run import RunState as R
@@ -78,6 +80,16 @@ def test_the_first_start_is_told_from_later_ones(before):
 def test_the_first_report_of_any_run_begins_its_attempt(report):
     assert list(fold([REPORTS[report]()], [run(R.STARTING)], [attempt(began=False)]).began) == [OF]
     assert list(fold([REPORTS[report]()], [run(R.STARTING)], [attempt(began=True)]).began) == []
+
+
+def test_the_report_that_begins_an_attempt_names_its_spark_application():
+    spark, other = (SparkApplication(id=id) for id in ("app-1", "app-2"))
+    runs = [run(R.STARTING), run(R.STARTING, id=8)]
+    first, second = began(), began(8)
+    reports = [first.model_copy(update={"spark": spark}), second.model_copy(update={"spark": other})]
+    assert fold(reports, runs, [attempt(began=False, runs=2)]).began == {OF: spark}
+    assert fold([first, reports[1]], runs, [attempt(began=False, runs=2)]).began == {OF: None}
+    assert fold(reports, runs, [attempt(began=True, runs=2)]).began == {}
 
 
 def test_a_run_begins_once_in_a_batch_and_not_again_when_it_runs():
@@ -241,3 +253,16 @@ def test_what_comes_after_the_end_of_a_run_in_one_batch_changes_nothing(later, e
     one, both = fold([ended(end)]), fold([ended(end), REPORTS[later]()])
     assert (both.runs, both.tasks, both.alive) == (one.runs, [], {})
     assert [why for _, why in both.ignored] == [f"the run is {end}"]
+
+
+def test_what_an_attempt_cost_is_kept_with_its_end():
+    cost = Cost(core_seconds=12.5, shuffle_bytes=2**40)
+    end = AttemptEnded(backfill_id="b", attempt_id=OF, state="done", cost=cost)
+    made = fold([ended("failed", error=ERROR).model_copy(update={"cost": cost}), end])
+    assert made.attempts[OF].cost == cost
+    assert steps(made) == [End(R.FAILED, ERROR, cost=cost)]
+
+
+def test_the_runs_of_a_range_share_its_cost():
+    whole = Cost(core_seconds=10.0, shuffle_bytes=9, rows_written=4)
+    assert whole.shared_by(4) == Cost(core_seconds=2.5, shuffle_bytes=2, rows_written=1)

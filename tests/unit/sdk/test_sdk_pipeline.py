@@ -245,6 +245,38 @@ def test_a_message_with_a_wrong_size_is_refused(wrong: dict[str, object]) -> Non
         PipelineDefinition.model_validate({**flights.to_definition(CODE).as_json(), **wrong})
 
 
+def test_timeouts_are_read_as_durations() -> None:
+    flights = pipeline(run_timeout=timedelta(hours=1))
+    flights.task(name="a", timeout="10m")(lambda run: None)
+    flights.task(name="b", timeout=90)(lambda run: None)
+    flights.submit("c", "s3://jobs/c.py", timeout=timedelta(minutes=1))
+    flights.task(name="d")(lambda run: None)
+    made = flights.to_definition(CODE)
+    assert made.run_timeout_seconds == 3600
+    assert [task.timeout_seconds for task in made.tasks] == [600, 90, 60, None]
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 0.5, True, "soon", "10 minutes", timedelta(days=31), float("nan"), [], "0s"])
+def test_a_wrong_timeout_is_refused_at_once_in_one_line(wrong: Any) -> None:
+    hint = re.escape(f"is {wrong!r}: give a timedelta, a number of seconds or text like '90s', '10m' or '2h', from one")
+    with pytest.raises(ValueError, match=f"^run_timeout {hint}"):
+        pipeline(run_timeout=wrong)
+    with pytest.raises(ValueError, match=f"^task 'a': timeout {hint}") as refused:
+        pipeline().task(name="a", timeout=wrong)(lambda run: None)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("wrong", [0, -5, 3e6])
+def test_a_message_with_a_wrong_timeout_is_refused(wrong: float) -> None:
+    flights = pipeline()
+    flights.task(name="a")(lambda run: None)
+    made = flights.to_definition(CODE).as_json()
+    with pytest.raises(ValidationError, match="run_timeout_seconds"):
+        PipelineDefinition.model_validate({**made, "run_timeout_seconds": wrong})
+    with pytest.raises(ValidationError, match="timeout_seconds"):
+        PipelineDefinition.model_validate({**made, "tasks": [{"name": "a", "timeout_seconds": wrong}]})
+
+
 def test_importing_the_sdk_imports_neither_spark_nor_kafka_nor_a_database() -> None:
     check = (
         "import sys, retrofill; print([m for m in ('pyspark', 'confluent_kafka', 'sqlalchemy') if m in sys.modules])"

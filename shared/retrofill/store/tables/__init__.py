@@ -11,12 +11,12 @@ from __future__ import annotations
 # isort: off
 from retrofill.store.tables.base import REVISION, SCHEMA, Moment, metadata
 from retrofill.store.tables.pipelines import pipeline, pipeline_copy
-from retrofill.store.tables.backfills import backfill, backfill_command, backfill_request
+from retrofill.store.tables.backfills import backfill, backfill_command, backfill_progress, backfill_request
 from retrofill.store.tables.attempts import attempt
 from retrofill.store.tables.hosts import host, seat, seat_wait
 from retrofill.store.tables.runs import backfill_interval, run, run_cancel, task_run
 from retrofill.store.tables.deadlines import deadline, deadline_digest
-from retrofill.store.tables.callbacks import callback, webhook_off
+from retrofill.store.tables.callbacks import callback, callback_run, webhook_off
 from retrofill.store.tables.bus import SERVICE_TABLES, ServiceTables, installation
 # isort: on
 
@@ -30,8 +30,10 @@ __all__ = [
     "backfill",
     "backfill_command",
     "backfill_interval",
+    "backfill_progress",
     "backfill_request",
     "callback",
+    "callback_run",
     "deadline",
     "deadline_digest",
     "host",

@@ -55,8 +55,16 @@ attempt = Table(
     Column("began_at", Moment),
     Column("ended_at", Moment),
     Column("outcome", Text),
+    # The Spark application that it used and the address of its UI, as far as Spark tells.
+    Column("spark_app_id", Text),
+    Column("spark_ui", Text),
     # Why it was lost or released.
     Column("error", JSONB),
+    # What Spark used for it. Null: Spark did not tell.
+    Column("core_seconds", Double),
+    Column("shuffle_bytes", BigInteger),
+    Column("rows_read", BigInteger),
+    Column("rows_written", BigInteger),
     known_state(MACHINE),
     ended_exactly_when_terminal(MACHINE, "ended_at"),
     CheckConstraint("(state = 'ended') = (outcome IS NOT NULL)", name="outcome_when_ended"),

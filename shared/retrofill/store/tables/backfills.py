@@ -7,6 +7,7 @@ from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
+    Double,
     ForeignKey,
     Index,
     Integer,
@@ -15,11 +16,14 @@ from sqlalchemy import (
     func,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB, TSTZRANGE, ExcludeConstraint
+from sqlalchemy.dialects.postgresql import JSONB, TSTZMULTIRANGE, TSTZRANGE, ExcludeConstraint
 
 from retrofill.domain.backfill import ACTIVE, MACHINE
 from retrofill.store.tables.base import Moment, ended_exactly_when_terminal, is_in, known_state, lock_only, metadata
 from retrofill.store.tables.pipelines import pipeline
+
+# The intervals of a backfill, which no other active one of the pipeline shares.
+COVERED = "coalesce(covers_parts, tstzmultirange(covers))"
 
 backfill = Table(
     "backfill",
@@ -31,8 +35,12 @@ backfill = Table(
     Column("state", Text, nullable=False),
     # From the start of the first interval to the end of the last.
     Column("covers", TSTZRANGE, nullable=False),
+    # If it has gaps, because the request named dates: the intervals without them.
+    Column("covers_parts", TSTZMULTIRANGE),
     Column("runs", Integer, nullable=False),
     Column("max_active_runs", Integer, nullable=False),
+    # The most runs of an attempt, if less than the pipeline's.
+    Column("batch_size", Integer),
     Column("reprocess_behavior", Text, nullable=False),
     Column("run_backwards", Boolean, nullable=False),
     Column("on_run_failure", Text, nullable=False),
@@ -44,12 +52,16 @@ backfill = Table(
     Column("code_follows", Boolean, nullable=False, server_default=text("false")),
     Column("requested_at", Moment, nullable=False, server_default=func.clock_timestamp()),
     Column("resumed_at", Moment),
-    # Failed runs at the last resume; more than that means one has failed since.
+    # Failed runs that the last resume or change accepted; more than that means one has failed since.
     Column("failed_before", Integer, nullable=False, server_default=text("0")),
     # Trace context of the plan, the parent of the spans of its runs.
     Column("traceparent", Text),
     Column("cancel_cause", Text),
     Column("ended_at", Moment),
+    # What it may use before it pauses: runs that fail, hours of cores, and time. Null: no limit.
+    Column("budget_failed_runs", Integer),
+    Column("budget_core_hours", Double),
+    Column("budget_until", Moment),
     # When the purge began that deleted everything deletable of it.
     Column("purged_at", Moment),
     lock_only(),
@@ -62,7 +74,7 @@ backfill = Table(
     # active backfills cannot be inserted.
     ExcludeConstraint(
         (text("int8range(pipeline_no, pipeline_no, '[]')"), "&&"),
-        ("covers", "&&"),
+        (text(COVERED), "&&"),
         where=text(is_in("state", ACTIVE)),
         using="gist",
         name="backfill_no_overlap",
@@ -92,6 +104,17 @@ backfill = Table(
         postgresql_using="gist",
         postgresql_where=text("purged_at IS NOT NULL"),
     ),
+)
+
+# The last progress that was announced: a table of its own, so that nothing waits for the backfill's row.
+backfill_progress = Table(
+    "backfill_progress",
+    metadata,
+    Column("backfill_id", Text, ForeignKey(backfill.c.id), primary_key=True),
+    # Rises by one with each event.
+    Column("sequence", Integer, nullable=False),
+    # Number of runs by state.
+    Column("runs", JSONB, nullable=False),
 )
 
 # One id, one outcome (invariant 2): the primary key refuses a second one.

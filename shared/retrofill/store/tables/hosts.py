@@ -33,6 +33,8 @@ host = Table(
     Column("submits", Boolean, nullable=False),
     # Why its drivers do not start.
     Column("note", Text),
+    # URL of the logs of its attempts. Only who reads it here knows it: its path is a secret.
+    Column("logs", Text),
 )
 
 # One row per driver that a host can have.

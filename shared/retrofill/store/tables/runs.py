@@ -35,7 +35,7 @@ run = Table(
     # Start order within the backfill: 0, 1, … by logical date, reversed on request.
     Column("position", Integer, nullable=False),
     Column("state", Text, nullable=False),
-    # How often it has begun, and the last attempt that it was part of.
+    # How often it has begun, and the last attempt that it, or the run that it replaces, was part of.
     Column("attempt", Integer, nullable=False, server_default=text("0")),
     Column("attempt_id", BigInteger, ForeignKey(attempt.c.id)),
     # The most runs that a range with this one may have, after larger ones failed.
@@ -48,8 +48,11 @@ run = Table(
     Column("losses", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
     Column("queued_at", Moment, nullable=False, server_default=func.clock_timestamp()),
     Column("started_at", Moment),
+    # When its present execution times out, unless its output is accepted before.
+    Column("times_out_at", Moment),
     Column("finished_at", Moment),
-    Column("error", JSONB),
+    # Why it failed. While it runs: that it timed out, for which it fails once its attempt has ended.
+    Column("error", JSONB(none_as_null=True)),
     # Output that the accepted attempt staged ({"folders": [path, …]}), that attempt, and the
     # publisher's fencing token.
     Column("outputs", JSONB),
@@ -57,6 +60,8 @@ run = Table(
     Column("publication", Integer, nullable=False, server_default=text("0")),
     # Archive with the attempt's code; null where the code is imported in place.
     Column("code_sha256", Text),
+    # The run that replaced it after a retry. Only rows without one count.
+    Column("superseded_by", BigInteger),
     lock_only(),
     known_state(MACHINE),
     ended_exactly_when_terminal(MACHINE, "finished_at"),
@@ -66,6 +71,7 @@ run = Table(
     ),
     CheckConstraint("interval_start < interval_end", name="interval_not_empty"),
     CheckConstraint(f"NOT ({is_in('state', LIVE)}) OR attempt_id IS NOT NULL", name="attempt_while_live"),
+    CheckConstraint("superseded_by IS NULL OR state = 'failed'", name="only_failed_superseded"),
     # The live runs of an attempt, and whether one may be deleted.
     Index("run_attempt_idx", "attempt_id"),
     # Whether a backfill has runs that are live or wait for a publisher.
@@ -78,15 +84,21 @@ run = Table(
         unique=True,
         postgresql_where=text(is_in("state", UNFINISHED)),
     ),
-    UniqueConstraint("backfill_id", "position"),
+    # One run of each position that is not superseded: two retries of a run cannot both commit.
+    UniqueConstraint("backfill_id", "position", "superseded_by", postgresql_nulls_not_distinct=True),
     # The next runs to claim.
     Index("run_queued_idx", "backfill_id", "position", postgresql_where=text("state = 'queued'")),
     # The next suspects to claim.
     Index(
         "run_suspect_idx", "backfill_id", "lost_at", postgresql_where=text("state = 'queued' AND lost_at IS NOT NULL")
     ),
-    # Whether a run failed since the last resume.
-    Index("run_failed_idx", "backfill_id", "finished_at", postgresql_where=text("state = 'failed'")),
+    # Whether a run failed since the last resume, and which may be retried.
+    Index(
+        "run_failed_idx",
+        "backfill_id",
+        "position",
+        postgresql_where=text("state = 'failed' AND superseded_by IS NULL"),
+    ),
     # Runtimes of a pipeline's last successes.
     Index("run_succeeded_idx", "pipeline_no", "finished_at", postgresql_where=text("state = 'succeeded'")),
     # The latest finished run of an interval, which decides on reprocessing.

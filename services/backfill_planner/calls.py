@@ -1,0 +1,80 @@
+"""Calls what a pipeline lists for the end of a backfill, in the transaction of that end."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import structlog
+from pydantic import ValidationError
+from sqlalchemy import RowMapping
+
+from retrofill.bus.transaction import Transaction
+from retrofill.contract.backfills import BackfillEnded
+from retrofill.deadlines.calling import Listed, expanded, insert_listed
+from retrofill.domain.backfill import BackfillState
+from retrofill.domain.callback import Occasion
+from retrofill.domain.callback_rule import CallbackRule
+from retrofill.domain.run import RunState
+from retrofill.domain.templates import in_zone
+from retrofill.errors import first_line
+
+log = structlog.get_logger(__name__)
+_OCCASIONS = {
+    BackfillState.SUCCEEDED: Occasion.BACKFILL_SUCCEEDED,
+    BackfillState.FAILED: Occasion.BACKFILL_FAILED,
+}
+
+
+def call_for_end(
+    tx: Transaction, row: RowMapping, state: BackfillState, event: BackfillEnded, now: datetime, partitions: int
+) -> None:
+    """Insert the callbacks listed for the backfill's end. Nothing is listed for a user's cancel."""
+    occasion = _OCCASIONS.get(state)
+    rules = [] if occasion is None else _rules(row, occasion)
+    if occasion is None or not rules:
+        return
+    fields = in_zone(_fields(row, state, event), row["definition"]["timezone"])
+    body = event.model_dump(mode="json", by_alias=True, exclude_none=True)
+    calls = [
+        Listed(
+            rule,
+            place,
+            occasion,
+            row["id"],
+            row["pipeline"],
+            expanded(rule.kwargs, fields, backfill=row["id"]),
+            {**body, "callback": rule.callback.label},
+        )
+        for place, rule in enumerate(rules)
+    ]
+    insert_listed(tx, calls, now, partitions)
+
+
+def _rules(row: RowMapping, occasion: Occasion) -> list[CallbackRule]:
+    """The list that the backfill was planned with; one planned by an older release has none."""
+    try:
+        return [CallbackRule.model_validate(each) for each in row["definition"].get(f"on_{occasion}", ())]
+    except ValidationError as e:
+        log.error(
+            "callbacks_unreadable",
+            backfill=row["id"],
+            error=first_line(e),
+            what_to_do="a newer release planned it: its end is not called; upgrade the planner",
+        )
+        return []
+
+
+def _fields(row: RowMapping, state: BackfillState, event: BackfillEnded) -> dict[str, Any]:
+    """The fields that templates may refer to: ``BACKFILL_ENDED_FIELDS``."""
+    counts = {
+        f"backfill.{end}": event.runs.get(end, 0) for end in (RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED)
+    }
+    return {
+        "pipeline": row["pipeline"],
+        "backfill.id": row["id"],
+        "backfill.runs": row["runs"],
+        "backfill.state": str(state),
+        "backfill.ended_at": event.ended_at,
+        **counts,
+    }

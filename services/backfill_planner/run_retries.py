@@ -1,0 +1,143 @@
+"""Requests to retry failed runs: all failed ones, all that a command names, or none.
+
+A new run replaces each of them. The run-starter starts it like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from pydantic import ValidationError
+from sqlalchemy import RowMapping
+
+from backfill_planner.decide import NO_BACKFILL, Refuse
+from backfill_planner.run_cancels import MAX_RUNS, days, named, refusal, unknown
+from retrofill.bus.crash import crash_point
+from retrofill.bus.transaction import Transaction
+from retrofill.contract.backfills import MAX_LISTED, BackfillCommandRejected, RunRetryRequested, RunsRetried
+from retrofill.deadlines.arming import Armer, resolve
+from retrofill.deadlines.rows import Subject
+from retrofill.domain.alert import AT_PLANNING, DeadlineAlert, Reference, check_handled
+from retrofill.domain.backfill import BackfillState
+from retrofill.domain.deadline import alerts_counting_from, arm
+from retrofill.domain.pipeline import PipelineDefinition
+from retrofill.domain.run import RunState
+from retrofill.store import backfills, retries
+from retrofill.store.arrays import CHUNK
+from retrofill.store.clock import database_now
+from retrofill.store.failures import count_failed
+from retrofill.store.retries import NewRun
+from retrofill.store.run_cancels import Found, starting_within
+
+S = BackfillState
+R = Reference
+# The watcher is told of at most this many deadlines of replaced runs; others are void when due.
+MAX_HINTS = 1000
+check_handled((R.RUN_QUEUED_AT, R.LOGICAL_DATE, R.FIXED_DATETIME), AT_PLANNING)
+
+
+@dataclass(frozen=True)
+class RetryRuns:
+    """Retry the runs with these ids; ``None``: all that failed."""
+
+    ids: frozenset[int] | None
+
+
+def decide(names: Sequence[str], found: Sequence[Found], zone: str) -> RetryRuns | Refuse:
+    """Decide on a command that names runs of a running or paused backfill.
+
+    ``names``: its parts as the user wrote them; ``found``: the runs of each, by its number from 1.
+    """
+    if len(found) > MAX_RUNS:
+        return Refuse(f"it names more than {MAX_RUNS:,} runs: name fewer, or retry all failed runs")
+    refused = refusal(list(_problems(names, found, zone)), "no run was retried")
+    return refused or RetryRuns(frozenset(each.run_id for each in found))
+
+
+def _problems(names: Sequence[str], found: Sequence[Found], zone: str) -> Iterator[str]:
+    yield from unknown(names, found)
+    for each in found:
+        run = named(each, zone)
+        if each.state == RunState.CANCELLED:
+            yield f"{run} is cancelled: request its interval again once the backfill has ended"
+        elif each.state != RunState.FAILED:
+            yield f"{run} is {each.state}: only failed runs are retried"
+
+
+def retry_runs(
+    tx: Transaction, id: str, row: RowMapping | None, command: RunRetryRequested, partitions: int
+) -> RunsRetried | BackfillCommandRejected:
+    """Replace the runs, if all of them may be retried. ``row``: the backfill, locked."""
+    decision = _decide(tx, id, row, command)
+    if isinstance(decision, Refuse):
+        return BackfillCommandRejected(backfill_id=id, command=command.type, message=decision.message)
+    assert row is not None
+    try:
+        alerts = PipelineDefinition.model_validate(row["definition"]).deadlines
+    except ValidationError:
+        message = "a newer release planned the backfill: upgrade the backfill-planner to retry its runs"
+        return BackfillCommandRejected(backfill_id=id, command=command.type, message=message)
+    new = _replace(tx, row, decision, alerts_counting_from(alerts, *AT_PLANNING), partitions)
+    # Which of the failures were accepted is not known, so those that were count as replaced first:
+    # as long as one is left that may not have been, the backfill is paused or cancelled over it.
+    backfills.change(tx.conn, id, {"failed_before": max(0, row["failed_before"] - len(new))})
+    crash_point("run-retry:written")
+    listed = new if len(new) <= MAX_LISTED else []
+    return RunsRetried(
+        backfill_id=id,
+        pipeline=row["pipeline"],
+        runs=len(new),
+        run_ids=tuple(each.id for each in listed),
+        intervals=tuple(each.interval_start for each in listed),
+    )
+
+
+def _decide(tx: Transaction, id: str, row: RowMapping | None, command: RunRetryRequested) -> RetryRuns | Refuse:
+    if row is None:
+        return NO_BACKFILL
+    if row["state"] == S.CANCELLING:
+        return Refuse(f"the backfill is cancelling: once it has ended, use 'retrofill backfill retry {id}'")
+    if row["state"] not in (S.RUNNING, S.PAUSED):
+        return Refuse(f"the backfill is {row['state']}: 'retrofill backfill retry {id}' requests a new one")
+    if command.all_failed == bool(command.intervals):
+        return Refuse("it must name runs: give either intervals (logical dates) or all_failed")
+    if command.all_failed:
+        failed = count_failed(tx.conn, id)
+        return RetryRuns(None) if failed else Refuse("none of its runs is failed: there is nothing to retry")
+    zone = row["definition"].get("timezone", "UTC")
+    try:
+        windows = days(command.intervals, zone)
+    except ValueError as e:
+        return Refuse(f"{e}; no run was retried")
+    found = starting_within(tx.conn, id, windows, MAX_RUNS + 1)
+    return decide([each.isoformat() for each in command.intervals], found, zone)
+
+
+def _replace(
+    tx: Transaction, row: RowMapping, decision: RetryRuns, alerts: Sequence[DeadlineAlert], partitions: int
+) -> list[NewRun]:
+    """Replace the runs, ``CHUNK`` of them per statement, and arm the deadlines of the new ones."""
+    now = database_now(tx.conn)
+    armer = Armer(tx, row["id"], row["pipeline"], partitions, now)
+    new: list[NewRun] = []
+    left = MAX_HINTS
+    while True:
+        # Of the runs that fail meanwhile, only later ones are retried as well.
+        chunk = retries.failed(tx.conn, row["id"], decision.ids, after=new[-1].position if new else -1, most=CHUNK)
+        if not chunk:
+            return new
+        made = retries.replace(tx.conn, chunk, now)
+        for alert in alerts:
+            armer.arm(alert, [Subject(each.id, arm(alert, _counts_from(alert, each, now), now)) for each in made])
+        open_ones = retries.armed_deadlines(tx.conn, [each.replaces for each in made], left) if left else []
+        resolve(tx, open_ones)
+        left -= len(open_ones)
+        new += made
+
+
+def _counts_from(alert: DeadlineAlert, run: NewRun, now: datetime) -> Any:
+    moments = {R.RUN_QUEUED_AT: now, R.LOGICAL_DATE: run.interval_start, R.FIXED_DATETIME: alert.at}
+    return moments[alert.reference]

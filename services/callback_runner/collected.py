@@ -1,0 +1,91 @@
+"""Closes callbacks that collect failed runs: from their first claim on, none can join."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from retrofill.bus.transaction import Transaction
+from retrofill.contract.callbacks import FailedRun, RunsFailed
+from retrofill.contract.runs import ErrorInfo
+from retrofill.contract.topics import Topic
+from retrofill.deadlines.calling import expanded
+from retrofill.domain.backfill import show_command
+from retrofill.domain.templates import in_zone
+from retrofill.errors import shortened
+from retrofill.store import listed, subjects
+from retrofill.store.clock import database_now
+from retrofill.store.transition import Values
+
+# A call lists at most this many runs; all are rows of ``callback_run``.
+LISTED = 100
+ERROR_CHARACTERS = 500
+
+
+def close_all(tx: Transaction, rows: Sequence[Values]) -> list[Values]:
+    """Give locked callbacks that collect failures their event. Returns all, as they are now."""
+    open_ = [row for row in rows if row["collects"]]
+    if not open_:
+        return list(rows)
+    backfills = subjects.backfill_facts(tx.conn, {row["backfill_id"] for row in open_})
+    return [_close(tx, row, backfills[row["backfill_id"]]) if row["collects"] else row for row in rows]
+
+
+def _close(tx: Transaction, row: Values, backfill: subjects.BackfillFacts) -> Values:
+    id = row["deadline_id"]
+    count = listed.count_failed_runs(tx.conn, id)
+    failed = [_failed(each) for each in listed.failed_runs(tx.conn, id, LISTED)]
+    event = RunsFailed(
+        callback_id=id,
+        pipeline=row["pipeline"],
+        backfill_id=row["backfill_id"],
+        count=count,
+        not_listed=count - len(failed),
+        failed=failed,
+        runs=backfill.runs,
+        runs_done=backfill.runs_done,
+        closed_at=database_now(tx.conn),
+        callback=row["name"],
+        command=show_command(row["backfill_id"]),
+    )
+    kwargs = expanded(row["kwargs"], in_zone(_fields(event), backfill.timezone), callback=id)
+    body = event.model_dump(mode="json", by_alias=True, exclude_none=True)
+    listed.close(tx.conn, id, body, kwargs)
+    tx.emit(Topic.CALLBACK_EVENTS, id, event)
+    return {**row, "event": body, "kwargs": kwargs}
+
+
+def _failed(row: Values) -> FailedRun:
+    return FailedRun(
+        run_id=row["id"],
+        interval_start=row["interval_start"],
+        interval_end=row["interval_end"],
+        attempt=row["attempt"],
+        lost_attempts=row["lost_attempts"],
+        failed_at=row["finished_at"],
+        error=None if row["error"] is None else _cut(row["error"]),
+    )
+
+
+def _cut(error: dict[str, Any]) -> ErrorInfo:
+    return ErrorInfo(type=error["type"], message=shortened(error["message"], ERROR_CHARACTERS))
+
+
+def _fields(event: RunsFailed) -> dict[str, Any]:
+    """The fields that templates may refer to: ``RUN_FAILED_FIELDS``."""
+    first = event.failed[0]
+    return {
+        "pipeline": event.pipeline,
+        "backfill.id": event.backfill_id,
+        "backfill.runs": event.runs,
+        "backfill.runs_done": event.runs_done,
+        "run.id": first.run_id,
+        "run.logical_date": first.interval_start,
+        "run.interval_start": first.interval_start,
+        "run.interval_end": first.interval_end,
+        "run.attempt": first.attempt,
+        "run.failed_at": first.failed_at,
+        "error.type": None if first.error is None else first.error.type,
+        "error.message": None if first.error is None else first.error.message,
+        "digest.count": event.count,
+    }

@@ -1,0 +1,88 @@
+"""The process that writes the logs of this host's attempts (``retrofill.attempt_logs.writer``)."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import structlog
+
+from retrofill.attempt_logs.channel import open_log
+from retrofill.attempt_logs.files import folder_of
+from retrofill.attempt_logs.writer import Config
+from retrofill.settings import Settings
+from run_starter.executors import processes
+
+log = structlog.get_logger(__name__)
+COMMAND = (sys.executable, "-m", "retrofill.attempt_logs.writer")
+CLOSE_SECONDS = 5.0
+# One that ended after more than this did not fail to start.
+STEADY_SECONDS = 60.0
+
+
+class AttemptLogs:
+    """Starts the writer, and starts it again if it ends.
+
+    Drivers hand their pipes over ``channel``, which stays the same for every writer, and again when
+    one has ended. Who prints more than a pipe holds waits for the next one.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._home = settings.home
+        self.channel, self._far = socket.socketpair()
+        self._config = Config(
+            control=self._far.fileno(),
+            folder=str(folder_of(settings)),
+            file_bytes=settings.log_file_bytes,
+            keep_seconds=settings.log_keep_seconds,
+            total_bytes=settings.log_total_bytes,
+            redact=tuple(settings.redact),
+        )
+        self._closed = threading.Event()
+        self._keeper = threading.Thread(target=self._keep, name="log-writer", daemon=True)
+        self._keeper.start()
+
+    def open(self, attempt_id: int) -> int | None:
+        """Returns the end of a pipe whose content goes to the attempt's log, ``None`` if there is no writer."""
+        try:
+            return open_log(self.channel, attempt_id)
+        except OSError as e:
+            log.warning("attempt_log_not_opened", attempt=attempt_id, error=str(e))
+            return None
+
+    def close(self) -> None:
+        """Wait until what the drivers printed is written."""
+        self._closed.set()
+        self.channel.close()
+        self._far.close()
+        self._keeper.join(CLOSE_SECONDS)
+
+    def _keep(self) -> None:
+        failures = 0
+        while not self._closed.wait(processes.pause(failures) if failures else 0.0):
+            began = time.monotonic()
+            try:
+                self._run()
+            except OSError as e:
+                log.error("log_writer_not_started", error=str(e))
+            failures = 1 if time.monotonic() > began + STEADY_SECONDS else failures + 1
+
+    def _run(self) -> None:
+        with processes.driver_log(self._home) as errors:
+            process = subprocess.Popen(
+                COMMAND,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                env=processes.inherited(os.environ),
+                pass_fds=(self._far.fileno(),),
+                # It must outlive this process, whatever ends it.
+                start_new_session=True,
+            )
+        process.communicate(self._config.as_json())
+        if not self._closed.is_set():
+            log.error("log_writer_ended", status=process.returncode)

@@ -1,0 +1,85 @@
+"""The socket over which hosts and drivers hand pipes to the process that writes logs."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+import threading
+from collections.abc import Collection
+from contextlib import suppress
+
+# The attempt whose output comes out of the pipe.
+HEADER = struct.Struct("!Q")
+# The variable with the number of a driver's socket.
+VARIABLE = "RETROFILL_ATTEMPT_LOGS"
+
+
+def open_log(channel: socket.socket, attempt_id: int) -> int:
+    """Returns the end of a new pipe whose content goes to the attempt's log.
+
+    This process keeps the other end too, so that nobody's print fails if the writer ends, and hands
+    it to the next writer. Raises ``OSError`` if there will be none.
+    """
+    reading, writing = os.pipe()
+    try:
+        alive = _hand_over(channel, attempt_id, reading)
+    except OSError:
+        os.close(reading)
+        os.close(writing)
+        raise
+    threading.Thread(target=_keep, args=(channel, attempt_id, reading, alive), name="attempt-log", daemon=True).start()
+    return writing
+
+
+def _hand_over(channel: socket.socket, attempt_id: int, pipe: int) -> int:
+    """Send a pipe to the writer. Returns a file that reports an error once the writer has ended."""
+    writers, ours = os.pipe()
+    try:
+        socket.send_fds(channel, [HEADER.pack(attempt_id)], [pipe, writers])
+    except OSError:
+        os.close(ours)
+        raise
+    finally:
+        os.close(writers)
+    return ours
+
+
+def _keep(channel: socket.socket, attempt_id: int, pipe: int, alive: int) -> None:
+    """Hand the pipe to one writer after another, until nobody can print to it any more."""
+    open_files, over = {pipe, alive}, False
+    # If the channel is closed, there is no next writer.
+    with suppress(OSError):
+        while alive in (ended := _ended(open_files)) and not over:
+            over = pipe in ended
+            open_files.remove(alive)
+            os.close(alive)
+            alive = _hand_over(channel, attempt_id, pipe)
+            open_files.add(alive)
+    for each in open_files:
+        os.close(each)
+
+
+def _ended(files: Collection[int]) -> set[int]:
+    """Wait until the other ends of some of these pipes are closed."""
+    poll = select.poll()
+    for each in files:
+        # Ends are always reported.
+        poll.register(each, 0)
+    return {file for file, _ in poll.poll()}
+
+
+def next_log(channel: socket.socket) -> tuple[int, tuple[int, ...]] | None:
+    """The next attempt, the pipe with its output, and what to close with it.
+
+    ``None`` if nobody can open logs any more. Raises ``OSError`` if there was no room for the files.
+    """
+    message, files, _, _ = socket.recv_fds(channel, HEADER.size, 2)
+    if len(message) < HEADER.size:
+        return None
+    if len(files) < 2:
+        for each in files:
+            os.close(each)
+        raise OSError("a pipe was lost: too many open files")
+    return HEADER.unpack(message)[0], tuple(files)

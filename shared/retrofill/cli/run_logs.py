@@ -1,0 +1,134 @@
+"""``retrofill runs logs``: what an attempt printed, wherever it ran."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any
+
+import typer
+from sqlalchemy import Engine, RowMapping
+
+from retrofill.attempt_logs.files import folder_of
+from retrofill.attempt_logs.marks import Part
+from retrofill.cli.completion import backfill_ids
+from retrofill.cli.finding import find_attempt
+from retrofill.cli.options import AsJson
+from retrofill.cli.output import duration, harmless, moment, print_json
+from retrofill.client import read_runs
+from retrofill.client.connect import load_settings, reading_engine, snapshot
+from retrofill.client.logs import OnDisk, OverHttp, Source, find, lines
+from retrofill.domain.attempt import LIVE
+from retrofill.errors import UserError, WrongUsage
+from retrofill.redaction import configure_redaction
+from retrofill.settings import Settings
+from retrofill.store.clock import database_now
+
+POLL_SECONDS = 0.5
+
+
+def logs(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="ATTEMPT|run:ID|BACKFILL",
+            help="An attempt by its id, a run, or a backfill if DATE is given.",
+            autocompletion=backfill_ids,
+        ),
+    ],
+    day: Annotated[
+        str | None, typer.Argument(metavar="[DATE]", help="Only what the run of this logical date printed.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the attempt has ended.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print the log of an attempt, during and after it. Of a run, that of its last attempt."""
+    if follow and as_json:
+        raise WrongUsage("--follow and --json cannot be combined: --json is one document")
+    settings = load_settings()
+    configure_redaction(settings.redact)
+    with reading_engine(settings) as engine:
+        with snapshot(engine) as conn:
+            attempt, part = find_attempt(conn, target, day)
+        source = _source(settings, engine, attempt, wait=follow)
+        goes_on = _until_ended(engine, attempt["id"]) if follow else lambda: False
+        found = _of_run(lines(source, goes_on), None if part is None else part["id"])
+        if as_json:
+            return print_json({"attempt": dict(attempt), "run_id": part and part["id"], "lines": list(found)})
+        _print(found)
+        with snapshot(engine) as conn:
+            _print_end(read_runs.one_attempt(conn, attempt["id"]))
+    return None
+
+
+def _of_run(found: Iterator[str], run_id: int | None) -> Iterator[str]:
+    part = Part(run_id)
+    return (line for line in found if part.has(line))
+
+
+def _until_ended(engine: Engine, id: int) -> Callable[[], bool]:
+    def goes_on() -> bool:
+        time.sleep(POLL_SECONDS)
+        with snapshot(engine) as conn:
+            row = read_runs.one_attempt(conn, id)
+        return row is not None and row["state"] in LIVE
+
+    return goes_on
+
+
+def _source(settings: Settings, engine: Engine, attempt: RowMapping, *, wait: bool) -> Source:
+    """Where the log is. With ``wait``, one of a live attempt may still begin. Raises ``UserError``."""
+    goes_on = _until_ended(engine, attempt["id"]) if wait else lambda: False
+    while True:
+        with snapshot(engine) as conn:
+            addresses = read_runs.log_addresses(conn, attempt)
+            now = read_runs.one_attempt(conn, attempt["id"]) or attempt
+            age = None if now["ended_at"] is None else (database_now(conn) - now["ended_at"]).total_seconds()
+        others = [OverHttp(address, attempt["id"]) for address in addresses]
+        source, problem = find([OnDisk(folder_of(settings), attempt["id"]), *others])
+        if source is not None:
+            return source
+        if problem is not None or not goes_on():
+            raise UserError(why_no_log(dict(now), age, problem, hosts=len(addresses), kept=settings.log_keep_seconds))
+
+
+def why_no_log(attempt: dict[str, Any], age: float | None, problem: str | None, *, hosts: int, kept: float) -> str:
+    """One line: why there is no log of an attempt that ended ``age`` seconds ago, and what to do."""
+    id, host = attempt["id"], attempt["host"]
+    if problem is not None:
+        return f"attempt {id} ran on {host}: {problem}; run this on that machine, or set RETROFILL_HTTP_HOST there"
+    if age is None and attempt["began_at"] is None:
+        return f"attempt {id} has printed nothing yet: its driver on {host} has not begun (-f waits for it)"
+    if attempt["began_at"] is None:
+        return f"attempt {id} printed nothing: it ended before it began ({attempt['reason'] or attempt['outcome']})"
+    if age is not None and age > kept:
+        return f"the log of attempt {id} was removed: logs are kept for {duration(kept)} (RETROFILL_LOG_KEEP_SECONDS)"
+    if hosts == 0:
+        return (
+            f"attempt {id} ran on {host}, which is gone: look for {id}.0.log in logs/attempts of its RETROFILL_HOME; "
+            "logs outlive their hosts in a shared folder, RETROFILL_LOG_STORE"
+        )
+    return f"attempt {id} ran on {host}, which has no log of it: it was removed, or RETROFILL_LOG_STORE was changed"
+
+
+def _print(found: Iterator[str]) -> None:
+    shown = harmless if sys.stdout.isatty() else str
+    try:
+        for line in found:
+            sys.stdout.write(shown(line) + "\n")
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever reads it has seen enough. Python would complain again when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit from None
+
+
+def _print_end(attempt: RowMapping | None) -> None:
+    """Say how the attempt ended if its log does not."""
+    if attempt is None or attempt["outcome"] in (None, "done"):
+        return
+    why = f": {attempt['reason']}" if attempt["reason"] else ""
+    line = f"attempt {attempt['id']} ended {attempt['outcome']} at {moment(attempt['ended_at'])} (UTC){why}"
+    typer.echo(harmless(line), err=True)

@@ -1,0 +1,90 @@
+"""Reads the log of an attempt: from this disk, or from the run-starter that has it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import httpx
+
+from retrofill.attempt_logs.files import NEXT, Position, read
+from retrofill.redaction import redacted
+
+TIMEOUT = httpx.Timeout(30.0, connect=5.0)
+
+
+class Source(Protocol):
+    """One place where a log may be."""
+
+    def read(self, at: Position) -> tuple[bytes, Position] | None:
+        """What follows ``at``, and where that ends. ``None``: there is no log. Raises ``OSError``."""
+
+
+class OnDisk:
+    """The files of a folder that this machine has."""
+
+    def __init__(self, folder: Path, attempt_id: int) -> None:
+        self._folder = folder
+        self._attempt_id = attempt_id
+
+    def read(self, at: Position) -> tuple[bytes, Position] | None:
+        return read(self._folder, self._attempt_id, at)
+
+
+class Unreachable(OSError):
+    """A run-starter does not answer. The message names its address without the secret."""
+
+
+class OverHttp:
+    """The page of a run-starter (``run_starter.log_page``)."""
+
+    def __init__(self, address: str, attempt_id: int) -> None:
+        self._url = f"{address}{attempt_id}"
+        # Not through a proxy of the environment: it is a host of ours.
+        self._client = httpx.Client(timeout=TIMEOUT, trust_env=False)
+
+    def read(self, at: Position) -> tuple[bytes, Position] | None:
+        try:
+            answer = self._client.get(self._url, params={"at": str(at)})
+            if answer.status_code == httpx.codes.NOT_FOUND:
+                return None
+            answer.raise_for_status()
+            return answer.content, Position.parse(answer.headers[NEXT])
+        except (httpx.HTTPError, KeyError, ValueError) as e:
+            where = httpx.URL(self._url)
+            why = f"status {e.response.status_code}" if isinstance(e, httpx.HTTPStatusError) else str(e)
+            raise Unreachable(f"http://{where.netloc.decode()} does not answer: {why}") from e
+
+
+def find(sources: Sequence[Source]) -> tuple[Source | None, str | None]:
+    """The first place that has the log, else why one of them could not be asked."""
+    problem = None
+    for source in sources:
+        try:
+            if source.read(Position()) is not None:
+                return source, None
+        except OSError as e:
+            problem = problem or str(e)
+    return None, problem
+
+
+def lines(source: Source, goes_on: Callable[[], bool]) -> Iterator[str]:
+    """The lines of a log without their ends, with secrets masked.
+
+    At the end of what is there, ``goes_on`` waits and says whether more may come.
+    """
+    at, rest, last = Position(), b"", False
+    while True:
+        data, at = source.read(at) or (b"", at)
+        *complete, rest = (rest + data).split(b"\n")
+        for line in complete:
+            yield redacted(line.decode("utf-8", "replace"))
+        if data:
+            continue
+        if last:
+            break
+        # What was written before the end of the attempt was known is still read.
+        last = not goes_on()
+    if rest:
+        yield redacted(rest.decode("utf-8", "replace"))

@@ -1,0 +1,52 @@
+"""The Spark application that an attempt uses, as far as Spark tells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+
+from retrofill.contract.runs import SparkApplication
+from retrofill.errors import kind_and_line
+
+log = structlog.get_logger(__name__)
+MAX_ADDRESS = 1000
+
+
+class Server:
+    """The application of the Spark Connect server, which a process asks for seldom."""
+
+    def __init__(self) -> None:
+        # Of the server as it last answered: it may have been restarted since.
+        self.application: SparkApplication | None = None
+
+    def ask(self, session: Any) -> None:
+        """Ask the session's server."""
+        try:
+            self.application = application_of(dict(session.conf.getAll))
+        except Exception as e:  # noqa: BLE001 - it is only for people; who needs the session sees its errors
+            log.warning("spark_application_unknown", error=kind_and_line(e))
+
+
+def application_of(settings: Mapping[str, str]) -> SparkApplication | None:
+    """The application by its settings. Spark names its UI there only on YARN, or if the port was chosen."""
+    id = settings.get("spark.app.id")
+    return None if not id else SparkApplication(id=id[:200], ui=_short(_ui(settings)))
+
+
+def application_of_context(context: Any) -> SparkApplication:
+    """The application of a classic ``SparkContext``."""
+    return SparkApplication(id=str(context.applicationId)[:200], ui=_short(context.uiWebUrl))
+
+
+def _ui(settings: Mapping[str, str]) -> str | None:
+    if (address := settings.get("spark.driver.appUIAddress")) is not None:
+        return address
+    host, port = settings.get("spark.driver.host"), settings.get("spark.ui.port", "0")
+    served = settings.get("spark.ui.enabled", "true") == "true" and host and port != "0"
+    return f"http://{host}:{port}" if served else None
+
+
+def _short(address: str | None) -> str | None:
+    return address if address and len(address) <= MAX_ADDRESS else None

@@ -1,0 +1,1 @@
+ALTER TABLE retrofill.run ADD COLUMN times_out_at TIMESTAMP WITH TIME ZONE;

@@ -1,0 +1,126 @@
+"""Retries of failed runs: a new row takes the place of each, and the old one is superseded.
+
+Of an ended backfill, its intervals that were not done are requested again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import BigInteger, Connection, Integer, bindparam, exists, insert, select, text, update
+
+from retrofill.domain.deadline import DeadlineState
+from retrofill.domain.run import RunState
+from retrofill.store.arrays import Arrays, one_of
+from retrofill.store.failures import has_failed
+from retrofill.store.states import constant, in_state
+from retrofill.store.tables import Moment, deadline, run
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A failed run."""
+
+    id: int
+    position: int
+    interval_start: datetime
+
+
+@dataclass(frozen=True)
+class NewRun:
+    """A run that replaces another."""
+
+    id: int
+    replaces: int
+    position: int
+    interval_start: datetime
+
+
+_FAILED = (
+    select(run.c.id, run.c.position, run.c.interval_start)
+    .where(run.c.backfill_id == bindparam("backfill"), has_failed(run), run.c.position > bindparam("after"))
+    .order_by(run.c.position)
+    .limit(bindparam("most", type_=Integer))
+)
+_FAILED_AMONG = _FAILED.where(one_of(run.c.id, "ids"))
+
+
+def failed(conn: Connection, backfill_id: str, ids: Collection[int] | None, *, after: int, most: int) -> list[Failed]:
+    """The first failed runs of a backfill beyond a position: of ``ids``, if given."""
+    given = {"backfill": backfill_id, "after": after, "most": most}
+    rows = conn.execute(_FAILED, given) if ids is None else conn.execute(_FAILED_AMONG, {**given, "ids": sorted(ids)})
+    return [Failed(*row) for row in rows]
+
+
+NEXT_IDS = "SELECT nextval(pg_get_serial_sequence('retrofill.run', 'id')) FROM generate_series(1, :n)"
+_NEXT_IDS = text(NEXT_IDS)
+_PAIRS = Arrays("pairs", old_id=BigInteger, new_id=BigInteger)
+_SUPERSEDE = update(run).where(run.c.id == _PAIRS.c.old_id, has_failed(run)).values(superseded_by=_PAIRS.c.new_id)
+# As long as no session of an earlier attempt may still be busy, the new run does not start: for
+# that, it is told the attempt of the run that it replaces.
+_SAME = ("backfill_id", "pipeline_no", "interval_start", "interval_end", "position", "attempt_id")
+_INSERT = insert(run).from_select(
+    ["id", *_SAME, "state", "queued_at"],
+    select(
+        _PAIRS.c.new_id,
+        *(run.c[name] for name in _SAME),
+        constant(RunState.QUEUED),
+        bindparam("new_queued_at", type_=Moment),
+    )
+    .select_from(_PAIRS.table.join(run, run.c.id == _PAIRS.c.old_id))
+    .order_by(run.c.position),
+)
+
+
+def replace(conn: Connection, runs: Sequence[Failed], now: datetime) -> list[NewRun]:
+    """Supersede failed runs by new ones. The caller holds the backfill's lock."""
+    ids = conn.execute(_NEXT_IDS, {"n": len(runs)}).scalars().all()
+    made = [NewRun(id, old.id, old.position, old.interval_start) for id, old in zip(ids, runs, strict=True)]
+    pairs = _PAIRS.values(old_id=(each.replaces for each in made), new_id=(each.id for each in made))
+    # First, because each position has one run that is not superseded.
+    conn.execute(_SUPERSEDE, pairs)
+    conn.execute(_INSERT, {**pairs, "new_queued_at": now})
+    return made
+
+
+_ARMED = (
+    select(deadline.c.id)
+    .where(one_of(deadline.c.run_id, "runs"), in_state(deadline, DeadlineState.ARMED))
+    .limit(bindparam("most", type_=Integer))
+)
+
+
+def armed_deadlines(conn: Connection, run_ids: Collection[int], most: int) -> list[int]:
+    """Armed deadlines of runs and of their tasks, at most ``most``."""
+    return list(conn.execute(_ARMED, {"runs": list(run_ids), "most": most}).scalars())
+
+
+_later = run.alias("later")
+# Another backfill processed the interval since.
+_DONE_SINCE = exists().where(
+    _later.c.pipeline_no == run.c.pipeline_no,
+    _later.c.interval_start == run.c.interval_start,
+    _later.c.id > run.c.id,
+    in_state(_later, RunState.SUCCEEDED),
+)
+_NOT_DONE = (
+    select(run.c.interval_start)
+    .where(
+        run.c.backfill_id == bindparam("backfill"),
+        in_state(run, RunState.FAILED, RunState.CANCELLED),
+        run.c.superseded_by.is_(None),
+        ~_DONE_SINCE,
+    )
+    .order_by(run.c.interval_start)
+    .limit(bindparam("most", type_=Integer))
+)
+
+
+def not_done(conn: Connection, backfill_id: str, most: int) -> list[datetime]:
+    """Logical dates of an ended backfill that failed or were cancelled, at most ``most``.
+
+    Without those that succeeded since in another backfill.
+    """
+    return list(conn.execute(_NOT_DONE, {"backfill": backfill_id, "most": most}).scalars())

@@ -1,0 +1,222 @@
+"""Logs of attempts by real drivers: theirs alone, complete, and found wherever they are."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+import httpx
+import pytest
+from tests.support.installation import ROOT, Installation, until
+from tests.support.terminal import Cli, cli
+
+from retrofill.user_code.loading import load_pipelines
+
+__all__ = ["cli"]
+CODE = """
+import logging, os, pathlib, subprocess, sys, time
+from retrofill import Pipeline
+
+p = Pipeline("p", schedule="@daily", start="2020-01-01", max_active_runs={limit}, batch_size={batch})
+
+@p.task
+def work(run):
+    day = run.interval.start.date()
+    print("printed on", day)
+    print("to stderr on", day, file=sys.stderr)
+    run.log.info("logged", day=str(day), dsn="postgresql://me:geheim@db")
+    logging.getLogger("theirs").warning("by a library on %s, password=geheim", day)
+    subprocess.run(["echo", f"by a child on {{day}}"], check=True)
+    out = pathlib.Path(run.conf["out"])
+    if run.conf.get("dies") and not (out / "died").exists():
+        (out / "died").touch()
+        for n in range(5000):
+            print("line", n)
+        os.kill(os.getpid(), 9)
+    if run.conf.get("waits"):
+        (out / "waits").touch()
+        while not (out / "go").exists():
+            time.sleep(0.05)
+        print("after the wait")
+    if run.conf.get("fails"):
+        raise ValueError("no luck, token=geheim")
+"""
+WORDS = ("printed on", "to stderr on", '"event": "logged"', "by a library on", "by a child on")
+
+
+@pytest.fixture
+def stack(installation: Installation, monkeypatch: pytest.MonkeyPatch) -> Installation:
+    for name, value in installation.environment().items():
+        monkeypatch.setenv(name, value)
+    installation.start("backfill-planner")
+    return installation
+
+
+def apply(stack: Installation, limit: int = 1, batch: int = 1) -> None:
+    file = stack.settings.home / "p.py"
+    file.write_text(CODE.format(limit=limit, batch=batch))
+    ((pipeline, location),) = load_pipelines(file)
+    stack.apply(pipeline.to_definition(location))
+
+
+def attempts(stack: Installation) -> list[int]:
+    return [row["id"] for row in stack.query("SELECT id FROM attempt ORDER BY id")]
+
+
+def done(stack: Installation, *, days: str = "2020-01-01", state: str = "succeeded", **conf: object) -> str:
+    """Run a backfill to its end."""
+    id = stack.request("p", "2020-01-01", days, conf={"out": str(stack.settings.home), **conf})
+    assert stack.wait_state(id, "succeeded", "failed") == state
+    return id
+
+
+def test_an_attempts_output_is_its_own_and_each_runs_part_is_known(stack: Installation, cli: Cli) -> None:
+    apply(stack, batch=3)
+    stack.start("light-starter", RETROFILL_DRIVER_SLOTS="1")
+    id = done(stack, days="2020-01-03")
+    (first, *_) = attempts(stack)
+    assert stack.value("SELECT runs FROM attempt ORDER BY id LIMIT 1") > 1
+    whole = cli("runs", "logs", str(first)).out
+    for word in WORDS:
+        assert whole.count(word) == stack.value("SELECT runs FROM attempt WHERE id = %s", first), word
+    assert "geheim" not in whole
+    second = cli("runs", "logs", id, "2020-01-02").out.splitlines()
+    assert second[0].startswith("=== run ")
+    assert [sum(word in line for line in second) for word in WORDS] == [1] * len(WORDS)
+    assert not [line for line in second if "2020-01-01" in line.removeprefix("=== ") and "printed" in line]
+    run_id = stack.value("SELECT id FROM run WHERE interval_start = '2020-01-02Z'")
+    assert cli("runs", "logs", f"run:{run_id}").out.splitlines() == second
+    document = cli("runs", "logs", id, "2020-01-02", "--json").document
+    assert (document["lines"], document["run_id"]) == (second, run_id)
+    assert "printed on" not in (stack.settings.home / "logs" / "drivers.log").read_text()
+
+
+def test_a_run_is_shown_with_its_attempts_tasks_and_error(stack: Installation, cli: Cli) -> None:
+    apply(stack)
+    stack.start("light-starter", RETROFILL_DRIVER_SLOTS="1")
+    id = done(stack, state="failed", fails=True)
+    shown = cli("runs", "show", id, "2020-01-01", "--json").document
+    (attempt,) = shown["attempts"]
+    assert (attempt["outcome"], attempt["spark_app_id"], attempt["spark_ui"]) == (
+        *("done", "local-1"),
+        "http://127.0.0.1:4040",
+    )
+    assert [(task["task"], task["state"], task["try_number"]) for task in shown["tasks"]] == [("work", "failed", 1)]
+    assert shown["error"]["traceback"].count('File "') == 1
+    assert cli("runs", "show", str(shown["id"]), "--json").document == shown
+    text = cli("runs", "show", str(shown["id"])).out
+    for said in (
+        "state           failed",
+        "Spark local-1, http://127.0.0.1:4040",
+        "task work: ValueError: no luck, token=***",
+    ):
+        assert said in text
+    # The log has the frames that the report omits.
+    log = cli("runs", "logs", str(attempt["id"])).out
+    assert log.count('File "') > 1
+    assert "geheim" not in log
+
+
+def test_nothing_is_lost_of_a_driver_that_is_killed_and_the_reason_is_shown(stack: Installation, cli: Cli) -> None:
+    apply(stack)
+    stack.start("light-starter", RETROFILL_DRIVER_SLOTS="1", RETROFILL_LOG_FILE_BYTES="10000")
+    id = done(stack, dies=True)
+    first, second = attempts(stack)
+    folder = stack.settings.home / "logs" / "attempts"
+    assert len(list(folder.glob(f"*/{first}.*.log"))) > 3
+    killed = cli("runs", "logs", str(first))
+    assert [line for line in killed.out.splitlines() if line.startswith("line ")] == [f"line {n}" for n in range(5000)]
+    assert "ended by signal 9" in killed.err
+    again = cli("runs", "logs", str(second))
+    assert "begun 2 times" in again.out
+    assert "line 0" not in again.out
+    assert again.err == ""
+    assert "why: the driver process was ended by signal 9" in cli("runs", "show", id, "2020-01-01").out
+
+
+def test_a_log_is_fetched_from_the_host_that_has_it(
+    stack: Installation, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply(stack, limit=2)
+    stores = [tmp_path / "a", tmp_path / "b"]
+    starters = [
+        stack.start("light-starter", RETROFILL_DRIVER_SLOTS="1", RETROFILL_LOG_STORE=str(store)) for store in stores
+    ]
+    until(lambda: stack.value("SELECT count(*) FROM seat WHERE warm") == 2, "both hosts are warm")
+    done(stack, days="2020-01-10")
+    hosts = {row["id"]: row["host"] for row in stack.query("SELECT id, host FROM attempt")}
+    assert len(set(hosts.values())) == 2
+    for id in hosts:
+        assert cli("runs", "logs", str(id)).out.count("printed on") == 1
+    url = stack.value("SELECT logs FROM host ORDER BY id LIMIT 1")
+    base = url.rsplit("/", 3)[0]
+    assert httpx.get(f"{base}/logs/{'0' * 32}/{min(hosts)}").status_code == 404
+    assert httpx.get(f"{url}..%2f..%2fp.py").status_code == 404
+    assert url not in cli("hosts", "--json").out
+    # One host goes, with its disk.
+    starters[0].stop()
+    gone = f"-{starters[0].process.pid}"
+    lost = next(id for id, host in hosts.items() if host.endswith(gone))
+    refused = cli("runs", "logs", str(lost))
+    assert (refused.status, refused.out, refused.err.count("\n")) == (1, "", 1)
+    assert "is gone" in refused.err or "has no log of it" in refused.err
+    assert "RETROFILL_LOG_STORE" in refused.err
+    monkeypatch.setenv("RETROFILL_LOG_STORE", str(stores[0]))
+    assert cli("runs", "logs", str(lost)).out.count("printed on") == 1
+
+
+def test_a_log_is_followed_until_its_attempt_ends(stack: Installation, cli: Cli, tmp_path: Path) -> None:
+    apply(stack)
+    stack.start("light-starter", RETROFILL_DRIVER_SLOTS="1", RETROFILL_LOG_STORE=str(tmp_path / "elsewhere"))
+    id = stack.request("p", "2020-01-01", "2020-01-01", conf={"out": str(stack.settings.home), "waits": True})
+    until(lambda: stack.value("SELECT count(*) FROM attempt") == 1, "it is claimed")
+    following = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "from retrofill.cli.main import run; run()",
+            "runs",
+            "logs",
+            str(attempts(stack)[0]),
+            "-f",
+        ],
+        env={**os.environ, **stack.environment()},
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert following.stdout is not None
+    before = lines_to(following.stdout, lambda line: "by a child on" in line)
+    assert any("printed on" in line for line in before)
+    assert following.poll() is None
+    (stack.settings.home / "go").touch()
+    assert "after the wait" in following.stdout.read()
+    assert following.wait(60) == 0
+    assert stack.wait_state(id, "succeeded", "failed") == "succeeded"
+
+
+def lines_to(stream: IO[str], last: Callable[[str], bool]) -> list[str]:
+    lines: list[str] = []
+    for line in stream:
+        lines.append(line)
+        if last(line):
+            break
+    return lines
+
+
+def test_what_is_asked_for_wrongly_is_explained(stack: Installation, cli: Cli) -> None:
+    for words, status, said in (
+        (("logs", "99"), 1, "there is no attempt 99; a run is named run:99"),
+        (("logs", "b"), 2, "which run of backfill b? Add its DATE"),
+        (("logs", "b", "2020-01-01"), 1, "there is no backfill 'b'"),
+        (("logs", "1", "-f", "--json"), 2, "cannot be combined"),
+        (("show", "99"), 1, "there is no run 99"),
+        (("show", "b"), 2, "'b' is not the id of a run"),
+    ):
+        refused = cli("runs", *words)
+        assert (refused.status, refused.out, refused.err.count("\n")) == (status, "", 1), refused.err
+        assert said in refused.err

@@ -1,0 +1,103 @@
+"""Budgets, costs and announced progress: planner and run-starter as real processes with Spark-free
+drivers, on a real Kafka and Postgres.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from tests.support.definitions import daily
+from tests.support.installation import Event, Installation, until
+
+from retrofill.contract.backfills import BackfillResumeRequested
+from retrofill.contract.topics import Topic
+from retrofill.domain.budget import Budget
+
+DAYS = [f"2020-01-{day:02}" for day in range(1, 11)]
+
+
+@pytest.fixture
+def stack(installation: Installation) -> Installation:
+    installation.start("backfill-planner")
+    installation.apply(daily(max_active_runs=1))
+    return installation
+
+
+def request(stack: Installation, **budget: Any) -> str:
+    return stack.request("p", DAYS[0], DAYS[-1], budget=budget)
+
+
+def resume(stack: Installation, id: str, **budget: Any) -> Event:
+    command = BackfillResumeRequested(budget=Budget.model_validate(budget) if budget else None)
+    return stack.wait_answer(stack.publish(Topic.BACKFILL_REQUESTS, id, command))
+
+
+def events(stack: Installation, type: str) -> list[dict[str, Any]]:
+    stack.wait_published()
+    return [event.body for event in stack.events(Topic.BACKFILL_EVENTS) if event.body["type"] == type]
+
+
+def quiet(stack: Installation, id: str) -> None:
+    """Wait until the runs in progress have ended."""
+    until(lambda: not stack.query("SELECT id FROM attempt WHERE slot IS NOT NULL AND backfill_id = %s", id), "quiet")
+
+
+def test_failed_runs_pause_a_backfill_once_until_it_gets_a_larger_budget(stack: Installation) -> None:
+    id = request(stack, failed_runs=2)
+    stack.start("instant-starter", INSTANT_FAIL=",".join(DAYS), INSTANT_SECONDS="0.3")
+    stack.wait_state(id, "paused")
+    quiet(stack, id)
+    (paused,) = events(stack, "BackfillPaused")
+    assert (paused["cause"], paused["message"]) == ("budget", "2 runs failed, of at most 2 (failed_runs)")
+    failed = stack.runs_by_state(id)["failed"]
+    # The run in progress came to its end.
+    assert 2 <= failed <= 3
+    for refused in (resume(stack, id), resume(stack, id, failed_runs=2)):
+        assert refused.body["type"] == "BackfillCommandRejected"
+        assert "its budget is used up: " in refused.body["message"]
+    assert stack.runs_by_state(id)["failed"] == failed
+    assert resume(stack, id, failed_runs=6).body["type"] == "BackfillResumed"
+    stack.wait_state(id, "paused")
+    quiet(stack, id)
+    assert len(events(stack, "BackfillPaused")) == 2
+    assert 6 <= stack.runs_by_state(id)["failed"] <= 7
+    assert resume(stack, id, failed_runs=100).body["type"] == "BackfillResumed"
+    assert stack.wait_state(id, "failed", "succeeded") == "failed"
+    assert len(events(stack, "BackfillPaused")) == 2
+
+
+def test_core_hours_are_summed_announced_and_limited(stack: Installation) -> None:
+    """A run takes half a core-hour, and three seconds."""
+    id = request(stack, core_hours=1.0)
+    stack.start("instant-starter", INSTANT_CORE_SECONDS="1800", INSTANT_SECONDS="3")
+    stack.wait_state(id, "paused")
+    quiet(stack, id)
+    (paused,) = events(stack, "BackfillPaused")
+    assert paused["cause"] == "budget"
+    assert paused["message"].endswith("of at most 1 (core_hours)")
+    assert stack.value("SELECT sum(core_seconds) FROM attempt WHERE backfill_id = %s", id) >= 3600
+    progress = events(stack, "BackfillProgress")
+    assert [each["sequence"] for each in progress] == list(range(1, len(progress) + 1))
+    assert progress[-1]["cost"]["core_seconds"] >= 3600
+    times = [datetime.fromisoformat(each["at"]) for each in progress]
+    assert all(later - earlier >= timedelta(seconds=4.9) for earlier, later in pairwise(times))
+    assert all(sum(each["runs_by_state"].values()) == each["runs"] == len(DAYS) for each in progress)
+    assert len({tuple(each["runs_by_state"].items()) for each in progress}) == len(progress)
+    with_end = [each for each in progress if "estimated_end" in each]
+    assert all(each["earliest_end"] <= each["estimated_end"] <= each["latest_end"] for each in with_end)
+    assert with_end
+
+
+def test_a_moment_pauses_a_backfill(stack: Installation) -> None:
+    now = stack.value("SELECT clock_timestamp()")
+    id = request(stack, until=(now + timedelta(seconds=4)).isoformat())
+    stack.start("instant-starter", INSTANT_SECONDS="1")
+    stack.wait_state(id, "paused", seconds=90)
+    (paused,) = events(stack, "BackfillPaused")
+    assert paused["message"].endswith("(until)")
+    late = stack.request("p", "2021-01-01", "2021-01-02", budget={"until": now.isoformat()})
+    rejected = stack.outcome(late).body
+    assert (rejected["type"], rejected["reason"]) == ("BackfillRejected", "budget_past")

@@ -1,0 +1,206 @@
+"""Retries and changes of active backfills, and backfills of single dates: planner, run-starter and
+watcher as real processes with Spark-free drivers, on a real Kafka and Postgres.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.support.definitions import alert, daily
+from tests.support.installation import Event, Installation, until
+
+from retrofill.contract.backfills import (
+    BackfillCancelRequested,
+    BackfillChangeRequested,
+    BackfillRequested,
+    BackfillResumeRequested,
+    RunRetryRequested,
+)
+from retrofill.contract.base import Message
+from retrofill.contract.topics import Topic
+
+DAY = "2020-01-02"
+AT_ONCE = {"INSTANT_SECONDS": "0"}
+NEVER = {"INSTANT_SECONDS": "3600"}
+
+
+@pytest.fixture
+def stack(installation: Installation) -> Installation:
+    installation.start("backfill-planner")
+    return installation
+
+
+def command(stack: Installation, id: str, message: Message) -> Event:
+    """Publish a command. Returns the reply."""
+    return stack.wait_answer(stack.publish(Topic.BACKFILL_REQUESTS, id, message))
+
+
+def retry(stack: Installation, id: str, *days: str) -> Event:
+    """Retry the runs of these days, or all failed ones."""
+    return command(stack, id, RunRetryRequested.model_validate({"all_failed": not days, "intervals": days}))
+
+
+def runs_of(stack: Installation, id: str, day: str = DAY) -> list[dict[str, Any]]:
+    """A day's runs, oldest first."""
+    query = "SELECT * FROM run WHERE backfill_id = %s AND interval_start = %s ORDER BY id"
+    return stack.query(query, id, f"{day}T00:00:00Z")
+
+
+def paused_over_a_failure(stack: Installation, **more: Any) -> str:
+    """A backfill of five days that failed on the second one, with its code fixed since."""
+    stack.apply(daily(max_active_runs=1, **more))
+    starter = stack.start("instant-starter", **AT_ONCE, INSTANT_FAIL=DAY)
+    id = stack.request("p", "2020-01-01", "2020-01-05", on_run_failure="pause")
+    stack.wait_state(id, "paused")
+    until(lambda: stack.runs_by_state(id) == {"succeeded": 1, "failed": 1, "queued": 3}, "the others wait")
+    starter.stop()
+    stack.start("instant-starter", **AT_ONCE)
+    return id
+
+
+def test_a_failed_run_is_replaced_while_paused_and_the_backfill_succeeds(stack: Installation) -> None:
+    alerts = [alert("late", "RUN_QUEUED_AT", 3600, fire_on_failure=True), alert("first", "RUN_STARTED_AT", 3600)]
+    id = paused_over_a_failure(stack, deadlines=alerts)
+    stack.start("deadline-watcher")
+    answer = retry(stack, id, DAY)
+    old, new = runs_of(stack, id)
+    assert (answer.body["type"], answer.body["runs"]) == ("RunsRetried", 1)
+    assert (answer.body["run_ids"], answer.body["intervals"]) == ([new["id"]], [f"{DAY}T00:00:00Z"])
+    assert (old["state"], old["superseded_by"], new["position"]) == ("failed", new["id"], old["position"])
+    # It starts when the backfill is resumed; what is accepted by the resume is no failure any more.
+    assert (new["state"], new["attempt"], stack.value("SELECT state FROM backfill")) == ("queued", 0, "paused")
+    voided = "SELECT state, reason FROM deadline WHERE run_id = %s AND alert = 'late'"
+    until(lambda: stack.query(voided, old["id"])[0]["state"] == "void", "the deadline of the old run is void")
+    assert "retried" in stack.query(voided, old["id"])[0]["reason"]
+    assert stack.query(voided, new["id"]) == [{"state": "armed", "reason": None}]
+    stack.publish(Topic.BACKFILL_REQUESTS, id, BackfillResumeRequested())
+    assert stack.wait_state(id, "succeeded", "failed") == "succeeded"
+    end = stack.wait_event(Topic.BACKFILL_EVENTS, lambda e: e.body["type"] == "BackfillSucceeded", "the end")
+    assert end.body["runs"] == {"succeeded": 5}
+    stack.wait_published()
+    types = [e.body["type"] for e in stack.events(Topic.RUN_EVENTS) if e.body["interval_start"].startswith(DAY)]
+    assert [each for each in types if each != "TaskStateChanged"] == [
+        *("RunStarted", "RunFailed"),
+        *("RunStarted", "RunSucceeded"),
+    ]
+
+
+def test_the_reply_starts_the_new_run_beside_a_live_one(stack: Installation) -> None:
+    """The backfill does not end before both have."""
+    stack.apply(daily(max_active_runs=2))
+    failing = stack.start("instant-starter", **AT_ONCE, INSTANT_FAIL=DAY)
+    id = stack.request("p", "2020-01-01", "2020-01-03", on_run_failure="pause", max_active_runs=1)
+    stack.wait_state(id, "paused")
+    failing.stop()
+    starter = stack.start("instant-starter", **NEVER)
+    stack.publish(Topic.BACKFILL_REQUESTS, id, BackfillResumeRequested())
+    until(lambda: stack.runs_by_state(id).get("running") == 1, "the third day runs")
+    assert retry(stack, id).body["runs"] == 1
+    assert runs_of(stack, id)[1]["state"] == "queued"
+    assert command(stack, id, BackfillChangeRequested(max_active_runs=2)).body["max_active_runs"] == 2
+    until(lambda: runs_of(stack, id)[1]["state"] == "running", "both run")
+    starter.stop()
+    stack.start("instant-starter", **AT_ONCE)
+    assert stack.wait_state(id, "succeeded", "failed") == "succeeded"
+    assert stack.runs_by_state(id) == {"succeeded": 3, "failed": 1}
+
+
+def test_a_retry_is_carried_out_once_and_refused_with_the_reason(stack: Installation) -> None:
+    id = paused_over_a_failure(stack)
+    message = RunRetryRequested.model_validate({"intervals": [DAY]})
+    for _ in range(2):
+        stack.publish(Topic.BACKFILL_REQUESTS, id, message, headers={"ce_id": "once"})
+    until(lambda: [e.body.get("in_reply_to") for e in stack.events(Topic.BACKFILL_EVENTS)].count("once") == 2, "twice")
+    first, second = (e.body for e in stack.events(Topic.BACKFILL_EVENTS) if e.body.get("in_reply_to") == "once")
+    assert first == second and first["type"] == "RunsRetried"
+    assert len(runs_of(stack, id)) == 2
+    refused = {
+        (DAY,): "is queued: only failed runs are retried; no run was retried",
+        ("2020-01-01", "2020-02-01"): "the backfill has no run of 2020-02-01",
+        (): "none of its runs is failed: there is nothing to retry",
+    }
+    for days, why in refused.items():
+        answer = retry(stack, id, *days)
+        assert (answer.body["type"], answer.body["command"]) == ("BackfillCommandRejected", "RunRetryRequested")
+        assert why in answer.body["message"]
+    assert "it must name runs" in command(stack, id, RunRetryRequested()).body["message"]
+    assert "there is no backfill with this id" in retry(stack, "nobody").body["message"]
+    stack.publish(Topic.BACKFILL_REQUESTS, id, BackfillCancelRequested())
+    stack.wait_state(id, "cancelled")
+    assert "the backfill is cancelled: 'retrofill backfill retry" in retry(stack, id).body["message"]
+
+
+def test_a_retry_outlives_a_planner_that_died_over_it(installation: Installation) -> None:
+    planner = installation.start("backfill-planner")
+    id = paused_over_a_failure(installation)
+    planner.stop()
+    dying = installation.start("backfill-planner", RETROFILL_CRASH_POINT="run-retry:written")
+    ce_id = installation.publish(Topic.BACKFILL_REQUESTS, id, RunRetryRequested(all_failed=True))
+    until(lambda: dying.process.poll() is not None, "the planner dies", dying.said)
+    assert len(runs_of(installation, id)) == 1
+    installation.start("backfill-planner")
+    assert installation.wait_answer(ce_id).body["type"] == "RunsRetried"
+    assert [row["superseded_by"] is None for row in runs_of(installation, id)] == [False, True]
+
+
+def test_changes_apply_at_once_and_failures_count_from_the_change_on(stack: Installation) -> None:
+    stack.apply(daily(max_active_runs=4, batch_size=3))
+    failing = ",".join(f"2020-01-{day:02}" for day in (1, 3))
+    stack.start("instant-starter", **AT_ONCE, INSTANT_FAIL=failing)
+    id = stack.request("p", "2020-01-01", "2020-01-04", on_run_failure="pause", max_active_runs=1, batch_size=2)
+    stack.wait_state(id, "paused")
+    answer = command(stack, id, BackfillChangeRequested(batch_size=9, max_active_runs=2)).body
+    assert (answer["type"], answer["max_active_runs"], answer["batch_size"]) == ("BackfillChanged", 2, 3)
+    assert answer["on_run_failure"] == "pause"
+    stack.publish(Topic.BACKFILL_REQUESTS, id, BackfillResumeRequested())
+    until(lambda: stack.runs_by_state(id).get("failed") == 2, "the third day fails, too")
+    stack.wait_state(id, "paused")
+    assert command(stack, id, BackfillChangeRequested(on_run_failure="cancel")).body["on_run_failure"] == "cancel"
+    assert stack.value("SELECT failed_before FROM backfill") == 2
+    # The two failures before the change do not cancel it.
+    stack.publish(Topic.BACKFILL_REQUESTS, id, BackfillResumeRequested())
+    assert stack.wait_state(id, "failed", "succeeded", "cancelled") == "failed"
+    assert stack.value("SELECT cancel_cause FROM backfill") is None
+    assert stack.runs_by_state(id) == {"succeeded": 2, "failed": 2}
+    refused = command(stack, id, BackfillChangeRequested(max_active_runs=1)).body
+    assert refused["message"] == "the backfill is failed: there is nothing to change"
+
+
+def request_dates(stack: Installation, *dates: str) -> Event:
+    id = f"b-{'-'.join(each[-2:] for each in dates)}"
+    body = {"pipeline": "p", "intervals": dates}
+    stack.publish(Topic.BACKFILL_REQUESTS, id, BackfillRequested.model_validate(body))
+    return stack.outcome(id)
+
+
+def test_backfills_whose_dates_interleave_are_active_together(stack: Installation) -> None:
+    stack.apply(daily())
+    first = request_dates(stack, "2020-01-01", "2020-01-05", "2020-01-03")
+    assert (first.body["type"], first.body["runs"]) == ("BackfillPlanned", 3)
+    assert (first.body["range_start"], first.body["range_end"]) == ("2020-01-01T00:00:00Z", "2020-01-06T00:00:00Z")
+    assert request_dates(stack, "2020-01-02", "2020-01-04").body["type"] == "BackfillPlanned"
+    loser = request_dates(stack, "2020-01-06", "2020-01-04").body
+    assert (loser["reason"], loser["conflicting_backfill_id"]) == ("overlap", "b-02-04")
+    whole = stack.outcome(stack.request("p", "2020-01-05", "2020-01-09")).body
+    assert (whole["reason"], whole["conflicting_backfill_id"]) == ("overlap", first.key)
+    assert stack.outcome(stack.request("p", "2020-01-06", "2020-01-09")).body["type"] == "BackfillPlanned"
+    stack.start("instant-starter", **AT_ONCE)
+    assert stack.wait_state("b-02-04", "succeeded", "failed") == "succeeded"
+    assert stack.wait_state(first.key, "succeeded", "failed") == "succeeded"
+
+
+def test_the_constraint_refuses_an_overlap_that_no_planner_saw(stack: Installation) -> None:
+    """With ranges, parts, and ranges that fill the gaps between parts."""
+    stack.apply(daily())
+    request_dates(stack, "2020-01-01", "2020-01-03")
+    copy = (
+        "INSERT INTO backfill SELECT (jsonb_populate_record(b, jsonb_build_object('id', %s::text, 'covers', %s::text,"
+        " 'covers_parts', %s::text))).* FROM backfill AS b RETURNING id"
+    )
+    gap, day = "[2020-01-02T00:00:00Z,2020-01-03T00:00:00Z)", "[2020-01-03T00:00:00Z,2020-01-04T00:00:00Z)"
+    with pytest.raises(Exception, match="backfill_no_overlap"):
+        stack.query(copy, "one", day, None)
+    with pytest.raises(Exception, match="backfill_no_overlap"):
+        stack.query(copy, "one", "[2019-01-01T00:00:00Z,2021-01-01T00:00:00Z)", f"{{{gap},{day}}}")
+    assert stack.query(copy, "one", gap, None) == [{"id": "one"}]

@@ -1,0 +1,83 @@
+"""Failed runs and ended backfills are called once each, also if those who insert or call them crash."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from retrofill.contract.backfills import BackfillRequested
+from retrofill.contract.pipelines import PipelineApplied
+from retrofill.contract.topics import CALLBACK_RUNNER, PLANNER, RUN_STARTER, Topic
+from tests.simulation.schedule import DRAIN_SECONDS, FIRST, Scenario, run_until, run_until_drained
+from tests.simulation.shims import exchanged
+from tests.simulation.world import ALL, World
+from tests.support.definitions import daily
+
+SEEDS = range(3)
+DAYS = 4
+
+
+@pytest.fixture(params=SEEDS)
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    """All services, and a backfill of which all runs but one fail."""
+    with exchanged():
+        world = World(request.param)
+        world.services = ALL
+        for service in ALL:
+            world.start(service)
+        world.failing = {("p", FIRST + timedelta(days=n)) for n in range(1, DAYS)}
+        lists = {
+            "on_run_failed": [{"callback": "page", "digest_seconds": 2}, {"callback": "page", "digest_seconds": 0}],
+            "on_backfill_failed": [{"callback": "page"}],
+            "on_backfill_succeeded": [{"callback": "page"}],
+        }
+        world.publish(Topic.PIPELINES, "p", PipelineApplied(pipeline=daily("p", max_active_runs=2, **lists)))
+        request_ = {"pipeline": "p", "from": "2020-01-01", "to": f"2020-01-0{DAYS}"}
+        world.publish(Topic.BACKFILL_REQUESTS, "b", BackfillRequested.model_validate(request_))
+        yield world
+        world.close()
+
+
+def drain(world: World) -> None:
+    """Run to the end: each failed run is in one callback of each place, and one end is called."""
+    run_until_drained(world, Scenario(world), world.scheduler.now + DRAIN_SECONDS)
+    world.oracle.check_end()
+    rows = world.database.rows("callback")
+    assert {row["state"] for row in rows} == {"succeeded"}
+    assert [row["occasion"] for row in rows if row["occasion"] != "run_failed"] == ["backfill_failed"]
+    failed = {run["id"] for run in world.database.rows("run") if run["state"] == "failed"}
+    assert len(failed) == DAYS - 1
+    for place in (0, 1):
+        told = [
+            each["run_id"]
+            for row in rows
+            if (row["occasion"], row["place"]) == ("run_failed", place)
+            for each in row["event"]["failed"]
+        ]
+        assert sorted(told) == sorted(failed)
+
+
+def test_without_faults(world: World) -> None:
+    drain(world)
+
+
+@pytest.mark.parametrize("service", [PLANNER, RUN_STARTER, CALLBACK_RUNNER], ids=lambda service: service.name)
+def test_a_service_crashes_at_the_first_failure(world: World, service: object) -> None:
+    run_until(world, lambda: any(run["state"] == "failed" for run in world.database.rows("run")))
+    for instance in world.alive(service):  # type: ignore[arg-type]
+        world.crash(instance, machine=False)
+        world.start(instance.service)
+    drain(world)
+
+
+def test_the_runner_is_away_while_runs_fail(world: World) -> None:
+    """Then all failures are one call, however many there are."""
+    for instance in world.alive(CALLBACK_RUNNER):
+        world.crash(instance, machine=False)
+    run_until(world, lambda: any(row["state"] == "failed" for row in world.database.rows("backfill")))
+    together = [row for row in world.database.rows("callback") if row["collects"] and row["place"] == 0]
+    assert len(together) == 1
+    world.start(CALLBACK_RUNNER)
+    drain(world)

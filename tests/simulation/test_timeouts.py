@@ -1,0 +1,135 @@
+"""Interleavings of time limits with what else may happen to a run, replayed step by step."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from retrofill.contract.backfills import BackfillRequested
+from retrofill.contract.pipelines import PipelineApplied
+from retrofill.contract.runs import RunStaged
+from retrofill.contract.topics import RUN_STARTER, Topic
+from retrofill.domain.pipeline import TaskDefinition
+from tests.simulation.schedule import DRAIN_SECONDS, Scenario, run_until, run_until_drained
+from tests.simulation.scheduler import Process, Task
+from tests.simulation.servers import wire
+from tests.simulation.world import World
+from tests.support.definitions import daily
+
+DAYS = 8
+# Longer than a run takes that does not hang.
+LIMIT = 20.0
+SECOND = datetime(2020, 1, 2, tzinfo=UTC)
+
+
+def begin(world: World, mode: str = "each", task: dict[str, Any] | None = None, **limits: Any) -> Scenario:
+    """Request a backfill of eight runs in batches of four or ranges of eight, one after another."""
+    pipeline = daily("p", batch_size=DAYS, batch_mode=mode, max_active_runs=1, **limits)
+    if task is not None:
+        pipeline = pipeline.model_copy(update={"tasks": (TaskDefinition.model_validate(task),)})
+    world.publish(Topic.PIPELINES, "p", PipelineApplied(pipeline=pipeline))
+    request = {"pipeline": "p", "from": "2020-01-01", "to": f"2020-01-0{DAYS}"}
+    world.publish(Topic.BACKFILL_REQUESTS, "b", BackfillRequested.model_validate(request))
+    return Scenario(world)
+
+
+def ended(world: World, scenario: Scenario) -> dict[int, str]:
+    """Run until all is done. Returns the states of runs; nothing counts as a loss."""
+    run_until_drained(world, scenario, world.scheduler.now + DRAIN_SECONDS)
+    world.oracle.check_end()
+    runs = world.database.rows("run")
+    assert {run["lost_attempts"] for run in runs} == {0}
+    return {run["id"]: run["state"] for run in runs}
+
+
+def all_but(*failed: int) -> dict[int, str]:
+    return {id: "failed" if id in failed else "succeeded" for id in range(1, DAYS + 1)}
+
+
+def run_of(world: World, id: int) -> dict[str, Any]:
+    return world.oracle.waiting.row("run", "id", id)
+
+
+def is_marked(world: World, id: int = 2) -> bool:
+    return (
+        bool(world.database.rows("run"))
+        and run_of(world, id)["state"] == "running"
+        and run_of(world, id)["error"] is not None
+    )
+
+
+@pytest.mark.parametrize("mode", ["each", "range"])
+def test_the_one_that_hangs_fails_alone(world: World, mode: str) -> None:
+    world.hanging = {("p", SECOND)}
+    scenario = begin(world, mode, run_timeout_seconds=LIMIT)
+    assert ended(world, scenario) == all_but(2)
+    assert run_of(world, 2)["error"]["type"] == "RunTimedOut"
+
+
+@pytest.mark.parametrize("mode", ["each", "range"])
+def test_a_stopped_driver_does_not_hold_it_up(world: World, mode: str) -> None:
+    world.hanging = {("p", SECOND)}
+    scenario = begin(world, mode, run_timeout_seconds=LIMIT)
+    stopped: list[Process] = []
+
+    def stop(_: Task, __: str) -> None:
+        if not stopped and is_marked(world):
+            (driver,) = (each for each in world.at_work if 2 in each.at_runs)
+            driver.process.frozen = True
+            stopped.append(driver.process)
+
+    run_until(world, lambda: any(2 in driver.at_runs for driver in world.at_work))
+    world.scheduler.on_step = stop
+    assert ended(world, scenario) == all_but(2)
+    assert stopped
+
+
+def test_a_run_starter_that_dies_with_the_driver_leaves_it_to_the_next_one(world: World) -> None:
+    world.hanging = {("p", SECOND)}
+    scenario = begin(world, run_timeout_seconds=LIMIT)
+    run_until(world, lambda: is_marked(world))
+    for driver in world.drivers:
+        world.scheduler.kill(driver.process)
+    world.crash(world.alive(RUN_STARTER)[0], machine=False)
+    world.start(RUN_STARTER)
+    assert ended(world, scenario) == all_but(2)
+
+
+def test_what_ended_in_time_does_not_fail_though_nobody_read_that_for_long(world: World) -> None:
+    scenario = begin(world, run_timeout_seconds=LIMIT)
+    run_until(world, lambda: bool(world.database.rows("run")) and run_of(world, 2)["state"] == "running")
+    attempt = run_of(world, 2)["attempt_id"]
+    world.freeze(world.alive(RUN_STARTER)[0], 100.0)
+    run_until(world, lambda: world.oracle.attempts.said[attempt, 2, "RunStaged"] > 0, 90.0)
+    assert ended(world, scenario) == all_but()
+
+
+def test_output_that_is_accepted_after_the_mark_is_published(world: World) -> None:
+    """Its driver reports it while it is about to be ended."""
+    world.hanging = {("p", SECOND)}
+    scenario = begin(world, run_timeout_seconds=LIMIT)
+    staged: list[int] = []
+
+    def stage(_: Task, __: str) -> None:
+        if not staged and is_marked(world):
+            world.hanging = set()
+            staged.append(attempt := run_of(world, 2)["attempt_id"])
+            about = {"backfill_id": "b", "attempt_id": attempt, "run_id": 2, "attempt": 1}
+            report = RunStaged(**about, outputs=("/table/2",))
+            world.append(str(Topic.RUN_REPORTS), b"b", report.encode(), wire(report, "driver"))
+
+    run_until(world, lambda: any(2 in driver.at_runs for driver in world.at_work))
+    world.scheduler.on_step = stage
+    assert ended(world, scenario) == all_but()
+    assert staged
+
+
+@pytest.mark.parametrize("retries", [0, 2])
+def test_a_task_that_ends_its_driver_has_as_many_tries_as_others(world: World, retries: int) -> None:
+    world.hanging = {("p", SECOND)}
+    scenario = begin(world, task={"name": "only", "timeout_seconds": LIMIT, "retries": retries})
+    assert ended(world, scenario) == all_but(2)
+    assert run_of(world, 2)["error"]["type"] == "TaskTimedOut"
+    assert run_of(world, 2)["attempt"] == retries + 1

@@ -1,0 +1,74 @@
+"""A callback that a failure joins right now is due, but nobody asks for it in a loop."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from tests.support.both_stores import BASE, NOW
+from tests.support.sessions import MemoryStore, commit, rollback
+
+from callback_runner.handler import CALLBACKS, CallbackHandler
+from retrofill.bus.handler import RECHECK_SECONDS
+from retrofill.bus.transaction import Transaction
+from retrofill.contract.topics import CALLBACK_RUNNER
+from retrofill.settings import Settings
+from retrofill.store import listed
+from retrofill.store.tables import callback, run
+
+CALL = {
+    "deadline_id": 7,
+    "shard": 0,
+    "name": "page",
+    "kind": "function",
+    "options": {},
+    "kwargs": {},
+    "event": {},
+    "pipeline": "p",
+    "backfill_id": "b1",
+    "occasion": "run_failed",
+    "place": 0,
+    "collects": True,
+    "next_try_at": NOW,
+}
+
+
+def handler() -> CallbackHandler:
+    """A handler without servers."""
+    made = object.__new__(CallbackHandler)
+    made._settings = Settings(callback_slots=2)
+    made._max_per_pipeline = 1
+    made._lock = threading.Lock()
+    made._calls, made._turns, made._served, made._silent = {}, {}, {}, {}
+    made._closed, made._claims = False, 0
+    made._engine = made._kinds = None  # type: ignore[assignment]
+    return made
+
+
+def checked(conn: Any) -> tuple[float | None, str]:
+    """When the next check is, and the callback's state after this one."""
+    tx = Transaction(conn, CALLBACK_RUNNER, 0, 0, 1_000_000)
+    handler().check(tx, [CALLBACKS])
+    row = conn.execute(callback.select()).mappings().one()
+    return tx.checks.get(CALLBACKS), row["state"]
+
+
+@pytest.mark.parametrize("joins", [True, False])
+def test_it_is_looked_at_again_a_moment_later(joins: bool) -> None:
+    said = MemoryStore().play(
+        [
+            *BASE,
+            ("a", lambda conn: conn.execute(run.update().values(state="failed", finished_at=NOW)).rowcount),
+            ("a", lambda conn: listed.insert_all(conn, [CALL])),
+            ("a", lambda conn: listed.add_runs(conn, [(1, 0, 7)])),
+            ("a", commit),
+            ("b", lambda conn: listed.collecting(conn, [("b1", 0)] if joins else [])),
+            ("a", checked),
+            ("b", rollback),
+            ("a", rollback),
+        ]
+    )
+    after, state = said[len(BASE) + 5]
+    assert (after, state) == ((RECHECK_SECONDS, "pending") if joins else (after, "running"))
+    assert joins or after > 1  # its lease

@@ -1,0 +1,65 @@
+"""Every command that prints data has ``--json``, and the shell's questions are answered."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+import typer
+from tests.support.terminal import Cli
+from typer.core import TyperCommand, TyperGroup
+
+from retrofill.cli.completion import Shell
+from retrofill.cli.main import app
+
+# What it runs or prints is no data: a service in the foreground, and a script for the shell.
+WITHOUT = {"service", "completion"}
+
+
+def commands(command: TyperCommand | TyperGroup, path: str = "") -> Iterator[tuple[str, TyperCommand]]:
+    if isinstance(command, TyperGroup):
+        for name, child in command.commands.items():
+            yield from commands(child, f"{path} {name}".strip())  # type: ignore[arg-type]
+    else:
+        yield path, command
+
+
+ALL = dict(commands(typer.main.get_command(app)))  # type: ignore[arg-type]
+
+
+def test_the_walk_finds_all() -> None:
+    assert {"runs logs", "runs show", "watch", "backfill show", "recover", "up"} <= set(ALL)
+
+
+@pytest.mark.parametrize("path", sorted(ALL))
+def test_a_command_that_prints_data_has_json(path: str) -> None:
+    options = {name for parameter in ALL[path].params for name in parameter.opts}
+    assert ("--json" in options) == (path not in WITHOUT)
+
+
+@pytest.mark.parametrize("shell", list(Shell))
+def test_the_script_of_each_shell(shell: Shell, cli: Cli) -> None:
+    found = cli("completion", shell)
+    assert (found.status, found.err) == (0, "")
+    assert "_RETROFILL_COMPLETE" in found.out
+
+
+def test_the_script_for_bash_is_valid(cli: Cli) -> None:
+    checked = subprocess.run(["bash", "-n"], input=cli("completion", "bash").out, text=True, check=False)
+    assert checked.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [("retrofill runs ", {"list", "show", "logs", "retry", "cancel"}), ("retrofill backfill show ", set())],
+)
+@pytest.mark.usefixtures("nowhere")
+def test_what_the_shell_is_offered(words: str, offered: set[str], cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a database no ids are, and nothing disturbs the prompt."""
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
+    monkeypatch.setenv("_RETROFILL_COMPLETE", "complete_bash")
+    found = cli()
+    assert (found.status, found.err) == (0, "")
+    assert set(found.out.split()) == offered

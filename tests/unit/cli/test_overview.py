@@ -1,0 +1,85 @@
+"""The screen of ``retrofill watch`` fits a terminal, and counts what does not."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from io import StringIO
+from typing import Any
+
+from rich.console import Console
+
+from retrofill.cli.overview import render
+
+NOW = datetime(2024, 1, 5, 12, 30, tzinfo=UTC)
+
+
+def backfill(n: int, **by_state: int) -> dict[str, Any]:
+    about = {"id": f"backfill-{n}", "pipeline": "flights_daily", "state": "running", "requested_at": NOW}
+    return {**about, "runs": sum(by_state.values()), "by_state": by_state}
+
+
+def attempt(n: int) -> dict[str, Any]:
+    return {
+        "id": n,
+        "backfill_id": f"backfill-{n}",
+        "runs": 12,
+        "state": "running",
+        "seconds": 75.4,
+        "first_interval": datetime(2024, 1, 1, 5, tzinfo=UTC),
+        "timezone": "America/New_York",
+        "host": "run-starter-7d9f8b6c5-x2x4z-1",
+    }
+
+
+HOST = {"name": "run-starter-7d9f8b6c5-x2x4z-1", "busy": 3, "warm": 1, "cold": 0, "note": None, "alive": True}
+
+
+def screen(backfills: int, attempts: int, hosts: int = 1, height: int = 24) -> list[str]:
+    out = Console(width=80, height=height, file=StringIO(), force_terminal=True, color_system=None)
+    found = {
+        "at": NOW,
+        "backfills": [backfill(n, succeeded=40, failed=1, queued=59) for n in range(backfills)],
+        "attempts": [attempt(n) for n in range(attempts)],
+        "hosts": [HOST] * hosts,
+    }
+    out.print(render(found, {}, out))
+    return out.file.getvalue().splitlines()  # type: ignore[attr-defined]
+
+
+def test_everything_is_on_it() -> None:
+    lines = screen(2, 3)
+    text = "\n".join(lines)
+    assert lines[0].startswith("retrofill  2 active backfills, 3 live attempts  2024-01-05 12:30:00 UTC")
+    for word in (
+        "backfill-1",
+        "flights_daily",
+        "41/100",
+        "2024-01-01",
+        "0:01:15",
+        "running",
+        "run-starter-7d9f8b6c5-x2x4z-1",
+    ):
+        assert word in text
+    assert all(len(line) <= 80 for line in lines)
+
+
+def test_what_does_not_fit_is_counted() -> None:
+    lines = screen(90, 70)
+    assert len(lines) <= 24
+    hidden = [line for line in lines if line.startswith("… and")]
+    assert len(hidden) == 2
+    shown = sum("flights_daily" in line for line in lines)
+    assert f"… and {90 - shown} more backfills" in hidden[0]
+    assert shown >= 5 and sum("0:01:15" in line for line in lines) >= 5
+
+
+def test_few_attempts_leave_their_room_to_backfills() -> None:
+    lines = screen(90, 1)
+    assert len(lines) <= 24
+    assert sum("flights_daily" in line for line in lines) >= 10
+
+
+def test_nothing_is_active() -> None:
+    text = "\n".join(screen(0, 0, hosts=0))
+    assert "no active backfills" in text and "no live attempts" in text
+    assert "no run-starter is alive: nothing starts" in text

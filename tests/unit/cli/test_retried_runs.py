@@ -1,0 +1,67 @@
+"""A run that was retried is shown as the new one, and each of both with its own attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, RowMapping, select, update
+from tests.support.both_stores import DAY, START, begin, claim, end, give, make_backfill, put, start
+from tests.support.sessions import MemoryStore
+
+from retrofill.cli.finding import find_attempt
+from retrofill.client import read_runs
+from retrofill.domain.run import RunState
+from retrofill.errors import UserError
+from retrofill.store import retries
+from retrofill.store import tables as t
+from retrofill.store.clock import database_now
+
+
+def retried(look: Callable[[Connection, RowMapping, RowMapping], Any], *, begun: bool = True) -> Any:
+    """What is seen after run 1 failed in attempt 1 and run 4 replaced it, begun in attempt 2 or not."""
+
+    def work(conn: Any) -> Any:
+        make_backfill(conn, "b1")
+        start(conn, 1, 1)
+        begin(conn, 1, 1)
+        end(conn, 1, state=RunState.FAILED)
+        conn.execute(update(t.run).where(t.run.c.id == 1).values(finished_at=database_now(conn)))
+        retries.replace(conn, retries.failed(conn, "b1", None, after=-1, most=9), database_now(conn))
+        if begun:
+            give(conn, claim(conn, 1, 1), 4)
+        old, new = (conn.execute(select(t.run).where(t.run.c.id == id)).mappings().one() for id in (1, 4))
+        return look(conn, old, new)
+
+    return MemoryStore().play([put(), ("a", work)])[-1]
+
+
+def test_a_date_is_the_new_run() -> None:
+    assert retried(lambda conn, _old, _new: read_runs.runs_of_dates(conn, "b1", START, START + DAY)) == [4]
+
+
+def test_each_has_its_own_attempts() -> None:
+    def ids(conn: Connection, *runs: RowMapping) -> list[list[int]]:
+        return [[each["id"] for each in read_runs.attempts_of(conn, run)] for run in runs]
+
+    assert retried(ids) == [[1], [2]]
+    assert retried(ids, begun=False) == [[1], []]
+
+
+def test_a_live_attempt_is_listed_once() -> None:
+    assert retried(lambda conn, _old, _new: [row["id"] for row in read_runs.live_attempts(conn, 9)]) == [2]
+
+
+def test_what_is_active_counts_only_the_new_one() -> None:
+    said = retried(lambda conn, _old, _new: read_runs.active_progress(conn, 9)[0]["by_state"], begun=False)
+    assert said == {"queued": 3}
+
+
+def test_the_log_of_the_old_one_is_not_that_of_the_new_one() -> None:
+    def named(conn: Connection, *_runs: RowMapping) -> str:
+        with pytest.raises(UserError) as refused:
+            find_attempt(conn, "run:4", None)
+        return str(refused.value)
+
+    assert retried(named, begun=False) == "run 4 is queued: no driver has been given it yet"

@@ -1,0 +1,78 @@
+"""A log that cannot be shown is explained in one line that says what to do."""
+
+from __future__ import annotations
+
+import io
+from datetime import UTC, datetime
+
+import pytest
+
+from retrofill.cli.finding import bounds
+from retrofill.cli.output import print_facts, print_text
+from retrofill.cli.run_logs import _print, why_no_log
+from retrofill.errors import WrongUsage
+
+BEGAN = datetime(2024, 1, 1, tzinfo=UTC)
+ATTEMPT = {"id": 25, "host": "run-starter-a-12", "began_at": BEGAN, "reason": None, "outcome": "lost"}
+
+
+@pytest.mark.parametrize(
+    ("attempt", "age", "problem", "hosts", "said"),
+    [
+        ({}, 60.0, None, 0, "attempt 25 ran on run-starter-a-12, which is gone: look for 25.0.log in logs/attempts"),
+        ({}, 60.0, None, 1, "attempt 25 ran on run-starter-a-12, which has no log of it"),
+        (
+            {},
+            60.0,
+            "http://127.0.0.1:9 does not answer: refused",
+            1,
+            "does not answer: refused; run this on that machine",
+        ),
+        ({}, 7200.0, None, 0, "was removed: logs are kept for 1:00:00 (RETROFILL_LOG_KEEP_SECONDS)"),
+        ({"began_at": None}, None, None, 1, "its driver on run-starter-a-12 has not begun (-f waits for it)"),
+        ({"began_at": None, "reason": "no host"}, 60.0, None, 0, "it ended before it began (no host)"),
+    ],
+)
+def test_why_there_is_no_log(
+    attempt: dict[str, object], age: float | None, problem: str | None, hosts: int, said: str
+) -> None:
+    line = why_no_log({**ATTEMPT, **attempt}, age, problem, hosts=hosts, kept=3600.0)
+    assert said in line
+    assert "\n" not in line
+
+
+def test_a_day_is_that_of_the_pipelines_zone() -> None:
+    start, end = bounds("2024-03-10", "America/New_York")
+    assert (start.isoformat(), end.isoformat()) == ("2024-03-10T00:00:00-05:00", "2024-03-11T00:00:00-04:00")
+    moment, after = bounds("2024-03-10T05:00:00+00:00", "UTC")
+    assert moment == datetime(2024, 3, 10, 5, tzinfo=UTC) < after
+
+
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_log_does_nothing_to_the_terminal_and_a_file_gets_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = "\x1b[31mred\x1b[0m\ttab \x1b]52;c;Z2VoZWlt\x07\x1b[2Jéß\x9b2J\x7f"
+    for stream, expected in (
+        (Screen(), "\x1b[31mred\x1b[0m\ttab ␛]52;c;Z2VoZWlt␇␛[2Jéß\ufffd2J\ufffd\n"),
+        (io.StringIO(), line + "\n"),
+    ):
+        monkeypatch.setattr("sys.stdout", stream)
+        _print(iter([line]))
+        assert stream.getvalue() == expected
+
+
+def test_texts_of_users_do_nothing_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    print_text("a ValueError: \x1b]0;title\x07\n\tnext line")
+    print_facts({"reason": "\x1b[2J"})
+    found = capsys.readouterr().out
+    assert "a ValueError: ␛]0;title␇\n" in found
+    assert "␛[2J" in found and "\x1b" not in found
+
+
+@pytest.mark.parametrize("text", ["9999-12-31", "0001-01-01", "9999-12-31T23:59:59.999999+00:00"])
+def test_a_date_at_the_edge_of_the_calendar_is_refused(text: str) -> None:
+    with pytest.raises(WrongUsage, match="is outside the calendar"):
+        bounds(text, "Asia/Tokyo")

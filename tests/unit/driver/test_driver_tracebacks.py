@@ -1,0 +1,79 @@
+"""The traceback of an error has the user's frames only, in each error of its chain."""
+
+from __future__ import annotations
+
+import json
+import traceback
+
+import tenacity
+
+from retrofill.driver.errors import error_info, whole_traceback
+from retrofill.errors import first_line
+from retrofill.redaction import redacted
+
+
+def in_between() -> None:
+    """A user's frame below frames of a library and of Retrofill."""
+    tenacity.Retrying(stop=tenacity.stop_after_attempt(1), reraise=True)(in_retrofill)
+
+
+def in_retrofill() -> None:
+    redacted(None)  # type: ignore[arg-type]
+
+
+def chained() -> None:
+    try:
+        in_between()
+    except TypeError as e:
+        raise ValueError("no luck") from e
+
+
+def caught(call: object) -> BaseException:
+    try:
+        call()  # type: ignore[operator]
+    except Exception as e:  # noqa: BLE001 - any
+        return e
+    raise AssertionError("nothing was raised")
+
+
+def test_frames_of_libraries_are_dropped_wherever_they_are() -> None:
+    error = caught(chained)
+    found = error_info(error).traceback
+    assert found is not None
+    assert found.count("test_driver_tracebacks.py") == found.count('File "') == 5
+    assert "redaction.py" not in found and "tenacity/" not in found
+    assert "The above exception was the direct cause" in found
+    assert found.endswith("ValueError: no luck")
+    whole = whole_traceback(error)
+    assert "redaction.py" in whole and "tenacity/" in whole
+
+
+def test_an_error_without_a_frame_of_the_user_keeps_its_own() -> None:
+    error = caught(in_retrofill)
+    assert error.__traceback__ is not None
+    error.__traceback__ = error.__traceback__.tb_next.tb_next  # type: ignore[union-attr]
+    found = error_info(error).traceback
+    assert found is not None and "redaction.py" in found
+
+
+def test_other_libraries_are_the_users_choice() -> None:
+    found = error_info(caught(lambda: json.loads("{"))).traceback
+    assert found is not None and "json/decoder.py" in found
+
+
+def test_groups_are_cut_too() -> None:
+    def group() -> None:
+        raise ExceptionGroup("both", [caught(in_between), caught(in_retrofill)])
+
+    found = error_info(caught(group)).traceback
+    assert found is not None
+    assert "redaction.py" not in found and "ExceptionGroup: both" in found
+
+
+def test_the_whole_traceback_survives_an_error_without_a_text() -> None:
+    class Silent(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    assert first_line(Exception(whole_traceback(Silent())))
+    assert traceback.format_exception(ValueError("x"))[0].strip() == whole_traceback(ValueError("x")).strip()
