@@ -15,6 +15,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
+
 from retrofill.contract.cost import Cost
 from retrofill.contract.runs import SparkApplication
 from retrofill.driver.application import Server, application_of_context
@@ -29,6 +31,14 @@ NAMESPACE = uuid.UUID("7f0f7d43-52f1-5a0c-9c2e-0b8a5f6b3c11")
 USER = "retrofill"
 # Reconnects quickly to a restarting server, and gives up after about 80 s.
 RETRIES = {"max_retries": 40, "initial_backoff": 50, "backoff_multiplier": 2.0, "max_backoff": 2000}
+# Spark cannot release a session while an interrupted operation of it is still ending, and does not
+# announce when it has ended.
+_RELEASING = Retrying(
+    retry=retry_if_exception(lambda e: (condition(e) or "").startswith("SPARK_CONNECT_ILLEGAL_STATE.")),
+    wait=wait_fixed(0.1),
+    stop=stop_after_delay(10),
+    reraise=True,
+)
 
 
 class Sessions(Protocol):
@@ -165,7 +175,9 @@ class ConnectSessions:
         with closed_is_fine():
             # Creates the session if it never existed, so that closing it makes its id unusable.
             session.interruptAll()
-            session.client.release_session()
+            for attempt in _RELEASING:
+                with attempt:
+                    session.client.release_session()
         session.release_session_on_close = False
         session.stop()
 
