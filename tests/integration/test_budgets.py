@@ -37,7 +37,7 @@ def resume(stack: Installation, id: str, **budget: Any) -> Event:
 
 def events(stack: Installation, type: str) -> list[dict[str, Any]]:
     stack.wait_published()
-    return [event.body for event in stack.events(Topic.BACKFILL_EVENTS) if event.body["type"] == type]
+    return [event.body for event in stack.events(Topic.BACKFILL_EVENTS, progress=True) if event.body["type"] == type]
 
 
 def quiet(stack: Installation, id: str) -> None:

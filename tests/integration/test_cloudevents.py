@@ -120,7 +120,7 @@ def test_the_answer_to_a_request_is_an_event_with_all_attributes(worked: Install
 
 def test_what_was_not_committed_is_no_event(worked: Installation) -> None:
     fields = [event_of(record).get_type() for record in records(worked, Topic.BACKFILL_EVENTS)]
-    assert sorted(fields) == ["BackfillFailed", "BackfillPlanned"]
+    assert sorted(each for each in fields if each != "BackfillProgress") == ["BackfillFailed", "BackfillPlanned"]
     uncommitted = worked.events(Topic.BACKFILL_EVENTS, isolation="read_uncommitted")
     assert "BackfillSucceeded" in {event.body["type"] for event in uncommitted}
 

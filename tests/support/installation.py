@@ -188,11 +188,15 @@ class Installation:
         assert sender.flush(20) == 0
         sender.abort_transaction(20)
 
-    def events(self, topic: Topic, *, isolation: str = "read_committed") -> list[Event]:
-        """All events of a topic up to its current end, in each partition's order."""
+    def events(self, topic: Topic, *, isolation: str = "read_committed", progress: bool = False) -> list[Event]:
+        """All events of a topic up to its current end, in each partition's order.
+
+        Without the progress of backfills: how much of it there is depends on the machine's speed.
+        """
         # The end of a partition arrives with an empty fetch, which the broker need not delay.
         with self._reader(isolation, **{"fetch.wait.max.ms": 10}) as consumer:
-            return list(read_to_end(consumer, f"{self.settings.topic_prefix}{topic}", self.settings.partitions))
+            events = read_to_end(consumer, f"{self.settings.topic_prefix}{topic}", self.settings.partitions)
+            return [event for event in events if progress or event.body.get("type") != "BackfillProgress"]
 
     @contextmanager
     def _reader(self, isolation: str = "read_committed", **more: Any) -> Iterator[Consumer]:

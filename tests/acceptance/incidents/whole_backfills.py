@@ -128,13 +128,8 @@ class Subscriber:
 
 
 def answers(installation: Installation, isolation: str = "read_committed") -> dict[str, list[Event]]:
-    """The events that subscribers see, by the ``ce_id`` they reply to, or else by type.
-
-    Except those of progress, which a slow machine makes.
-    """
+    """The events that subscribers see, by the ``ce_id`` they reply to, or else by type."""
     found: dict[str, list[Event]] = defaultdict(list)
     for event in installation.events(Topic.BACKFILL_EVENTS, isolation=isolation):
-        if event.body["type"] == "BackfillProgress":
-            continue
         found[event.body.get("in_reply_to") or event.body["type"]].append(event)
     return found

@@ -178,7 +178,9 @@ class World:
     def by_task(self, launch: LaunchRequest) -> list[Any]:
         """What the task of the attempt's only run wrote."""
         (run,) = launch.runs
-        found: list[Any] = eval((self.out / f"told-{run.id}").read_text())
+        written = self.out / f"told-{run.id}"
+        assert written.exists(), [e.body for e in self.installation.events(Topic.RUN_REPORTS)]
+        found: list[Any] = eval(written.read_text())
         return found
 
     def begin_slow(self, executor: Executor, **more: Any) -> LaunchRequest:

@@ -78,8 +78,15 @@ class World:
         until(lambda: self.text(attempt_id) == expected, f"the log of {attempt_id} is complete", seconds=20)
 
     def writer(self) -> psutil.Process | None:
-        there = psutil.Process().children()
-        return next((each for each in there if "retrofill.attempt_logs.writer" in each.cmdline()), None)
+        return next(filter(is_writer, psutil.Process().children()), None)
+
+
+def is_writer(process: psutil.Process) -> bool:
+    try:
+        return "retrofill.attempt_logs.writer" in process.cmdline()
+    except psutil.ZombieProcess:
+        # It was killed, and its executor has not noticed yet.
+        return False
 
 
 @pytest.fixture
