@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import Connection
 
 from retrofill.contract.backfills import BackfillRequested
 from retrofill.contract.pipelines import PipelineApplied
 from retrofill.contract.topics import CALLBACK_RUNNER, PLANNER, RUN_STARTER, Topic
+from retrofill.store import listed
+from tests.simulation.mutations.watching import failures_join_without_a_lock
 from tests.simulation.schedule import DRAIN_SECONDS, FIRST, Scenario, run_until, run_until_drained
 from tests.simulation.shims import exchanged
 from tests.simulation.world import ALL, World
@@ -17,6 +20,10 @@ from tests.support.definitions import daily
 
 SEEDS = range(3)
 DAYS = 4
+# Of the callbacks that join failures.
+WINDOW_SECONDS = 2
+# In these the runner hears of a callback before the second failure.
+HEARD_IN_TIME = (1, 3, 4, 5)
 
 
 @pytest.fixture(params=SEEDS)
@@ -29,7 +36,10 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
             world.start(service)
         world.failing = {("p", FIRST + timedelta(days=n)) for n in range(1, DAYS)}
         lists = {
-            "on_run_failed": [{"callback": "page", "digest_seconds": 2}, {"callback": "page", "digest_seconds": 0}],
+            "on_run_failed": [
+                {"callback": "page", "digest_seconds": WINDOW_SECONDS},
+                {"callback": "page", "digest_seconds": 0},
+            ],
             "on_backfill_failed": [{"callback": "page"}],
             "on_backfill_succeeded": [{"callback": "page"}],
         }
@@ -81,3 +91,39 @@ def test_the_runner_is_away_while_runs_fail(world: World) -> None:
     assert len(together) == 1
     world.start(CALLBACK_RUNNER)
     drain(world)
+
+
+def pause_while_a_failure_joins(world: World, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Pause the handling of one failure, between finding a callback and joining it, until that is due.
+
+    Returns the moments of pauses, which is empty at first.
+    """
+    # What is due is called at once.
+    world.call_seconds = 0.0
+    find, paused = listed.collecting, list[float]()
+
+    def find_and_pause(conn: Connection, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        found = find(conn, places)
+        if found and not paused:
+            paused.append(world.scheduler.now)
+            world.scheduler.wait(object(), WINDOW_SECONDS + 1.0)
+        return found
+
+    monkeypatch.setattr(listed, "collecting", find_and_pause)
+    return paused
+
+
+@pytest.mark.parametrize("world", HEARD_IN_TIME, indirect=True)
+def test_a_failure_that_joins_slowly_is_called(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    paused = pause_while_a_failure_joins(world, monkeypatch)
+    drain(world)
+    assert paused
+
+
+@pytest.mark.parametrize("world", HEARD_IN_TIME, indirect=True)
+def test_a_failure_that_joins_slowly_is_lost_without_a_lock(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    failures_join_without_a_lock(monkeypatch.setattr)
+    paused = pause_while_a_failure_joins(world, monkeypatch)
+    with pytest.raises(AssertionError):
+        drain(world)
+    assert paused

@@ -118,7 +118,6 @@ INVARIANTS: dict[int, tuple[str, tuple[Mutation, ...]]] = {
             watching.any_end_is_called,
             watching.lost_runs_are_called,
             watching.failures_join_what_was_called,
-            watching.failures_join_without_a_lock,
             retrying.new_runs_without_deadlines,
             retrying.deadlines_of_replaced_runs_fire,
         ),

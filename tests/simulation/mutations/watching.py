@@ -111,6 +111,9 @@ def failures_join_what_was_called(patch: Patch) -> None:
 
 
 def failures_join_without_a_lock(patch: Patch) -> None:
-    """A callback may be called while a failure joins it."""
+    """A callback may be called while a failure joins it.
+
+    Random schedules rarely pause the run-starter in between; a test of callbacks replays it.
+    """
     unlocked = listed.OF_PLACES.where(callback.c.collects)
     patch(listed, "_COLLECTING", unlocked.order_by(callback.c.deadline_id))
