@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import psycopg
+from psycopg.pq import ExecStatus, TransactionStatus
+from psycopg.rows import TupleRow
 from psycopg.types.array import ListBinaryDumper
 from sqlalchemy import CompoundSelect, Connection, Engine, Select, create_engine, event, text
 
@@ -20,6 +22,22 @@ SERVICE_LIMITS = {
 }
 
 
+class _Connection(psycopg.Connection[TupleRow]):
+    """Keeps its prepared statements when a transaction is rolled back.
+
+    psycopg forgets them in case DDL was undone (docs/decisions/rollbacks-keep-prepared-statements.md).
+    """
+
+    def rollback(self) -> None:
+        if self.pgconn.transaction_status != TransactionStatus.INTRANS:
+            super().rollback()
+            return
+        with self.lock:
+            result = self.pgconn.exec_(b"ROLLBACK")
+        if result.status != ExecStatus.COMMAND_OK:
+            raise psycopg.errors.error_from_result(result)
+
+
 def connect(
     dsn: str, name: str, *, autocommit: bool = False, options: str = "", defaults: str = ""
 ) -> psycopg.Connection:
@@ -28,7 +46,7 @@ def connect(
     ``options`` take precedence over the DSN's own, and those over ``defaults``.
     """
     given = str(psycopg.conninfo.conninfo_to_dict(dsn).get("options") or "")
-    return psycopg.connect(
+    return _Connection.connect(
         dsn,
         autocommit=autocommit,
         application_name=name,
