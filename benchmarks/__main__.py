@@ -17,6 +17,7 @@ NAMES = (
     "accept",
     "start",
     "between",
+    "replicas",
     "orchestrate",
     "spark",
     "deadline",

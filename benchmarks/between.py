@@ -13,6 +13,8 @@ from tests.support.installation import Installation
 from tests.support.light import apply_trivial, backfill
 
 from benchmarks.core import Benchmark, Figure, figure
+from benchmarks.support.cpu import Used
+from benchmarks.support.cpu import figures as cpu_figures
 from benchmarks.support.servers import installed, servers
 
 # (first day, last day) of each repeat, and their number.
@@ -30,23 +32,25 @@ def gaps(notes: Path) -> list[float]:
 
 @dataclass
 class Measured:
-    """Of each repeat: the median gap between two runs (ms), commits and appends a run, runs/s."""
+    """Of each repeat: the median gap between two runs (ms), commits and appends a run, runs/s, CPU."""
 
     gaps: list[float] = field(default_factory=list)
     commits: list[float] = field(default_factory=list)
     appends: list[float] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
+    cpu: list[dict[str, float]] = field(default_factory=list)
 
 
-def measured(made: Installation, log: Path, pipeline: str, drivers: int, batch: int) -> Measured:
+def measured(made: Installation, home: Path, pipeline: str, drivers: int, batch: int) -> Measured:
     """Backfills of a trivial pipeline."""
     notes = apply_trivial(made, pipeline, drivers, batch)
     backfill(made, pipeline, "2010-01-01", "2010-01-10", f"{pipeline}-warm")
-    found = Measured()
+    found, log = Measured(), home / "kafka"
     for first, last in YEARS:
         notes.write_text("")
-        before = costs(made, log)
+        before, used = costs(made, log), Used(home, made)
         backfill(made, pipeline, first, last, f"{pipeline}-{first}")
+        found.cpu.append(Used(home, made).since(used, DAYS))
         commits, appends = costs(made, log).since(before, DAYS)
         found.commits.append(commits)
         found.appends.append(appends)
@@ -62,10 +66,9 @@ def run() -> Sequence[Figure]:
         for name in ("backfill-planner", "deadline-watcher", "callback-runner"):
             made.start(name)
         made.start("light-starter", RETROFILL_DRIVER_SLOTS=str(DRIVERS))
-        log = on.home / "kafka"
-        single = measured(made, log, "single", 1, 1)
-        both = measured(made, log, "both", DRIVERS, 1)
-        batches = measured(made, log, "batches", DRIVERS, BATCH)
+        single = measured(made, on.home, "single", 1, 1)
+        both = measured(made, on.home, "both", DRIVERS, 1)
+        batches = measured(made, on.home, "batches", DRIVERS, BATCH)
     return [
         figure("end of a driver's work to the first user line of its next run, median", "ms", single.gaps, at_most=15),
         figure("Postgres commits a run, one by one", "", single.commits, at_most=8),
@@ -74,6 +77,8 @@ def run() -> Sequence[Figure]:
         figure(f"trivial runs with {DRIVERS} drivers, in batches of {BATCH}", "runs/s", batches.rates, at_least=300),
         figure(f"Postgres commits a run, in batches of {BATCH}", "", batches.commits, at_most=2),
         figure(f"Kafka appends a run, in batches of {BATCH}", "", batches.appends, at_most=2),
+        *cpu_figures("one by one", both.cpu),
+        *cpu_figures("in batches", batches.cpu),
     ]
 
 

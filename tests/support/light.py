@@ -17,15 +17,16 @@ from retrofill import Pipeline
 @{name}.task
 def only(run):
     began = time.time()
+    time.sleep({seconds})
     with open({notes!r}, "a") as notes:
         notes.write(f"{{began}} {{time.time()}}\\n")
 """
 
 
-def apply_trivial(made: Installation, name: str, limit: int, batch: int = 1) -> Path:
-    """Apply a pipeline whose only task notes when it began and ended; returns the notes' file."""
+def apply_trivial(made: Installation, name: str, limit: int, batch: int = 1, seconds: float = 0.0) -> Path:
+    """Apply a pipeline whose only task waits, and notes when it began and ended; returns the notes' file."""
     notes, file = made.settings.home / f"{name}.notes", made.settings.home / f"{name}.py"
-    file.write_text(_CODE.format(name=name, limit=limit, batch=batch, notes=str(notes)))
+    file.write_text(_CODE.format(name=name, limit=limit, batch=batch, seconds=seconds, notes=str(notes)))
     ((pipeline, location),) = load_pipelines(file)
     made.apply(pipeline.to_definition(location))
     return notes
