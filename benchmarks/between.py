@@ -48,9 +48,9 @@ def measured(made: Installation, home: Path, pipeline: str, drivers: int, batch:
     found, log = Measured(), home / "kafka"
     for first, last in YEARS:
         notes.write_text("")
-        before, used = costs(made, log), Used(home, made)
+        before, used = costs(made, log), Used(home, made.replicas)
         backfill(made, pipeline, first, last, f"{pipeline}-{first}")
-        found.cpu.append(Used(home, made).since(used, DAYS))
+        found.cpu.append(Used(home, made.replicas).since(used, DAYS))
         commits, appends = costs(made, log).since(before, DAYS)
         found.commits.append(commits)
         found.appends.append(appends)
@@ -77,8 +77,8 @@ def run() -> Sequence[Figure]:
         figure(f"trivial runs with {DRIVERS} drivers, in batches of {BATCH}", "runs/s", batches.rates, at_least=300),
         figure(f"Postgres commits a run, in batches of {BATCH}", "", batches.commits, at_most=2),
         figure(f"Kafka appends a run, in batches of {BATCH}", "", batches.appends, at_most=2),
-        *cpu_figures("one by one", both.cpu),
-        *cpu_figures("in batches", batches.cpu),
+        *cpu_figures("a run one by one", both.cpu),
+        *cpu_figures("a run in batches", batches.cpu),
     ]
 
 

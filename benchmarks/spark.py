@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from benchmarks.core import Benchmark, Figure, figure, ratios
+from benchmarks.support.cpu import Used
+from benchmarks.support.cpu import figures as cpu_figures
 from benchmarks.support.flights import User, bare_job, bare_loop, days, submitted, user_with_spark
 
 DAYS = int(os.environ.get("BENCH_DAYS", "60"))
@@ -38,11 +40,16 @@ def run() -> Sequence[Figure]:
         for pipeline in (EACH, RANGE):
             backfilled(user, pipeline, days(12), f"warm-{pipeline}", 3)
         single, batches, ranges, loop, job = [], [], [], [], []
+        of_batches, of_loop = [], []
         for n in range(REPEATS):
             single.append(backfilled(user, EACH, chosen, f"single-{n}", 1) / DAYS)
+            before = Used(user.home)
             batches.append(backfilled(user, EACH, chosen, f"batches-{n}", BATCH) / DAYS)
+            of_batches.append(Used(user.home).since(before, DAYS))
             ranges.append(backfilled(user, RANGE, chosen, f"ranges-{n}", DAYS) / DAYS)
+            before = Used(user.home)
             loop.append(bare_loop(user, chosen, parallel) / DAYS)
+            of_loop.append(Used(user.home).since(before, DAYS))
             job.append(bare_job(user, chosen) / DAYS)
         submits = [submitted(user, days(parallel, n * parallel)) / parallel for n in range(SUBMITTED_EACH)]
     middle = sorted(batches)[REPEATS // 2]
@@ -56,6 +63,8 @@ def run() -> Sequence[Figure]:
         figure("in ranges, faster than the plain loop", "x", ratios(loop, ranges), at_least=4),
         figure("in batches, beside the plain loop", "x", ratios(batches, loop), at_most=1.15),
         figure("one by one, beside the plain loop", "x", ratios(single, loop), at_most=1.6),
+        *cpu_figures("a day in batches", of_batches),
+        *cpu_figures("a day in the plain loop", of_loop),
         figure(f"a day by spark-submit, {parallel} at a time", "s", submits),
         figure("in batches, faster than a spark-submit a day", "x", [each / middle for each in submits], at_least=10),
     ]

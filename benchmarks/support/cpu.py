@@ -3,41 +3,55 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
-from tests.support.installation import Installation
+from tests.support.installation import Replica
 
 from benchmarks.core import Figure, figure
+from retrofill.contract.topics import SERVICES
 from retrofill.stack.layout import Layout
 from retrofill.stack.processes import of_stack
 
+_PACKAGES = {service.package: name for name, service in SERVICES.items()}
+
 
 class Used:
-    """CPU seconds so far of Kafka, Postgres, each service and the drivers."""
+    """CPU seconds so far of the servers, each service and the drivers, of the stack in ``home``.
 
-    def __init__(self, home: Path, made: Installation) -> None:
+    ``replicas``: services that were started beside it.
+    """
+
+    def __init__(self, home: Path, replicas: Iterable[Replica] = ()) -> None:
         self.seconds: Counter[str] = Counter()
         identity = Layout(home).identity()
         assert identity is not None
         for process in of_stack(identity.id):
-            if process.name() == "java":
-                self._add("Kafka", process)
-            elif process.name() == "postgres":
-                # Its children overwrite the marker that it is found by.
-                self._add("Postgres", *{process, *process.children(recursive=True)})
-        for replica in made.replicas:
-            process = psutil.Process(replica.process.pid)
-            self._add(replica.log.stem.rpartition("-")[0], process)
-            self._add("drivers", *process.children(recursive=True))
+            self._add(process)
+        for replica in replicas:
+            starter = psutil.Process(replica.process.pid)
+            for process in (starter, *starter.children(recursive=True)):
+                self._add(process, replica.log.stem.rpartition("-")[0])
 
-    def _add(self, part: str, *processes: psutil.Process) -> None:
-        for process in processes:
-            times = process.cpu_times()
-            self.seconds[part] += times.user + times.system
-            # Of children that have ended: Postgres's connections, and drivers that were replaced.
-            ended = part if part == "Postgres" else "drivers"
-            self.seconds[ended] += times.children_user + times.children_system
+    def _add(self, process: psutil.Process, service: str = "others") -> None:
+        command = process.cmdline()
+        if process.name() == "postgres":
+            # Its children overwrite the marker that it is found by. Those of former connections have
+            # ended.
+            there = [process.cpu_times(), *(each.cpu_times() for each in process.children(recursive=True))]
+            self.seconds["Postgres"] += sum(sum(times[:4]) for times in there)
+            return
+        if process.name() == "java":
+            part = "Kafka" if "kafka.Kafka" in command else "Spark"
+        elif "retrofill.driver" in command:
+            part = "drivers"
+        else:
+            part = next((name for package, name in _PACKAGES.items() if package in command), service)
+        times = process.cpu_times()
+        self.seconds[part] += times.user + times.system
+        # Drivers that were replaced.
+        self.seconds["drivers"] += times.children_user + times.children_system
 
     def since(self, before: Used, runs: int) -> dict[str, float]:
         """Milliseconds of CPU of each of ``runs``, by part."""
@@ -45,7 +59,10 @@ class Used:
 
 
 def figures(what: str, repeats: list[dict[str, float]]) -> list[Figure]:
-    """One figure of each part, the costliest first, and one of all together."""
-    parts = sorted(repeats[0], key=lambda part: -sum(each[part] for each in repeats))
-    all_ = figure(f"CPU of a run, {what}: all parts", "ms", [sum(each.values()) for each in repeats])
-    return [all_, *(figure(f"CPU of a run, {what}: {part}", "ms", [each[part] for each in repeats]) for part in parts)]
+    """One figure of all parts together, and one of each part, the costliest first."""
+    parts = sorted(repeats[0], key=lambda part: -sum(each.get(part, 0.0) for each in repeats))
+    all_ = figure(f"CPU of {what}: all parts", "ms", [sum(each.values()) for each in repeats])
+    return [
+        all_,
+        *(figure(f"CPU of {what}: {part}", "ms", [each.get(part, 0.0) for each in repeats]) for part in parts),
+    ]
