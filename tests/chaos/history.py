@@ -143,7 +143,7 @@ def gather(made: Installation, known: Known) -> History:
     tables = [*TABLES]
     for package in SERVICE_TABLES:
         tables += [f"{package}_{kind}" for kind in ("outbox", "relay", "shard", "shard_offset")]
-    events = {str(topic): made.events(topic) for topic in Topic}
+    events = {str(topic): made.events(topic, progress=True) for topic in Topic}
     calls = [*_lines(known.folder / "calls.log"), *known.calls]
     return History(
         wishes=dict(known.wishes),

@@ -126,7 +126,7 @@ def test_no_secret_shows(
         shown |= {str(log): log.read_text(errors="replace") for log in home.rglob("*.log*")}
     assert str(installation.settings.home / "logs" / "drivers.log") in shown
     for topic in Topic:
-        shown[topic] = "".join(f"{e.key} {e.value!r} {e.headers}" for e in installation.events(topic))
+        shown[topic] = "".join(f"{e.key} {e.value!r} {e.headers}" for e in installation.events(topic, progress=True))
     tables = installation.query("SELECT tablename AS name FROM pg_tables WHERE schemaname = 'retrofill'")
     for table in (row["name"] for row in tables):
         shown[table] = str(installation.query(f"SELECT t::text AS row FROM {table} AS t"))  # type: ignore[arg-type]
