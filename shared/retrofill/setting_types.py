@@ -19,6 +19,8 @@ MIN_SECRET_BYTES = 24
 PAGERDUTY_KEY = re.compile(r"[A-Za-z0-9]{32}")
 _HOST = re.compile(r"[A-Za-z0-9_.-]+")
 _HTTP = re.compile(r"https?://[^/\s@]+(/[^\s?#]*)?")
+# Without query and login, which may hold a secret: errors show the address.
+_STORE = re.compile(r"[a-z][a-z0-9+.-]*://(?![^/@]*:[^/@]*@)[^?#\s]+")
 _CONNECT = re.compile(r"sc://[^/;\s]+/?(;[^=;\s]+=[^;]*)*;?")
 
 
@@ -112,6 +114,35 @@ def _check_connect_address(value: str) -> str:
     return value
 
 
+def _as_text(value: object) -> object:
+    return str(value) if isinstance(value, Path) else value
+
+
+def _check_store_address(value: str) -> str:
+    if "://" in value and (not _STORE.fullmatch(value) or value.startswith("memory:")):
+        raise ValueError(
+            "a code store is a directory, or an address that drivers see too, like s3://bucket/prefix, without query and "
+            "login: RETROFILL_CODE_STORE_OPTIONS takes credentials"
+        )
+    return value
+
+
+def store_options(value: SecretStr | None) -> dict[str, Any]:
+    """The options of a code store. Raises ``ValueError``, which does not quote them, if they are no JSON object."""
+    try:
+        options = json.loads("{}" if value is None else value.get_secret_value())
+    except ValueError:
+        options = None
+    if not isinstance(options, dict):
+        raise ValueError('the options are a JSON object, like {"key": "…", "secret": "…"}')
+    return options
+
+
+def _check_store_options(value: SecretStr) -> SecretStr:
+    store_options(value)
+    return value
+
+
 def _check_hosts(value: list[str]) -> list[str]:
     for entry in value:
         if not _HOST.fullmatch(entry):
@@ -124,6 +155,8 @@ WebhookSecrets = Annotated[dict[str, list[SecretStr]], AfterValidator(_check_web
 PagerDutyKeys = Annotated[dict[str, SecretStr], AfterValidator(_check_pagerduty_keys)]
 ConnectAddress = Annotated[str, AfterValidator(_check_connect_address)]
 HttpAddress = Annotated[str, AfterValidator(_check_http_address)]
+StoreAddress = Annotated[str, BeforeValidator(_as_text), AfterValidator(_check_store_address)]
+StoreOptions = Annotated[SecretStr, AfterValidator(_check_store_options)]
 HostsAndNetworks = Annotated[list[str], AfterValidator(_check_hosts)]
 
 

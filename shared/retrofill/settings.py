@@ -28,6 +28,8 @@ from retrofill.setting_types import (
     HttpAddress,
     PagerDutyKeys,
     Patterns,
+    StoreAddress,
+    StoreOptions,
     WebhookSecrets,
     check_cluster,
 )
@@ -112,10 +114,16 @@ class Settings(BaseSettings):
     )
 
     # the user's code
-    code_store: Path | None = Field(
+    code_store: StoreAddress | None = Field(
         None,
-        description="Directory for archives of pipeline code, shared by the users who apply pipelines and all drivers; "
-        "if not set, drivers import code from its original path. The embedded stack has one",
+        description="Directory or fsspec address (s3://, gs://, abfs://, hdfs://…) for archives of pipeline code, shared by "
+        "the users who apply pipelines and all drivers; if not set, drivers import code from its original path. The "
+        "embedded stack has one",
+    )
+    code_store_options: StoreOptions | None = Field(
+        None,
+        description="Arguments of the address's fsspec file system, such as credentials and endpoints, as JSON; default: "
+        "its library's own configuration",
     )
     code_cache: Path | None = Field(
         None, description="Directory where drivers unpack these archives; default: code-cache in RETROFILL_HOME"

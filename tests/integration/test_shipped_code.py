@@ -6,120 +6,31 @@ Everything is real except Spark: the CLI, the planner, the run-starter and its w
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.installation import Installation, until
+from tests.support.shipped import FLOW, User, user_of
 from tests.support.tiers import some
 
 from retrofill.contract.topics import Topic
 
-# Each run writes the text of a module that it imports lazily. The first run of a gated backfill
-# waits at the gate.
-FLOW = """
-import os
-from pathlib import Path
 
-from retrofill import Pipeline
-
-flow = Pipeline("flow", schedule="@daily", start="2013-01-01", max_active_runs=3)
-
-@flow.task
-def write(run):
-    gate = Path(run.conf["out"], f"{run.backfill_id}.gate")
-    if gate.exists():
-        gate.open().close()
-        gate.unlink()
-    import words
-    Path(run.conf["out"], f"{run.backfill_id}-{run.interval.start:%d}").write_text(words.TEXT)
-"""
-
-
-@dataclass(frozen=True)
-class User:
-    """A user who writes and applies a pipeline in their own folder."""
-
-    made: Installation
-    folder: Path
-    environment: dict[str, str]
-
-    @property
-    def store(self) -> Path:
-        return Path(self.environment["RETROFILL_CODE_STORE"])
-
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-c", "from retrofill.cli.main import run; run()", *arguments],
-            env={**os.environ, **self.made.environment(), **self.environment},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
-
-    def ask(self, *arguments: str) -> Any:
-        done = self.run(*arguments, "--json")
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
-
-    def apply(self, text: str) -> str:
-        """Apply the flow with this text. Returns the hash of its archive."""
-        (self.folder / "flow.py").write_text(FLOW)
-        (self.folder / "words.py").write_text(f"TEXT = {text!r}\n")
-        (result,) = self.ask("pipelines", "apply", str(self.folder / "flow.py"))["pipelines"]
-        assert result["accepted"] and result["changed"]
-        assert (self.store / f"{result['code_sha256']}.zip").is_file()
-        return str(result["code_sha256"])
-
-    def create(self, id: str, month: int, *more: str, gate: bool = False) -> None:
-        """Request a backfill of the first three days of a month, one run at a time."""
-        if gate:
-            os.mkfifo(self.folder / f"{id}.gate")
-        days = ["--from", f"2013-{month:02}-01", "--to", f"2013-{month:02}-03", "--max-active-runs", "1"]
-        conf = json.dumps({"out": str(self.folder)})
-        self.ask("backfill", "create", "flow", *days, "--id", id, "--conf", conf, *more)
-
-    def open_gate(self, id: str) -> None:
-        """Release the first run, once it waits at the gate."""
-        until(lambda: _opened(self.folder / f"{id}.gate"), f"the first run of {id} waits at its gate")
-
-    def wrote(self, id: str) -> list[str]:
-        return [(self.folder / f"{id}-{day:02}").read_text() for day in (1, 2, 3)]
-
-    def used(self, id: str) -> list[str | None]:
-        """The code hash that each run used, according to its row, in interval order."""
-        rows = self.made.query("SELECT code_sha256 FROM run WHERE backfill_id = %s ORDER BY position", id)
-        return [row["code_sha256"] for row in rows]
-
-
-def _opened(gate: Path) -> bool:
-    """Whether a reader waits at the gate; opening it releases that reader."""
-    try:
-        os.close(os.open(gate, os.O_WRONLY | os.O_NONBLOCK))
-    except OSError:
-        return False
-    return True
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "store"
 
 
 @pytest.fixture
-def user(installation: Installation, tmp_path: Path) -> Iterator[User]:
-    environment = {"RETROFILL_CODE_STORE": str(tmp_path / "store"), "RETROFILL_DRIVER_SLOTS": "3"}
-    (tmp_path / "flows").mkdir()
-    installation.start("backfill-planner", **environment)
-    installation.start("light-starter", **environment)
-    return User(installation, tmp_path / "flows", environment)
+def user(installation: Installation, tmp_path: Path, store: Path) -> User:
+    return user_of(installation, tmp_path / "flows", RETROFILL_CODE_STORE=str(store))
 
 
-def test_a_backfill_stays_on_the_code_that_it_was_planned_with(user: User) -> None:
+def test_a_backfill_stays_on_the_code_that_it_was_planned_with(user: User, store: Path) -> None:
     one = user.apply("one")
+    assert (store / f"{one}.zip").is_file()
     user.create("stays", 1, gate=True)
     user.create("follows", 2, "--latest-code", gate=True)
     until(lambda: user.used("stays")[0] == user.used("follows")[0] == one, "both have begun")
@@ -174,9 +85,9 @@ def remove(store: Path, sha256: str) -> str:
 
 
 @pytest.mark.parametrize("spoil", some([damage, remove], damage))
-def test_runs_fail_with_one_line_where_their_code_is_not_there(user: User, spoil: Any) -> None:
+def test_runs_fail_with_one_line_where_their_code_is_not_there(user: User, store: Path, spoil: Any) -> None:
     one = user.apply("one")
-    fields = spoil(user.store, one)
+    fields = spoil(store, one)
     user.create("spoilt", 1)
     user.made.wait_state("spoilt", "failed")
     shown = user.ask("backfill", "show", "spoilt")
@@ -195,14 +106,12 @@ def test_runs_fail_with_one_line_where_their_code_is_not_there(user: User, spoil
     assert user.wrote("again") == ["one"] * 3
 
 
-def test_a_store_that_cannot_be_written_is_told_before_anything_is_published(user: User, tmp_path: Path) -> None:
-    (tmp_path / "store").write_text("a file")
+def test_a_store_that_cannot_be_written_is_told_before_anything_is_published(user: User, store: Path) -> None:
+    store.write_text("a file")
     (user.folder / "flow.py").write_text(FLOW)
     done = user.run("pipelines", "apply", str(user.folder / "flow.py"))
     assert done.returncode == 1
-    assert done.stderr.startswith(
-        f"retrofill: the code store {tmp_path / 'store'} cannot be written: File exists: set "
-    )
+    assert done.stderr.startswith(f"retrofill: the code store {store} cannot be written: File exists: set ")
     assert done.stderr.count("\n") == 1
     assert user.made.query("SELECT name FROM pipeline") == []
 

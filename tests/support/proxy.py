@@ -11,7 +11,10 @@ from typing import Self
 
 
 class Proxy:
-    """Forwards bytes from a loopback port to ``target``. ``delay`` slows each chunk (seconds)."""
+    """Forwards bytes from a loopback port to ``target``. ``delay`` slows each chunk (seconds).
+
+    ``passed``: bytes that were forwarded, in both directions. ``refused``: connections.
+    """
 
     def __init__(self, target: tuple[str, int]) -> None:
         self._target = target
@@ -21,6 +24,8 @@ class Proxy:
         self._flowing.set()
         self._refusing = False
         self.delay = 0.0
+        self.passed = 0
+        self.refused = 0
         self._lock = threading.Lock()
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._thread = threading.Thread(target=self._accept, name="proxy", daemon=True)
@@ -62,6 +67,7 @@ class Proxy:
             except OSError:
                 return
             if self._refusing:
+                self.refused += 1
                 _reset(client)
                 continue
             try:
@@ -86,6 +92,8 @@ class Proxy:
                 if self.delay:
                     time.sleep(self.delay)  # the fault itself: a slow link
                 sink.sendall(data)
+                with self._lock:
+                    self.passed += len(data)
         with suppress(OSError):
             sink.shutdown(socket.SHUT_WR)
 

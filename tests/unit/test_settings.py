@@ -57,6 +57,7 @@ def test_no_secret_is_shown() -> None:
             "kafka_passwords": {"driver": SECRET},
             "kafka_ssl_key_password": SECRET,
             "kafka_config": {"sasl.password": SECRET},
+            "code_store_options": json.dumps({"key": SECRET}),
             "webhook_secrets": {"default": ["whsec_aHVudGVyMi1odW50ZXIyLWh1bnRlcjItaHVudGVyMg=="]},
             "spark_remote": f"sc://host:15002/;use_ssl=true;token={SECRET};x-api={SECRET};user_id=me",
             "spark_conf": dict.fromkeys(SECRET_IN_SPARK, SECRET),
@@ -83,6 +84,27 @@ def test_what_is_no_connect_address_is_refused_and_not_quoted(address: str) -> N
     with pytest.raises(ValidationError, match="like sc://host:15002") as refused:
         Settings.model_validate({"spark_remote": address})
     assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "address", [f"s3://u:{SECRET}@bucket/x", f"https://host/x?sig={SECRET}", "memory://x", f"cache::s3://{SECRET}"]
+)
+def test_what_is_no_address_of_a_code_store_is_refused_and_not_quoted(address: str) -> None:
+    with pytest.raises(ValidationError, match=r"like s3://bucket/prefix, .*RETROFILL_CODE_STORE_OPTIONS") as refused:
+        Settings.model_validate({"code_store": address})
+    assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize("address", ["/mnt/code", "file:///mnt/code", "s3://b/x", "abfs://c@a.dfs.core.windows.net/x"])
+def test_addresses_of_code_stores(address: str) -> None:
+    assert shown(Settings.model_validate({"code_store": address}))["RETROFILL_CODE_STORE"] == address
+
+
+@pytest.mark.parametrize("text", [SECRET, f'"{SECRET}"', f'["{SECRET}"]'])
+def test_options_of_a_code_store_are_an_object_and_not_quoted(text: str) -> None:
+    with pytest.raises(ValidationError, match="the options are a JSON object") as refused:
+        Settings.model_validate({"code_store_options": text})
+    assert SECRET not in str(refused.value)
 
 
 def test_each_logs_in_as_itself() -> None:

@@ -18,8 +18,8 @@ KUBERNETES = "k8s://"
 # Prefixes of a driver's environment variables. Spark's UI masks those whose names look secret.
 DRIVER_ENV = {"yarn": "spark.yarn.appMasterEnv.", KUBERNETES: "spark.kubernetes.driverEnv."}
 SECRET_REF = "spark.kubernetes.driver.secretKeyRef."
-# Folders of this machine do not exist in the cluster.
-_NOT_THERE = ("RETROFILL_HOME", "RETROFILL_CACHE", "RETROFILL_JAVA_HOME")
+# Folders of this machine do not exist in the cluster. Spark's UI would show the options, with the secrets in them.
+_NOT_THERE = ("RETROFILL_HOME", "RETROFILL_CACHE", "RETROFILL_JAVA_HOME", "RETROFILL_CODE_STORE_OPTIONS")
 
 
 def driver_conf(settings: Settings, launch: LaunchRequest) -> dict[str, str]:

@@ -9,7 +9,8 @@ from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.errors import UserError
 from retrofill.settings import Settings
 from retrofill.user_code.archive import CannotArchive, archive_of
-from retrofill.user_code.store import CodeStore, CodeStoreFails
+from retrofill.user_code.open_store import open_store
+from retrofill.user_code.store import CodeStoreFails
 
 
 def ship(
@@ -20,10 +21,11 @@ def ship(
     They are unchanged if no code store is set or the code is an installed package. Raises
     ``UserError``.
     """
-    if settings.code_store is None:
+    store = open_store(settings)
+    if store is None:
         if include:
             raise UserError(
-                "--include needs a code store: set RETROFILL_CODE_STORE to a directory that the drivers share"
+                "--include needs a code store: set RETROFILL_CODE_STORE to a directory or address that the drivers share"
             )
         return list(definitions)
     try:
@@ -31,7 +33,7 @@ def ship(
         if made is None:
             return list(definitions)
         root, archive = made
-        CodeStore(settings.code_store).put(archive)
+        store.put(archive)
     except (CannotArchive, CodeStoreFails) as e:
         raise UserError(str(e)) from e
     shipped = {"sha256": archive.sha256, "root": str(root)}

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import io
 import shutil
 import time
 import uuid
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from retrofill.durable import sync, sync_trees
 from retrofill.settings import Settings
-from retrofill.user_code.store import CodeStore, CodeUnavailable
+from retrofill.user_code.open_store import open_store
+from retrofill.user_code.store import CodeUnavailable
 
 # Drafts of killed drivers are removed after this time, when no driver can still be writing to them.
 LEFT_BEHIND_SECONDS = 3600.0
+# How long a driver waits for another one that fetches the same archive, which may be stopped or cut off.
+LOCK_SECONDS = 60.0
 _EXISTS = (errno.ENOTEMPTY, errno.EEXIST)
 
 
@@ -28,14 +36,17 @@ def unpacked(settings: Settings, sha256: str) -> Path:
     target = cache / sha256
     if target.is_dir():
         return target
-    if settings.code_store is None:
+    store = open_store(settings)
+    if store is None:
         raise CodeUnavailable(
             f"the run's code is the archive {sha256}.zip, but RETROFILL_CODE_STORE is not set for its driver: set it for the "
-            "run-starter to the directory that the pipeline was applied to, then run the failed runs again"
+            "run-starter to where the pipeline was applied to, then run the failed runs again"
         )
-    content = CodeStore(settings.code_store).get(sha256)
     try:
-        _unpack(content, cache, target)
+        cache.mkdir(parents=True, exist_ok=True)
+        with _one_at_a_time(cache / f".{sha256}.lock"):
+            if not target.is_dir():
+                _unpack(store.get(sha256), cache, target)
     except (OSError, zipfile.BadZipFile, NotImplementedError) as e:
         raise CodeUnavailable(
             f"the archive {sha256}.zip cannot be unpacked into {cache}: {e}: check free space and write permission, or set "
@@ -44,8 +55,29 @@ def unpacked(settings: Settings, sha256: str) -> Path:
     return target
 
 
+@contextmanager
+def _one_at_a_time(path: Path) -> Iterator[None]:
+    """So that a machine fetches an archive once.
+
+    Nothing else depends on it: a driver that does not get the lock in time fetches too.
+    """
+    with path.open("w") as lock:
+        # Some network file systems have no locks.
+        with suppress(OSError):
+            Retrying(
+                retry=retry_if_exception_type(BlockingIOError),
+                stop=stop_after_delay(LOCK_SECONDS),
+                wait=wait_fixed(0.05),
+                reraise=True,
+            )(fcntl.flock, lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            yield
+        finally:
+            # Who waits for it finds the archive unpacked, and so does who makes another one.
+            path.unlink(missing_ok=True)
+
+
 def _unpack(content: bytes, cache: Path, target: Path) -> None:
-    cache.mkdir(parents=True, exist_ok=True)
     _remove_left_behind(cache)
     draft = cache / f".{target.name}.{uuid.uuid4().hex}"
     draft.mkdir()

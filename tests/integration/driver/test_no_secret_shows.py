@@ -87,6 +87,7 @@ def secrets(remote: str, out: Path) -> dict[str, str]:
         "RETROFILL_KAFKA_SSL_KEY_PASSWORD": CANARY,
         "RETROFILL_KAFKA_DRIVER_SSL_KEY_PASSWORD": CANARY,
         "RETROFILL_KAFKA_DRIVER_CONFIG": json.dumps({"sasl.oauthbearer.client.secret": CANARY}),
+        "RETROFILL_CODE_STORE_OPTIONS": json.dumps({"secret": CANARY}),
         "RETROFILL_WEBHOOK_SECRETS": json.dumps({"default": ["whsec_aHVudGVyMi1jYW5hcnktaHVudGVyMi1jYW5hcnk="]}),
     }
 

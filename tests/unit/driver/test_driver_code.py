@@ -14,8 +14,8 @@ import pytest
 from retrofill.domain.pipeline import CodeLocation
 from retrofill.settings import Settings
 from retrofill.user_code.archive import build
+from retrofill.user_code.folder_store import FolderStore
 from retrofill.user_code.importing import Code, CodeMoved
-from retrofill.user_code.store import CodeStore
 from retrofill.user_code.unpacked import unpacked
 
 TEXT = "from retrofill import Pipeline\nimport {helper}\nflights = Pipeline({helper}.NAME, schedule='@daily')\n"
@@ -98,7 +98,7 @@ def shipped(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Shipped]
     removed after the test.
     """
     names = {name: f"{name}_{request.node.name}" for name in ("top", "beside", "loose")}
-    store = CodeStore(tmp_path / "store")
+    store = FolderStore(tmp_path / "store")
     sys.modules.pop("flow", None)  # imported by another test
     before, path = set(sys.modules), list(sys.path)
 

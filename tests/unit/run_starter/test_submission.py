@@ -106,6 +106,7 @@ def test_a_driver_in_the_cluster_has_our_settings_as_its_environment(
 ) -> None:
     monkeypatch.setenv("RETROFILL_KAFKA_BOOTSTRAP_SERVERS", "kafka:9092")
     monkeypatch.setenv("RETROFILL_POSTGRES_DSN", SECRET)
+    monkeypatch.setenv("RETROFILL_CODE_STORE_OPTIONS", f'{{"account_key": "{SECRET}"}}')
     monkeypatch.setenv("RETROFILL_HOME", "/here")
     settings = cluster(master, spark_submit_conf={"spark.kubernetes.container.image": "ours:1"})
     environment = {"RETROFILL_DRIVER_SOCKET": "starter.example:1", "RETROFILL_KAFKA_PASSWORD": "the driver's"}

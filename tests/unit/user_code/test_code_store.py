@@ -4,7 +4,11 @@ requested.
 
 from __future__ import annotations
 
+import fcntl
 import os
+import signal
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,8 +18,11 @@ from typing import Any
 import pytest
 
 from retrofill.settings import Settings
+from retrofill.user_code import unpacked as module
 from retrofill.user_code.archive import Archive, build
-from retrofill.user_code.store import CodeStore, CodeStoreFails, CodeUnavailable
+from retrofill.user_code.folder_store import FolderStore
+from retrofill.user_code.open_store import open_store
+from retrofill.user_code.store import CodeStoreFails, CodeUnavailable
 from retrofill.user_code.unpacked import LEFT_BEHIND_SECONDS, unpacked
 
 
@@ -31,19 +38,20 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-def store(settings: Settings) -> CodeStore:
-    assert settings.code_store is not None
-    return CodeStore(settings.code_store)
+def store(settings: Settings) -> FolderStore:
+    store = open_store(settings)
+    assert isinstance(store, FolderStore)
+    return store
 
 
-def test_what_is_put_is_got(store: CodeStore, archive: Archive) -> None:
+def test_what_is_put_is_got(store: FolderStore, archive: Archive) -> None:
     for _ in range(2):
         store.put(archive)
         assert store.get(archive.sha256) == archive.content
     assert [path.name for path in store.path("x").parent.iterdir()] == [f"{archive.sha256}.zip"]
 
 
-def test_a_damaged_archive_is_refused_and_put_again(store: CodeStore, archive: Archive) -> None:
+def test_a_damaged_archive_is_refused_and_put_again(store: FolderStore, archive: Archive) -> None:
     store.put(archive)
     store.path(archive.sha256).write_bytes(archive.content[:-1])
     with pytest.raises(CodeUnavailable) as raised:
@@ -54,7 +62,7 @@ def test_a_damaged_archive_is_refused_and_put_again(store: CodeStore, archive: A
     assert store.get(archive.sha256) == archive.content
 
 
-def test_a_missing_archive_is_named(store: CodeStore) -> None:
+def test_a_missing_archive_is_named(store: FolderStore) -> None:
     with pytest.raises(CodeUnavailable) as raised:
         store.get("0" * 64)
     assert str(raised.value).startswith(f"{store.path('0' * 64)} cannot be read: No such file or directory: restore ")
@@ -63,10 +71,10 @@ def test_a_missing_archive_is_named(store: CodeStore) -> None:
 def test_a_store_that_cannot_be_written(archive: Archive, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CodeStoreFails, match=r"the code store .*/file/store cannot be written: Not a directory: set "):
-        CodeStore(tmp_path / "file" / "store").put(archive)
+        FolderStore(tmp_path / "file" / "store").put(archive)
 
 
-def test_unpacked_once(settings: Settings, store: CodeStore, archive: Archive) -> None:
+def test_unpacked_once(settings: Settings, store: FolderStore, archive: Archive) -> None:
     store.put(archive)
     folder = unpacked(settings, archive.sha256)
     assert folder == (settings.home / "code-cache" / archive.sha256).absolute()
@@ -76,7 +84,7 @@ def test_unpacked_once(settings: Settings, store: CodeStore, archive: Archive) -
     assert unpacked(settings, archive.sha256) == folder
 
 
-def test_drivers_that_unpack_at_once_get_the_same(settings: Settings, store: CodeStore, archive: Archive) -> None:
+def test_drivers_that_unpack_at_once_get_the_same(settings: Settings, store: FolderStore, archive: Archive) -> None:
     store.put(archive)
     there = Barrier(8)
 
@@ -91,7 +99,7 @@ def test_drivers_that_unpack_at_once_get_the_same(settings: Settings, store: Cod
 
 
 def test_one_that_is_faster_wins(
-    settings: Settings, store: CodeStore, archive: Archive, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, store: FolderStore, archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another driver creates the folder between this one's check and its rename."""
     store.put(archive)
@@ -110,7 +118,7 @@ def test_one_that_is_faster_wins(
 
 
 def test_what_a_killed_driver_left_does_no_harm_and_goes_in_time(
-    settings: Settings, store: CodeStore, archive: Archive
+    settings: Settings, store: FolderStore, archive: Archive
 ) -> None:
     store.put(archive)
     cache = settings.home / "code-cache"
@@ -123,7 +131,42 @@ def test_what_a_killed_driver_left_does_no_harm_and_goes_in_time(
     assert {path.name for path in cache.iterdir()} == {archive.sha256, f".{archive.sha256}.new"}
 
 
-def test_what_is_no_archive_is_told(settings: Settings, store: CodeStore) -> None:
+# A driver that is killed when everything is unpacked but nothing is in place yet.
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from retrofill.settings import Settings
+from retrofill.user_code.unpacked import unpacked
+Path.rename = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+unpacked(Settings(home=sys.argv[1], code_store=sys.argv[2]), sys.argv[3])
+"""
+
+
+def test_what_a_killed_driver_unpacked_is_not_taken_for_whole(
+    settings: Settings, store: FolderStore, archive: Archive
+) -> None:
+    store.put(archive)
+    given = [str(settings.home), str(settings.code_store), archive.sha256]
+    done = subprocess.run([sys.executable, "-c", KILLED, *given], check=False, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    cache = settings.home / "code-cache"
+    left = {path.name for path in cache.iterdir()}
+    assert len(left) == 2 and archive.sha256 not in left
+    assert (unpacked(settings, archive.sha256) / "package" / "inner.py").is_file()
+
+
+def test_a_driver_that_hangs_with_the_lock_holds_up_nobody_for_long(
+    settings: Settings, store: FolderStore, archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOCK_SECONDS", 0.3)
+    store.put(archive)
+    (settings.home / "code-cache").mkdir(parents=True)
+    with (settings.home / "code-cache" / f".{archive.sha256}.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert (unpacked(settings, archive.sha256) / "flow.py").is_file()
+
+
+def test_what_is_no_archive_is_told(settings: Settings, store: FolderStore) -> None:
     text = Archive(b"no zip", 0, 0)
     store.put(text)
     with pytest.raises(CodeUnavailable, match=r"cannot be unpacked into .*: File is not a zip file: check "):
@@ -131,7 +174,9 @@ def test_what_is_no_archive_is_told(settings: Settings, store: CodeStore) -> Non
     assert list((settings.home / "code-cache").iterdir()) == []
 
 
-def test_a_cache_that_cannot_be_written(settings: Settings, store: CodeStore, archive: Archive, tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written(
+    settings: Settings, store: FolderStore, archive: Archive, tmp_path: Path
+) -> None:
     store.put(archive)
     (tmp_path / "file").write_text("")
     beside = settings.model_copy(update={"code_cache": tmp_path / "file" / "cache"})

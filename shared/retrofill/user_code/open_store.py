@@ -1,0 +1,25 @@
+"""Opens the code store that the settings name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from retrofill.setting_types import store_options
+from retrofill.settings import Settings
+from retrofill.user_code.folder_store import FolderStore
+from retrofill.user_code.store import CodeStore
+
+FILE = "file://"
+
+
+def open_store(settings: Settings) -> CodeStore | None:
+    """The code store, if one is set. Connects to nothing."""
+    address = settings.code_store
+    if address is None:
+        return None
+    if "://" not in address or address.startswith(FILE):
+        return FolderStore(Path(address.removeprefix(FILE)))
+    # Imported here: a directory needs no fsspec.
+    from retrofill.user_code.remote_store import RemoteStore
+
+    return RemoteStore(address, store_options(settings.code_store_options))
