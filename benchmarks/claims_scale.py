@@ -28,6 +28,7 @@ from retrofill.bus.transaction import Transaction, shard_transaction
 from retrofill.bus.worker.checks import CHECKS_PER_PASS
 from retrofill.contract.runs import AttemptEnded, Report, RunBegan, RunReported
 from retrofill.contract.topics import RUN_STARTER, Topic
+from retrofill.domain.pipeline import DEFAULT_POOL
 from retrofill.store.engine import make_engine, writes
 from run_starter.executors import Key, LaunchRequest
 from run_starter.handler import DRIVER_FREE, StarterHandler
@@ -177,7 +178,7 @@ def owner(made: Installation) -> Iterator[Owner]:
     ids = TopicIds(settings, RUN_STARTER, "bench")
     context = Context(settings, RUN_STARTER, "bench", engine, ids, PARTITIONS, "bench", lambda: None, lambda *_: None)
     gauges = set(metrics.REGISTRY._collector_to_names)
-    handler = StarterHandler(context, drivers)
+    handler = StarterHandler(context, {DEFAULT_POOL: drivers})
     try:
         found = Owner(engine, handler, drivers)
         with engine.connect() as conn:

@@ -62,6 +62,7 @@ DEFINITION: Example = {
     "timezone": "America/New_York",
     "max_active_runs": 4,
     "executor": "pool",
+    "pool": "gpu",
     "batch_size": 10,
     "batch_target_seconds": 600.0,
     "batch_mode": "range",

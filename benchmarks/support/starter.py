@@ -22,6 +22,7 @@ from retrofill.bus.envelope import headers_of, wire_headers
 from retrofill.bus.service import Context, run_service
 from retrofill.contract.runs import AttemptEnded, Report, RunBegan, RunReported, TaskReported
 from retrofill.contract.topics import RUN_STARTER, Topic
+from retrofill.domain.pipeline import DEFAULT_POOL
 from retrofill.settings import Settings
 from retrofill.store import attempts
 from run_starter.executors import Condition, Host, Key, LaunchRequest
@@ -110,7 +111,7 @@ class IdleDrivers(threading.Thread):
 def make(context: Context) -> StarterHandler:
     """The real handler with idle drivers."""
     drivers = IdleDrivers(context.settings, context.engine)
-    handler = StarterHandler(context, drivers)
+    handler = StarterHandler(context, {DEFAULT_POOL: drivers})
     drivers.host = handler.host
     drivers.start()
     return handler

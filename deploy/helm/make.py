@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from confluent_kafka.admin import AclBinding
-from pydantic import SecretStr
+from pydantic import BaseModel, SecretStr
 
 from retrofill.admin.access import acls, table
 from retrofill.admin.topics import wanted_topics
@@ -40,6 +40,8 @@ def is_secret(name: str) -> bool:
 
 
 def _has_secret(kind: Any) -> bool:
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return any(_has_secret(field.annotation) for field in kind.model_fields.values())
     return kind is SecretStr or any(_has_secret(part) for part in get_args(kind))
 
 

@@ -5,6 +5,7 @@ Decided from the rows alone.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -19,8 +20,8 @@ from retrofill.store import claims as store
 from run_starter.batches import batch_limit, batches, how_many, mode_of
 from run_starter.cancelling import cancel, cancel_runs
 from run_starter.memory import Memory, backfill_key, pipeline_key, pipelines_in, slot_freed
-from run_starter.seating import POLL_SECONDS, Publication, offered, seated, wait
-from run_starter.sharing import YIELD_SECONDS, Candidate, Pipeline, Rivals, Shares, free_slots, share
+from run_starter.seating import POLL_SECONDS, offered, publishable, seated, wait
+from run_starter.sharing import YIELD_SECONDS, Candidate, Pipeline, Rivals, Shares, share
 from run_starter.sizes import batch_sizes
 from run_starter.starting import Starting, Wanted
 from run_starter.suspects import next_attempts, server_of
@@ -35,11 +36,12 @@ STARVING_AT_ONCE = 50
 class Claims:
     """Starts, cancels and publishes the runs of an instance's shards.
 
-    ``drivers``: how many all hosts have, as of the last claim.
+    ``drivers``: how many all hosts of a pool have, as of the last claim; before, as many as ``expected``.
     """
 
     starting: Starting
-    drivers: int
+    expected: int
+    drivers: dict[str, int] = field(default_factory=dict)
     memory: dict[int, Memory] = field(default_factory=dict)
     # By pipeline: the fewest live attempts of a backfill that could use a slot, as of the last check.
     fewest: dict[int, int] = field(default_factory=dict)
@@ -55,20 +57,22 @@ class Claims:
         """The fewest live attempts of a backfill that a check of ``key`` covers; 0 if unknown."""
         return next((self.fewest.get(no, 0) for no in pipelines_in([key])), 0)
 
-    def starving(self, partition: int) -> list[str]:
-        """Keys that get the next seat: fewest live attempts first, then the longest wait."""
-        return sorted(self.of(partition).starving, key=self.rank)[:STARVING_AT_ONCE]
+    def starving(self, partition: int, pool: str = "") -> list[str]:
+        """Keys that get the next seat of a pool, or of any: fewest live attempts first, then the longest wait."""
+        starving = self.of(partition).starving
+        pools = [pool] if pool else list(starving)
+        return [key for each in pools for key in sorted(starving.get(each, ()), key=self.rank)[:STARVING_AT_ONCE]]
 
     def check(self, tx: Transaction, ids: Sequence[str], numbers: Sequence[int] = ()) -> int:
         """Check backfills by id and pipelines by number; locked rows are checked again soon.
 
         Returns how many attempts it started.
 
-        The number of statements depends neither on their number nor on how many backfills wait.
+        The number of statements depends neither on their number nor on how many backfills wait,
+        only on how many pools they are of.
         """
         memory = self.of(tx.partition)
-        for key in (*map(backfill_key, ids), *map(pipeline_key, numbers)):
-            memory.starving.pop(key, None)
+        memory.check([*map(backfill_key, ids), *map(pipeline_key, numbers)])
         ids = [*dict.fromkeys([*ids, *memory.unpublished(numbers)])]
         rows = self._locked(tx, ids)
         self._recheck_locked(tx, [id for id in ids if id not in rows])
@@ -119,53 +123,30 @@ class Claims:
         if not limits:
             return 0
         taken = store.taken_slots(tx.conn, limits)
-        publications = self._publications(tx, locked, staged, limits, taken)
+        readable = self.starting.launching.definitions.of(tx.conn, list(staged)) if staged else {}
+        publications = publishable(locked, staged, readable, limits, taken)
         free_slots = {no: limits[no] - len(taken[no].pipeline_slots) for no in limits}
         self._poll(tx, [no for no in free_slots if free_slots[no] <= 0])
-        to_read = {no: min(free, self.drivers) + SPARE for no, free in free_slots.items() if free > 0}
+        drivers = sum(self.drivers.values()) or self.expected
+        to_read = {no: min(free, drivers) + SPARE for no, free in free_slots.items() if free > 0}
         rows, candidates, pipelines = self._candidates(tx, memory, to_read, locked, limits, taken)
-        seats, total = offered(tx, self.starting.own(), memory, candidates, pipelines, len(publications))
-        self.drivers, locked_seats = total or self.drivers, len(seats.free)
+        seats, totals = offered(tx, self.starting.own(), memory, candidates, pipelines, publications)
+        self.drivers |= totals
+        locked_seats = {pool: len(each.free) for pool, each in seats.items()}
         wanted, unseated = seated(publications, seats)
         shares = share(candidates, pipelines, seats)
-        if unseated:
+        for each in unseated:
             # Publishers go first everywhere.
-            shares.short, shares.fewest = shares.short | unseated, 0
-        self._remember(tx, memory, candidates, pipelines, shares)
+            shares.lacks(each.pool, each.backfill["pipeline_no"], 0)
+        self._remember(tx, memory, candidates, pipelines, shares, seats)
         with_suspects = {each.id for each in candidates if each.suspects and each.id in shares.slots}
         wanted += self._chosen(tx, rows, shares, limits, with_suspects)
         self.starting.start(tx, wanted)
-        if locked_seats > len(wanted) and not shares.short:
-            # Claims that ran meanwhile skipped them.
-            tx.notify(hosts.SEAT_CHANNEL, [""])
+        used = Counter(each.seat.pool for each in wanted)
+        # Claims that ran meanwhile skipped those that are left.
+        left = [pool for pool, count in locked_seats.items() if count > used[pool] and pool not in shares.short]
+        tx.notify(hosts.SEAT_CHANNEL, left)
         return len(wanted)
-
-    def _publications(
-        self,
-        tx: Transaction,
-        locked: Mapping[str, RowMapping],
-        staged: Mapping[str, Sequence[RowMapping]],
-        limits: Mapping[int, int],
-        taken: Mapping[int, store.Taken],
-    ) -> list[Publication]:
-        """The accepted runs without a publisher for which there are slots; takes the slots."""
-        found: list[Publication] = []
-        readable = self.starting.launching.definitions.of(tx.conn, list(staged)) if staged else {}
-        for id in readable:
-            row, no = locked[id], locked[id]["pipeline_no"]
-            if no not in limits:
-                continue
-            own, shared = taken[no].of_backfills.setdefault(id, set()), taken[no].pipeline_slots
-            pairs = zip(
-                free_slots(frozenset(own), row["max_active_runs"]),
-                free_slots(frozenset(shared), limits[no]),
-                strict=False,
-            )
-            for each, (slot, pipeline_slot) in zip(staged[id], list(pairs), strict=False):
-                found.append((row, each, slot, pipeline_slot))
-                own.add(slot)
-                shared.add(pipeline_slot)
-        return found
 
     def _candidates(
         self,
@@ -180,7 +161,7 @@ class Claims:
         if not to_read:
             return {}, [], {}
         with_live_attempts = {id: slots for no in to_read for id, slots in taken[no].of_backfills.items()}
-        found = store.claimants(tx.conn, tx.partition, to_read, with_live_attempts, self.starting.server)
+        found = store.claimants(tx.conn, tx.partition, to_read, with_live_attempts)
         rows = self._mine(tx, found, locked)
         definitions = self.starting.launching.definitions.of(tx.conn, list(rows)) if rows else {}
         candidates = [
@@ -191,6 +172,7 @@ class Claims:
                 frozenset(with_live_attempts.get(id, ())),
                 definitions[id].executor,
                 found[id].suspects,
+                definitions[id].pool,
             )
             for id, row in rows.items()
         ]
@@ -236,11 +218,13 @@ class Claims:
         candidates: Sequence[Candidate],
         pipelines: Mapping[int, Pipeline],
         shares: Shares,
+        pools: Collection[str],
     ) -> None:
         """Schedule checks for pipelines and backfills that got fewer slots than they could use."""
-        if not wait(tx, memory, shares) and not shares.short:
-            # There may be seats for those who waited, too.
-            for key in self.starving(tx.partition):
+        wait(tx, memory, shares, pools)
+        # There may be seats for those who waited, too.
+        for pool in [each for each in list(pools or memory.starving) if each not in shares.short]:
+            for key in self.starving(tx.partition, pool):
                 tx.schedule_check(key)
         for no in pipelines:
             left = memory.leave(no, no in shares.left)
@@ -256,7 +240,7 @@ class Claims:
             live = len(each.slots) + len(shares.slots.get(each.id, ()))
             self.fewest[each.pipeline_no] = min(live, self.fewest.get(each.pipeline_no, live))
         waiting = {each.pipeline_no for each in candidates if not each.slots and each.id not in shares.slots}
-        self._poll(tx, waiting - shares.left - shares.short)
+        self._poll(tx, waiting.difference(shares.left, *shares.short.values()))
 
     def _poll(self, tx: Transaction, full: Sequence[int] | set[int]) -> None:
         """Poll full pipelines, in case the notification of a free slot is lost."""
@@ -275,21 +259,24 @@ class Claims:
         """The next queued runs, in one batch for each slot. Suspects go first."""
         if not shares.slots:
             return []
-        server = self.starting.server
         definitions = self.starting.launching.definitions.of(tx.conn, list(shares.slots))
         sizes = batch_sizes(tx, self.starting.launching, [rows[id] for id in shares.slots])
-        alone = next_attempts(tx, {id: len(shares.slots[id]) for id in with_suspects}, definitions, server)
+        alone = next_attempts(tx, {id: len(shares.slots[id]) for id in with_suspects}, definitions)
         asked = {id: sizes[id] * len(slots) for id, slots in shares.slots.items()}
         queued = store.next_queued(tx.conn, asked)
         wanted: list[Wanted] = []
         for id, slots in shares.slots.items():
             row, waiting, suspects = rows[id], queued.get(id, []), alone.get(id, [])
-            parallel = min(row["max_active_runs"], limits[row["pipeline_no"]], self.drivers)
+            parallel = min(
+                row["max_active_runs"],
+                limits[row["pipeline_no"]],
+                self.drivers.get(definitions[id].pool, self.expected),
+            )
             mode = definitions[id].batch_mode
             limit = batch_limit(sizes[id], how_many(waiting, asked[id]), parallel, mode)
             formed = [*suspects, *batches(waiting, limit, len(slots) - len(suspects))]
             for batch, pair in zip(formed, slots, strict=False):
-                alone_on = server_of(definitions[id], server) if batch[0]["lost_at"] is not None else None
+                alone_on = server_of(definitions[id]) if batch[0]["lost_at"] is not None else None
                 wanted.append(Wanted(row, mode_of(mode, batch), batch, *pair, suspect_server=alone_on))
             if len(formed) < len(slots):
                 # It had fewer batches than slots: another backfill may use the rest. Its suspects

@@ -29,13 +29,12 @@ from retrofill.contract.runs import RunStaged
 from retrofill.contract.topics import Topic
 from retrofill.domain.backfill import BackfillState
 from retrofill.errors import kind_and_line
-from retrofill.masking import masked_remote
 from retrofill.store import attempts, backfills, claims, hosts, run_cancels
 from retrofill.store import runs as store
 from run_starter.claims import Claims
 from run_starter.definitions import Definitions
 from run_starter.executors import Executor
-from run_starter.executors.build import build_executor
+from run_starter.executors.build import Pools, build_executors
 from run_starter.hosting import DriverHost, Watch
 from run_starter.launching import Launching
 from run_starter.leases import Leases
@@ -54,7 +53,8 @@ ALONE = (LEASES_KEY, ALL_ACTIVE, ALL_NOW, SUSPECTS_KEY)
 class StarterHandler(QuietHandler):
     of_owners: Collection[str] = (store.SLOT_CHANNEL, hosts.SEAT_CHANNEL)
 
-    def __init__(self, context: Context, executor: Executor | None = None) -> None:
+    def __init__(self, context: Context, executors: Mapping[str, Executor] | None = None) -> None:
+        """``executors``: by pool, instead of those that the settings describe."""
         settings = context.settings
         self._context = context
         self._definitions = Definitions()
@@ -64,17 +64,17 @@ class StarterHandler(QuietHandler):
             settings.topic_prefix,
             partitions=context.partitions,
         )
-        self._executor = executor or build_executor(settings, self.host)
+        self._executor = build_executors(settings, self.host) if executors is None else Pools(executors)
         self._watch = Watch(context.engine, self._executor)
         self._watch.start()
         self._leases = Leases(context.topic_ids.ends, self._definitions, settings.max_lost_attempts, context.partitions)
         launching = Launching(self._executor, self._definitions, settings.lease_seconds, launched=self._watch.wake)
         by_rows = replace(launching, definitions=Definitions())
         logs = context.serve(f"/logs/{secrets.token_hex(16)}/", LogPage(folder_of(settings)))
-        self._seats = Seats(context.engine, context.instance, settings, self.host, by_rows, logs)
+        pools = self._executor.executors
+        self._seats = Seats(context.engine, context.instance, settings, self.host, by_rows, pools, logs)
         self._seats.start()
-        server = masked_remote(settings.spark_remote)
-        self._claims = Claims(Starting(launching, self._leases, lambda: self._seats.id, server), settings.driver_slots)
+        self._claims = Claims(Starting(launching, self._leases, lambda: self._seats.ids), settings.driver_slots)
         # Shards whose next batch leaves its checks to transactions of their own.
         self._claim_later: set[int] = set()
         metrics.register(
@@ -188,7 +188,7 @@ class StarterHandler(QuietHandler):
         if channel in ("", attempts.ATTEMPT_CHANNEL):
             self._watch.wake()
             self.host.wake()
-        if channel in ("", hosts.HOST_CHANNEL) and payload in ("", str(self._seats.id)):
+        if channel in ("", hosts.HOST_CHANNEL) and payload in ("", *map(str, self._seats.ids)):
             self._seats.wake()
         if channel in (attempts.ATTEMPT_CHANNEL, hosts.HOST_CHANNEL):
             return {}
@@ -197,7 +197,7 @@ class StarterHandler(QuietHandler):
         checks: dict[int, list[str]] = {}
         for partition in partitions:
             if channel == hosts.SEAT_CHANNEL:
-                checks[partition] = self._claims.starving(partition)
+                checks[partition] = self._claims.starving(partition, payload)
             elif (found := key_in(payload)) is not None:
                 key, shard = found
                 if shard != partition and self._claims.of(partition).pipelines.issuperset(pipelines_in([key])):

@@ -21,7 +21,7 @@ from retrofill.domain.task_run import TaskState
 from retrofill.errors import first_line
 from retrofill.store import attempts
 from retrofill.store.engine import reading
-from run_starter.executors import Executor, LaunchRequest, TimedOut
+from run_starter.executors import Launcher, LaunchRequest, TimedOut
 
 log = structlog.get_logger(__name__)
 POLL_SECONDS = 1.0
@@ -182,7 +182,7 @@ class DriverHost:
 class Watch(threading.Thread):
     """Ends hosted drivers whose attempt is cancelled or no longer live, whoever owns the shard."""
 
-    def __init__(self, engine: Engine, executor: Executor) -> None:
+    def __init__(self, engine: Engine, executor: Launcher) -> None:
         super().__init__(name="watch", daemon=True)
         self._engine = engine
         self._executor = executor

@@ -16,7 +16,7 @@ from retrofill.domain.attempt import AttemptMode
 from retrofill.domain.pipeline import CodeLocation, PipelineDefinition
 from retrofill.store import launches, pipelines
 from run_starter.definitions import Definitions
-from run_starter.executors import Executor, LaunchRequest, RunToDo
+from run_starter.executors import Launcher, LaunchRequest, RunToDo
 
 Row = RowMapping | Mapping[str, Any]
 
@@ -25,7 +25,7 @@ Row = RowMapping | Mapping[str, Any]
 class Launching:
     """Launches attempts here, each once. ``launched`` is called after each hand-over."""
 
-    executor: Executor
+    executor: Launcher
     definitions: Definitions
     lease_seconds: float
     launched: Callable[[], None]

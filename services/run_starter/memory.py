@@ -11,8 +11,6 @@ BACKFILL, PIPELINE = "b:", "p:"
 LEASES_KEY = "leases"
 # The check of the shard's pipelines that have suspects.
 SUSPECTS_KEY = "suspects"
-# Stands for the seats of all hosts, where pipelines have their numbers, from 1.
-SEATS = 0
 
 
 def backfill_key(id: str) -> str:
@@ -59,24 +57,32 @@ class Memory:
 
     # Pipelines that have had running backfills in the shard.
     pipelines: set[int] = field(default_factory=set)
-    # Check keys that wait for a seat, the longest waiting first.
-    starving: dict[str, None] = field(default_factory=dict)
+    # By pool: check keys that wait for a seat, the longest waiting first.
+    starving: dict[str, dict[str, None]] = field(default_factory=dict)
     # Backfills with accepted runs that wait for a publisher, with their pipelines.
     to_publish: dict[str, int] = field(default_factory=dict)
-    # By pipeline, and for ``SEATS``: when a slot or a seat was first left to another shard.
-    yielding_since: dict[int, float] = field(default_factory=dict)
-    # What others were told when: a backfill with so few live attempts waits for a seat.
-    waits: tuple[int, float] | None = None
+    # By pipeline (its number) and pool: when a slot or a seat was first left to another shard.
+    yielding_since: dict[int | str, float] = field(default_factory=dict)
+    # By pool: what others were told when, that a backfill with so few live attempts waits for a seat.
+    waits: dict[str, tuple[int, float]] = field(default_factory=dict)
 
-    def starve(self, keys: Iterable[str]) -> None:
-        self.starving |= dict.fromkeys(keys)
+    def starve(self, pool: str, keys: Iterable[str]) -> None:
+        self.starving.setdefault(pool, {}).update(dict.fromkeys(keys))
 
-    def yielded_for(self, what: int) -> float:
+    def check(self, keys: Collection[str]) -> None:
+        """These are checked now, and wait for nothing any more."""
+        for pool, waiting in list(self.starving.items()):
+            for key in keys:
+                waiting.pop(key, None)
+            if not waiting:
+                del self.starving[pool]
+
+    def yielded_for(self, what: int | str) -> float:
         """Seconds since it was first left to others; 0 if it is not."""
         now = time.monotonic()
         return now - self.yielding_since.get(what, now)
 
-    def leave(self, what: int, is_left: bool) -> float | None:
+    def leave(self, what: int | str, is_left: bool) -> float | None:
         """Returns for how long it is left to others by now: 0 the first time, ``None`` if it is not."""
         if not is_left:
             self.yielding_since.pop(what, None)
@@ -85,12 +91,13 @@ class Memory:
         self.yielding_since.setdefault(what, time.monotonic())
         return 0.0 if first else self.yielded_for(what)
 
-    def says_again(self, fewest: int, seconds: float) -> bool:
+    def says_again(self, pool: str, fewest: int, seconds: float) -> bool:
         """Whether others must be told, because it is news, or was said that long ago."""
         now = time.monotonic()
-        if self.waits is not None and self.waits[0] == fewest and now - self.waits[1] < seconds:
+        before, at = self.waits.get(pool, (None, 0.0))
+        if before == fewest and now - at < seconds:
             return False
-        self.waits = (fewest, now)
+        self.waits[pool] = (fewest, now)
         return True
 
     def unpublished(self, numbers: Collection[int]) -> list[str]:

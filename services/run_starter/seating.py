@@ -2,65 +2,114 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from sqlalchemy import RowMapping
 
 from retrofill.bus.observability import metrics
 from retrofill.bus.transaction import Transaction
 from retrofill.domain.attempt import AttemptMode
-from retrofill.store import hosts
-from run_starter.memory import SEATS, Memory, pipeline_key
-from run_starter.sharing import Candidate, Pipeline, Rivals, Seats, Shares, most
+from retrofill.domain.pipeline import PipelineDefinition
+from retrofill.store import hosts, seat_waits
+from retrofill.store.claims import Taken
+from run_starter.memory import Memory, pipeline_key
+from run_starter.sharing import Candidate, Pipeline, Rivals, Seats, Shares, free_slots, most
 from run_starter.starting import Wanted
 
 POLL_SECONDS = 5.0
-# A backfill, its accepted run, and the slots for a publisher.
-Publication = tuple[RowMapping, RowMapping, int, int]
+
+
+@dataclass(frozen=True)
+class Publication:
+    """An accepted run of a backfill, the pool of that, and the slots for a publisher."""
+
+    backfill: RowMapping
+    run: RowMapping
+    pool: str
+    slot: int
+    pipeline_slot: int
+
+
+def publishable(
+    locked: Mapping[str, RowMapping],
+    staged: Mapping[str, Sequence[RowMapping]],
+    definitions: Mapping[str, PipelineDefinition],
+    limits: Mapping[int, int],
+    taken: Mapping[int, Taken],
+) -> list[Publication]:
+    """The accepted runs without a publisher for which there are slots; takes the slots.
+
+    ``locked``: their backfills by id; ``limits`` and ``taken`` slots: by pipeline.
+    """
+    found: list[Publication] = []
+    for id, definition in definitions.items():
+        row, no = locked[id], locked[id]["pipeline_no"]
+        if no not in limits:
+            continue
+        own, shared = taken[no].of_backfills.setdefault(id, set()), taken[no].pipeline_slots
+        of_backfill = free_slots(frozenset(own), row["max_active_runs"])
+        pairs = list(zip(of_backfill, free_slots(frozenset(shared), limits[no]), strict=False))
+        for each, (slot, pipeline_slot) in zip(staged[id], pairs, strict=False):
+            found.append(Publication(row, each, definition.pool, slot, pipeline_slot))
+            own.add(slot)
+            shared.add(pipeline_slot)
+    return found
 
 
 def offered(
     tx: Transaction,
-    own: int,
+    own: Collection[int],
     memory: Memory,
     candidates: Sequence[Candidate],
     pipelines: Mapping[int, Pipeline],
-    publishers: int,
-) -> tuple[Seats, int | None]:
-    """As many free seats as these could use, locked, and how many seats there are, if known."""
-    executors = {each.executor for each in candidates} | ({"pool"} if publishers else set())
-    count = publishers + most(candidates, pipelines)
-    if count == 0:
-        return Seats([]), None
-    offer = hosts.lock_free(tx.conn, own, tx.partition, executors, count)
-    return Seats(offer.seats, Rivals(tuple(sorted(offer.rivals)), memory.yielded_for(SEATS))), offer.total
+    publications: Sequence[Publication],
+) -> tuple[dict[str, Seats], dict[str, int]]:
+    """By pool: as many free seats as these could use, locked, and how many there are, if known.
+
+    One statement for each pool.
+    """
+    seats: dict[str, Seats] = {}
+    totals: dict[str, int] = {}
+    for pool in dict.fromkeys([each.pool for each in publications] + [each.pool for each in candidates]):
+        mine = [each for each in candidates if each.pool == pool]
+        publishers = sum(each.pool == pool for each in publications)
+        executors = {each.executor for each in mine} | ({"pool"} if publishers else set())
+        count = publishers + most(mine, pipelines)
+        offer = hosts.lock_free(tx.conn, own, tx.partition, pool, executors, count) if count else hosts.Offer([])
+        seats[pool] = Seats(offer.seats, Rivals(tuple(sorted(offer.rivals)), memory.yielded_for(pool)))
+        if offer.total is not None:
+            totals[pool] = offer.total
+    return seats, totals
 
 
-def seated(publications: Sequence[Publication], seats: Seats) -> tuple[list[Wanted], set[int]]:
-    """Attempts that publish, while there are seats, and the pipelines of the others."""
+def seated(publications: Sequence[Publication], seats: Mapping[str, Seats]) -> tuple[list[Wanted], list[Publication]]:
+    """Attempts that publish, while there are seats, and the others."""
     wanted: list[Wanted] = []
-    unseated: set[int] = set()
-    for row, run, slot, pipeline_slot in publications:
-        if seats.count("pool"):
-            wanted.append(Wanted(row, AttemptMode.PUBLISH, [run], slot, pipeline_slot, seats.take("pool")))
+    unseated: list[Publication] = []
+    for each in publications:
+        free = seats[each.pool]
+        if free.count("pool"):
+            place = (each.slot, each.pipeline_slot, free.take("pool"))
+            wanted.append(Wanted(each.backfill, AttemptMode.PUBLISH, [each.run], *place))
         else:
-            unseated.add(row["pipeline_no"])
+            unseated.append(each)
     return wanted, unseated
 
 
-def wait(tx: Transaction, memory: Memory, shares: Shares) -> bool:
-    """Remember who waits for a seat, and tell the other shards; returns whether nobody does."""
-    if memory.leave(SEATS, shares.seats_left) == 0.0:
-        tx.notify(hosts.SEAT_CHANNEL, [""])
-    if shares.short:
-        metrics.CLAIMS_PUT_OFF.labels("no_driver").inc(len(shares.short))
-        memory.starve(pipeline_key(no) for no in shares.short)
-        for no in shares.short:
+def wait(tx: Transaction, memory: Memory, shares: Shares, pools: Collection[str]) -> None:
+    """Remember who waits for a seat of these pools, and tell the other shards."""
+    for pool in pools:
+        if memory.leave(pool, pool in shares.seats_left) == 0.0:
+            tx.notify(hosts.SEAT_CHANNEL, [pool])
+    for pool, numbers in shares.short.items():
+        metrics.CLAIMS_PUT_OFF.labels("no_driver").inc(len(numbers))
+        memory.starve(pool, map(pipeline_key, numbers))
+        for no in numbers:
             # In case the notification of a free seat is lost.
             tx.schedule_check(pipeline_key(no), POLL_SECONDS)
-    if shares.fewest is not None and memory.says_again(shares.fewest, POLL_SECONDS / 2):
-        hosts.wait(tx.conn, tx.partition, shares.fewest, 2 * POLL_SECONDS)
-    if not memory.starving and memory.waits is not None:
-        memory.waits = None
-        hosts.wait_no_more(tx.conn, tx.partition)
-    return not memory.starving
+        if memory.says_again(pool, shares.fewest[pool], POLL_SECONDS / 2):
+            seat_waits.wait(tx.conn, tx.partition, pool, shares.fewest[pool], 2 * POLL_SECONDS)
+    for pool in [each for each in memory.waits if each not in memory.starving]:
+        del memory.waits[pool]
+        seat_waits.wait_no_more(tx.conn, tx.partition, pool)

@@ -1,4 +1,4 @@
-"""This replica as a host: its lease, its seats, and the attempts that it is given.
+"""This replica as a host of each pool that it serves: its leases, its seats, and the attempts that it is given.
 
 Other replicas own the shards of those attempts. They choose a seat and say so; only this
 incarnation acknowledges the attempt, and launches it once.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 
@@ -21,6 +22,7 @@ from retrofill.bus.crash import crash_point
 from retrofill.bus.observability import metrics
 from retrofill.contract.runs import AttemptEnded, AttemptHeartbeat, ErrorInfo
 from retrofill.errors import first_line
+from retrofill.pools import settings_of
 from retrofill.settings import Settings
 from retrofill.store import hosts
 from retrofill.store.engine import reading
@@ -36,8 +38,29 @@ SHARE = 5
 Row = RowMapping
 
 
+@dataclass
+class PoolSeats:
+    """The seats of one pool. ``start_seconds``: how long a launch waits for its driver."""
+
+    pool: str
+    executor: Executor
+    count: int
+    start_seconds: float
+    # The incarnation; none before the first contact with Postgres.
+    id: int | None = None
+    # Free seats without a driver, as of the last step.
+    cold: int = 0
+    # When the lease was renewed, and what was said then.
+    renewed: tuple[float, Condition | None] = (0.0, None)
+    # Since when launches have been waiting for their driver, and the last heartbeat for them.
+    waiting: dict[Key, tuple[float, float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.cold = self.count
+
+
 class Seats(threading.Thread):
-    """Keeps the host's rows up to date. Its thread ends with ``leave``."""
+    """Keeps the host's rows up to date, one of each pool. Its thread ends with ``leave``."""
 
     def __init__(
         self,
@@ -46,29 +69,32 @@ class Seats(threading.Thread):
         settings: Settings,
         host: DriverHost,
         launching: Launching,
+        executors: Mapping[str, Executor],
         logs: str | None = None,
     ) -> None:
-        """``launching``: with definitions of its own, because another thread reads them. ``logs``: their URL."""
+        """``launching``: with definitions of its own, because another thread reads them.
+
+        ``executors``: by pool. ``logs``: the URL of the attempts' logs.
+        """
         super().__init__(name="seats", daemon=True)
         self._engine = engine
         self._name = name
         self._logs = logs
-        self._count = settings.driver_slots
         # Not shorter than it takes to renew it a few times.
         self._lease = max(settings.lease_seconds, SHARE * POLL_SECONDS)
-        self._start_seconds = settings.driver_start_seconds
         self._host = host
         self._launching = launching
-        self._executor: Executor = launching.executor
-        # The incarnation; none before the first contact with Postgres.
-        self.id: int | None = None
-        # Free seats without a driver, as of the last step.
-        self._cold = self._count
-        self._renewed: tuple[float, Condition | None] = (0.0, None)
-        # Since when launches have been waiting for their driver, and the last heartbeat for them.
-        self._waiting: dict[Key, tuple[float, float]] = {}
+        self._pools: list[PoolSeats] = []
+        for pool, executor in executors.items():
+            own = settings_of(settings, pool)
+            self._pools.append(PoolSeats(pool, executor, own.driver_slots, own.driver_start_seconds))
         self._draining = False
         self._stopping = threading.Event()
+
+    @property
+    def ids(self) -> list[int]:
+        """The ids of this host, one for each pool as soon as that is registered."""
+        return [each.id for each in self._pools if each.id is not None]
 
     def wake(self) -> None:
         """A seat was taken, or the drivers changed."""
@@ -76,8 +102,13 @@ class Seats(threading.Thread):
 
     def counts(self) -> dict[str, float]:
         """Number of seats by state, from any thread."""
-        busy = len(self._executor.hosted())
-        return {"free": max(0, self._count - self._cold - busy), "busy": busy, "cold": self._cold}
+        found = {"free": 0.0, "busy": 0.0, "cold": 0.0}
+        for each in self._pools:
+            busy = len(each.executor.hosted())
+            found["free"] += max(0, each.count - each.cold - busy)
+            found["busy"] += busy
+            found["cold"] += each.cold
+        return found
 
     def drain(self) -> None:
         """Take nothing new: free seats go at once, the others once they are free."""
@@ -85,16 +116,16 @@ class Seats(threading.Thread):
         self.wake()
 
     def leave(self) -> None:
-        """Give up the lease, and end the thread."""
+        """Give up the leases, and end the thread."""
         self._stopping.set()
         self.wake()
         self.join(LEAVE_SECONDS)
-        if self.id is not None:
-            try:
+        try:
+            for id in self.ids:
                 with self._engine.begin() as conn:
-                    hosts.renew(conn, self.id, 0.0, submits=False, note="stopped")
-            except SQLAlchemyError as e:
-                log.warning("host_not_left", error=first_line(e))
+                    hosts.renew(conn, id, 0.0, submits=False, note="stopped")
+        except SQLAlchemyError as e:
+            log.warning("host_not_left", error=first_line(e))
 
     def run(self) -> None:
         """Work when woken, and every second."""
@@ -114,44 +145,52 @@ class Seats(threading.Thread):
                 log.exception("host_failed")
 
     def _step(self) -> None:
-        condition = self._executor.condition()
-        id = self._keep_lease(condition)
+        ids = [self._keep_lease(each, each.executor.condition()) for each in self._pools]
         # Before the read: what was handed over by now, and has no seat there, has none any more.
         known = set(self._launching.known)
         with reading(self._engine) as conn:
-            rows = hosts.seats_of(conn, id)
+            rows = hosts.seats_of(conn, ids)
         self._launching.forget(known - {row["attempt_id"] for row in rows})
         for row in rows:
             if row["attempt_id"] is not None:
-                self._take_over(id, row)
-        if self._draining:
-            with self._engine.begin() as conn:
-                hosts.withdraw(conn, id)
-        else:
-            self._set_warm(id, rows, self._executor.condition().room)
-        self._speak_for_waiting()
+                self._take_over(row)
+        for each, id in zip(self._pools, ids, strict=True):
+            if self._draining:
+                with self._engine.begin() as conn:
+                    hosts.withdraw(conn, id)
+            else:
+                self._set_warm(each, id, [row for row in rows if row["host_id"] == id])
+            self._speak_for_waiting(each)
 
-    def _keep_lease(self, condition: Condition) -> int:
-        """Renew the lease, or become a new incarnation."""
+    def _keep_lease(self, of: PoolSeats, condition: Condition) -> int:
+        """Renew the lease of a pool's host, or become a new incarnation."""
         now = time.monotonic()
-        at, before = self._renewed
-        about = Condition(0, condition.submits, condition.note)
-        if self.id is not None and now - at < self._lease / SHARE and before == about:
-            return self.id
+        at, before = of.renewed
+        about = replace(condition, room=0)
+        if of.id is not None and now - at < self._lease / SHARE and before == about:
+            return of.id
         submits = condition.submits and not self._draining
         with self._engine.begin() as conn:
-            id = self.id
-            if id is None or not hosts.renew(conn, id, self._lease, submits=submits, note=condition.note):
-                register = partial(hosts.register, conn, self._name, self._count, self._lease, logs=self._logs)
-                id = register(submits=submits, note=condition.note)
-        if id != self.id:
-            log.info("host_registered", host=id, seats=self._count)
-        self.id, self._renewed = id, (now, about)
+            id = of.id
+            if id is None or not hosts.renew(
+                conn,
+                id,
+                self._lease,
+                submits=submits,
+                note=condition.note,
+                python=condition.python,
+                spark=condition.spark,
+            ):
+                register = partial(hosts.register, conn, self._name, of.count, self._lease, logs=self._logs)
+                id = register(submits=submits, note=condition.note, pool=of.pool)
+        if id != of.id:
+            log.info("host_registered", host=id, pool=of.pool, seats=of.count)
+        of.id, of.renewed = id, (now, about)
         if submits and before is not None and not before.submits:
-            announce([(hosts.SEAT_CHANNEL, "")])
+            announce([(hosts.SEAT_CHANNEL, of.pool)])
         return id
 
-    def _take_over(self, id: int, row: Row) -> None:
+    def _take_over(self, row: Row) -> None:
         """Launch an attempt that is new here."""
         attempt_id = row["attempt_id"]
         if not row["live"]:
@@ -168,7 +207,7 @@ class Seats(threading.Thread):
         # An acknowledged one that is unknown here: the commit's answer was lost.
         if not acknowledged:
             with self._engine.begin() as conn:
-                acknowledged = hosts.acknowledge(conn, id, attempt_id)
+                acknowledged = hosts.acknowledge(conn, row["host_id"], attempt_id)
         if not acknowledged:
             return
         crash_point("host:acknowledged")
@@ -187,28 +226,28 @@ class Seats(threading.Thread):
             error = ErrorInfo(type="DriverLost", message=why)
             self._host.report(AttemptEnded(**about, state="released", error=error))
 
-    def _set_warm(self, id: int, rows: Sequence[Row], room: int) -> None:
-        changes = warmed(rows, room)
+    def _set_warm(self, of: PoolSeats, id: int, rows: Sequence[Row]) -> None:
+        changes = warmed(rows, of.executor.condition().room)
         for no, warm in changes.items():
             with self._engine.begin() as conn:
                 hosts.set_warm(conn, id, no, warm=warm)
-        self._cold = sum(not changes.get(row["no"], row["warm"]) for row in rows if row["attempt_id"] is None)
+        of.cold = sum(not changes.get(row["no"], row["warm"]) for row in rows if row["attempt_id"] is None)
         if any(changes.values()):
-            announce([(hosts.SEAT_CHANNEL, "")])
+            announce([(hosts.SEAT_CHANNEL, of.pool)])
 
-    def _speak_for_waiting(self) -> None:
+    def _speak_for_waiting(self, of: PoolSeats) -> None:
         """Send heartbeats for launches that wait for their driver; give up those that do so too long."""
         now = time.monotonic()
-        waiting = {launch.key: launch for launch in self._executor.waiting()}
-        self._waiting = {key: self._waiting.get(key, (now, now)) for key in waiting}
-        for key, (since, beat) in self._waiting.items():
+        waiting = {launch.key: launch for launch in of.executor.waiting()}
+        of.waiting = {key: of.waiting.get(key, (now, now)) for key in waiting}
+        for key, (since, beat) in of.waiting.items():
             launch = waiting[key]
-            if now - since > self._start_seconds:
+            if now - since > of.start_seconds:
                 log.warning("driver_does_not_start", attempt=key, seconds=now - since)
-                self._executor.end(key)
+                of.executor.end(key)
             elif now - beat >= launch.lease_seconds / SHARE:
                 self._host.report(AttemptHeartbeat(**launch.about, sent_at=datetime.now(UTC)))
-                self._waiting[key] = (since, now)
+                of.waiting[key] = (since, now)
 
 
 def warmed(rows: Sequence[Row], room: int) -> dict[int, bool]:

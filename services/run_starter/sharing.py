@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from retrofill.domain.pipeline import DEFAULT_POOL
 from retrofill.store.hosts import Seat
 
 # At most this long, slots and seats are left to other shards' backfills with fewer live attempts.
@@ -28,6 +29,7 @@ class Candidate:
     slots: frozenset[int]
     executor: str = "pool"
     suspects: bool = False
+    pool: str = DEFAULT_POOL
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Pipeline:
 
 @dataclass
 class Seats:
-    """Free seats, the nearest first. Those that are given are removed."""
+    """Free seats of one pool, the nearest first. Those that are given are removed."""
 
     free: list[Seat]
     rivals: Rivals = Rivals()
@@ -74,19 +76,27 @@ class Seats:
 class Shares:
     """Slots and seats to fill, by backfill; pipelines for which something was missing.
 
-    ``left``: their slots, or the seats (``seats_left``), are left to rivals. ``short``: there is no
-    seat; ``fewest``: the fewest live attempts of such a backfill.
+    ``left``: their slots, or the seats of their pool (``seats_left``), are left to rivals. By pool,
+    ``short``: there is no seat; ``fewest``: the fewest live attempts of such a backfill.
     """
 
     slots: dict[str, list[Slots]] = field(default_factory=dict)
     left: set[int] = field(default_factory=set)
-    seats_left: bool = False
-    short: set[int] = field(default_factory=set)
-    fewest: int | None = None
+    seats_left: set[str] = field(default_factory=set)
+    short: dict[str, set[int]] = field(default_factory=dict)
+    fewest: dict[str, int] = field(default_factory=dict)
+
+    def lacks(self, pool: str, pipeline_no: int, live: int) -> None:
+        """There is no seat in the pool for a backfill with so many live attempts."""
+        self.short.setdefault(pool, set()).add(pipeline_no)
+        self.fewest[pool] = min(live, self.fewest.get(pool, live))
 
 
-def share(candidates: Sequence[Candidate], pipelines: Mapping[int, Pipeline], seats: Seats) -> Shares:
-    """Give each slot to the candidate with the fewest live attempts (ties: the earlier one)."""
+def share(candidates: Sequence[Candidate], pipelines: Mapping[int, Pipeline], seats: Mapping[str, Seats]) -> Shares:
+    """Give each slot to the candidate with the fewest live attempts (ties: the earlier one).
+
+    ``seats``: by pool, of each candidate's.
+    """
     shares = Shares()
     own = {each.id: free_slots(each.slots, each.limit) for each in candidates}
     shared = {no: free_slots(each.slots, each.limit) for no, each in pipelines.items()}
@@ -98,19 +108,19 @@ def share(candidates: Sequence[Candidate], pipelines: Mapping[int, Pipeline], se
         no = each.pipeline_no
         if not own[each.id] or not shared[no]:
             continue
-        free = seats.count(each.executor)
+        there = seats[each.pool]
+        free = there.count(each.executor)
         if free == 0:
-            shares.short.add(no)
-            shares.fewest = live if shares.fewest is None else shares.fewest
+            shares.lacks(each.pool, no, live)
             continue
         if pipelines[no].rivals.go_first(live, len(shared[no])):
             shares.left.add(no)
             continue
-        if seats.rivals.go_first(live, free):
+        if there.rivals.go_first(live, free):
             shares.left.add(no)
-            shares.seats_left = True
+            shares.seats_left.add(each.pool)
             continue
-        place = (own[each.id].pop(0), shared[no].pop(0), seats.take(each.executor))
+        place = (own[each.id].pop(0), shared[no].pop(0), there.take(each.executor))
         shares.slots.setdefault(each.id, []).append(place)
         heapq.heappush(poorest, (live + 1, n))
     return shares

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -31,7 +31,7 @@ from run_starter.memory import LEASES_KEY
 class Wanted:
     """An attempt to start, in a slot of its backfill, one of its pipeline, and a seat.
 
-    ``suspect_server``: where its runs are retried alone, if drivers share that Spark server.
+    ``suspect_server``: the pool in which its runs are retried alone, if drivers share its Spark server.
     """
 
     backfill: RowMapping
@@ -45,20 +45,14 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Starting:
-    """Starts attempts: those in seats of this host at once, the others by their hosts.
+    """Starts attempts: those in seats of this run-starter at once, the others by their hosts.
 
-    ``host``: the id of this incarnation, ``None`` before it is registered. ``server``: the Spark
-    server of its pool.
+    ``own``: the ids of this incarnation, one for each pool once it is registered.
     """
 
     launching: Launching
     leases: Leases
-    host: Callable[[], int | None]
-    server: str | None
-
-    def own(self) -> int:
-        """The id of this host; 0 is nobody's."""
-        return self.host() or 0
+    own: Callable[[], Collection[int]]
 
     def start(self, tx: Transaction, wanted: Sequence[Wanted]) -> None:
         """Start these attempts. Raises ``Conflict`` if another transaction took one of the runs."""
@@ -89,9 +83,9 @@ class Starting:
                 tries=tries,
             )
             for id, each in claimed
-            if each.seat.host_id == own
+            if each.seat.host_id in own
         ]
-        others = {each.seat.host_id for each in wanted} - {own}
+        others = {each.seat.host_id for each in wanted}.difference(own)
         tx.notify(hosts.HOST_CHANNEL, sorted(others))
         self.leases.renewed(tx.partition, ids)
         tx.after_commit.append(lambda: self._launch(launches))

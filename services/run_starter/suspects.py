@@ -1,6 +1,6 @@
 """Suspects: queued runs with which a driver was lost. They are retried alone, oldest loss first.
 
-On a Spark server that drivers share, at most one suspect is live at a time. So if a run ends that
+On the Spark server that the warm drivers of a pool share, at most one suspect is live at a time. So if a run ends that
 server each time, only its own losses count, and no other suspect is lost with it.
 """
 
@@ -19,33 +19,34 @@ from run_starter.batches import batches
 from run_starter.memory import SUSPECTS_KEY
 
 
-def server_of(definition: PipelineDefinition, server: str | None) -> str | None:
-    """The Spark server that the pipeline's drivers share. Those of spark-submit share none."""
-    return server if definition.executor == "pool" else None
+def server_of(definition: PipelineDefinition) -> str | None:
+    """The pool whose Spark server the pipeline's drivers share. Those of spark-submit share none."""
+    return definition.pool if definition.executor == "pool" else None
 
 
 def next_attempts(
-    tx: Transaction, slots: Mapping[str, int], definitions: Mapping[str, PipelineDefinition], server: str | None
+    tx: Transaction, slots: Mapping[str, int], definitions: Mapping[str, PipelineDefinition]
 ) -> dict[str, list[list[RowMapping]]]:
     """The runs of the next attempts with suspects, at most ``slots`` by backfill.
 
-    Several runs are together only if they are part of a range that was lost. ``server``: the Spark
-    server of this instance's pool. If another transaction is about to start a suspect there, its
-    suspects are passed over and checked again soon.
+    Several runs are together only if they are part of a range that was lost. If another transaction
+    is about to start a suspect of a pool, its suspects are passed over and checked again soon.
     """
-    at_server = {id for id in slots if server_of(definitions[id], server) is not None}
-    if server is not None and at_server and not store.lock_suspects(tx.conn, server):
-        metrics.CLAIMS_PUT_OFF.labels("suspect").inc()
+    servers = {id: server for id in slots if (server := server_of(definitions[id])) is not None}
+    busy = {server for server in sorted(set(servers.values())) if not store.lock_suspects(tx.conn, server)}
+    if busy:
+        metrics.CLAIMS_PUT_OFF.labels("suspect").inc(len(busy))
         tx.schedule_check(SUSPECTS_KEY, RECHECK_SECONDS)
-        slots, at_server = {id: most for id, most in slots.items() if id not in at_server}, set()
-    if not slots:
+    wanted = {id: most * definitions[id].batch_size for id, most in slots.items() if servers.get(id) not in busy}
+    if not wanted:
         return {}
-    wanted = {id: most * definitions[id].batch_size for id, most in slots.items()}
-    # Those at the server wait for the first of them, which has the oldest loss.
-    found = store.next_suspects(tx.conn, wanted, server)
-    first = next((id for id in found if id in at_server), None)
-    return {
-        id: batches(runs, definitions[id].batch_size, 1 if id == first else slots[id])
-        for id, runs in found.items()
-        if id == first or id not in at_server
-    }
+    chosen: dict[str, list[list[RowMapping]]] = {}
+    # Those at a server wait for the first of them, which has the oldest loss.
+    for id, runs in store.next_suspects(tx.conn, wanted).items():
+        server = servers.get(id)
+        if server is None:
+            chosen[id] = batches(runs, definitions[id].batch_size, slots[id])
+        elif server not in busy:
+            chosen[id] = batches(runs, definitions[id].batch_size, 1)
+            busy.add(server)
+    return chosen

@@ -78,13 +78,28 @@ def trust_options() -> list[str]:
     return [f"-Djavax.net.ssl.trustStore={SYSTEM_TRUST_STORE}"] if SYSTEM_TRUST_STORE.exists() else []
 
 
-def spark_jars() -> Path:
+def spark_jars(spark_home: Path | None = None) -> Path:
+    """The jars of that Spark, or of pyspark."""
+    if spark_home is not None:
+        return spark_home / "jars"
     import pyspark
 
     return Path(pyspark.__file__).parent / "jars"
 
 
-def spark_command(java: Path, main: str, jvm_options: Sequence[str] = (), classpath: Sequence[str] = ()) -> list[str]:
+def with_jars(conf: Mapping[str, str], jars: Sequence[str]) -> dict[str, str]:
+    """The Spark settings ``conf`` with more jars."""
+    given = conf.get("spark.jars", "")
+    return {**conf, "spark.jars": ",".join([*([given] if given else []), *jars])} if jars else dict(conf)
+
+
+def spark_command(
+    java: Path,
+    main: str,
+    jvm_options: Sequence[str] = (),
+    classpath: Sequence[str] = (),
+    spark_home: Path | None = None,
+) -> list[str]:
     """The Java command that runs a Spark main class. The caller appends the arguments."""
     return [
         str(java),
@@ -93,15 +108,21 @@ def spark_command(java: Path, main: str, jvm_options: Sequence[str] = (), classp
         "-Dio.netty.tryReflectionSetAccessible=true",
         *jvm_options,
         "-cp",
-        ":".join([*classpath, *_configuration(os.environ), f"{spark_jars()}/*"]),
+        ":".join([*classpath, *_configuration(os.environ, spark_home), f"{spark_jars(spark_home)}/*"]),
         main,
     ]
 
 
 def spark_submit_command(
-    java: Path, private: Path, jvm_options: Sequence[str] = (), conf: Mapping[str, str] | None = None
+    java: Path,
+    private: Path,
+    jvm_options: Sequence[str] = (),
+    conf: Mapping[str, str] | None = None,
+    spark_home: Path | None = None,
 ) -> list[str]:
     """The ``spark-submit`` command. Its JVM is the driver's, so JVM settings in ``conf`` apply.
+
+    Spark is the one in ``spark_home``, or that of pyspark.
 
     Extra Java options may contain secrets (``-Djavax.net.ssl.keyStorePassword=…``); they go into
     the file ``private``.
@@ -115,7 +136,7 @@ def spark_submit_command(
         *(write_options(private, extra) if extra else []),
     ]
     more = conf.get("spark.driver.extraClassPath")
-    return spark_command(java, "org.apache.spark.deploy.SparkSubmit", options, [more] if more else [])
+    return spark_command(java, "org.apache.spark.deploy.SparkSubmit", options, [more] if more else [], spark_home)
 
 
 def loopback_only(master: str, environment: Mapping[str, str]) -> dict[str, str]:
@@ -123,10 +144,11 @@ def loopback_only(master: str, environment: Mapping[str, str]) -> dict[str, str]
     return {"SPARK_LOCAL_IP": "127.0.0.1"} if master.startswith("local") and "SPARK_LOCAL_IP" not in environment else {}
 
 
-def _configuration(environment: Mapping[str, str]) -> list[str]:
+def _configuration(environment: Mapping[str, str], spark_home: Path | None) -> list[str]:
     """The directories where Spark's launcher looks for Spark, HDFS and YARN configuration."""
     names = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
-    return [environment[name] for name in names if environment.get(name)]
+    own = [] if spark_home is None or environment.get(names[0]) else [str(spark_home / "conf")]
+    return [*own, *(environment[name] for name in names if environment.get(name))]
 
 
 def write_properties(file: Path, conf: Mapping[str, str]) -> list[str]:

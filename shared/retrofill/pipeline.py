@@ -17,6 +17,7 @@ from retrofill.deadline import Deadline
 from retrofill.domain.data import check_name
 from retrofill.domain.duration import seconds_of
 from retrofill.domain.pipeline import (
+    DEFAULT_POOL,
     MAX_BATCH,
     MAX_TARGET_SECONDS,
     MAX_TIMEOUT_SECONDS,
@@ -70,6 +71,7 @@ class Pipeline:
     so many runs with adjacent intervals in one Spark session, which saves its start. With
     ``batch_mode="each"`` it calls the tasks for each of them, with ``"range"`` once for all. With
     ``batch_size="auto"`` it gets as many as recently took ``batch_target`` (default: ten minutes).
+    ``pool`` names where its drivers run, and with which Spark and Python.
     A run that takes longer than ``run_timeout`` is interrupted and fails; of a range, times its
     number of runs.
 
@@ -97,6 +99,7 @@ class Pipeline:
         retry_delay: Delay = 1.0,
         run_timeout: Timeout | None = None,
         executor: str = "pool",
+        pool: str = DEFAULT_POOL,
         spark_conf: Mapping[str, object] | None = None,
     ) -> None:
         self.name = check_name(name)
@@ -118,6 +121,7 @@ class Pipeline:
             "on_backfill_succeeded": rules_of(on_backfill_succeeded, "on_backfill_succeeded"),
             "on_backfill_failed": rules_of(on_backfill_failed, "on_backfill_failed"),
             "executor": executor,
+            "pool": pool,
             "spark_conf": _conf(spark_conf),
         }
 

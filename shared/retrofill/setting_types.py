@@ -72,6 +72,17 @@ def _check_patterns(value: tuple[str, ...]) -> tuple[str, ...]:
     return value
 
 
+def _split_names(value: object) -> object:
+    """Separated by commas, or a JSON list of strings."""
+    if not isinstance(value, str):
+        return value
+    return (
+        json.loads(value)
+        if value.lstrip().startswith("[")
+        else [each.strip() for each in value.split(",") if each.strip()]
+    )
+
+
 def _check_webhook_secrets(value: dict[str, list[SecretStr]]) -> dict[str, list[SecretStr]]:
     for name, secrets in value.items():
         if not secrets or not all(_is_webhook_secret(secret.get_secret_value()) for secret in secrets):
@@ -151,6 +162,7 @@ def _check_hosts(value: list[str]) -> list[str]:
 
 
 Patterns = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_patterns), AfterValidator(_check_patterns)]
+Names = Annotated[list[str], NoDecode, BeforeValidator(_split_names)]
 WebhookSecrets = Annotated[dict[str, list[SecretStr]], AfterValidator(_check_webhook_secrets)]
 PagerDutyKeys = Annotated[dict[str, SecretStr], AfterValidator(_check_pagerduty_keys)]
 ConnectAddress = Annotated[str, AfterValidator(_check_connect_address)]

@@ -20,18 +20,19 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from retrofill.pools import Pools, check_pools
 from retrofill.setting_types import (
     ENDPOINTS_FILE,
     ConnectAddress,
     FromFiles,
     HostsAndNetworks,
     HttpAddress,
+    Names,
     PagerDutyKeys,
     Patterns,
     StoreAddress,
     StoreOptions,
     WebhookSecrets,
-    check_cluster,
 )
 
 
@@ -109,8 +110,28 @@ class Settings(BaseSettings):
         description="Scripts that submit tasks may run although they were not shipped with the pipeline's code, as JSON: "
         "paths, addresses or patterns with *",
     )
+    spark_home: Path | None = Field(
+        None, description="A Spark installation whose jars and conf spark-submit uses; default: those of pyspark"
+    )
+    spark_jars: list[str] = Field(
+        default_factory=list,
+        description="Jars for all sessions, as JSON: local paths, which Connect sessions get as artifacts and spark-submit "
+        "as spark.jars",
+    )
     driver_host: str = Field(
         "127.0.0.1", description="Name or address at which drivers in the cluster reach the run-starter's host"
+    )
+
+    # pools
+    pools: Pools = Field(
+        default_factory=dict,
+        repr=False,
+        description="Pools of drivers ([pools](pools.md)), as TOML or JSON: sections by name. Usually a file, "
+        "RETROFILL_POOLS_FILE",
+    )
+    serves: Names = Field(
+        default_factory=list,
+        description="The pools whose drivers this run-starter starts, as JSON or separated by commas; default: all",
     )
 
     # the user's code
@@ -237,9 +258,8 @@ class Settings(BaseSettings):
     )
 
     @model_validator(mode="after")
-    def _drivers_can_run_there(self) -> Self:
-        if self.spark_submit_deploy_mode == "cluster":
-            check_cluster(self.spark_submit_master, self.driver_host)
+    def _pools_can_be_served(self) -> Self:
+        check_pools(self)
         return self
 
     @classmethod
@@ -310,7 +330,8 @@ def read_settings() -> Settings:
     except ValidationError as e:
         first = e.errors(include_url=False)[0]
         name = "_".join(str(step) for step in first["loc"][:1]).upper()
-        raise WrongSetting(f"the setting RETROFILL_{name} is wrong: {first['msg']}") from e
+        what = f"the setting RETROFILL_{name}" if name else "a setting"
+        raise WrongSetting(f"{what} is wrong: {first['msg']}") from e
     except SettingsError as e:
         raise WrongSetting(f"a setting is wrong (those with braces are JSON): {e}") from e
     except (ValueError, OSError) as e:

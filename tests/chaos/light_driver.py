@@ -11,12 +11,14 @@ from typing import Any
 from retrofill.bus.crash import arm
 from retrofill.contract.runs import SparkApplication
 from retrofill.driver.__main__ import take_pipes
+from retrofill.driver.application import versions
 from retrofill.driver.conversation import Conversation
 from retrofill.driver.output import Output
 from retrofill.driver.process import Ending, end_with_host
 from retrofill.driver.report import Wire
 from retrofill.driver.serve import Server
 from retrofill.logs import configure_logging
+from retrofill.redaction import configure_redaction, redact_event
 from retrofill.settings import Settings
 
 
@@ -61,7 +63,8 @@ def main() -> None:
         # A Kafka connection that a fault can cut for the drivers only.
         os.environ["RETROFILL_KAFKA_BOOTSTRAP_SERVERS"] = address
     settings = Settings()
-    configure_logging(settings.log_level)
+    configure_redaction(settings.redact)
+    configure_logging(settings.log_level, redact_event)
     arm(settings.crash_point)
     ending = Ending()
     end_with_host(ending)
@@ -69,7 +72,7 @@ def main() -> None:
     wire = Wire(settings, on_loss=ending.end)
     wire.connect()
     server = Server(settings, ending, host, wire, lambda launch: NoSessions(), output=output)
-    host.say("ready", True)
+    host.say("ready", versions(None))
     while True:
         server.serve_one()
 

@@ -47,7 +47,7 @@ def test_several_attempts_with_several_runs(both: Both) -> None:
     said = both.play(
         put(),
         ("a", lambda conn: [make_backfill(conn, id, 4, START + n * 9 * DAY) for n, id in enumerate(["b1", "b2"])]),
-        ("a", lambda conn: (register(conn, 3), attempts.insert_all(conn, [second, more, first], 2, NOW, 30.0))),
+        ("a", lambda conn: (register(conn, 3), attempts.insert_all(conn, [second, more, first], [2], NOW, 30.0))),
         ("a", lambda conn: (give(conn, 1, 1, 2), give(conn, 2, 5), give(conn, 3, 2, 3))),
         ("a", lambda conn: attempts.lock(conn, [3, 1, 9])),
         ("a", lambda conn: (begin(conn, 1, 1), begin(conn, 1, 2), begin(conn, 3, 2), begin(conn, 3, 3))),

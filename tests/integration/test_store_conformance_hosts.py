@@ -11,33 +11,35 @@ from tests.support.sessions import Step, commit
 
 from retrofill.store import attempts, hosts, launches
 from retrofill.store import tables as t
+from retrofill.store.seat_waits import wait, wait_no_more
 
 __all__ = ["both", "installation"]
 TABLES = (t.host, t.seat, t.seat_wait)
 
 
-def ready(conn: Any, seats: int = 2, seconds: float = 3600.0) -> int:
+def ready(conn: Any, seats: int = 2, seconds: float = 3600.0, pool: str = "default") -> int:
     """A host whose seats are warm."""
-    id = register(conn, seats, seconds)
+    id = register(conn, seats, seconds, pool)
     for no in range(1, seats + 1):
         hosts.set_warm(conn, id, no, warm=True)
     return id
 
 
-def free(conn: Any, own: int, most: int = 9, executors: tuple[str, ...] = ("pool",)) -> Any:
+def free(conn: Any, own: int, most: int = 9, executors: tuple[str, ...] = ("pool",), pool: str = "default") -> Any:
     """The seats that a claim of shard 0 would get, with what else it learns."""
-    offer = hosts.lock_free(conn, own, 0, executors, most)
+    offer = hosts.lock_free(conn, [own, 77], 0, pool, executors, most)
+    assert {seat.pool for seat in offer.seats} <= {pool}
     return [(seat.host_id, seat.no) for seat in offer.seats], offer.total, sorted(offer.rivals)
 
 
 def take(conn: Any, host: int, no: int, slot: int, own: int = 1) -> list[int]:
     new = attempts.NewAttempt("b1", 1, "each", slot - 1, 1, slot, slot, {"file": "/p.py"}, "h", host, no)
-    return attempts.insert_all(conn, [new], own, NOW, 30.0)
+    return attempts.insert_all(conn, [new], [own], NOW, 30.0)
 
 
 def seats(conn: Any, id: int) -> Any:
     """The seats of a host, without moments."""
-    found = hosts.seats_of(conn, id)
+    found = hosts.seats_of(conn, [id])
     return [
         (row["no"], row["warm"], row["attempt_id"], row["backfill_id"], row["live"], row["overdue"]) for row in found
     ]
@@ -130,14 +132,36 @@ def test_who_waits_is_seen_by_other_shards_for_a_while(both: Both) -> None:
     said = both.play(
         *BASE,
         a(lambda conn: ready(conn, 1)),
-        a(lambda conn: [hosts.wait(conn, shard, live, 60.0) for shard, live in ((0, 5), (1, 2), (2, 7), (1, 3))]),
-        a(lambda conn: hosts.wait(conn, 3, 1, -1.0)),
+        a(lambda conn: [wait(conn, shard, "default", live, 60.0) for shard, live in ((0, 5), (1, 2), (2, 7), (1, 3))]),
+        a(lambda conn: (wait(conn, 3, "default", 1, -1.0), wait(conn, 1, "other", 9, 60.0))),
         a(lambda conn: free(conn, 1)),
-        a(lambda conn: hosts.wait_no_more(conn, 2)),
+        a(lambda conn: (wait_no_more(conn, 2, "default"), wait_no_more(conn, 1, "other"))),
         a(lambda conn: free(conn, 1)),
         a(commit),
     )
     assert [said[6][2], said[8][2]] == [[3, 7], [3]]
+    both.same_tables(*TABLES)
+
+
+def test_each_pool_has_its_own_seats(both: Both) -> None:
+    said = both.play(
+        *BASE,
+        a(lambda conn: [ready(conn, 2), ready(conn, 3, pool="other"), ready(conn, 1, pool="other")]),
+        a(lambda conn: take(conn, 2, 1, 1)),
+        a(lambda conn: [free(conn, 3, pool=pool) for pool in ("default", "other", "nobody")]),
+        a(lambda conn: hosts.renew(conn, 1, 60.0, submits=True, note=None)),
+        a(lambda conn: free(conn, 3, executors=("spark-submit",), pool="other")),
+        a(lambda conn: (wait(conn, 4, "other", 2, 60.0), free(conn, 1)[2], free(conn, 1, pool="other")[2])),
+        a(lambda conn: hosts.renew(conn, 2, 60.0, submits=True, note=None, python="3.11.2", spark="4.1.4")),
+        a(lambda conn: hosts.renew(conn, 2, 60.0, submits=True, note=None)),
+        a(lambda conn: [row["host_id"] for row in hosts.seats_of(conn, [1, 3])]),
+        a(commit),
+    )
+    assert said[5] == [[[[1, 1], [1, 2]], 2, []], [[[3, 1], [2, 2], [2, 3]], 4, []], [[], None, []]]
+    assert said[7] == [[], None, []]
+    assert said[8][1:] == [[], [2]]
+    assert said[11] == [1, 1, 3]
+    both.same_tables(*TABLES)
 
 
 def test_a_launch_is_derived_from_rows(both: Both) -> None:

@@ -202,7 +202,7 @@ class Driver:
             if any(world.kills(self.launch, run) for run in runs):
                 world.scheduler.wait(object(), world.scheduler.random.random() * lease / 5)
                 world.injected["an interval ends Spark"] += 1
-                world.end_spark()
+                world.end_spark(pool=self.launch.pipeline.pool)
                 return False
             for task in self.launch.pipeline.tasks:
                 self._tell(runs, task.name, TaskState.RUNNING)

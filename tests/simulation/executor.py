@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class SimulatedExecutor:
-    """Hosts simulated drivers, each in its own simulated process."""
+    """Hosts the simulated drivers of a pool, each in its own simulated process."""
 
     world: World
     process: Process
+    pool: str
     slots: int
     host: Host | None = None
     drivers: dict[Key, Driver] = field(default_factory=dict)
@@ -39,7 +40,7 @@ class SimulatedExecutor:
         return list(self._waiting.values())
 
     def launch(self, launch: LaunchRequest) -> None:
-        self.world.oracle.hosts.launched(self.process, launch)
+        self.world.oracle.hosts.launched(self.process, self.pool, launch)
         self._waiting[launch.key] = launch
         self._assign()
 

@@ -102,7 +102,7 @@ class Faults:
 
     def drain(self) -> bool:
         """Tell a run-starter to stop, which lets its drivers finish for a while."""
-        starters = [each for each in self._world.alive() if each.executor is not None]
+        starters = [each for each in self._world.alive() if each.executors]
         if not starters:
             return False
         victim = self._world.random.choice(starters)
@@ -157,7 +157,7 @@ class Faults:
     def freeze_machine(self) -> bool:
         """Freeze a run-starter and its drivers until their leases have ended, then resume them."""
         world = self._world
-        hosts = [each for each in world.alive() if each.executor is not None and each.executor.drivers]
+        hosts = [each for each in world.alive() if each.drivers]
         if not hosts:
             return False
         victim = world.random.choice(hosts)
@@ -165,7 +165,7 @@ class Faults:
             return False
         seconds = world.settings.lease_seconds + world.random.choice([3.0, 4.0, 6.0, 9.0])
         world.freeze(victim, seconds)
-        for driver in victim.executor.drivers.values():
+        for driver in victim.drivers:
             self._stall(driver.process, seconds)
         self._start_later(victim.service)
         return True

@@ -115,6 +115,7 @@ class Scenario:
             **self._batches(name),
             batch_mode=self._random.choice(["each", "range"]),
             executor=self._random.choice(["pool", "pool", "spark-submit"]),
+            pool=self._world.pools.of_pipeline(),
             deadlines=chosen,
             **(self._listed() if WATCHER in self._world.services else {}),
         )
@@ -209,6 +210,7 @@ def _run(world: World) -> Result:
     world.leases = random.choice([world.leases, world.size.lease_seconds])
     faults = Faults(world, random.choice(world.size.chances))
     scheduler.on_step = faults.step
+    world.pools.choose()
     for service in world.services:
         for _ in range(random.choice(world.size.replicas)):
             world.start(service)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaException
@@ -19,12 +19,15 @@ from retrofill.bus.takeover import TopicIds
 from retrofill.bus.worker.context import WorkerContext
 from retrofill.bus.worker.loop import Loop
 from retrofill.contract.topics import CALLBACK_RUNNER, PLANNER, RUN_STARTER, WATCHER, Service
+from retrofill.pools import settings_of
 from retrofill.store import callbacks, outbox
 from run_starter.handler import CHANNELS, StarterHandler
 from tests.simulation.bus.connections import Connections
 from tests.simulation.callbacks import SimulatedKinds
+from tests.simulation.drivers import Driver
 from tests.simulation.executor import SimulatedExecutor
 from tests.simulation.memory.engine import MemoryEngine
+from tests.simulation.pools import POOLS
 from tests.simulation.scheduler import Process
 
 if TYPE_CHECKING:
@@ -34,7 +37,7 @@ _CHANNELS = {RUN_STARTER.name: CHANNELS, CALLBACK_RUNNER.name: (callbacks.CHANNE
 
 
 class Instance:
-    def __init__(self, world: World, service: Service, number: int) -> None:
+    def __init__(self, world: World, service: Service, number: int, serves: Sequence[str]) -> None:
         self.world = world
         self.service = service
         self.name = f"{service.name}-{number}"
@@ -44,17 +47,27 @@ class Instance:
         self.process.make_engine = self._engine  # type: ignore[attr-defined]
         self.process.kinds = SimulatedKinds(world, self.process)  # type: ignore[attr-defined]
         lease = world.random.choice(world.leases)
-        self.settings = world.settings.model_copy(update={"lease_seconds": lease})
+        # The pools that a run-starter serves.
+        self.serves = serves
+        more = {"lease_seconds": lease, "pools": POOLS, "serves": serves}
+        self.settings = world.settings.model_copy(update=more)
         self.process.settings = self.settings  # type: ignore[attr-defined]
         # Whether the machine fails with the process. The server then keeps the sessions until they
         # time out.
         self.lingers = False
         self.loop: Loop | None = None
         self._inbox: Inbox | None = None
-        self.executor: SimulatedExecutor | None = None
+        self.stopping = False
+        # By pool.
+        self.executors: dict[str, SimulatedExecutor] = {}
         # Called when the notification connection is reopened: some notifications may be lost.
         self.listens_again: Callable[[], None] = lambda: None
         world.scheduler.spawn(self.process, "worker", self._run)
+
+    @property
+    def drivers(self) -> list[Driver]:
+        """Its drivers of all pools."""
+        return [driver for executor in self.executors.values() for driver in executor.drivers.values()]
 
     def _run(self) -> None:
         world, service = self.world, self.service
@@ -107,6 +120,7 @@ class Instance:
         """SIGTERM. Returns whether the replica had started by then."""
         if self.loop is None or self._inbox is None:
             return False
+        self.stopping = True
         self.loop.stop()
         self._inbox.put(Wake())
         return True
@@ -130,9 +144,12 @@ class Instance:
             return WatcherHandler(context)
         if self.service is CALLBACK_RUNNER:
             return CallbackHandler(context)
-        self.executor = SimulatedExecutor(self.world, self.process, context.settings.driver_slots)
-        handler = StarterHandler(context, self.executor)
-        self.executor.host = handler.host
+        for pool in self.serves:
+            slots = settings_of(context.settings, pool).driver_slots
+            self.executors[pool] = SimulatedExecutor(self.world, self.process, pool, slots)
+        handler = StarterHandler(context, self.executors)
+        for executor in self.executors.values():
+            executor.host = handler.host
         return handler
 
     def _listen(self, channels: set[str], heard: Callable[[str, str], None]) -> None:

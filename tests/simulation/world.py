@@ -20,6 +20,7 @@ from tests.simulation.bus.groups import Group
 from tests.simulation.drivers import Driver
 from tests.simulation.memory.engine import IDLE_SECONDS, Database
 from tests.simulation.oracle import Oracle
+from tests.simulation.pools import Pools
 from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.servers import Servers, body_of, wire
 from tests.simulation.services import Instance
@@ -53,6 +54,7 @@ class World:
         primitives.running(self.scheduler)
         self.random = self.scheduler.random
         self.size = sizes.choose(self.random)
+        self.pools = Pools(seed)
         self.partitions = self.random.choice(self.size.partitions)
         self.settings = _settings().model_copy(
             update={
@@ -127,10 +129,10 @@ class World:
 
     # services and clients
 
-    def start(self, service: Service) -> Instance:
-        """Start another replica."""
+    def start(self, service: Service, serves: Sequence[str] = ()) -> Instance:
+        """Start another replica. A run-starter ``serves`` these pools, or some."""
         self._numbers[service.name] += 1
-        instance = Instance(self, service, self._numbers[service.name])
+        instance = Instance(self, service, self._numbers[service.name], serves or self.pools.served())
         self.instances.append(instance)
         return instance
 
@@ -221,18 +223,18 @@ class World:
         """``kill -9``. With ``machine``, the servers keep its sessions for a while."""
         instance.lingers = machine
         self.crashes.append((instance.service.name, self.scheduler.now))
-        if instance.executor is not None:
-            for driver in list(instance.executor.drivers.values()):
-                # A local pool's drivers die with the host; a cluster's survive.
-                if self.random.random() < 0.6:
-                    self.scheduler.kill(driver.process)
+        for driver in instance.drivers:
+            # A local pool's drivers die with the host; a cluster's survive.
+            if self.random.random() < 0.6:
+                self.scheduler.kill(driver.process)
         self.scheduler.kill(instance.process)
 
-    def end_spark(self, seconds: float = 0.0) -> None:
-        """End the Spark server and every session on it. Publishers need none."""
+    def end_spark(self, seconds: float = 0.0, pool: str | None = None) -> None:
+        """End the Spark server of a pool, or of all, and every session on it. Publishers need none."""
         self.spark_back_at = max(self.spark_back_at, self.scheduler.now + seconds)
         for driver in [each for each in self.drivers if each.process.alive and each.uses_spark]:
-            driver.die("Spark lost the session")
+            if pool in (None, driver.launch.pipeline.pool):
+                driver.die("Spark lost the session")
 
     def freeze(self, instance: Instance, seconds: float) -> None:
         """Freeze a process; the servers time out its sessions."""
@@ -292,6 +294,9 @@ class World:
         for service in self.services:
             if not self.alive(service):
                 self.start(service)
+        left = [each.serves for each in self.alive(RUN_STARTER) if not each.stopping]
+        if unserved := self.pools.unserved(left):
+            self.start(RUN_STARTER, unserved)
 
     def close(self) -> None:
         self.scheduler.close()

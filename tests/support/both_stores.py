@@ -24,7 +24,6 @@ from tests.support.sessions import MemoryStore, RealStore, Step, commit, fields
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
-SERVER = "sc://somewhere"
 START = datetime(2020, 1, 1, tzinfo=UTC)
 
 
@@ -95,6 +94,7 @@ def make_backfill(
     pipeline: int = 1,
     on_run_failure: str = "continue",
     executor: str = "pool",
+    pool: str = "default",
     made: Plan | None = None,
 ) -> int:
     made = made or plan_of(days, first)
@@ -109,7 +109,7 @@ def make_backfill(
         "on_run_failure": on_run_failure,
         "conf": {"a": [1, None]},
         "triggered_by": None,
-        "definition": daily(executor=executor).as_json(),
+        "definition": daily(executor=executor, pool=pool).as_json(),
         "traceparent": None,
     }
     planning.insert_backfill(conn, values, made)
@@ -121,12 +121,12 @@ def claim(conn: Any, slot: int, first: int = 1, count: int = 1, mode: str = "eac
     """A new attempt in this slot; returns its id. ``first``: of the runs of the first backfill."""
     host = register(conn)
     new = attempts.NewAttempt(backfill, 1, mode, first - 1, count, slot, slot, {"file": "/p.py"}, "h", host, 1)
-    return attempts.insert_all(conn, [new], host, NOW, 30.0)[0]
+    return attempts.insert_all(conn, [new], [host], NOW, 30.0)[0]
 
 
-def register(conn: Any, seats: int = 1, seconds: float = 3600.0) -> int:
+def register(conn: Any, seats: int = 1, seconds: float = 3600.0, pool: str = "default") -> int:
     """A new host; returns its id."""
-    return hosts.register(conn, "h", seats, seconds, submits=False, note=None)
+    return hosts.register(conn, "h", seats, seconds, submits=False, note=None, pool=pool)
 
 
 def give(conn: Any, attempt: int, *ids: int, to: str = RunState.STARTING, before: str = RunState.QUEUED) -> int:

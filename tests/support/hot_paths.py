@@ -33,8 +33,6 @@ from run_starter.timeouts import interrupt
 from tests.support.installation import PARTITIONS, Installation
 from tests.support.statements import Recorded, recorded
 
-SERVER = "sc://somewhere:15002"
-
 
 class Launched:
     """An executor that records its launches."""
@@ -78,7 +76,7 @@ class Hot:
         self.definitions = Definitions()
         self.leases = Leases(Ends(admin_is_not_asked, lambda: None, ""), self.definitions, 5, PARTITIONS)
         launching = Launching(self.launched, self.definitions, 15.0, launched=lambda: None)
-        self.claims = Claims(Starting(launching, self.leases, lambda: 1, SERVER), drivers=4)
+        self.claims = Claims(Starting(launching, self.leases, lambda: [1]), expected=4)
         self.made.query(
             "WITH host AS (INSERT INTO host (name, lease_until, submits) VALUES ('test', 'infinity', false) RETURNING id) "
             "INSERT INTO seat SELECT host.id, no, true FROM host, generate_series(1, 2000) AS no RETURNING no"

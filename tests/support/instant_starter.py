@@ -37,6 +37,7 @@ from retrofill.contract.runs import (
     TaskReported,
 )
 from retrofill.contract.topics import RUN_STARTER, Topic
+from retrofill.domain.pipeline import DEFAULT_POOL
 from retrofill.driver.execute import Result
 from retrofill.driver.launch import Launch, LaunchedRun, Piece
 from retrofill.driver.publishing import Publisher, publish_all
@@ -229,7 +230,7 @@ def make(context: Context) -> StarterHandler:
     """The real handler with instant drivers."""
     failing, hanging = (frozenset(os.environ.get(name, "").split(",")) for name in ("INSTANT_FAIL", "INSTANT_HANG"))
     executor = InstantExecutor(context.settings, float(os.environ.get("INSTANT_SECONDS", "0")), failing, hanging)
-    handler = StarterHandler(context, executor)
+    handler = StarterHandler(context, {DEFAULT_POOL: executor})
     executor.host = handler.host
     return handler
 

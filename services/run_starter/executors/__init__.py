@@ -106,12 +106,15 @@ class TimedOut:
 class Condition:
     """``room``: how many attempts have a warm process, those that it executes now included.
 
-    ``submits``: whether spark-submit may be started. ``note``: why drivers do not start.
+    ``submits``: whether spark-submit may be started. ``note``: why drivers do not start. ``python``
+    and ``spark``: the versions of the last driver that was ready.
     """
 
     room: int
     submits: bool = True
     note: str | None = None
+    python: str | None = None
+    spark: str | None = None
 
 
 class Host(Protocol):
@@ -145,11 +148,8 @@ class Host(Protocol):
         """Another number of attempts has room, or starts fail for another reason."""
 
 
-class Executor(Protocol):
+class Launcher(Protocol):
     """Hosts drivers. No method blocks for longer than a few milliseconds."""
-
-    def condition(self) -> Condition:
-        """For how many attempts there are drivers."""
 
     def launch(self, launch: LaunchRequest) -> None:
         """Hand an attempt to a driver; its end arrives at ``Host.driver_ended``.
@@ -160,11 +160,18 @@ class Executor(Protocol):
     def hosted(self) -> set[Key]:
         """The keys of all drivers here, including launches that still wait for one."""
 
-    def waiting(self) -> Collection[LaunchRequest]:
-        """Launches that no driver has received yet."""
-
     def end(self, key: Key) -> None:
         """End a driver's Spark work (by tag) and its process; unknown keys are ignored."""
 
     def close(self) -> None:
         """End all drivers and release the executor's resources."""
+
+
+class Executor(Launcher, Protocol):
+    """Hosts the drivers of one pool."""
+
+    def condition(self) -> Condition:
+        """For how many attempts there are drivers."""
+
+    def waiting(self) -> Collection[LaunchRequest]:
+        """Launches that no driver has received yet."""

@@ -1,11 +1,16 @@
-"""Builds a run-starter's executor, which dispatches runs by pipeline within one limit."""
+"""Builds a run-starter's executors: one for each pool that it serves, and one of all of them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from retrofill.domain.allowed import refusal
 from retrofill.domain.attempt import AttemptMode
+from retrofill.pools import served
 from retrofill.settings import Settings
 from run_starter.executors import Condition, Executor, Host, Key, LaunchRequest
+from run_starter.executors.command import Drivers, drivers_of
 from run_starter.executors.local_pool import LocalPool
 from run_starter.executors.login import login
 from run_starter.executors.logs import AttemptLogs
@@ -13,27 +18,32 @@ from run_starter.executors.spark_submit import SparkSubmit
 
 
 class Dispatch:
-    """The pool of warm drivers and spark-submit, which share the seats."""
+    """The warm drivers and spark-submit of one pool, which share its seats."""
 
-    def __init__(self, settings: Settings, host: Host) -> None:
-        self._settings = settings
+    def __init__(self, drivers: Drivers, host: Host, logs: AttemptLogs) -> None:
+        self._drivers = drivers
         self._host = host
-        self._logs = AttemptLogs(settings)
         self._executors: dict[str, Executor] = {
-            "pool": LocalPool(settings, host, logs=self._logs),
-            "spark-submit": SparkSubmit(settings, host, self._logs),
+            "pool": LocalPool(drivers.settings, host, logs=logs, drivers=drivers),
+            "spark-submit": SparkSubmit(drivers.settings, host, logs, drivers),
         }
 
     def condition(self) -> Condition:
         pool, submit = (self._executors[name].condition() for name in ("pool", "spark-submit"))
-        return Condition(pool.room + submit.room, submit.submits, pool.note or submit.note)
+        return replace(
+            submit,
+            room=pool.room + submit.room,
+            note=pool.note or submit.note,
+            python=pool.python or submit.python,
+            spark=pool.spark or submit.spark,
+        )
 
     def waiting(self) -> list[LaunchRequest]:
         return [launch for executor in self._executors.values() for launch in executor.waiting()]
 
     def launch(self, launch: LaunchRequest) -> None:
         """Hand the attempt to the executor of its pipeline, unless the settings forbid it."""
-        settings = self._settings
+        settings = self._drivers.settings
         # Publishing runs no user code, and the attempt was accepted.
         publishes = launch.mode == AttemptMode.PUBLISH
         if not publishes:
@@ -43,7 +53,12 @@ class Dispatch:
                 self._host.refused(launch, reason)
                 return
         # Publishing needs no Spark, so it need not wait for spark-submit.
-        self._executors["pool" if publishes else launch.pipeline.executor].launch(launch)
+        self._executors["pool" if publishes else launch.pipeline.executor].launch(self._with_conf(launch))
+
+    def _with_conf(self, launch: LaunchRequest) -> LaunchRequest:
+        """The launch with the pool's settings of sessions, below the pipeline's own."""
+        conf = {**self._drivers.session_conf, **launch.pipeline.spark_conf}
+        return replace(launch, pipeline=launch.pipeline.model_copy(update={"spark_conf": conf}))
 
     def hosted(self) -> set[Key]:
         return set().union(*(executor.hosted() for executor in self._executors.values()))
@@ -55,10 +70,38 @@ class Dispatch:
     def close(self) -> None:
         for executor in self._executors.values():
             executor.close()
-        self._logs.close()
 
 
-def build_executor(settings: Settings, host: Host) -> Executor:
-    """Raises ``NotConfigured`` if drivers would log in to Kafka as the run-starter."""
+class Pools:
+    """The executors of all pools that are served, by name."""
+
+    def __init__(self, executors: Mapping[str, Executor], logs: AttemptLogs | None = None) -> None:
+        self.executors = executors
+        self._logs = logs
+
+    def launch(self, launch: LaunchRequest) -> None:
+        """Hand the attempt to its pool."""
+        self.executors[launch.pipeline.pool].launch(launch)
+
+    def hosted(self) -> set[Key]:
+        return set().union(*(executor.hosted() for executor in self.executors.values()))
+
+    def end(self, key: Key) -> None:
+        for executor in self.executors.values():
+            executor.end(key)
+
+    def close(self) -> None:
+        for executor in self.executors.values():
+            executor.close()
+        if self._logs is not None:
+            self._logs.close()
+
+
+def build_executors(settings: Settings, host: Host) -> Pools:
+    """Raises ``NotConfigured`` if drivers would log in to Kafka as the run-starter, or a pool lacks something."""
     login(settings)
-    return Dispatch(settings, host)
+    drivers = {name: drivers_of(settings, name) for name in served(settings)}
+    # One process writes the logs of all pools.
+    redact = dict.fromkeys(pattern for each in drivers.values() for pattern in each.settings.redact)
+    logs = AttemptLogs(settings, tuple(redact))
+    return Pools({name: Dispatch(each, host, logs) for name, each in drivers.items()}, logs)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
@@ -19,11 +19,12 @@ from retrofill.groups import lines_until_exit
 from retrofill.settings import Settings
 from run_starter.executors import Condition, Host, Key, LaunchRequest, processes
 from run_starter.executors.answers import Answers
+from run_starter.executors.command import Drivers, versions
 from run_starter.executors.login import login
 from run_starter.executors.logs import AttemptLogs
 
 log = structlog.get_logger(__name__)
-COMMAND = (sys.executable, "-m", "retrofill.driver")
+MODULE = ("-m", "retrofill.driver")
 CLOSE_SECONDS = 5.0
 
 
@@ -63,13 +64,21 @@ class LocalPool:
     """Up to ``driver_slots`` warm processes, replaced after ``driver_max_runs`` runs, between attempts."""
 
     def __init__(
-        self, settings: Settings, host: Host, command: tuple[str, ...] = COMMAND, logs: AttemptLogs | None = None
+        self,
+        settings: Settings,
+        host: Host,
+        command: tuple[str, ...] | None = None,
+        logs: AttemptLogs | None = None,
+        drivers: Drivers | None = None,
     ) -> None:
         """Without ``logs``, all attempts print to the log of all drivers."""
         self._settings = settings
         self._logs = logs
         self._host = host
-        self._command = command
+        self._drivers = drivers or Drivers(settings)
+        self._command = command or (self._drivers.python, *MODULE)
+        # Of the last driver that was ready.
+        self._versions = Condition(0)
         self._slots = settings.driver_slots
         self._lock = threading.Lock()
         self._workers: list[Worker] = []
@@ -91,7 +100,7 @@ class LocalPool:
     def condition(self) -> Condition:
         with self._lock:
             room = sum(worker.ready and not worker.retiring for worker in self._workers)
-            return Condition(room, note=self._note if room < self._slots else None)
+            return replace(self._versions, room=room, note=self._note if room < self._slots else None)
 
     def hosted(self) -> set[Key]:
         with self._lock:
@@ -154,11 +163,13 @@ class LocalPool:
         threading.Event().wait()
 
     def _spawn(self) -> None:
-        environment, inherits = login(self._settings), []
+        environment, inherits = {**self._drivers.environment, **login(self._settings)}, []
         if self._logs is not None:
             inherits = [self._logs.channel.fileno()]
             environment[VARIABLE] = str(inherits[0])
-        start = partial(processes.start, self._command, self._settings.home, environment)
+        start = partial(
+            processes.start, self._command, self._settings.home, environment, withheld=self._drivers.withheld
+        )
         try:
             worker = Worker(start(pipes=True, inherits=inherits))
         except (OSError, ValueError) as e:
@@ -181,7 +192,7 @@ class LocalPool:
 
     def _listen(self, worker: Worker) -> None:
         answers: dict[str, Callable[[Any], None]] = {
-            "ready": lambda _: self._on_ready(worker),
+            "ready": lambda fields: self._on_ready(worker, fields),
             "may_begin": lambda run_id: self._on_may_begin(worker, run_id),
             "may_publish": lambda run_id: None if worker.answers is None else worker.answers.may_publish(run_id),
             "done": lambda fields: self._on_done(worker, fields),
@@ -197,8 +208,9 @@ class LocalPool:
                 log.error("driver_said", line=line[:200], pid=worker.process.pid)
         self._on_exit(worker)
 
-    def _on_ready(self, worker: Worker) -> None:
+    def _on_ready(self, worker: Worker, fields: Any) -> None:
         with self._lock:
+            self._versions = versions(fields)
             worker.ready = True
             self._failures = 0
         self._host.changed()

@@ -31,7 +31,8 @@ class AttemptLogs:
     one has ended. Who prints more than a pipe holds waits for the next one.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, redact: tuple[str, ...] | None = None) -> None:
+        """``redact``: what is masked, instead of what the settings say."""
         self._home = settings.home
         self.channel, self._far = socket.socketpair()
         self._config = Config(
@@ -40,7 +41,7 @@ class AttemptLogs:
             file_bytes=settings.log_file_bytes,
             keep_seconds=settings.log_keep_seconds,
             total_bytes=settings.log_total_bytes,
-            redact=tuple(settings.redact),
+            redact=tuple(settings.redact) if redact is None else redact,
         )
         self._closed = threading.Event()
         self._keeper = threading.Thread(target=self._keep, name="log-writer", daemon=True)

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -24,7 +24,9 @@ _SECRETS = (
     "kafka_username", "kafka_password", "kafka_passwords", "kafka_config", "kafka_driver_config",
     "kafka_ssl_certificate", "kafka_ssl_key", "kafka_ssl_key_password", "kafka_driver_ssl_key_password",
 )  # fmt: skip
-_NOT_THE_DRIVERS = {f"RETROFILL_{name}{how}".upper() for name in _SECRETS for how in ("", "_FILE")}
+# A driver is of one pool, whose settings it gets one by one.
+_POOLS = ("pools", "serves")
+_NOT_THE_DRIVERS = {f"RETROFILL_{name}{how}".upper() for name in (*_SECRETS, *_POOLS) for how in ("", "_FILE")}
 MAX_LOG_BYTES = 50_000_000
 
 
@@ -38,9 +40,13 @@ def driver_log(home: Path) -> IO[bytes]:
     return path.open("ab")
 
 
-def inherited(environment: Mapping[str, str]) -> dict[str, str]:
+def inherited(environment: Mapping[str, str], withheld: Collection[str] = ()) -> dict[str, str]:
     """The environment that a driver inherits: ours without secrets that are not its own."""
-    return {name: value for name, value in environment.items() if name.upper() not in _NOT_THE_DRIVERS}
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.upper() not in _NOT_THE_DRIVERS and name not in withheld
+    }
 
 
 def start(
@@ -51,11 +57,12 @@ def start(
     pipes: bool,
     output: int | None = None,
     inherits: Sequence[int] = (),
+    withheld: Collection[str] = (),
 ) -> subprocess.Popen[str]:
     """Start a driver in its own session, so a terminal's Ctrl-C does not reach it directly.
 
     ``output``: where it prints, instead of the log of all drivers. ``inherits``: open files that it
-    gets.
+    gets. ``withheld``: variables of our environment that it does not get.
     """
     with driver_log(home) as log:
         prints_to = log.fileno() if output is None else output
@@ -64,7 +71,7 @@ def start(
             stdin=subprocess.PIPE if pipes else subprocess.DEVNULL,
             stdout=subprocess.PIPE if pipes else prints_to,
             stderr=prints_to,
-            env={**inherited(os.environ), **environment, "PYTHONUNBUFFERED": "1"},
+            env={**inherited(os.environ, withheld), **environment, "PYTHONUNBUFFERED": "1"},
             pass_fds=inherits,
             start_new_session=True,
             text=True,

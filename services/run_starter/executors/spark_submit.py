@@ -12,10 +12,9 @@ import os
 import secrets
 import socket
 import subprocess
-import sys
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +26,12 @@ from retrofill.setting_types import LOOPBACK
 from retrofill.settings import Settings
 from run_starter.executors import Condition, Host, Key, LaunchRequest, processes, submission
 from run_starter.executors.answers import Answers
+from run_starter.executors.command import Drivers, versions
+from run_starter.executors.handshake import handshake
 from run_starter.executors.login import login
 from run_starter.executors.logs import AttemptLogs
 
 log = structlog.get_logger(__name__)
-# A driver sends its token at once; strangers may connect if the port is not on loopback.
-HANDSHAKE_SECONDS = 5.0
-MAX_HANDSHAKE_CHARS = 1000
 
 
 @dataclass
@@ -91,9 +89,14 @@ class Submitted:
 class SparkSubmit:
     """An executor with one process per attempt."""
 
-    def __init__(self, settings: Settings, host: Host, logs: AttemptLogs | None = None) -> None:
+    def __init__(
+        self, settings: Settings, host: Host, logs: AttemptLogs | None = None, drivers: Drivers | None = None
+    ) -> None:
         """Without ``logs``, all attempts print to the log of all drivers."""
         self._settings = settings
+        self._drivers = drivers or Drivers(settings)
+        # Of the last driver that was ready.
+        self._versions = Condition(0)
         self._logs = logs
         self._host = host
         self._lock = threading.Lock()
@@ -107,7 +110,7 @@ class SparkSubmit:
 
     def condition(self) -> Condition:
         submits = time.monotonic() >= self._not_before
-        return Condition(len(self.hosted()), submits, None if submits else self._note)
+        return replace(self._versions, room=len(self.hosted()), submits=submits, note=None if submits else self._note)
 
     def waiting(self) -> list[LaunchRequest]:
         with self._lock:
@@ -193,6 +196,7 @@ class SparkSubmit:
         server = socket.create_server(("127.0.0.1" if local else "", 0))
         token = secrets.token_hex(16)
         environment = {
+            **self._drivers.environment,
             **login(settings),
             "RETROFILL_DRIVER_SOCKET": f"{settings.driver_host}:{server.getsockname()[1]}",
             "RETROFILL_DRIVER_TOKEN": token,
@@ -201,14 +205,23 @@ class SparkSubmit:
         here = settings.spark_submit_deploy_mode == "client"
         file = submission.properties_file()
         command = [
-            *spark_submit_command(find(settings), file.with_name("jvm.options"), conf=conf if here else {}),
+            *spark_submit_command(
+                find(settings), file.with_name("jvm.options"), conf=conf if here else {}, spark_home=settings.spark_home
+            ),
             *submission.arguments(settings, conf if here else submission.in_cluster(settings, conf, environment), file),
         ]
-        python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+        python = dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), self._drivers.python)
         python |= loopback_only(settings.spark_submit_master, os.environ)
         output = self._open_log(answers.launch)
         try:
-            process = processes.start(command, settings.home, environment | python, pipes=False, output=output)
+            process = processes.start(
+                command,
+                settings.home,
+                environment | python,
+                pipes=False,
+                output=output,
+                withheld=self._drivers.withheld,
+            )
         except OSError:
             submission.remove(file)
             server.close()
@@ -245,7 +258,7 @@ class SparkSubmit:
                 connection, _ = submitted.server.accept()
             except OSError:
                 return None
-            lines = _handshake(connection, submitted.token)
+            lines = handshake(connection, submitted.token)
             if lines is not None:
                 return connection, lines
             connection.close()
@@ -260,6 +273,7 @@ class SparkSubmit:
                 if "ready" in fields:
                     with self._lock:
                         self._unconnected.pop(launch.key, None)
+                        self._versions = versions(fields["ready"])
                     submitted.send({"launch": launch.as_json()})
                 elif "may_begin" in fields:
                     answers.may_begin(fields["may_begin"])
@@ -274,19 +288,6 @@ class SparkSubmit:
         except OSError as e:
             log.info("driver_hung_up", backfill=launch.backfill_id, attempt=launch.attempt_id, error=str(e))
         return False
-
-
-def _handshake(connection: socket.socket, token: str) -> Any:
-    """The connection's lines, if its first message is the token."""
-    lines = connection.makefile("rw", encoding="utf-8")
-    try:
-        connection.settimeout(HANDSHAKE_SECONDS)
-        sent = json.loads(lines.readline(MAX_HANDSHAKE_CHARS) or "{}").get("token")
-        connection.settimeout(None)
-    except (OSError, ValueError, AttributeError):
-        sent = None
-    known = isinstance(sent, str) and secrets.compare_digest(sent.encode(), token.encode())
-    return lines if known else None
 
 
 def _close_when_gone(submitted: Submitted) -> None:

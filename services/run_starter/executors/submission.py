@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import retrofill.driver
-from retrofill.java import write_properties
+from retrofill.java import with_jars, write_properties
 from retrofill.settings import Settings
 from run_starter.executors import LaunchRequest, processes
 
@@ -19,17 +19,25 @@ KUBERNETES = "k8s://"
 DRIVER_ENV = {"yarn": "spark.yarn.appMasterEnv.", KUBERNETES: "spark.kubernetes.driverEnv."}
 SECRET_REF = "spark.kubernetes.driver.secretKeyRef."
 # Folders of this machine do not exist in the cluster. Spark's UI would show the options, with the secrets in them.
-_NOT_THERE = ("RETROFILL_HOME", "RETROFILL_CACHE", "RETROFILL_JAVA_HOME", "RETROFILL_CODE_STORE_OPTIONS")
+_NOT_THERE = (
+    "RETROFILL_HOME",
+    "RETROFILL_CACHE",
+    "RETROFILL_JAVA_HOME",
+    "RETROFILL_SPARK_HOME",
+    "RETROFILL_CODE_STORE_OPTIONS",
+    "SPARK_HOME",
+)
 
 
 def driver_conf(settings: Settings, launch: LaunchRequest) -> dict[str, str]:
     """Spark's settings for one driver; the pipeline's take precedence."""
-    return {
+    conf = {
         "spark.app.name": f"retrofill {launch.pipeline.name} {launch.runs[0].interval_start.isoformat()}",
         "spark.ui.enabled": "false",
         **settings.spark_submit_conf,
         **launch.pipeline.spark_conf,
     }
+    return with_jars(conf, settings.spark_jars)
 
 
 def in_cluster(settings: Settings, conf: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from sqlalchemy import RowMapping
 
-from retrofill.cli import estimating
+from retrofill.cli import estimating, pools
 from retrofill.cli.again import requested_again
 from retrofill.cli.arguments import BUDGET, BackfillOptions, read_budget, takes_backfill_options
 from retrofill.cli.completion import backfill_ids
@@ -75,13 +75,16 @@ def dry_run(options: BackfillOptions, as_json: AsJson = False) -> None:
         decision = preview(conn, settings, stored, request)
         if isinstance(decision, Plan):
             expected = estimating.preview(conn, stored, decision.runs, request.max_active_runs)
+            waits = pools.why_unserved(conn, stored.definition.pool)
     if isinstance(decision, Rejection):
         if as_json:
             print_json({"accepted": False, "reason": decision.reason, "message": decision.message})
         raise UserError(decision.message)
     outcomes = outcomes_of(decision)
     if as_json:
-        return print_json({**plan_as_json(request, decision, outcomes), "expected": expected})
+        document = plan_as_json(request, decision, outcomes)
+        return print_json({**document, "expected": expected, "pool": stored.definition.pool, "pool_wait": waits})
+    pools.warn([] if waits is None else [waits])
     print_plan(decision, outcomes, stored.definition.timezone)
     return print_text(estimating.line(expected))
 

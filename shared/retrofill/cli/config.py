@@ -36,4 +36,5 @@ def shown(settings: Settings) -> dict[str, Any]:
     # Spark settings are plain strings, and most are not secret.
     values |= {name: masked_conf(values[name]) for name in ("spark_conf", "spark_submit_conf")}
     values["spark_remote"] = masked_remote(settings.spark_remote)
+    values["pools"] = {name: pool.shown() for name, pool in settings.pools.items()}
     return {f"RETROFILL_{name.upper()}": value for name, value in values.items()}

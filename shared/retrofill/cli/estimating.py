@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from retrofill.cli.output import duration
-from retrofill.client import read as reads
+from retrofill.client.read_hosts import serving
 from retrofill.domain.estimate import Estimate, Left, estimate
 from retrofill.store.clock import database_now
 from retrofill.store.pipelines import StoredPipeline
@@ -52,9 +52,9 @@ def preview(conn: Connection, stored: StoredPipeline, runs: int, max_active_runs
     """
     definition = stored.definition
     past = history(conn, stored.no, database_now(conn))
-    alive = [host for host in reads.hosts(conn) if host["alive"]]
     submits = definition.executor == "spark-submit"
-    seats = sum(host["busy"] + host["warm"] + (host["cold"] if submits else 0) for host in alive)
+    there = serving(conn, definition.pool)
+    seats = sum(host["busy"] + host["warm"] + (host["cold"] if submits else 0) for host in there)
     at_once = min(max_active_runs or definition.max_active_runs, definition.max_active_runs)
     drivers = min(at_once, seats or at_once)
     found = estimate(past.took, Left(runs, (), 0.0, past.ranges), drivers)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import psycopg
 import typer
 from sqlalchemy import RowMapping
@@ -9,7 +11,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from retrofill.cli.options import AsJson
 from retrofill.cli.output import moment, print_json, print_table
-from retrofill.client import read as reads
+from retrofill.cli.pools import summary
+from retrofill.client import read_hosts as reads
 from retrofill.client.connect import load_settings, reading
 from retrofill.errors import UserError
 from retrofill.settings import NotConfigured
@@ -29,21 +32,22 @@ def list_(as_json: AsJson = False) -> None:
         print_hosts(rows)
 
 
-def known() -> list[RowMapping]:
-    """The hosts, none if Postgres does not answer."""
+def known() -> tuple[list[RowMapping], list[dict[str, Any]]]:
+    """The hosts and pools, none if Postgres does not answer."""
     try:
         with reading(load_settings()) as conn:
-            return list(reads.hosts(conn))
+            there = reads.hosts(conn)
+            return there, summary(there, reads.pools_of_pipelines(conn))
     except (SQLAlchemyError, psycopg.Error, NotConfigured, UserError):
-        return []
+        return [], []
 
 
-def print_hosts(rows: list[RowMapping] | reads.Rows) -> None:
+def print_hosts(rows: list[RowMapping]) -> None:
     print_table(
-        ["host", "seats", "started (UTC)", "its drivers"],
-        [[row["name"], _seats(row), moment(row["started_at"]), row["note"] or ""] for row in rows],
+        ["host", "pool", "seats", "started (UTC)", "its drivers"],
+        [[row["name"], row["pool"], _seats(row), moment(row["started_at"]), row["note"] or ""] for row in rows],
         empty="no run-starter is alive",
-        keep=["host", "seats"],
+        keep=["host", "pool", "seats"],
     )
 
 

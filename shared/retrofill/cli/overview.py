@@ -19,8 +19,7 @@ from sqlalchemy.exc import OperationalError
 from retrofill.cli.options import AsJson
 from retrofill.cli.output import STATE_STYLES, cell, console, duration, moment, print_json
 from retrofill.cli.watching import CHECKS_PER_SECOND, LOAD, OUTAGE_SECONDS, Progress, Speed, pace
-from retrofill.client import read as reads
-from retrofill.client import read_runs
+from retrofill.client import read_hosts, read_runs
 from retrofill.client.connect import load_settings, reading_engine, snapshot
 from retrofill.store.clock import database_now
 
@@ -55,7 +54,7 @@ def read(engine: Engine) -> Document:
             "at": database_now(conn),
             "backfills": read_runs.active_progress(conn, MOST),
             "attempts": [_attempt(row) for row in read_runs.live_attempts(conn, MOST)],
-            "hosts": [dict(row) for row in reads.hosts(conn)],
+            "hosts": [dict(row) for row in read_hosts.hosts(conn)],
         }
 
 
@@ -167,8 +166,9 @@ def _attempts(attempts: Sequence[Document], most: int) -> RenderableType:
 def _hosts(hosts: Sequence[Document]) -> RenderableType:
     if not hosts:
         return Text("no run-starter is alive: nothing starts", "red")
-    table = _table("host", "busy", "warm", "cold", "its drivers", shrink=("host", "its drivers"))
+    table = _table("host", "pool", "busy", "warm", "cold", "its drivers", shrink=("host", "its drivers"))
     for each in hosts:
         note = each["note"] or ("" if each["alive"] else "dead")
-        table.add_row(_short(each["name"]), *(str(each[kind]) for kind in ("busy", "warm", "cold")), _short(note))
+        seats = (str(each[kind]) for kind in ("busy", "warm", "cold"))
+        table.add_row(_short(each["name"]), _short(each["pool"]), *seats, _short(note))
     return table

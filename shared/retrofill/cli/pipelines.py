@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 from retrofill.cli.completion import pipeline_names
 from retrofill.cli.options import ANSWER_SECONDS, AsJson, TimeLimit
 from retrofill.cli.output import cell, duration, print_facts, print_json, print_table, print_text
+from retrofill.cli.pools import warn_of_unserved
 from retrofill.cli.showing import batch_size
 from retrofill.cli.targets import check_targets
 from retrofill.client import read as reads
@@ -23,7 +24,7 @@ from retrofill.contract.pipelines import PipelineAccepted, PipelineApplied, Pipe
 from retrofill.contract.topics import Topic
 from retrofill.domain.batch_size import target_seconds
 from retrofill.domain.duration import written
-from retrofill.domain.pipeline import PipelineDefinition
+from retrofill.domain.pipeline import DEFAULT_POOL, PipelineDefinition
 from retrofill.domain.planning import unknown_pipeline
 from retrofill.errors import UserError, WrongUsage
 from retrofill.masking import masked_conf
@@ -68,6 +69,8 @@ def apply(
     if as_json:
         print_json({"pipelines": results})
     refused = [result for result in results if not result["accepted"]]
+    accepted = {result["name"] for result in results if result["accepted"]}
+    warn_of_unserved(settings, [each.pool for each in definitions if each.name in accepted])
     for result in results:
         if result["accepted"] and not as_json:
             code = f" (code {result['code_sha256'][:12]})" if result["code_sha256"] else ""
@@ -145,6 +148,7 @@ def _listed(row: Any) -> dict[str, Any]:
         **{name: row["definition"][name] for name in names},
         "batch_size": batch_size(row["definition"]),
         "batch_mode": row["definition"].get("batch_mode", "each"),
+        "pool": row["definition"].get("pool", DEFAULT_POOL),
         "tasks": [task["name"] for task in row["definition"]["tasks"]],
         "active_backfills": row["active_backfills"],
         "applied_at": row["applied_at"],
@@ -202,6 +206,7 @@ def _print_pipeline(definition: PipelineDefinition, applied_at: Any) -> None:
             "batch mode": definition.batch_mode,
             "run timeout": None if definition.run_timeout_seconds is None else written(definition.run_timeout_seconds),
             "executor": definition.executor,
+            "pool": definition.pool,
             "code": f"{code.file or code.module}:{code.attribute}",
             "archive": code.sha256,
             "applied": applied_at,

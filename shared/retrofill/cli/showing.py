@@ -11,13 +11,13 @@ from typing import Any
 from pydantic import ValidationError
 from sqlalchemy import Connection, RowMapping
 
-from retrofill.cli import calendar, estimating
+from retrofill.cli import calendar, estimating, pools
 from retrofill.cli.output import console, counts, duration, moment, print_facts, print_text
 from retrofill.client import read as reads
 from retrofill.domain.backfill import BackfillState
 from retrofill.domain.batch_size import next_size
 from retrofill.domain.pipeline import PipelineDefinition
-from retrofill.domain.run import MACHINE, RunState
+from retrofill.domain.run import MACHINE
 from retrofill.store import budgets
 from retrofill.store.backfills import run_counts
 from retrofill.store.clock import database_now
@@ -45,7 +45,7 @@ def describe(conn: Connection, row: RowMapping, failures: int) -> dict[str, Any]
     zone, covers = row["definition"].get("timezone", "UTC"), row["covers"]
     return {
         **{name: row[name] for name in ("id", "pipeline", "state", "cancel_cause", "runs")},
-        "held_back": held_back(dict(row)) or _used_up(conn, row) or _without_drivers(conn, row, by_state),
+        "held_back": held_back(dict(row)) or _used_up(conn, row) or pools.without_drivers(conn, row, by_state),
         "by_state": by_state,
         "purged": reads.purged(conn, row),
         "skipped": reads.skipped(conn, id),
@@ -113,20 +113,6 @@ def _batch_now(conn: Connection, row: RowMapping) -> dict[str, Any] | None:
     if row["code_follows"]:
         definition = definition.model_copy(update={"code": codes(conn, [no]).get(no, definition.code)})
     return asdict(next_size(definition.in_batches_of(row["batch_size"]), recent(conn, [no])[no]))
-
-
-def _without_drivers(conn: Connection, row: RowMapping, by_state: Mapping[str, int]) -> str | None:
-    """Why its queued runs do not start: no driver can be had anywhere."""
-    if row["state"] != BackfillState.RUNNING or not by_state.get(RunState.QUEUED):
-        return None
-    alive = [host for host in reads.hosts(conn) if host["alive"]]
-    if not alive:
-        return "no run-starter is alive: start one (retrofill up, retrofill service run-starter)"
-    submits = row["definition"].get("executor") == "spark-submit"
-    if any(host["busy"] or (host["submits"] if submits else host["warm"]) for host in alive):
-        return None
-    why = "; ".join(f"{host['name']}: {host['note'] or 'its drivers are starting'}" for host in alive[:3])
-    return f"no driver is ready: {why}"
 
 
 def _fields(error: ValidationError) -> str:

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from retrofill.cli import hosts
+from retrofill.cli import hosts, pools
 from retrofill.cli.output import print_json
 from retrofill.client.connect import checked_settings
 from retrofill.contract.topics import SERVICES
@@ -89,13 +89,14 @@ def status(as_json: Json = False) -> None:
     """
     stack = _stack()
     found = stack.status()
-    there = hosts.known() if any(part.state == "running" for part in found.parts) else []
+    there, served = hosts.known() if any(part.state == "running" for part in found.parts) else ([], [])
     if as_json:
-        print_json(_document(found) | {"hosts": [dict(row) for row in there]})
+        print_json(_document(found) | {"hosts": [dict(row) for row in there], "pools": served})
     else:
         _show(found)
         if there:
             hosts.print_hosts(there)
+            pools.warn(pools.unserved(each["pool"]) for each in served if not each["hosts"])
     if any(part.state in BROKEN for part in found.parts):
         raise typer.Exit(1)
 

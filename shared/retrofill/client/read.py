@@ -20,11 +20,9 @@ from retrofill.store.tables import (
     backfill_request,
     callback,
     deadline,
-    host,
     pipeline,
     run,
     run_cancel,
-    seat,
     task_run,
     webhook_off,
 )
@@ -182,28 +180,6 @@ def attempts_not_done(conn: Connection, id: str, limit: int) -> Rows:
         .where(attempt.c.backfill_id == id, attempt.c.outcome != AttemptOutcome.DONE)
         .order_by(attempt.c.id.desc())
         .limit(limit),
-    )
-
-
-def hosts(conn: Connection) -> Rows:
-    """Hosts that are alive or still have attempts, with the number of their seats.
-
-    ``busy`` seats have an attempt, ``warm`` ones are free, ``cold`` ones wait for a driver.
-    """
-    alive = host.c.lease_until > func.clock_timestamp()
-    busy = seat.c.attempt_id.is_not(None)
-    return _all(
-        conn,
-        select(
-            *(host.c.id, host.c.name, host.c.started_at, host.c.submits, host.c.note, alive.label("alive")),
-            func.count().filter(busy).label("busy"),
-            func.count().filter(~busy, seat.c.warm).label("warm"),
-            func.count().filter(~busy, ~seat.c.warm).label("cold"),
-        )
-        .join(seat, seat.c.host_id == host.c.id)
-        .group_by(host.c.id)
-        .having(alive | (func.count().filter(busy) > 0))
-        .order_by(host.c.name, host.c.id),
     )
 
 

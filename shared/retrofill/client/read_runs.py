@@ -78,7 +78,8 @@ def log_addresses(conn: Connection, of: RowMapping) -> list[str]:
         )
         .order_by(host.c.id != (of["host_id"] or 0), host.c.id.desc())
     )
-    return list(conn.execute(found).scalars())
+    # A run-starter is a host for each pool.
+    return list(dict.fromkeys(conn.execute(found).scalars()))
 
 
 def live_attempts(conn: Connection, limit: int) -> Rows:

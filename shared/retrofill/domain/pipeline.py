@@ -25,6 +25,8 @@ MAX_BATCH = 2_500
 MAX_TARGET_SECONDS = 604_800
 MIN_TIMEOUT_SECONDS = 1.0
 MAX_TIMEOUT_SECONDS = 2_592_000.0
+# The pool that the global settings describe.
+DEFAULT_POOL = "default"
 
 
 def check_timezone(name: str) -> str:
@@ -124,6 +126,7 @@ class PipelineDefinition(Data):
     executor: Literal["pool", "spark-submit"] = Field(
         "pool", description="A warm driver with one Spark Connect session per run, or one spark-submit per run"
     )
+    pool: Name = Field(DEFAULT_POOL, description="The pool of drivers that executes its runs")
     batch_size: int = Field(
         1, ge=1, le=MAX_BATCH, description="Maximum number of runs with adjacent intervals that one attempt executes"
     )

@@ -3,7 +3,8 @@
 Host and driver exchange JSON lines over the driver's standard input and output. User code's output
 and the logs go to the log of the attempt (``output.Output``). The protocol:
 
-1. driver, when warm and Spark has answered it: ``{"ready": true}``
+1. driver, when warm and Spark has answered it: ``{"ready": {"python": "3.11.2", "spark": "4.3.0"}}``, the
+   versions, as far as it knows them
 2. host: ``{"launch": {…}}``, an attempt with one or several runs (``launch.Launch``); ``last``: the
    process is replaced afterwards. The driver opens the Spark session, with heartbeats if that takes
    long. If the attempt only publishes, it needs neither a session nor user code.
@@ -71,7 +72,7 @@ def main() -> None:
     wire.connect()
     sessions_of = partial(ConnectSessions, settings, spark)
     server = Server(settings, ending, host, wire, sessions_of, output=output)
-    host.say("ready", True)
+    host.say("ready", application.versions(spark.version))
     while True:
         server.serve_one()
 

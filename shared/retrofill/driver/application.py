@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +21,8 @@ class Server:
     def __init__(self) -> None:
         # Of the server as it last answered: it may have been restarted since.
         self.application: SparkApplication | None = None
+        # Its version, as it was when the process started.
+        self.version: str | None = None
 
     def ask(self, session: Any) -> None:
         """Ask the session's server."""
@@ -27,6 +30,11 @@ class Server:
             self.application = application_of(dict(session.conf.getAll))
         except Exception as e:  # noqa: BLE001 - it is only for people; who needs the session sees its errors
             log.warning("spark_application_unknown", error=kind_and_line(e))
+
+
+def versions(spark: str | None) -> dict[str, str | None]:
+    """What a driver that is ready says of itself."""
+    return {"python": platform.python_version(), "spark": spark}
 
 
 def application_of(settings: Mapping[str, str]) -> SparkApplication | None:

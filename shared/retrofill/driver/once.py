@@ -2,7 +2,7 @@
 
 It uses a warm driver's protocol (see ``__main__``) over a socket, because spark-submit uses the
 pipes itself. It connects to ``RETROFILL_DRIVER_SOCKET`` (host:port), sends ``{"token":
-"$RETROFILL_DRIVER_TOKEN"}`` and ``{"ready": true}``, and exits after ``done``. If
+"$RETROFILL_DRIVER_TOKEN"}`` and ``{"ready": {…}}``, and exits after ``done``. If
 ``RETROFILL_DRIVER_LAUNCH`` names a file, it contains the launch.
 """
 
@@ -18,8 +18,11 @@ sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != Pa
 import json  # noqa: E402
 import socket  # noqa: E402
 
+import pyspark  # noqa: E402
+
 from retrofill.bus.crash import arm  # noqa: E402
 from retrofill.contract.topics import DRIVER  # noqa: E402
+from retrofill.driver.application import versions  # noqa: E402
 from retrofill.driver.conversation import Conversation  # noqa: E402
 from retrofill.driver.process import Ending, end_with_host  # noqa: E402
 from retrofill.driver.report import SOURCE, Wire  # noqa: E402
@@ -43,7 +46,7 @@ def main() -> None:
     wire = Wire(settings, on_loss=ending.end)
     wire.connect()
     server = Server(settings, ending, host, wire, ClassicSession, once=True)
-    host.say("ready", True)
+    host.say("ready", versions(pyspark.__version__))
     server.serve_one()
     # Exit even if user code left threads running.
     sys.stdout.flush()

@@ -39,6 +39,6 @@ def _ask(remote: str, server: Server) -> None:
 
     session = SparkSession.builder.remote(connection_string(remote, str(uuid.uuid4()))).create()
     session.client.set_retry_policies([witness(**RETRIES)])
-    assert session.version
+    server.version = session.version
     server.ask(session)
     session.stop()

@@ -85,6 +85,7 @@ class ConnectSessions:
     def __init__(self, settings: Settings, server: Server, launch: Launch) -> None:
         self._remote = settings.spark_remote
         self._ui = settings.spark_ui
+        self._jars = settings.spark_jars
         self._server = server
         self._launch = launch
         self._policy = witness(**RETRIES)
@@ -102,6 +103,8 @@ class ConnectSessions:
             self._close(session_id(attempt_id))
         self._session = self._connect(session_id(launch.attempt_id), launch.pipeline.spark_conf)
         self._stop, self._session.stop = self._session.stop, self._stopped
+        if self._jars:
+            self._session.addArtifacts(*self._jars)
 
     def use(self, tag: str) -> Any:
         """The session, tagged for this thread. From the first call on it is kept alive."""

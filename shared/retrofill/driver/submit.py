@@ -89,19 +89,21 @@ class Submits:
 
     def command(self, submit: SubmitScript, run: Piece, folder: Path) -> list[str]:
         """The command line. Spark settings may be secrets, so they go into files in ``folder``."""
-        from retrofill.java import find, spark_submit_command, write_properties
+        from retrofill.java import find, spark_submit_command, with_jars, write_properties
 
-        launch = self._launch
+        launch, settings = self._launch, self._settings
         conf = {
             "spark.app.name": f"{launch.pipeline.name} {launch.tag} run {run.id}",
-            **self._settings.spark_submit_conf,
+            **settings.spark_submit_conf,
             **launch.pipeline.spark_conf,
             **submit.conf,
         }
+        conf = with_jars(conf, settings.spark_jars)
+        java, private = find(settings), folder / "jvm.options"
         return [
-            *spark_submit_command(find(self._settings), folder / "jvm.options", conf=conf),
+            *spark_submit_command(java, private, conf=conf, spark_home=settings.spark_home),
             "--master",
-            self._settings.spark_submit_master,
+            settings.spark_submit_master,
             *write_properties(folder / "spark.properties", conf),
             submit.script,
             *format_args(submit.args, launch, run),

@@ -94,21 +94,22 @@ _INSERT = (
     )
     .values(
         attempt_id=_INSERTED.c.id,
-        acknowledged_at=case((seat.c.host_id == bindparam("own", type_=BigInteger), func.clock_timestamp())),
+        acknowledged_at=case((one_of(seat.c.host_id, "own"), func.clock_timestamp())),
     )
     .returning(_INSERTED.c.id, _INSERTED.c.backfill_id, _INSERTED.c.slot)
 )
 
 
 def insert_all(
-    conn: Connection, new: Sequence[NewAttempt], own: int, lease_until: datetime, lease_seconds: float
+    conn: Connection, new: Sequence[NewAttempt], own: Collection[int], lease_until: datetime, lease_seconds: float
 ) -> list[int]:
     """Insert live attempts and take their seats; returns their ids, in order.
 
-    Those of host ``own`` are acknowledged. One whose seat is not free any more has no id.
+    Those of hosts ``own`` are acknowledged. One whose seat is not free any more has no id.
     """
     given = _NEW.values(**{field.name: [getattr(one, field.name) for one in new] for field in fields(NewAttempt)})
-    rows = conn.execute(_INSERT, {**given, "own": own, "new_until": lease_until, "new_seconds": lease_seconds})
+    more = {"own": sorted(own), "new_until": lease_until, "new_seconds": lease_seconds}
+    rows = conn.execute(_INSERT, {**given, **more})
     ids = {(row.backfill_id, row.slot): row.id for row in rows}
     return [ids[key] for one in new if (key := (one.backfill_id, one.slot)) in ids]
 

@@ -33,6 +33,7 @@ from sqlalchemy import (
 )
 
 from retrofill.domain.backfill import BackfillState, OnRunFailure
+from retrofill.domain.pipeline import DEFAULT_POOL
 from retrofill.domain.run import RunState
 from retrofill.store.arrays import Arrays, one_of
 from retrofill.store.failures import failed_since_resume
@@ -93,16 +94,15 @@ _MOST = Arrays("given", no=BigInteger, most=Integer)
 
 
 def claimants(
-    conn: Connection, shard: int, most: Mapping[int, int], with_live_attempts: Collection[str], server: str | None
+    conn: Connection, shard: int, most: Mapping[int, int], with_live_attempts: Collection[str]
 ) -> dict[str, Claimant]:
     """Backfills that could use a free slot, by id: ``with_live_attempts``, and some without any.
 
     Of the latter, each pipeline gets up to ``most`` (by its number) of ``shard``, in the order they
-    were requested, and up to twice as many of any shard: enough to compare. ``server``: the Spark
-    server of the caller's drivers.
+    were requested, and up to twice as many of any shard: enough to compare.
     """
     given = _MOST.values(no=most, most=most.values())
-    more = {"shard": shard, "with_live_attempts": sorted(with_live_attempts), "server": server}
+    more = {"shard": shard, "with_live_attempts": sorted(with_live_attempts)}
     return {row[0]: Claimant(*row) for row in conn.execute(_CLAIMANTS, given | more)}
 
 
@@ -123,12 +123,21 @@ def _claimants() -> CompoundSelect[Any]:
     )
 
 
+def _defined(key: str) -> ColumnElement[str]:
+    """A field of the backfill's definition."""
+    return backfill.c.definition.op("->>", return_type=Text())(constant(key))
+
+
 _SUSPECT = and_(in_state(run, RunState.QUEUED), run.c.lost_at.is_not(None))
 _NO_SUSPECT = and_(in_state(run, RunState.QUEUED), run.c.lost_at.is_(None))
-# Only the drivers of the pool share a server, on which one suspect at a time is retried.
+# Only the warm drivers of a pool share a server, on which one suspect at a time is retried.
 _SUSPECTS_MAY_START = or_(
-    backfill.c.definition.op("->>", return_type=Text())(constant("executor")) != constant("pool"),
-    ~exists().where(attempt.c.suspect_server == bindparam("server", type_=Text), attempt.c.slot.is_not(None)),
+    _defined("executor") != constant("pool"),
+    ~exists().where(
+        # Definitions of earlier releases name no pool.
+        attempt.c.suspect_server == func.coalesce(_defined("pool"), constant(DEFAULT_POOL)),
+        attempt.c.slot.is_not(None),
+    ),
 )
 
 
@@ -210,23 +219,23 @@ _SHARDS_SUSPECTS = select(backfill.c.pipeline_no).where(
 )
 
 
-def lock_suspects(conn: Connection, server: str) -> bool:
-    """Whether no other transaction is about to start a suspect on ``server``.
+def lock_suspects(conn: Connection, pool: str) -> bool:
+    """Whether no other transaction is about to start a suspect on the server of ``pool``.
 
     Instead of waiting for that transaction at the unique index.
     """
-    given = {"space": SUSPECTS_LOCK, "no": crc32(server.encode()) - 2**31}
+    given = {"space": SUSPECTS_LOCK, "no": crc32(pool.encode()) - 2**31}
     return bool(conn.execute(_LOCK_SUSPECTS, given).scalar_one())
 
 
-def next_suspects(conn: Connection, wanted: Mapping[str, int], server: str | None) -> dict[str, list[RowMapping]]:
+def next_suspects(conn: Connection, wanted: Mapping[str, int]) -> dict[str, list[RowMapping]]:
     """The suspects that may start now by backfill, oldest loss first, like ``next_queued``.
 
     The first backfill has the oldest loss. Call it after ``lock_suspects``, which makes what it
-    reads of the server stay true.
+    reads of the pool's server stay true.
     """
     given = _WANTED.values(backfill_id=wanted, count=wanted.values())
-    return _by_backfill(conn, _NEXT_SUSPECTS, {**given, "server": server})
+    return _by_backfill(conn, _NEXT_SUSPECTS, given)
 
 
 def pipelines_with_suspects(conn: Connection, shard: int) -> set[int]:

@@ -2,6 +2,7 @@
 
 A shard's owner gives seats to attempts and takes them back. Only the host makes a seat warm,
 acknowledges an attempt and launches it. Rows are locked after backfills and pipelines.
+A run-starter is one host for each pool that it serves.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.dialects.postgresql import insert as upsert
 
 from retrofill.domain.attempt import LIVE
-from retrofill.store.arrays import Arrays, one_of
+from retrofill.domain.pipeline import DEFAULT_POOL
+from retrofill.store.arrays import Arrays, none_of, one_of
 from retrofill.store.states import in_state
 from retrofill.store.tables import attempt, host, seat, seat_wait
 
-# Notifications: of a host, that it has a new attempt; that a seat became free or warm.
+# Notifications: of a host, that it has a new attempt; that a seat of a pool (or any) became free or warm.
 HOST_CHANNEL = "retrofill_host"
 SEAT_CHANNEL = "retrofill_seat"
 # Rows of a dead host are kept this long, for those who ask what became of it.
@@ -64,6 +65,7 @@ class Seat:
     host_name: str
     warm: bool
     submits: bool
+    pool: str = DEFAULT_POOL
 
     def serves(self, executor: str) -> bool:
         """Whether an attempt of such a pipeline may have it."""
@@ -72,10 +74,10 @@ class Seat:
 
 @dataclass(frozen=True)
 class Offer:
-    """Free seats, the nearest first.
+    """Free seats of one pool, the nearest first.
 
-    ``total``: how many usable seats all live hosts have, taken ones included; ``None`` if none is
-    free. ``rivals``: the fewest live attempts of each other shard that waits for a seat.
+    ``total``: how many usable seats all its live hosts have, taken ones included; ``None`` if none
+    is free. ``rivals``: the fewest live attempts of each other shard that waits for such a seat.
     """
 
     seats: list[Seat]
@@ -90,6 +92,7 @@ _TOTAL = (
     .select_from(_any_seat.join(_any_host, _any_host.c.id == _any_seat.c.host_id))
     .where(
         _any_host.c.lease_until > func.clock_timestamp(),
+        _any_host.c.pool == bindparam("of_pool"),
         or_(
             *(_any_seat.c.warm, _any_seat.c.attempt_id.is_not(None)),
             and_(_any_host.c.submits, bindparam("for_submit", type_=Boolean)),
@@ -99,46 +102,54 @@ _TOTAL = (
 )
 _RIVALS = (
     select(func.array_agg(seat_wait.c.live))
-    .where(seat_wait.c.shard != bindparam("shard"), seat_wait.c.until > func.clock_timestamp())
+    .where(
+        seat_wait.c.shard != bindparam("shard"),
+        seat_wait.c.pool == bindparam("of_pool"),
+        seat_wait.c.until > func.clock_timestamp(),
+    )
     .scalar_subquery()
 )
 _FREE = (
     select(
-        *(seat.c.host_id, seat.c.no, host.c.name, seat.c.warm, host.c.submits),
+        *(seat.c.host_id, seat.c.no, host.c.name, seat.c.warm, host.c.submits, host.c.pool),
         *(_TOTAL.label("total"), _RIVALS.label("rivals")),
     )
     .select_from(seat.join(host, host.c.id == seat.c.host_id))
     .where(
         seat.c.attempt_id.is_(None),
+        host.c.pool == bindparam("of_pool"),
         or_(
-            and_(seat.c.warm, bindparam("for_pool", type_=Boolean)),
+            and_(seat.c.warm, bindparam("for_warm", type_=Boolean)),
             and_(host.c.submits, bindparam("for_submit", type_=Boolean)),
         ),
         _ALIVE,
     )
     # Its own host's first. Then by number: a host with more free seats has lower ones among them.
-    .order_by(host.c.id != bindparam("own"), seat.c.no, host.c.id)
+    .order_by(none_of(host.c.id, "own"), seat.c.no, host.c.id)
     .limit(bindparam("most", type_=Integer))
     .with_for_update(of=seat, skip_locked=True)
 )
 
 
-def lock_free(conn: Connection, own: int, shard: int, executors: Collection[str], most: int) -> Offer:
-    """At most ``most`` free seats for these executors, locked; those of host ``own`` come first.
+def lock_free(
+    conn: Connection, own: Collection[int], shard: int, pool: str, executors: Collection[str], most: int
+) -> Offer:
+    """At most ``most`` free seats of a pool for these executors, locked; those of hosts ``own`` come first.
 
     Seats that another claim is about to take are skipped.
     """
     given = {
-        "own": own,
+        "own": sorted(own),
         "shard": shard,
         "most": most,
-        "for_pool": "pool" in executors,
+        "of_pool": pool,
+        "for_warm": "pool" in executors,
         "for_submit": "spark-submit" in executors,
     }
     rows = conn.execute(_FREE, given).all()
     if not rows:
         return Offer([])
-    return Offer([Seat(*row[:5]) for row in rows], rows[0].total, tuple(rows[0].rivals or ()))
+    return Offer([Seat(*row[:6]) for row in rows], rows[0].total, tuple(rows[0].rivals or ()))
 
 
 _FREED = Arrays("given", id=BigInteger, warm=Boolean)
@@ -165,24 +176,6 @@ def unacknowledged(conn: Connection, attempts: Collection[int]) -> set[int]:
     return set(conn.execute(_UNACKNOWLEDGED, {"ids": sorted(attempts)}).scalars())
 
 
-_WAITS = {"live": bindparam("fewest", type_=Integer), "until": _in("seconds")}
-_WAIT = (
-    upsert(seat_wait)
-    .values(shard=bindparam("ours"), **_WAITS)
-    .on_conflict_do_update(index_elements=[seat_wait.c.shard], set_=_WAITS)
-)
-_WAIT_NO_MORE = delete(seat_wait).where(seat_wait.c.shard == bindparam("ours"))
-
-
-def wait(conn: Connection, shard: int, live: int, seconds: float) -> None:
-    """For so long, others leave a seat to this shard's backfill with ``live`` attempts."""
-    conn.execute(_WAIT, {"ours": shard, "fewest": live, "seconds": timedelta(seconds=seconds)})
-
-
-def wait_no_more(conn: Connection, shard: int) -> None:
-    conn.execute(_WAIT_NO_MORE, {"ours": shard})
-
-
 # what hosts do
 
 _DEAD = host.c.lease_until < _in("kept")
@@ -192,6 +185,7 @@ _REGISTER = (
     insert(host)
     .values(
         name=bindparam("called"),
+        pool=bindparam("of_pool"),
         lease_until=_in("seconds"),
         submits=bindparam("may_submit"),
         note=bindparam("why"),
@@ -205,18 +199,23 @@ _RENEW = (
     update(host)
     .where(host.c.id == bindparam("own"))
     .values(
-        lease_until=_in("seconds"), submits=bindparam("may_submit", type_=Boolean), note=bindparam("why", type_=Text)
+        lease_until=_in("seconds"),
+        submits=bindparam("may_submit", type_=Boolean),
+        note=bindparam("why", type_=Text),
+        # Those of the last driver, if none is ready now.
+        python=func.coalesce(bindparam("python_version", type_=Text), host.c.python),
+        spark=func.coalesce(bindparam("spark_version", type_=Text), host.c.spark),
     )
 )
 _SEATS = (
     select(
-        *(seat.c.no, seat.c.warm, seat.c.attempt_id, seat.c.acknowledged_at, attempt.c.backfill_id),
+        *(seat.c.host_id, seat.c.no, seat.c.warm, seat.c.attempt_id, seat.c.acknowledged_at, attempt.c.backfill_id),
         in_state(attempt, *LIVE).label("live"),
         (seat.c.acknowledged_at < _in("commits")).label("overdue"),
     )
     .select_from(seat.outerjoin(attempt, attempt.c.id == seat.c.attempt_id))
-    .where(seat.c.host_id == bindparam("own"))
-    .order_by(seat.c.no)
+    .where(one_of(seat.c.host_id, "own"))
+    .order_by(seat.c.host_id, seat.c.no)
 )
 _MINE = and_(seat.c.host_id == bindparam("own"), seat.c.attempt_id == bindparam("attempt"))
 _ACKNOWLEDGE = (
@@ -246,31 +245,46 @@ def register(
     submits: bool,
     note: str | None,
     logs: str | None = None,
+    pool: str = DEFAULT_POOL,
 ) -> int:
-    """A new incarnation with so many cold seats; returns its id. Deletes hosts long dead.
+    """A new incarnation with so many cold seats of a pool; returns its id. Deletes hosts long dead.
 
     ``logs``: URL of the logs of its attempts.
     """
     conn.execute(_DELETE_SEATS, {"kept": -KEPT})
     conn.execute(_DELETE_HOSTS, {"kept": -KEPT})
     given = {"called": name, "seconds": timedelta(seconds=seconds), "may_submit": submits, "why": note, "url": logs}
+    given["of_pool"] = pool
     id = int(conn.execute(_REGISTER, given).scalar_one())
     conn.execute(_MAKE_SEATS, _NUMBERS.values(host_id=[id] * seats, no=range(1, seats + 1), warm=[False] * seats))
     return id
 
 
-def renew(conn: Connection, id: int, seconds: float, *, submits: bool, note: str | None) -> bool:
-    """Extend the host's lease; false if it was so long dead that its rows are gone."""
+def renew(
+    conn: Connection,
+    id: int,
+    seconds: float,
+    *,
+    submits: bool,
+    note: str | None,
+    python: str | None = None,
+    spark: str | None = None,
+) -> bool:
+    """Extend the host's lease; false if it was so long dead that its rows are gone.
+
+    ``python`` and ``spark``: the versions of its drivers, if known now.
+    """
     given = {"own": id, "seconds": timedelta(seconds=seconds), "may_submit": submits, "why": note}
+    given |= {"python_version": python, "spark_version": spark}
     return conn.execute(_RENEW, given).rowcount == 1
 
 
-def seats_of(conn: Connection, id: int) -> list[RowMapping]:
-    """The seats of a host by number, with ``backfill_id`` and ``live`` of their attempts.
+def seats_of(conn: Connection, ids: Collection[int]) -> list[RowMapping]:
+    """The seats of hosts by host and number, with ``backfill_id`` and ``live`` of their attempts.
 
     ``overdue``: an attempt that was acknowledged so long ago that the host must know it.
     """
-    return list(conn.execute(_SEATS, {"own": id, "commits": -COMMITS}).mappings())
+    return list(conn.execute(_SEATS, {"own": sorted(ids), "commits": -COMMITS}).mappings())
 
 
 def acknowledge(conn: Connection, id: int, attempt_id: int) -> bool:

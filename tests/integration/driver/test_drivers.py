@@ -178,12 +178,12 @@ HOST = """
 import sys, threading
 sys.path.insert(0, sys.argv[1])
 from tests.integration.driver.world import Recorder, World
-from run_starter.executors.build import build_executor
+from run_starter.executors.build import build_executors
 from retrofill.settings import Settings
 from pathlib import Path
 world = World.__new__(World)
 world.out = Path(sys.argv[2])
-world.begin_slow(build_executor(Settings(), Recorder()))
+world.begin_slow(build_executors(Settings(), Recorder()))
 print("begun", flush=True)
 threading.Event().wait()
 """

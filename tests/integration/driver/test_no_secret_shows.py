@@ -30,7 +30,7 @@ SPARK = {
     "spark.driver.extraJavaOptions": f"-Dx.keyStorePassword={CANARY} '-Dx.note=a b'",
 }
 CODE = """
-import pathlib, time
+import os, pathlib, time
 from retrofill import Pipeline
 p = Pipeline("p", schedule="@daily")
 s = Pipeline("s", schedule="@daily", executor="spark-submit")
@@ -38,11 +38,14 @@ s = Pipeline("s", schedule="@daily", executor="spark-submit")
 @p.task
 def connected(run):
     assert run.spark.range(5).count() == 5
+    print(os.environ["KEY_FROM_FILE"], os.environ["KEY_FROM_HOST"])
+    assert "HOSTS_KEY" not in os.environ and "RETROFILL_POOLS" not in os.environ
 
 p.submit("script", "job.py", args=["{conf.out}"], after=connected)
 
 @s.task
 def submitted(run):
+    print(os.environ["KEY_FROM_FILE"], os.environ["KEY_FROM_HOST"])
     conf = run.spark.sparkContext.getConf()
     assert conf.get("spark.hadoop.fs.s3a.secret.key").startswith("hunter2")
     assert run.spark.sparkContext._jvm.java.lang.System.getProperty("x.note") == "a b"
@@ -75,7 +78,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
 
 def secrets(remote: str, out: Path) -> dict[str, str]:
     """A run-starter's settings, with a secret in each setting that may hold one."""
+    (out / "key").write_text(CANARY)
+    sources = {"KEY_FROM_FILE": {"file": str(out / "key")}, "KEY_FROM_HOST": {"variable": "HOSTS_KEY"}}
     return {
+        "RETROFILL_POOLS": json.dumps({"default": {"spark_remote": remote, "env": {**sources, "LITERAL": CANARY}}}),
+        "HOSTS_KEY": CANARY,
         "RETROFILL_SPARK_REMOTE": remote,
         "RETROFILL_SPARK_CONF": json.dumps(SPARK),
         "RETROFILL_SPARK_SUBMIT_CONF": json.dumps(SPARK),

@@ -20,8 +20,8 @@ from retrofill.client.logs import OnDisk, lines
 from retrofill.contract.topics import Topic
 from retrofill.domain.attempt import AttemptMode
 from retrofill.user_code.loading import load_pipelines
-from run_starter.executors import Executor, LaunchRequest, RunToDo, TimedOut
-from run_starter.executors.build import build_executor
+from run_starter.executors import Launcher, LaunchRequest, RunToDo, TimedOut
+from run_starter.executors.build import build_executors
 
 CODE = """
 import os, time
@@ -115,10 +115,10 @@ class World:
         }
         self.out = out
         self.host = Recorder()
-        self.executors: list[Executor] = []
+        self.executors: list[Launcher] = []
 
-    def executor(self, **more: Any) -> Executor:
-        self.executors.append(build_executor(self.settings.model_copy(update=more), self.host))
+    def executor(self, **more: Any) -> Launcher:
+        self.executors.append(build_executors(self.settings.model_copy(update=more), self.host))
         return self.executors[-1]
 
     def run(self, attempt: int = 1, day: int = 1) -> RunToDo:
@@ -183,7 +183,7 @@ class World:
         found: list[Any] = eval(written.read_text())
         return found
 
-    def begin_slow(self, executor: Executor, **more: Any) -> LaunchRequest:
+    def begin_slow(self, executor: Launcher, **more: Any) -> LaunchRequest:
         """Start a run whose UDF updates a file forever. Returns once the file exists."""
         launch = self.launch(slow=True, **more)
         for name in ("beat", "pid"):

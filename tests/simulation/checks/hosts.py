@@ -1,4 +1,4 @@
-"""Seats: each has one attempt at a time, and only its host launches that, once."""
+"""Seats: each has one attempt of its pool at a time, and only its host launches that, once."""
 
 from __future__ import annotations
 
@@ -45,7 +45,12 @@ class Hosts(Check):
         )
         if before is None and after is not None:
             attempt = self.row("attempt", "id", after)
-            submits = self.row("backfill", "id", attempt["backfill_id"])["definition"].get("executor") == "spark-submit"
+            definition = self.row("backfill", "id", attempt["backfill_id"])["definition"]
+            pool = self.row("host", "id", new["host_id"])["pool"]
+            self.require(
+                pool == definition["pool"], lambda: f"{tx.who} gave a seat of {pool} to {after} of {definition['pool']}"
+            )
+            submits = definition.get("executor") == "spark-submit"
             needs_none = submits and attempt["mode"] != "publish"
             self.require(old["warm"] or needs_none, lambda: f"{tx.who} gave a cold seat to {after}")
         if before is not None and after is None:
@@ -69,8 +74,12 @@ class Hosts(Check):
             lambda: f"a loss counts for {run}, although nothing of it began: {attempt}",
         )
 
-    def launched(self, process: Process, launch: LaunchRequest) -> None:
-        """A host hands an attempt to its drivers."""
+    def launched(self, process: Process, pool: str, launch: LaunchRequest) -> None:
+        """A host hands an attempt to its drivers of a pool."""
+        self.require(
+            pool == launch.pipeline.pool,
+            lambda: f"{process.name} launched {launch.key} of {launch.pipeline.pool} with drivers of {pool}",
+        )
         attempt, before = self.row("attempt", "id", launch.key), self._launched.get(launch.key)
         self.require(before is None, lambda: f"attempt {launch.key} was launched at {before} and {process.name}")
         self._launched[launch.key] = process.name

@@ -1,4 +1,4 @@
-"""Lost runs are retried alone, one at a time on the Spark server, and only then do losses count."""
+"""Lost runs are retried alone, one at a time on a pool's Spark server, and only then do losses count."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Suspects(Check):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self.runs: set[int] = set()
-        # Live attempts that execute suspects on the Spark server of the pool.
-        self.live: set[int] = set()
+        # Live attempts that execute suspects on the Spark server of a pool, with that pool.
+        self.live: dict[int, str] = {}
 
     def committed(self, tx: Tx) -> None:
         """Follow the changes of a transaction in their order."""
         ended = {s.after["id"]: s.after for s in tx.steps if s.table == "attempt" and s.after and s.after["ended_at"]}
-        self.live -= ended.keys()
+        self.live = {id: pool for id, pool in self.live.items() if id not in ended}
         claimed: dict[int, list[Step]] = defaultdict(list)
         for step in tx.steps:
             if step.table != "run" or step.before is None or step.after is None:
@@ -37,7 +37,8 @@ class Suspects(Check):
                 self._left(step.before, step.after, ended.get(step.after["attempt_id"]))
         for attempt, steps in claimed.items():
             self._claimed(attempt, steps)
-        self.require(len(self.live) <= 1, lambda: f"attempts {sorted(self.live)} retry suspects at once")
+        alone = len(self.live) == len(set(self.live.values()))
+        self.require(alone, lambda: f"attempts {self.live} retry suspects at once")
 
     def _left(self, old: Values, new: Values, attempt: Values | None) -> None:
         """A run may have left ``attempt``, which has ended."""
@@ -69,7 +70,7 @@ class Suspects(Check):
             return
         backfill = self.row("backfill", "id", self.row("attempt", "id", attempt)["backfill_id"])
         if backfill["definition"]["executor"] == "pool":
-            self.live.add(attempt)
+            self.live[attempt] = backfill["definition"]["pool"]
         ranges = {row["attempt_id"] for row in before}
         alone = len(before) == 1 or (len(ranges) == 1 and {row["id"] for row in before} <= self.runs)
         self.require(alone, lambda: f"attempt {attempt} has suspects {self.runs} with other runs: {before}")

@@ -202,6 +202,7 @@ _DEFAULTS: dict[str, Any] = {
     "false": False,
     "true": True,
     "''": "",
+    "'default'": "default",
     "'function'": "function",
     "'{}'::jsonb": {},
     "'{}'": [],

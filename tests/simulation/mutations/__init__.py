@@ -47,6 +47,7 @@ INVARIANTS: dict[int, tuple[str, tuple[Mutation, ...]]] = {
             starting.suspects_at_once,
             starting.batches_grow_without_bound,
             hosting.taken_seats_are_taken_again,
+            hosting.seats_of_any_pool,
         ),
     ),
     5: (

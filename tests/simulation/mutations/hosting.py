@@ -11,6 +11,7 @@ from retrofill.store.hosts import Offer, Seat
 from retrofill.store.tables import host, seat
 from run_starter.launching import Launching
 from tests.simulation.mutations.patch import Patch
+from tests.simulation.pools import POOLS
 
 
 def launched_again(patch: Patch) -> None:
@@ -27,9 +28,10 @@ def taken_seats_are_taken_again(patch: Patch) -> None:
     """A claim takes any warm seat, and does not look whether it is free."""
     insert_all = attempts.insert_all
 
-    def lock_any(conn: Any, own: int, shard: int, executors: Any, most: int) -> Offer:
-        columns = (seat.c.host_id, seat.c.no, host.c.name, seat.c.warm, host.c.submits)
-        rows = conn.execute(select(*columns).join(host, host.c.id == seat.c.host_id).where(seat.c.warm)).all()
+    def lock_any(conn: Any, own: Any, shard: int, pool: str, executors: Any, most: int) -> Offer:
+        columns = (seat.c.host_id, seat.c.no, host.c.name, seat.c.warm, host.c.submits, host.c.pool)
+        of_pool = select(*columns).join(host, host.c.id == seat.c.host_id).where(seat.c.warm, host.c.pool == pool)
+        rows = conn.execute(of_pool).all()
         return Offer([Seat(*row) for row in rows][:most], len(rows))
 
     def insert_over(conn: Any, new: Any, *more: Any) -> Any:
@@ -40,6 +42,17 @@ def taken_seats_are_taken_again(patch: Patch) -> None:
 
     patch(hosts, "lock_free", lock_any)
     patch(attempts, "insert_all", insert_over)
+
+
+def seats_of_any_pool(patch: Patch) -> None:
+    """A claim takes the free seats of all hosts, whatever pool they serve."""
+    lock_free = hosts.lock_free
+
+    def lock_all(conn: Any, own: Any, shard: int, pool: str, executors: Any, most: int) -> Offer:
+        offers = [lock_free(conn, own, shard, each, executors, most) for each in sorted(POOLS)]
+        return Offer([each for offer in offers for each in offer.seats][:most], sum(o.total or 0 for o in offers))
+
+    patch(hosts, "lock_free", lock_all)
 
 
 def unheard_counts(patch: Patch) -> None:

@@ -187,7 +187,7 @@ def first_losses_count(patch: Patch) -> None:
 def suspects_at_once(patch: Patch) -> None:
     """Suspects are retried alone, but several at a time on one Spark server."""
     for module in (run_starter.claims, run_starter.suspects):
-        patch(module, "server_of", lambda definition, server: None)
+        patch(module, "server_of", lambda definition: None)
 
 
 def _without_own_clock(patch: Patch) -> None:

@@ -31,7 +31,15 @@ def attempt(n: int) -> dict[str, Any]:
     }
 
 
-HOST = {"name": "run-starter-7d9f8b6c5-x2x4z-1", "busy": 3, "warm": 1, "cold": 0, "note": None, "alive": True}
+HOST = {
+    "name": "run-starter-7d9f8b6c5-x2x4z-1",
+    "pool": "default",
+    "busy": 3,
+    "warm": 1,
+    "cold": 0,
+    "note": None,
+    "alive": True,
+}
 
 
 def screen(backfills: int, attempts: int, hosts: int = 1, height: int = 24) -> list[str]:

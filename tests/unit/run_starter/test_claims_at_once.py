@@ -55,7 +55,7 @@ class Played(Claims):
     """A handler without servers, whose claims only record what they are to check."""
 
     def __init__(self) -> None:
-        super().__init__(None, drivers=1)  # type: ignore[arg-type]
+        super().__init__(None, expected=1)  # type: ignore[arg-type]
         self.error: Exception | None = None
         self.checked: list[tuple[list[str], list[int]]] = []
         self.handler = object.__new__(StarterHandler)
@@ -96,9 +96,11 @@ def test_the_end_of_a_suspect_is_news_to_all_other_shards() -> None:
 
 def test_a_free_seat_is_news_to_who_waits_for_one() -> None:
     played = Played()
-    played.memory[1] = Memory(starving={pipeline_key(7): None})
-    told = played.handler.notified(SEAT_CHANNEL, "", [0, 1])
-    assert {shard: dict(checks) for shard, checks in told.items() if checks} == {1: {pipeline_key(7): 0.0}}
+    played.memory[1] = Memory(starving={"default": {pipeline_key(7): None}, "gpu": {pipeline_key(8): None}})
+    both = {pipeline_key(7): 0.0, pipeline_key(8): 0.0}
+    for payload, checked in {"": both, "default": {pipeline_key(7): 0.0}, "other": {}}.items():
+        told = played.handler.notified(SEAT_CHANNEL, payload, [0, 1])
+        assert {shard: dict(checks) for shard, checks in told.items() if checks} == ({1: checked} if checked else {})
 
 
 # claims in the batch's transaction

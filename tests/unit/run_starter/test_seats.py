@@ -136,10 +136,10 @@ def test_a_host_speaks_for_launches_that_wait_for_a_driver_but_not_for_ever(monk
     slow, host = Slow(SimpleNamespace(**vars(LAUNCH), lease_seconds=15.0)), Beats()
     launching = Launching(slow, None, 15.0, lambda: None)  # type: ignore[arg-type]
     settings = Settings(driver_start_seconds=10.0)
-    mine = Seats(None, "h", settings, host, launching)  # type: ignore[arg-type]
+    mine = Seats(None, "h", settings, host, launching, {"default": slow})  # type: ignore[arg-type, dict-item]
     said = []
     for _ in range(12):
-        mine._speak_for_waiting()
+        mine._speak_for_waiting(mine._pools[0])
         said.append((len(host.states), len(slow.launches)))
         now[0] += 1.0
     # A heartbeat every fifth of the lease, until ten seconds have passed.

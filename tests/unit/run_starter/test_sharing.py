@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 from retrofill.store.hosts import Seat
 from run_starter.sharing import YIELD_SECONDS, Candidate, Pipeline, Rivals, Seats, free_slots, most, share
 
+POOLS = ["default", "gpu"]
 
-def seats(count, *, warm=True, submits=True):
-    """So many free seats."""
-    return Seats([Seat(1, no, "h", warm, submits) for no in range(count)])
+
+def seats(count, *, warm=True, submits=True, rivals=None):
+    """So many free seats of the default pool."""
+    return {"default": Seats([Seat(1, no, "h", warm, submits) for no in range(count)], rivals or Rivals())}
 
 
 @st.composite
@@ -22,8 +24,8 @@ def rivals(draw):
 
 @st.composite
 def situations(draw):
-    """Pipelines, candidates with some of their slots (other backfills' live attempts have others),
-    and free seats.
+    """Pipelines, candidates of two pools with some of their slots (other backfills' live attempts have
+    others), and free seats of each pool.
     """
     pipelines, candidates = {}, []
     for no in range(draw(st.integers(1, 3))):
@@ -34,23 +36,32 @@ def situations(draw):
             own = draw(st.sets(st.integers(1, 6), max_size=left))
             left -= len(own)
             executor = draw(st.sampled_from(["pool", "spark-submit"]))
-            candidates.append(Candidate(f"{no}-{n}", no, draw(st.integers(1, 6)), frozenset(own), executor))
-    free = draw(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=10))
-    return candidates, pipelines, Seats([Seat(1, n, "h", *each) for n, each in enumerate(free)], draw(rivals()))
+            pool = draw(st.sampled_from(POOLS))
+            candidates.append(Candidate(f"{no}-{n}", no, draw(st.integers(1, 6)), frozenset(own), executor, pool=pool))
+    free = {pool: draw(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=6)) for pool in POOLS}
+    return (
+        candidates,
+        pipelines,
+        {
+            pool: Seats([Seat(host, n, "h", *each, pool) for n, each in enumerate(free[pool])], draw(rivals()))
+            for host, pool in enumerate(POOLS)
+        },
+    )
 
 
 @given(situations())
 def test_no_limit_is_exceeded_and_no_slot_given_twice(situation):
     candidates, pipelines, offered = situation
-    there = list(offered.free)
+    there = [seat for each in offered.values() for seat in each.free]
     made = share(*situation)
     given = [seat for slots in made.slots.values() for *_, seat in slots]
-    assert sorted(seat.no for seat in [*given, *offered.free]) == [seat.no for seat in there]
+    left = [seat for each in offered.values() for seat in each.free]
+    assert sorted([*given, *left], key=repr) == sorted(there, key=repr)
     assert len(given) <= most(candidates, pipelines)
     shared = {no: [] for no in pipelines}
     for each in candidates:
         own = [slot for slot, _, _ in made.slots.get(each.id, ())]
-        assert all(seat.serves(each.executor) for *_, seat in made.slots.get(each.id, ()))
+        assert all(seat.pool == each.pool and seat.serves(each.executor) for *_, seat in made.slots.get(each.id, ()))
         assert not set(own) & each.slots
         assert len(set(own)) == len(own)
         assert not own or len(own) + len(each.slots) <= each.limit
@@ -70,7 +81,7 @@ def test_what_is_not_used_is_left_to_somebody_or_has_no_seat(situation):
         own_room = each.limit - len(each.slots) - len(made.slots.get(each.id, ()))
         given = sum(len(made.slots.get(other.id, ())) for other in candidates if other.pipeline_no == no)
         if own_room > 0 and pipelines[no].limit - len(pipelines[no].slots) - given > 0:
-            assert no in made.left | made.short
+            assert no in made.left | made.short.get(each.pool, set())
 
 
 @given(situations())
@@ -80,7 +91,7 @@ def test_nobody_gets_a_slot_while_a_poorer_one_of_its_pipeline_could_use_it(situ
     live = {each.id: len(each.slots) + len(made.slots.get(each.id, ())) for each in candidates}
     for rich in candidates:
         for poor in candidates:
-            same = (poor.pipeline_no, poor.executor) == (rich.pipeline_no, rich.executor)
+            same = (poor.pipeline_no, poor.executor, poor.pool) == (rich.pipeline_no, rich.executor, rich.pool)
             if rich.id in made.slots and same and live[poor.id] < poor.limit:
                 assert live[rich.id] <= live[poor.id] + 1
 
@@ -119,29 +130,36 @@ YIELDS = [
 def test_a_slot_is_left_to_each_poorer_rival_for_five_seconds(live, yielded_for, started, left):
     mine = Candidate("a", 1, 4, frozenset({1, 2}))
     made = share([mine], {1: Pipeline(4, frozenset({1, 2}), Rivals(live, yielded_for))}, seats(10))
-    assert (len(places(made, "a")), bool(made.left), made.seats_left) == (started, left, False)
+    assert (len(places(made, "a")), bool(made.left), made.seats_left) == (started, left, set())
 
 
 @pytest.mark.parametrize(("live", "yielded_for", "started", "left"), YIELDS)
 def test_so_is_a_seat(live, yielded_for, started, left):
     mine = Candidate("a", 1, 4, frozenset({1, 2}))
-    free = Seats(seats(2).free, Rivals(live, yielded_for))
+    free = seats(2, rivals=Rivals(live, yielded_for))
     made = share([mine], {1: Pipeline(9, frozenset({1, 2}))}, free)
-    assert (len(places(made, "a")), made.seats_left, bool(made.left)) == (started, left, left)
+    assert (len(places(made, "a")), bool(made.seats_left), bool(made.left)) == (started, left, left)
 
 
 def test_where_nothing_could_start_nothing_is_left():
     full = Candidate("a", 1, 2, frozenset({1, 2}))
     assert not share([full], {1: Pipeline(4, frozenset({1, 2}), Rivals((0,)))}, seats(10)).left
     made = share([Candidate("a", 1, 2, frozenset({1}))], {1: Pipeline(4, frozenset({1}), Rivals((0,)))}, seats(0))
-    assert (made.left, made.short, made.fewest) == (set(), {1}, 1)
+    assert (made.left, made.short, made.fewest) == (set(), {"default": {1}}, {"default": 1})
 
 
 def test_a_cold_seat_serves_only_spark_submit_which_leaves_the_warm_ones():
     pool, submit = Candidate("a", 1, 1, frozenset()), Candidate("b", 2, 2, frozenset(), "spark-submit")
     limits = {1: Pipeline(1, frozenset()), 2: Pipeline(2, frozenset())}
-    made = share([pool, submit], limits, Seats([*seats(1).free, Seat(2, 1, "g", False, True)]))
+    free = {"default": Seats([*seats(1)["default"].free, Seat(2, 1, "g", False, True)])}
+    made = share([pool, submit], limits, free)
     assert [(seat.host_id, seat.warm) for *_, seat in made.slots["a"] + made.slots["b"]] == [(1, True), (2, False)]
     cold = share([pool, submit], limits, seats(3, warm=False))
-    assert (cold.short, list(cold.slots)) == ({1}, ["b"])
-    assert share([submit], {2: limits[2]}, seats(3, submits=False)).short == {2}
+    assert (cold.short, list(cold.slots)) == ({"default": {1}}, ["b"])
+    assert share([submit], {2: limits[2]}, seats(3, submits=False)).short == {"default": {2}}
+
+
+def test_a_pool_without_seats_holds_nobody_up_in_another_one():
+    mine, other = Candidate("a", 1, 2, frozenset(), pool="gpu"), Candidate("b", 1, 2, frozenset())
+    made = share([mine, other], {1: Pipeline(4, frozenset())}, {**seats(5), "gpu": Seats([])})
+    assert (len(places(made, "b")), made.short, made.fewest) == (2, {"gpu": {1}}, {"gpu": 0})

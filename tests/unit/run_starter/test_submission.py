@@ -144,3 +144,19 @@ def test_a_python_driver_inside_a_standalone_cluster_is_refused_in_one_line(mast
 def test_a_driver_in_the_cluster_must_find_us() -> None:
     with pytest.raises(ValidationError, match="RETROFILL_DRIVER_HOST"):
         cluster("yarn", driver_host="127.0.0.1")
+
+
+def test_spark_may_be_an_installation_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For submitted drivers and for scripts."""
+    monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
+    settings = Settings(spark_home=Path("/opt/spark"), spark_jars=["/a.jar"])
+    given = Launch.model_validate(launch(**{"spark.jars": "/own.jar"}).as_json())
+    script = Submits(settings, given).command(SubmitScript(script="/a.py"), given.runs[0], tmp_path)
+    driver = spark_submit_command(JAVA, tmp_path / "jvm.options", spark_home=settings.spark_home)
+    for command in (script, driver):
+        assert command[command.index("-cp") + 1].startswith("/opt/spark/conf:")
+        assert command[command.index("-cp") + 1].endswith(":/opt/spark/jars/*")
+    assert "spark.jars=/own.jar,/a.jar" in (tmp_path / "spark.properties").read_text()
+    monkeypatch.setenv("SPARK_CONF_DIR", "/etc/spark")
+    driver = spark_submit_command(JAVA, tmp_path / "jvm.options", spark_home=settings.spark_home)
+    assert driver[driver.index("-cp") + 1] == "/etc/spark:/opt/spark/jars/*"

@@ -33,6 +33,7 @@ from retrofill.store import (
     retries,
     run_cancels,
     runs,
+    seat_waits,
     subjects,
     task_runs,
 )
@@ -43,7 +44,6 @@ from run_starter.definitions import Definitions
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 OWN = SERVICE_TABLES[RUN_STARTER.package]
 KIND = digests.Kind("p", "a", "t", 5.0)
-SERVER = "sc://somewhere"
 NEW = attempts.NewAttempt("b", 1, "each", 0, 1, 1, 1, {}, "h", 1, 1)
 ALERT = DeadlineAlert.model_validate(alert("x", "RUN_QUEUED_AT", 1, callback="page"))
 SUBJECTS = [rows.Subject(None, Arming(NOW, DeadlineState.ARMED))]
@@ -71,17 +71,17 @@ HOT = {
     "runs of attempts locked": lambda conn: runs.lock(conn, [1], live_of=[1]),
     "run moved": lambda conn: runs.move(conn, "running", [{"id": 1, "attempt_id": 1}], {"started_at": IfNull(NOW)}),
     "to publish": lambda conn: runs.backfills_to_publish(conn, 0),
-    "attempts inserted": lambda conn: attempts.insert_all(conn, [NEW], 1, NOW, 1.0),
+    "attempts inserted": lambda conn: attempts.insert_all(conn, [NEW], [1], NOW, 1.0),
     "earlier attempts": lambda conn: launches.earlier(conn, [("b", [{"position": 0}])]),
     "launch": lambda conn: launches.given(conn, 1),
-    "free seats": lambda conn: hosts.lock_free(conn, 1, 0, ["pool"], 1),
+    "free seats": lambda conn: hosts.lock_free(conn, [1], 0, "default", ["pool"], 1),
     "seats freed": lambda conn: hosts.free(conn, {1: True}),
     "unacknowledged": lambda conn: hosts.unacknowledged(conn, [1]),
-    "shard waits": lambda conn: hosts.wait(conn, 0, 1, 1.0),
-    "shard waits no more": lambda conn: hosts.wait_no_more(conn, 0),
+    "shard waits": lambda conn: seat_waits.wait(conn, 0, "default", 1, 1.0),
+    "shard waits no more": lambda conn: seat_waits.wait_no_more(conn, 0, "default"),
     "host": lambda conn: hosts.register(conn, "h", 2, 1.0, submits=True, note=None),
     "host renewed": lambda conn: hosts.renew(conn, 1, 1.0, submits=True, note="n"),
-    "seats": lambda conn: hosts.seats_of(conn, 1),
+    "seats": lambda conn: hosts.seats_of(conn, [1]),
     "acknowledged": lambda conn: hosts.acknowledge(conn, 1, 1),
     "seat warmed": lambda conn: hosts.set_warm(conn, 1, 1, warm=True),
     "seats withdrawn": lambda conn: hosts.withdraw(conn, 1),
@@ -105,9 +105,9 @@ HOT = {
     "open tasks": lambda conn: task_runs.cancel_open(conn, [(1, 1)], NOW),
     "pipelines locked": lambda conn: claims.lock_pipelines(conn, [1]),
     "slots": lambda conn: claims.taken_slots(conn, [1]),
-    "claimants": lambda conn: claims.claimants(conn, 0, {1: 1}, ["b"], SERVER),
-    "server locked": lambda conn: claims.lock_suspects(conn, SERVER),
-    "suspects": lambda conn: claims.next_suspects(conn, {"b": 1}, SERVER),
+    "claimants": lambda conn: claims.claimants(conn, 0, {1: 1}, ["b"]),
+    "server locked": lambda conn: claims.lock_suspects(conn, "default"),
+    "suspects": lambda conn: claims.next_suspects(conn, {"b": 1}),
     "pipelines with suspects": lambda conn: claims.pipelines_with_suspects(conn, 0),
     "all queued runs": lambda conn: runs.queued(conn, "b", 1),
     "announced": lambda conn: progress.announced(conn, ["b"]),

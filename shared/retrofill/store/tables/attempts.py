@@ -37,7 +37,7 @@ attempt = Table(
     Column("state", Text, nullable=False),
     Column("slot", Integer),
     Column("pipeline_slot", Integer),
-    # Where its runs, suspects, are retried alone: the address of a Spark server that drivers share.
+    # Where its runs, suspects, are retried alone: the pool, whose drivers share a Spark server.
     Column("suspect_server", Text),
     Column("host", Text, nullable=False),
     # The incarnation of that name. Null: claimed by a release without hosts.

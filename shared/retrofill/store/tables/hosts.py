@@ -1,4 +1,7 @@
-"""The tables of hosts and their seats: where attempts may be executed."""
+"""The tables of hosts and their seats: where attempts may be executed.
+
+A run-starter is one host for each pool that it serves.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,8 @@ host = Table(
     # An incarnation: a restarted run-starter is another host, even under the same name.
     Column("id", BigInteger, Identity(), primary_key=True),
     Column("name", Text, nullable=False),
+    # Only attempts of this pool get a seat here.
+    Column("pool", Text, nullable=False, server_default=text("'default'")),
     Column("started_at", Moment, nullable=False, server_default=func.clock_timestamp()),
     # Nothing is given to a host whose lease is over.
     Column("lease_until", Moment, nullable=False),
@@ -35,6 +40,9 @@ host = Table(
     Column("note", Text),
     # URL of the logs of its attempts. Only who reads it here knows it: its path is a secret.
     Column("logs", Text),
+    # Versions in its drivers: of Python, and of Spark as far as they know. For people.
+    Column("python", Text),
+    Column("spark", Text),
 )
 
 # One row per driver that a host can have.
@@ -53,11 +61,12 @@ seat = Table(
     Index("seat_attempt_key", "attempt_id", unique=True, postgresql_where=text("attempt_id IS NOT NULL")),
 )
 
-# A shard in which a backfill waits for a seat: others leave it one.
+# A shard in which a backfill waits for a seat of a pool: others leave it one.
 seat_wait = Table(
     "seat_wait",
     metadata,
     Column("shard", Integer, primary_key=True),
+    Column("pool", Text, primary_key=True, server_default=text("'default'")),
     # The fewest live attempts of such a backfill.
     Column("live", Integer, nullable=False),
     # The owner renews it. Past this moment it no longer counts.

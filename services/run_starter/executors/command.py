@@ -1,0 +1,104 @@
+"""How a pool's drivers are started: with which Python, and with which variables in their environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import SecretStr
+
+from retrofill.pools import Pool, Source, pools_of, settings_of
+from retrofill.settings import NotConfigured, Settings
+from run_starter.executors import Condition
+
+# Shorter ones are no secrets, and masking them would make logs unreadable.
+MIN_MASKED = 4
+MAX_VERSION = 100
+
+
+@dataclass(frozen=True)
+class Drivers:
+    """``environment``: variables in addition to those that drivers inherit, ``withheld`` from which some are."""
+
+    settings: Settings = field(repr=False)
+    python: str = sys.executable
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    withheld: frozenset[str] = frozenset()
+    session_conf: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+def drivers_of(settings: Settings, name: str, environment: Mapping[str, str] | None = None) -> Drivers:
+    """The drivers of a pool, with the values of their variables from files and from ``environment``.
+
+    Raises ``NotConfigured`` if a value cannot be had, or its interpreter does not exist.
+    """
+    inherited = os.environ if environment is None else environment
+    pools = pools_of(settings)
+    pool = pools[name]
+    secrets = {variable: _value(name, variable, source, inherited) for variable, source in pool.sources.items()}
+    own = settings_of(settings, name)
+    own = own.model_copy(update={"redact": (*own.redact, *masks(secrets.values()))})
+    values = {name: each.get_secret_value() for name, each in pool.env.items() if isinstance(each, SecretStr)} | secrets
+    return Drivers(
+        own,
+        _python(name, pool),
+        values | _own_settings(own, pool, masks_more=own.redact != settings.redact),
+        # A variable may be the source of another pool's secret.
+        frozenset(source.variable for each in pools.values() for source in each.sources.values() if source.variable),
+        pool.session_conf,
+    )
+
+
+def masks(values: Any) -> tuple[str, ...]:
+    """Patterns that match these values, line by line, also as JSON writes them."""
+    lines = [line.strip() for value in values for line in value.splitlines()]
+    texts = [text for line in lines if len(line) >= MIN_MASKED for text in (line, json.dumps(line)[1:-1])]
+    # Longer ones first: one may be part of another.
+    return tuple(re.escape(text) for text in sorted(dict.fromkeys(texts), key=len, reverse=True))
+
+
+def versions(ready: Any) -> Condition:
+    """The versions of Python and Spark that a driver names when it is ready. Raises ``AttributeError``."""
+    said = {} if ready is True else ready
+    python, spark = (None if said.get(name) is None else str(said[name])[:MAX_VERSION] for name in ("python", "spark"))
+    return Condition(0, python=python, spark=spark)
+
+
+def _value(pool: str, name: str, source: Source, environment: Mapping[str, str]) -> str:
+    where = f"pool {pool}: the value of {name}"
+    if source.file is not None:
+        try:
+            return source.file.read_text("utf-8").rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as e:
+            why = e.strerror if isinstance(e, OSError) else "it is no UTF-8 text"
+            raise NotConfigured("RETROFILL_POOLS", f"{where} cannot be read from {source.file}: {why}") from None
+    value = environment.get(source.variable or "")
+    if value is None:
+        raise NotConfigured("RETROFILL_POOLS", f"{where} comes from the variable {source.variable}, which is not set")
+    return value
+
+
+def _python(name: str, pool: Pool) -> str:
+    if pool.driver_python is None:
+        return sys.executable
+    if not os.access(pool.driver_python, os.X_OK):
+        raise NotConfigured(
+            "RETROFILL_POOLS", f"pool {name}: {pool.driver_python} cannot be executed: set driver_python"
+        )
+    return str(pool.driver_python)
+
+
+def _own_settings(own: Settings, pool: Pool, *, masks_more: bool) -> dict[str, str]:
+    """The settings that differ from those that a driver inherits, as variables."""
+    changed = {**pool.changes, **({"redact": own.redact} if masks_more else {})}
+    found = {f"RETROFILL_{name.upper()}": _text(value) for name, value in changed.items()}
+    return found if own.spark_home is None else {**found, "SPARK_HOME": str(own.spark_home)}
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, dict | list | tuple) else str(value)

@@ -1,0 +1,25 @@
+"""The first message on a driver's connection, by which its host knows it."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+from typing import Any
+
+# A driver sends its token at once; strangers may connect if the port is not on loopback.
+HANDSHAKE_SECONDS = 5.0
+MAX_HANDSHAKE_CHARS = 1000
+
+
+def handshake(connection: socket.socket, token: str) -> Any:
+    """The connection's lines, if its first message is the token."""
+    lines = connection.makefile("rw", encoding="utf-8")
+    try:
+        connection.settimeout(HANDSHAKE_SECONDS)
+        sent = json.loads(lines.readline(MAX_HANDSHAKE_CHARS) or "{}").get("token")
+        connection.settimeout(None)
+    except (OSError, ValueError, AttributeError):
+        sent = None
+    known = isinstance(sent, str) and secrets.compare_digest(sent.encode(), token.encode())
+    return lines if known else None

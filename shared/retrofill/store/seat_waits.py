@@ -1,0 +1,33 @@
+"""Shards in which a backfill waits for a seat of a pool: others leave it one."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from sqlalchemy import Connection, Integer, Interval, bindparam, delete, func
+from sqlalchemy.dialects.postgresql import insert as upsert
+
+from retrofill.store.tables import seat_wait
+
+_WAITS = {
+    "live": bindparam("fewest", type_=Integer),
+    "until": func.clock_timestamp() + bindparam("seconds", type_=Interval),
+}
+_WAIT = (
+    upsert(seat_wait)
+    .values(shard=bindparam("ours"), pool=bindparam("of_pool"), **_WAITS)
+    .on_conflict_do_update(index_elements=[seat_wait.c.shard, seat_wait.c.pool], set_=_WAITS)
+)
+_WAIT_NO_MORE = delete(seat_wait).where(
+    seat_wait.c.shard == bindparam("ours"), seat_wait.c.pool == bindparam("of_pool")
+)
+
+
+def wait(conn: Connection, shard: int, pool: str, live: int, seconds: float) -> None:
+    """For so long, others leave a seat of the pool to this shard's backfill with ``live`` attempts."""
+    given = {"ours": shard, "of_pool": pool, "fewest": live, "seconds": timedelta(seconds=seconds)}
+    conn.execute(_WAIT, given)
+
+
+def wait_no_more(conn: Connection, shard: int, pool: str) -> None:
+    conn.execute(_WAIT_NO_MORE, {"ours": shard, "of_pool": pool})

@@ -1,0 +1,161 @@
+"""How a pool's drivers are started: their Python, their environment, and what is masked."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.driver.pooled import Recorder, launch
+
+from retrofill.redaction import configure_redaction, redacted
+from retrofill.settings import NotConfigured, Settings
+from run_starter.executors import submission
+from run_starter.executors.build import Dispatch, Pools
+from run_starter.executors.command import drivers_of, masks, versions
+from run_starter.executors.local_pool import LocalPool
+
+SECRET = 'hunter2 "quoted"'
+
+
+def settings(pools: dict[str, Any], **more: Any) -> Settings:
+    return Settings.model_validate({**more, "pools": pools})
+
+
+@pytest.fixture
+def masked() -> Any:
+    yield
+    configure_redaction(())
+
+
+def test_variables_come_from_where_they_are(tmp_path: Path, masked: None) -> None:
+    (tmp_path / "key").write_text(f"{SECRET}\nsecond line\n")
+    env = {"PLAIN": "x", "KEY": {"file": str(tmp_path / "key")}, "TOKEN": {"variable": "HOSTS_TOKEN"}}
+    made = settings({"gpu": {"env": env, "spark_remote": "sc://gpu:1"}, "cpu": {}}, redact=["canary"])
+    inherited = {"HOSTS_TOKEN": "token-of-the-host", "OTHER": "y"}
+    gpu, cpu = (drivers_of(made, name, inherited) for name in ("gpu", "cpu"))
+    assert {name: gpu.environment[name] for name in env} == {
+        "PLAIN": "x",
+        "KEY": f"{SECRET}\nsecond line",
+        "TOKEN": "token-of-the-host",
+    }
+    assert gpu.environment["RETROFILL_SPARK_REMOTE"] == "sc://gpu:1"
+    # Nor do the drivers of other pools inherit what is this one's.
+    assert (gpu.withheld, cpu.withheld) == ({"HOSTS_TOKEN"}, {"HOSTS_TOKEN"})
+    assert cpu.environment == {}
+    configure_redaction(json.loads(gpu.environment["RETROFILL_REDACT"]))
+    shown = redacted(f"a {SECRET} b, {json.dumps(SECRET)}, second line, token-of-the-host, canary, x")
+    assert shown == 'a *** b, "***", ***, ***, ***, x'
+    assert gpu.settings.redact[0] == "canary"
+
+
+def test_short_values_are_not_masked() -> None:
+    assert masks(["abc", "", "a.cd\n  \nxyz"]) == (re.escape("a.cd"),)
+
+
+@pytest.mark.parametrize(
+    ("pool", "said"),
+    [
+        (
+            {"env": {"KEY": {"file": "/nowhere"}}},
+            "pool gpu: the value of KEY cannot be read from /nowhere: No such file",
+        ),
+        (
+            {"env": {"KEY": {"variable": "NOT_SET"}}},
+            "pool gpu: the value of KEY comes from the variable NOT_SET, which is not set",
+        ),
+        ({"driver_python": "/nowhere/python"}, "pool gpu: /nowhere/python cannot be executed: set driver_python"),
+    ],
+)
+def test_what_is_missing_is_said(pool: dict[str, Any], said: str) -> None:
+    with pytest.raises(NotConfigured, match=re.escape(said)):
+        drivers_of(settings({"gpu": pool}), "gpu", {})
+
+
+DRIVER = """
+import json, os, pathlib, sys
+out = pathlib.Path(sys.argv[0]).with_suffix(".json")
+out.write_text(json.dumps({"env": dict(os.environ), "argv": sys.argv}))
+print(json.dumps({"ready": {"python": "3.9.1", "spark": "3.5.9"}}), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_driver_gets_its_pools_environment_and_says_its_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a real process."""
+    monkeypatch.setenv("RETROFILL_POOLS", json.dumps({"gpu": {"env": {"KEY": {"variable": "HOSTS_KEY"}}}}))
+    monkeypatch.setenv("RETROFILL_SERVES", "gpu")
+    monkeypatch.setenv("HOSTS_KEY", SECRET)
+    file = tmp_path / "driver.py"
+    file.write_text(DRIVER)
+    drivers = drivers_of(Settings(home=tmp_path, driver_slots=1), "gpu")
+    host = Recorder()
+    pool = LocalPool(drivers.settings, host, (drivers.python, str(file)), drivers=drivers)
+    try:
+        while pool.condition().room == 0:
+            host.changes.get(timeout=20)
+        found = json.loads(file.with_suffix(".json").read_text())
+        condition = pool.condition()
+    finally:
+        pool.close()
+    assert found["env"]["KEY"] == SECRET
+    assert found["env"].keys().isdisjoint({"HOSTS_KEY", "RETROFILL_POOLS", "RETROFILL_SERVES"})
+    assert not [each for each in found["argv"] if "hunter2" in each]
+    assert (condition.python, condition.spark) == ("3.9.1", "3.5.9")
+
+
+def test_its_own_python_runs_the_driver() -> None:
+    drivers = drivers_of(settings({"gpu": {"driver_python": sys.executable}}), "gpu")
+    assert drivers.python == sys.executable
+
+
+@pytest.mark.parametrize(("ready", "found"), [(True, (None, None)), ({"python": "3.11"}, ("3.11", None))])
+def test_versions_are_what_a_driver_says(ready: Any, found: tuple[str | None, str | None]) -> None:
+    said = versions(ready)
+    assert (said.python, said.spark) == found
+
+
+class Executor:
+    """Records what it is given."""
+
+    def __init__(self) -> None:
+        self.launches: list[Any] = []
+
+    def launch(self, launch: Any) -> None:
+        self.launches.append(launch)
+
+
+def of_pool(name: str, **conf: str) -> Any:
+    given = launch(1)
+    definition = given.pipeline.model_copy(update={"pool": name, "spark_conf": conf})
+    return given.__class__(**{**vars(given), "pipeline": definition})
+
+
+def test_an_attempt_goes_to_the_drivers_of_its_pool() -> None:
+    default, gpu = Executor(), Executor()
+    pools = Pools({"default": default, "gpu": gpu})  # type: ignore[dict-item]
+    pools.launch(of_pool("gpu"))
+    assert (len(default.launches), len(gpu.launches)) == (0, 1)
+
+
+def test_a_pools_settings_of_sessions_are_below_the_pipelines_own() -> None:
+    conf = {"spark.jars": "/a", "spark.sql.shuffle.partitions": "2"}
+    dispatch, executor, host = object.__new__(Dispatch), Executor(), Recorder()
+    dispatch._drivers = drivers_of(settings({"gpu": {"session_conf": conf}}), "gpu")
+    dispatch._executors = {"pool": executor}  # type: ignore[dict-item]
+    dispatch._host = host
+    # What only the pool sets need not be allowed for pipelines.
+    dispatch.launch(of_pool("gpu", **{"spark.sql.shuffle.partitions": "3"}))
+    (given,) = executor.launches
+    assert given.pipeline.spark_conf == {"spark.jars": "/a", "spark.sql.shuffle.partitions": "3"}
+
+
+def test_jars_are_added_to_those_of_the_settings() -> None:
+    made = settings({"gpu": {"spark_jars": ["/a.jar", "/b.jar"]}}, spark_submit_conf={"spark.jars": "/z.jar"})
+    conf = submission.driver_conf(drivers_of(made, "gpu").settings, launch(1))
+    assert conf["spark.jars"] == "/z.jar,/a.jar,/b.jar"
