@@ -1,4 +1,4 @@
-"""Finds a Java runtime and builds Spark's Java commands, without Spark's launch scripts."""
+"""Finds a Java runtime and builds the Java commands of Spark's servers, without its launch scripts."""
 
 from __future__ import annotations
 
@@ -8,11 +8,24 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 from retrofill.settings import Settings
 
 SUPPORTED = (17, 21)
+VECTOR = "jdk.incubator.vector"
+# Spark starts its processes with this module, only for MLlib. Java runtimes without it would not start.
+WITHOUT_VECTOR = f"""#!/bin/sh
+n=$#
+while [ "$n" -gt 0 ]; do
+    [ "$1" = --add-modules={VECTOR} ] || set -- "$@" "$1"
+    shift
+    n=$((n - 1))
+done
+exec "{{java}}" "$@"
+"""
 SYSTEM_TRUST_STORE = Path("/etc/ssl/certs/java/cacerts")
 # As in org.apache.spark.launcher.JavaModuleOptions, except the vector module,
 # which Spark's scripts require but not every runtime has.
@@ -73,18 +86,39 @@ def _version(java: Path) -> int | None:
     return int(found.group(1)) if found else None
 
 
+def java_home(java: Path, folder: Path) -> Path:
+    """A Java home whose ``bin/java`` accepts the options with which Spark starts it.
+
+    ``folder``: where to put a launcher that drops one of them, if ``java`` would not.
+    """
+    if _has_vector(java):
+        return java.resolve().parent.parent
+    launcher = folder / "java" / "bin" / "java"
+    launcher.parent.mkdir(parents=True, exist_ok=True)
+    launcher.write_text(WITHOUT_VECTOR.format(java=java.absolute()))
+    launcher.chmod(0o755)
+    return launcher.parent.parent
+
+
+@cache
+def _has_vector(java: Path) -> bool:
+    command = [str(java), "--list-modules"]
+    return VECTOR in subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
+
+
 def trust_options() -> list[str]:
     """Options to use the system's CAs, which the wheel's runtime does not know."""
     return [f"-Djavax.net.ssl.trustStore={SYSTEM_TRUST_STORE}"] if SYSTEM_TRUST_STORE.exists() else []
 
 
-def spark_jars(spark_home: Path | None = None) -> Path:
-    """The jars of that Spark, or of pyspark."""
-    if spark_home is not None:
-        return spark_home / "jars"
-    import pyspark
-
-    return Path(pyspark.__file__).parent / "jars"
+def spark_jars() -> Path:
+    """The jars in pyspark, which is not imported. Raises ``ModuleNotFoundError``."""
+    found = find_spec("pyspark")
+    if found is None or found.origin is None:
+        raise ModuleNotFoundError(
+            "pyspark is not installed: install retrofill[spark], or set SPARK_HOME", name="pyspark"
+        )
+    return Path(found.origin).parent / "jars"
 
 
 def with_jars(conf: Mapping[str, str], jars: Sequence[str]) -> dict[str, str]:
@@ -98,7 +132,6 @@ def spark_command(
     main: str,
     jvm_options: Sequence[str] = (),
     classpath: Sequence[str] = (),
-    spark_home: Path | None = None,
 ) -> list[str]:
     """The Java command that runs a Spark main class. The caller appends the arguments."""
     return [
@@ -108,7 +141,7 @@ def spark_command(
         "-Dio.netty.tryReflectionSetAccessible=true",
         *jvm_options,
         "-cp",
-        ":".join([*classpath, *_configuration(os.environ, spark_home), f"{spark_jars(spark_home)}/*"]),
+        ":".join([*classpath, *_configuration(os.environ), f"{spark_jars()}/*"]),
         main,
     ]
 
@@ -118,11 +151,8 @@ def spark_submit_command(
     private: Path,
     jvm_options: Sequence[str] = (),
     conf: Mapping[str, str] | None = None,
-    spark_home: Path | None = None,
 ) -> list[str]:
     """The ``spark-submit`` command. Its JVM is the driver's, so JVM settings in ``conf`` apply.
-
-    Spark is the one in ``spark_home``, or that of pyspark.
 
     Extra Java options may contain secrets (``-Djavax.net.ssl.keyStorePassword=…``); they go into
     the file ``private``.
@@ -136,7 +166,7 @@ def spark_submit_command(
         *(write_options(private, extra) if extra else []),
     ]
     more = conf.get("spark.driver.extraClassPath")
-    return spark_command(java, "org.apache.spark.deploy.SparkSubmit", options, [more] if more else [], spark_home)
+    return spark_command(java, "org.apache.spark.deploy.SparkSubmit", options, [more] if more else [])
 
 
 def loopback_only(master: str, environment: Mapping[str, str]) -> dict[str, str]:
@@ -144,20 +174,19 @@ def loopback_only(master: str, environment: Mapping[str, str]) -> dict[str, str]
     return {"SPARK_LOCAL_IP": "127.0.0.1"} if master.startswith("local") and "SPARK_LOCAL_IP" not in environment else {}
 
 
-def _configuration(environment: Mapping[str, str], spark_home: Path | None) -> list[str]:
+def _configuration(environment: Mapping[str, str]) -> list[str]:
     """The directories where Spark's launcher looks for Spark, HDFS and YARN configuration."""
     names = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
-    own = [] if spark_home is None or environment.get(names[0]) else [str(spark_home / "conf")]
-    return [*own, *(environment[name] for name in names if environment.get(name))]
+    return [environment[name] for name in names if environment.get(name)]
 
 
 def write_properties(file: Path, conf: Mapping[str, str]) -> list[str]:
     """Write Spark settings to a private file, to hide them from the process list.
 
-    Returns the arguments for spark-submit. It still reads ``spark-defaults.conf``.
+    Returns the arguments for spark-submit, which then does not read ``spark-defaults.conf``.
     """
     _write(file, "".join(f"{_escaped(name)}={_escaped(value)}\n" for name, value in conf.items()))
-    return ["--properties-file", str(file), "--load-spark-defaults"]
+    return ["--properties-file", str(file)]
 
 
 def write_options(file: Path, options: Sequence[str]) -> list[str]:
@@ -180,5 +209,11 @@ def _write(file: Path, text: str) -> None:
 def _escaped(text: str) -> str:
     """Escaped for a Java properties file."""
     plain = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
-    escaped = "".join(plain.get(c, c) if c.isprintable() or c in plain else f"\\u{ord(c):04x}" for c in text)
+    escaped = "".join(plain.get(c, c) if c.isprintable() or c in plain else _units(c) for c in text)
     return "".join(f"\\{c}" if c in "=:#! " else c for c in escaped)
+
+
+def _units(character: str) -> str:
+    """A character as Java escapes it: one or two units of UTF-16."""
+    units = character.encode("utf-16-be")
+    return "".join(f"\\u{units[n : n + 2].hex()}" for n in range(0, len(units), 2))

@@ -6,7 +6,6 @@ Services only see its ``PipelineDefinition``.
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from pathlib import Path
@@ -29,6 +28,7 @@ from retrofill.domain.pipeline import (
     TriggerRule,
 )
 from retrofill.domain.target import Target
+from retrofill.scripts import script_of, with_paths
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Upstream = str | Callable[..., Any]
@@ -154,14 +154,20 @@ class Pipeline:
         *,
         args: Sequence[str] = (),
         conf: Mapping[str, object] | None = None,
+        py_files: Sequence[str] = (),
+        jars: Sequence[str] = (),
+        files: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
         **options: Unpack[TaskOptions],
     ) -> str:
         """Register an existing PySpark script as a task.
 
-        ``args`` may contain ``{interval.start:%Y-%m-%d}``, ``{run.id}`` or ``{conf[key]}``.
-        Returns the task's name, for use in ``after``.
+        ``args`` and the values of ``env`` may contain ``{interval.start:%Y-%m-%d}``, ``{run.id}`` or
+        ``{conf[key]}``. Returns the task's name, for use in ``after``.
         """
-        self._add(name, "submit", options, SubmitScript(script=script, args=tuple(args), conf=_conf(conf)))
+        with_it = {"args": args, "py_files": py_files, "jars": jars, "files": files}
+        made = script_of(script, lists=with_it, conf=_conf(conf), env=env or {})
+        self._add(name, "submit", options, made)
         return name
 
     def to_definition(self, code: CodeLocation) -> PipelineDefinition:
@@ -170,7 +176,7 @@ class Pipeline:
         Raises ``pydantic.ValidationError``, a ``ValueError``, if it is invalid.
         """
         folder = Path(code.file).parent if code.file else None
-        tasks = tuple(_with_script_path(task, folder) for task in self._tasks)
+        tasks = tuple(with_paths(task, folder) for task in self._tasks)
         return PipelineDefinition(name=self.name, tasks=tasks, code=code, **self._settings)
 
     def _decorate(self, kind: str, options: FunctionOptions, function: Any = None) -> Any:
@@ -277,22 +283,3 @@ def _moment(given: str | date | datetime | None) -> str | date | datetime | None
 def _conf(conf: Mapping[str, object] | None) -> dict[str, str]:
     """Values as text. Spark spells booleans in lower case."""
     return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in (conf or {}).items()}
-
-
-def _with_script_path(task: TaskDefinition, folder: Path | None) -> TaskDefinition:
-    if task.submit is None:
-        return task
-    script = _script_path(task.submit.script, folder)
-    return task.model_copy(update={"submit": task.submit.model_copy(update={"script": script})})
-
-
-def _script_path(script: str, folder: Path | None) -> str:
-    """The absolute path of a script: next to the pipeline's file, or else in the working directory.
-
-    Addresses of other file systems are kept.
-    """
-    if "://" in script:
-        return script
-    beside = folder / script if folder else None
-    # Normalized, because ".." would hide the real location.
-    return os.path.normpath(beside if beside is not None and beside.exists() else Path(script).absolute())

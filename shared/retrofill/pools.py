@@ -155,7 +155,8 @@ def check_pools(settings: Settings) -> None:
     for name, pool in known.items():
         own = settings_of(settings, name)
         if own.spark_submit_deploy_mode == "cluster":
-            check_cluster(own.spark_submit_master, own.driver_host)
+            if own.spark_submit_master is not None:
+                check_cluster(own.spark_submit_master, own.driver_host)
             if pool.sources:
                 raise ValueError(
                     f"pool {name}: drivers in a cluster get {next(iter(pool.sources))!r} only through Spark's settings, "

@@ -91,7 +91,14 @@ class Settings(BaseSettings):
     spark_ui: HttpAddress | None = Field(
         None, description="Address of the Spark Connect server's web UI, http://host:port: tells what attempts cost"
     )
-    spark_submit_master: str = Field("local[1]", description="--master of the spark-submit executor and submit tasks")
+    spark_home: Path | None = Field(
+        None, description="Spark installation whose spark-submit is used; default: SPARK_HOME, or the one in pyspark"
+    )
+    spark_submit_master: str | None = Field(
+        None,
+        description="--master of the spark-submit executor and submit tasks; default: spark.master of "
+        "spark-defaults.conf, or local[1]",
+    )
     spark_submit_deploy_mode: Literal["client", "cluster"] = Field(
         "client", description="Where the spark-submit executor's drivers run: beside the run-starter, or in the cluster"
     )
@@ -109,9 +116,6 @@ class Settings(BaseSettings):
         default_factory=list,
         description="Scripts that submit tasks may run although they were not shipped with the pipeline's code, as JSON: "
         "paths, addresses or patterns with *",
-    )
-    spark_home: Path | None = Field(
-        None, description="A Spark installation whose jars and conf spark-submit uses; default: those of pyspark"
     )
     spark_jars: list[str] = Field(
         default_factory=list,

@@ -217,6 +217,16 @@ CASES = {
         Answer("PipelineRejected", {"pipeline": "script_from_elsewhere"}),
         topic=Topic.PIPELINES,
     ),
+    "jar_of_a_script": Case(
+        applied(
+            "jar_of_a_script",
+            tasks=[
+                {"name": "a", "kind": "submit", "submit": {"script": "/x.py", "jars": ["https://evil.example/x.jar"]}}
+            ],
+        ),
+        Answer("PipelineRejected", {"pipeline": "jar_of_a_script"}),
+        topic=Topic.PIPELINES,
+    ),
     # size
     "huge": Case(with_conf('"' + "x" * HUGE + '"'), rejected("conf_too_large")),
     "huge_without_key": Case(with_conf('"' + "x" * HUGE + '"'), Dead("the limit is 900,000", cut=True), key=None),

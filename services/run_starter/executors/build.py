@@ -9,6 +9,7 @@ from retrofill.domain.allowed import refusal
 from retrofill.domain.attempt import AttemptMode
 from retrofill.pools import served
 from retrofill.settings import Settings
+from retrofill.spark_home import check
 from run_starter.executors import Condition, Executor, Host, Key, LaunchRequest
 from run_starter.executors.command import Drivers, drivers_of
 from run_starter.executors.local_pool import LocalPool
@@ -98,9 +99,15 @@ class Pools:
 
 
 def build_executors(settings: Settings, host: Host) -> Pools:
-    """Raises ``NotConfigured`` if drivers would log in to Kafka as the run-starter, or a pool lacks something."""
+    """The executors of the pools that are served.
+
+    Raises ``NotConfigured`` if drivers would log in to Kafka as the run-starter, a pool lacks
+    something, or its Spark cannot be used.
+    """
     login(settings)
     drivers = {name: drivers_of(settings, name) for name in served(settings)}
+    for each in drivers.values():
+        check(each.settings)
     # One process writes the logs of all pools.
     redact = dict.fromkeys(pattern for each in drivers.values() for pattern in each.settings.redact)
     logs = AttemptLogs(settings, tuple(redact))

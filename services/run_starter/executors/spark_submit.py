@@ -14,8 +14,8 @@ import socket
 import subprocess
 import threading
 import time
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -24,66 +24,16 @@ from retrofill.attempt_logs import marks
 from retrofill.groups import await_exit
 from retrofill.setting_types import LOOPBACK
 from retrofill.settings import Settings
+from retrofill.spark_home import SparkHome
 from run_starter.executors import Condition, Host, Key, LaunchRequest, processes, submission
 from run_starter.executors.answers import Answers
 from run_starter.executors.command import Drivers, versions
 from run_starter.executors.handshake import handshake
 from run_starter.executors.login import login
 from run_starter.executors.logs import AttemptLogs
+from run_starter.executors.submitted import Submitted
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass
-class Submitted:
-    """One attempt in its own driver. ``lines``: the connection, once the driver has connected."""
-
-    answers: Answers
-    process: subprocess.Popen[str]
-    server: socket.socket
-    token: str
-    properties: Path
-    lines: Any = None
-    ending: bool = False
-    why_lost: str | None = None
-    _writing: threading.Lock = field(default_factory=threading.Lock)
-
-    def connect(self, lines: Any) -> bool:
-        """Store the driver's connection. Returns False if the driver is being ended."""
-        with self._writing:
-            self.lines = lines
-            return not self.ending
-
-    def send(self, message: dict[str, Any]) -> None:
-        """Send one line, unless the driver is being ended."""
-        with self._writing:
-            if not self.ending:
-                self._write(message)
-
-    def end(self) -> None:
-        """Ask the driver to exit, and kill what is left after a grace period. Returns at once.
-
-        A signal would stop Spark first, and the driver would report the failing tasks.
-        """
-        with self._writing:
-            asked = not self.ending and self.lines is not None and self._try({"end": True})
-            self.ending = True
-        if asked:
-            processes.kill_later(self.process)
-        else:
-            processes.end(self.process)
-
-    def _write(self, message: dict[str, Any]) -> None:
-        self.lines.write(json.dumps(message) + "\n")
-        self.lines.flush()
-
-    def _try(self, message: dict[str, Any]) -> bool:
-        try:
-            self._write(message)
-        except (OSError, ValueError):
-            # Either side has closed the connection.
-            return False
-        return True
 
 
 class SparkSubmit:
@@ -164,8 +114,7 @@ class SparkSubmit:
                 self._unconnected.pop(key, None)
             self._count(reported or answers.begun is not None, reason)
             # A driver in the cluster that never connected can no longer begin: nothing listens.
-            heard = submitted is not None and submitted.lines is not None
-            exited = self._settings.spark_submit_deploy_mode == "client" or not heard
+            exited = submitted is None or not submitted.remote or submitted.lines is None
             answers.ended(reported=reported, reason=reason, exited=exited)
 
     def _count(self, began: bool, reason: str) -> None:
@@ -184,14 +133,13 @@ class SparkSubmit:
             processes.end(submitted.process)
         reason = processes.exit_reason(submitted.process, submitted.why_lost)
         submitted.server.close()
-        submission.remove(submitted.properties)
+        submission.remove(submitted.folder)
         return reported, reason
 
     def _submit(self, answers: Answers) -> Submitted:
-        # Imported late: not every installation has Spark.
-        from retrofill.java import find, loopback_only, spark_submit_command
-
         settings = self._settings
+        # Not every installation has Spark.
+        home = SparkHome.of(settings, self._drivers.python)
         local = settings.driver_host in LOOPBACK
         server = socket.create_server(("127.0.0.1" if local else "", 0))
         token = secrets.token_hex(16)
@@ -201,39 +149,38 @@ class SparkSubmit:
             "RETROFILL_DRIVER_SOCKET": f"{settings.driver_host}:{server.getsockname()[1]}",
             "RETROFILL_DRIVER_TOKEN": token,
         }
-        conf = submission.driver_conf(settings, answers.launch)
-        here = settings.spark_submit_deploy_mode == "client"
-        file = submission.properties_file()
-        command = [
-            *spark_submit_command(
-                find(settings), file.with_name("jvm.options"), conf=conf if here else {}, spark_home=settings.spark_home
-            ),
-            *submission.arguments(settings, conf if here else submission.in_cluster(settings, conf, environment), file),
-        ]
-        python = dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), self._drivers.python)
-        python |= loopback_only(settings.spark_submit_master, os.environ)
-        output = self._open_log(answers.launch)
+        folder = submission.private_folder()
         try:
-            process = processes.start(
+            command = submission.command(home, answers.launch, environment, folder)
+            environment |= home.environment(folder, os.environ)
+            process = self._start(answers.launch, command, environment)
+        except Exception:
+            submission.remove(folder)
+            server.close()
+            raise
+        remote = submission.is_remote(settings, answers.launch)
+        return Submitted(answers, process, server, token, folder, remote)
+
+    def _start(
+        self, launch: LaunchRequest, command: Sequence[str], environment: Mapping[str, str]
+    ) -> subprocess.Popen[str]:
+        output = self._open_log(launch)
+        try:
+            return processes.start(
                 command,
-                settings.home,
-                environment | python,
+                self._settings.home,
+                environment,
                 pipes=False,
                 output=output,
                 withheld=self._drivers.withheld,
             )
-        except OSError:
-            submission.remove(file)
-            server.close()
-            raise
         finally:
             if output is not None:
                 os.close(output)
-        return Submitted(answers, process, server, token, file)
 
     def _open_log(self, launch: LaunchRequest) -> int | None:
         output = None if self._logs is None else self._logs.open(launch.attempt_id)
-        if output is not None and self._settings.spark_submit_deploy_mode == "cluster":
+        if output is not None and submission.is_remote(self._settings, launch):
             os.write(output, marks.signed(marks.note("the driver runs in the cluster, which keeps what it prints")))
         return output
 

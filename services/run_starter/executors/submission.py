@@ -1,16 +1,17 @@
-"""The arguments of spark-submit for one driver: its settings and, in a cluster, its environment."""
+"""The command of spark-submit for one driver: its settings and, in a cluster, its environment."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import retrofill.driver
-from retrofill.java import with_jars, write_properties
+from retrofill.java import with_jars
 from retrofill.settings import Settings
+from retrofill.spark_home import SparkHome
 from run_starter.executors import LaunchRequest, processes
 
 ENTRY = Path(retrofill.driver.__file__).with_name("once.py")
@@ -29,24 +30,29 @@ _NOT_THERE = (
 )
 
 
-def driver_conf(settings: Settings, launch: LaunchRequest) -> dict[str, str]:
+def driver_conf(home: SparkHome, launch: LaunchRequest) -> dict[str, str]:
     """Spark's settings for one driver; the pipeline's take precedence."""
+    settings = home.settings
+    ours = {**settings.spark_submit_conf, **launch.pipeline.spark_conf}
     conf = {
-        "spark.app.name": f"retrofill {launch.pipeline.name} {launch.runs[0].interval_start.isoformat()}",
         "spark.ui.enabled": "false",
-        **settings.spark_submit_conf,
-        **launch.pipeline.spark_conf,
+        **home.defaults,
+        "spark.app.name": f"retrofill {launch.pipeline.name} {launch.runs[0].interval_start.isoformat()}",
+        **(home.python_of_driver(ours) if settings.spark_submit_deploy_mode == "client" else {}),
+        **ours,
     }
     return with_jars(conf, settings.spark_jars)
 
 
-def in_cluster(settings: Settings, conf: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+def in_cluster(home: SparkHome, conf: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
     """The settings of a driver in the cluster: ``conf``, and our own variables as settings.
 
     Variables that come from a Kubernetes secret there are not sent.
     """
-    kind = KUBERNETES if settings.spark_submit_master.startswith(KUBERNETES) else "yarn"
+    kind = KUBERNETES if home.master.startswith(KUBERNETES) else "yarn"
     ours = {name: value for name, value in processes.inherited(os.environ).items() if name.startswith("RETROFILL_")}
+    # It may be known from spark-defaults.conf only, which is not there.
+    ours["RETROFILL_SPARK_SUBMIT_MASTER"] = home.master
     sent = {
         f"{DRIVER_ENV[kind]}{name}": value
         for name, value in (ours | dict(environment)).items()
@@ -55,27 +61,31 @@ def in_cluster(settings: Settings, conf: Mapping[str, str], environment: Mapping
     return sent | dict(conf)
 
 
-def entry(settings: Settings) -> str:
-    """Location of the driver's program: sent to YARN, or at the same path in the image."""
-    remote = settings.spark_submit_deploy_mode == "cluster" and settings.spark_submit_master.startswith(KUBERNETES)
-    return f"local://{ENTRY}" if remote else str(ENTRY)
+def is_remote(settings: Settings, launch: LaunchRequest) -> bool:
+    """Whether the driver runs in the cluster. One that only runs scripts needs no Spark of its own."""
+    return settings.spark_submit_deploy_mode == "cluster" and not launch.pipeline.only_scripts
 
 
-def arguments(settings: Settings, conf: Mapping[str, str], file: Path) -> Sequence[str]:
-    """The arguments of spark-submit. Writes ``conf`` to ``file``, not to the process list."""
-    mode = settings.spark_submit_deploy_mode
-    return [
-        *("--master", settings.spark_submit_master, "--deploy-mode", mode),
-        *write_properties(file, conf),
-        entry(settings),
-    ]
+def command(home: SparkHome, launch: LaunchRequest, environment: Mapping[str, str], folder: Path) -> list[str]:
+    """The command that starts the attempt's driver: spark-submit, if the driver uses Spark.
+
+    Its program is sent to YARN, or at the same path in the image. ``folder``: for Spark's settings.
+    """
+    if launch.pipeline.only_scripts:
+        return [home.python, str(ENTRY)]
+    conf = driver_conf(home, launch)
+    if is_remote(home.settings, launch):
+        conf = in_cluster(home, conf, environment)
+        program = f"local://{ENTRY}" if home.master.startswith(KUBERNETES) else str(ENTRY)
+        return [*home.command(conf, folder, "cluster"), program]
+    return [*home.command(conf, folder, "client"), str(ENTRY)]
 
 
-def properties_file() -> Path:
-    """A path for the properties file, in a new private folder."""
-    return Path(tempfile.mkdtemp(prefix="retrofill-submit-")) / "spark.properties"
+def private_folder() -> Path:
+    """A new folder for the files of one submission."""
+    return Path(tempfile.mkdtemp(prefix="retrofill-submit-"))
 
 
-def remove(file: Path) -> None:
-    """Remove the properties file with its folder."""
-    shutil.rmtree(file.parent, ignore_errors=True)
+def remove(folder: Path) -> None:
+    """Remove the folder of a submission."""
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Spark settings and scripts a definition may use: settings that load no code, shipped scripts.
+"""Spark settings, scripts and what these load: settings that load no code, and shipped files.
 
 A definition arrives as a message: the right to publish one must not imply the right to run code
 (docs/decisions/what-definitions-may-load.md).
@@ -15,6 +15,8 @@ from retrofill.masking import hides
 
 # Means the two lists below in RETROFILL_SPARK_CONF_ALLOW.
 DEFAULT = "default"
+# Prefix of environment variables there, of which the lists below have none.
+ENVIRONMENT = "env."
 # Resources, planning and writing. None of these names a class, a program, a file or an address.
 _SETTINGS = (
     "spark.app.name",
@@ -86,11 +88,25 @@ def _refusals(definition: PipelineDefinition, settings: Sequence[str], scripts: 
         if task.submit is None:
             continue
         yield from _of_settings(f"conf of task {task.name!r}", task.submit.conf, settings)
-        if not (_is_shipped(task.submit.script, definition.code) or _is_listed(task.submit.script, scripts)):
+        yield from _of_environment(task.name, task.submit.env, settings)
+        for address in task.submit.addresses:
+            if not (_is_shipped(address, definition.code) or _is_listed(address, scripts)):
+                what = "run the script" if address == task.submit.script else "use the file"
+                yield (
+                    f"task {task.name!r} may not {what} {address!r}, which is not shipped with the pipeline's code: put it "
+                    "beside the pipeline's file and apply that with a code store, or add its address to "
+                    "RETROFILL_SCRIPT_ALLOW of the planner and the run-starter"
+                )
+
+
+def _of_environment(task: str, names: Iterable[str], allowed: Sequence[str]) -> Iterator[str]:
+    # Python, Java, the shell and the loader each read variables that load code.
+    for name in names:
+        if not setting_allowed(f"{ENVIRONMENT}{name}", allowed):
             yield (
-                f"task {task.name!r} may not run the script {task.submit.script!r}, which is not shipped with the pipeline's "
-                "code: put it beside the pipeline's file and apply that with a code store, or add its address to "
-                "RETROFILL_SCRIPT_ALLOW of the planner and the run-starter"
+                f"task {task!r} may not set the environment variable {name!r}, which may load code or contain a secret: add "
+                f"{ENVIRONMENT}{name} to RETROFILL_SPARK_CONF_ALLOW of the planner and the run-starter, or set it where "
+                "they run"
             )
 
 

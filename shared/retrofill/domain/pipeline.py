@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Any, Literal
@@ -48,12 +49,58 @@ class TriggerRule(StrEnum):
     NONE_FAILED_MIN_ONE_SUCCESS = "none_failed_min_one_success"
 
 
+# Spark separates them by commas.
+Address = Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^,\s]([^,\r\n]*[^,\s])?$")]
+EnvironmentValue = Annotated[str, Field(max_length=10_000, pattern=r"^[^\x00]*$")]
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
+
+
+def check_variables(values: dict[str, str]) -> dict[str, str]:
+    """Check the names of environment variables. Raises ``ValueError``."""
+    for name in values:
+        if not _VARIABLE.fullmatch(name):
+            raise ValueError(
+                f"invalid environment variable {name[:200]!r}: use a letter or _, then letters, digits or _, at most 200"
+            )
+    return values
+
+
 class SubmitScript(Data):
-    """A PySpark script for spark-submit; ``args`` may use ``interval``, ``run`` and ``conf``."""
+    """A PySpark script for spark-submit.
+
+    ``args`` and the values of ``env`` may use ``interval``, ``run`` and ``conf``.
+    """
 
     script: str = Field(description="Path of the script")
     args: tuple[str, ...] = Field((), description="Its arguments, as in --day {interval.start:%Y-%m-%d}")
     conf: dict[str, str] = Field(default_factory=dict, description="Spark settings for this task")
+    py_files: tuple[Address, ...] = Field(
+        (), max_length=100, description="Paths or addresses of .py, .zip and .egg files that it imports"
+    )
+    jars: tuple[Address, ...] = Field(
+        (), max_length=100, description="Paths or addresses of jars for its driver and executors"
+    )
+    files: tuple[Address, ...] = Field(
+        (), max_length=100, description="Paths or addresses of files that it finds by SparkFiles.get"
+    )
+    env: Annotated[dict[str, EnvironmentValue], AfterValidator(check_variables)] = Field(
+        default_factory=dict, max_length=100, description="Environment variables of its driver"
+    )
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The script and all that it needs."""
+        return (self.script, *self.py_files, *self.jars, *self.files)
+
+    @property
+    def templates(self) -> tuple[str, ...]:
+        """The texts that are filled in for each run."""
+        return (*self.args, *self.env.values())
+
+    def located(self, place: Callable[[str], str]) -> SubmitScript:
+        """The same with the ``place`` of each of its addresses."""
+        lists = {name: tuple(map(place, getattr(self, name))) for name in ("py_files", "jars", "files")}
+        return self.model_copy(update={"script": place(self.script), **lists})
 
 
 class TaskDefinition(Data):
@@ -176,6 +223,11 @@ class PipelineDefinition(Data):
         return self
 
     @property
+    def only_scripts(self) -> bool:
+        """Whether no task needs a session, because each script has its own."""
+        return all(task.submit is not None for task in self.tasks)
+
+    @property
     def rules(self) -> dict[Occasion, tuple[CallbackRule, ...]]:
         """The callbacks to call on each occasion."""
         return {
@@ -196,10 +248,10 @@ class PipelineDefinition(Data):
 def check_scripts_of_ranges(tasks: tuple[TaskDefinition, ...]) -> None:
     """Check that scripts are told where a range ends. Raises ``ValueError``."""
     for task in tasks:
-        if task.submit is not None and not any("{interval.end" in arg for arg in task.submit.args):
+        if task.submit is not None and not any("{interval.end" in text for text in task.submit.templates):
             raise ValueError(
                 f"task {task.name!r}: with batch_mode='range', a script must process up to the end of the range: "
-                "pass {interval.end} in its args"
+                "pass {interval.end} in its args or env"
             )
 
 

@@ -61,9 +61,10 @@ class Batch:
         self._cost: Future[Cost | None] | None = None
 
     def prepare(self) -> Result | None:
-        """Open the session."""
+        """Open the session, unless only scripts run, which have their own."""
         try:
-            self._sessions.open()
+            if not self._launch.pipeline.only_scripts:
+                self._sessions.open()
         except Exception as e:  # noqa: BLE001 - the run reports any error of Spark
             self._leave_if_lost(e)
             return Result(False, error_info(e), everywhere=True)
@@ -183,9 +184,9 @@ class Batch:
 
         ``None`` if all tasks are scripts. Raises ``CodeMoved`` and what its import raises.
         """
-        functions = [task.name for task in self._launch.pipeline.tasks if task.submit is None]
-        if not functions:
+        if self._launch.pipeline.only_scripts:
             return None
+        functions = [task.name for task in self._launch.pipeline.tasks if task.submit is None]
         pipeline = self._code.pipeline(self._launch.pipeline.code)
         for name in functions:
             if name not in pipeline.functions:
@@ -196,7 +197,7 @@ class Batch:
         self, pipeline: Pipeline | None, piece: Piece, staging: Staging, task: TaskDefinition, trace: str | None
     ) -> object:
         if pipeline is None or task.submit is not None:
-            self._submits.run(self._with_shipped_script(task), piece)
+            self._submits.run(self._with_shipped_files(task), piece)
             return None
         try:
             return pipeline.functions[task.name](run_of(self._launch, piece, self._sessions, staging, task.name, trace))
@@ -204,11 +205,11 @@ class Batch:
             self._leave_if_lost(e)
             raise
 
-    def _with_shipped_script(self, task: TaskDefinition) -> TaskDefinition:
-        """The task with the path of its script in the unpacked archive, if it was shipped."""
+    def _with_shipped_files(self, task: TaskDefinition) -> TaskDefinition:
+        """The task with the paths of its script's files in the unpacked archive, of those that were shipped."""
         assert task.submit is not None
-        script = self._code.script(self._launch.pipeline.code, task.submit.script)
-        return task.model_copy(update={"submit": task.submit.model_copy(update={"script": script})})
+        submit = task.submit.located(partial(self._code.script, self._launch.pipeline.code))
+        return task.model_copy(update={"submit": submit})
 
     def _leave_if_lost(self, error: BaseException) -> None:
         """End the process if the session is lost: retrying tasks cannot succeed without it.

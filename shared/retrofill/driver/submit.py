@@ -18,15 +18,19 @@ from retrofill.domain.pipeline import SubmitScript, TaskDefinition
 from retrofill.driver.context import interval_of
 from retrofill.driver.launch import Launch, Piece
 from retrofill.groups import lines_until_exit
+from retrofill.java import with_jars
 from retrofill.settings import Settings
+from retrofill.spark_home import SparkHome
 
 LAST_LINES = 20
+PY_FILES, JARS, FILES = "spark.submit.pyFiles", "spark.jars", "spark.files"
 KNOWN = (
     "use interval.start, interval.end, run.id, run.attempt, run.backfill_id, run.logical_date or a key of conf, "
     "like conf[key]"
 )
-# With these variables, the script's own Spark would become a Connect client.
-_NOT_THE_SCRIPTS = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
+# With the first two, the script's own Spark would become a Connect client; with the third, its
+# spark-submit would not read spark-env.sh, because that of the driver has.
+_NOT_THE_SCRIPTS = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_ENV_LOADED")
 GROUP = (sys.executable, "-IS", str(Path(__file__).with_name("group.py")))
 
 
@@ -64,7 +68,8 @@ class Submits:
         """Run a task's script and wait for it. Raises ``SubmitFailed`` or ``BadArgument``."""
         assert task.submit is not None
         with tempfile.TemporaryDirectory(prefix="retrofill-script-") as folder:
-            process = self._start(task.name, self.command(task.submit, run, Path(folder)))
+            command = self.command(task.submit, run, Path(folder))
+            process = self._start(task.name, command, self.environment(task.submit, run, Path(folder)))
             try:
                 last = _pass_on(process)
                 status = process.wait()
@@ -88,33 +93,36 @@ class Submits:
                 _kill_group(self._running[task])
 
     def command(self, submit: SubmitScript, run: Piece, folder: Path) -> list[str]:
-        """The command line. Spark settings may be secrets, so they go into files in ``folder``."""
-        from retrofill.java import find, spark_submit_command, with_jars, write_properties
+        """The command line. Spark settings may be secrets, so they go into files in ``folder``.
 
-        launch, settings = self._launch, self._settings
+        Raises ``BadArgument``.
+        """
+        home = SparkHome.of(self._settings)
+        args = format_args(submit.args, self._launch, run)
+        return [*home.command(self._conf(home, submit, run), folder, "client"), submit.script, *args]
+
+    def _conf(self, home: SparkHome, submit: SubmitScript, run: Piece) -> dict[str, str]:
+        """All Spark settings of the script. Its files come after those of the host's configuration."""
+        launch = self._launch
         conf = {
+            **home.defaults,
             "spark.app.name": f"{launch.pipeline.name} {launch.tag} run {run.id}",
-            **settings.spark_submit_conf,
+            **self._settings.spark_submit_conf,
             **launch.pipeline.spark_conf,
             **submit.conf,
         }
-        conf = with_jars(conf, settings.spark_jars)
-        java, private = find(settings), folder / "jvm.options"
-        return [
-            *spark_submit_command(java, private, conf=conf, spark_home=settings.spark_home),
-            "--master",
-            settings.spark_submit_master,
-            *write_properties(folder / "spark.properties", conf),
-            submit.script,
-            *format_args(submit.args, launch, run),
-        ]
+        for name, more in ((PY_FILES, submit.py_files), (JARS, submit.jars), (FILES, submit.files)):
+            if more:
+                conf[name] = ",".join([*filter(None, [conf.get(name)]), *more])
+        return with_jars(conf, self._settings.spark_jars)
 
-    def _start(self, task: str, command: Sequence[str]) -> subprocess.Popen[str]:
-        from retrofill.java import loopback_only
+    def environment(self, submit: SubmitScript, run: Piece, folder: Path) -> dict[str, str]:
+        """The environment of a script's spark-submit. Raises ``BadArgument``."""
+        inherited = {key: value for key, value in os.environ.items() if key not in _NOT_THE_SCRIPTS}
+        own = dict(zip(submit.env, format_args(list(submit.env.values()), self._launch, run), strict=True))
+        return {**inherited, **SparkHome.of(self._settings).environment(folder, inherited), **own}
 
-        environment = {key: value for key, value in os.environ.items() if key not in _NOT_THE_SCRIPTS}
-        environment |= {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-        environment |= loopback_only(self._settings.spark_submit_master, environment)
+    def _start(self, task: str, command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
         with self._lock:
             if self._ending:
                 raise SubmitFailed("the run is being ended")

@@ -47,6 +47,6 @@ def connect_command(
         "--class", "org.apache.spark.sql.connect.service.SparkConnectServer",
         "--master", settings.spark_master or f"local[{settings.spark_cores or os.cpu_count() or 2}]",
         "--name", "retrofill-connect",
-        *write_properties(data / "spark.properties", conf),
+        *write_properties(data / "spark.properties", conf), "--load-spark-defaults",
         "spark-internal",
     ]  # fmt: skip

@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from retrofill.java import spark_command, spark_jars
+from retrofill.java import java_home, spark_command, spark_jars
 
 SCALA = "2.13"
-VECTOR = "jdk.incubator.vector"
 # Fail if the port is in use: on the next port, clients would not find it.
 DAEMON_OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-Dspark.port.maxRetries=0")
-# Spark starts executors with this module, only for MLlib. Java runtimes without it would not start.
-WITHOUT_VECTOR = f"""#!/bin/sh
-n=$#
-while [ "$n" -gt 0 ]; do
-    [ "$1" = --add-modules={VECTOR} ] || set -- "$@" "$1"
-    shift
-    n=$((n - 1))
-done
-exec "{{java}}" "$@"
-"""
 
 
 def master_command(java: Path, host: str, port: int, web_port: int) -> list[str]:
@@ -52,17 +40,5 @@ def environment(java: Path, folder: Path) -> Mapping[str, str]:
         "SPARK_HOME": str(spark_jars().parent),
         # Otherwise Spark looks for it in directories that only its source tree has.
         "SPARK_SCALA_VERSION": SCALA,
-        "JAVA_HOME": str(_home(java, folder)),
+        "JAVA_HOME": str(java_home(java, folder)),
     }
-
-
-def _home(java: Path, folder: Path) -> Path:
-    """A Java home whose ``bin/java`` accepts Spark's executor options."""
-    modules = subprocess.run([java, "--list-modules"], capture_output=True, text=True, timeout=30, check=True).stdout
-    if VECTOR in modules:
-        return java.resolve().parent.parent
-    launcher = folder / "java" / "bin" / "java"
-    launcher.parent.mkdir(parents=True, exist_ok=True)
-    launcher.write_text(WITHOUT_VECTOR.format(java=java.absolute()))
-    launcher.chmod(0o755)
-    return launcher.parent.parent

@@ -48,8 +48,8 @@ def files_of(root: Path, definitions: Sequence[PipelineDefinition], include: Seq
 
     Raises ``CannotArchive``.
     These are: the Python files in ``root`` (for a module, in its package) and in packages there,
-    with small data files next to them; modules imported from there; the tasks' scripts if they are
-    inside ``root``; and ``include``.
+    with small data files next to them; modules imported from there; the tasks' scripts and their
+    files if they are inside ``root``; and ``include``.
     """
     found: dict[str, Path] = {}
     for path in (*_beside(root, definitions), *_imported(root), *_scripts(root, definitions)):
@@ -153,8 +153,9 @@ def _is_inside(path: Path, root: Path) -> bool:
 def _scripts(root: Path, definitions: Sequence[PipelineDefinition]) -> Iterator[Path]:
     for definition in definitions:
         for task in definition.tasks:
-            if task.submit is not None and (path := Path(task.submit.script)).is_relative_to(root) and path.is_file():
-                yield path
+            for address in () if task.submit is None else task.submit.addresses:
+                if (path := Path(address)).is_relative_to(root) and path.is_file():
+                    yield path
 
 
 def _included(root: Path, given: Path) -> Iterable[tuple[str, Path]]:

@@ -59,7 +59,7 @@ class Code:
         return found
 
     def script(self, location: CodeLocation, script: str) -> str:
-        """A script's path in the unpacked archive; unchanged if outside the archived directory.
+        """The path of a script, or of a file of it, in the unpacked archive; unchanged if outside the archived directory.
 
         Raises ``CodeUnavailable``, or ``CodeMoved`` if it is inside that directory but not in the
         archive.

@@ -106,13 +106,12 @@ class World:
     # Of runs and of attempts. Spark never forgets the session of an attempt that was shut out.
     ids = itertools.count(int(time.time()) * 1000)
 
-    def __init__(self, installation: Installation, remote: str, out: Path) -> None:
+    def __init__(self, installation: Installation, remote: str | None, out: Path) -> None:
         self.installation = installation
         self.settings = installation.settings.model_copy(update={"spark_remote": remote, "driver_slots": 1})
-        self.environment = installation.environment() | {
-            "RETROFILL_SPARK_REMOTE": remote,
-            "RETROFILL_DRIVER_SLOTS": "1",
-        }
+        self.environment = installation.environment() | {"RETROFILL_DRIVER_SLOTS": "1"}
+        if remote is not None:
+            self.environment["RETROFILL_SPARK_REMOTE"] = remote
         self.out = out
         self.host = Recorder()
         self.executors: list[Launcher] = []
@@ -204,7 +203,16 @@ class World:
 def world(
     installation: Installation, spark_remote: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[World]:
-    made = World(installation, spark_remote, tmp_path)
+    yield from _world(World(installation, spark_remote, tmp_path), monkeypatch)
+
+
+@pytest.fixture
+def submitting(installation: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """A world without a Spark Connect server, for drivers that do not need one."""
+    yield from _world(World(installation, None, tmp_path), monkeypatch)
+
+
+def _world(made: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     # Drivers read their settings from the environment, as in production.
     for name, value in made.environment.items():
         monkeypatch.setenv(name, value)

@@ -42,6 +42,15 @@ p.task(work)
 s = Pipeline("s", schedule="@daily", start="2000-01-01", max_active_runs=1, executor="spark-submit",
              spark_conf={"spark.executor.memory": "512m", "spark.driver.memory": "512m"})
 s.task(work)
+t = Pipeline("t", schedule="@daily", start="2000-01-01", executor="spark-submit")
+t.submit("script", "job.py", args=["{conf.out}"], conf={"spark.executor.memory": "512m", "spark.driver.memory": "512m"})
+"""
+SCRIPT = """
+import sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.getOrCreate()
+Path(sys.argv[1]).write_text(f"{spark.range(0, 8, 1, 2).count()} {spark.sparkContext.applicationId}")
 """
 
 
@@ -58,13 +67,19 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def world(installation: Installation, tmp_path: Path) -> Installation:
-    """An installation with a planner and the two pipelines."""
+    """An installation with a planner and the pipelines."""
     file = tmp_path / "pipeline.py"
     file.write_text(CODE)
-    installation.start("backfill-planner")
+    (tmp_path / "job.py").write_text(SCRIPT)
+    installation.start("backfill-planner", **allowed(tmp_path))
     for definition in definitions(file):
         installation.apply(definition)
     return installation
+
+
+def allowed(folder: Path) -> dict[str, str]:
+    """The setting that allows the script, which is not shipped."""
+    return {"RETROFILL_SCRIPT_ALLOW": json.dumps([str(folder / "job.py")])}
 
 
 def definitions(file: Path) -> list[PipelineDefinition]:
@@ -126,8 +141,15 @@ def test_runs_by_spark_submit_are_applications_of_the_cluster(
         "RETROFILL_SPARK_SUBMIT_MASTER": spark.address,
         "RETROFILL_SPARK_SUBMIT_CONF": json.dumps({"spark.driver.host": HERE}),
         "RETROFILL_JAVA_HOME": str(JAVA.parent.parent),
+        **allowed(tmp_path),
     }
     world.start("run-starter", **LEASE, **environment)
+    before = {app["id"] for app in spark.apps()}
+    only_script = world.request("t", "2020-01-01", "2020-01-01", conf={"out": str(tmp_path / "told")})
+    assert ended(world, only_script) == {"succeeded": 1}
+    count, app_id = (tmp_path / "told").read_text().split()
+    assert count == "8"
+    assert {app["id"] for app in spark.apps()} - before == {app_id}, "a run of scripts only is no application itself"
     id = world.request("s", "2020-01-01", "2020-01-02", conf={"out": str(tmp_path / "out")})
     assert ended(world, id) == {"succeeded": 2}
     assert sums(tmp_path / "out") == expected(2)

@@ -145,3 +145,30 @@ def test_a_script_may_be_where_the_operator_allows_it() -> None:
     for script in ("/opt/jobs/../../tmp/evil.py", "s3a://jobs/%2e%2e/evil.py", "/opt/jobs2/a.py"):
         assert refusal(definition(script, IN_PLACE), [DEFAULT], allowed) is not None
     assert refusal(definition("--jars=/x.jar"), [DEFAULT], ["*"]) is not None
+
+
+@pytest.mark.parametrize("kind", ["py_files", "jars", "files"])
+def test_what_a_script_loads_comes_from_where_scripts_may_come(kind: str) -> None:
+    def made(address: str, code: dict[str, str] | None = None) -> PipelineDefinition:
+        task = {"name": "a", "kind": "submit", "submit": {"script": "/flows/a.py", kind: [address]}}
+        return definition(code=code, tasks=[task])
+
+    assert refusal(made("/flows/lib/x.zip"), [DEFAULT], []) is None
+    for address in ("/opt/x.jar", "/flows/../x.jar", "https://evil.example/x.jar", "x.jar", "s3a://jobs/%2e%2e/x.jar"):
+        message = refusal(made(address), [DEFAULT], ["s3a://jobs/*"])
+        assert message is not None and f"may not use the file {address!r}" in message and "\n" not in message
+        assert "RETROFILL_SCRIPT_ALLOW" in message
+    assert refusal(made("s3a://jobs/x.jar"), [DEFAULT], ["s3a://jobs/*"]) is None
+    # No setting allows it by the back door.
+    assert refusal(made("/opt/x.jar"), [DEFAULT, "spark.jars"], []) is not None
+
+
+@pytest.mark.parametrize(
+    "name", ["LD_PRELOAD", "PYTHONPATH", "JAVA_TOOL_OPTIONS", "BASH_ENV", "PYSPARK_PYTHON", "STAGE"]
+)
+def test_no_environment_variable_may_be_set_unless_it_is_allowed_by_name(name: str) -> None:
+    task = {"name": "a", "kind": "submit", "submit": {"script": "/flows/a.py", "env": {name: "x"}}}
+    message = refusal(definition(tasks=[task]), [DEFAULT, "spark.*"], ["*"])
+    assert message is not None and repr(name) in message and "RETROFILL_SPARK_CONF_ALLOW" in message
+    assert "\n" not in message
+    assert refusal(definition(tasks=[task]), [DEFAULT, f"env.{name}"], []) is None

@@ -4,6 +4,7 @@ session's release, and silence once the end has begun.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from pathlib import Path
@@ -38,6 +39,18 @@ def test_a_run_from_launch_to_done_and_the_next_one(world: World) -> None:
     assert world.spark.calls == ["open", "2013-01-01T00:00:00-05:00", "release"] * 2
     assert {body["attempt_id"] for body in world.broker.bodies} == {25}
     assert {(body["run_id"], body["attempt"]) for body in world.broker.bodies if "run_id" in body} == {(1, 11)}
+
+
+def test_a_run_of_scripts_only_opens_no_session(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"open({str(tmp_path / 'out')!r}, 'w').write('x')")
+    monkeypatch.setattr("retrofill.driver.submit.Submits.command", lambda *_: [sys.executable, str(script)])
+    world.launch(limits={"kind": "submit", "submit": {"script": str(script)}})
+    world.say({"begin": 60.0})
+    assert world.hear() == done()
+    world.finish()
+    assert (tmp_path / "out").exists()
+    assert world.spark.calls == ["release"]
 
 
 def test_a_run_has_begun_before_its_code_does(world: World) -> None:

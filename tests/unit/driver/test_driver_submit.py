@@ -18,10 +18,11 @@ from typing import Any
 
 import pytest
 
-from retrofill.domain.pipeline import TaskDefinition
-from retrofill.driver.launch import Launch, LaunchedRun
+from retrofill.domain.pipeline import SubmitScript, TaskDefinition
+from retrofill.driver.launch import Launch, Piece
 from retrofill.driver.submit import GROUP, BadArgument, Submits, format_args
 from retrofill.driver.submit import SubmitFailed as Failed
+from retrofill.properties import read_properties
 from retrofill.settings import Settings
 
 
@@ -55,7 +56,7 @@ def launch(script: str = "x.py", args: tuple[str, ...] = ()) -> Launch:
 class Plain(Submits):
     """Runs the script without Spark."""
 
-    def command(self, submit: Any, run: LaunchedRun, folder: Path) -> list[str]:
+    def command(self, submit: SubmitScript, run: Piece, folder: Path) -> list[str]:
         return [sys.executable, submit.script]
 
 
@@ -64,7 +65,7 @@ def run(tmp_path: Path, text: str) -> None:
     script.write_text(text)
     made = launch(str(script))
     task: TaskDefinition = made.pipeline.tasks[0]
-    Plain(Settings(), made).run(task, made.runs[0])
+    Plain(Settings(), made).run(task, made.pieces[0])
 
 
 @pytest.mark.parametrize(
@@ -81,14 +82,36 @@ def run(tmp_path: Path, text: str) -> None:
 )
 def test_arguments_are_filled_in(arg: str, filled: str) -> None:
     made = launch()
-    assert format_args([arg], made, made.runs[0]) == [filled]
+    assert format_args([arg], made, made.pieces[0]) == [filled]
 
 
 @pytest.mark.parametrize("arg", ["{run.secret}", "{conf.__class__}", "{0}", "{}", "{interval.start.year}", "{os}"])
 def test_nothing_else_can_be_reached(arg: str) -> None:
     made = launch()
     with pytest.raises(BadArgument, match=r"use interval\.start"):
-        format_args([arg], made, made.runs[0])
+        format_args([arg], made, made.pieces[0])
+
+
+def test_its_files_come_after_those_of_the_host_and_its_environment_is_filled_in(tmp_path: Path) -> None:
+    made = launch()
+    settings = Settings(spark_submit_conf={"spark.jars": "/ours.jar", "spark.submit.pyFiles": ""})
+    submit = SubmitScript(
+        script="/a.py",
+        py_files=("/a.zip", "/b.py"),
+        jars=("/x.jar",),
+        env={"DAY": "{interval.start:%Y-%m-%d}", "CITY": "{conf[city]}"},
+    )
+    submits = Submits(settings, made)
+    command = submits.command(submit, made.pieces[0], tmp_path)
+    assert command[command.index("--deploy-mode") + 1] == "client"
+    conf = read_properties((tmp_path / "spark.properties").read_text())
+    assert (conf["spark.jars"], conf["spark.submit.pyFiles"]) == ("/ours.jar,/x.jar", "/a.zip,/b.py")
+    assert "spark.files" not in conf
+    environment = submits.environment(submit, made.pieces[0], tmp_path)
+    assert (environment["DAY"], environment["CITY"]) == ("2013-01-01", "JFK")
+    assert environment["PATH"] == os.environ["PATH"]
+    with pytest.raises(BadArgument):
+        submits.environment(SubmitScript(script="/a.py", env={"X": "{nothing}"}), made.pieces[0], tmp_path)
 
 
 def test_a_script_that_succeeds(tmp_path: Path) -> None:

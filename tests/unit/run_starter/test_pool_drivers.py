@@ -13,6 +13,7 @@ from tests.unit.driver.pooled import Recorder, launch
 
 from retrofill.redaction import configure_redaction, redacted
 from retrofill.settings import NotConfigured, Settings
+from retrofill.spark_home import SparkHome
 from run_starter.executors import submission
 from run_starter.executors.build import Dispatch, Pools
 from run_starter.executors.command import drivers_of, masks, versions
@@ -157,5 +158,5 @@ def test_a_pools_settings_of_sessions_are_below_the_pipelines_own() -> None:
 
 def test_jars_are_added_to_those_of_the_settings() -> None:
     made = settings({"gpu": {"spark_jars": ["/a.jar", "/b.jar"]}}, spark_submit_conf={"spark.jars": "/z.jar"})
-    conf = submission.driver_conf(drivers_of(made, "gpu").settings, launch(1))
+    conf = submission.driver_conf(SparkHome.of(drivers_of(made, "gpu").settings), launch(1))
     assert conf["spark.jars"] == "/z.jar,/a.jar,/b.jar"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,12 @@ from pydantic import ValidationError
 from tests.support.definitions import daily
 
 from retrofill.domain.attempt import AttemptMode
-from retrofill.domain.pipeline import SubmitScript
+from retrofill.domain.pipeline import SubmitScript, TaskDefinition
 from retrofill.driver.launch import Launch
 from retrofill.driver.submit import Submits
 from retrofill.java import spark_submit_command
 from retrofill.settings import Settings
+from retrofill.spark_home import SparkHome
 from retrofill.stack.spark import connect_command
 from run_starter.executors import LaunchRequest, RunToDo, submission
 
@@ -29,6 +32,10 @@ def launch(**conf: str) -> LaunchRequest:
     return LaunchRequest("b", 1, AttemptMode.EACH, runs, daily(spark_conf=conf), {}, lease_seconds=60.0)
 
 
+def script_task() -> TaskDefinition:
+    return TaskDefinition(name="a", kind="submit", submit=SubmitScript(script="/a.py"))
+
+
 def cluster(master: str, **more: Any) -> Settings:
     return Settings.model_validate(
         {
@@ -40,14 +47,23 @@ def cluster(master: str, **more: Any) -> Settings:
     )
 
 
-def written(settings: Settings, conf: dict[str, str], folder: Path) -> tuple[list[str], str]:
-    """The arguments, and the settings file that they name."""
+def written(home: SparkHome, environment: dict[str, str], folder: Path) -> tuple[list[str], str]:
+    """The arguments of spark-submit, and the settings file that they name."""
+    command = submission.command(home, launch(), environment, folder)
     file = folder / "spark.properties"
-    arguments = list(submission.arguments(settings, conf, file))
     assert file.stat().st_mode & 0o077 == 0
-    return arguments, file.read_text()
+    return command[command.index("--master") :], file.read_text()
 
 
+@pytest.fixture(params=["pyspark", "SPARK_HOME"])
+def spark_home(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where spark-submit is from."""
+    if request.param == "SPARK_HOME":
+        monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("spark_home")
 def test_secrets_are_in_files_of_the_owner_and_in_no_command_line(tmp_path: Path) -> None:
     """For scripts, the Connect server and submitted drivers."""
     conf = {"spark.hadoop.fs.s3a.secret.key": SECRET, "spark.driver.extraJavaOptions": f"-Dx.password={SECRET}"}
@@ -57,23 +73,22 @@ def test_secrets_are_in_files_of_the_owner_and_in_no_command_line(tmp_path: Path
         folder.mkdir()
     given = Launch.model_validate(launch().as_json())
     commands = [
-        Submits(settings, given).command(SubmitScript(script="/a.py"), given.runs[0], folders[0]),
+        Submits(settings, given).command(SubmitScript(script="/a.py"), given.pieces[0], folders[0]),
         connect_command(settings, JAVA, folders[1], "127.0.0.1", 15002),
-        [
-            *spark_submit_command(JAVA, folders[2] / "jvm.options", conf=conf),
-            *submission.arguments(settings, conf, folders[2] / "spark.properties"),
-        ],
+        submission.command(SparkHome.of(settings), launch(), {}, folders[2]),
     ]
     for command, folder in zip(commands, folders, strict=True):
         assert SECRET not in " ".join(command)
         files = [folder / "spark.properties", folder / "jvm.options"]
-        assert all(str(file) in " ".join(command) for file in files)
+        # Spark's launcher reads the name of the second one in the first.
+        given = " ".join(command) + files[0].read_text()
+        assert all(str(file) in given for file in files)
         assert all(SECRET in file.read_text() and file.stat().st_mode & 0o077 == 0 for file in files)
 
 
 def test_a_pipelines_settings_win_over_those_of_all_submits() -> None:
     settings = Settings(spark_submit_conf={"spark.executor.memory": "1g", "spark.cores.max": "2"})
-    conf = submission.driver_conf(settings, launch(**{"spark.executor.memory": "4g"}))
+    conf = submission.driver_conf(SparkHome.of(settings), launch(**{"spark.executor.memory": "4g"}))
     assert (conf["spark.executor.memory"], conf["spark.cores.max"]) == ("4g", "2")
     assert conf["spark.app.name"] == "retrofill p 2020-01-01T00:00:00+00:00"
 
@@ -110,8 +125,7 @@ def test_a_driver_in_the_cluster_has_our_settings_as_its_environment(
     monkeypatch.setenv("RETROFILL_HOME", "/here")
     settings = cluster(master, spark_submit_conf={"spark.kubernetes.container.image": "ours:1"})
     environment = {"RETROFILL_DRIVER_SOCKET": "starter.example:1", "RETROFILL_KAFKA_PASSWORD": "the driver's"}
-    conf = submission.in_cluster(settings, submission.driver_conf(settings, launch()), environment)
-    arguments, file = written(settings, conf, tmp_path)
+    arguments, file = written(SparkHome.of(settings), environment, tmp_path)
     assert arguments[:4] == ["--master", master, "--deploy-mode", "cluster"]
     assert arguments[-1] == program
     assert "driver's" not in " ".join(arguments)
@@ -127,8 +141,9 @@ def test_a_driver_in_the_cluster_has_our_settings_as_its_environment(
 def test_what_a_secret_of_kubernetes_gives_is_not_sent() -> None:
     reference = {f"{submission.SECRET_REF}RETROFILL_KAFKA_PASSWORD": "kafka:driver"}
     settings = cluster("k8s://https://api:6443", spark_submit_conf=reference)
-    conf = submission.driver_conf(settings, launch())
-    fields = submission.in_cluster(settings, conf, {"RETROFILL_KAFKA_PASSWORD": SECRET})
+    home = SparkHome.of(settings)
+    conf = submission.driver_conf(home, launch())
+    fields = submission.in_cluster(home, conf, {"RETROFILL_KAFKA_PASSWORD": SECRET})
     assert SECRET not in str(fields)
     assert reference.items() <= fields.items()
 
@@ -146,17 +161,9 @@ def test_a_driver_in_the_cluster_must_find_us() -> None:
         cluster("yarn", driver_host="127.0.0.1")
 
 
-def test_spark_may_be_an_installation_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For submitted drivers and for scripts."""
-    monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
-    settings = Settings(spark_home=Path("/opt/spark"), spark_jars=["/a.jar"])
-    given = Launch.model_validate(launch(**{"spark.jars": "/own.jar"}).as_json())
-    script = Submits(settings, given).command(SubmitScript(script="/a.py"), given.runs[0], tmp_path)
-    driver = spark_submit_command(JAVA, tmp_path / "jvm.options", spark_home=settings.spark_home)
-    for command in (script, driver):
-        assert command[command.index("-cp") + 1].startswith("/opt/spark/conf:")
-        assert command[command.index("-cp") + 1].endswith(":/opt/spark/jars/*")
-    assert "spark.jars=/own.jar,/a.jar" in (tmp_path / "spark.properties").read_text()
-    monkeypatch.setenv("SPARK_CONF_DIR", "/etc/spark")
-    driver = spark_submit_command(JAVA, tmp_path / "jvm.options", spark_home=settings.spark_home)
-    assert driver[driver.index("-cp") + 1] == "/etc/spark:/opt/spark/jars/*"
+def test_a_driver_that_only_runs_scripts_is_no_application(tmp_path: Path) -> None:
+    scripts = replace(launch(), pipeline=daily().model_copy(update={"tasks": (script_task(),)}))
+    settings = cluster("yarn")
+    assert submission.command(SparkHome.of(settings), scripts, {}, tmp_path) == [sys.executable, str(submission.ENTRY)]
+    assert not submission.is_remote(settings, scripts)
+    assert submission.is_remote(settings, launch())

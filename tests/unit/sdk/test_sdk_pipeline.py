@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,15 +70,6 @@ def test_runs_are_executed_one_per_attempt_unless_the_pipeline_says_more() -> No
     flights = pipeline()
     flights.task(name="a")(lambda run: None)
     assert flights.to_definition(CODE).batch_size == 1
-
-
-def test_a_script_is_found_beside_the_pipelines_file(tmp_path: Path) -> None:
-    (tmp_path / "job.py").touch()
-    flights = pipeline()
-    flights.submit("script", "job.py")
-    made = flights.to_definition(CodeLocation(file=str(tmp_path / "flights.py"), attribute="flights"))
-    assert made.tasks[0].submit is not None
-    assert made.tasks[0].submit.script == str(tmp_path / "job.py")
 
 
 def test_what_is_wrong_is_said_at_once() -> None:

@@ -72,6 +72,21 @@ def test_a_script_of_a_task_goes_along_where_it_is_inside(folder: Path) -> None:
     assert sorted(files_of(folder, [definition(folder, *tasks)])) == sorted([*OWN, "other/script.py"])
 
 
+def test_the_files_of_a_script_go_along_where_they_are_inside(folder: Path) -> None:
+    for name in ("lib/deep.zip", "lib/x.jar", "lib/rules.bin"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(b"")
+    submit = SubmitScript(
+        script="s3a://jobs/x.py",
+        py_files=(str(folder / "lib/deep.zip"),),
+        jars=(str(folder / "lib/x.jar"), "/opt/y.jar"),
+        files=(str(folder / "lib/rules.bin"),),
+    )
+    task = TaskDefinition(name="a", kind="submit", submit=submit)
+    more = ["lib/deep.zip", "lib/rules.bin", "lib/x.jar"]
+    assert sorted(files_of(folder, [definition(folder, task)])) == sorted([*OWN, *more])
+
+
 def test_what_was_imported_goes_along_in_a_package_or_not(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(folder))
     __import__("other.script")

@@ -1,0 +1,70 @@
+"""One attempt in its own driver: its process, its connection, and its end."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from run_starter.executors import processes
+from run_starter.executors.answers import Answers
+
+
+@dataclass
+class Submitted:
+    """One attempt in its own driver, which may be ``remote``: in the cluster.
+
+    ``lines``: the connection, once the driver has connected.
+    """
+
+    answers: Answers
+    process: subprocess.Popen[str]
+    server: socket.socket
+    token: str
+    folder: Path
+    remote: bool
+    lines: Any = None
+    ending: bool = False
+    why_lost: str | None = None
+    _writing: threading.Lock = field(default_factory=threading.Lock)
+
+    def connect(self, lines: Any) -> bool:
+        """Store the driver's connection. Returns False if the driver is being ended."""
+        with self._writing:
+            self.lines = lines
+            return not self.ending
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Send one line, unless the driver is being ended."""
+        with self._writing:
+            if not self.ending:
+                self._write(message)
+
+    def end(self) -> None:
+        """Ask the driver to exit, and kill what is left after a grace period. Returns at once.
+
+        A signal would stop Spark first, and the driver would report the failing tasks.
+        """
+        with self._writing:
+            asked = not self.ending and self.lines is not None and self._try({"end": True})
+            self.ending = True
+        if asked:
+            processes.kill_later(self.process)
+        else:
+            processes.end(self.process)
+
+    def _write(self, message: dict[str, Any]) -> None:
+        self.lines.write(json.dumps(message) + "\n")
+        self.lines.flush()
+
+    def _try(self, message: dict[str, Any]) -> bool:
+        try:
+            self._write(message)
+        except (OSError, ValueError):
+            # Either side has closed the connection.
+            return False
+        return True

@@ -1,0 +1,67 @@
+"""Real spark-submits of scripts: what a script gets beside its arguments, and that it is alone."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from typing import Any
+
+import pytest
+from tests.integration.driver.world import World, submitting
+
+__all__ = ["submitting"]
+pytestmark = pytest.mark.spark
+CODE = """
+from retrofill import Pipeline
+p = Pipeline("p", schedule="@daily", executor="EXECUTOR")
+p.submit(
+    "script", "job.py", args=["{conf.out}"],
+    py_files=["zipped.zip", "single.py"], jars=["x.jar"], files=["rules.json"],
+    env={"STAGE": "of {interval.start:%Y-%m-%d}"},
+)
+"""
+SCRIPT = """
+import json, os, sys
+from pyspark import SparkFiles
+from pyspark.sql import SparkSession
+import psutil, single, zipped
+spark = SparkSession.builder.getOrCreate()
+def by_executor(_):
+    import zipped
+    return zipped.WHAT
+told = {
+    "modules": [single.WHAT, zipped.WHAT],
+    "executor's": spark.sparkContext.parallelize([1], 1).map(by_executor).collect(),
+    "jars": [str(spark.sparkContext._jsc.sc().listJars().apply(0)).split("/")[-1]],
+    "rules": json.load(open(SparkFiles.get("rules.json"))),
+    "stage": os.environ["STAGE"],
+    "parents": [" ".join(each.cmdline()) for each in psutil.Process().parents()],
+}
+open(sys.argv[1] + "/told.json", "w").write(json.dumps(told))
+"""
+
+
+@pytest.mark.parametrize("executor", ["pool", "spark-submit"])
+def test_a_script_gets_its_files_and_variables_and_no_second_application(submitting: World, executor: str) -> None:
+    (submitting.out / "job.py").write_text(SCRIPT)
+    (submitting.out / "single.py").write_text("WHAT = 'single'")
+    (submitting.out / "rules.json").write_text('["a rule"]')
+    for name in ("zipped.zip", "x.jar"):
+        with zipfile.ZipFile(submitting.out / name, "w") as made:
+            made.writestr("zipped.py", "WHAT = 'zipped'")
+    launch = submitting.launch(CODE.replace("EXECUTOR", executor))
+    starter = submitting.executor(script_allow=[f"{submitting.out}/*"], spark_conf_allow=["default", "env.STAGE"])
+    starter.launch(launch)
+    assert submitting.host.ended(800)[:3] == (launch.attempt_id, launch.runs[0].id, True), submitting.log(launch)
+    assert submitting.fields(launch)[-2:] == ["RunReported succeeded", "AttemptEnded done"], submitting.log(launch)
+    told: dict[str, Any] = json.loads((submitting.out / "told.json").read_text())
+    # The command line of its guard has the same words.
+    jvms = [command for command in told.pop("parents") if command.split()[0].endswith("java")]
+    assert len(jvms) == 1, "the driver of the script is the only one"
+    assert told == {
+        "modules": ["single", "zipped"],
+        "executor's": ["zipped"],
+        "jars": ["x.jar"],
+        "rules": ["a rule"],
+        "stage": "of 2013-01-01",
+    }

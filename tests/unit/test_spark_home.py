@@ -1,0 +1,144 @@
+"""Which spark-submit is used, and what of the configuration beside it counts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retrofill.java import spark_jars
+from retrofill.properties import read_properties
+from retrofill.settings import NotConfigured, Settings
+from retrofill.spark_home import SparkHome, check
+
+Make = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True)
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SPARK_HOME", "SPARK_CONF_DIR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """Makes a folder with a spark-submit and, if given, a spark-defaults.conf."""
+
+    def made(name: str = "spark", defaults: str | None = None) -> Path:
+        program = tmp_path / name / "bin" / "spark-submit"
+        program.parent.mkdir(parents=True)
+        program.touch(0o755)
+        if defaults is not None:
+            (tmp_path / name / "conf").mkdir()
+            (tmp_path / name / "conf" / "spark-defaults.conf").write_text(defaults)
+        return tmp_path / name
+
+    return made
+
+
+def settings(**given: Any) -> Settings:
+    return Settings.model_validate(given)
+
+
+def test_the_setting_goes_before_the_variable_and_that_before_pyspark(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert SparkHome.of(settings()).folder == spark_jars().parent
+    monkeypatch.setenv("SPARK_HOME", str(make("theirs")))
+    assert SparkHome.of(settings()).folder == make("x").parent / "theirs"
+    ours = make("ours")
+    assert SparkHome.of(settings(spark_home=ours)).folder == ours
+
+
+def test_spark_submit_is_of_that_folder_and_gets_complete_settings(make: Make, tmp_path: Path) -> None:
+    home = SparkHome.of(settings(spark_home=make()))
+    conf = {"spark.executor.memory": "2g", "spark.master": "yarn", "spark.driver.extraJavaOptions": "-Da=b '-Dc=d e'"}
+    command = home.command(conf, tmp_path, "client")
+    assert command == [
+        *(str(tmp_path / "spark" / "bin" / "spark-submit"), "--master", "local[1]", "--deploy-mode", "client"),
+        *("--properties-file", str(tmp_path / "spark.properties")),
+    ]
+    written = read_properties((tmp_path / "spark.properties").read_text())
+    assert written == {
+        "spark.executor.memory": "2g",
+        "spark.driver.extraJavaOptions": f"@{tmp_path / 'jvm.options'}",
+    }
+    assert (tmp_path / "jvm.options").read_text().splitlines() == ['"-Da=b"', '"-Dc=d e"']
+    home.command(conf, tmp_path, "cluster")
+    # There the file does not exist.
+    assert (
+        conf.items() - {("spark.master", "yarn")}
+        == read_properties((tmp_path / "spark.properties").read_text()).items()
+    )
+
+
+def test_the_master_is_the_settings_or_that_of_the_defaults(make: Make) -> None:
+    folder = make(defaults="spark.master yarn\nhive.x y\nspark.driver.memory  3g ")
+    home = SparkHome.of(settings(spark_home=folder))
+    assert home.defaults == {"spark.master": "yarn", "spark.driver.memory": "3g"}
+    assert home.master == "yarn"
+    assert SparkHome.of(settings(spark_home=folder, spark_submit_master="local[2]")).master == "local[2]"
+    assert SparkHome.of(settings()).master == "local[1]"
+
+
+def test_spark_conf_dir_goes_before_the_folders_own(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, other = make(defaults="spark.a 1"), make("other", defaults="spark.a 2")
+    monkeypatch.setenv("SPARK_CONF_DIR", str(other / "conf"))
+    assert SparkHome.of(settings(spark_home=folder)).defaults == {"spark.a": "2"}
+    # Also for pyspark's, whose own script then reads spark-env.sh there.
+    home = SparkHome.of(settings())
+    assert home.defaults == {"spark.a": "2"}
+    assert home.command({}, folder, "client")[0] == str(spark_jars().parent / "bin" / "spark-submit")
+
+
+def test_what_the_users_environment_says_is_kept(make: Make, tmp_path: Path) -> None:
+    home = SparkHome.of(settings(spark_home=make()))
+    assert home.environment(tmp_path, {}) == {
+        "SPARK_HOME": str(tmp_path / "spark"),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    theirs = {"PYSPARK_PYTHON": "/opt/python", "SPARK_LOCAL_IP": "10.0.0.1"}
+    assert home.environment(tmp_path, theirs) == {"SPARK_HOME": str(tmp_path / "spark")}
+
+
+def test_a_driver_here_runs_with_the_pools_python_unless_the_operator_names_one(tmp_path: Path) -> None:
+    ours, of_pool = SparkHome.of(settings()), SparkHome.of(settings(), "/opt/pool/python")
+    assert ours.python_of_driver({}) == {"spark.pyspark.driver.python": sys.executable}
+    assert ours.python_of_driver({"spark.pyspark.python": "/opt/python"}) == {}
+    assert of_pool.python_of_driver({}) == {"spark.pyspark.driver.python": "/opt/pool/python"}
+    environment = of_pool.environment(tmp_path, {"PYSPARK_PYTHON": "/opt/python"})
+    assert environment["PYSPARK_PYTHON"] == "/opt/pool/python"
+
+
+@pytest.mark.parametrize("how", ["setting", "variable"])
+def test_a_folder_without_spark_submit_is_refused_in_one_line(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if how == "variable":
+        monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    given = settings(spark_home=tmp_path) if how == "setting" else settings()
+    with pytest.raises(
+        NotConfigured, match=r"SPARK_HOME: there is no program .*/bin/spark-submit: set it to"
+    ) as refused:
+        check(given)
+    assert "\n" not in str(refused.value)
+    assert str(refused.value).startswith("RETROFILL_SPARK_HOME" if how == "setting" else "SPARK_HOME")
+
+
+def test_a_configuration_that_cannot_be_used_is_refused_in_one_line(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make(defaults="spark.master spark://host:7077")
+    check(settings(spark_home=folder))
+    with pytest.raises(NotConfigured, match="only on YARN and Kubernetes; use client"):
+        check(settings(spark_home=folder, spark_submit_deploy_mode="cluster", driver_host="starter.example"))
+    (folder / "conf" / "spark-defaults.conf").write_bytes(b"spark.x \xff")
+    with pytest.raises(NotConfigured, match=r"spark-defaults\.conf cannot be read: it is not UTF-8"):
+        check(settings(spark_home=folder))
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path / "nowhere"))
+    with pytest.raises(NotConfigured, match="SPARK_CONF_DIR: there is no directory"):
+        check(settings())
