@@ -68,7 +68,13 @@ class StarterHandler(QuietHandler):
         self._watch = Watch(context.engine, self._executor)
         self._watch.start()
         self._leases = Leases(context.topic_ids.ends, self._definitions, settings.max_lost_attempts, context.partitions)
-        launching = Launching(self._executor, self._definitions, settings.lease_seconds, launched=self._watch.wake)
+        launching = Launching(
+            self._executor,
+            self._definitions,
+            settings.lease_seconds,
+            launched=self._watch.wake,
+            installation=context.installation,
+        )
         by_rows = replace(launching, definitions=Definitions())
         logs = context.serve(f"/logs/{secrets.token_hex(16)}/", LogPage(folder_of(settings)))
         pools = self._executor.executors

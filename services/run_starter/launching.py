@@ -29,6 +29,8 @@ class Launching:
     definitions: Definitions
     lease_seconds: float
     launched: Callable[[], None]
+    # Its id: others may use the same Spark.
+    installation: str = ""
     # Attempts that were handed over while they had a seat here.
     known: set[int] = field(default_factory=set)
     _lock: Lock = field(default_factory=Lock)
@@ -55,6 +57,7 @@ class Launching:
             conf=backfill["conf"],
             lease_seconds=lease_seconds or self.lease_seconds,
             trace=backfill["traceparent"],
+            installation=self.installation,
             earlier=tuple(earlier),
         )
 

@@ -63,6 +63,8 @@ class LaunchRequest:
     trace: str | None = None
     # Attempts of these runs that did not end by themselves: their sessions are closed first.
     earlier: tuple[int, ...] = ()
+    # Attempts of two installations may have the same ids.
+    installation: str = ""
 
     @property
     def key(self) -> Key:
@@ -90,6 +92,7 @@ class LaunchRequest:
             "trace": self.trace,
             "lease_seconds": self.lease_seconds,
             "earlier": list(self.earlier),
+            "installation": self.installation,
         }
 
 

@@ -74,6 +74,7 @@ class Launch(Data):
     lease_seconds: float = Field(gt=0, description="Length of the attempt's lease")
     last: bool = Field(False, description="Whether the process is replaced after it")
     earlier: tuple[int, ...] = Field((), description="Attempts whose Spark sessions must be closed first")
+    installation: str = Field("", description="Id of the installation, of which several may share a Spark server")
 
     @property
     def pieces(self) -> tuple[Piece, ...]:

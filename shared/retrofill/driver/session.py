@@ -75,8 +75,9 @@ class Sessions(Protocol):
         """Release the session's resources."""
 
 
-def session_id(attempt_id: int) -> str:
-    return str(uuid.uuid5(NAMESPACE, str(attempt_id)))
+def session_id(installation: str, attempt_id: int) -> str:
+    """The session of an attempt. Installations that share a server number theirs alike."""
+    return str(uuid.uuid5(NAMESPACE, f"{installation} {attempt_id}"))
 
 
 class ConnectSessions:
@@ -100,8 +101,8 @@ class ConnectSessions:
         """Close the sessions of earlier attempts, used or not, and prepare this one's."""
         launch = self._launch
         for attempt_id in launch.earlier:
-            self._close(session_id(attempt_id))
-        self._session = self._connect(session_id(launch.attempt_id), launch.pipeline.spark_conf)
+            self._close(session_id(launch.installation, attempt_id))
+        self._session = self._connect(session_id(launch.installation, launch.attempt_id), launch.pipeline.spark_conf)
         self._stop, self._session.stop = self._session.stop, self._stopped
         if self._jars:
             self._session.addArtifacts(*self._jars)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -157,6 +158,16 @@ def test_a_killed_driver_is_told_at_once_and_its_next_attempt_ends_its_work(worl
     assert world.host.ended()[:3] == (second.attempt_id, launch.runs[0].id, True)
     assert world.by_task(second)[1] == 2
     within(ENDING_SECONDS, lambda: not world.beats(), "the first attempt's work has ended")
+
+
+def test_installations_that_share_a_server_do_not_end_each_others_work(world: World) -> None:
+    """Each numbers its attempts from 1."""
+    mine = world.begin_slow(world.executor())
+    theirs = replace(world.again(mine), installation="theirs")
+    world.executor().launch(theirs)
+    assert world.host.ended()[:3] == (theirs.attempt_id, mine.runs[0].id, True)
+    assert world.by_task(theirs)[1] == 2
+    assert world.beats()
 
 
 def test_a_new_attempt_shuts_the_older_one_out_that_still_lives(world: World) -> None:
