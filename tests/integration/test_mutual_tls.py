@@ -4,6 +4,8 @@ run-starter's.
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +23,7 @@ from retrofill.contract.topics import DRIVER, RUN_STARTER, Topic
 from retrofill.settings import NotConfigured, Settings
 from retrofill.stack.layout import Layout
 from run_starter.executors import processes
-from run_starter.executors.local_pool import COMMAND
+from run_starter.executors.local_pool import MODULE
 from run_starter.executors.login import login
 
 PREFIX = "mutual."
@@ -85,11 +87,11 @@ def refused(settings: Settings, topic: Topic) -> KafkaError | None:
 
 
 def test_a_driver_has_a_key_of_its_own_and_its_own_rights_only(starter: Settings, authority: tls.Authority) -> None:
-    process = processes.start(COMMAND, starter.home, login(starter), pipes=True)
+    process = processes.start((sys.executable, *MODULE), starter.home, login(starter), pipes=True)
     try:
         assert process.stdout is not None
         # By now it has connected or reported an error.
-        assert process.stdout.readline() == '{"ready": true}\n'
+        assert json.loads(process.stdout.readline())["ready"]
         found = psutil.Process(process.pid).environ()
         assert "kafka_away" not in (starter.home / "logs" / "drivers.log").read_text()
     finally:

@@ -23,6 +23,7 @@ def test_added_partitions_break_no_invariant(monkeypatch: pytest.MonkeyPatch) ->
             for topic in (Topic.BACKFILL_REQUESTS, Topic.PIPELINES):
                 world.broker.add_partitions(str(topic), world.random.randint(0, 3))
             world.broker.groups[PLANNER.group("")].grown(world.broker.topics)
+            self.apply()
 
         def appended(topic: str, partition: int, _: object) -> None:
             on_added.extend([topic] * (partition >= world.partitions))

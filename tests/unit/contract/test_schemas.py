@@ -38,6 +38,7 @@ KEYWORDS = {
         "additionalProperties",
         "items",
         "maxItems",
+        "maxProperties",
         "minItems",
         "minLength",
         "maxLength",
