@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import subprocess
 from collections.abc import Iterator
 
 import psutil
@@ -46,3 +47,15 @@ def test_a_held_port_is_given_to_nobody_but_who_names_it(held: int) -> None:
     with socket.create_server(("127.0.0.1", held)) as server, socket.create_connection(server.getsockname()) as client:
         assert client.getpeername()[1] == held
         assert [port for _, _, port in listening([psutil.Process()]) if port == held] == [held]
+
+
+def test_a_kept_port_stays_with_its_process_while_nothing_listens() -> None:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as owner:
+        with Reservations() as reserved:
+            kept = reserved.choose(46_000, None)
+            reserved.keep(owner.pid)
+        with Reservations() as another:
+            assert another.choose(kept, kept) != kept
+        owner.communicate()
+    with Reservations() as later:
+        assert later.choose(kept, None) == kept

@@ -4,6 +4,9 @@ Without holding it, another process could take a chosen port before the server b
 bound socket with SO_REUSEADDR that does not listen reserves a port: the kernel does not assign it
 as an ephemeral port, but a server that requests this port with the same option can bind it. Java,
 Postgres and Python servers do.
+
+A stack also keeps its ports while one of its servers restarts: their files name the process that
+supervises it. Another stack that took such a port would get the clients of the first.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+import psutil
 
 # On other systems, a bound socket would also keep the server from binding.
 _CAN_HOLD = sys.platform == "linux"
@@ -105,6 +110,13 @@ class Reservations:
             holder.close()
         return True
 
+    def keep(self, pid: int) -> None:
+        """Leave the ports to this process for as long as it runs."""
+        owner = f"{pid} {psutil.Process(pid).create_time()}".encode()
+        for lock in self._held.values():
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, owner, 0)
+
     def _hold(self, port: int) -> bool:
         lock = os.open(self._folder / f"{port}.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -112,8 +124,21 @@ class Reservations:
         except OSError:
             os.close(lock)
             return False
+        if _runs(os.pread(lock, 100, 0).decode().split()):
+            os.close(lock)
+            return False
         self._held[port] = lock
         return True
+
+
+def _runs(owner: list[str]) -> bool:
+    """Whether the process that a port was left to still runs; ``owner`` is its pid and start time."""
+    if len(owner) != 2:
+        return False
+    try:
+        return psutil.Process(int(owner[0])).create_time() == float(owner[1])
+    except psutil.NoSuchProcess:
+        return False
 
 
 def answers(port: int) -> bool:

@@ -110,6 +110,7 @@ class Stack:
         commands |= {name: _service_command(name) for name in self._services}
         self._write_endpoints(identity, chosen)
         _part(SUPERVISOR, self._layout, lambda: supervisor.start(commands))
+        reserved.keep(supervisor.pid())
 
     def _start(self, supervisor: Supervisor, identity: Identity, say: Say, began: float) -> None:
         endpoints = self._endpoints()
