@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import RowMapping
 
-from retrofill.domain.attempt import AttemptMode
+from retrofill.domain.attempt import LAST_RANGE, AttemptMode
 
 
 def batch_limit(batch_size: int, queued: int, parallel: int, batch_mode: str) -> int:
@@ -34,14 +34,15 @@ def how_many(waiting: Sequence[RowMapping], asked: int) -> int:
 def batches(runs: Sequence[RowMapping], limit: int, most: int) -> list[list[RowMapping]]:
     """Up to ``most`` batches of at most ``limit`` runs, never across a gap between intervals.
 
-    A batch obeys the smallest ``range_limit`` of its runs. ``runs`` are all suspects or none is.
+    A batch obeys the smallest ``range_limit`` of its runs. Those that may not be part of a range
+    are together in batches of their own. ``runs`` are all suspects or none is.
     """
     found: list[list[RowMapping]] = []
     room = 0  # in the last batch
     for row in runs:
-        own = min(limit, row["range_limit"] or limit)
+        own = min(limit, LAST_RANGE if _one_by_one(row) else row["range_limit"] or limit)
         room = min(room, own - len(found[-1])) if found else 0
-        if room > 0 and _adjacent(found[-1][-1], row):
+        if room > 0 and _one_by_one(found[-1][-1]) == _one_by_one(row) and _adjacent(found[-1][-1], row):
             found[-1].append(row)
             room -= 1
         elif len(found) < most:
@@ -54,7 +55,13 @@ def batches(runs: Sequence[RowMapping], limit: int, most: int) -> list[list[RowM
 
 def mode_of(batch_mode: str, runs: Sequence[RowMapping]) -> AttemptMode:
     """How a batch is executed. A single run is no range."""
-    return AttemptMode.RANGE if batch_mode == "range" and len(runs) > 1 else AttemptMode.EACH
+    in_one_go = batch_mode == "range" and len(runs) > 1 and not _one_by_one(runs[0])
+    return AttemptMode.RANGE if in_one_go else AttemptMode.EACH
+
+
+def _one_by_one(row: RowMapping) -> bool:
+    """Whether a run is left of a small range that failed. A suspect is always alone."""
+    return row["range_limit"] == 1 and row["lost_at"] is None
 
 
 def _adjacent(one: RowMapping, other: RowMapping) -> bool:

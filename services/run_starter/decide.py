@@ -18,7 +18,7 @@ from retrofill.contract.runs import (
     SparkApplication,
     TaskReported,
 )
-from retrofill.domain.attempt import AttemptMode, AttemptOutcome
+from retrofill.domain.attempt import LAST_RANGE, AttemptMode, AttemptOutcome
 from retrofill.domain.run import LIVE, RunState
 from retrofill.domain.task_run import MACHINE as TASK_MACHINE
 from retrofill.domain.task_run import TaskState
@@ -66,6 +66,14 @@ class RunRow:
 TaskKey = tuple[int, int, str]
 # What splits a range of several runs.
 _SPLITS = (AttemptOutcome.FAILED, AttemptOutcome.LOST)
+
+
+def _next_size(size: int, *, lost: bool) -> int:
+    """The largest range in which runs of a range that failed or was lost are tried again.
+
+    The parts of a lost one are suspects, which are never executed one after the other.
+    """
+    return 1 if size <= LAST_RANGE and not lost else max(1, size // 2)
 
 
 class Fold:
@@ -207,7 +215,7 @@ class Fold:
         loss = error or UNKNOWN
         losses = with_loss(row.losses, self._number(row), loss, counted=counted) if lost else row.losses
         if splits and (outcome in _SPLITS or self._timed_out(row)):
-            self._step(row, Split(max(1, attempt.runs // 2), loss, losses, lost), S.QUEUED)
+            self._step(row, Split(_next_size(attempt.runs, lost=lost), loss, losses, lost), S.QUEUED)
         elif counted and count >= self._max_lost_attempts:
             self._step(row, End(S.FAILED, failure(losses, count), losses, counted), S.FAILED)
         elif state == S.PUBLISHING:

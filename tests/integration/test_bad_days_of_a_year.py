@@ -7,9 +7,9 @@ from tests.support.installation import Installation
 from retrofill.user_code.loading import load_pipelines
 
 BAD = ["2013-02-03", "2013-07-20", "2013-11-30"]
-# Two drivers begin with half of the year each. A bad day ends ranges of 183, 91, … 2 days, whose halves
-# are tried again: two attempts for each of eight sizes.
-MOST_ATTEMPTS = 2 + len(BAD) * 2 * 8
+# Two drivers begin with half of the year each. A bad day ends ranges of 183, 91, 45 and 22 days, whose
+# halves are tried again; the last 11 are tried one by one, with another attempt after the bad one.
+MOST_ATTEMPTS = 2 + len(BAD) * (2 * 4 + 4)
 CODE = """
 from pathlib import Path
 from retrofill import Pipeline

@@ -52,5 +52,7 @@ MACHINE = machine(
 )
 # A live attempt holds a slot of its backfill and one of its pipeline.
 LIVE = (S.STARTING, S.RUNNING)
+# A range of at most this many that failed is not divided further: its runs are tried one by one.
+LAST_RANGE = 12
 # Modes that run user code.
 EXECUTES = (AttemptMode.EACH, AttemptMode.RANGE)

@@ -16,6 +16,8 @@ ENDS = {"RunSucceeded": "succeeded", "RunFailed": "failed", "RunCancelled": "can
 LEAVES = (*ENDS, "RunAttemptLost", "RunSplit", "RunPublishing")
 # How much longer than its limit a run may be executed: the services may be away for a while.
 LATE_SECONDS = 300.0
+# A range of at most this many that failed is tried again one by one.
+ONE_BY_ONE = 12
 # The text in every report that the tests forge for attempts that are over or have other runs.
 FORGED = "forged by a test"
 
@@ -82,7 +84,7 @@ def attempts_follow_one_another(history: History) -> Iterator[str]:
 
 
 def ranges_are_split(history: History) -> Iterator[str]:
-    """The runs of a range that failed or was lost are tried again in at most half its size."""
+    """The runs of a range that failed or was lost are tried again in at most half its size, or one by one."""
     attempts = {row["id"]: row for row in history.rows("attempt")}
     now: dict[int, dict[str, Any]] = {}
     limit: dict[int, int] = {}
@@ -91,13 +93,13 @@ def ranges_are_split(history: History) -> Iterator[str]:
         run = body["run_id"]
         if body["type"] == "RunStarted":
             now[run] = attempts.get(body["attempt_id"], {"mode": "unknown", "runs": 0})
-            size = now[run]["runs"]
+            size = now[run]["runs"] if now[run]["mode"] == "range" else 1
             if size > limit.get(run, size):
                 yield f"run {run} is one of {size} in attempt {body['attempt_id']}, at most {limit[run]} are left"
         elif body["type"] == "RunSplit":
             mode, size = now[run]["mode"], now[run]["runs"]
             limit[run] = body["size"]
-            if mode != "range" or limit[run] != size // 2:
+            if mode != "range" or limit[run] not in (1, size // 2) or (limit[run] == 1 and size > ONE_BY_ONE):
                 yield f"run {run} is split to {limit[run]} after an attempt of {size}, mode {mode}"
 
 

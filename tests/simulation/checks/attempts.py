@@ -122,10 +122,14 @@ class Attempts(Check):
         self.require(
             attempt["mode"] == "range"
             and (old["state"], new["state"]) == ("running", "queued")
-            and new["range_limit"] == max(1, attempt["runs"] // 2)
+            and new["range_limit"] == (attempt["runs"] // 2 if self._stays_in_ranges(attempt) else 1)
             and new["lost_attempts"] == old["lost_attempts"],
             lambda: f"the range {attempt} was split wrongly: {old} to {new}",
         )
+
+    def _stays_in_ranges(self, attempt: Values) -> bool:
+        """Whether the runs of a range that did not succeed are tried in smaller ones, not one by one."""
+        return attempt["runs"] > (3 if attempt["outcome"] == "lost" else 12)
 
     def _ended(self, tx: Tx, old: Values, new: Values) -> None:
         """An attempt ended.

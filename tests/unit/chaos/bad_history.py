@@ -67,7 +67,7 @@ def _swap(history: History, topic: Topic, first: int, second: int) -> None:
 def _tried_again_in_a_larger_range(history: History) -> None:
     history.of(Topic.RUN_EVENTS)[3].body.update(type="RunSplit", size=1)
     change(history, "attempt", 1, mode="range", runs=2)
-    change(history, "attempt", 2, runs=2)
+    change(history, "attempt", 2, mode="range", runs=2)
 
 
 def _planned_twice(history: History) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.run_starter.reported import ERROR, attempt, began, ended, fold, fold_of, over, run, staged
 
-from retrofill.domain.attempt import AttemptMode, AttemptOutcome
+from retrofill.domain.attempt import LAST_RANGE, AttemptMode, AttemptOutcome
 from retrofill.domain.run import RunState as R
 from run_starter.batches import batch_limit, batches, mode_of
 from run_starter.losses import SILENT, Loss
@@ -31,8 +31,16 @@ def test_a_range_that_failed_or_was_lost_is_split_and_nothing_counts(how, suspec
     """The parts of a lost one are suspects, and those of one that failed by itself are not."""
     made = fold([over(how, error=ERROR)], [run(id=id, suspect=suspect) for id in IDS], [of_five()])
     losses = (Loss(2, "no disk", counted=False),) if how == "lost" else ()
-    assert last_steps(made) == dict.fromkeys(IDS, Split(2, ERROR, losses, suspect=how == "lost"))
+    size = 2 if how == "lost" else 1
+    assert last_steps(made) == dict.fromkeys(IDS, Split(size, ERROR, losses, suspect=how == "lost"))
     assert made.attempts[5].outcome == AttemptOutcome(how)
+
+
+@pytest.mark.parametrize(("size", "how", "next_size"), [(13, "failed", 6), (12, "failed", 1), (12, "lost", 6)])
+def test_a_small_range_that_failed_is_tried_one_by_one(size, how, next_size):
+    ids = range(7, 7 + size)
+    made = fold([over(how, error=ERROR)], [run(id=id) for id in ids], [attempt(mode=RANGE, runs=size)])
+    assert {step.size for step in last_steps(made).values()} == {next_size}
 
 
 def test_a_range_that_was_released_is_queued_as_it_was():
@@ -93,6 +101,8 @@ def rows(limits):
         ([2] * 5, [2, 2, 1]),
         ([None, None, 2, 2, None], [2, 2, 1]),
         ([1, None, None, 1], [1, 2, 1]),
+        ([1] * 14, [12, 2]),
+        ([2, 1, 1, 2, 2], [1, 2, 2]),
         ([3, 3, None, 2, 2], [3, 2]),
     ],
 )
@@ -103,6 +113,10 @@ def test_a_range_obeys_the_smallest_limit_of_its_runs(limits, sizes):
 def suspects(attempts):
     """Adjacent suspects that each were last part of one of these attempts."""
     return [row | {"lost_at": 1, "attempt_id": attempt} for row, attempt in zip(rows([2] * 9), attempts, strict=False)]
+
+
+def test_suspects_that_may_be_part_of_no_range_are_alone():
+    assert [len(batch) for batch in batches([row | {"range_limit": 1} for row in suspects([1, 1])], 9, 9)] == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -116,6 +130,7 @@ def test_suspects_are_only_together_with_those_of_the_same_lost_range(attempts, 
 def test_a_range_of_one_run_is_none():
     assert [mode_of("range", rows([None] * n)) for n in (1, 2)] == [AttemptMode.EACH, RANGE]
     assert mode_of("each", rows([None, None])) == AttemptMode.EACH
+    assert mode_of("range", rows([1, 1])) == AttemptMode.EACH
 
 
 @given(st.integers(1, 400), st.sets(st.integers(0, 399), max_size=4), st.integers(1, 4))
@@ -129,11 +144,15 @@ def test_the_intervals_that_fail_are_found_with_few_attempts(count, bad, drivers
         waiting = [row for row in waiting if row not in batch]
         if not any(row["position"] in bad for row in batch):
             continue
-        if len(batch) == 1:
-            failed.add(batch[0]["position"])
+        if mode_of("range", batch) == RANGE:
+            size = len(batch) // 2 if len(batch) > LAST_RANGE else 1
+            again = [{**row, "range_limit": size} for row in batch]
         else:
-            again = [{**row, "range_limit": max(1, len(batch) // 2)} for row in batch]
-            waiting = sorted([*waiting, *again], key=lambda row: row["position"])
+            # The attempt ends with the run that failed.
+            first = next(n for n, row in enumerate(batch) if row["position"] in bad)
+            failed.add(batch[first]["position"])
+            again = batch[first + 1 :]
+        waiting = sorted([*waiting, *again], key=lambda row: row["position"])
     assert failed == bad
     depth = count.bit_length()
     # Without a bad one, as many as there are drivers, and a few for what is left over.

@@ -60,7 +60,7 @@ def test_a_range_is_split_and_no_loss(how):
     if how == "done":
         runs = [run(id=id, timed_out=LATE) for id in (7, 8, 9, 10)]
     made = fold([over(how, begun=7, error=ERROR)], runs, [ending(AttemptMode.RANGE)])
-    assert made.runs == {id: [Split(2, made.runs[7][0].error, (), suspect=False)] for id in (7, 8, 9, 10)}
+    assert made.runs == {id: [Split(1, made.runs[7][0].error, (), suspect=False)] for id in (7, 8, 9, 10)}
     if how != "done":
         assert (made.attempts[5].outcome, made.attempts[5].error) == (AttemptOutcome.FAILED, LATE)
         assert made.runs[7][0].error == LATE
