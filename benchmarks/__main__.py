@@ -12,7 +12,7 @@ from importlib import import_module
 from benchmarks.core import Benchmark, Figure
 from benchmarks.report import OWN
 
-# The last two first fill tables with millions of rows.
+# The last three first fill tables with millions of rows.
 NAMES = (
     "accept",
     "start",
@@ -29,6 +29,7 @@ NAMES = (
     "size",
     "plan",
     "claims_scale",
+    "history",
 )
 
 

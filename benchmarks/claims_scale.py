@@ -6,6 +6,7 @@ Counts statements, commits and rows; measures no time.
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,7 +34,7 @@ from retrofill.store.engine import make_engine, writes
 from run_starter.executors import Key, LaunchRequest
 from run_starter.handler import DRIVER_FREE, StarterHandler
 
-HISTORY_RUNS = 1_000_000
+HISTORY_RUNS = int(os.environ.get("BENCH_HISTORY", "1000000"))
 WAITING = (1, 1000)
 SLOTS = 4
 FREED = 5
@@ -244,8 +245,9 @@ def run() -> Sequence[Figure]:
 
 BENCHMARK = Benchmark(
     "claims_scale",
-    f"what the run-starter does from the reports of a run's end until the next run has its slot, with {HISTORY_RUNS:,}"
-    " finished runs in the tables, when one backfill and when a thousand of one pipeline have runs to start",
+    "what the run-starter does from the reports of a run's end until the next run has its slot, with"
+    f" {HISTORY_RUNS:,} finished runs in the tables (BENCH_HISTORY sets how many), when one backfill and when a"
+    " thousand of one pipeline have runs to start",
     "one backfill",
     "the same for a thousand, but for a few rows",
     run,

@@ -83,10 +83,11 @@ def days(count: int, first: int = 0) -> list[str]:
 
 def bare_loop(user: User, chosen: Sequence[str], parallel: int) -> float:
     """Seconds of the same work in a plain loop in one session, ``parallel`` days at a time."""
+    scratch = str(_scratch(user))
     with _session(user) as spark, ThreadPoolExecutor(parallel) as threads:
 
         def one(day: str) -> None:
-            plain_days(spark, str(_scratch(user)), [day])
+            plain_days(spark, scratch, [day])
 
         list(threads.map(one, chosen[:WARM_DAYS]))
         began = time.monotonic()
