@@ -14,87 +14,16 @@ import tempfile
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import psutil
-import psycopg
 import pytest
 from tests.support.doc_commands import shown, words_of
 from tests.support.installation import ROOT, until
+from tests.support.user import User
 
 DAYS = [f"2013-01-{day:02}" for day in range(1, 7)]
 pytestmark = pytest.mark.spark
-
-
-class User:
-    """A user with a terminal in a folder."""
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self.data = home / "flights"
-        self._dsn: str | None = None
-        self.environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("RETROFILL_")},
-            **({"RETROFILL_CACHE": os.environ["RETROFILL_CACHE"]} if "RETROFILL_CACHE" in os.environ else {}),
-            "RETROFILL_HOME": str(home),
-            # On a busy machine the first Spark session of a driver takes seconds without a heartbeat.
-            "RETROFILL_LEASE_SECONDS": "20",
-            "RETROFILL_CALLBACKS": json.dumps({"page_oncall": "callbacks:page_oncall"}),
-            "FLIGHTS_PAGES": str(home / "pages"),
-            "PYTHONPATH": str(ROOT / "examples" / "flights"),
-        }
-
-    def run(self, *arguments: str, status: int = 0) -> str:
-        """Run a CLI command that must succeed. Returns its output."""
-        done = self.start(*arguments)
-        assert done.returncode == status, f"{' '.join(arguments)}: {done.stdout}\n{done.stderr}"
-        return done.stdout if status == 0 else done.stderr
-
-    def start(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run a CLI command to its end, whatever its status."""
-        command = [str(Path(sys.executable).with_name("retrofill")), *arguments]
-        return subprocess.run(
-            command, env=self.environment, cwd=self.home, capture_output=True, text=True, check=False, timeout=300
-        )
-
-    def json(self, *arguments: str) -> Any:
-        """The JSON document that a command prints."""
-        return json.loads(self.run(*arguments, "--json"))
-
-    def pid(self, name: str) -> int | None:
-        """The pid of a part of the stack."""
-        return next(part["pid"] for part in self.json("status")["parts"] if part["name"] == name)
-
-    def progress(self, id: str) -> tuple[str, int]:
-        """A backfill's state and number of succeeded runs, from the rows. Polling with a CLI
-        process each time would slow down the stack.
-        """
-        if self._dsn is None:
-            self._dsn = self.json("status")["postgres"]["dsn"]
-        query = (
-            "SELECT state, (SELECT count(*) FROM retrofill.run WHERE backfill_id = b.id AND state = 'succeeded') "
-            "FROM retrofill.backfill AS b WHERE id = %s"
-        )
-        with psycopg.connect(self._dsn) as conn:
-            row = conn.execute(query.encode(), [id]).fetchone()
-        assert row is not None, f"there is no backfill {id}"
-        return row[0], row[1]
-
-    def marker(self) -> str:
-        """The value of ``RETROFILL_STACK`` in this stack's processes."""
-        return str(json.loads((self.home / "identity.json").read_text())["id"])
-
-    def processes(self) -> list[psutil.Process]:
-        """All processes of this stack."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.environ().get("RETROFILL_STACK") == self.marker():
-                    found.append(process)
-            except psutil.Error:
-                continue
-        return found
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +65,7 @@ def test_a_backfill_on_spark_gives_the_figures_that_pandas_gives(user: User) -> 
     )
 
 
+@pytest.mark.long
 def test_kill_9_of_each_part_in_the_middle_loses_nothing(user: User) -> None:
     backfill(user, "killed", "2013-03-01", "2013-03-24")
     for n, part in enumerate(["run-starter", "backfill-planner", "driver", "spark-connect"]):

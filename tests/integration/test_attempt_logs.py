@@ -169,6 +169,7 @@ def test_a_log_is_fetched_from_the_host_that_has_it(
     assert cli("runs", "logs", str(lost)).out.count("printed on") == 1
 
 
+@pytest.mark.long
 def test_a_log_is_followed_until_its_attempt_ends(stack: Installation, cli: Cli, tmp_path: Path) -> None:
     apply(stack)
     stack.start("light-starter", RETROFILL_DRIVER_SLOTS="1", RETROFILL_LOG_STORE=str(tmp_path / "elsewhere"))

@@ -44,6 +44,7 @@ def done(stack: Installation, id: str, first: str, last: str, **more: Any) -> li
     return sizes(stack, id)
 
 
+@pytest.mark.long
 def test_attempts_grow_until_they_take_about_as_long_as_they_should(stack: Installation) -> None:
     stack.apply(chosen())
     found = done(stack, "first", "2020-01-01", "2020-04-09")

@@ -100,6 +100,7 @@ def test_an_idle_session_is_kept_alive_and_one_that_spark_closed_loses_the_attem
     assert world.fields(lost) == ["RunBegan", "TaskReported work running"]
 
 
+@pytest.mark.long
 def test_a_classic_context_that_spark_stopped_is_lost_and_one_that_the_user_stopped_is_not(world: World) -> None:
     executor = world.executor()
     for who, failed in (("user", True), ("spark", False)):

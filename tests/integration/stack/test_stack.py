@@ -170,6 +170,7 @@ def test_two_homes_side_by_side_share_nothing(homes: tuple[Home, Home]) -> None:
     assert not two.processes()
 
 
+@pytest.mark.long
 def test_state_survives_down_and_up(one: Home) -> None:
     with one.postgres() as conn:
         conn.execute("CREATE TABLE IF NOT EXISTS kept (what text)")
@@ -211,6 +212,7 @@ consumer.close()
 """
 
 
+@pytest.mark.long
 def test_a_start_that_was_killed_leaves_nothing_that_stops_the_next(one: Home) -> None:
     before = {part["pid"] for part in one.parts().values()}
     os.kill(one.supervisor(), signal.SIGKILL)

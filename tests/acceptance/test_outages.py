@@ -1,0 +1,149 @@
+"""Long outages of what drivers need: nothing is spent on them, and the reason is shown.
+
+``OUTAGE_SECONDS`` sets their length.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from tests.support.installation import until
+from tests.support.user import User
+
+from retrofill.stack.layout import SPARK, Layout
+from retrofill.stack.supervision import Supervisor
+
+pytestmark = [pytest.mark.spark, pytest.mark.long]
+SECONDS = float(os.environ.get("OUTAGE_SECONDS", "60"))
+LOOK_SECONDS = 2.0
+PIPELINE = """
+import os, signal
+import psutil
+from retrofill import Pipeline
+
+p = Pipeline("counts", schedule="@daily", start="2013-01-01", max_active_runs=2, batch_size=4)
+
+@p.task
+def count(run):
+    if f"{run.interval.start:%d}" == run.conf.get("kills"):
+        for process in psutil.process_iter(["cmdline"]):
+            if "SparkConnectServer" in " ".join(process.info["cmdline"] or ()) and run.conf["home"] in str(process.environ()):
+                process.kill()
+    assert run.spark.range(1000).count() == 1000
+"""
+WHAT_IT_COST = """
+SELECT coalesce(max(attempt), 0), coalesce(max(lost_attempts), 0), count(*) FILTER (WHERE state = 'failed')
+FROM retrofill.run WHERE backfill_id = %s
+"""
+
+
+@pytest.fixture
+def user() -> Iterator[User]:
+    """A user whose drivers run in an environment that can be broken and mended."""
+    with tempfile.TemporaryDirectory(prefix="retrofill-acceptance-") as folder:
+        user = User(Path(folder) / "home")
+        user.home.mkdir()
+        (user.home / "counts.py").write_text(PIPELINE)
+        user.environment["RETROFILL_POOLS"] = f'[default]\ndriver_python = "{python(user)}"'
+        mend(user)
+        try:
+            yield user
+        finally:
+            user.run("down")
+
+
+def python(user: User) -> Path:
+    return user.home / "python"
+
+
+def mend(user: User) -> None:
+    """Replace the drivers' interpreter by a working one."""
+    _script(python(user), f'exec {sys.executable} "$@"')
+
+
+def break_(user: User) -> None:
+    """Replace the drivers' interpreter by one whose environment is broken."""
+    _script(python(user), "echo 'ModuleNotFoundError: the environment is broken' >&2; exit 1")
+
+
+def _script(path: Path, line: str) -> None:
+    draft = path.with_suffix(".draft")
+    draft.write_text(f"#!/bin/sh\n{line}\n")
+    draft.chmod(0o755)
+    draft.rename(path)
+
+
+def backfill(user: User, id: str, last: str, **conf: str) -> None:
+    user.run(
+        "backfill", "create", "counts", "--from", "2013-01-01", "--to", last, "--id", id,
+        "--reprocess", "completed", "--conf", json.dumps(conf),
+    )  # fmt: skip
+
+
+def cost(user: User, id: str) -> tuple[int, int, int]:
+    """The most attempts of a run, the most counted losses, and how many runs failed."""
+    with psycopg.connect(user.json("status")["postgres"]["dsn"]) as conn:
+        row = conn.execute(WHAT_IT_COST.encode(), [id]).fetchone()
+    assert row is not None
+    return row
+
+
+def succeeds(user: User, id: str, runs: int) -> None:
+    until(lambda: user.progress(id)[0] in ("succeeded", "failed"), f"{id} ended", seconds=300)
+    assert user.progress(id) == ("succeeded", runs)
+
+
+def test_an_environment_that_is_broken_for_long_costs_no_attempt(user: User) -> None:
+    break_(user)
+    user.run("up")
+    user.run("pipelines", "apply", "counts.py")
+    backfill(user, "waits", "2013-01-10")
+    until(lambda: user.progress("waits")[0] in ("queued", "running"), "it is planned")
+    ends = time.monotonic() + SECONDS
+    while time.monotonic() < ends:
+        assert cost(user, "waits") == (0, 0, 0)
+        time.sleep(LOOK_SECONDS)  # nothing is to happen in this time
+    assert "the environment is broken" in user.run("backfill", "show", "waits")
+    assert "the environment is broken" in user.run("status")
+    mend(user)
+    succeeds(user, "waits", 10)
+    assert cost(user, "waits") == (1, 0, 0)
+
+
+def test_spark_away_for_long_fails_no_run_and_one_that_kills_it_each_time_fails_alone(user: User) -> None:
+    user.run("up")
+    user.run("pipelines", "apply", "counts.py")
+    layout = Layout(user.home)
+    identity = layout.identity()
+    assert identity is not None
+    supervisor = Supervisor(layout, identity)
+    backfill(user, "outlives", "2013-03-01", home=str(user.home))
+    until(lambda: user.progress("outlives")[1] > 0, "it is at work", seconds=120)
+    supervisor.stop_parts([SPARK])
+    ends = time.monotonic() + SECONDS
+    while time.monotonic() < ends:
+        assert cost(user, "outlives")[2] == 0
+        time.sleep(LOOK_SECONDS)  # nothing is to happen in this time
+    assert "does not answer" in user.run("backfill", "show", "outlives")
+    supervisor.start_part(SPARK)
+    succeeds(user, "outlives", 60)
+
+    backfill(user, "suffers", "2013-01-12", home=str(user.home), kills="05")
+    until(lambda: user.progress("suffers")[0] in ("succeeded", "failed"), "it ended", seconds=600)
+    assert user.progress("suffers") == ("failed", 11)
+    with psycopg.connect(user.json("status")["postgres"]["dsn"]) as conn:
+        failed = conn.execute(
+            "SELECT interval_start::date::text, error ->> 'message' FROM retrofill.run"
+            " WHERE backfill_id = 'suffers' AND state = 'failed'"
+        ).fetchall()
+    ((day, why),) = failed
+    assert day == "2013-01-05"
+    assert "lost" in why
