@@ -93,6 +93,7 @@ DEFINITION: Example = {
                 "jars": ["s3a://jobs/postgresql.jar"],
                 "files": ["/pipelines/rules.json"],
                 "env": {"STAGE": "production"},
+                "deploy_mode": "client",
             },
         },
     ],

@@ -158,6 +158,7 @@ class Pipeline:
         jars: Sequence[str] = (),
         files: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
+        deploy_mode: str = "client",
         **options: Unpack[TaskOptions],
     ) -> str:
         """Register an existing PySpark script as a task.
@@ -166,7 +167,7 @@ class Pipeline:
         ``{conf[key]}``. Returns the task's name, for use in ``after``.
         """
         with_it = {"args": args, "py_files": py_files, "jars": jars, "files": files}
-        made = script_of(script, lists=with_it, conf=_conf(conf), env=env or {})
+        made = script_of(script, lists=with_it, conf=_conf(conf), env=env or {}, deploy_mode=deploy_mode)
         self._add(name, "submit", options, made)
         return name
 

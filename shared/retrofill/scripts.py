@@ -15,12 +15,14 @@ def script_of(
     lists: Mapping[str, Sequence[str]],
     conf: Mapping[str, str],
     env: Mapping[str, str],
+    deploy_mode: str,
 ) -> SubmitScript:
     """A script with the arguments of ``Pipeline.submit``. Raises ``ValueError``."""
     for name, given in lists.items():
         if isinstance(given, str):
             raise ValueError(f"{name} is {given!r}: give a list")
-    return SubmitScript.model_validate({"script": script, **lists, "conf": conf, "env": env})
+    more = {"conf": conf, "env": env, "deploy_mode": deploy_mode}
+    return SubmitScript.model_validate({"script": script, **lists, **more})
 
 
 def with_paths(task: TaskDefinition, folder: Path | None) -> TaskDefinition:

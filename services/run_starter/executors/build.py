@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from retrofill.clusters.find import has_applications
 from retrofill.domain.allowed import refusal
 from retrofill.domain.attempt import AttemptMode
 from retrofill.pools import served
 from retrofill.settings import Settings
 from retrofill.spark_home import check
 from run_starter.executors import Condition, Executor, Host, Key, LaunchRequest
+from run_starter.executors.clearing import Clearing
 from run_starter.executors.command import Drivers, drivers_of
 from run_starter.executors.local_pool import LocalPool
 from run_starter.executors.login import login
@@ -28,22 +30,27 @@ class Dispatch:
             "pool": LocalPool(drivers.settings, host, logs=logs, drivers=drivers),
             "spark-submit": SparkSubmit(drivers.settings, host, logs, drivers),
         }
+        self._clearing = Clearing(drivers, host, self._give)
 
     def condition(self) -> Condition:
         pool, submit = (self._executors[name].condition() for name in ("pool", "spark-submit"))
         return replace(
             submit,
             room=pool.room + submit.room,
-            note=pool.note or submit.note,
+            note=self._clearing.note or pool.note or submit.note,
             python=pool.python or submit.python,
             spark=pool.spark or submit.spark,
         )
 
     def waiting(self) -> list[LaunchRequest]:
-        return [launch for executor in self._executors.values() for launch in executor.waiting()]
+        given = [launch for executor in self._executors.values() for launch in executor.waiting()]
+        return [*self._clearing.waiting(), *given]
 
     def launch(self, launch: LaunchRequest) -> None:
-        """Hand the attempt to the executor of its pipeline, unless the settings forbid it."""
+        """Hand the attempt to the executor of its pipeline, unless the settings forbid it.
+
+        That waits until what earlier attempts started in a cluster has ended.
+        """
         settings = self._drivers.settings
         # Publishing runs no user code, and the attempt was accepted.
         publishes = launch.mode == AttemptMode.PUBLISH
@@ -53,8 +60,16 @@ class Dispatch:
             if reason is not None:
                 self._host.refused(launch, reason)
                 return
+        launch = self._with_conf(launch)
+        if launch.earlier and has_applications(launch.pipeline):
+            self._clearing.hold(launch)
+        else:
+            self._give(launch)
+
+    def _give(self, launch: LaunchRequest) -> None:
         # Publishing needs no Spark, so it need not wait for spark-submit.
-        self._executors["pool" if publishes else launch.pipeline.executor].launch(self._with_conf(launch))
+        name = "pool" if launch.mode == AttemptMode.PUBLISH else launch.pipeline.executor
+        self._executors[name].launch(launch)
 
     def _with_conf(self, launch: LaunchRequest) -> LaunchRequest:
         """The launch with the pool's settings of sessions, below the pipeline's own."""
@@ -62,13 +77,16 @@ class Dispatch:
         return replace(launch, pipeline=launch.pipeline.model_copy(update={"spark_conf": conf}))
 
     def hosted(self) -> set[Key]:
-        return set().union(*(executor.hosted() for executor in self._executors.values()))
+        held = {launch.key for launch in self._clearing.waiting()}
+        return held.union(*(executor.hosted() for executor in self._executors.values()))
 
     def end(self, key: Key) -> None:
+        self._clearing.end(key)
         for executor in self._executors.values():
             executor.end(key)
 
     def close(self) -> None:
+        self._clearing.close()
         for executor in self._executors.values():
             executor.close()
 

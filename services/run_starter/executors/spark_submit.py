@@ -20,6 +20,7 @@ from typing import Any
 
 import structlog
 
+from retrofill import clusters
 from retrofill.attempt_logs import marks
 from retrofill.groups import await_exit
 from retrofill.setting_types import LOOPBACK
@@ -27,6 +28,7 @@ from retrofill.settings import Settings
 from retrofill.spark_home import SparkHome
 from run_starter.executors import Condition, Host, Key, LaunchRequest, processes, submission
 from run_starter.executors.answers import Answers
+from run_starter.executors.clearing import cluster_for
 from run_starter.executors.command import Drivers, versions
 from run_starter.executors.handshake import handshake
 from run_starter.executors.login import login
@@ -109,13 +111,31 @@ class SparkSubmit:
         except Exception as e:  # noqa: BLE001 - no Java, no socket, no memory: reported as the loss's reason
             reason = f"spark-submit could not be started: {e}"
         finally:
+            # A driver in the cluster that never connected can no longer begin: nothing listens.
+            exited = submitted is None or not submitted.remote or submitted.lines is None
+            left = submitted is not None and submitted.remote and not reported and not self._closing
+            if left and not exited:
+                exited, left = self._kill(launch), False
             with self._lock:
                 self._running.pop(key, None)
                 self._unconnected.pop(key, None)
             self._count(reported or answers.begun is not None, reason)
-            # A driver in the cluster that never connected can no longer begin: nothing listens.
-            exited = submitted is None or not submitted.remote or submitted.lines is None
             answers.ended(reported=reported, reason=reason, exited=exited)
+            if left:
+                # After the report, which must come before the end of the lease. The next attempt waits for it too.
+                self._kill(launch)
+
+    def _kill(self, launch: LaunchRequest) -> bool:
+        """Kill the attempt's applications; returns whether they have ended. The next attempt waits for that too."""
+        try:
+            cluster = cluster_for(self._drivers, launch)
+            if cluster is None:
+                return False
+            clusters.end(cluster, [clusters.tag_of(launch.installation, launch.attempt_id)])
+        except Exception as e:  # noqa: BLE001 - whatever it is, the attempt's end must be reported
+            log.warning("application_not_killed", attempt=launch.attempt_id, error=str(e))
+            return False
+        return True
 
     def _count(self, began: bool, reason: str) -> None:
         """Pause after a start that began nothing, longer after each one."""
@@ -151,7 +171,8 @@ class SparkSubmit:
         }
         folder = submission.private_folder()
         try:
-            command = submission.command(home, answers.launch, environment, folder)
+            cluster = cluster_for(self._drivers, answers.launch)
+            command = submission.command(home, answers.launch, environment, folder, cluster)
             environment |= home.environment(folder, os.environ)
             process = self._start(answers.launch, command, environment)
         except Exception:

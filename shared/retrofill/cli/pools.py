@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from retrofill.cli.options import AsJson
 from retrofill.cli.output import harmless, print_json, print_table
 from retrofill.client.connect import load_settings, reading
-from retrofill.client.read_hosts import hosts, pools_of_pipelines, serving
+from retrofill.client.read_hosts import hosts, kept_waiting, pools_of_pipelines, serving
 from retrofill.domain.backfill import BackfillState
 from retrofill.domain.pipeline import DEFAULT_POOL
 from retrofill.domain.run import RunState
@@ -97,6 +97,12 @@ def without_drivers(conn: Connection, row: RowMapping, by_state: Mapping[str, in
         return None
     why = "; ".join(f"{each['name']}: {each['note'] or 'its drivers are starting'}" for each in there[:3])
     return f"no driver is ready: {why}"
+
+
+def not_begun(conn: Connection, id: str) -> str | None:
+    """Why an attempt of a backfill has a host but no driver yet, if the host says so."""
+    waiting = kept_waiting(conn, id)
+    return f"attempt {waiting[0]['id']} waits at {waiting[0]['name']}: {waiting[0]['note']}" if waiting else None
 
 
 def why_unserved(conn: Connection, pool: str) -> str | None:

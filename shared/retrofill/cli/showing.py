@@ -45,7 +45,10 @@ def describe(conn: Connection, row: RowMapping, failures: int) -> dict[str, Any]
     zone, covers = row["definition"].get("timezone", "UTC"), row["covers"]
     return {
         **{name: row[name] for name in ("id", "pipeline", "state", "cancel_cause", "runs")},
-        "held_back": held_back(dict(row)) or _used_up(conn, row) or pools.without_drivers(conn, row, by_state),
+        "held_back": held_back(dict(row))
+        or _used_up(conn, row)
+        or pools.without_drivers(conn, row, by_state)
+        or pools.not_begun(conn, id),
         "by_state": by_state,
         "purged": reads.purged(conn, row),
         "skipped": reads.skipped(conn, id),

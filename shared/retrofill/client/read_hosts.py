@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, RowMapping, Text, func, select
 
+from retrofill.domain.attempt import AttemptState
 from retrofill.domain.pipeline import DEFAULT_POOL
-from retrofill.store.tables import host, pipeline, seat
+from retrofill.store.states import in_state
+from retrofill.store.tables import attempt, host, pipeline, seat
 
 
 def hosts(conn: Connection) -> list[RowMapping]:
@@ -34,6 +36,23 @@ def hosts(conn: Connection) -> list[RowMapping]:
 def serving(conn: Connection, pool: str) -> list[RowMapping]:
     """The hosts that serve the pool now."""
     return [each for each in hosts(conn) if each["alive"] and each["pool"] == pool]
+
+
+def kept_waiting(conn: Connection, backfill_id: str) -> list[RowMapping]:
+    """Attempts of the backfill that have not begun, at hosts that say why drivers do not start."""
+    found = (
+        select(attempt.c.id, host.c.name, host.c.note)
+        .join(seat, seat.c.attempt_id == attempt.c.id)
+        .join(host, host.c.id == seat.c.host_id)
+        .where(
+            attempt.c.backfill_id == backfill_id,
+            in_state(attempt, AttemptState.STARTING),
+            host.c.note.is_not(None),
+            host.c.lease_until > func.clock_timestamp(),
+        )
+        .order_by(attempt.c.id)
+    )
+    return list(conn.execute(found).mappings())
 
 
 def pools_of_pipelines(conn: Connection) -> dict[str, int]:

@@ -86,6 +86,9 @@ class SubmitScript(Data):
     env: Annotated[dict[str, EnvironmentValue], AfterValidator(check_variables)] = Field(
         default_factory=dict, max_length=100, description="Environment variables of its driver"
     )
+    deploy_mode: Literal["client", "cluster"] = Field(
+        "client", description="Where its driver runs: beside the run's driver, or in the cluster (YARN, Kubernetes)"
+    )
 
     @property
     def addresses(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from functools import partial
 
 import structlog
 
+from retrofill.clusters import CannotKill
 from retrofill.contract.cost import Cost
 from retrofill.contract.runs import SparkApplication
 from retrofill.domain.duration import timed_out
@@ -197,12 +198,20 @@ class Batch:
         self, pipeline: Pipeline | None, piece: Piece, staging: Staging, task: TaskDefinition, trace: str | None
     ) -> object:
         if pipeline is None or task.submit is not None:
-            self._submits.run(self._with_shipped_files(task), piece)
+            self._run_script(self._with_shipped_files(task), piece)
             return None
         try:
             return pipeline.functions[task.name](run_of(self._launch, piece, self._sessions, staging, task.name, trace))
         except FAILURES as e:
             self._leave_if_lost(e)
+            raise
+
+    def _run_script(self, task: TaskDefinition, piece: Piece) -> None:
+        try:
+            self._submits.run(task, piece)
+        except CannotKill as e:
+            # A retry of the task would run beside it. The next attempt waits for its end.
+            self._lost(f"the application of task {task.name!r} may still run: {e}")
             raise
 
     def _with_shipped_files(self, task: TaskDefinition) -> TaskDefinition:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import string
@@ -11,9 +12,13 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from retrofill import clusters
+from retrofill.clusters import Cluster
+from retrofill.clusters.find import cluster_of, ending
 from retrofill.domain.pipeline import SubmitScript, TaskDefinition
 from retrofill.driver.context import interval_of
 from retrofill.driver.launch import Launch, Piece
@@ -42,6 +47,24 @@ class BadArgument(ValueError):
     """An argument refers to an unknown field."""
 
 
+@dataclass(frozen=True)
+class Script:
+    """A running script. ``in_cluster``: its driver runs there, so its application must be killed too."""
+
+    process: subprocess.Popen[str]
+    in_cluster: bool
+
+
+@dataclass(frozen=True)
+class Submission:
+    """How a script is started. ``cluster``: where its driver runs, and ``tag`` names its application."""
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    cluster: Cluster | None
+    tag: str
+
+
 class Submits:
     """The running scripts of one attempt, which end with it."""
 
@@ -50,7 +73,7 @@ class Submits:
         self._launch = launch
         self._lock = threading.Lock()
         # By task.
-        self._running: dict[str, subprocess.Popen[str]] = {}
+        self._running: dict[str, Script] = {}
         self._ending = False
         self._lease_end: float | None = None
 
@@ -61,15 +84,18 @@ class Submits:
         """
         with self._lock:
             self._lease_end = lease_end
-            for process in self._running.values():
-                _send_lease(process, lease_end)
+            for script in self._running.values():
+                _send_lease(script.process, lease_end)
 
     def run(self, task: TaskDefinition, run: Piece) -> None:
-        """Run a task's script and wait for it. Raises ``SubmitFailed`` or ``BadArgument``."""
+        """Run a task's script and wait for it.
+
+        Raises ``SubmitFailed``, ``BadArgument``, or ``CannotKill`` if it failed and may still run in the cluster.
+        """
         assert task.submit is not None
         with tempfile.TemporaryDirectory(prefix="retrofill-script-") as folder:
-            command = self.command(task.submit, run, Path(folder))
-            process = self._start(task.name, command, self.environment(task.submit, run, Path(folder)))
+            submission = self.submission(task.submit, run, Path(folder))
+            process = self._start(task.name, submission)
             try:
                 last = _pass_on(process)
                 status = process.wait()
@@ -77,29 +103,45 @@ class Submits:
                 with self._lock:
                     del self._running[task.name]
         if status != 0:
+            if submission.cluster is not None:
+                # It may run on without the process that waited for it.
+                clusters.end(submission.cluster, [submission.tag])
             raise SubmitFailed(f"{task.submit.script} ended with status {status}:\n" + "\n".join(last))
 
     def end(self) -> None:
         """Kill all running scripts and their child processes."""
         with self._lock:
             self._ending = True
-            for process in self._running.values():
-                _kill_group(process)
+            for script in self._running.values():
+                _kill(script)
 
     def end_task(self, task: str) -> None:
         """Kill the task's script, if it is running, and its child processes."""
         with self._lock:
             if task in self._running:
-                _kill_group(self._running[task])
+                _kill(self._running[task])
 
-    def command(self, submit: SubmitScript, run: Piece, folder: Path) -> list[str]:
-        """The command line. Spark settings may be secrets, so they go into files in ``folder``.
+    def submission(self, submit: SubmitScript, run: Piece, folder: Path) -> Submission:
+        """How to start the script. Spark settings may be secrets, so they go into files in ``folder``.
 
         Raises ``BadArgument``.
         """
-        home = SparkHome.of(self._settings)
+        home, remote = SparkHome.of(self._settings), submit.deploy_mode == "cluster"
+        environment = self.environment(submit, run, folder)
+        cluster = cluster_of(home, self._launch.pipeline.spark_conf, environment)
+        if remote and cluster is None:
+            raise BadArgument(
+                f"{submit.script} has deploy_mode='cluster', which needs YARN or Kubernetes, but "
+                f"RETROFILL_SPARK_SUBMIT_MASTER is {home.master!r}: use deploy_mode='client'"
+            )
+        conf = self._conf(home, submit, run)
+        attempt = clusters.tag_of(self._launch.installation, self._launch.attempt_id)
+        tag = clusters.tag_of_script(attempt, run.id)
+        if cluster is not None:
+            conf |= cluster.settings(conf, [attempt, tag], remote=remote)
         args = format_args(submit.args, self._launch, run)
-        return [*home.command(self._conf(home, submit, run), folder, "client"), submit.script, *args]
+        command = [*home.command(conf, folder, submit.deploy_mode), submit.script, *args]
+        return Submission(command, environment, cluster if remote else None, tag)
 
     def _conf(self, home: SparkHome, submit: SubmitScript, run: Piece) -> dict[str, str]:
         """All Spark settings of the script. Its files come after those of the host's configuration."""
@@ -122,21 +164,23 @@ class Submits:
         own = dict(zip(submit.env, format_args(list(submit.env.values()), self._launch, run), strict=True))
         return {**inherited, **SparkHome.of(self._settings).environment(folder, inherited), **own}
 
-    def _start(self, task: str, command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
+    def _start(self, task: str, submission: Submission) -> subprocess.Popen[str]:
+        cluster = submission.cluster
+        afterwards = [] if cluster is None else ending(cluster, submission.tag)
         with self._lock:
             if self._ending:
                 raise SubmitFailed("the run is being ended")
             process = subprocess.Popen(
-                [*GROUP, *command],
+                [*GROUP, json.dumps(afterwards), *submission.command],
                 stdin=subprocess.PIPE,
                 stdout=sys.stderr.fileno(),
                 stderr=subprocess.PIPE,
-                env=environment,
+                env=submission.environment,
                 text=True,
                 errors="replace",
                 start_new_session=True,
             )
-            self._running[task] = process
+            self._running[task] = Script(process, in_cluster=cluster is not None)
             if self._lease_end is not None:
                 _send_lease(process, self._lease_end)
         return process
@@ -144,6 +188,8 @@ class Submits:
 
 def _send_lease(process: subprocess.Popen[str], lease_end: float) -> None:
     assert process.stdin is not None
+    if process.stdin.closed:
+        return  # it is being killed
     try:
         process.stdin.write(f"{lease_end}\n")
         process.stdin.flush()
@@ -164,9 +210,16 @@ def _pass_on(process: subprocess.Popen[str]) -> deque[str]:
     return last
 
 
-def _kill_group(process: subprocess.Popen[str]) -> None:
+def _kill(script: Script) -> None:
+    process = script.process
     # After the process is reaped, its pid may have been reused.
-    if process.poll() is None:
+    if process.poll() is not None:
+        return
+    if script.in_cluster:
+        # The group's leader kills it, and has the application killed: this process may be about to end.
+        assert process.stdin is not None
+        process.stdin.close()
+    else:
         os.killpg(process.pid, signal.SIGKILL)
 
 

@@ -5,6 +5,7 @@ lease.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import queue
 import signal
@@ -18,9 +19,10 @@ from typing import Any
 
 import pytest
 
+from retrofill.clusters import tag_of
 from retrofill.domain.pipeline import SubmitScript, TaskDefinition
 from retrofill.driver.launch import Launch, Piece
-from retrofill.driver.submit import GROUP, BadArgument, Submits, format_args
+from retrofill.driver.submit import GROUP, BadArgument, Submission, Submits, format_args
 from retrofill.driver.submit import SubmitFailed as Failed
 from retrofill.properties import read_properties
 from retrofill.settings import Settings
@@ -56,8 +58,8 @@ def launch(script: str = "x.py", args: tuple[str, ...] = ()) -> Launch:
 class Plain(Submits):
     """Runs the script without Spark."""
 
-    def command(self, submit: SubmitScript, run: Piece, folder: Path) -> list[str]:
-        return [sys.executable, submit.script]
+    def submission(self, submit: SubmitScript, run: Piece, folder: Path) -> Submission:
+        return Submission([sys.executable, submit.script], os.environ, None, "")
 
 
 def run(tmp_path: Path, text: str) -> None:
@@ -102,7 +104,7 @@ def test_its_files_come_after_those_of_the_host_and_its_environment_is_filled_in
         env={"DAY": "{interval.start:%Y-%m-%d}", "CITY": "{conf[city]}"},
     )
     submits = Submits(settings, made)
-    command = submits.command(submit, made.pieces[0], tmp_path)
+    command = submits.submission(submit, made.pieces[0], tmp_path).command
     assert command[command.index("--deploy-mode") + 1] == "client"
     conf = read_properties((tmp_path / "spark.properties").read_text())
     assert (conf["spark.jars"], conf["spark.submit.pyFiles"]) == ("/ours.jar,/x.jar", "/a.zip,/b.py")
@@ -131,7 +133,7 @@ def grandchild(tmp_path: Path) -> tuple[subprocess.Popen[bytes], int]:
         f"os.rename({str(pid)!r} + '.tmp', {str(pid)!r}); time.sleep(60)"
     )
     outer = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {sleeper!r}])"
-    group = subprocess.Popen([*GROUP, sys.executable, "-c", outer], stdin=subprocess.PIPE, start_new_session=True)
+    group = subprocess.Popen([*GROUP, "[]", sys.executable, "-c", outer], stdin=subprocess.PIPE, start_new_session=True)
     wait_until(pid.exists)
     return group, int(pid.read_text())
 
@@ -167,6 +169,47 @@ def test_the_whole_group_ends_with_the_lease_unless_it_is_renewed(tmp_path: Path
     assert group.wait(10) == -9
     assert time.monotonic() - started >= 0.8
     wait_until(lambda: gone(pid))
+
+
+@pytest.mark.parametrize("how", ["its starter ends", "its lease ends"])
+def test_what_is_to_follow_is_started_when_the_group_is_killed_and_only_then(how: str, tmp_path: Path) -> None:
+    file = tmp_path / "after"
+    for code, status in (("", 0), ("import time; time.sleep(60)", -9)):
+        command = [*GROUP, json.dumps(["touch", str(file)]), sys.executable, "-c", code]
+        group = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+        assert group.stdin is not None
+        if status == 0:
+            assert group.wait(10) == 0
+            assert not file.exists()
+        elif how == "its lease ends":
+            os.write(group.stdin.fileno(), f"{time.monotonic()}\n".encode())
+        else:
+            group.stdin.close()
+        assert group.wait(10) == status
+    wait_until(file.exists)
+
+
+@pytest.mark.parametrize("master", ["local[1]", "spark://host:7077"])
+def test_a_script_is_not_sent_into_a_cluster_that_runs_no_python_drivers(master: str, tmp_path: Path) -> None:
+    made, submit = launch(), SubmitScript(script="/a.py", deploy_mode="cluster")
+    with pytest.raises(BadArgument, match=r"which needs YARN or Kubernetes, but .*_MASTER is .*: use") as refused:
+        Submits(Settings(spark_submit_master=master), made).submission(submit, made.pieces[0], tmp_path)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("master", ["yarn", "k8s://https://api:6443"])
+def test_an_application_in_the_cluster_is_named_and_outlives_no_driver(master: str, tmp_path: Path) -> None:
+    made, submit = launch(), SubmitScript(script="/a.py", deploy_mode="cluster")
+    submits = Submits(Settings(spark_submit_master=master), made)
+    first, second = (submits.submission(submit, made.pieces[0], tmp_path) for _ in range(2))
+    assert first.tag != second.tag, "a retry's application is another one"
+    assert first.cluster is not None
+    attempt = tag_of(made.installation, made.attempt_id)
+    assert second.tag.startswith(f"{attempt}-7-")
+    conf = read_properties((tmp_path / "spark.properties").read_text())
+    named = {"spark.yarn.tags": f"{attempt},{second.tag}", "spark.kubernetes.driver.pod.name": second.tag}
+    assert [conf[name] for name in named if name in conf] == [named[name] for name in named if name in conf] != []
+    assert second.command[second.command.index("--deploy-mode") + 1] == "cluster"
 
 
 @pytest.mark.parametrize("escapes", [False, True], ids=["in its group", "in a session of its own"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -73,7 +74,7 @@ def test_secrets_are_in_files_of_the_owner_and_in_no_command_line(tmp_path: Path
         folder.mkdir()
     given = Launch.model_validate(launch().as_json())
     commands = [
-        Submits(settings, given).command(SubmitScript(script="/a.py"), given.pieces[0], folders[0]),
+        Submits(settings, given).submission(SubmitScript(script="/a.py"), given.pieces[0], folders[0]).command,
         connect_command(settings, JAVA, folders[1], "127.0.0.1", 15002),
         submission.command(SparkHome.of(settings), launch(), {}, folders[2]),
     ]
@@ -167,3 +168,13 @@ def test_a_driver_that_only_runs_scripts_is_no_application(tmp_path: Path) -> No
     assert submission.command(SparkHome.of(settings), scripts, {}, tmp_path) == [sys.executable, str(submission.ENTRY)]
     assert not submission.is_remote(settings, scripts)
     assert submission.is_remote(settings, launch())
+
+
+@pytest.mark.parametrize(
+    "value", ["plain", '{"a": {"b": {"c": "d"}}}', "$HOME `id` \\ \\n 'x' \"", "{{HOME}}", "{{{}}}"]
+)
+def test_a_variable_arrives_in_yarn_as_it_was(value: str) -> None:
+    """Through what YARN does with it: it replaces its own marks, and writes it into a shell script."""
+    written = submission.for_yarn(value).replace("{{", "$").replace("}}", "")
+    script = f'export X="{written}"\nprintf %s "$X"'
+    assert subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout == value

@@ -36,6 +36,7 @@ def test_what_a_script_needs_is_found_like_the_script(tmp_path: Path) -> None:
         jars=["x.jar"],
         files=["/etc/rules.json"],
         env={"STAGE": "{conf[stage]}"},
+        deploy_mode="cluster",
     )
     made = flights.to_definition(CodeLocation(file=str(tmp_path / "flights.py"), attribute="flights")).tasks[0].submit
     assert made is not None
@@ -43,7 +44,7 @@ def test_what_a_script_needs_is_found_like_the_script(tmp_path: Path) -> None:
         *(str(tmp_path / name) for name in ("job.py", "lib.zip")),
         *("s3a://jobs/more.py", str(tmp_path / "x.jar"), "/etc/rules.json"),
     )
-    assert made.env == {"STAGE": "{conf[stage]}"}
+    assert (made.env, made.deploy_mode) == ({"STAGE": "{conf[stage]}"}, "cluster")
 
 
 @pytest.mark.parametrize(
@@ -58,6 +59,7 @@ def test_what_a_script_needs_is_found_like_the_script(tmp_path: Path) -> None:
         ({"env": {"X": "x" * 10_001}}, "env"),
         ({"env": {"X": "\0"}}, "env"),
         ({"env": {f"X{n}": "" for n in range(101)}}, "env"),
+        ({"deploy_mode": "elsewhere"}, "deploy_mode"),
     ],
 )
 def test_a_script_that_cannot_be_submitted_is_refused_where_it_is_written(how: dict[str, Any], why: str) -> None:
