@@ -67,8 +67,9 @@ def _one_by_one(row: RowMapping) -> bool:
 def _adjacent(one: RowMapping, other: RowMapping) -> bool:
     """Whether one follows the other, in either direction, in intervals and in the order of starts.
 
-    A suspect only follows one of the same attempt, a range that was lost.
+    A suspect only follows one of the same range that was lost. Of a lost batch, two runs may be
+    suspects: the one under way, and the next, which may have begun unheard.
     """
     follows = one["interval_end"] == other["interval_start"] or other["interval_end"] == one["interval_start"]
-    together = one["lost_at"] is None or one["attempt_id"] == other["attempt_id"]
+    together = one["lost_at"] is None or (one["range_limit"] is not None and one["attempt_id"] == other["attempt_id"])
     return bool(follows and one["position"] + 1 == other["position"] and together)

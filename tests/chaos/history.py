@@ -23,7 +23,7 @@ POISON = "poison-"
 LETTERS = (str(Topic.DEAD_LETTERS),)
 TABLES = (
     *("pipeline", "backfill", "backfill_request", "backfill_interval"),
-    *("run", "run_cancel", "task_run", "attempt", "seat", "deadline", "callback", "callback_run"),
+    *("run", "run_cancel", "task_run", "attempt", "host", "seat", "deadline", "callback", "callback_run"),
 )
 # Service sessions with an open transaction, and waiting locks. Neither lasts long after a heal.
 HELD = """
@@ -51,6 +51,10 @@ class Wish:
     seconds: float = 0.1
     backwards: bool = False
     reprocess: str = "none"
+    hanging: frozenset[str] = frozenset()
+    """Days whose runs never end by themselves."""
+    budgets: tuple[int, ...] = ()
+    """Failed runs that the request allows, and each resume after it until one allows any number."""
     step: timedelta = timedelta(days=1)
 
     @property
@@ -144,7 +148,7 @@ def gather(made: Installation, known: Known) -> History:
     for package in SERVICE_TABLES:
         tables += [f"{package}_{kind}" for kind in ("outbox", "relay", "shard", "shard_offset")]
     events = {str(topic): made.events(topic, progress=True) for topic in Topic}
-    calls = [*_lines(known.folder / "calls.log"), *known.calls]
+    calls = [*lines_of(known.folder / "calls.log"), *known.calls]
     return History(
         wishes=dict(known.wishes),
         limits=dict(known.limits),
@@ -158,7 +162,7 @@ def gather(made: Installation, known: Known) -> History:
         lists=dict(known.lists),
         changes=audit.changes(made),
         committed=audit.committed(made),
-        notes=_lines(known.folder / "work.log"),
+        notes=lines_of(known.folder / "work.log"),
         outputs=_outputs(known.folder / "output", PART),
         markers={place: json.loads(text) for place, text in _outputs(known.folder / "output", MARKER).items()},
         calls=[{**call, "at": datetime.fromtimestamp(known.clock(call["at"]), UTC)} for call in calls],
@@ -174,7 +178,7 @@ def _spoiled(event: Event) -> bool:
     return event.key.startswith(POISON)
 
 
-def _lines(path: Path) -> list[Row]:
+def lines_of(path: Path) -> list[Row]:
     """Parse lines of JSON. Each line was a single write, so a kill cannot truncate one."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 

@@ -20,6 +20,7 @@ from tests.chaos.promises import (
     poison,
     refusals,
     stream,
+    users_limits,
 )
 
 Promise = Callable[[History], Iterator[str]]
@@ -38,6 +39,7 @@ PROMISES: dict[str, Promise] = {
         callbacks,
         leftovers,
         outputs,
+        users_limits,
     )
     for promise in family.PROMISES
 }

@@ -7,12 +7,14 @@ from tests.chaos import (
     disk,
     driver_faults,
     overload,
+    preemption,
     scenarios,
     server_faults,
     several,
     short,
     small_disk,
     supervisors,
+    users_limits,
 )
 from tests.chaos.scenarios import Scenario
 
@@ -27,6 +29,8 @@ LONG: dict[str, Scenario] = {
     "drivers": scenarios.drivers,
     "drivers-frozen": driver_faults.drivers_frozen,
     "drivers-without-kafka": driver_faults.drivers_without_kafka,
+    "preempted": preemption.preempted,
+    "users-limits": users_limits.users_limits,
     "several": several.several,
     "kafka-killed": server_faults.kafka_killed,
     "postgres-killed": server_faults.postgres_killed,

@@ -73,7 +73,8 @@ class Stage:
     """What scenarios ask for beside the script."""
     clock: Clock = field(default_factory=Clock)
     limits: dict[str, int] = field(default_factory=dict)
-    """Of pipelines beside the script's."""
+    batches: dict[str, int] = field(default_factory=dict)
+    """Both of pipelines beside the script's."""
     _probes: int = 0
 
     def fault(self, kind: str) -> None:
@@ -204,7 +205,7 @@ def finish(stage: Stage, sampler: LimitsSampler) -> History:
             stage.wishes(),
             stage.script.cancelled,
             limits | stage.limits,
-            {f"p{n}": stage.script.batch(n) for n in range(stage.script.pipelines)},
+            {f"p{n}": stage.script.batch(n) for n in range(stage.script.pipelines)} | stage.batches,
             stage.alerts,
             stage.lists,
             hooks,

@@ -1,8 +1,8 @@
 """User code of the workload: it stages one directory per day and logs while it is at work. It
 processes ranges too.
 
-Drivers import this file. ``conf`` has ``pipeline``, ``folder``, ``seconds`` (duration of a run) and
-``failing`` (logical dates that fail).
+Drivers import this file. ``conf`` has ``pipeline``, ``folder``, ``seconds`` (duration of a run),
+``failing`` (logical dates that fail) and ``hanging`` (those that never end).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import threading
 import time
 from datetime import datetime
 from pathlib import Path
@@ -38,6 +39,8 @@ def only(run: Any) -> None:
         while (left := end - time.monotonic()) > 0:
             time.sleep(min(TICK_SECONDS, left))  # simulated work
             note(log, run, list(days))
+        if days.keys() & set(run.conf["hanging"]):
+            threading.Event().wait()
         if failing := days.keys() & set(run.conf["failing"]):
             raise DayFails(*sorted(failing))
         for day, interval in days.items():

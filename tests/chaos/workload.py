@@ -284,6 +284,7 @@ def request_of(wish: Wish, folder: Path) -> BackfillRequested:
         "folder": str(folder),
         "seconds": wish.seconds,
         "failing": sorted(wish.failing),
+        "hanging": sorted(wish.hanging),
     }
     return BackfillRequested.model_validate(
         {
@@ -295,6 +296,7 @@ def request_of(wish: Wish, folder: Path) -> BackfillRequested:
             "run_backwards": wish.backwards,
             "reprocess_behavior": wish.reprocess,
             "conf": conf,
+            "budget": {"failed_runs": wish.budgets[0]} if wish.budgets else None,
         }
     )
 

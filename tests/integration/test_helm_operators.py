@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.support import helm
 from tests.support.helm_cases import ALL, FOREIGN, FULL, OWN, rendered, settings_of
@@ -16,6 +18,7 @@ from retrofill.settings import Settings
 pytestmark = pytest.mark.long
 
 
+SEATS = helm.CHART / "files" / "seats.sql"
 # Kinds whose schemas no package provides: the API version and the allowed fields of ``spec``.
 KINDS = {
     "KafkaTopic": ("kafka.strimzi.io/v1", {"partitions", "replicas", "config"}),
@@ -52,7 +55,7 @@ def test_each_service_scales_by_the_lag_of_what_it_reads_up_to_the_partitions() 
     scaled = of_kind(rendered("all"), "ScaledObject")
     logins = of_kind(rendered("all"), "TriggerAuthentication")
     maps = of_kind(rendered("all"), "ConfigMap")
-    assert set(scaled) == set(logins) == {f"{FULL}-{name}" for name in SERVICES}
+    assert set(scaled) == {f"{FULL}-{name}" for name in SERVICES} == set(logins) - {f"{FULL}-seats"}
     for service in SERVICES.values():
         name = f"{FULL}-{service.name}"
         spec = scaled[name]["spec"]
@@ -61,10 +64,10 @@ def test_each_service_scales_by_the_lag_of_what_it_reads_up_to_the_partitions() 
         assert "replicas" not in deployment["spec"]
         assert spec["minReplicaCount"] == (2 if service.name == "callback-runner" else 1)
         assert spec["maxReplicaCount"] == (6 if service.name == "run-starter" else 12)
-        triggers = spec["triggers"]
+        triggers = [each for each in spec["triggers"] if each["type"] == "kafka"]
+        assert len(spec["triggers"]) - len(triggers) == (service.name == "run-starter")
         assert {t["metadata"]["topic"] for t in triggers} == {f"retrofill.{topic}" for topic in service.reads}
         for trigger in triggers:
-            assert trigger["type"] == "kafka"
             assert trigger["metadata"]["consumerGroup"] == service.group("retrofill.")
             assert trigger["metadata"]["bootstrapServers"] == ALL["kafka"]["bootstrapServers"]
             assert (trigger["metadata"]["sasl"], trigger["metadata"]["tls"]) == ("scram_sha512", "enable")
@@ -76,6 +79,52 @@ def test_each_service_scales_by_the_lag_of_what_it_reads_up_to_the_partitions() 
         assert {(each["name"], each["key"]) for each in given} <= pods(rendered("all"))[service.name].secrets
         (user,) = logins[name]["spec"]["configMapTargetRef"]
         assert maps[user["name"]]["data"][user["key"]] == OWN[service.name]
+
+
+def seat_triggers(**more: Any) -> dict[str, tuple[str, str]]:
+    """Of the run-starter's triggers by seats: what each counts, and how many seats a replica has, by name."""
+    scaled = of_kind(helm.render({**ALL, **more}), "ScaledObject")[f"{FULL}-run-starter"]["spec"]
+    found = {}
+    for each in scaled["triggers"]:
+        if each["type"] == "postgresql":
+            assert each["authenticationRef"] == {"name": f"{FULL}-seats"}
+            query, _, condition = each["metadata"]["query"].strip().rpartition("\nWHERE ")
+            assert query == SEATS.read_text().strip()
+            found[each["name"]] = condition, each["metadata"]["targetQueryValue"]
+    return found
+
+
+def keda(**seats: Any) -> dict[str, Any]:
+    return {"keda": {"enabled": True, "seats": seats}}
+
+
+def test_run_starters_scale_by_the_seats_that_are_wanted_in_their_pools() -> None:
+    slots = str(Settings().driver_slots)
+    assert seat_triggers() == {"seats": ("true", slots)}
+    assert seat_triggers(settings={"DRIVER_SLOTS": 6}) == {"seats": ("true", "6")}
+    own = {"services": {"run-starter": {"settings": {"SERVES": ["gpu", "yarn"], "DRIVER_SLOTS": 3}}}}
+    assert seat_triggers(**own, settings={"DRIVER_SLOTS": 6}) == {"seats": ("pool IN ('gpu', 'yarn')", "3")}
+    assert seat_triggers(**keda(slots={"gpu": 4})) == {
+        "seats-gpu": ("pool = 'gpu'", "4"),
+        "seats": ("pool NOT IN ('gpu')", slots),
+    }
+    assert seat_triggers(**own, **keda(slots={"gpu": 4, "other": 9})) == {
+        "seats-gpu": ("pool = 'gpu'", "4"),
+        "seats": ("pool IN ('yarn')", "3"),
+    }
+    assert seat_triggers(**keda(enabled=False)) == {}
+
+
+def test_who_counts_the_seats_is_the_reader() -> None:
+    given = of_kind(rendered("all"), "TriggerAuthentication")[f"{FULL}-seats"]["spec"]["secretTargetRef"]
+    assert given == [{"parameter": "connection", "name": "retrofill-postgres", "key": "reader"}]
+
+
+def test_only_run_starters_may_be_more_than_the_partitions() -> None:
+    many = {"defaults": {"keda": {"maxReplicas": 40}}}
+    scaled = of_kind(helm.render({**ALL, "services": {}, **many}), "ScaledObject")
+    most = {name.removeprefix(f"{FULL}-"): each["spec"]["maxReplicaCount"] for name, each in scaled.items()}
+    assert most == {**dict.fromkeys(SERVICES, 12), "run-starter": 40}
 
 
 @pytest.mark.parametrize(("prefix", "factor"), [("retrofill.", 3), ("team-a.", 1)])

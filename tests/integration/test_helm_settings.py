@@ -168,6 +168,21 @@ def test_a_job_that_is_there_is_never_told_to_be_another() -> None:
     }
 
 
+def test_a_run_starter_may_take_longer_to_stop_than_it_waits_for_its_drivers() -> None:
+    def seconds(**values: Any) -> dict[str, int]:
+        deployments = of_kind(helm.render({**LEAST, **values}), "Deployment").items()
+        return {
+            name.removeprefix(f"{FULL}-"): each["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+            for name, each in deployments
+        }
+
+    others = dict.fromkeys(SERVICES, 60)
+    assert seconds() == {**others, "run-starter": 600}
+    assert seconds(settings={"DRAIN_SECONDS": 90.5}) == {**others, "run-starter": 151}
+    own = {"run-starter": {"settings": {"DRAIN_SECONDS": 0}, "terminationGracePeriodSeconds": 20}}
+    assert seconds(services=own) == {**others, "run-starter": 20}
+
+
 def test_a_new_setting_starts_the_pods_anew() -> None:
     def pod_annotations(values: dict[str, Any]) -> list[dict[str, str]]:
         deployments = of_kind(helm.render(values), "Deployment").values()

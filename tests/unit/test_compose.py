@@ -50,6 +50,13 @@ def test_a_container_knows_its_own_passwords_only(name: str) -> None:
     assert passwords(PARTS[name]) == KNOWS[name]
 
 
+def test_a_run_starter_may_take_a_minute_longer_to_stop_than_it_waits_for_its_drivers() -> None:
+    starter = PARTS["run-starter"]
+    drain = "${RETROFILL_DRAIN_SECONDS:-60}"
+    assert starter["environment"]["RETROFILL_DRAIN_SECONDS"] == drain
+    assert starter["stop_grace_period"] == f"1m{drain}s"
+
+
 def test_every_password_is_in_the_example_and_is_used() -> None:
     example = set(re.findall(r"^(\w+)_PASSWORD=$", (ROOT / ".env.example").read_text(), re.MULTILINE))
     assert example == set().union(*map(passwords, PARTS.values()))

@@ -94,8 +94,13 @@ def run_service(service: Service, make_handler: MakeHandler, channels: Sequence[
     return 0
 
 
+def name_of_instance(service: Service) -> str:
+    """The name of this process among all of its service. In containers, a restarted one has it again."""
+    return f"{service.name}-{socket.gethostname()}-{os.getpid()}"
+
+
 def _run(settings: Settings, service: Service, make_handler: MakeHandler, channels: Sequence[str]) -> None:
-    instance = f"{service.name}-{socket.gethostname()}-{os.getpid()}"
+    instance = name_of_instance(service)
     structlog.contextvars.bind_contextvars(service=service.name, pid=os.getpid())
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -183,10 +188,11 @@ def _serve(context: Context, process: _Process, stopper: threading.Thread, guard
         loop.run()
     finally:
         ready.unlink(missing_ok=True)
-        http.stop()
-        # Others take the shards over while this process finishes what it has begun.
+        # Others take the shards over while this process finishes what it has begun, which may take long:
+        # its metrics and logs stay readable.
         process.poller.stop()
         process.handler.close()
+        http.stop()
         relay.stop()
         process.listener.stop()
         process.announcer.stop()

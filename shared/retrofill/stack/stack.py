@@ -109,7 +109,7 @@ class Stack:
         commands = {name: done.result() for name, done in prepared.items()}
         commands |= {name: _service_command(name) for name in self._services}
         self._write_endpoints(identity, chosen)
-        _part(SUPERVISOR, self._layout, lambda: supervisor.start(commands))
+        _part(SUPERVISOR, self._layout, lambda: supervisor.start(commands, settings.drain_seconds))
         reserved.keep(supervisor.pid())
 
     def _start(self, supervisor: Supervisor, identity: Identity, say: Say, began: float) -> None:

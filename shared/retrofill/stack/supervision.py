@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import math
 import os
 import re
 import shlex
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from retrofill.contract.topics import RUN_STARTER
 from retrofill.stack import failing
 from retrofill.stack.layout import POSTGRES, SUPERVISOR, Identity, Layout
 from retrofill.stack.processes import environment
@@ -93,10 +95,13 @@ class Supervisor:
             return False
         return True
 
-    def start(self, commands: dict[str, list[str]]) -> None:
-        """Start supervisord as a daemon with these programs, without starting the programs."""
+    def start(self, commands: dict[str, list[str]], drain_seconds: float) -> None:
+        """Start supervisord as a daemon with these programs, without starting the programs.
+
+        ``drain_seconds``: how long a run-starter that is stopped may wait for its drivers.
+        """
         config = self._layout.run / "supervisord.conf"
-        config.write_text(_config(self._layout, self._identity, commands))
+        config.write_text(_config(self._layout, self._identity, commands, drain_seconds))
         config.chmod(0o600)
         done = subprocess.run(
             [sys.executable, "-m", "supervisor.supervisord", "-c", str(config)],
@@ -117,7 +122,7 @@ class Supervisor:
                 raise
 
     def stop_parts(self, names: Iterable[str]) -> None:
-        """Stop programs in parallel, and wait for them."""
+        """Stop programs in parallel, and wait for them. supervisord kills those that take too long."""
         waiting = set(names)
         for name in waiting:
             try:
@@ -125,8 +130,7 @@ class Supervisor:
             except xmlrpc.client.Fault as e:
                 if "NOT_RUNNING" not in e.faultString:
                     raise
-        until = time.monotonic() + STOP_SECONDS + 5
-        while waiting and time.monotonic() < until:
+        while waiting:
             time.sleep(0.05)
             status = self.status()
             waiting = {name for name in waiting if status[name].pid is not None}
@@ -172,7 +176,12 @@ def _spawned(log: str) -> dict[str, int]:
     return counts
 
 
-def _config(layout: Layout, identity: Identity, commands: dict[str, list[str]]) -> str:
+def _stop_seconds(name: str, drain_seconds: float) -> int:
+    """How long a program may take to stop. A run-starter needs as long as others after its drivers."""
+    return STOP_SECONDS + (math.ceil(drain_seconds) if name == RUN_STARTER.name else 0)
+
+
+def _config(layout: Layout, identity: Identity, commands: dict[str, list[str]], drain_seconds: float) -> str:
     parts = [
         f"""[supervisord]
 logfile={_quote(layout.log(SUPERVISOR))}
@@ -199,7 +208,7 @@ autorestart=true
 startsecs=1
 startretries=1000000
 stopsignal={"INT" if name == POSTGRES else "TERM"}
-stopwaitsecs={STOP_SECONDS}
+stopwaitsecs={_stop_seconds(name, drain_seconds)}
 stopasgroup=true
 killasgroup=true
 redirect_stderr=true

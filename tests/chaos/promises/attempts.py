@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from retrofill.contract.topics import Topic
+from retrofill.domain.pipeline import DEFAULT_POOL
 from tests.chaos.history import History
 from tests.chaos.promises.limits import most_at_once, work_spans
 
@@ -40,6 +41,16 @@ def each_execution_has_its_number(history: History) -> Iterator[str]:
     for (run, attempt), count in executions.items():
         if count > 1:
             yield f"run {run} was executed {count} times as attempt {attempt}"
+
+
+def attempts_are_in_their_pools(history: History) -> Iterator[str]:
+    """Each attempt was given to a host of its backfill's pool. Rows of hosts long dead are deleted."""
+    pools = {row["id"]: row["definition"].get("pool", DEFAULT_POOL) for row in history.rows("backfill")}
+    hosts = {row["id"]: row["pool"] for row in history.rows("host")}
+    for row in history.rows("attempt"):
+        pool, there = pools.get(row["backfill_id"]), hosts.get(row["host_id"])
+        if pool is not None and there not in (None, pool):
+            yield f"attempt {row['id']} of pool {pool} was given to a host of pool {there}"
 
 
 def every_run_ends_once(history: History) -> Iterator[str]:
@@ -157,6 +168,7 @@ def ends_were_reported(history: History) -> Iterator[str]:
 PROMISES = (
     one_attempt_of_an_interval_at_a_time,
     each_execution_has_its_number,
+    attempts_are_in_their_pools,
     every_run_ends_once,
     attempts_follow_one_another,
     ranges_are_split,

@@ -85,7 +85,9 @@ def _outcomes(wish: Wish, row: Row, runs: list[Row], by_itself: set[int], *, can
     for run in runs:
         day = label(run["interval_start"])
         may_be_cancelled = stops or run["id"] in by_itself
-        expected = {"failed" if day in wish.failing else "succeeded"} | ({"cancelled"} if may_be_cancelled else set())
+        expected = {"failed" if day in wish.failing | wish.hanging else "succeeded"} | (
+            {"cancelled"} if may_be_cancelled else set()
+        )
         if run["state"] not in expected:
             yield f"{wish.id}: {day} is {run['state']} instead of {' or '.join(sorted(expected))}"
     asked = row["cancel_cause"] == "user"

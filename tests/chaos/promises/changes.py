@@ -123,6 +123,8 @@ def batches_run_in_order(history: History) -> Iterator[str]:
     at_work: dict[int, set[str]] = defaultdict(set)
     for changes in _by_commit(history):
         runs = [change for change in changes if change["entity"] == "run"]
+        # One statement begins the runs of several reports, in no order of its rows.
+        runs.sort(key=lambda change: position.get(change["id"], 0) if change["to"] == "running" else len(position))
         for change in runs:
             run, attempt = change["id"], change["attempt_id"]
             if change["from"] in ("queued", "staged") and change["to"] in LIVE:

@@ -65,13 +65,15 @@ def limits_hold_at_work(history: History) -> Iterator[str]:
 
 
 def one_suspect_at_a_time(history: History) -> Iterator[str]:
-    """A run whose driver was lost is retried alone, and of all of them one at a time on a server."""
+    """A run whose driver was lost is retried alone, or in a part of its lost range, and of all of them
+    one attempt at a time on a server.
+    """
     spans = defaultdict(list)
     for row in history.rows("attempt"):
         if row["suspect_server"] is not None:
             span = {"began": row["claimed_at"] + history.clock_slack, "ended": row["ended_at"]}
             spans[row["suspect_server"]].append(span)
-            if row["runs"] > 1:
+            if row["runs"] > 1 and row["mode"] != "range":
                 yield f"attempt {row['id']} retries {row['runs']} runs together"
     for server, of_server in spans.items():
         if (most := most_at_once((span for span in of_server if span["began"] <= span["ended"]), touching=False)) > 1:

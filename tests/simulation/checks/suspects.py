@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from retrofill.domain.attempt import AttemptMode
 from tests.simulation.checks.base import ENDED, Check, Values
 from tests.simulation.memory.rows import Step, Tx
 
@@ -72,5 +73,7 @@ class Suspects(Check):
         if backfill["definition"]["executor"] == "pool":
             self.live[attempt] = backfill["definition"]["pool"]
         ranges = {row["attempt_id"] for row in before}
-        alone = len(before) == 1 or (len(ranges) == 1 and {row["id"] for row in before} <= self.runs)
+        alone = len(before) == 1
+        if not alone and len(ranges) == 1 and {row["id"] for row in before} <= self.runs:
+            alone = self.row("attempt", "id", ranges.pop())["mode"] == AttemptMode.RANGE
         self.require(alone, lambda: f"attempt {attempt} has suspects {self.runs} with other runs: {before}")

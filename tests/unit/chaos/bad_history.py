@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable
 from datetime import date
 from typing import Any
@@ -46,6 +47,16 @@ def change(history: History, table: str, row: int, **values: Any) -> None:
 
 def _another_backfill(history: History) -> None:
     history.tables["backfill"].append({**backfill_row("c", "succeeded"), "requested_at": at(5)})
+
+
+def _wished(history: History, **more: Any) -> None:
+    history.wishes["b"] = dataclasses.replace(history.wishes["b"], **more)
+
+
+def _paused_too_early(history: History) -> None:
+    _wished(history, budgets=(1,))
+    put(history, Topic.BACKFILL_EVENTS, event("b", "BackfillPaused", cause="budget"))
+    history.changes.insert(0, changed("backfill", "b", "running", "paused", 0))
 
 
 def _replaced_by(day: int, queued: float) -> Bad:
@@ -179,6 +190,11 @@ BAD: list[tuple[str, str, Bad]] = [
     ("time_limits_hold", "while it waits", lambda h: put(
         h, T.RUN_EVENTS, run_event("RunFailed", 2, 2, 99, error={"type": "RunTimedOut"}))),
     ("time_limits_hold", "far too late", lambda h: h.of(T.RUN_EVENTS)[5].body.update(at=at(999).isoformat())),
+    ("attempts_are_in_their_pools", "another pool", lambda h: change(h, "host", 0, pool="gpu")),
+    ("only_what_hangs_times_out", "it does not hang", lambda h: change(h, "run", 0, error={"type": "RunTimedOut"})),
+    ("only_what_hangs_times_out", "it hangs", lambda h: _wished(h, hanging=frozenset({"2001-01-01"}))),
+    ("budgets_pause", "it never paused", lambda h: _wished(h, budgets=(1,))),
+    ("budgets_pause", "too early", _paused_too_early),
     ("each_execution_has_its_number", "two processes", lambda h: h.notes.append(note(2, 1, "2001-01-02", 105, process=2))),
     ("ends_were_reported", "a success that nobody reported", lambda h: h.events["run-reports"].clear()),
     ("ends_were_reported", "an old attempt's report", lambda h: change(h, "run", 0, error={"message": FORGED})),

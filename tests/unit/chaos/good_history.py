@@ -72,6 +72,7 @@ def good() -> History:
             "backfill_request": [{"id": "b", "decided_at": at(0)}, {"id": "late", "decided_at": at(5)}],
             "run": runs,
             "attempt": attempts,
+            "host": [{"id": 1, "pool": "default"}],
             "seat": [{"host_id": 1, "no": 1, "attempt_id": None}],
             "task_run": [task_row(1, 1, "failed"), task_row(2, 1, "cancelled"), task_row(2, 2, "succeeded")],
             "deadline": deadlines,
@@ -254,7 +255,7 @@ def attempt_row(
     nothing = dict.fromkeys(["slot", "pipeline_slot", "suspect_server", "lease_until", "error"])
     return {
         "id": id, "backfill_id": "b", "mode": "each", "position": position, "runs": runs, "state": "ended",
-        "outcome": outcome, "claimed_at": at(claimed), "began_at": at(began), "ended_at": at(ended), **nothing,
+        "outcome": outcome, "claimed_at": at(claimed), "began_at": at(began), "ended_at": at(ended), "host_id": 1, **nothing,
     }  # fmt: skip
 
 

@@ -115,6 +115,11 @@ def suspects(attempts):
     return [row | {"lost_at": 1, "attempt_id": attempt} for row, attempt in zip(rows([2] * 9), attempts, strict=False)]
 
 
+def test_suspects_that_were_lost_with_a_batch_are_alone():
+    """The run under way, and the next one, which may have begun unheard."""
+    assert [len(batch) for batch in batches([row | {"range_limit": None} for row in suspects([1, 1])], 9, 9)] == [1, 1]
+
+
 def test_suspects_that_may_be_part_of_no_range_are_alone():
     assert [len(batch) for batch in batches([row | {"range_limit": 1} for row in suspects([1, 1])], 9, 9)] == [1, 1]
 

@@ -49,6 +49,24 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- toYaml (mergeOverwrite (deepCopy $root.Values.defaults) (deepCopy (default dict (index $root.Values.services (index . 1))))) }}
 {{- end }}
 
+{{/* A setting of a service: its own, or that of all (list $ service name default). */}}
+{{- define "retrofill.setting" -}}
+{{- $own := include "retrofill.service" . | fromYaml }}
+{{- $all := (index . 0).Values.settings }}
+{{- $name := index . 2 }}
+{{- $value := index . 3 }}
+{{- if hasKey $all $name }}{{ $value = get $all $name }}{{ end }}
+{{- if hasKey $own.settings $name }}{{ $value = get $own.settings $name }}{{ end }}
+{{- include "retrofill.text" $value }}
+{{- end }}
+
+{{/* How long a service may take to stop (list $ service). A run-starter first waits for its drivers. */}}
+{{- define "retrofill.gracePeriod" -}}
+{{- $own := include "retrofill.service" . | fromYaml }}
+{{- $drain := ternary (include "retrofill.setting" (list (index . 0) (index . 1) "DRAIN_SECONDS" 0)) "0" (eq (index . 1) "run-starter") }}
+{{- add (int $own.terminationGracePeriodSeconds) (ceil (float64 $drain)) }}
+{{- end }}
+
 {{/* "true" where clients log in to Kafka. */}}
 {{- define "retrofill.login" -}}
 {{- if hasPrefix "SASL_" .Values.kafka.securityProtocol }}true{{ end }}
