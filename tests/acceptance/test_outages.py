@@ -111,8 +111,8 @@ def test_an_environment_that_is_broken_for_long_costs_no_attempt(user: User) -> 
     while time.monotonic() < ends:
         assert cost(user, "waits") == (0, 0, 0)
         time.sleep(LOOK_SECONDS)  # nothing is to happen in this time
-    assert "the environment is broken" in user.run("backfill", "show", "waits")
-    assert "the environment is broken" in user.run("status")
+    until(lambda: "the environment is broken" in user.run("backfill", "show", "waits"), "the backfill says why")
+    until(lambda: "the environment is broken" in user.run("status"), "the status says why")
     mend(user)
     succeeds(user, "waits", 10)
     assert cost(user, "waits") == (1, 0, 0)
@@ -132,7 +132,7 @@ def test_spark_away_for_long_fails_no_run_and_one_that_kills_it_each_time_fails_
     while time.monotonic() < ends:
         assert cost(user, "outlives")[2] == 0
         time.sleep(LOOK_SECONDS)  # nothing is to happen in this time
-    assert "does not answer" in user.run("backfill", "show", "outlives")
+    until(lambda: "does not answer" in user.run("backfill", "show", "outlives"), "the backfill says why")
     supervisor.start_part(SPARK)
     succeeds(user, "outlives", 60)
 

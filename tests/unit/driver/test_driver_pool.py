@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import queue
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -85,6 +86,7 @@ def test_both_executors_share_the_seats() -> None:
     dispatch = object.__new__(Dispatch)
     pool, submit = Other(Condition(3, note="why")), Other(Condition(1, submits=False, note="other"))
     dispatch._executors = {"pool": pool, "spark-submit": submit}  # type: ignore[dict-item]
+    dispatch._clearing = SimpleNamespace(note=None)  # type: ignore[assignment]
     assert dispatch.condition() == Condition(4, submits=False, note="why")
 
 

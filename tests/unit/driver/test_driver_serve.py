@@ -15,6 +15,7 @@ from tests.unit.driver.served import CODE, SessionGone, World, done, world, worl
 
 from retrofill.contract.cost import Cost
 from retrofill.driver.process import LEASE_OVER
+from retrofill.driver.submit import Submission
 
 __all__ = ["world"]
 
@@ -44,7 +45,8 @@ def test_a_run_from_launch_to_done_and_the_next_one(world: World) -> None:
 def test_a_run_of_scripts_only_opens_no_session(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "script.py"
     script.write_text(f"open({str(tmp_path / 'out')!r}, 'w').write('x')")
-    monkeypatch.setattr("retrofill.driver.submit.Submits.command", lambda *_: [sys.executable, str(script)])
+    submission = Submission([sys.executable, str(script)], {}, None, "tag")
+    monkeypatch.setattr("retrofill.driver.submit.Submits.submission", lambda *_: submission)
     world.launch(limits={"kind": "submit", "submit": {"script": str(script)}})
     world.say({"begin": 60.0})
     assert world.hear() == done()
