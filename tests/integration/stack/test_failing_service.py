@@ -41,7 +41,7 @@ def test_a_service_that_cannot_start_is_failing_and_says_why(tmp_path: Path) -> 
     assert status(tmp_path).returncode == 0
     supervisor = Supervisor(layout, layout.make_identity())
     # This home has no configuration that names a Postgres.
-    supervisor.start({NAME: [sys.executable, "-m", "backfill_planner"]})
+    supervisor.start({NAME: [sys.executable, "-m", "backfill_planner"]}, 0.0)
     try:
         supervisor.start_part(NAME)
         until(lambda: supervisor.status()[NAME].state == "failing", "it is failing", lambda: str(supervisor.status()))
