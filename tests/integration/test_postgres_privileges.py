@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 import psycopg
 import pytest
 from psycopg import sql
-from tests.support.definitions import daily
-from tests.support.installation import ROOT, Installation, until
+from tests.support.installation import Installation
 
 from retrofill.contract.topics import SERVICES
 
@@ -54,24 +51,6 @@ def may(who: str) -> dict[str, str]:
     column = head.index(next(short for short, name in COLUMNS.items() if name == who))
     own = who.replace("-", "_")
     return {line[0].replace("own_", f"{own}_"): line[column].replace("-", "") for line in lines}
-
-
-def test_the_query_that_scales_run_starters_counts_live_attempts_too(installation: Installation) -> None:
-    """Once the last run has started, none is queued. A scaler that counts only queued runs would
-    stop the pod that executes it.
-    """
-    query = re.search(
-        r"`(SELECT \(SELECT count\(\*\) FROM retrofill\.run [^`]+)`", (ROOT / "deploy/helm/README.md").read_text()
-    )
-    assert query is not None
-    installation.start("backfill-planner")
-    installation.start("instant-starter", RETROFILL_DRIVER_SLOTS="2", INSTANT_SECONDS="3600")
-    installation.apply(daily())
-    installation.request("p", "2020-01-01", "2020-01-03")
-    running = "SELECT count(*) FROM run WHERE state = 'running'"
-    until(lambda: installation.value(running) == 2, "two runs are live, and one is queued")
-    with psycopg.connect(installation.settings.dsn_of("reader")) as conn:
-        assert conn.execute(query[1].encode()).fetchone() == (3,)
 
 
 def tables(installation: Installation) -> dict[str, list[str]]:
