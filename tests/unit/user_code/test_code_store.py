@@ -101,7 +101,8 @@ def test_drivers_that_unpack_at_once_get_the_same(settings: Settings, store: Fol
 def test_one_that_is_faster_wins(
     settings: Settings, store: FolderStore, archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another driver creates the folder between this one's check and its rename."""
+    """Another driver, which waited in vain for this one, creates the folder before its rename."""
+    monkeypatch.setattr("retrofill.user_code.unpacked.LOCK_SECONDS", 0.1)
     store.put(archive)
     rename = Path.rename
 
