@@ -24,6 +24,8 @@ from typing import Self
 
 import psutil
 
+from retrofill.stack.processes import MARKER
+
 # On other systems, a bound socket would also keep the server from binding.
 _CAN_HOLD = sys.platform == "linux"
 
@@ -110,9 +112,9 @@ class Reservations:
             holder.close()
         return True
 
-    def keep(self, pid: int) -> None:
-        """Leave the ports to this process for as long as it runs."""
-        owner = f"{pid} {psutil.Process(pid).create_time()}".encode()
+    def keep(self, pid: int, stack_id: str) -> None:
+        """Leave the ports to this process of a stack for as long as it runs."""
+        owner = f"{pid} {stack_id}".encode()
         for lock in self._held.values():
             os.ftruncate(lock, 0)
             os.pwrite(lock, owner, 0)
@@ -132,12 +134,13 @@ class Reservations:
 
 
 def _runs(owner: list[str]) -> bool:
-    """Whether the process that a port was left to still runs; ``owner`` is its pid and start time."""
+    """Whether the process that a port was left to still runs; ``owner`` is its pid and its stack's id."""
     if len(owner) != 2:
         return False
     try:
-        return psutil.Process(int(owner[0])).create_time() == float(owner[1])
-    except psutil.NoSuchProcess:
+        # A pid may have been given to another process; a start time changes with the clock.
+        return psutil.Process(int(owner[0])).environ().get(MARKER) == owner[1]
+    except psutil.Error:
         return False
 
 

@@ -110,7 +110,7 @@ class Stack:
         commands |= {name: _service_command(name) for name in self._services}
         self._write_endpoints(identity, chosen)
         _part(SUPERVISOR, self._layout, lambda: supervisor.start(commands, settings.drain_seconds))
-        reserved.keep(supervisor.pid())
+        reserved.keep(supervisor.pid(), identity.id)
 
     def _start(self, supervisor: Supervisor, identity: Identity, say: Say, began: float) -> None:
         endpoints = self._endpoints()
