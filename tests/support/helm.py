@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -15,8 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from retrofill.settings import Settings
-from retrofill.stack.kafka import cache_folder
+from tests.support.built import built
 
 VERSION = "v4.3.1"
 MODULE = f"helm.sh/helm/v4/cmd/helm@{VERSION}"
@@ -33,14 +31,7 @@ def helm() -> str:
     found = NAMED or shutil.which("helm")
     if found is not None:
         return found
-    folder = cache_folder(Settings()) / f"helm-{VERSION}"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with (folder.parent / "helm.lock").open("w") as lock:
-        # Concurrent test processes build it once.
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            _build(folder)
-    return str(folder / "helm")
+    return str(built(f"helm-{VERSION}", _build) / "helm")
 
 
 def _build(folder: Path) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import ssl
 import subprocess
 import urllib.request
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import pytest
 from retrofill.stack.ports import held_port
 from tests.support.installation import until
 from tests.support.kubernetes_binaries import binaries
+from tests.support.stopped import stopped
 
 HERE = "127.0.0.1"
 START_SECONDS = 120.0
@@ -77,15 +77,9 @@ class KubernetesApi:
         """Say that the pod's processes have ended, as its node does."""
         self.ask("DELETE", f"/api/v1/namespaces/{namespace}/pods/{pod}", {"gracePeriodSeconds": 0})
 
-    @contextmanager
-    def stopped(self) -> Iterator[None]:
+    def stopped(self) -> AbstractContextManager[None]:
         """The API server does not answer for the duration of the block."""
-        server = self._processes["kube-apiserver"]
-        server.send_signal(signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            server.send_signal(signal.SIGCONT)
+        return stopped(self._processes["kube-apiserver"])
 
     def log(self) -> str:
         """The last lines of both logs."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -13,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from retrofill.settings import Settings
-from retrofill.stack.kafka import cache_folder
+from tests.support.built import built
 
 MODULE, VERSION = "k8s.io/kubernetes", "1.37.2"
 ETCD, ETCD_VERSION = "go.etcd.io/etcd/server/v3", "3.7.0"
@@ -31,13 +29,7 @@ def binaries() -> dict[str, Path]:
     found = {name: program for name in NAMES if (program := shutil.which(name, path=path)) is not None}
     if len(found) == len(NAMES):
         return {name: Path(program) for name, program in found.items()}
-    folder = cache_folder(Settings()) / f"kubernetes-{VERSION}"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with (folder.parent / "kubernetes.lock").open("w") as lock:
-        # Concurrent test processes build them once.
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            _build(folder)
+    folder = built(f"kubernetes-{VERSION}", _build)
     return {name: folder / name for name in NAMES}
 
 

@@ -7,8 +7,8 @@ import os
 import signal
 import subprocess
 import urllib.request
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
@@ -21,6 +21,7 @@ from retrofill.settings import Settings
 from retrofill.stack.kafka import cache_folder
 from retrofill.stack.ports import held_port
 from tests.support.installation import until
+from tests.support.stopped import stopped
 
 HERE = "127.0.0.1"
 START_SECONDS = 120.0
@@ -91,15 +92,9 @@ class Yarn:
         logs = [*self.home.glob("*.log"), *self.home.glob("logs/*/*/std*")]
         return "\n".join(f"{path}: {path.read_text(errors='replace')[-1500:]}" for path in logs)
 
-    @contextmanager
-    def stopped(self) -> Iterator[None]:
+    def stopped(self) -> AbstractContextManager[None]:
         """The ResourceManager does not answer for the duration of the block."""
-        manager = self._processes["resourcemanager"]
-        manager.send_signal(signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            manager.send_signal(signal.SIGCONT)
+        return stopped(self._processes["resourcemanager"])
 
     def stop(self) -> None:
         """Kill both, and all containers."""
