@@ -133,6 +133,8 @@ def test_the_end_of_a_run_ends_its_work_on_spark_and_its_process(world: World) -
     pool = world.executor()
     launch = world.begin_slow(pool)
     driver = world.driver()
+    # Reports are published behind the work, and the end of the driver would take them along.
+    until(lambda: "TaskReported work running" in world.fields(launch), "its reports are published")
     before = time.monotonic()
     pool.end(launch.key)
     assert world.host.ended()[:3] == (launch.attempt_id, launch.runs[0].id, False)
