@@ -29,7 +29,7 @@ from retrofill.bus.transaction import Transaction, shard_transaction
 from retrofill.bus.worker.checks import CHECKS_PER_PASS
 from retrofill.contract.runs import AttemptEnded, Report, RunBegan, RunReported
 from retrofill.contract.topics import RUN_STARTER, Topic
-from retrofill.domain.pipeline import DEFAULT_POOL
+from retrofill.domain.names import DEFAULT_POOL
 from retrofill.store.engine import make_engine, writes
 from run_starter.executors import Key, LaunchRequest
 from run_starter.handler import DRIVER_FREE, StarterHandler

@@ -79,7 +79,7 @@ def _info() -> Document:
         "license": {"name": "Apache-2.0"},
         "tags": [
             *({"name": service.name, "description": about} for service, about in ABOUT_SERVICES.items()),
-            {"name": OTHERS, "description": "Clients that are not services: users, the CLI, Spark drivers."},
+            {"name": OTHERS, "description": "Users and the CLI, and run-starters as hosts of drivers."},
         ],
     }
 

@@ -22,7 +22,7 @@ from retrofill.bus.envelope import headers_of, wire_headers
 from retrofill.bus.service import Context, run_service
 from retrofill.contract.runs import AttemptEnded, Report, RunBegan, RunReported, TaskReported
 from retrofill.contract.topics import RUN_STARTER, Topic
-from retrofill.domain.pipeline import DEFAULT_POOL
+from retrofill.domain.names import DEFAULT_POOL
 from retrofill.settings import Settings
 from retrofill.store import attempts
 from run_starter.executors import Condition, Host, Key, LaunchRequest

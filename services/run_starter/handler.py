@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from sqlalchemy import Connection
 
@@ -31,6 +32,7 @@ from retrofill.domain.backfill import BackfillState
 from retrofill.errors import kind_and_line
 from retrofill.store import attempts, backfills, claims, hosts, run_cancels
 from retrofill.store import runs as store
+from retrofill.user_code.unpacked import code_of
 from run_starter.claims import Claims
 from run_starter.definitions import Definitions
 from run_starter.executors import Executor
@@ -38,8 +40,10 @@ from run_starter.executors.build import Pools, build_executors
 from run_starter.hosting import DriverHost, Watch
 from run_starter.launching import Launching
 from run_starter.leases import Leases
+from run_starter.lineage import lineage_of
 from run_starter.log_page import LogPage
 from run_starter.memory import LEASES_KEY, SUSPECTS_KEY, backfill_key, backfills_in, key_in, pipeline_key, pipelines_in
+from run_starter.report_wire import ReportWire
 from run_starter.reports import handle_reports
 from run_starter.seats import Seats
 from run_starter.starting import Starting
@@ -58,11 +62,13 @@ class StarterHandler(QuietHandler):
         settings = context.settings
         self._context = context
         self._definitions = Definitions()
+        # The last task's report travels with the run's, which follows at once.
+        reports = producer(settings, f"{context.instance}-reports", **{"linger.ms": 1})
         self.host = DriverHost(
             context.engine,
-            producer(settings, f"{context.instance}-reports"),
-            settings.topic_prefix,
-            partitions=context.partitions,
+            ReportWire(reports, settings.topic_prefix, context.partitions),
+            partial(code_of, settings),
+            lineage_of(settings),
         )
         self._executor = build_executors(settings, self.host) if executors is None else Pools(executors)
         self._watch = Watch(context.engine, self._executor)

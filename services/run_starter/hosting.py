@@ -8,34 +8,37 @@ from collections.abc import Callable
 from typing import Literal
 
 import structlog
-from confluent_kafka import KafkaException, Producer
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from retrofill.bus.envelope import headers_of, wire_headers
-from retrofill.contract.partitioning import partition_of
 from retrofill.contract.runs import AttemptEnded, ErrorInfo, Report, RunReported, TaskReported
-from retrofill.contract.topics import RUN_STARTER, Topic
+from retrofill.contract.topics import RUN_STARTER
 from retrofill.domain.attempt import AttemptMode
 from retrofill.domain.task_run import TaskState
 from retrofill.errors import first_line
 from retrofill.store import attempts
 from retrofill.store.engine import reading
-from run_starter.executors import Launcher, LaunchRequest, TimedOut
+from retrofill.user_code.importing import CodeUnavailable
+from run_starter.executors import Launcher, LaunchRequest, OnDelivery, TimedOut
+from run_starter.executors.driver_reports import SOURCE
+from run_starter.lineage import Lineage, NoLineage
+from run_starter.report_wire import ReportWire
 
 log = structlog.get_logger(__name__)
 POLL_SECONDS = 1.0
-FLUSH_SECONDS = 5.0
+# By hash and whether the whole archive is wanted: see ``executors.Host.code``.
+CodeOf = Callable[[str, bool], dict[str, str]]
 
 
 class DriverHost:
     """Implements ``executors.Host``."""
 
-    def __init__(self, engine: Engine, reports: Producer, topic_prefix: str, partitions: int) -> None:
+    def __init__(self, engine: Engine, reports: ReportWire, code: CodeOf, lineage: Lineage | None = None) -> None:
+        """``code``: the folder with the archive of this hash, which may raise ``CodeUnavailable``."""
         self._engine = engine
-        self._partitions = partitions
         self._reports = reports
-        self._topic = f"{topic_prefix}{Topic.RUN_REPORTS}"
+        self._code = code
+        self._lineage = lineage or NoLineage()
         # Set when the number of usable drivers may have changed.
         self.drivers_changed = threading.Event()
         self._draining = self._closing = False
@@ -144,18 +147,25 @@ class DriverHost:
 
     def report(self, report: Report) -> None:
         """Send a report on an attempt of this host."""
+
+        def delivered(why: str | None) -> None:
+            if why is not None:
+                # The end of the lease has the same effect, a little later.
+                log.warning("end_not_reported", backfill=report.backfill_id, attempt=report.attempt_id, error=why)
+
+        self._reports.send(report, RUN_STARTER.name, delivered)
+
+    def publish(self, launch: LaunchRequest, report: Report, on_delivery: OnDelivery, trace: str | None) -> None:
+        """Publish a driver's report, and what it says to OpenLineage."""
+        self._reports.send(report, SOURCE, on_delivery, trace)
+        self._lineage.reported(launch, report)
+
+    def code(self, sha256: str, *, whole: bool) -> dict[str, str]:
+        """See ``executors.Host.code``."""
         try:
-            self._reports.produce(
-                self._topic,
-                key=report.backfill_id.encode(),
-                partition=partition_of(report.backfill_id, self._partitions),
-                value=report.encode(),
-                headers=wire_headers(headers_of(report, RUN_STARTER.name)),
-            )
-            self._reports.poll(0)
-        except (BufferError, KafkaException) as e:
-            # The end of the lease has the same effect, a little later.
-            log.warning("end_not_reported", backfill=report.backfill_id, attempt=report.attempt_id, error=str(e))
+            return self._code(sha256, whole)
+        except CodeUnavailable as e:
+            return {"error": str(e)}
 
     def drain(self) -> None:
         """Let nothing begin any more."""
@@ -176,7 +186,7 @@ class DriverHost:
 
     def close(self) -> None:
         """Flush the reports."""
-        self._reports.flush(FLUSH_SECONDS)
+        self._reports.close()
 
 
 class Watch(threading.Thread):

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from retrofill.domain.pipeline import DEFAULT_POOL
+from retrofill.domain.names import DEFAULT_POOL
 from retrofill.store.hosts import Seat
 
 # At most this long, slots and seats are left to other shards' backfills with fewer live attempts.

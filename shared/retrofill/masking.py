@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from typing import Mapping
 
 MASK = "**********"
 _SECRET = re.compile(

@@ -1,41 +1,54 @@
 """``Pipeline``, the class users define pipelines with.
 
-Services only see its ``PipelineDefinition``.
+Services only see its ``PipelineDefinition``. Drivers import this module in the user's Python, so it
+needs nothing but the standard library of any Python that Spark supports.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar, Unpack, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+    TypeVar,
+    Union,
+    overload,
+)
 
-from retrofill.callback import Callback, rules_of
+from retrofill.callback import Callback, Target, rules_of
+from retrofill.checking import checked
 from retrofill.deadline import Deadline
-from retrofill.domain.data import check_name
 from retrofill.domain.duration import seconds_of
-from retrofill.domain.pipeline import (
+from retrofill.domain.names import (
     DEFAULT_POOL,
     MAX_BATCH,
     MAX_TARGET_SECONDS,
     MAX_TIMEOUT_SECONDS,
     MIN_TIMEOUT_SECONDS,
-    CodeLocation,
-    PipelineDefinition,
-    SubmitScript,
-    TaskDefinition,
     TriggerRule,
+    check_name,
 )
-from retrofill.domain.target import Target
 from retrofill.scripts import script_of, with_paths
 
+if TYPE_CHECKING:
+    from typing import TypedDict, Unpack
+
+    from retrofill.domain.pipeline import CodeLocation, PipelineDefinition
+else:
+    from typing import TypedDict
+
 Function = TypeVar("Function", bound=Callable[..., Any])
-Upstream = str | Callable[..., Any]
-After = Upstream | Iterable[Upstream] | None
-Delay = timedelta | float | int
-Timeout = timedelta | float | int | str
-OnEvent = str | Target | Callback
+Upstream = Union[str, Callable[..., Any]]
+After = Union[Upstream, Iterable[Upstream], None]
+Delay = Union[timedelta, float, int]
+Timeout = Union[timedelta, float, int, str]
+OnEvent = Union[str, Target, Callback]
 # Of an attempt with batch_size="auto".
 TARGET_SECONDS = 600.0
 
@@ -106,7 +119,7 @@ class Pipeline:
         self.functions: dict[str, Callable[..., Any]] = {}
         self._retries = retries
         self._retry_delay = retry_delay
-        self._tasks: list[TaskDefinition] = []
+        self._tasks: list[dict[str, Any]] = []
         self._settings: dict[str, Any] = {
             "schedule": schedule,
             "start": _moment(start),
@@ -176,9 +189,18 @@ class Pipeline:
 
         Raises ``pydantic.ValidationError``, a ``ValueError``, if it is invalid.
         """
-        folder = Path(code.file).parent if code.file else None
-        tasks = tuple(with_paths(task, folder) for task in self._tasks)
-        return PipelineDefinition(name=self.name, tasks=tasks, code=code, **self._settings)
+        from retrofill.domain.pipeline import PipelineDefinition
+
+        return PipelineDefinition.model_validate({**self.to_data(code.file), "code": code})
+
+    def to_data(self, file: str | None = None) -> dict[str, Any]:
+        """The fields of the definition, without ``code``, as JSON data that is not checked as a whole yet.
+
+        ``file``: the pipeline's own, next to which the files of its scripts are looked for.
+        """
+        folder = None if file is None else Path(file).parent
+        tasks = [with_paths(task, folder) for task in self._tasks]
+        return {"name": self.name, "tasks": tasks, **self._settings}
 
     def _decorate(self, kind: str, options: FunctionOptions, function: Any = None) -> Any:
         def register(function: Function) -> Function:
@@ -192,25 +214,26 @@ class Pipeline:
 
         return register if function is None else register(function)
 
-    def _add(self, name: str, kind: str, options: TaskOptions, submit: SubmitScript | None = None) -> None:
+    def _add(self, name: str, kind: str, options: TaskOptions, submit: dict[str, Any] | None = None) -> None:
         known = FunctionOptions.__annotations__
-        if unknown := sorted(options.keys() - known.keys()):
+        unknown = sorted(options.keys() - known.keys())
+        if unknown:
             raise TypeError(f"task {name!r} has no option {unknown[0]!r}: use {', '.join(known)}")
-        if any(task.name == name for task in self._tasks):
+        if any(task["name"] == name for task in self._tasks):
             raise ValueError(f"pipeline {self.name!r} already has a task {name!r}: give each task its own name")
         retries, retry_delay = options.get("retries"), options.get("retry_delay")
         given = {
             "name": name,
             "kind": kind,
-            "after": tuple(self._name_of(upstream, name) for upstream in _listed(options.get("after"))),
-            "trigger_rule": TriggerRule(options.get("trigger_rule", "all_success")),
+            "after": [self._name_of(upstream, name) for upstream in _listed(options.get("after"))],
+            "trigger_rule": str(TriggerRule(options.get("trigger_rule", "all_success"))),
             "retries": self._retries if retries is None else retries,
             "retry_delay_seconds": _seconds(self._retry_delay if retry_delay is None else retry_delay),
             "timeout_seconds": _timeout(f"task {name!r}: timeout", options.get("timeout")),
             "submit": submit,
             "sparse": options.get("sparse", False),
         }
-        self._tasks.append(TaskDefinition.model_validate(given))
+        self._tasks.append(checked("task", given))
 
     def _name_of(self, upstream: Upstream, task: str) -> str:
         if isinstance(upstream, str):
@@ -233,7 +256,7 @@ def _listed(after: After) -> list[Upstream]:
 def _seconds(delay: Delay) -> float:
     if isinstance(delay, timedelta):
         return delay.total_seconds()
-    if isinstance(delay, int | float):
+    if isinstance(delay, (int, float)):
         return float(delay)
     raise ValueError(f"retry_delay is {delay!r}: give a timedelta or a number of seconds")
 
@@ -242,10 +265,10 @@ def _timeout(what: str, given: Timeout | None) -> float | None:
     if given is None:
         return None
     try:
-        seconds = seconds_of(given) if isinstance(given, str | timedelta) else given
+        seconds = seconds_of(given) if isinstance(given, (str, timedelta)) else given
     except ValueError:
         seconds = 0.0
-    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
     if not number or not MIN_TIMEOUT_SECONDS <= seconds <= MAX_TIMEOUT_SECONDS:
         raise ValueError(
             f"{what} is {given!r}: give a timedelta, a number of seconds or text like '90s', '10m' or '2h', "
@@ -268,17 +291,19 @@ def _batches(size: int | str, target: Delay | None) -> dict[str, Any]:
     if size != "auto":
         raise ValueError(f"batch_target needs batch_size='auto', but it is {size}: change it, or remove batch_target")
     seconds = target.total_seconds() if isinstance(target, timedelta) else target
-    if not isinstance(seconds, int | float) or not 0.1 <= seconds <= MAX_TARGET_SECONDS:
+    if not isinstance(seconds, (int, float)) or not 0.1 <= seconds <= MAX_TARGET_SECONDS:
         raise ValueError(f"batch_target is {target!r}: give a timedelta or a number of seconds, 0.1 to a week")
     return {"batch_size": MAX_BATCH, "batch_target_seconds": float(seconds)}
 
 
-def _moment(given: str | date | datetime | None) -> str | date | datetime | None:
-    """A bare date as text means that day, not midnight without a time zone."""
+def _moment(given: str | date | datetime | None) -> str | None:
+    """As text, of which a bare date means that day, not midnight without a time zone."""
     try:
-        return date.fromisoformat(given) if isinstance(given, str) else given
+        if isinstance(given, str):
+            return date.fromisoformat(given).isoformat()
     except ValueError:
-        return given
+        return str(given)
+    return None if given is None else given.isoformat()
 
 
 def _conf(conf: Mapping[str, object] | None) -> dict[str, str]:

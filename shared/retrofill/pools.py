@@ -24,8 +24,7 @@ from pydantic import (
 )
 from pydantic_settings import NoDecode
 
-from retrofill.domain.data import check_name
-from retrofill.domain.pipeline import DEFAULT_POOL
+from retrofill.domain.names import DEFAULT_POOL, check_name
 from retrofill.masking import masked_conf, masked_remote
 from retrofill.setting_types import ConnectAddress, HttpAddress, check_cluster
 
@@ -74,7 +73,10 @@ class Pool(BaseModel):
     driver_host: str | None = None
     driver_slots: int | None = Field(None, ge=1)
     driver_start_seconds: float | None = Field(None, gt=0)
-    driver_python: Path | None = Field(None, description="Python interpreter of its drivers, which has this package")
+    driver_python: Path | None = Field(
+        None,
+        description="Python interpreter of its drivers, which needs pyspark (3.5 or later) and nothing of Retrofill",
+    )
     env: Annotated[dict[str, SecretStr | Source], AfterValidator(_check_env)] = Field(
         default_factory=dict, repr=False, description="Environment variables of its drivers"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from typing import Iterator
 
 _KEY = re.compile(r"(?:\\.|[^\\=:\s])*")
 _SEPARATOR = re.compile(r"\s*[=:]?\s*")

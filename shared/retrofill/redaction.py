@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import MutableMapping, Sequence
-from typing import Any
+from re import Match
+from typing import Any, Sequence
 
 MASK = "***"
 _NAMES = r"(?:password|passwd|pwd|secret(?:[_-]?access)?(?:[_-]?key)?|token|api[_-]?key|access[_-]?key)"
@@ -33,20 +33,16 @@ def redacted(text: str) -> str:
     return text
 
 
-def redact_event(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Structlog processor that masks secrets in all values of an event."""
-    return {name: _in_value(value) for name, value in event.items()}
-
-
-def _in_value(value: Any) -> Any:
+def redacted_in(value: Any) -> Any:
+    """JSON data with secrets masked in all of its texts."""
     if isinstance(value, str):
         return redacted(value)
     if isinstance(value, dict):
-        return {name: _in_value(each) for name, each in value.items()}
-    return [_in_value(each) for each in value] if isinstance(value, list | tuple) else value
+        return {name: redacted_in(each) for name, each in value.items()}
+    return [redacted_in(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
-def _masked(found: re.Match[str]) -> str:
+def _masked(found: Match[str]) -> str:
     spans = sorted({found.span(n) for n in range(1, (found.re.groups or 0) + 1) if found[n]})
     if found.re.groups == 0:
         return MASK

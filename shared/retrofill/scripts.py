@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, Callable, Mapping, Sequence
 
-from retrofill.domain.pipeline import SubmitScript, TaskDefinition
+# Fields with paths or addresses, besides the script's own.
+LISTS = ("py_files", "jars", "files")
 
 
 def script_of(
@@ -16,21 +17,24 @@ def script_of(
     conf: Mapping[str, str],
     env: Mapping[str, str],
     deploy_mode: str,
-) -> SubmitScript:
+) -> dict[str, Any]:
     """A script with the arguments of ``Pipeline.submit``. Raises ``ValueError``."""
     for name, given in lists.items():
         if isinstance(given, str):
             raise ValueError(f"{name} is {given!r}: give a list")
-    more = {"conf": conf, "env": env, "deploy_mode": deploy_mode}
-    return SubmitScript.model_validate({"script": script, **lists, **more})
+    return {"script": script, **lists, "conf": dict(conf), "env": dict(env), "deploy_mode": deploy_mode}
 
 
-def with_paths(task: TaskDefinition, folder: Path | None) -> TaskDefinition:
+def located(script: Mapping[str, Any], place: Callable[[str], str]) -> dict[str, Any]:
+    """A script with the ``place`` of each of its addresses."""
+    lists = {name: [place(each) for each in script.get(name, ())] for name in LISTS}
+    return {**script, "script": place(script["script"]), **lists}
+
+
+def with_paths(task: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
     """The task with absolute paths of its script and the files of that, looked for in ``folder`` first."""
-    if task.submit is None:
-        return task
-    submit = task.submit.located(lambda address: _path(address, folder))
-    return task.model_copy(update={"submit": submit})
+    script = task["submit"]
+    return {**task, "submit": None if script is None else located(script, lambda address: _path(address, folder))}
 
 
 def _path(given: str, folder: Path | None) -> str:

@@ -20,6 +20,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from retrofill.errors import NotConfigured as NotConfigured
 from retrofill.pools import Pools, check_pools
 from retrofill.setting_types import (
     ENDPOINTS_FILE,
@@ -62,7 +63,7 @@ class Settings(BaseSettings):
     kafka_password: SecretStr | None = Field(None, description="Password of that user")
     kafka_passwords: dict[str, SecretStr] = Field(
         default_factory=dict,
-        description="Passwords by client (a service, driver, operator, requester), as JSON; others use kafka_password",
+        description="Passwords by client (a service, operator, requester), as JSON; others use kafka_password",
     )
     kafka_users: dict[str, str] = Field(
         default_factory=dict, description="Kafka users by client, as JSON, where the default does not fit"
@@ -74,14 +75,6 @@ class Settings(BaseSettings):
     kafka_ssl_key_password: SecretStr | None = Field(None, description="Password of that key")
     kafka_config: dict[str, SecretStr] = Field(
         default_factory=dict, description="Additional librdkafka properties for all clients, as JSON; take precedence"
-    )
-    kafka_driver_ssl_certificate: Path | None = Field(
-        None, description="PEM file of the drivers' own certificate, for mutual TLS: they never get the run-starter's"
-    )
-    kafka_driver_ssl_key: Path | None = Field(None, description="PEM file of its key")
-    kafka_driver_ssl_key_password: SecretStr | None = Field(None, description="Password of that key")
-    kafka_driver_config: dict[str, SecretStr] = Field(
-        default_factory=dict, description="kafka_config for drivers, as JSON; required if kafka_config has a login"
     )
     postgres_dsn: SecretStr | None = Field(None, description="DSN of the database's owner: migrations and the CLI")
     postgres_service_dsns: dict[str, SecretStr] = Field(
@@ -240,7 +233,9 @@ class Settings(BaseSettings):
         ge=1,
         description="Total size of all logs in that directory, beyond which the oldest are removed",
     )
-    openlineage_topic: str | None = Field(None, description="Kafka topic for OpenLineage run events of the drivers")
+    openlineage_topic: str | None = Field(
+        None, description="Kafka topic for OpenLineage run events, which run-starters publish"
+    )
     openlineage_namespace: str = Field("retrofill", description="Namespace of the jobs in these events")
     http_host: str = Field(
         "127.0.0.1", description="Listen address for a service's metrics, probes and logs of attempts"
@@ -309,18 +304,6 @@ class Settings(BaseSettings):
         if self.kafka_bootstrap_servers is None:
             raise NotConfigured("RETROFILL_KAFKA_BOOTSTRAP_SERVERS")
         return self.kafka_bootstrap_servers
-
-
-class NotConfigured(Exception):
-    """``variable`` is required but neither set nor published by a running embedded stack.
-
-    ``why`` replaces that message.
-    """
-
-    def __init__(self, variable: str, why: str | None = None) -> None:
-        super().__init__(
-            why or f"no stack is running in this folder (start one with 'retrofill up') and {variable} is not set"
-        )
 
 
 class WrongSetting(Exception):

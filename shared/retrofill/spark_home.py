@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, Mapping
 
 from retrofill import java
+from retrofill.errors import NotConfigured
 from retrofill.properties import read_properties
-from retrofill.setting_types import check_cluster
-from retrofill.settings import NotConfigured, Settings
+
+if TYPE_CHECKING:
+    from retrofill.driver.config import Config
+    from retrofill.settings import Settings
 
 LOCAL = "local[1]"
 MASTER = "spark.master"
@@ -26,20 +28,20 @@ _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 class SparkHome:
     """The Spark whose spark-submit is used. ``variable`` names its folder; without one it is pyspark's."""
 
-    settings: Settings
+    settings: Settings | Config
     folder: Path
     variable: str | None
     # Of the drivers that it starts.
     python: str = sys.executable
 
     @classmethod
-    def of(cls, settings: Settings, python: str = sys.executable) -> SparkHome:
+    def of(cls, settings: Settings | Config, python: str = sys.executable) -> SparkHome:
         """That of ``RETROFILL_SPARK_HOME``, else of ``SPARK_HOME``, else the one in pyspark."""
         if settings.spark_home is not None:
             return cls(settings, settings.spark_home.absolute(), "RETROFILL_SPARK_HOME", python)
         if given := os.environ.get("SPARK_HOME"):
             return cls(settings, Path(given).absolute(), "SPARK_HOME", python)
-        return cls(settings, java.spark_jars().parent, None, python)
+        return cls(settings, java.spark_jars(python).parent, None, python)
 
     @cached_property
     def defaults(self) -> Mapping[str, str]:
@@ -81,12 +83,14 @@ class SparkHome:
                 (conf[_JAVA_OPTIONS],) = java.write_options(folder / "jvm.options", options)
         else:
             # Without the scripts' second JVM, and with pyspark as it is installed instead of its zip.
-            start = java.spark_submit_command(java.find(self.settings), folder / "jvm.options", conf=of_jvm)
+            start = java.spark_submit_command(
+                java.find(self.settings), folder / "jvm.options", conf=of_jvm, jars=self.folder / "jars"
+            )
         where = ("--master", self.master, "--deploy-mode", deploy_mode)
         return [*start, *where, *java.write_properties(folder / "spark.properties", conf)]
 
     def python_of_driver(self, conf: Mapping[str, str]) -> dict[str, str]:
-        """A driver beside its host needs a Python that has Retrofill, unless ``conf`` names another."""
+        """A driver beside its host has the Python of its pool, unless ``conf`` names another."""
         return {} if PYTHON in conf or DRIVER_PYTHON in conf else {DRIVER_PYTHON: self.python}
 
     def environment(self, folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
@@ -103,29 +107,3 @@ class SparkHome:
                 # A Spark of the user's finds its Java by itself.
                 found["JAVA_HOME"] = str(java.java_home(java.find(self.settings), folder))
         return found
-
-
-def check(settings: Settings) -> None:
-    """Raises ``NotConfigured`` if the Spark that the settings name cannot be used.
-
-    Without any Spark, a host can still publish.
-    """
-    folder = os.environ.get("SPARK_CONF_DIR")
-    if folder and not Path(folder).is_dir():
-        raise NotConfigured("SPARK_CONF_DIR", f"SPARK_CONF_DIR: there is no directory {folder}: correct or unset it")
-    if settings.spark_home is None and not os.environ.get("SPARK_HOME") and find_spec("pyspark") is None:
-        return
-    home = SparkHome.of(settings)
-    program = home.folder / "bin" / "spark-submit"
-    if home.variable is not None and not os.access(program, os.X_OK):
-        raise NotConfigured(
-            home.variable,
-            f"{home.variable}: there is no program {program}: set it to the folder of a Spark installation, or unset it "
-            "to use the one in pyspark",
-        )
-    master = home.master
-    if settings.spark_submit_deploy_mode == "cluster":
-        try:
-            check_cluster(master, settings.driver_host)
-        except ValueError as e:
-            raise NotConfigured("RETROFILL_SPARK_SUBMIT_MASTER", str(e)) from e

@@ -7,15 +7,13 @@ passed on unchanged. OpenTelemetry's own variables configure the exporter
 
 from __future__ import annotations
 
+import logging
 import os
 import re
-from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Iterator
 
-import structlog
-
-log = structlog.get_logger(__name__)
+log = logging.getLogger(__name__)
 HEADER = "traceparent"
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 # https://www.w3.org/TR/trace-context/#traceparent-header; other values are ignored.
@@ -40,7 +38,9 @@ def configure_tracing(service: str) -> None:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as e:
         log.error(
-            "no_tracing", error=str(e), what_to_do="install retrofill[otel], or unset OTEL_EXPORTER_OTLP_ENDPOINT"
+            "no_tracing: %s: install opentelemetry-sdk and opentelemetry-exporter-otlp-proto-http here (for services: "
+            "retrofill[otel]), or unset OTEL_EXPORTER_OTLP_ENDPOINT",
+            e,
         )
         return
     name = os.environ.get("OTEL_SERVICE_NAME", service)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import tempfile
@@ -22,6 +23,8 @@ from retrofill.stack.supervision import Supervisor
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 SECONDS = float(os.environ.get("OUTAGE_SECONDS", "60"))
+BROKEN = "ModuleNotFoundError: No module named pyspark"
+WHY = f"exited with status 1: {BROKEN}"
 LOOK_SECONDS = 2.0
 PIPELINE = """
 from retrofill import Pipeline
@@ -31,6 +34,29 @@ p = Pipeline("counts", schedule="@daily", start="2013-01-01", max_active_runs=2,
 @p.task
 def count(run):
     assert run.spark.range(1000).count() == 1000
+"""
+# Of twelve days, one ends the server: the parent of its Python workers' daemon.
+KILLS = """
+import os, signal
+from pathlib import Path
+from pyspark.sql.functions import udf
+from retrofill import Pipeline
+
+p = Pipeline("kills", schedule="@daily", start="2013-01-01", max_active_runs=2, batch_size=4)
+
+@p.task
+def kill(run):
+    @udf("long")
+    def end(_):
+        (daemon,) = [line for line in Path("/proc", str(os.getppid()), "status").read_text().splitlines() if "PPid" in line]
+        os.kill(int(daemon.split()[1]), signal.SIGKILL)
+        return 1
+    rows = run.spark.range(100)
+    if run.interval.start.day == 6:
+        with Path(run.conf["kills"]).open("a") as kills:
+            kills.write(f"{run.attempt}\\n")
+        rows = rows.select(end("id").alias("id"))
+    assert rows.count() == 100 and rows.collect()
 """
 WHAT_IT_COST = """
 SELECT coalesce(max(attempt), 0), coalesce(max(lost_attempts), 0), count(*) FILTER (WHERE state = 'failed')
@@ -64,7 +90,7 @@ def mend(user: User) -> None:
 
 def break_(user: User) -> None:
     """Replace the drivers' interpreter by one whose environment is broken."""
-    _script(python(user), "echo 'ModuleNotFoundError: the environment is broken' >&2; exit 1")
+    _script(python(user), f"echo '{BROKEN}' >&2; exit 1")
 
 
 def _script(path: Path, line: str) -> None:
@@ -109,11 +135,11 @@ def test_an_environment_that_is_broken_for_long_costs_no_attempt(user: User) -> 
         assert cost(user, "waits") == (0, 0, 0)
         time.sleep(LOOK_SECONDS)  # nothing is to happen in this time
     until(
-        lambda: "exited with status 1" in said(user, "backfill", "show", "waits"),
+        lambda: WHY in said(user, "backfill", "show", "waits"),
         "the backfill says why",
         lambda: said(user, "backfill", "show", "waits") + said(user, "hosts"),
     )
-    until(lambda: "exited with status 1" in said(user, "status"), "the status says why")
+    until(lambda: WHY in said(user, "status"), "the status says why")
     mend(user)
     succeeds(user, "waits", 10)
     assert cost(user, "waits") == (1, 0, 0)
@@ -136,3 +162,19 @@ def test_spark_away_for_long_fails_no_run(user: User) -> None:
     until(lambda: "does not answer" in said(user, "backfill", "show", "outlives"), "why", seconds=150)
     supervisor.start_part(SPARK)
     succeeds(user, "outlives", 60)
+
+
+def test_an_interval_that_ends_the_server_each_time_fails_alone(user: User) -> None:
+    kills = user.home / "kills"
+    (user.home / "kills.py").write_text(KILLS)
+    user.run("up")
+    user.run("pipelines", "apply", "kills.py")
+    user.run(
+        "backfill", "create", "kills", "--from", "2013-01-01", "--to", "2013-01-12", "--id", "kills",
+        "--conf", json.dumps({"kills": str(kills)}),
+    )  # fmt: skip
+    until(lambda: user.progress("kills")[0] in ("succeeded", "failed"), "it ended", seconds=600)
+    assert user.progress("kills") == ("failed", 11)
+    assert len(kills.read_text().splitlines()) > 1
+    (failed,) = [run for run in user.json("runs", "list", "kills") if run["state"] == "failed"]
+    assert failed["interval_start"].startswith("2013-01-06")

@@ -11,7 +11,7 @@ from tests.support.installation import until
 from tests.support.proxy import Proxy
 
 LOST = "SELECT count(*) FROM attempt WHERE outcome = 'lost'"
-# The Kafka address that the light driver uses (``light_driver.py``).
+# The Kafka address to which a run-starter publishes reports (``light_starter.py``).
 DRIVERS_KAFKA = "CHAOS_DRIVERS_KAFKA"
 
 

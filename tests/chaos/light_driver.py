@@ -5,21 +5,18 @@ Its lease, kernel timer, reports, host protocol and import of user code are the 
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
-from retrofill.bus.crash import arm
-from retrofill.contract.runs import SparkApplication
 from retrofill.driver.__main__ import take_pipes
 from retrofill.driver.application import versions
+from retrofill.driver.config import Config
 from retrofill.driver.conversation import Conversation
+from retrofill.driver.facts import SparkApplication
 from retrofill.driver.output import Output
 from retrofill.driver.process import Ending, end_with_host
 from retrofill.driver.report import Wire
 from retrofill.driver.serve import Server
-from retrofill.logs import configure_logging
-from retrofill.redaction import configure_redaction, redact_event
-from retrofill.settings import Settings
+from retrofill.driver.setup import set_up
 
 
 class NoSessions:
@@ -59,19 +56,13 @@ def main() -> None:
     """Serve until the host ends the process."""
     heard, said = take_pipes()
     output = Output.of_pool()
-    if (address := os.environ.get("CHAOS_DRIVERS_KAFKA")) is not None:
-        # A Kafka connection that a fault can cut for the drivers only.
-        os.environ["RETROFILL_KAFKA_BOOTSTRAP_SERVERS"] = address
-    settings = Settings()
-    configure_redaction(settings.redact)
-    configure_logging(settings.log_level, redact_event)
-    arm(settings.crash_point)
     ending = Ending()
     end_with_host(ending)
     host = Conversation(heard, said, ending)
-    wire = Wire(settings, on_loss=ending.end)
-    wire.connect()
-    server = Server(settings, ending, host, wire, lambda launch: NoSessions(), output=output)
+    config = Config.of(host.hear("settings"))
+    set_up(config)
+    wire = Wire(host, on_loss=ending.end)
+    server = Server(config, ending, host, wire, lambda launch: NoSessions(), output=output)
     host.say("ready", versions(None))
     while True:
         server.serve_one()

@@ -5,16 +5,30 @@ from __future__ import annotations
 import os
 import sys
 from functools import partial
+from typing import Any
 
-from retrofill.bus import service
+from confluent_kafka import Producer
+
+from retrofill.bus import clients, service
 from retrofill.contract.topics import RUN_STARTER
+from retrofill.settings import Settings
+from run_starter import handler
 from run_starter.executors import build
 from run_starter.executors.local_pool import LocalPool
 from run_starter.handler import CHANNELS, StarterHandler
 
 DRIVER = (sys.executable, "-m", "tests.chaos.light_driver")
 
+
+def producer_of(settings: Settings, client_id: str, **more: Any) -> Producer:
+    """The producer of the drivers' reports, on a Kafka connection that a fault can cut for it only."""
+    address = os.environ.get("CHAOS_DRIVERS_KAFKA")
+    own = settings if address is None else settings.model_copy(update={"kafka_bootstrap_servers": address})
+    return clients.producer(own, client_id, **more)
+
+
 if __name__ == "__main__":
+    handler.producer = producer_of  # type: ignore[assignment]
     build.LocalPool = partial(LocalPool, command=DRIVER)  # type: ignore[misc, assignment]
     if (name := os.environ.get("CHAOS_HOST")) is not None:
         # As in a container, where the next process has the host name and the process id of the last one.

@@ -13,7 +13,8 @@ from tests.support.terminal import Cli, cli
 
 from retrofill.contract.backfills import BackfillPauseRequested
 from retrofill.contract.topics import Topic
-from retrofill.domain.pipeline import MAX_BATCH, PipelineDefinition
+from retrofill.domain.names import MAX_BATCH
+from retrofill.domain.pipeline import PipelineDefinition
 
 __all__ = ["cli"]
 RUN_SECONDS = 0.1

@@ -13,7 +13,7 @@ from tests.support import helm
 from tests.support.helm_cases import ALL, CASES, FULL, HOOK, LEAST, MAKE, OWN, every_case, every_pod, rendered
 from tests.support.manifests import environment, of_kind, strings
 
-from retrofill.contract.topics import DRIVER, OPERATOR, SERVICES
+from retrofill.contract.topics import OPERATOR, SERVICES
 from retrofill.settings import Settings
 
 # Where helm is missing it is built, which takes minutes, so these tests are in the long tier.
@@ -46,11 +46,7 @@ def test_services_of_the_namespace_set_no_setting(case: str) -> None:
 # The Secrets that each component may read: name and key.
 KNOWS: dict[str, set[tuple[str, str]]] = {
     "backfill-planner": {("retrofill-postgres", "backfill-planner"), (OWN["backfill-planner"], "password")},
-    "run-starter": {
-        ("retrofill-postgres", "run-starter"),
-        (OWN["run-starter"], "password"),
-        (OWN[DRIVER], "password"),
-    },
+    "run-starter": {("retrofill-postgres", "run-starter"), (OWN["run-starter"], "password")},
     "deadline-watcher": {("retrofill-postgres", "deadline-watcher"), (OWN["deadline-watcher"], "password")},
     "callback-runner": {("retrofill-postgres", "callback-runner"), (OWN["callback-runner"], "password")},
     "init": {
@@ -85,10 +81,7 @@ def test_no_manifest_has_a_secret_in_it(case: str) -> None:
     for each in of_kind(rendered(case), "ConfigMap").values():
         assert not secret & set(each["data"])
     for pod in every_pod(case):
-        for one in pod.containers[0]["env"]:
-            if one["name"] in secret:
-                # The kubelet builds this value from a variable that comes from a Secret.
-                assert one["value"] == '{"driver": "$(DRIVER_KAFKA_PASSWORD)"}'
+        assert not secret & {one["name"] for one in pod.containers[0]["env"]}
     # A Postgres URL would contain a password.
     assert not [text for each in rendered(case) for text in strings(each) if "://" in text and "@" in text]
 
@@ -101,7 +94,7 @@ def test_what_a_pod_is_told_are_settings_as_they_are_meant(case: str, tmp_path: 
         dsns = {name: f"dsn-of-{name}" for name in SERVICES}
         secrets |= {
             ("retrofill-init", "postgres-service-dsns"): json.dumps(dsns),
-            ("retrofill-init", "kafka-passwords"): '{"driver": "x"}',
+            ("retrofill-init", "kafka-passwords"): '{"operator": "x"}',
             ("hooks", "all"): '{"pager": ["whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz"]}',
         }
         with monkeypatch.context() as patch:
@@ -118,10 +111,6 @@ def test_what_a_pod_is_told_are_settings_as_they_are_meant(case: str, tmp_path: 
             assert own.kafka_password.get_secret_value() == f"value-of-{OWN[who]}-password"
         if pod.component == "run-starter":
             assert settings.spark_remote == CASES[case]["spark"]["remote"]
-        if pod.component == "run-starter" and case != "off":
-            driver = settings.acting_as(DRIVER)
-            assert driver.kafka_password is not None
-            assert driver.kafka_password.get_secret_value() == f"value-of-{OWN[DRIVER]}-password"
         if case == "all":
             assert settings.max_conf_bytes == 2_000_000
             assert settings.lease_seconds == 7.5

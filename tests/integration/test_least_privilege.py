@@ -21,13 +21,13 @@ from tests.support.servers import Servers
 from retrofill.admin import access
 from retrofill.admin.users import create_users
 from retrofill.bus.clients import admin, producer, reader
-from retrofill.contract.topics import DRIVER, OPERATOR, REQUESTER, SERVICES, WATCHER, Topic
+from retrofill.contract.topics import OPERATOR, REQUESTER, SERVICES, WATCHER, Topic
 from retrofill.settings import Settings
 
 pytestmark = pytest.mark.embedded
 SECONDS = 20.0
 THEIRS = "their.callbacks"
-WHO = (*SERVICES, DRIVER, OPERATOR, REQUESTER)
+WHO = (*SERVICES, OPERATOR, REQUESTER)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,6 @@ MAY = {
     ),
     "deadline-watcher": ("deadlines *", "deadline-missed callback-requests dead-letters ."),
     "callback-runner": ("callback-requests *", "callback-events dead-letters . callback-requests"),
-    DRIVER: ("", "run-reports"),
     OPERATOR: (
         " ".join(Topic),
         "pipelines backfill-requests run-events backfill-events run-reports deadlines callback-requests",
@@ -206,7 +205,7 @@ def test_nobody_but_the_administrator_makes_topics_users_or_rights(house: Instal
 
 
 def test_a_wrong_password_is_no_login(house: Installation) -> None:
-    settings = house.settings.acting_as(DRIVER).model_copy(update={"kafka_password": SecretStr("wrong")})
+    settings = house.settings.acting_as(REQUESTER).model_copy(update={"kafka_password": SecretStr("wrong")})
     errors: list[KafkaError] = []
     client = producer(settings, "test", error_cb=errors.append)
     until(lambda: client.poll(0.1) is not None and bool(errors), "an error")

@@ -1,4 +1,4 @@
-"""OpenLineage run events that a driver publishes on a Kafka topic."""
+"""OpenLineage run events that a run-starter publishes of its drivers' reports, on a Kafka topic."""
 
 from __future__ import annotations
 
@@ -12,24 +12,31 @@ from tests.support.definitions import daily
 from tests.support.installation import Installation
 
 from retrofill.bus.clients import admin, reader
-from retrofill.contract.runs import ErrorInfo
+from retrofill.contract.runs import AttemptEnded, ErrorInfo, Report, RunBegan, RunReported
 from retrofill.domain.attempt import AttemptMode
-from retrofill.driver.launch import Launch, LaunchedRun
-from retrofill.driver.lineage import lineage_of, run_uuid
+from run_starter.executors import LaunchRequest, RunToDo
+from run_starter.lineage import lineage_of, run_uuid
+
+ERROR = ErrorInfo(type="ValueError", message="no rows", traceback="line 1")
 
 
 def day(number: int) -> datetime:
     return datetime(2020, 1, number, tzinfo=UTC)
 
 
-def launch(*run_ids: int) -> Launch:
+def launch(*run_ids: int, mode: AttemptMode = AttemptMode.EACH) -> LaunchRequest:
     """The launch of one attempt, each of whose runs begins for the second time."""
-    runs = tuple(
-        LaunchedRun(id=id, attempt=2, interval_start=day(n), interval_end=day(n + 1)) for n, id in enumerate(run_ids, 1)
-    )
-    return Launch(
-        backfill_id="b", attempt_id=7, mode=AttemptMode.EACH, runs=runs, pipeline=daily("flights"), lease_seconds=15
-    )
+    runs = tuple(RunToDo(id, 2, day(n), day(n + 1)) for n, id in enumerate(run_ids, 1))
+    return LaunchRequest("b", 7, mode, runs, daily("flights"), {}, lease_seconds=15.0)
+
+
+def began(attempt: LaunchRequest, run_id: int) -> Report:
+    return RunBegan(**attempt.about, run_id=run_id, attempt=2)
+
+
+def ended(attempt: LaunchRequest, run_id: int, error: ErrorInfo | None = None) -> Report:
+    state = "succeeded" if error is None else "failed"
+    return RunReported(**attempt.about, run_id=run_id, attempt=2, state=state, error=error)
 
 
 def read(installation: Installation, topic: str, count: int) -> list[dict[str, Any]]:
@@ -51,11 +58,12 @@ def test_start_and_end_of_each_run_are_told_with_job_interval_and_parent(install
     client = admin(installation.settings, "test")
     client.create_topics([NewTopic(topic, 1, 1)])[topic].result()
     lineage = lineage_of(installation.settings.model_copy(update={"openlineage_topic": topic}))
-    error = ErrorInfo(type="ValueError", message="no rows", traceback="line 1")
-    attempt = launch(1, 2)
-    for run, failed in zip(attempt.runs, (None, error), strict=True):
-        lineage.started(attempt, run)
-        lineage.ended(attempt, run, failed, succeeded=failed is None)
+    attempt, publication = launch(1, 2), launch(3, mode=AttemptMode.PUBLISH)
+    # What an earlier attempt executed begins no second time.
+    lineage.reported(publication, began(publication, 3))
+    for run_id, error in ((1, None), (2, ERROR)):
+        lineage.reported(attempt, began(attempt, run_id))
+        lineage.reported(attempt, ended(attempt, run_id, error))
     events = read(installation, topic, 4)
     by_run = {id: [e["eventType"] for e in events if e["run"]["runId"] == run_uuid(id, 2)] for id in (1, 2)}
     assert by_run == {1: ["START", "COMPLETE"], 2: ["START", "FAIL"]}
@@ -70,9 +78,20 @@ def test_start_and_end_of_each_run_are_told_with_job_interval_and_parent(install
     assert failure["run"]["facets"]["errorMessage"]["message"] == "ValueError: no rows"
 
 
+def test_a_range_that_failed_fails_each_of_its_runs(installation: Installation) -> None:
+    topic = f"{installation.settings.topic_prefix}ranges"
+    client = admin(installation.settings, "test")
+    client.create_topics([NewTopic(topic, 1, 1)])[topic].result()
+    lineage = lineage_of(installation.settings.model_copy(update={"openlineage_topic": topic}))
+    attempt = launch(1, 2, mode=AttemptMode.RANGE)
+    lineage.reported(attempt, AttemptEnded(**attempt.about, state="failed", error=ERROR))
+    told = [(event["eventType"], event["run"]["runId"]) for event in read(installation, topic, 2)]
+    assert told == [("FAIL", run_uuid(1, 2)), ("FAIL", run_uuid(2, 2))]
+
+
 def test_a_broker_that_is_away_fails_no_run(installation: Installation) -> None:
     update = {"openlineage_topic": "x", "kafka_bootstrap_servers": "127.0.0.1:1"}
     lineage = lineage_of(installation.settings.model_copy(update=update))
     attempt = launch(1)
-    lineage.started(attempt, attempt.runs[0])
-    lineage.ended(attempt, attempt.runs[0], None, succeeded=True)
+    lineage.reported(attempt, began(attempt, 1))
+    lineage.reported(attempt, ended(attempt, 1))

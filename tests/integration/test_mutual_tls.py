@@ -1,30 +1,32 @@
-"""A Kafka that authenticates clients by certificate: a driver uses its own key and never gets the
-run-starter's.
-"""
+"""A Kafka that authenticates clients by certificate: a driver has none, and its host publishes its reports."""
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic
+from tests.integration.driver.world import Recorder
 from tests.support import tls
+from tests.support.definitions import daily
+from tests.support.events import read_to_end
+from tests.support.installation import until
 from tests.support.servers import Servers
+from tests.unit.driver.pooled import pids
 
 from retrofill.admin.access import table
 from retrofill.admin.users import create_users
-from retrofill.bus.clients import admin, producer
-from retrofill.contract.topics import DRIVER, RUN_STARTER, Topic
-from retrofill.settings import NotConfigured, Settings
+from retrofill.bus.clients import admin, producer, reader
+from retrofill.contract.topics import CLI_CLIENT, OPERATOR, RUN_STARTER, Topic
+from retrofill.domain.attempt import AttemptMode
+from retrofill.settings import Settings
 from retrofill.stack.layout import Layout
-from run_starter.executors import processes
-from run_starter.executors.local_pool import MODULE
-from run_starter.executors.login import login
+from run_starter.executors import LaunchRequest, RunToDo
+from run_starter.executors.local_pool import LocalPool
 
 PREFIX = "mutual."
 SECONDS = 20.0
@@ -43,7 +45,9 @@ def administrator(servers: Servers, authority: tls.Authority) -> Iterator[Settin
     with tls.broker(authority.folder / "broker", identity, authority, "IP:127.0.0.1", mutual=True) as clients:
         users = {who: f"CN={who}" for who in table(Settings())}
         settings = clients.model_copy(update={"topic_prefix": PREFIX, "kafka_users": users})
-        topics = [NewTopic(f"{PREFIX}{topic}", 1, 1) for topic in (Topic.RUN_REPORTS, Topic.RUN_EVENTS)]
+        topics = [
+            NewTopic(f"{PREFIX}{topic}", 1, 1) for topic in (Topic.RUN_REPORTS, Topic.RUN_EVENTS, Topic.INTERVAL_STATES)
+        ]
         client = admin(settings, "test")
         for future in client.create_topics(topics).values():
             future.result()
@@ -51,30 +55,35 @@ def administrator(servers: Servers, authority: tls.Authority) -> Iterator[Settin
         yield settings
 
 
-def environment(settings: Settings) -> dict[str, str]:
-    """The run-starter's environment variables."""
-    names = ("home", "kafka_bootstrap_servers", "kafka_security_protocol", "topic_prefix")
-    files = (
-        "kafka_ssl_ca",
-        "kafka_ssl_certificate",
-        "kafka_ssl_key",
-        "kafka_driver_ssl_certificate",
-        "kafka_driver_ssl_key",
-    )
-    return {f"RETROFILL_{name}".upper(): str(getattr(settings, name)) for name in (*names, *files)}
-
-
 @pytest.fixture
 def starter(
     administrator: Settings, authority: tls.Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Settings:
-    """The settings of a run-starter with its own key, and another key for its drivers."""
-    certificate, key = authority.issue_to(DRIVER)
-    own = {"home": tmp_path, "kafka_driver_ssl_certificate": certificate, "kafka_driver_ssl_key": key}
-    settings = administrator.model_copy(update={**tls.by_certificate(authority, RUN_STARTER.name), **own})
-    for name, value in environment(settings).items():
-        monkeypatch.setenv(name, value)
+    """The settings of a run-starter with its own key, which its environment names too."""
+    by_certificate = tls.by_certificate(authority, RUN_STARTER.name)
+    settings = administrator.model_copy(update={**by_certificate, "home": tmp_path, "partitions": 1, "driver_slots": 1})
+    for name in ("kafka_bootstrap_servers", "kafka_security_protocol", "kafka_ssl_certificate", "kafka_ssl_key"):
+        monkeypatch.setenv(f"RETROFILL_{name}".upper(), str(getattr(settings, name)))
     return settings
+
+
+def publication() -> LaunchRequest:
+    """An attempt that needs no Spark: the run was accepted, and had no output."""
+    day = datetime(2020, 1, 1, tzinfo=UTC)
+    run = RunToDo(1, 2, day, day.replace(day=2), accepted_attempt=6)
+    return LaunchRequest("b", 7, AttemptMode.PUBLISH, (run,), daily(), {}, lease_seconds=60.0)
+
+
+def reports(settings: Settings, authority: tls.Authority) -> list[str]:
+    """The types of all reports on the topic, read by the operator."""
+    operator = settings.model_copy(update=tls.by_certificate(authority, OPERATOR))
+    consumer = reader(operator, CLI_CLIENT)
+    try:
+        return [
+            event.body["type"] for event in read_to_end(consumer, f"{PREFIX}{Topic.RUN_REPORTS}", settings.partitions)
+        ]
+    finally:
+        consumer.close()
 
 
 def refused(settings: Settings, topic: Topic) -> KafkaError | None:
@@ -86,44 +95,33 @@ def refused(settings: Settings, topic: Topic) -> KafkaError | None:
     return said[0]
 
 
-def test_a_driver_has_a_key_of_its_own_and_its_own_rights_only(starter: Settings, authority: tls.Authority) -> None:
-    process = processes.start((sys.executable, *MODULE), starter.home, login(starter), pipes=True)
+def test_a_driver_has_no_key_and_its_reports_arrive(starter: Settings, authority: tls.Authority) -> None:
+    host = Recorder(starter)
+    pool = LocalPool(starter, host)
     try:
-        assert process.stdout is not None
-        # By now it has connected or reported an error.
-        assert json.loads(process.stdout.readline())["ready"]
-        found = psutil.Process(process.pid).environ()
-        assert "kafka_away" not in (starter.home / "logs" / "drivers.log").read_text()
+        until(lambda: pool.condition().room == 1, "the driver is ready", seconds=60)
+        (process,) = map(psutil.Process, pids(pool))
+        environment, command = process.environ(), process.cmdline()
+        pool.launch(publication())
+        assert host.ended().reported
     finally:
-        process.kill()
-        process.wait()
-    assert str(starter.kafka_ssl_key) not in "".join(found.values())
-    ours = {name: value for name, value in found.items() if name.startswith("RETROFILL_KAFKA_SSL_")}
-    assert ours == {
-        "RETROFILL_KAFKA_SSL_CA": str(authority.certificate),
-        "RETROFILL_KAFKA_SSL_CERTIFICATE": str(starter.kafka_driver_ssl_certificate),
-        "RETROFILL_KAFKA_SSL_KEY": str(starter.kafka_driver_ssl_key),
-    }
-    changed = {
-        "kafka_ssl_certificate": starter.kafka_driver_ssl_certificate,
-        "kafka_ssl_key": starter.kafka_driver_ssl_key,
-    }
-    driver = starter.model_copy(update=changed)
-    assert refused(driver, Topic.RUN_REPORTS) is None
-    error = refused(driver, Topic.RUN_EVENTS)
-    assert error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+        pool.close()
+        host.close()
+    # What it was started with, and the arguments of the program that it runs.
+    given = [*environment, *environment.values(), *command]
+    assert any("driver-package" in each for each in command)
+    assert not [each for each in given if each.startswith("RETROFILL_") or "kafka" in each.lower()]
+    assert not [each for each in given if str(starter.kafka_ssl_key) in each]
+    assert reports(starter, authority) == ["RunBegan", "RunReported", "AttemptEnded"]
+
+
+def test_a_client_has_the_rights_of_its_certificate_and_none_without_one(
+    starter: Settings, authority: tls.Authority
+) -> None:
     assert refused(starter, Topic.RUN_EVENTS) is None
+    operator = starter.model_copy(update=tls.by_certificate(authority, OPERATOR))
+    error = refused(operator, Topic.INTERVAL_STATES)
+    assert error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
     nobody = starter.model_copy(update={"kafka_ssl_certificate": None, "kafka_ssl_key": None})
     with pytest.raises(KafkaException):
         admin(nobody, "test").list_topics(timeout=2)
-
-
-@pytest.mark.parametrize("case", ["no key", "the run-starter's key", "a copy of it"])
-def test_no_driver_is_started_with_the_run_starters_key(case: str, starter: Settings, tmp_path: Path) -> None:
-    assert starter.kafka_ssl_key is not None
-    copy = tmp_path / "copy.key"
-    copy.write_bytes(starter.kafka_ssl_key.read_bytes())
-    key = {"no key": None, "the run-starter's key": starter.kafka_ssl_key, "a copy of it": copy}[case]
-    with pytest.raises(NotConfigured, match="RETROFILL_KAFKA_DRIVER_SSL_KEY") as caught:
-        login(starter.model_copy(update={"kafka_driver_ssl_key": key}))
-    assert "\n" not in str(caught.value)

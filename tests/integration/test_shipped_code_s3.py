@@ -1,4 +1,4 @@
-"""Code shipped by way of S3: the command line uploads it, and the drivers fetch it, with a secret that nobody sees.
+"""Code shipped by way of S3: the command line uploads it, the run-starter fetches it, with a secret that nobody sees.
 
 Everything is real except Spark: the server, the CLI, the planner, the run-starter and its warm drivers.
 """

@@ -8,7 +8,7 @@ from tests.support.hot_paths import Hot, about_run, without_definitions
 from tests.support.installation import Installation
 
 from retrofill.contract.runs import AttemptEnded, RunBegan
-from retrofill.domain.pipeline import MAX_BATCH
+from retrofill.domain.names import MAX_BATCH
 
 # Enough that a statement for each would show.
 MANY = 1_000

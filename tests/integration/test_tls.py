@@ -22,7 +22,7 @@ from tests.support.servers import Servers
 
 from retrofill.bus.clients import admin, producer, reader
 from retrofill.bus.observability.diagnosis import explain
-from retrofill.contract.topics import DRIVER, PLANNER, Topic
+from retrofill.contract.topics import PLANNER, REQUESTER, Topic
 from retrofill.settings import Settings
 from retrofill.stack.layout import Layout
 
@@ -120,7 +120,7 @@ def wrong(encrypted: Encrypted, folder: Path) -> dict[str, tuple[dict[str, objec
         ),
         "a wrong password": (
             {"kafka_password": SecretStr("hunter2"), "kafka_passwords": {}},
-            "driver was refused: check RETROFILL_KAFKA_PASSWORD",
+            "requester was refused: check RETROFILL_KAFKA_PASSWORD",
         ),
         "no password": (
             {"kafka_password": None, "kafka_passwords": {}},
@@ -139,7 +139,7 @@ def test_what_is_wrong_is_said_in_one_line(
     case: str, house: Installation, encrypted: Encrypted, tmp_path: Path
 ) -> None:
     changed, said = wrong(encrypted, tmp_path)[case]
-    settings = house.settings.acting_as(DRIVER).model_copy(update=changed)
+    settings = house.settings.acting_as(REQUESTER).model_copy(update=changed)
     with pytest.raises(KafkaException) as caught:
         admin(settings, "test").list_topics(timeout=2)
     line = explain(settings, caught.value)
@@ -150,7 +150,7 @@ def test_what_is_wrong_is_said_in_one_line(
 
 def test_a_broker_that_answers_is_not_said_to_be_away(house: Installation) -> None:
     late = KafkaError(KafkaError._TIMED_OUT)
-    assert explain(house.settings.acting_as(DRIVER), KafkaException(late)) == late.str()
+    assert explain(house.settings.acting_as(REQUESTER), KafkaException(late)) == late.str()
 
 
 def run(house: Installation, changed: dict[str, str], *command: str) -> subprocess.CompletedProcess[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Iterable
 
-from retrofill.domain.pipeline import DEFAULT_POOL
+from retrofill.domain.names import DEFAULT_POOL
 from retrofill.pools import Pool
 
 POOLS = {DEFAULT_POOL: Pool(), "other": Pool(driver_slots=1)}

@@ -15,7 +15,8 @@ from retrofill.contract.backfills import (
 from retrofill.contract.pipelines import PipelineApplied
 from retrofill.contract.topics import WATCHER, Topic
 from retrofill.domain.budget import Budget
-from retrofill.domain.pipeline import MAX_BATCH, PipelineDefinition
+from retrofill.domain.names import MAX_BATCH
+from retrofill.domain.pipeline import PipelineDefinition
 from tests.simulation.commands import Commands
 from tests.simulation.faults import Faults
 from tests.simulation.hanging import KINDS, limited

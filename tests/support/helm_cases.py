@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from retrofill.contract.topics import DRIVER, OPERATOR, SERVICES
+from retrofill.contract.topics import OPERATOR, SERVICES
 from retrofill.settings import Settings
 from tests.support import helm
 from tests.support.manifests import Manifest, Pod, pods
@@ -66,7 +66,7 @@ CASES = {"least": LEAST, "off": OFF, "all": ALL, "hook": HOOK}
 # API groups of operators, whose kinds are not in Kubernetes' own schemas.
 FOREIGN = {"keda.sh", "kafka.strimzi.io", "monitoring.coreos.com"}
 FULL = helm.RELEASE + "-retrofill"
-OWN = {service: f"retrofill.{service}" for service in (*SERVICES, DRIVER, OPERATOR, "init")}
+OWN = {service: f"retrofill.{service}" for service in (*SERVICES, OPERATOR, "init")}
 
 
 @cache

@@ -24,21 +24,19 @@ from confluent_kafka import Producer
 from retrofill.bus.clients import producer
 from retrofill.bus.envelope import headers_of, wire_headers
 from retrofill.bus.service import Context, run_service
-from retrofill.contract.cost import Cost
 from retrofill.contract.runs import (
     AttemptEnded,
-    ErrorInfo,
     Report,
     RunBegan,
     RunReport,
     RunReported,
     RunStaged,
-    SparkApplication,
     TaskReported,
 )
 from retrofill.contract.topics import RUN_STARTER, Topic
-from retrofill.domain.pipeline import DEFAULT_POOL
+from retrofill.domain.names import DEFAULT_POOL
 from retrofill.driver.execute import Result
+from retrofill.driver.facts import ErrorInfo, as_json
 from retrofill.driver.launch import Launch, LaunchedRun, Piece
 from retrofill.driver.publishing import Publisher, publish_all
 from retrofill.driver.staging import Staging
@@ -126,7 +124,7 @@ class InstantDriver:
         self._host = host
         self._request = request
         # As a driver process receives it.
-        self._launch = Launch.model_validate(request.as_json())
+        self._launch = Launch.of(request.as_json())
         self._ended = ended
         talk = Talk(executor, host, request, self._launch)
         # ``Talk`` implements what a publisher needs of both.
@@ -140,15 +138,16 @@ class InstantDriver:
             if self._host.may_begin(self._request, run.id) is None:
                 break
             self.begun = run.id
-            self._say(RunBegan, run, spark=SparkApplication(id="instant"))
+            self._say(RunBegan, run, spark={"id": "instant"})
             succeeded = self._execute(run)
             went_on = succeeded is not None
             if not succeeded:
                 break
         self._publisher.finish()
         if went_on:
-            cost = None if (used := os.environ.get("INSTANT_CORE_SECONDS")) is None else Cost(core_seconds=float(used))
-            self._executor.say(AttemptEnded(**self._launch.about, state="done", stays=True, cost=cost))
+            used = os.environ.get("INSTANT_CORE_SECONDS")
+            fields = {"state": "done", "stays": True, "cost": None if used is None else {"core_seconds": used}}
+            self._executor.say(AttemptEnded.model_validate({**self._request.about, **fields}))
         return went_on
 
     def _execute(self, run: LaunchedRun) -> bool | None:
@@ -163,7 +162,13 @@ class InstantDriver:
         error = ErrorInfo(type="ValueError", message="this day fails") if failed else None
         for task in self._launch.pipeline.tasks:
             self._say(TaskReported, run, task=task.name, state="running")
-            self._say(TaskReported, run, task=task.name, state="failed" if failed else "succeeded", error=error)
+            self._say(
+                TaskReported,
+                run,
+                task=task.name,
+                state="failed" if failed else "succeeded",
+                error=error and as_json(error),
+            )
         if self._executor.out is not None and not failed:
             self._publisher.publish(run, self._stage(run))
         else:
@@ -198,10 +203,11 @@ class InstantDriver:
         self._report(run, result)
 
     def _report(self, run: LaunchedRun, result: Result) -> None:
-        self._say(RunReported, run, state="succeeded" if result.succeeded else "failed", error=result.error)
+        error = result.error and as_json(result.error)
+        self._say(RunReported, run, state="succeeded" if result.succeeded else "failed", error=error)
 
     def _say(self, report: type[RunReport], run: LaunchedRun, **fields: Any) -> None:
-        self._executor.say(report(**self._launch.about_run(run), **fields))
+        self._executor.say(report.model_validate({**self._request.about, **run.about, **fields}))
 
 
 class Talk:
@@ -215,7 +221,7 @@ class Talk:
         self._asked = 0
 
     def staged(self, run: LaunchedRun, outputs: tuple[str, ...]) -> None:
-        self._executor.say(RunStaged(**self._launch.about_run(run), outputs=outputs))
+        self._executor.say(RunStaged(**self._request.about, **run.about, outputs=outputs))
 
     def say(self, kind: str, run_id: int) -> None:
         assert kind == "may_publish"

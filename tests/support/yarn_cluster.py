@@ -16,16 +16,16 @@ from xml.sax.saxutils import escape
 import pytest
 
 from retrofill import java as runtime
-from retrofill.java import spark_jars, trust_options
+from retrofill.java import spark_jars
 from retrofill.settings import Settings
 from retrofill.stack.kafka import cache_folder
 from retrofill.stack.ports import held_port
 from tests.support.installation import until
+from tests.support.maven import CannotFetch, fetch
 from tests.support.stopped import stopped
 
 HERE = "127.0.0.1"
 START_SECONDS = 120.0
-FETCH_SECONDS = 300
 MAIN = "org.apache.hadoop.yarn.server"
 SERVER_JAR = "hadoop-client-minicluster"
 # It logs in with Bouncy Castle, but does not contain it.
@@ -159,19 +159,9 @@ def _server_jar() -> Path:
     if not folder.exists():
         draft = folder.with_suffix(f".{os.getpid()}.part")
         for group, name, of in (("org.apache.hadoop", SERVER_JAR, version), *NEEDED):
-            _fetch(draft, group, name, of)
+            try:
+                fetch(draft, group, name, of)
+            except CannotFetch as e:
+                pytest.skip(str(e))
         draft.rename(folder)
     return folder / f"{SERVER_JAR}-{version}.jar"
-
-
-def _fetch(folder: Path, group: str, name: str, version: str) -> None:
-    ivy = next(spark_jars().glob("ivy-*.jar"))
-    command = [
-        *(str(runtime.find(Settings())), *trust_options(), "-jar", str(ivy), "-notransitive"),
-        *("-dependency", group, name, version, "-confs", "default"),
-        *("-types", "jar", "-cache", str(folder.parent / "ivy")),
-        *("-retrieve", f"{folder}/[artifact]-[revision].[ext]"),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_SECONDS, check=False)
-    if done.returncode != 0 or not (folder / f"{name}-{version}.jar").exists():
-        pytest.skip(f"{name} of Hadoop's servers could not be fetched: {done.stdout[-200:]}")

@@ -5,18 +5,22 @@ The clients are scripts that print what the real ones do; ``tests/integration/st
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from retrofill import clusters
 from retrofill.clusters import CannotKill, end, tag_of, tag_of_script
-from retrofill.clusters.find import cluster_of, ending
+from retrofill.clusters.find import cluster_of
 from retrofill.clusters.kubernetes import Kubernetes
 from retrofill.clusters.yarn import TAGS, Yarn
+from retrofill.driver.config import Config
+from retrofill.driver.ending import ending
 from retrofill.settings import Settings
 from retrofill.spark_home import SparkHome
 
+SECRET = "hunter2"
 POD = """Application status (driver):
 \t pod name: {name}
 \t namespace: backfills
@@ -78,8 +82,6 @@ def test_a_drivers_pod_has_the_name_by_which_it_is_found_where_it_is_looked_for(
         "spark.kubernetes.namespace": "backfills",
         "spark.kubernetes.submission.waitAppCompletion": "true",
     }
-    assert ending(cluster, "x-1")[-2:] == ["x-1", "backfills"]
-    assert ending(yarn(), "x-1")[-1] == "x-1"
 
 
 @pytest.mark.parametrize("master", ["local[2]", "spark://host:7077"])
@@ -152,3 +154,22 @@ def test_a_cluster_that_does_not_answer_is_an_error(tmp_path: Path, monkeypatch:
     program(tmp_path, "spark-class", "exec sleep 60")
     with pytest.raises(CannotKill, match=r"yarn did not answer within 0\.2 s$"):
         end(yarn(tmp_path), ["x"])
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_process_of_its_own_ends_what_a_killed_driver_left(answers: bool, tmp_path: Path) -> None:
+    killed = tmp_path / "killed"
+    lists = (
+        f'[ -e {killed} ] || echo " application_1_7 x"'
+        if answers
+        else "echo 'java.io.IOException: refused' >&2; exit 1"
+    )
+    program(tmp_path, "spark-class", f'case "$3" in -list) {lists};; -kill) echo "$@" > {killed};; esac')
+    command, given = ending(Config(spark_home=tmp_path, spark_submit_master="yarn"), {"spark.x": SECRET}, "x-1")
+    assert SECRET not in " ".join(command)
+    done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
+    if answers:
+        assert (done.returncode, done.stderr) == (0, "")
+        assert killed.read_text().split()[-2:] == ["-kill", "application_1_7"]
+    else:
+        assert (done.returncode, done.stderr) == (1, "yarn cannot be asked: java.io.IOException: refused\n")

@@ -22,7 +22,7 @@ OWN = {name: part for name, part in PARTS.items() if "build" in part}
 # it has almost all of them, but it does not keep running.
 KNOWS = {
     "backfill-planner": {"PLANNER", "KAFKA_PLANNER"},
-    "run-starter": {"RUN_STARTER", "KAFKA_RUN_STARTER", "KAFKA_DRIVER"},
+    "run-starter": {"RUN_STARTER", "KAFKA_RUN_STARTER"},
     "deadline-watcher": {"WATCHER", "KAFKA_WATCHER"},
     "callback-runner": {"CALLBACK_RUNNER", "KAFKA_CALLBACK_RUNNER"},
     "cli": {"READER", "KAFKA_OPERATOR"},

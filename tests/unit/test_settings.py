@@ -11,9 +11,9 @@ from pydantic_settings import SettingsError
 
 from retrofill.bus.clients import security
 from retrofill.cli.config import shown
-from retrofill.settings import NotConfigured, Settings
+from retrofill.settings import Settings
 from run_starter.executors import processes
-from run_starter.executors.login import login
+from run_starter.executors.command import told
 
 SECRET = "hunter2-hunter2"
 SECRET_IN_SPARK = [
@@ -31,13 +31,13 @@ SECRET_IN_SPARK = [
 def test_a_value_may_be_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, many = tmp_path / "one", tmp_path / "many"
     one.write_text(f"{SECRET}\n")
-    many.write_text(json.dumps({"driver": SECRET}))
+    many.write_text(json.dumps({"operator": SECRET}))
     monkeypatch.setenv("RETROFILL_KAFKA_PASSWORD_FILE", str(one))
     monkeypatch.setenv("RETROFILL_KAFKA_PASSWORDS_FILE", str(many))
     settings = Settings()
     assert settings.kafka_password is not None
     assert settings.kafka_password.get_secret_value() == SECRET
-    assert settings.kafka_passwords["driver"].get_secret_value() == SECRET
+    assert settings.kafka_passwords["operator"].get_secret_value() == SECRET
     monkeypatch.setenv("RETROFILL_KAFKA_PASSWORD", "nearer")
     assert Settings().kafka_password.get_secret_value() == "nearer"  # type: ignore[union-attr]
 
@@ -54,7 +54,7 @@ def test_no_secret_is_shown() -> None:
             "postgres_dsn": f"postgresql://u:{SECRET}@h/d",
             "postgres_service_dsns": {"reader": f"postgresql://u:{SECRET}@h/d"},
             "kafka_password": SECRET,
-            "kafka_passwords": {"driver": SECRET},
+            "kafka_passwords": {"operator": SECRET},
             "kafka_ssl_key_password": SECRET,
             "kafka_config": {"sasl.password": SECRET},
             "code_store_options": json.dumps({"key": SECRET}),
@@ -112,8 +112,8 @@ def test_each_logs_in_as_itself() -> None:
         {
             "kafka_security_protocol": "SASL_SSL",
             "kafka_ssl_ca": "/ca.pem",
-            "kafka_passwords": {"driver": "d", "run-starter": "s"},
-            "kafka_users": {"driver": "CN=driver"},
+            "kafka_passwords": {"operator": "o", "run-starter": "s"},
+            "kafka_users": {"operator": "CN=operator"},
             "kafka_password": "all",
         }
     )
@@ -124,7 +124,7 @@ def test_each_logs_in_as_itself() -> None:
         "sasl.password": "s",
         "ssl.ca.location": "/ca.pem",
     }
-    assert security(settings.acting_as("driver"))["sasl.username"] == "CN=driver"
+    assert security(settings.acting_as("operator"))["sasl.username"] == "CN=operator"
     planner = security(settings.acting_as("backfill-planner"))
     assert (planner["sasl.username"], planner["sasl.password"]) == ("retrofill.backfill-planner", "all")
 
@@ -138,48 +138,26 @@ def test_mutual_tls_needs_no_password() -> None:
     }
 
 
-def test_a_driver_gets_no_secret_but_its_own_login() -> None:
-    theirs = {
-        "RETROFILL_POSTGRES_DSN": SECRET,
-        "RETROFILL_KAFKA_PASSWORD": SECRET,
-        "RETROFILL_KAFKA_PASSWORDS": SECRET,
-        "RETROFILL_KAFKA_PASSWORDS_FILE": SECRET,
-        "RETROFILL_WEBHOOK_SECRETS": SECRET,
-        "RETROFILL_KAFKA_CONFIG": SECRET,
-        "RETROFILL_KAFKA_SSL_KEY": SECRET,
-        "RETROFILL_KAFKA_SSL_KEY_FILE": SECRET,
-        "RETROFILL_KAFKA_SSL_KEY_PASSWORD": SECRET,
-    }
-    assert processes.inherited({"PATH": "/bin", "RETROFILL_TOPIC_PREFIX": "t.", **theirs}) == {
-        "PATH": "/bin",
-        "RETROFILL_TOPIC_PREFIX": "t.",
-    }
-    settings = Settings.model_validate({"kafka_passwords": {"driver": "d", "run-starter": SECRET}})
-    given = {"RETROFILL_KAFKA_USERNAME": "retrofill.driver", "RETROFILL_KAFKA_PASSWORD": "d"}
-    assert login(settings.acting_as("run-starter")) == given
-    assert login(Settings()) == {}
+def test_a_driver_inherits_none_of_our_settings() -> None:
+    names = [f"RETROFILL_{name}{how}" for name in map(str.upper, Settings.model_fields) for how in ("", "_FILE")]
+    ours = {**dict.fromkeys(names, SECRET), "retrofill_kafka_password": SECRET}
+    assert processes.inherited({"PATH": "/bin", **ours}) == {"PATH": "/bin"}
 
 
-def test_a_driver_never_logs_in_as_the_run_starter() -> None:
-    for given in ({"kafka_password": SECRET}, {"kafka_passwords": {"run-starter": SECRET}}):
-        settings = Settings.model_validate({"kafka_security_protocol": "SASL_SSL", **given})
-        with pytest.raises(
-            NotConfigured, match=r"log in to Kafka as retrofill\.run-starter: add a password for driver"
-        ) as caught:
-            login(settings.acting_as("run-starter"))
-        assert SECRET not in str(caught.value)
-    shared = {"kafka_security_protocol": "SASL_SSL", "kafka_username": "all", "kafka_password": "x"}
-    assert login(Settings.model_validate(shared).acting_as("run-starter"))["RETROFILL_KAFKA_USERNAME"] == "all"
-
-
-def test_what_drivers_get_of_librdkafkas_properties_has_no_login_of_the_run_starter() -> None:
-    plain = Settings.model_validate({"kafka_config": {"socket.nagle.disable": "true"}})
-    assert login(plain) == {"RETROFILL_KAFKA_CONFIG": '{"socket.nagle.disable": "true"}'}
-    both = {"kafka_config": {"ssl.key.pem": SECRET, "sasl.oauthbearer.client.secret": SECRET}}
-    with pytest.raises(
-        NotConfigured, match=r"sasl\.oauthbearer\.client\.secret, ssl\.key\.pem.*KAFKA_DRIVER_CONFIG"
-    ) as caught:
-        login(Settings.model_validate(both))
-    assert SECRET not in str(caught.value)
-    own = Settings.model_validate({**both, "kafka_driver_config": {"ssl.key.pem": "theirs"}})
-    assert login(own) == {"RETROFILL_KAFKA_CONFIG": '{"ssl.key.pem": "theirs"}'}
+def test_a_driver_is_sent_nothing_of_kafka_postgres_or_the_stores() -> None:
+    settings = Settings.model_validate(
+        {
+            "postgres_dsn": SECRET,
+            "kafka_password": SECRET,
+            "kafka_passwords": {"run-starter": SECRET},
+            "kafka_config": {"sasl.password": SECRET},
+            "kafka_ssl_key": f"/{SECRET}",
+            "code_store_options": json.dumps({"key": SECRET}),
+            "pagerduty_keys": {"team": "0123456789abcdef0123456789abcdef"},
+            "spark_submit_conf": {"spark.executor.memory": "2g"},
+        }
+    )
+    for master in (None, "yarn"):
+        sent = told(settings, master)
+        assert sent["spark_submit_conf"] == {"spark.executor.memory": "2g"}
+        assert not [each for each in (SECRET, "0123456789abcdef", "kafka", "postgres") if each in json.dumps(sent)]

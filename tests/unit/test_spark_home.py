@@ -12,7 +12,8 @@ import pytest
 from retrofill.java import spark_jars
 from retrofill.properties import read_properties
 from retrofill.settings import NotConfigured, Settings
-from retrofill.spark_home import SparkHome, check
+from retrofill.spark_home import SparkHome
+from run_starter.executors.check_spark import check
 
 Make = Callable[..., Path]
 
@@ -105,8 +106,8 @@ def test_what_the_users_environment_says_is_kept(make: Make, tmp_path: Path) -> 
     assert home.environment(tmp_path, theirs) == {"SPARK_HOME": str(tmp_path / "spark")}
 
 
-def test_a_driver_here_runs_with_the_pools_python_unless_the_operator_names_one(tmp_path: Path) -> None:
-    ours, of_pool = SparkHome.of(settings()), SparkHome.of(settings(), "/opt/pool/python")
+def test_a_driver_here_runs_with_the_pools_python_unless_the_operator_names_one(make: Make, tmp_path: Path) -> None:
+    ours, of_pool = SparkHome.of(settings()), SparkHome.of(settings(spark_home=make()), "/opt/pool/python")
     assert ours.python_of_driver({}) == {"spark.pyspark.driver.python": sys.executable}
     assert ours.python_of_driver({"spark.pyspark.python": "/opt/python"}) == {}
     assert of_pool.python_of_driver({}) == {"spark.pyspark.driver.python": "/opt/pool/python"}

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
+from zoneinfo import ZoneInfo
 
 from pydantic import JsonValue
 
-from retrofill.contract.runs import ErrorInfo
+from retrofill.contract.runs import ErrorInfo, Report
 from retrofill.domain.attempt import AttemptMode
 from retrofill.domain.pipeline import PipelineDefinition
 
+# Called with ``None`` once a report is durable, else with why it never will be.
+OnDelivery = Callable[[str | None], object]
 # Identifies a driver: the id of its attempt.
 Key = int
 
@@ -34,9 +37,11 @@ class RunToDo:
     outputs: tuple[str, ...] = ()
     tries: Mapping[str, int] = field(default_factory=dict)
 
-    def as_json(self) -> dict[str, Any]:
-        """As part of the ``launch`` message."""
+    def as_json(self, zone: ZoneInfo) -> dict[str, Any]:
+        """As part of the ``launch`` message. ``zone``: the pipeline's."""
+        moments = (self.interval_start, self.interval_end)
         return {
+            "utc_offsets": [_offset(moment, zone) for moment in moments],
             "id": self.id,
             "attempt": self.attempt,
             "interval_start": self.interval_start.isoformat(),
@@ -82,11 +87,12 @@ class LaunchRequest:
 
     def as_json(self) -> dict[str, Any]:
         """The ``launch`` message to a driver process (``retrofill.driver.launch``)."""
+        zone = ZoneInfo(self.pipeline.timezone)
         return {
             "backfill_id": self.backfill_id,
             "attempt_id": self.attempt_id,
             "mode": str(self.mode),
-            "runs": [run.as_json() for run in self.runs],
+            "runs": [run.as_json(zone) for run in self.runs],
             "pipeline": self.pipeline.as_json(),
             "conf": self.conf,
             "trace": self.trace,
@@ -94,6 +100,12 @@ class LaunchRequest:
             "earlier": list(self.earlier),
             "installation": self.installation,
         }
+
+
+def _offset(moment: datetime, zone: ZoneInfo) -> float:
+    """Seconds from UTC to the zone's time."""
+    offset = moment.astimezone(zone).utcoffset()
+    return 0.0 if offset is None else offset.total_seconds()
 
 
 @dataclass(frozen=True)
@@ -131,6 +143,15 @@ class Host(Protocol):
 
     def may_publish(self, launch: LaunchRequest, run_id: int) -> bool:
         """Whether this driver publishes what the run staged. Waits until that is decided."""
+
+    def publish(self, launch: LaunchRequest, report: Report, on_delivery: OnDelivery, trace: str | None) -> None:
+        """Publish a report of the driver, with this trace context. In order."""
+
+    def code(self, sha256: str, *, whole: bool) -> dict[str, str]:
+        """The user's code with this hash: its ``folder`` on this machine or, if ``whole``, the ``archive`` in base64.
+
+        Or the ``error``: why it cannot be had. May take a minute.
+        """
 
     def driver_ended(
         self, launch: LaunchRequest, *, reported: bool, reason: str, exited: bool = True, begun: int | None = None

@@ -1,47 +1,103 @@
-"""Answers the questions of one attempt's driver."""
+"""Answers one attempt's driver, and publishes its reports."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import structlog
 
 from retrofill.contract.runs import ErrorInfo
 from run_starter.executors import Host, LaunchRequest, TimedOut
+from run_starter.executors.acknowledging import Acknowledging
+from run_starter.executors.driver_reports import NotAReport, report_of
+
+log = structlog.get_logger(__name__)
+Send = Callable[[dict[str, Any]], object]
 
 
 class Answers:
-    """``send`` gets the answers, from any thread. ``begun``: the last run allowed to begin."""
+    """``send`` gets the answers, from any thread. ``begun``: the last run allowed to begin.
 
-    def __init__(self, host: Host, launch: LaunchRequest, send: Callable[[dict[str, Any]], object]) -> None:
+    ``remote``: the driver cannot read this machine's files.
+    """
+
+    def __init__(self, host: Host, launch: LaunchRequest, send: Send, *, remote: bool = False) -> None:
         self.launch = launch
         self.begun: int | None = None
         self._timed_out: TimedOut | None = None
         self._host = host
         self._send = send
+        self._remote = remote
+        self._run_ids = frozenset(run.id for run in launch.runs)
+        self._acknowledging = Acknowledging(send)
+        self._handlers: Mapping[str, Callable[[Any], None]] = {
+            "may_begin": self._on_may_begin,
+            "may_publish": self._on_may_publish,
+            "report": self._on_report,
+            "code": self._on_code,
+            "timed_out": self._on_timed_out,
+        }
 
-    def may_begin(self, run_id: int) -> None:
-        """Answer whether a run may begin, and how much of the lease is left."""
+    def hear(self, kind: str, fields: Any) -> bool:
+        """Handle a message of the driver; never blocks. Returns whether its kind is known.
+
+        Raises ``ValueError``, ``TypeError`` or ``KeyError`` if it is invalid.
+        """
+        handler = self._handlers.get(kind)
+        if handler is not None:
+            handler(fields)
+        return handler is not None
+
+    def _on_may_begin(self, run_id: int) -> None:
+        # Heartbeats go on meanwhile: the answer may wait for one of them.
+        _in_thread(self._begin, run_id)
+
+    def _begin(self, run_id: int) -> None:
         left = self._host.may_begin(self.launch, run_id)
         if left is not None:
             self.begun = run_id
         self._send({"begin": left})
 
-    def may_publish(self, run_id: int) -> None:
-        """Answer, once that is decided, whether the driver may publish. It works meanwhile."""
-        threading.Thread(target=self._publish, args=(run_id,), name="may-publish", daemon=True).start()
+    def _on_may_publish(self, run_id: int) -> None:
+        _in_thread(self._publish, run_id)
 
     def _publish(self, run_id: int) -> None:
         self._send({"publish": self._host.may_publish(self.launch, run_id)})
 
-    def timed_out(self, fields: dict[str, Any]) -> None:
-        """The driver is about to exit because of a task. Raises ``ValueError`` or ``KeyError``."""
+    def _on_report(self, fields: Mapping[str, Any]) -> None:
+        number = int(fields["number"])
+        try:
+            report = report_of(self.launch, self._run_ids, fields["report"])
+        except NotAReport as e:
+            log.error("driver_reported_nonsense", attempt=self.launch.attempt_id, error=str(e))
+            self._acknowledging.undelivered(str(e))
+            return
+        self._host.publish(self.launch, report, self._acknowledging.on_delivery(number), fields.get("trace"))
+
+    def _on_code(self, sha256: str) -> None:
+        if sha256 == self.launch.pipeline.code.sha256:
+            _in_thread(self._fetch, sha256)
+        else:
+            self._send({"code": {"error": f"code {sha256} is not that of pipeline {self.launch.pipeline.name}"}})
+
+    def _fetch(self, sha256: str) -> None:
+        self._send({"code": self._host.code(sha256, whole=self._remote)})
+
+    def _on_timed_out(self, fields: dict[str, Any]) -> None:
+        """The driver is about to exit because of a task."""
         error = ErrorInfo.model_validate(fields["error"])
         self._timed_out = TimedOut(str(fields["task"]), int(fields["try_number"]), error)
 
     def ended(self, *, reported: bool, reason: str, exited: bool = True) -> None:
         """The driver exited or is free again, see ``Host.driver_ended``."""
+        self._acknowledging.stop()
         if self._timed_out is not None and self.begun is not None and exited and not reported:
             self._host.timed_out(self.launch, self.begun, self._timed_out)
             return
         self._host.driver_ended(self.launch, reported=reported, reason=reason, exited=exited, begun=self.begun)
+
+
+def _in_thread(work: Callable[..., None], *arguments: object) -> None:
+    threading.Thread(target=work, args=arguments, name=work.__name__, daemon=True).start()

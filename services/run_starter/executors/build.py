@@ -10,12 +10,11 @@ from retrofill.domain.allowed import refusal
 from retrofill.domain.attempt import AttemptMode
 from retrofill.pools import served
 from retrofill.settings import Settings
-from retrofill.spark_home import check
 from run_starter.executors import Condition, Executor, Host, Key, LaunchRequest
+from run_starter.executors.check_spark import check
 from run_starter.executors.clearing import Clearing
 from run_starter.executors.command import Drivers, drivers_of
 from run_starter.executors.local_pool import LocalPool
-from run_starter.executors.login import login
 from run_starter.executors.logs import AttemptLogs
 from run_starter.executors.spark_submit import SparkSubmit
 
@@ -61,7 +60,8 @@ class Dispatch:
                 self._host.refused(launch, reason)
                 return
         launch = self._with_conf(launch)
-        if launch.earlier and has_applications(launch.pipeline):
+        # Publishing executes nothing of the user's, and what is published has ended.
+        if launch.earlier and launch.mode != AttemptMode.PUBLISH and has_applications(launch.pipeline):
             self._clearing.hold(launch)
         else:
             self._give(launch)
@@ -119,13 +119,11 @@ class Pools:
 def build_executors(settings: Settings, host: Host) -> Pools:
     """The executors of the pools that are served.
 
-    Raises ``NotConfigured`` if drivers would log in to Kafka as the run-starter, a pool lacks
-    something, or its Spark cannot be used.
+    Raises ``NotConfigured`` if a pool lacks something, or its Spark cannot be used.
     """
-    login(settings)
     drivers = {name: drivers_of(settings, name) for name in served(settings)}
     for each in drivers.values():
-        check(each.settings)
+        check(each.settings, each.python)
     # One process writes the logs of all pools.
     redact = dict.fromkeys(pattern for each in drivers.values() for pattern in each.settings.redact)
     logs = AttemptLogs(settings, tuple(redact))

@@ -7,11 +7,13 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from pydantic import SecretStr
 
+from retrofill.driver.config import Config
+from retrofill.java import bundled
 from retrofill.pools import Pool, Source, pools_of, settings_of
 from retrofill.settings import NotConfigured, Settings
 from run_starter.executors import Condition
@@ -44,14 +46,28 @@ def drivers_of(settings: Settings, name: str, environment: Mapping[str, str] | N
     own = settings_of(settings, name)
     own = own.model_copy(update={"redact": (*own.redact, *masks(secrets.values()))})
     values = {name: each.get_secret_value() for name, each in pool.env.items() if isinstance(each, SecretStr)} | secrets
+    if own.spark_home is not None:
+        values["SPARK_HOME"] = str(own.spark_home)
     return Drivers(
         own,
         _python(name, pool),
-        values | _own_settings(own, pool, masks_more=own.redact != settings.redact),
+        values,
         # A variable may be the source of another pool's secret.
         frozenset(source.variable for each in pools.values() for source in each.sources.values() if source.variable),
         pool.session_conf,
     )
+
+
+def told(settings: Settings, master: str | None = None) -> dict[str, Any]:
+    """The ``settings`` message to a driver (``retrofill.driver.config``).
+
+    ``master``: of the cluster in which the driver runs. Folders and files of this machine are not there,
+    and the driver's Spark is its own.
+    """
+    given = settings.model_dump(mode="json", include={each.name for each in fields(Config)})
+    if master is not None:
+        return {**given, "spark_submit_master": master, "spark_remote": None, "spark_home": None, "java_home": None}
+    return {**given, "bundled_java": None if (java := bundled()) is None else str(java)}
 
 
 def masks(values: Any) -> tuple[str, ...]:
@@ -91,14 +107,3 @@ def _python(name: str, pool: Pool) -> str:
             "RETROFILL_POOLS", f"pool {name}: {pool.driver_python} cannot be executed: set driver_python"
         )
     return str(pool.driver_python)
-
-
-def _own_settings(own: Settings, pool: Pool, *, masks_more: bool) -> dict[str, str]:
-    """The settings that differ from those that a driver inherits, as variables."""
-    changed = {**pool.changes, **({"redact": own.redact} if masks_more else {})}
-    found = {f"RETROFILL_{name.upper()}": _text(value) for name, value in changed.items()}
-    return found if own.spark_home is None else {**found, "SPARK_HOME": str(own.spark_home)}
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value) if isinstance(value, dict | list | tuple) else str(value)

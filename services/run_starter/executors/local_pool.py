@@ -19,20 +19,21 @@ from retrofill.groups import lines_until_exit
 from retrofill.settings import Settings
 from run_starter.executors import Condition, Host, Key, LaunchRequest, processes
 from run_starter.executors.answers import Answers
-from run_starter.executors.command import Drivers, versions
-from run_starter.executors.login import login
+from run_starter.executors.command import Drivers, told, versions
 from run_starter.executors.logs import AttemptLogs
+from run_starter.executors.package import entry, package
 
 log = structlog.get_logger(__name__)
-MODULE = ("-m", "retrofill.driver")
 CLOSE_SECONDS = 5.0
 
 
 class Worker:
     """One warm process. Its messages are handled on its own reader thread."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: subprocess.Popen[str], logged: int) -> None:
+        """``logged``: how much drivers had logged before it started."""
         self.process = process
+        self.logged = logged
         self.ready = False
         self.retiring = False
         self.answers: Answers | None = None
@@ -76,7 +77,7 @@ class LocalPool:
         self._logs = logs
         self._host = host
         self._drivers = drivers or Drivers(settings)
-        self._command = command or (self._drivers.python, *MODULE)
+        self._command = command or (self._drivers.python, entry(package(settings.home), "__main__"))
         # Of the last driver that was ready.
         self._versions = Condition(0)
         self._slots = settings.driver_slots
@@ -163,7 +164,7 @@ class LocalPool:
         threading.Event().wait()
 
     def _spawn(self) -> None:
-        environment, inherits = {**self._drivers.environment, **login(self._settings)}, []
+        environment, inherits = dict(self._drivers.environment), []
         if self._logs is not None:
             inherits = [self._logs.channel.fileno()]
             environment[VARIABLE] = str(inherits[0])
@@ -171,7 +172,8 @@ class LocalPool:
             processes.start, self._command, self._settings.home, environment, withheld=self._drivers.withheld
         )
         try:
-            worker = Worker(start(pipes=True, inherits=inherits))
+            logged = processes.logged(self._settings.home)
+            worker = Worker(start(pipes=True, inherits=inherits), logged)
         except (OSError, ValueError) as e:
             # Out of memory, files or disk space: retry, because only this thread starts drivers.
             log.error("driver_not_started", error=str(e))
@@ -181,6 +183,7 @@ class LocalPool:
             self._spawns.put(True)
             self._host.changed()
             return
+        worker.send({"settings": told(self._drivers.settings)})
         worker.reader = threading.Thread(target=self._listen, args=(worker,), name="driver-reader", daemon=True)
         with self._lock:
             self._workers.append(worker)
@@ -193,18 +196,16 @@ class LocalPool:
     def _listen(self, worker: Worker) -> None:
         answers: dict[str, Callable[[Any], None]] = {
             "ready": lambda fields: self._on_ready(worker, fields),
-            "may_begin": lambda run_id: self._on_may_begin(worker, run_id),
-            "may_publish": lambda run_id: None if worker.answers is None else worker.answers.may_publish(run_id),
             "done": lambda fields: self._on_done(worker, fields),
-            "timed_out": lambda fields: None if worker.answers is None else worker.answers.timed_out(fields),
             "lost": lambda why: setattr(worker, "why_lost", str(why)),
         }
         assert worker.process.stdout is not None
         for line in lines_until_exit(worker.process, worker.process.stdout):
             try:
                 ((kind, fields),) = json.loads(line).items()
-                answers[kind](fields)
-            except (ValueError, KeyError, AttributeError):
+                if not self._answered(worker, kind, fields):
+                    answers[kind](fields)
+            except (ValueError, KeyError, TypeError, AttributeError):
                 log.error("driver_said", line=line[:200], pid=worker.process.pid)
         self._on_exit(worker)
 
@@ -216,10 +217,14 @@ class LocalPool:
         self._host.changed()
         self._assign()
 
-    def _on_may_begin(self, worker: Worker, run_id: int) -> None:
-        if worker.answers is not None:
+    def _answered(self, worker: Worker, kind: str, fields: Any) -> bool:
+        """Whether the message is about the worker's attempt."""
+        answers = worker.answers
+        if answers is None or not answers.hear(kind, fields):
+            return False
+        if kind == "may_begin":
             self._never_began = 0
-            worker.answers.may_begin(run_id)
+        return True
 
     def _on_done(self, worker: Worker, fields: dict[str, Any]) -> None:
         with self._lock:
@@ -237,6 +242,9 @@ class LocalPool:
 
     def _on_exit(self, worker: Worker) -> None:
         reason = processes.exit_reason(worker.process, worker.why_lost)
+        if not worker.ready and worker.why_lost is None:
+            words = processes.last_words(self._settings.home, worker.logged)
+            reason += "" if words is None else f": {words}"
         with self._lock:
             answers = self._left(worker)
             known = worker in self._workers

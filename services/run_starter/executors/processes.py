@@ -14,38 +14,39 @@ import psutil
 
 from retrofill.driver.process import LEASE_OVER
 from retrofill.groups import await_exit
+from retrofill.redaction import redacted
 
 GRACE_SECONDS = 2.0
 MAX_BACKOFF_SECONDS = 30.0
 # Beyond this, doubling changes nothing and would overflow.
 MAX_DOUBLINGS = 10
-_SECRETS = (
-    "postgres_dsn", "postgres_service_dsns", "webhook_secrets", "pagerduty_keys",
-    "kafka_username", "kafka_password", "kafka_passwords", "kafka_config", "kafka_driver_config",
-    "kafka_ssl_certificate", "kafka_ssl_key", "kafka_ssl_key_password", "kafka_driver_ssl_key_password",
-)  # fmt: skip
-# A driver is of one pool, whose settings it gets one by one.
-_POOLS = ("pools", "serves")
-_NOT_THE_DRIVERS = {f"RETROFILL_{name}{how}".upper() for name in (*_SECRETS, *_POOLS) for how in ("", "_FILE")}
+# Its host sends a driver the settings that it needs; the others may be secrets.
+_OURS = "RETROFILL_"
 MAX_LOG_BYTES = 50_000_000
+# Of what a process printed last, which says why it could not start.
+LAST_BYTES, LAST_CHARS = 65_536, 300
+
+
+def log_file(home: Path) -> Path:
+    """The log that all drivers of a home append to."""
+    return home.absolute() / "logs" / "drivers.log"
 
 
 def driver_log(home: Path) -> IO[bytes]:
-    """Open the log that all drivers of a home append to, rotating a large one first."""
-    folder = home.absolute() / "logs"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "drivers.log"
+    """Open it, rotating a large one first."""
+    path = log_file(home)
+    path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and path.stat().st_size > MAX_LOG_BYTES:
         path.replace(path.with_suffix(".log.1"))
     return path.open("ab")
 
 
 def inherited(environment: Mapping[str, str], withheld: Collection[str] = ()) -> dict[str, str]:
-    """The environment that a driver inherits: ours without secrets that are not its own."""
+    """The environment that a driver inherits: ours without our settings, and without secrets that are not its own."""
     return {
         name: value
         for name, value in environment.items()
-        if name.upper() not in _NOT_THE_DRIVERS and name not in withheld
+        if not name.upper().startswith(_OURS) and name not in withheld
     }
 
 
@@ -114,6 +115,30 @@ def _kill(process: subprocess.Popen[str], family: Sequence[psutil.Process]) -> N
             each.kill()
         except psutil.NoSuchProcess:
             continue
+
+
+def logged(home: Path) -> int:
+    """The size of that log."""
+    try:
+        return log_file(home).stat().st_size
+    except OSError:
+        return 0
+
+
+def last_words(home: Path, start: int) -> str | None:
+    """The last line after the first ``start`` bytes there that is no log's, as an interpreter's own error is, masked.
+
+    Drivers that work append to the same file, but in JSON.
+    """
+    end = logged(home)
+    try:
+        with log_file(home).open("rb") as log:
+            log.seek(max(start if start <= end else 0, end - LAST_BYTES))
+            lines = log.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return None
+    found = next((line.strip() for line in reversed(lines) if line.strip() and not line.startswith("{")), None)
+    return None if found is None else redacted(found[:LAST_CHARS])
 
 
 def exit_reason(process: subprocess.Popen[str], why: str | None) -> str:

@@ -29,9 +29,8 @@ from retrofill.spark_home import SparkHome
 from run_starter.executors import Condition, Host, Key, LaunchRequest, processes, submission
 from run_starter.executors.answers import Answers
 from run_starter.executors.clearing import cluster_for
-from run_starter.executors.command import Drivers, versions
+from run_starter.executors.command import Drivers, told, versions
 from run_starter.executors.handshake import handshake
-from run_starter.executors.login import login
 from run_starter.executors.logs import AttemptLogs
 from run_starter.executors.submitted import Submitted
 
@@ -100,7 +99,8 @@ class SparkSubmit:
     def _run(self, launch: LaunchRequest) -> None:
         key = launch.key
         reported, reason, submitted = False, "spark-submit could not be started", None
-        answers = Answers(self._host, launch, lambda answer: submitted and submitted.send(answer))
+        remote = submission.is_remote(self._settings, launch)
+        answers = Answers(self._host, launch, lambda answer: submitted and submitted.send(answer), remote=remote)
         try:
             submitted = self._submit(answers)
             with self._lock:
@@ -165,7 +165,6 @@ class SparkSubmit:
         token = secrets.token_hex(16)
         environment = {
             **self._drivers.environment,
-            **login(settings),
             "RETROFILL_DRIVER_SOCKET": f"{settings.driver_host}:{server.getsockname()[1]}",
             "RETROFILL_DRIVER_TOKEN": token,
         }
@@ -235,24 +234,22 @@ class SparkSubmit:
     def _converse(self, submitted: Submitted, lines: Any) -> bool:
         answers = submitted.answers
         launch = answers.launch
+        master = SparkHome.of(self._settings, self._drivers.python).master if submitted.remote else None
+        submitted.send({"settings": told(self._settings, master)})
         try:
             for line in lines:
-                fields = json.loads(line)
-                if "ready" in fields:
+                ((kind, fields),) = json.loads(line).items()
+                if kind == "ready":
                     with self._lock:
                         self._unconnected.pop(launch.key, None)
-                        self._versions = versions(fields["ready"])
+                        self._versions = versions(fields)
                     submitted.send({"launch": launch.as_json()})
-                elif "may_begin" in fields:
-                    answers.may_begin(fields["may_begin"])
-                elif "may_publish" in fields:
-                    answers.may_publish(fields["may_publish"])
-                elif "timed_out" in fields:
-                    answers.timed_out(fields["timed_out"])
-                elif "lost" in fields:
-                    submitted.why_lost = str(fields["lost"])
-                elif "done" in fields:
-                    return bool(fields["done"].get("reported"))
+                elif kind == "lost":
+                    submitted.why_lost = str(fields)
+                elif kind == "done":
+                    return bool(fields.get("reported"))
+                else:
+                    answers.hear(kind, fields)
         except OSError as e:
             log.info("driver_hung_up", backfill=launch.backfill_id, attempt=launch.attempt_id, error=str(e))
         return False

@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-import retrofill.driver
 from retrofill import clusters
 from retrofill.clusters import Cluster
 from retrofill.clusters.kubernetes import MASTER as KUBERNETES
 from retrofill.java import with_jars
 from retrofill.settings import Settings
 from retrofill.spark_home import SparkHome
-from run_starter.executors import LaunchRequest, processes
+from run_starter.executors import LaunchRequest
+from run_starter.executors.package import SOURCE, archive, entry, package
 
-ENTRY = Path(retrofill.driver.__file__).with_name("once.py")
+# Beside this machine's own, of one attempt.
+PROGRAM = "once"
+PY_FILES = "spark.submit.pyFiles"
 # Prefixes of a driver's environment variables. Spark's UI masks those whose names look secret.
 DRIVER_ENV = {"yarn": "spark.yarn.appMasterEnv.", KUBERNETES: "spark.kubernetes.driverEnv."}
 SECRET_REF = "spark.kubernetes.driver.secretKeyRef."
 _QUOTED = re.compile(r'["$`\\]')
 _TWO_BRACES = re.compile(r"(?<=\{)(?=\{)|(?<=\})(?=\})")
-# Folders of this machine do not exist in the cluster. Spark's UI would show the options, with the secrets in them.
-_NOT_THERE = (
-    "RETROFILL_HOME",
-    "RETROFILL_CACHE",
-    "RETROFILL_JAVA_HOME",
-    "RETROFILL_SPARK_HOME",
-    "RETROFILL_CODE_STORE_OPTIONS",
-    "SPARK_HOME",
-)
+# Folders of this machine do not exist in the cluster.
+_NOT_THERE = ("SPARK_HOME",)
 
 
 def driver_conf(home: SparkHome, launch: LaunchRequest, cluster: Cluster | None = None) -> dict[str, str]:
@@ -41,6 +35,7 @@ def driver_conf(home: SparkHome, launch: LaunchRequest, cluster: Cluster | None 
     ``cluster``: where its application is found later.
     """
     settings = home.settings
+    assert isinstance(settings, Settings)
     ours = {**settings.spark_submit_conf, **launch.pipeline.spark_conf}
     conf = {
         "spark.ui.enabled": "false",
@@ -56,19 +51,16 @@ def driver_conf(home: SparkHome, launch: LaunchRequest, cluster: Cluster | None 
 
 
 def in_cluster(home: SparkHome, conf: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """The settings of a driver in the cluster: ``conf``, and our own variables as settings.
+    """The settings of a driver in the cluster: ``conf``, and the variables of its environment.
 
     Variables that come from a Kubernetes secret there are not sent.
     """
     kind = KUBERNETES if home.master.startswith(KUBERNETES) else "yarn"
-    ours = {name: value for name, value in processes.inherited(os.environ).items() if name.startswith("RETROFILL_")}
-    # It may be known from spark-defaults.conf only, which is not there.
-    ours["RETROFILL_SPARK_SUBMIT_MASTER"] = home.master
     quoted = (lambda value: value) if kind == KUBERNETES else for_yarn
     sent = {
         f"{DRIVER_ENV[kind]}{name}": quoted(value)
-        for name, value in (ours | dict(environment)).items()
-        if name not in _NOT_THERE and not name.endswith("_FILE") and f"{SECRET_REF}{name}" not in conf
+        for name, value in environment.items()
+        if name not in _NOT_THERE and f"{SECRET_REF}{name}" not in conf
     }
     return sent | dict(conf)
 
@@ -97,14 +89,22 @@ def command(
 
     Its program is sent to YARN, or at the same path in the image. ``folder``: for Spark's settings.
     """
+    settings = home.settings
+    assert isinstance(settings, Settings)
+    made = package(settings.home)
+    program = entry(made, PROGRAM)
     if launch.pipeline.only_scripts:
-        return [home.python, str(ENTRY)]
+        return [home.python, program]
     conf = driver_conf(home, launch, cluster)
-    if is_remote(home.settings, launch):
-        conf = in_cluster(home, conf, environment)
-        program = f"local://{ENTRY}" if home.master.startswith(KUBERNETES) else str(ENTRY)
-        return [*home.command(conf, folder, "cluster"), program]
-    return [*home.command(conf, folder, "client"), str(ENTRY)]
+    if not is_remote(settings, launch):
+        return [*home.command(conf, folder, "client"), program]
+    conf = in_cluster(home, conf, environment)
+    if home.master.startswith(KUBERNETES):
+        # The image has it.
+        program = f"local://{entry(SOURCE.parent, PROGRAM)}"
+    else:
+        conf = {**conf, PY_FILES: ",".join([*filter(None, [conf.get(PY_FILES)]), archive(made, folder)])}
+    return [*home.command(conf, folder, "cluster"), program]
 
 
 def private_folder() -> Path:

@@ -38,11 +38,10 @@ class Submitted:
             self.lines = lines
             return not self.ending
 
-    def send(self, message: dict[str, Any]) -> None:
-        """Send one line, unless the driver is being ended."""
+    def send(self, message: dict[str, Any]) -> bool:
+        """Send one line. Returns False if the driver is being ended or has hung up, which its reader notices too."""
         with self._writing:
-            if not self.ending:
-                self._write(message)
+            return not self.ending and self._try(message)
 
     def end(self) -> None:
         """Ask the driver to exit, and kill what is left after a grace period. Returns at once.
@@ -57,13 +56,10 @@ class Submitted:
         else:
             processes.end(self.process)
 
-    def _write(self, message: dict[str, Any]) -> None:
-        self.lines.write(json.dumps(message) + "\n")
-        self.lines.flush()
-
     def _try(self, message: dict[str, Any]) -> bool:
         try:
-            self._write(message)
+            self.lines.write(json.dumps(message) + "\n")
+            self.lines.flush()
         except (OSError, ValueError):
             # Either side has closed the connection.
             return False

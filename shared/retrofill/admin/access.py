@@ -2,7 +2,7 @@
 
 A service may read the topics its consumer subscribes to. It may write what it publishes by the
 contract (``contract/topics_of.py``), dead letters, and messages it republishes to the right
-partition.
+partition. Drivers have no rights: their run-starter publishes what they report.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from retrofill.contract.topics import (
     CALLBACK_RUNNER,
     CLI_CLIENT,
-    DRIVER,
     OPERATOR,
     REPUBLISHED,
     REQUESTER,
+    RUN_STARTER,
     SERVICES,
     Service,
     Topic,
@@ -41,9 +41,9 @@ class Access:
 
 
 def table(settings: Settings) -> dict[str, Access]:
-    """The rights of every service, driver, operator and requester, by name."""
+    """The rights of every service, of the operator and of the requester, by name."""
     rows = [_of_service(service, settings) for service in SERVICES.values()]
-    rows += [_of_driver(settings), _of_operator(settings), _of_requester(settings)]
+    rows += [_of_operator(settings), _of_requester(settings)]
     return {row.who: row for row in rows}
 
 
@@ -54,6 +54,8 @@ def _of_service(service: Service, settings: Settings) -> Access:
     writes = _named(prefix, published | (REPUBLISHED & set(service.reads))) | {cursor}
     if service is CALLBACK_RUNNER:
         writes |= set(settings.callback_topics)
+    if service is RUN_STARTER and settings.openlineage_topic is not None:
+        writes |= {settings.openlineage_topic}
     return Access(
         service.name,
         # All cursors: at its start each service compares them with Postgres.
@@ -62,12 +64,6 @@ def _of_service(service: Service, settings: Settings) -> Access:
         groups=(group,),
         transactional_ids=(f"{group}-relay",),
     )
-
-
-def _of_driver(settings: Settings) -> Access:
-    """Drivers only report, and publish OpenLineage events if configured."""
-    lineage = set() if settings.openlineage_topic is None else {settings.openlineage_topic}
-    return Access(DRIVER, frozenset(), _named(settings.topic_prefix, {Topic.RUN_REPORTS}) | lineage)
 
 
 def _of_operator(settings: Settings) -> Access:

@@ -7,8 +7,9 @@ import select
 import socket
 import struct
 import threading
-from collections.abc import Collection
+from array import array
 from contextlib import suppress
+from typing import Collection
 
 # The attempt whose output comes out of the pipe.
 HEADER = struct.Struct("!Q")
@@ -37,7 +38,9 @@ def _hand_over(channel: socket.socket, attempt_id: int, pipe: int) -> int:
     """Send a pipe to the writer. Returns a file that reports an error once the writer has ended."""
     writers, ours = os.pipe()
     try:
-        socket.send_fds(channel, [HEADER.pack(attempt_id)], [pipe, writers])
+        # As socket.send_fds, which Python has from 3.9 on.
+        files = array("i", [pipe, writers])
+        channel.sendmsg([HEADER.pack(attempt_id)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])
     except OSError:
         os.close(ours)
         raise

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from datetime import datetime
+from typing import Sequence
 
 # Precedes a mark on its way to the log, where it begins a line even if the one before is open.
 SIGN = "\x1eretrofill\x1e"

@@ -18,7 +18,7 @@ def arm(name: str | None) -> None:
     """
     global _armed, _signal, _passes
     _signal = signal.SIGSTOP if name is not None and name.endswith(STOP) else signal.SIGKILL
-    point, _, times = (name or "").removesuffix(STOP).partition("@")
+    point, _, times = (name or "").replace(STOP, "").partition("@")
     _passes = int(times or 1)
     _armed = point or None
 

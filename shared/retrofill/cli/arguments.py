@@ -22,7 +22,7 @@ from retrofill.contract.explain import explain
 from retrofill.domain.backfill import OnRunFailure, ReprocessBehavior
 from retrofill.domain.bounds import parse_bound
 from retrofill.domain.budget import Budget
-from retrofill.domain.pipeline import MAX_BATCH
+from retrofill.domain.names import MAX_BATCH
 from retrofill.errors import WrongUsage
 
 Dates = Annotated[

@@ -36,7 +36,7 @@ from retrofill.contract.backfills import (
 from retrofill.contract.base import Message
 from retrofill.contract.topics import Topic
 from retrofill.domain.backfill import BackfillState, OnRunFailure
-from retrofill.domain.pipeline import MAX_BATCH
+from retrofill.domain.names import MAX_BATCH
 from retrofill.domain.planning import Plan, Rejection
 from retrofill.errors import Interrupted, UserError, WrongUsage
 from retrofill.settings import Settings

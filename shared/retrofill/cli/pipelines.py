@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,13 +25,17 @@ from retrofill.contract.pipelines import PipelineAccepted, PipelineApplied, Pipe
 from retrofill.contract.topics import Topic
 from retrofill.domain.batch_size import target_seconds
 from retrofill.domain.duration import written
-from retrofill.domain.pipeline import DEFAULT_POOL, PipelineDefinition
+from retrofill.domain.names import DEFAULT_POOL
+from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.domain.planning import unknown_pipeline
 from retrofill.errors import UserError, WrongUsage
 from retrofill.masking import masked_conf
+from retrofill.settings import Settings
 from retrofill.store import pipelines as stored_pipelines
 from retrofill.store.pipelines import StoredPipeline
 from retrofill.user_code.shipping import ship
+from retrofill.user_code.source import Source
+from run_starter.executors.package import inspecting
 
 group = typer.Typer(name="pipelines", help="Apply, list and show pipelines.", no_args_is_help=True)
 
@@ -49,17 +54,25 @@ def apply(
     in_place: Annotated[
         bool, typer.Option("--in-place", help="Ship nothing; drivers import the code from its current path.")
     ] = False,
+    python: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="Read it with this interpreter, which has the packages that it imports, as its drivers' has.",
+        ),
+    ] = None,
     timeout: TimeLimit = ANSWER_SECONDS,
     as_json: AsJson = False,
 ) -> None:
     """Apply the pipelines of a Python file or module."""
     settings = load_settings()
     results = []
-    definitions = chosen(read_definitions(source), name, source)
+    read = read_source(source, settings, python)
+    definitions = chosen(read.definitions, name, source)
     for definition in definitions:
         check_targets(definition, settings)
     if not in_place:
-        definitions = ship(settings, definitions, include or [])
+        definitions = ship(settings, replace(read, definitions=definitions), include or [])
     elif include:
         raise WrongUsage("--include ships code and --in-place does not: use only one of them")
     for definition in definitions:
@@ -79,17 +92,20 @@ def apply(
         raise UserError("; ".join(f"{result['name']}: {result['message']}" for result in refused))
 
 
-def read_definitions(source: str) -> list[PipelineDefinition]:
+def read_source(source: str, settings: Settings, python: str | None) -> Source:
     """The pipelines of a file or module, as data. Raises ``UserError``."""
     # Only this command imports user code.
-    from retrofill.user_code.loading import PipelineFileError, load_pipelines
+    from retrofill.user_code.loading import PipelineFileError
+    from retrofill.user_code.source import read_here, read_with
 
     try:
-        return [made.to_definition(code) for made, code in load_pipelines(source)]
+        return read_here(source) if python is None else read_with(python, inspecting(settings.home), source)
     except PipelineFileError as e:
         raise UserError(str(e)) from e
     except ValidationError as e:
         raise UserError(f"{source}: {explain(e)}") from e
+    except OSError as e:
+        raise UserError(f"{settings.home} cannot be written: {e.strerror}: set RETROFILL_HOME") from e
 
 
 def chosen(found: Sequence[PipelineDefinition], name: str | None, source: str) -> list[PipelineDefinition]:

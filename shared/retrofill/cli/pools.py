@@ -15,7 +15,7 @@ from retrofill.cli.output import harmless, print_json, print_table
 from retrofill.client.connect import load_settings, reading
 from retrofill.client.read_hosts import hosts, kept_waiting, pools_of_pipelines, serving
 from retrofill.domain.backfill import BackfillState
-from retrofill.domain.pipeline import DEFAULT_POOL
+from retrofill.domain.names import DEFAULT_POOL
 from retrofill.domain.run import RunState
 from retrofill.settings import NotConfigured, Settings
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Connection, RowMapping, Text, func, select
 
 from retrofill.domain.attempt import AttemptState
-from retrofill.domain.pipeline import DEFAULT_POOL
+from retrofill.domain.names import DEFAULT_POOL
 from retrofill.store.states import in_state
 from retrofill.store.tables import attempt, host, pipeline, seat
 

@@ -11,15 +11,11 @@ import secrets
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
-
-import structlog
+from typing import Callable, Mapping, Protocol, Sequence
 
 from retrofill.spark_home import SparkHome
 
-log = structlog.get_logger(__name__)
 PREFIX = "retrofill-"
 # Of one call of a cluster's client, and of waiting until applications have ended.
 CALL_SECONDS = 120.0
@@ -33,10 +29,6 @@ class CannotKill(Exception):
 
 class Cluster(Protocol):
     """A cluster whose applications are named by tags."""
-
-    @property
-    def place(self) -> str:
-        """What tells it from others that have the same settings."""
 
     def settings(self, conf: Mapping[str, str], tags: Sequence[str], *, remote: bool) -> dict[str, str]:
         """What Spark needs so that an application has these tags, runs once, and is waited for.
@@ -72,9 +64,8 @@ def end(cluster: Cluster, tags: Sequence[str], seconds: float = END_SECONDS) -> 
     while tags and (ids := cluster.live(tags)):
         if time.monotonic() > until:
             raise CannotKill(f"{', '.join(ids)} did not end within {seconds:g} s")
-        log.info("killing_applications", applications=ids)
         cluster.kill(ids)
-        killed |= dict.fromkeys(ids)
+        killed.update(dict.fromkeys(ids))
     return list(killed)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Mapping, Sequence
 
 from retrofill.clusters import PREFIX, ask
 from retrofill.spark_home import SparkHome
@@ -26,8 +26,7 @@ class Kubernetes:
     conf: Mapping[str, str] = field(repr=False)
 
     @property
-    def place(self) -> str:
-        """The namespace."""
+    def _namespace(self) -> str:
         return self.conf.get(NAMESPACE, "default")
 
     def settings(self, conf: Mapping[str, str], tags: Sequence[str], *, remote: bool) -> dict[str, str]:  # noqa: ARG002
@@ -35,7 +34,7 @@ class Kubernetes:
             # The driver is our process, and its executors end with their connection to it.
             return {}
         # Where it is looked for, whatever a script's own settings say.
-        found = {POD: tags[-1], NAMESPACE: self.place}
+        found = {POD: tags[-1], NAMESPACE: self._namespace}
         return {**found, "spark.kubernetes.submission.waitAppCompletion": "true"}
 
     def live(self, tags: Sequence[str]) -> list[str]:
@@ -54,5 +53,5 @@ class Kubernetes:
         return ask(
             self.home,
             self.environment,
-            lambda folder: [*self.home.command(self.conf, folder, "cluster"), what, f"{self.place}:{pods}"],
+            lambda folder: [*self.home.command(self.conf, folder, "cluster"), what, f"{self._namespace}:{pods}"],
         )

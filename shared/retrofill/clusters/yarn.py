@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Mapping, Sequence
 
 from retrofill.clusters import ask
 from retrofill.spark_home import SparkHome
@@ -25,7 +24,6 @@ class Yarn:
 
     home: SparkHome
     environment: Mapping[str, str] = field(repr=False)
-    place: ClassVar[str] = ""
 
     def settings(self, conf: Mapping[str, str], tags: Sequence[str], *, remote: bool) -> dict[str, str]:
         theirs = [tag for tag in conf.get(TAGS, "").split(",") if tag]

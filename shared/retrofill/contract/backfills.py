@@ -14,7 +14,7 @@ from retrofill.domain.backfill import OnRunFailure, ReprocessBehavior
 from retrofill.domain.bounds import Bound
 from retrofill.domain.budget import Budget
 from retrofill.domain.data import Name
-from retrofill.domain.pipeline import MAX_BATCH
+from retrofill.domain.names import MAX_BATCH
 from retrofill.domain.planning import Reason, SkipReason, Span
 
 # Most intervals, and most run ids, that one command names.

@@ -1,4 +1,4 @@
-"""Messages on ``run-reports`` (from Spark drivers) and ``run-events`` (from the run-starter)."""
+"""Messages on ``run-reports`` (from Spark drivers, published by their host) and ``run-events`` (from the run-starter)."""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ class Topic(StrEnum):
 
 
 COMPACTED = frozenset({Topic.PIPELINES, Topic.BACKFILL_STATES, Topic.INTERVAL_STATES})
-# Topics that other clients write too, with any partitioner: the reader republishes a message from a
-# wrong partition.
+# Topics that not only services write, or that a service writes itself: the reader may write them, and
+# republishes a message from a wrong partition.
 REPUBLISHED = frozenset({Topic.PIPELINES, Topic.BACKFILL_REQUESTS, Topic.RUN_REPORTS, Topic.CALLBACK_REQUESTS})
 
 
@@ -67,8 +67,7 @@ RUN_STARTER = Service("run-starter", (Topic.BACKFILL_EVENTS, Topic.RUN_REPORTS))
 WATCHER = Service("deadline-watcher", (Topic.DEADLINES,))
 CALLBACK_RUNNER = Service("callback-runner", (Topic.CALLBACK_REQUESTS,))
 SERVICES = {service.name: service for service in (PLANNER, RUN_STARTER, WATCHER, CALLBACK_RUNNER)}
-# Other clients that log in to Kafka: drivers, the CLI, and users who request backfills
-# (admin/access.py).
-DRIVER, OPERATOR, REQUESTER = "driver", "operator", "requester"
+# Other clients that log in to Kafka: the CLI, and users who request backfills (admin/access.py).
+OPERATOR, REQUESTER = "operator", "requester"
 # The CLI's client id, also the group of its consumers, which commit nothing.
 CLI_CLIENT = "retrofill-cli"

@@ -82,7 +82,7 @@ TRAFFIC: dict[Topic, Traffic] = {
         ),
     ),
     Topic.RUN_REPORTS: Traffic(
-        "Drivers' reports on their attempts, for internal use.",
+        "Reports of drivers on their attempts, for internal use.",
         "the backfill's id",
         (),
         (
@@ -93,7 +93,7 @@ TRAFFIC: dict[Topic, Traffic] = {
             runs.RunReported,
             runs.AttemptEnded,
         ),
-        open="Spark drivers and the run-starter that hosts them",
+        open="the run-starter that hosts the driver",
     ),
     Topic.RUN_EVENTS: Traffic(
         "State changes of runs and tasks.",

@@ -4,29 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from enum import StrEnum
 
 from pydantic import AwareDatetime, Field, JsonValue, model_validator
 
 from retrofill.domain.data import Data, Name
+from retrofill.domain.names import Reference as Reference
 from retrofill.domain.target import CallbackTarget, FunctionCall
 from retrofill.domain.templates import BACKFILL_FIELDS, FIELDS, check_templates
 
 # Name of the alert that a request adds.
 FINISH_BY = "finish_by"
 MAX_SECONDS = 3_155_760_000
-
-
-class Reference(StrEnum):
-    """The moment a deadline counts from."""
-
-    RUN_QUEUED_AT = "RUN_QUEUED_AT"
-    RUN_STARTED_AT = "RUN_STARTED_AT"
-    LOGICAL_DATE = "LOGICAL_DATE"
-    FIXED_DATETIME = "FIXED_DATETIME"
-    AVERAGE_RUNTIME = "AVERAGE_RUNTIME"
-    TASK_STARTED_AT = "TASK_STARTED_AT"
-    BACKFILL_REQUESTED_AT = "BACKFILL_REQUESTED_AT"
 
 
 R = Reference

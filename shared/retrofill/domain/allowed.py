@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
+from retrofill.domain.paths import is_inside
 from retrofill.domain.pipeline import CodeLocation, PipelineDefinition
 from retrofill.masking import hides
 
@@ -138,11 +139,6 @@ def _any(text: str, patterns: Iterable[str]) -> bool:
 
 def _is_shipped(script: str, code: CodeLocation) -> bool:
     return code.sha256 is not None and code.root is not None and is_inside(script, code.root)
-
-
-def is_inside(path: str, root: str) -> bool:
-    """Whether ``path`` is inside the folder ``root``, by its text alone, without any ``..``."""
-    return path.startswith(f"{root.rstrip('/')}/") and ".." not in path.split("/")
 
 
 def _is_listed(script: str, allowed: Iterable[str]) -> bool:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-
 from retrofill.domain.machine import machine
+from retrofill.text_enum import StrEnum
 
 
 class AttemptState(StrEnum):

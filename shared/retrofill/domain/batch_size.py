@@ -8,7 +8,8 @@ from statistics import median
 
 from retrofill.domain.alert import Reference
 from retrofill.domain.attempt import AttemptMode, AttemptOutcome
-from retrofill.domain.pipeline import MAX_BATCH, PipelineDefinition
+from retrofill.domain.names import MAX_BATCH
+from retrofill.domain.pipeline import PipelineDefinition
 
 # A size changes by at most this factor at once: an estimate is reliable near the sizes it is from.
 STEP = 4

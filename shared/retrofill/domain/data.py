@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, WithJsonSchema
 
-NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,199}")
+from retrofill.domain.names import NAME, check_name
+
 NAME_SCHEMA = {"type": "string", "pattern": f"^{NAME.pattern}$"}
-
-
-def check_name(name: str) -> str:
-    """Check a name, which goes into keys, paths and Spark tags. Raises ``ValueError``."""
-    if not NAME.fullmatch(name):
-        raise ValueError(
-            f"invalid name {name!r}: use a letter or _, then letters, digits, '_', '-' or '.', at most 200 characters"
-        )
-    return name
 
 
 Name = Annotated[str, AfterValidator(check_name), WithJsonSchema(NAME_SCHEMA)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
-from enum import StrEnum
 from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -17,17 +16,15 @@ from retrofill.domain.bounds import Bound
 from retrofill.domain.callback import Occasion
 from retrofill.domain.callback_rule import CallbackRule, check_rules
 from retrofill.domain.data import Data, Name
+from retrofill.domain.names import (
+    DEFAULT_POOL,
+    MAX_BATCH,
+    MAX_TARGET_SECONDS,
+    MAX_TIMEOUT_SECONDS,
+    MIN_TIMEOUT_SECONDS,
+    TriggerRule,
+)
 from retrofill.domain.schedule import check_schedule
-
-# A claim writes all runs of an attempt in one transaction, and so does the end of a range. With so
-# many, that takes about a second, for which the other backfills of the shard wait, and an eighth of a
-# second of computing between two statements; Postgres allows a service five.
-MAX_BATCH = 2_500
-MAX_TARGET_SECONDS = 604_800
-MIN_TIMEOUT_SECONDS = 1.0
-MAX_TIMEOUT_SECONDS = 2_592_000.0
-# The pool that the global settings describe.
-DEFAULT_POOL = "default"
 
 
 def check_timezone(name: str) -> str:
@@ -37,16 +34,6 @@ def check_timezone(name: str) -> str:
     except (ZoneInfoNotFoundError, ValueError, OSError) as e:
         raise ValueError(f"unknown time zone {name!r}: use an IANA name like 'Europe/Paris' or 'UTC'") from e
     return name
-
-
-class TriggerRule(StrEnum):
-    """When a task starts, given the end states of its upstream tasks."""
-
-    ALL_SUCCESS = "all_success"
-    ONE_SUCCESS = "one_success"
-    NONE_FAILED = "none_failed"
-    ALL_DONE = "all_done"
-    NONE_FAILED_MIN_ONE_SUCCESS = "none_failed_min_one_success"
 
 
 # Spark separates them by commas.

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, HttpUrl, TypeAdapter, ValidationError, model_validator
 
 from retrofill.domain.data import Data, Name
+from retrofill.domain.names import Body
 
 _HTTP_URL: TypeAdapter[HttpUrl] = TypeAdapter(HttpUrl)
 TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 KIND = "Kind of callback"
-Body = Literal["event", "slack", "pagerduty", "teams"]
-BODIES: tuple[str, ...] = get_args(Body)
 
 
 class FunctionCall(Data):

@@ -1,22 +1,29 @@
-"""``python -m retrofill.driver``: a warm driver, which executes attempts one after another.
+"""``python …/retrofill/driver/__main__.py``: a warm driver, which executes attempts one after another.
 
 Host and driver exchange JSON lines over the driver's standard input and output. User code's output
 and the logs go to the log of the attempt (``output.Output``). The protocol:
 
-1. driver, when warm and Spark has answered it: ``{"ready": {"python": "3.11.2", "spark": "4.3.0"}}``, the
+1. host: ``{"settings": {…}}`` (``config.Config``)
+2. driver, when warm and Spark has answered it: ``{"ready": {"python": "3.11.2", "spark": "4.3.0"}}``, the
    versions, as far as it knows them
-2. host: ``{"launch": {…}}``, an attempt with one or several runs (``launch.Launch``); ``last``: the
+3. host: ``{"launch": {…}}``, an attempt with one or several runs (``launch.Launch``); ``last``: the
    process is replaced afterwards. The driver opens the Spark session, with heartbeats if that takes
    long. If the attempt only publishes, it needs neither a session nor user code.
-3. driver, for each run: ``{"may_begin": RUN_ID}``
-4. host: ``{"begin": 14.2}``, the seconds left of the attempt's lease, or ``null`` if the run must
+4. driver, for each run: ``{"may_begin": RUN_ID}``
+5. host: ``{"begin": 14.2}``, the seconds left of the attempt's lease, or ``null`` if the run must
    not begin; then the driver begins no other run of the attempt either
-5. driver, for each run that staged output, while the next one is under way:
+6. driver, for each run that staged output, while the next one is under way:
    ``{"may_publish": RUN_ID}``; host: ``{"publish": true}`` if Postgres has it accepted, else
    ``false``
-6. driver, when its reports are acknowledged: ``{"done": {"reported": true, "retire": false}}``,
-   with ``retire`` if a run failed. Then 2 again, or it is replaced; the session is released
+7. driver, when its reports are acknowledged: ``{"done": {"reported": true, "retire": false}}``,
+   with ``retire`` if a run failed. Then 3 again, or it is replaced; the session is released
    meanwhile.
+
+At any time, the driver sends ``{"report": {"number": 7, "trace": null, "report": {…}}}``, a message of
+the contract without what the host knows. The host publishes it, and says ``{"acknowledged": 7}`` once
+Kafka has this and all earlier ones, or ``{"undelivered": "why"}``. For the user's code, the driver
+sends ``{"code": "SHA256"}``; the host answers with ``{"code": {"folder": "/…"}}``, with the ``archive`` in
+base64 to a driver on another machine, or with the ``error``.
 
 A driver that gives up sends ``{"lost": "why"}`` as its last message. If a task timed out and does not
 end, ``{"timed_out": {"task": "a", "try_number": 1, "error": {…}}}`` comes before it, after all reports
@@ -25,6 +32,9 @@ were acknowledged; the host reports the rest once the process has exited.
 ``{"end": true}``, end of input (the host exited, even by kill -9) and SIGTERM end the driver at any
 time: it briefly tries to interrupt its work in Spark, and exits. It also exits when its lease ends
 or a report cannot be delivered. A driver that exits without ``done`` is lost.
+
+The user's Python executes this. It needs a pyspark from 3.5 on and nothing else: this package uses
+the standard library only, of Python 3.8.
 """
 
 from __future__ import annotations
@@ -33,45 +43,42 @@ import os
 import sys
 import threading
 from functools import partial
+from pathlib import Path
 from typing import IO
 
-from retrofill.bus.crash import arm
-from retrofill.contract.topics import DRIVER
+if not __package__:
+    # Started by its path. The working directory is searched too, as with ``python -m``.
+    sys.path[0:1] = [str(Path(__file__).absolute().parents[2]), str(Path.cwd())]
+
 from retrofill.driver import application
+from retrofill.driver.config import Config
 from retrofill.driver.conversation import Conversation
 from retrofill.driver.cost import ask_first
 from retrofill.driver.output import Output
 from retrofill.driver.process import Ending, end_with_host
 from retrofill.driver.reaching import reach
-from retrofill.driver.report import SOURCE, Wire
+from retrofill.driver.report import Wire
 from retrofill.driver.serve import Server
 from retrofill.driver.session import ConnectSessions, choose_connect
-from retrofill.logs import configure_logging
-from retrofill.redaction import configure_redaction, redact_event
-from retrofill.settings import Settings
-from retrofill.tracing import configure_tracing
+from retrofill.driver.setup import set_up
 
 
 def main() -> None:
     incoming, outgoing = take_pipes()
     output = Output.of_pool()
-    settings = Settings().acting_as(DRIVER)
-    configure_redaction(settings.redact)
-    configure_logging(settings.log_level, redact_event)
-    configure_tracing(SOURCE)
-    arm(settings.crash_point)
     ending = Ending()
     end_with_host(ending)
     host = Conversation(incoming, outgoing, ending)
-    choose_connect(settings)
+    config = Config.of(host.hear("settings"))
+    set_up(config)
+    choose_connect(config)
     warm_up()
     spark = application.Server()
-    reach(settings.spark_remote, ending.end, spark)
-    threading.Thread(target=ask_first, args=(settings.spark_ui,), name="first-cost", daemon=True).start()
-    wire = Wire(settings, on_loss=ending.end)
-    wire.connect()
-    sessions_of = partial(ConnectSessions, settings, spark)
-    server = Server(settings, ending, host, wire, sessions_of, output=output)
+    reach(config.spark_remote, ending.end, spark)
+    threading.Thread(target=ask_first, args=(config.spark_ui,), name="first-cost", daemon=True).start()
+    wire = Wire(host, on_loss=ending.end)
+    sessions_of = partial(ConnectSessions, config, spark)
+    server = Server(config, ending, host, wire, sessions_of, output=output)
     host.say("ready", application.versions(spark.version))
     while True:
         server.serve_one()

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Mapping
 
-import structlog
-
-from retrofill.contract.runs import SparkApplication
+from retrofill.driver.facts import SparkApplication
+from retrofill.driver.log import get_log
+from retrofill.driver.versions import settings_of
 from retrofill.errors import kind_and_line
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 MAX_ADDRESS = 1000
 
 
@@ -27,7 +26,7 @@ class Server:
     def ask(self, session: Any) -> None:
         """Ask the session's server."""
         try:
-            self.application = application_of(dict(session.conf.getAll))
+            self.application = application_of(settings_of(session))
         except Exception as e:  # noqa: BLE001 - it is only for people; who needs the session sees its errors
             log.warning("spark_application_unknown", error=kind_and_line(e))
 

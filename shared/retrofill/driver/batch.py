@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, nullcontext
+from concurrent.futures import TimeoutError as NoAnswer
+from contextlib import nullcontext
+from dataclasses import asdict, replace
 from functools import partial
-
-import structlog
+from typing import Callable, ContextManager
 
 from retrofill.clusters import CannotKill
-from retrofill.contract.cost import Cost
-from retrofill.contract.runs import SparkApplication
 from retrofill.domain.duration import timed_out
-from retrofill.domain.pipeline import TaskDefinition
 from retrofill.driver.context import run_of
 from retrofill.driver.cost import WAIT_SECONDS, begin_reading
+from retrofill.driver.definition import Script, Task, known
 from retrofill.driver.errors import error_info
 from retrofill.driver.execute import FAILURES, Execution, Result
+from retrofill.driver.facts import Cost, SparkApplication
 from retrofill.driver.launch import Launch, Piece
+from retrofill.driver.log import get_log
 from retrofill.driver.loss import line_of
 from retrofill.driver.publishing import Publisher
 from retrofill.driver.report import Reporter
@@ -27,13 +27,14 @@ from retrofill.driver.staging import CannotStage, Staging
 from retrofill.driver.submit import Submits
 from retrofill.driver.time_limit import TaskTimedOut, TimeLimit
 from retrofill.pipeline import Pipeline
+from retrofill.scripts import located
 from retrofill.tracing import span
 from retrofill.user_code.importing import Code, CodeMoved
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 
 
-Stuck = Callable[[TaskDefinition, int, TaskTimedOut], object]
+Stuck = Callable[[Task, int, TaskTimedOut], object]
 
 
 class Batch:
@@ -115,7 +116,7 @@ class Batch:
         reading = self._cost or begin_reading(self._read_cost)
         try:
             return reading.result(WAIT_SECONDS)
-        except TimeoutError:
+        except NoAnswer:
             log.info("cost_unknown", error=f"no answer within {WAIT_SECONDS:g} s")
             return None
 
@@ -153,19 +154,19 @@ class Batch:
             return Result(False, error_info(e), everywhere=True)
         trace = reporter.trace_of(piece.runs[0])
 
-        def body(task: TaskDefinition) -> object:
+        def body(task: Task) -> object:
             with span(f"task {task.name}", trace, pipeline=self._launch.pipeline.name) as of_task:
                 return self._body(pipeline, piece, staging, task, of_task)
 
         tasks = self._launch.pipeline.tasks
         if piece.is_range:
             # Its retry is a smaller range, which finds the interval that fails.
-            tasks = tuple(task.model_copy(update={"retries": 0}) for task in tasks)
+            tasks = tuple(replace(task, retries=0) for task in tasks)
         used = {} if piece.is_range else piece.runs[0].tries
         limit = partial(self._limit, piece)
         return Execution(tasks, body, reporter.of_tasks(piece), limit=limit, used=used).run()
 
-    def _limit(self, piece: Piece, task: TaskDefinition, try_number: int) -> AbstractContextManager[object]:
+    def _limit(self, piece: Piece, task: Task, try_number: int) -> ContextManager[object]:
         """The time limit of a try. A range has the time of all its runs."""
         if task.timeout_seconds is None:
             return nullcontext()
@@ -194,9 +195,7 @@ class Batch:
                 raise CodeMoved(f"pipeline {pipeline.name!r} no longer has a task {name!r}: apply it again")
         return pipeline
 
-    def _body(
-        self, pipeline: Pipeline | None, piece: Piece, staging: Staging, task: TaskDefinition, trace: str | None
-    ) -> object:
+    def _body(self, pipeline: Pipeline | None, piece: Piece, staging: Staging, task: Task, trace: str | None) -> object:
         if pipeline is None or task.submit is not None:
             self._run_script(self._with_shipped_files(task), piece)
             return None
@@ -206,7 +205,7 @@ class Batch:
             self._leave_if_lost(e)
             raise
 
-    def _run_script(self, task: TaskDefinition, piece: Piece) -> None:
+    def _run_script(self, task: Task, piece: Piece) -> None:
         try:
             self._submits.run(task, piece)
         except CannotKill as e:
@@ -214,11 +213,11 @@ class Batch:
             self._lost(f"the application of task {task.name!r} may still run: {e}")
             raise
 
-    def _with_shipped_files(self, task: TaskDefinition) -> TaskDefinition:
+    def _with_shipped_files(self, task: Task) -> Task:
         """The task with the paths of its script's files in the unpacked archive, of those that were shipped."""
         assert task.submit is not None
-        submit = task.submit.located(partial(self._code.script, self._launch.pipeline.code))
-        return task.model_copy(update={"submit": submit})
+        place = partial(self._code.script, self._launch.pipeline.code)
+        return replace(task, submit=Script(**known(Script, located(asdict(task.submit), place))))
 
     def _leave_if_lost(self, error: BaseException) -> None:
         """End the process if the session is lost: retrying tasks cannot succeed without it.
@@ -226,5 +225,6 @@ class Batch:
         The attempt then counts as lost, not failed, and the run gets a new attempt with a new
         session.
         """
-        if (loss := self._sessions.lost(error)) is not None:
+        loss = self._sessions.lost(error)
+        if loss is not None:
             self._lost(f"Spark lost the session: {line_of(loss)}")

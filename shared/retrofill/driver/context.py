@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from copy import deepcopy
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta, timezone, tzinfo
+from functools import lru_cache
 from typing import Any
-from zoneinfo import ZoneInfo
-
-import structlog
-from pydantic import JsonValue
 
 from retrofill.driver.launch import Launch, LaunchedRun, Piece
+from retrofill.driver.log import Log, get_log
 from retrofill.driver.session import Sessions
 from retrofill.driver.staging import CannotStage, Staging
 
@@ -38,8 +35,8 @@ class Run:
     attempt: int
     interval: Interval
     intervals: tuple[Interval, ...]
-    conf: dict[str, JsonValue]
-    log: Any
+    conf: dict[str, Any]
+    log: Log
     _sessions: Sessions
     _staging: Staging
     _task: str
@@ -101,8 +98,20 @@ class Run:
 
 def interval_of(launch: Launch, run: LaunchedRun | Piece) -> Interval:
     """The interval of a run, or of a piece as a whole, in the pipeline's time zone."""
-    zone = ZoneInfo(launch.pipeline.timezone)
-    return Interval(run.interval_start.astimezone(zone), run.interval_end.astimezone(zone))
+    zone = zone_of(launch.pipeline.timezone)
+    start, end = (zone or timezone(timedelta(seconds=offset)) for offset in run.utc_offsets)
+    return Interval(run.interval_start.astimezone(start), run.interval_end.astimezone(end))
+
+
+@lru_cache(maxsize=None)
+def zone_of(name: str) -> tzinfo | None:
+    """The time zone; ``None`` if this Python has none (before 3.9), or no data about it."""
+    try:
+        from zoneinfo import ZoneInfo
+
+        return ZoneInfo(name)
+    except (ImportError, KeyError, OSError, ValueError):
+        return None
 
 
 def run_of(
@@ -115,7 +124,7 @@ def run_of(
         attempt=piece.attempt,
         interval=interval_of(launch, piece),
         intervals=tuple(interval_of(launch, run) for run in piece.runs),
-        conf=deepcopy(launch.conf),
+        conf=dict(deepcopy(launch.conf)),
         log=task_log(launch, piece, task),
         _sessions=sessions,
         _staging=staging,
@@ -125,16 +134,8 @@ def run_of(
     )
 
 
-def task_log(launch: Launch, run: Piece, task: str) -> Any:
-    """A log bound to run and task.
-
-    Supports ``log.info("read", rows=3)`` and ``log.info("read %s", 3)``.
-    """
-    log = structlog.wrap_logger(
-        logging.getLogger("retrofill.task"),
-        processors=[structlog.stdlib.PositionalArgumentsFormatter(), *structlog.get_config()["processors"]],
-        wrapper_class=structlog.stdlib.BoundLogger,
-    )
-    return log.bind(
+def task_log(launch: Launch, run: Piece, task: str) -> Log:
+    """A log bound to run and task."""
+    return get_log("retrofill.task").bind(
         pipeline=launch.pipeline.name, backfill=launch.backfill_id, run=run.id, attempt=run.attempt, task=task
     )

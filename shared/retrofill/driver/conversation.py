@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import threading
 from queue import SimpleQueue
-from typing import IO, Any
+from typing import IO, Any, Callable
 
 from retrofill.driver.process import Ending
 from retrofill.redaction import redacted
 
 MAX_REASON = 1000
-# What a host sends.
-KINDS = ("launch", "begin", "publish")
+# What a host sends, besides what a handler is for.
+KINDS = ("settings", "launch", "begin", "publish", "code")
 
 
 class Conversation:
@@ -26,6 +26,9 @@ class Conversation:
         self._outgoing = outgoing
         self._ending = ending
         self._messages: dict[str, SimpleQueue[Any]] = {kind: SimpleQueue() for kind in KINDS}
+        self._handlers: dict[str, Callable[[Any], object]] = {
+            kind: messages.put for kind, messages in self._messages.items()
+        }
         self._saying = threading.Lock()
         ending.tell = lambda why: self.say("lost", redacted(why)[:MAX_REASON])
         threading.Thread(target=self._read, name="host", daemon=True).start()
@@ -43,10 +46,9 @@ class Conversation:
         """Wait for the next message of a kind and return its content."""
         return self._messages[kind].get()
 
-    def preset(self, message: dict[str, Any]) -> None:
-        """Queue a message as if the host had sent it. Raises ``KeyError`` for an unknown kind."""
-        ((kind, fields),) = message.items()
-        self._messages[kind].put(fields)
+    def on(self, kind: str, handler: Callable[[Any], object]) -> None:
+        """Have the reading thread call ``handler`` with the content of each message of a kind."""
+        self._handlers[kind] = handler
 
     def _read(self) -> None:
         try:
@@ -54,7 +56,8 @@ class Conversation:
                 message = json.loads(line)
                 if message.get("end"):
                     break
-                self.preset(message)
+                ((kind, fields),) = message.items()
+                self._handlers[kind](fields)
             self._ending.end("ended by the host", status=0)
         except (ValueError, KeyError, AttributeError, OSError) as e:
             self._ending.end(f"invalid message from the host: {e}")

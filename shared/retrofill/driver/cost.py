@@ -9,17 +9,15 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Callable, Collection, Iterable, Mapping
 from urllib.parse import quote
 from urllib.request import urlopen
 
-import structlog
+from retrofill.driver.facts import Cost
+from retrofill.driver.log import get_log
 
-from retrofill.contract.cost import Cost
-
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 # An attempt's end waits for the answers, which it asks for before it publishes, no longer than this; a run's end not at all.
 WAIT_SECONDS = 2.0
 # After a failure, nothing is asked for a while, so that a UI that is away slows nothing down.

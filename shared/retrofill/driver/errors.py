@@ -6,14 +6,12 @@ import concurrent.futures
 import os
 import re
 import traceback
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-
-import tenacity
+from typing import Iterator
 
 import retrofill
-from retrofill.contract.runs import ErrorInfo
+from retrofill.driver.facts import ErrorInfo
 from retrofill.redaction import redacted
 
 # Bytes of UTF-8. The message schemas limit characters, of which there are never more.
@@ -35,7 +33,7 @@ def _locations(*packages: str) -> Iterator[str]:
 # Their frames say nothing about the user's code. The log of the attempt has them all.
 _NOT_THE_USERS = tuple(
     str(Path(file).parent) + os.sep
-    for file in (retrofill.__file__, tenacity.__file__, concurrent.futures.__file__, *_locations("pyspark", "py4j"))
+    for file in (str(retrofill.__file__), concurrent.futures.__file__, *_locations("pyspark", "py4j"))
 )
 
 
@@ -65,7 +63,7 @@ def without_jvm(text: str) -> str:
 def whole_traceback(error: BaseException) -> str:
     """All frames of the whole chain of errors. Never raises."""
     try:
-        return "".join(traceback.format_exception(error))
+        return "".join(traceback.format_exception(type(error), error, error.__traceback__))
     except Exception as e:  # noqa: BLE001 - the error's own ``__str__`` raises
         return f"{type(error).__name__} (its text is not available: {type(e).__name__})\n"
 
@@ -78,7 +76,7 @@ def _traceback(error: BaseException) -> str:
         whole = _safe("".join(chain.format()))
         if len(whole.encode("utf-8", "replace")) <= TRACEBACK_BYTES:
             return whole
-        message = _safe("".join(traceback.format_exception_only(error)))
+        message = _safe("".join(traceback.format_exception_only(type(error), error)))
         return _tail(redacted("".join(chain.stack.format())), TRACEBACK_BYTES // 2) + "\n" + message
     except Exception:  # noqa: BLE001 - the same as above
         return ""
@@ -89,7 +87,8 @@ def _cut_to_users(chain: traceback.TracebackException) -> None:
     users = [frame for frame in chain.stack if not frame.filename.startswith(_NOT_THE_USERS)]
     if users:
         chain.stack = traceback.StackSummary.from_list(users)
-    for other in (chain.__cause__, chain.__context__, *(chain.exceptions or ())):
+    # Groups of errors are known from Python 3.11 on.
+    for other in (chain.__cause__, chain.__context__, *(getattr(chain, "exceptions", None) or ())):
         if other is not None:
             _cut_to_users(other)
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+import random
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Protocol
+from typing import Callable, ContextManager, Mapping, Protocol, Sequence
 
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt
-from tenacity.wait import wait_base, wait_exponential, wait_random
-
-from retrofill.contract.runs import ErrorInfo
-from retrofill.domain.pipeline import TaskDefinition
 from retrofill.domain.task_run import TaskState
+from retrofill.driver.definition import Task
 from retrofill.driver.errors import error_info, whole_traceback
+from retrofill.driver.facts import ErrorInfo
 from retrofill.driver.graph import choose, next_step, outcome
 from retrofill.redaction import redacted
 
@@ -25,12 +22,14 @@ S = TaskState
 # Concurrent tasks of one run. Spark does the actual work.
 MAX_PARALLEL = 8
 MAX_DELAY_SECONDS = 86_400.0
+# Beyond this, doubling changes nothing and would overflow.
+MAX_DOUBLINGS = 100
 # Exceptions that fail a try. SystemExit is a script's sys.exit; KeyboardInterrupt is not included.
 FAILURES = (Exception, SystemExit)
 
-Body = Callable[[TaskDefinition], object]
+Body = Callable[[Task], object]
 Sleep = Callable[[float], object]
-Limit = Callable[[TaskDefinition, int], AbstractContextManager[object]]
+Limit = Callable[[Task, int], ContextManager[object]]
 
 
 class OnTaskState(Protocol):
@@ -43,7 +42,7 @@ class OnTaskState(Protocol):
 class Ended:
     """The outcome of one task's function; ``error`` is from its last try."""
 
-    task: TaskDefinition
+    task: Task
     tries: int
     returned: object = None
     error: ErrorInfo | None = None
@@ -70,7 +69,7 @@ class Execution:
 
     def __init__(
         self,
-        tasks: Sequence[TaskDefinition],
+        tasks: Sequence[Task],
         body: Body,
         tell: OnTaskState,
         sleep: Sleep | None = None,
@@ -94,7 +93,10 @@ class Execution:
     def run(self) -> Result:
         """Run all tasks that their trigger rules allow; returns when every task is done."""
         self._advance()
-        while (end := outcome(self._states)) is None:
+        while True:
+            end = outcome(self._states)
+            if end is not None:
+                break
             self._finish(self._ended.get())
             self._advance()
         return Result(end == S.SUCCEEDED, None if end == S.SUCCEEDED else self._first_error)
@@ -114,7 +116,7 @@ class Execution:
         while self._waiting and self._running < MAX_PARALLEL:
             self._start(self._tasks[self._waiting.popleft()])
 
-    def _start(self, task: TaskDefinition) -> None:
+    def _start(self, task: Task) -> None:
         self._running += 1
         self._enter(task.name, S.RUNNING, self._used.get(task.name, 0) + 1)
         threading.Thread(target=self._work, args=(task,), name=f"task-{task.name}", daemon=True).start()
@@ -138,44 +140,29 @@ class Execution:
         self._states[name] = state
         self._tell(name, state, try_number, error)
 
-    def _work(self, task: TaskDefinition) -> None:
+    def _work(self, task: Task) -> None:
         """The task's thread: its tries, one after another."""
         used = self._used.get(task.name, 0)
-        tries = used
-
-        def once() -> object:
-            nonlocal tries
-            tries += 1
+        if used:
+            # After the try that ended its driver.
+            self._sleep(backoff(task.retry_delay_seconds, used))
+        for tries in range(used + 1, max(task.retries, used) + 2):
             if tries > used + 1:
                 self._tell(task.name, S.RUNNING, tries)
-            with self._limit(task, tries):
-                return self._body(task)
+            try:
+                with self._limit(task, tries):
+                    returned = self._body(task)
+                return self._ended.put(Ended(task, tries, returned))
+            except BaseException as e:  # noqa: BLE001 - or the run would wait for this thread forever
+                self._print(task, tries, e)
+                error = error_info(e)
+                if tries > task.retries or not isinstance(e, FAILURES):
+                    return self._ended.put(Ended(task, tries, error=error))
+            self._tell(task.name, S.RETRYING, tries, error)
+            self._sleep(backoff(task.retry_delay_seconds, tries))
+        raise AssertionError("the last try ends the loop")
 
-        def report_retry(state: RetryCallState) -> None:
-            assert state.outcome is not None
-            error = state.outcome.exception()
-            self._print(task, tries, error)
-            self._tell(task.name, S.RETRYING, tries, None if error is None else error_info(error))
-
-        again = Retrying(
-            retry=retry_if_exception_type(FAILURES),
-            stop=stop_after_attempt(task.retries + 1 - used),
-            wait=backoff(task.retry_delay_seconds * 2.0**used),
-            sleep=lambda seconds: _ignore(self._sleep(seconds)),
-            before_sleep=report_retry,
-            reraise=True,
-        )
-        try:
-            if used:
-                # After the try that ended its driver.
-                self._sleep(min(task.retry_delay_seconds * 2.0 ** (used - 1), MAX_DELAY_SECONDS))
-            returned = again(once)
-            self._ended.put(Ended(task, tries, returned))
-        except BaseException as e:  # noqa: BLE001 - or the run would wait for this thread forever
-            self._print(task, tries, e)
-            self._ended.put(Ended(task, tries, error=error_info(e)))
-
-    def _print(self, task: TaskDefinition, tries: int, error: BaseException | None) -> None:
+    def _print(self, task: Task, tries: int, error: BaseException | None) -> None:
         """Print the traceback as it is: reports have the user's frames only."""
         if error is not None:
             # Even if the user's code closed it, or nobody reads it.
@@ -183,10 +170,7 @@ class Execution:
                 sys.stderr.write(redacted(f"task {task.name}, try {tries} failed:\n{whole_traceback(error)}"))
 
 
-def backoff(delay_seconds: float) -> wait_base:
-    """The delay, doubled for each try, plus up to 20 % jitter."""
-    return wait_exponential(multiplier=delay_seconds, max=MAX_DELAY_SECONDS) + wait_random(0, delay_seconds / 5)
-
-
-def _ignore(_: object) -> None:
-    return None
+def backoff(delay_seconds: float, tries: int) -> float:
+    """Seconds to wait after so many tries: the delay, doubled for each further one, plus up to 20 % jitter."""
+    jitter = random.uniform(0, delay_seconds / 5)
+    return min(delay_seconds * 2.0 ** min(tries - 1, MAX_DOUBLINGS), MAX_DELAY_SECONDS) + jitter

@@ -6,11 +6,12 @@ failed: a cleanup task that succeeds after a failure does not make the run a suc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Iterable, Mapping, Sequence
 
-from retrofill.domain.pipeline import TaskDefinition, TriggerRule
+from retrofill.domain.names import TriggerRule
 from retrofill.domain.task_run import MACHINE, TaskState
+from retrofill.driver.definition import Task
 
 S = TaskState
 DONE = MACHINE.terminal
@@ -36,18 +37,21 @@ class Step:
     @property
     def settled(self) -> dict[str, TaskState]:
         """The tasks that end without running, with their states."""
-        return dict.fromkeys(self.skip, S.SKIPPED) | dict.fromkeys(self.upstream_failed, S.UPSTREAM_FAILED)
+        return {**dict.fromkeys(self.skip, S.SKIPPED), **dict.fromkeys(self.upstream_failed, S.UPSTREAM_FAILED)}
 
 
-def next_step(tasks: Sequence[TaskDefinition], states: States, taken: Mapping[str, frozenset[str]]) -> Step:
+def next_step(tasks: Sequence[Task], states: States, taken: Mapping[str, frozenset[str]]) -> Step:
     """The next step. ``taken`` has the names that each finished branch returned."""
     now = dict(states)
     not_taken = _not_taken(tasks, taken)
     settled: dict[str, TaskState] = {}
     # A settled task may settle its downstream tasks.
-    while found := {task.name: end for task in tasks if (end := _without_running(task, now, not_taken))}:
-        now |= found
-        settled |= found
+    while True:
+        found = {task.name: end for task in tasks if (end := _without_running(task, now, not_taken))}
+        if not found:
+            break
+        now.update(found)
+        settled.update(found)
     ready = [task.name for task in tasks if now[task.name] == S.NONE and _verdict(task, now) == S.QUEUED]
     return Step(
         queue=tuple(ready),
@@ -56,7 +60,7 @@ def next_step(tasks: Sequence[TaskDefinition], states: States, taken: Mapping[st
     )
 
 
-def choose(tasks: Sequence[TaskDefinition], branch: str, returned: object) -> frozenset[str]:
+def choose(tasks: Sequence[Task], branch: str, returned: object) -> frozenset[str]:
     """The names that a branch returned: one, several or ``None``. Raises ``BadBranch``."""
     names = _names(branch, returned)
     after = {task.name for task in tasks if branch in task.after}
@@ -89,7 +93,7 @@ def _names(branch: str, returned: object) -> list[str]:
     return names
 
 
-def _not_taken(tasks: Sequence[TaskDefinition], taken: Mapping[str, frozenset[str]]) -> frozenset[str]:
+def _not_taken(tasks: Sequence[Task], taken: Mapping[str, frozenset[str]]) -> frozenset[str]:
     """Tasks directly after a branch, except chosen ones and those downstream of them."""
     skipped: set[str] = set()
     for branch, names in taken.items():
@@ -98,7 +102,7 @@ def _not_taken(tasks: Sequence[TaskDefinition], taken: Mapping[str, frozenset[st
     return frozenset(skipped)
 
 
-def _reached(tasks: Sequence[TaskDefinition], names: frozenset[str]) -> set[str]:
+def _reached(tasks: Sequence[Task], names: frozenset[str]) -> set[str]:
     """``names`` and all tasks downstream of them."""
     reached = set(names)
     while more := {task.name for task in tasks if task.name not in reached and reached.intersection(task.after)}:
@@ -106,7 +110,7 @@ def _reached(tasks: Sequence[TaskDefinition], names: frozenset[str]) -> set[str]
     return reached
 
 
-def _without_running(task: TaskDefinition, states: States, not_taken: frozenset[str]) -> TaskState | None:
+def _without_running(task: Task, states: States, not_taken: frozenset[str]) -> TaskState | None:
     """The state in which the task ends without running, if that is certain now."""
     if states[task.name] not in NOT_BEGUN:
         return None
@@ -116,7 +120,7 @@ def _without_running(task: TaskDefinition, states: States, not_taken: frozenset[
     return verdict if verdict in (S.SKIPPED, S.UPSTREAM_FAILED) else None
 
 
-def _verdict(task: TaskDefinition, states: States) -> TaskState:
+def _verdict(task: Task, states: States) -> TaskState:
     """``queued``, ``skipped`` or ``upstream_failed``; ``none`` while the task must wait."""
     before = [states[name] for name in task.after]
     if not before:
@@ -124,20 +128,18 @@ def _verdict(task: TaskDefinition, states: States) -> TaskState:
     done = all(state in DONE for state in before)
     bad = any(state in BAD for state in before)
     success = any(state == S.SUCCEEDED for state in before)
-    match task.trigger_rule:
-        case TriggerRule.ALL_DONE:
-            return S.QUEUED if done else S.NONE
-        case TriggerRule.ONE_SUCCESS:
-            return S.QUEUED if success else _no_success(done, bad)
-        case TriggerRule.ALL_SUCCESS:
-            skipped = any(state == S.SKIPPED for state in before)
-            return S.UPSTREAM_FAILED if bad else S.SKIPPED if skipped else S.QUEUED if done else S.NONE
-        case TriggerRule.NONE_FAILED:
-            return S.UPSTREAM_FAILED if bad else S.QUEUED if done else S.NONE
-        case TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS:
-            if bad:
-                return S.UPSTREAM_FAILED
-            return S.NONE if not done else S.QUEUED if success else S.SKIPPED
+    rule = task.trigger_rule
+    if rule == TriggerRule.ALL_DONE:
+        return S.QUEUED if done else S.NONE
+    if rule == TriggerRule.ONE_SUCCESS:
+        return S.QUEUED if success else _no_success(done, bad)
+    if bad:
+        return S.UPSTREAM_FAILED
+    if rule == TriggerRule.ALL_SUCCESS and any(state == S.SKIPPED for state in before):
+        return S.SKIPPED
+    if not done:
+        return S.NONE
+    return S.SKIPPED if rule == TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS and not success else S.QUEUED
 
 
 def _no_success(done: bool, bad: bool) -> TaskState:

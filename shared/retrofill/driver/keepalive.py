@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Callable
 
-import structlog
-
+from retrofill.driver.log import get_log
 from retrofill.driver.loss import condition
 from retrofill.errors import kind_and_line
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 TIMEOUT = "spark.connect.session.manager.defaultSessionTimeout"
 SHARE = 4
 UNKNOWN_SECONDS = 3600.0

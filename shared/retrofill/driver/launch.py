@@ -2,31 +2,46 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Mapping
 
-from pydantic import Field, JsonValue
-
-from retrofill.contract.base import Moment
 from retrofill.domain.attempt import AttemptMode
-from retrofill.domain.data import Data
-from retrofill.domain.pipeline import PipelineDefinition
+from retrofill.driver.definition import Definition, known
 
 
-class LaunchedRun(Data):
-    """One run of an attempt."""
+@dataclass(frozen=True)
+class LaunchedRun:
+    """One run of an attempt.
+
+    ``attempt``: how often it has begun, this time included. ``publication``: from 1 on, what
+    ``accepted_attempt`` staged (``outputs``) is only to be published. ``tries``: of its tasks, that
+    timed out and ended their drivers. ``utc_offsets``: of the pipeline's time zone at both ends of
+    the interval, in seconds, for a Python that does not know the zone.
+    """
 
     id: int
-    attempt: int = Field(ge=1, description="How often the run has begun, this time included")
-    interval_start: Moment
-    interval_end: Moment
-    publication: int = Field(0, ge=0, description="From 1: only publish what ``accepted_attempt`` staged")
+    attempt: int
+    interval_start: datetime
+    interval_end: datetime
+    publication: int = 0
     accepted_attempt: int | None = None
-    outputs: tuple[str, ...] = Field((), description="What is only to be published")
-    tries: dict[str, int] = Field(
-        default_factory=dict, description="Tries of its tasks that timed out and ended their drivers"
-    )
+    outputs: tuple[str, ...] = ()
+    tries: Mapping[str, int] = field(default_factory=dict)
+    utc_offsets: tuple[float, float] = (0.0, 0.0)
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> LaunchedRun:
+        """From JSON data."""
+        values = known(cls, given)
+        for name in ("interval_start", "interval_end"):
+            values[name] = datetime.fromisoformat(values[name])
+        return cls(**values)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """The fields that all reports on the run share."""
+        return {"run_id": self.id, "attempt": self.attempt, "publication": self.publication}
 
 
 @dataclass(frozen=True)
@@ -56,25 +71,48 @@ class Piece:
         return max(run.interval_end for run in self.runs)
 
     @property
+    def utc_offsets(self) -> tuple[float, float]:
+        """Of both ends of the whole interval."""
+        first = min(self.runs, key=lambda run: run.interval_start)
+        last = max(self.runs, key=lambda run: run.interval_end)
+        return first.utc_offsets[0], last.utc_offsets[1]
+
+    @property
     def is_range(self) -> bool:
         """Whether it is split if it fails."""
         return len(self.runs) > 1
 
 
-class Launch(Data):
-    """An attempt: the runs to execute, or whose output is to be published."""
+@dataclass(frozen=True)
+class Launch:
+    """An attempt: the runs to execute, or whose output is to be published.
+
+    ``trace``: trace context of the backfill's plan. ``lease_seconds``: length of the attempt's
+    lease. ``last``: whether the process is replaced after it. ``earlier``: attempts whose Spark
+    sessions must be closed first. ``installation``: id of the installation, of which several may
+    share a Spark server.
+    """
 
     backfill_id: str
     attempt_id: int
     mode: AttemptMode
-    runs: tuple[LaunchedRun, ...] = Field(min_length=1)
-    pipeline: PipelineDefinition
-    conf: dict[str, JsonValue] = Field(default_factory=dict)
-    trace: str | None = Field(None, description="Trace context of the backfill's plan")
-    lease_seconds: float = Field(gt=0, description="Length of the attempt's lease")
-    last: bool = Field(False, description="Whether the process is replaced after it")
-    earlier: tuple[int, ...] = Field((), description="Attempts whose Spark sessions must be closed first")
-    installation: str = Field("", description="Id of the installation, of which several may share a Spark server")
+    runs: tuple[LaunchedRun, ...]
+    pipeline: Definition
+    lease_seconds: float
+    conf: Mapping[str, Any] = field(default_factory=dict)
+    trace: str | None = None
+    last: bool = False
+    earlier: tuple[int, ...] = ()
+    installation: str = ""
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Launch:
+        """From the host's message."""
+        values = known(cls, given)
+        values["mode"] = AttemptMode(values["mode"])
+        values["runs"] = tuple(map(LaunchedRun.of, values["runs"]))
+        values["pipeline"] = Definition.of(values["pipeline"])
+        return cls(**values)
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
@@ -89,12 +127,3 @@ class Launch(Data):
     def tag_of(self, piece: Piece, task: str) -> str:
         """The tag of all Spark jobs of a task."""
         return f"{self.tag}-run-{piece.id}-{task}"
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """The fields that all reports on the attempt share."""
-        return {"backfill_id": self.backfill_id, "attempt_id": self.attempt_id}
-
-    def about_run(self, run: LaunchedRun) -> dict[str, Any]:
-        """The fields that all reports on one of its runs share."""
-        return {**self.about, "run_id": run.id, "attempt": run.attempt, "publication": run.publication}

@@ -12,7 +12,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable
+from typing import Callable
 
 SHARE = 5
 Acknowledged = Callable[[], object]

@@ -7,8 +7,7 @@ gRPC call is the user's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from typing import Any, Iterator
 
 from retrofill.errors import first_line
 
@@ -27,14 +26,23 @@ _SEEN_BY = "_retrofill_seen_by"
 
 def witness(**limits: Any) -> Any:
     """Spark's default retry policy with ``limits``, which also marks every error that it sees."""
-    from pyspark.sql.connect.client.retries import DefaultPolicy
+    try:
+        from pyspark.sql.connect.client.retries import DefaultPolicy
+    except ImportError:
+        # Spark 3.5 has no policies. What stands for one only tells clients apart.
+        return object()
 
     class Witness(DefaultPolicy):  # type: ignore[misc]  # pyspark is not type-checked
         def can_retry(self, e: BaseException) -> bool:
-            setattr(e, _SEEN_BY, self)
+            mark(self, e)
             return bool(super().can_retry(e))
 
     return Witness(**limits)
+
+
+def mark(policy: object, error: BaseException) -> None:
+    """Remember that the policy's client raised the error."""
+    setattr(error, _SEEN_BY, policy)
 
 
 def loss_in(error: BaseException, policy: object) -> BaseException | None:
@@ -67,14 +75,18 @@ def of_spark_in(error: BaseException) -> BaseException | None:
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
-    return next((e for e in errors_of(error) if isinstance(e, PySparkException | Py4JError | ConnectionError)), None)
+    return next((e for e in errors_of(error) if isinstance(e, (PySparkException, Py4JError, ConnectionError))), None)
 
 
 def condition(error: BaseException) -> str | None:
     """Spark's error condition, if the error has one."""
     from pyspark.errors import PySparkException
 
-    return error.getCondition() if isinstance(error, PySparkException) else None
+    if not isinstance(error, PySparkException):
+        return None
+    # Before Spark 4.0 it is called a class.
+    name: str | None = error.getCondition() if hasattr(error, "getCondition") else error.getErrorClass()
+    return name
 
 
 def _condition(error: BaseException) -> str | None:
@@ -95,8 +107,9 @@ def errors_of(error: BaseException) -> Iterator[BaseException]:
             continue
         seen.add(id(e))
         yield e
-        group = e.exceptions if isinstance(e, BaseExceptionGroup) else ()
-        waiting += [other for other in (e.__cause__, e.__context__, *group) if other is not None]
+        # Groups of errors are known from Python 3.11 on.
+        group = getattr(e, "exceptions", None) or ()
+        waiting += [other for other in (e.__cause__, e.__context__, *group) if isinstance(other, BaseException)]
 
 
 def _is_unavailable(error: BaseException) -> bool:

@@ -10,14 +10,13 @@ import socket
 import sys
 from contextlib import suppress
 
-import structlog
-
 from retrofill.attempt_logs import marks
 from retrofill.attempt_logs.channel import VARIABLE, open_log
 from retrofill.driver.context import interval_of
 from retrofill.driver.launch import Launch, Piece
+from retrofill.driver.log import get_log
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 STDOUT, STDERR = 1, 2
 
 

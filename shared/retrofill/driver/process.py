@@ -7,13 +7,12 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable
+from typing import Callable
 
-import structlog
-
+from retrofill.driver.log import get_log
 from retrofill.tracing import flush
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 INTERRUPT_SECONDS = 1.5
 PR_SET_PDEATHSIG = 1
 # The exit status of a driver whose lease ended.

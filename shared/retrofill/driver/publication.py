@@ -23,10 +23,9 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generator, Iterator, Mapping, Sequence
 
 from retrofill.bus.crash import crash_point
 from retrofill.durable import sync, sync_all, sync_trees

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import time
 from pathlib import Path
 from queue import SimpleQueue
-
-import structlog
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
+from typing import Callable
 
 from retrofill.bus.crash import crash_point
 from retrofill.driver.conversation import Conversation
 from retrofill.driver.errors import error_info
 from retrofill.driver.execute import Result
 from retrofill.driver.launch import Launch, LaunchedRun
+from retrofill.driver.log import get_log
 from retrofill.driver.publication import Publication, StagedOutputGone, publish
 from retrofill.driver.report import Reporter
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 # If the file system is unavailable for longer, the run fails.
 TRIES = 10
+FIRST_PAUSE_SECONDS = 0.2
 MAX_PAUSE_SECONDS = 10.0
 
 
@@ -64,8 +64,7 @@ class Publisher:
             self._thread.join()
 
     def _serve(self) -> None:
-        while (next := self._waiting.get()) is not None:
-            run, outputs = next
+        for run, outputs in iter(self._waiting.get, None):
             self._host.say("may_publish", run.id)
             if self._host.hear("publish"):
                 self._ended(self._launch, run, self._reporter, publish_all(run, self._launch.attempt_id, outputs))
@@ -87,16 +86,10 @@ def publish_all(run: LaunchedRun, accepted_attempt: int, outputs: tuple[str, ...
 
 
 def _publish_with_retries(publication: Publication) -> None:
-    def log_retry(state: RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome else None
-        log.warning("publication_waits", output=str(publication.target), error=str(error))
-
-    for attempt in Retrying(
-        retry=retry_if_exception_type(OSError),
-        stop=stop_after_attempt(TRIES),
-        wait=wait_exponential(0.2, max=MAX_PAUSE_SECONDS),
-        before_sleep=log_retry,
-        reraise=True,
-    ):
-        with attempt:
-            publish(publication)
+    for tries in range(1, TRIES):
+        try:
+            return publish(publication)
+        except OSError as e:
+            log.warning("publication_waits", output=str(publication.target), error=str(e))
+        time.sleep(min(FIRST_PAUSE_SECONDS * 2.0 ** (tries - 1), MAX_PAUSE_SECONDS))
+    return publish(publication)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable
+from typing import Callable
 
 from retrofill.driver.application import Server
 from retrofill.driver.loss import line_of, witness
 from retrofill.driver.session import connection_string
+from retrofill.driver.versions import watch_calls
 from retrofill.masking import masked_remote
 
 # A server that starts answers late; one that is gone is tried again by the next process.
@@ -38,7 +39,7 @@ def _ask(remote: str, server: Server) -> None:
     from pyspark.sql.connect.session import SparkSession
 
     session = SparkSession.builder.remote(connection_string(remote, str(uuid.uuid4()))).create()
-    session.client.set_retry_policies([witness(**RETRIES)])
+    watch_calls(session.client, witness(**RETRIES), RETRIES, lambda _: None)
     server.version = session.version
     server.ask(session)
     session.stop()

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Callable, Protocol
 
-import structlog
-from structlog.contextvars import bound_contextvars
-
-from retrofill.contract.cost import Cost
-from retrofill.contract.runs import ErrorInfo, SparkApplication
 from retrofill.domain.attempt import AttemptMode
-from retrofill.domain.pipeline import TaskDefinition
 from retrofill.driver.batch import Batch
+from retrofill.driver.config import Config
 from retrofill.driver.conversation import Conversation
+from retrofill.driver.definition import Task
 from retrofill.driver.errors import error_info
 from retrofill.driver.execute import Result
+from retrofill.driver.facts import Cost, ErrorInfo, SparkApplication, as_json
+from retrofill.driver.fetched import Fetched
 from retrofill.driver.launch import Launch, LaunchedRun, Piece
 from retrofill.driver.lease import Lease
-from retrofill.driver.lineage import lineage_of
+from retrofill.driver.log import bound, get_log
 from retrofill.driver.output import Output
 from retrofill.driver.process import Ending
 from retrofill.driver.publishing import Publisher, publish_all
@@ -29,12 +26,10 @@ from retrofill.driver.report import Reporter, Wire
 from retrofill.driver.session import Sessions
 from retrofill.driver.submit import Submits
 from retrofill.driver.time_limit import TaskTimedOut
-from retrofill.settings import Settings
 from retrofill.tracing import fail_span, span
 from retrofill.user_code.importing import Code
-from retrofill.user_code.unpacked import unpacked
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 
 
 class Work(Protocol):
@@ -81,7 +76,7 @@ class Server:
 
     def __init__(
         self,
-        settings: Settings,
+        config: Config,
         ending: Ending,
         host: Conversation,
         wire: Wire,
@@ -93,20 +88,19 @@ class Server:
         """``once``: the process exits after the first attempt, so that must release its session."""
         self._once = once
         self._output = output or Output()
-        self._settings = settings
+        self._config = config
         self._ending = ending
         self._host = host
         self._sessions_of = sessions_of
-        self._code = Code(lambda sha256: unpacked(settings, sha256))
-        self._lineage = lineage_of(settings)
+        self._code = Code(Fetched(host))
         self._wire = wire
         self._releasing: threading.Thread | None = None
         ending.silence = wire.silence
 
     def serve_one(self) -> None:
         """Wait for a launch and execute it."""
-        launch = Launch.model_validate(self._host.hear("launch"))
-        with bound_contextvars(backfill=launch.backfill_id, attempt=launch.attempt_id):
+        launch = Launch.of(self._host.hear("launch"))
+        with bound(backfill=launch.backfill_id, attempt=launch.attempt_id):
             self._serve(launch)
 
     def finish(self) -> None:
@@ -115,7 +109,7 @@ class Server:
             self._releasing.join()
 
     def _serve(self, launch: Launch) -> None:
-        submits = Submits(self._settings, launch)
+        submits = Submits(self._config, launch)
         reporter = Reporter(self._wire, launch)
         publisher = Publisher(launch, reporter, self._host, self._ended)
         work = self._work_of(launch, submits, publisher)
@@ -164,11 +158,11 @@ class Server:
             stuck=self._leave,
         )
 
-    def _leave(self, task: TaskDefinition, try_number: int, error: TaskTimedOut) -> None:
+    def _leave(self, task: Task, try_number: int, error: TaskTimedOut) -> None:
         """End the process for a task that does not end. The host reports it, once it has exited."""
         self._wire.silence()
         self._wire.flush()
-        about = {"task": task.name, "try_number": try_number, "error": error_info(error).model_dump(exclude_none=True)}
+        about = {"task": task.name, "try_number": try_number, "error": as_json(error_info(error))}
         self._host.say("timed_out", about)
         self._ending.end(str(error))
 
@@ -184,7 +178,7 @@ class Server:
             if left is None or not lease.last_until(asked + left):
                 break
             self._output.mark(launch, piece)
-            with bound_contextvars(run=piece.id):
+            with bound(run=piece.id):
                 result = self._run(launch, piece, work, reporter, failure)
             if not result.succeeded:
                 return Executed(reusable=False, error=result.error if _splits(piece, result) else None)
@@ -202,8 +196,6 @@ class Server:
             for run in piece.runs:
                 reporter.trace(run, trace)
                 reporter.began(run, work.application())
-                if launch.mode != AttemptMode.PUBLISH:
-                    self._lineage.started(launch, run)
             result = failure or work.run(piece, reporter)
             if result is None:
                 return Result(True)
@@ -212,15 +204,11 @@ class Server:
                 work.release()
             if result.error is not None:
                 fail_span(f"{result.error.type}: {result.error.message}")
-        for run in piece.runs:
-            if _splits(piece, result):
-                self._lineage.ended(launch, run, result.error, succeeded=False)
-            else:
-                self._ended(launch, run, reporter, result)
+        for run in () if _splits(piece, result) else piece.runs:
+            self._ended(launch, run, reporter, result)
         return result
 
-    def _ended(self, launch: Launch, run: LaunchedRun, reporter: Reporter, result: Result) -> None:
-        self._lineage.ended(launch, run, result.error, succeeded=result.succeeded)
+    def _ended(self, _: Launch, run: LaunchedRun, reporter: Reporter, result: Result) -> None:
         reporter.ended(run, result.succeeded, result.error)
 
 

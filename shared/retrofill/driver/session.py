@@ -9,36 +9,30 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import uuid
-from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Iterator, Mapping, Protocol
 
-from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
-
-from retrofill.contract.cost import Cost
-from retrofill.contract.runs import SparkApplication
 from retrofill.driver.application import Server, application_of_context
+from retrofill.driver.config import Config
 from retrofill.driver.cost import cost_of
+from retrofill.driver.facts import Cost, SparkApplication
 from retrofill.driver.keepalive import KeepAlive
 from retrofill.driver.launch import Launch
-from retrofill.driver.loss import CLOSED, condition, gone_in, loss_in, of_spark_in, witness
-from retrofill.settings import NotConfigured, Settings
+from retrofill.driver.loss import CLOSED, condition, gone_in, loss_in, mark, of_spark_in, witness
+from retrofill.driver.versions import JobTags, has_release, set_all, settings_of, watch_calls
+from retrofill.errors import NotConfigured
 
 NAMESPACE = uuid.UUID("7f0f7d43-52f1-5a0c-9c2e-0b8a5f6b3c11")
 # Spark identifies a session by user and id, so all drivers must use the same user.
 USER = "retrofill"
 # Reconnects quickly to a restarting server, and gives up after about 80 s.
 RETRIES = {"max_retries": 40, "initial_backoff": 50, "backoff_multiplier": 2.0, "max_backoff": 2000}
-# Spark cannot release a session while an interrupted operation of it is still ending, and does not
-# announce when it has ended.
-_RELEASING = Retrying(
-    retry=retry_if_exception(lambda e: (condition(e) or "").startswith("SPARK_CONNECT_ILLEGAL_STATE.")),
-    wait=wait_fixed(0.1),
-    stop=stop_after_delay(10),
-    reraise=True,
-)
+# How long an interrupted operation may take to end.
+RELEASE_SECONDS, RELEASE_AGAIN_SECONDS = 10.0, 0.1
 
 
 class Sessions(Protocol):
@@ -83,7 +77,7 @@ def session_id(installation: str, attempt_id: int) -> str:
 class ConnectSessions:
     """A Spark Connect session. Opening it costs the server nothing until it is used."""
 
-    def __init__(self, settings: Settings, server: Server, launch: Launch) -> None:
+    def __init__(self, settings: Config, server: Server, launch: Launch) -> None:
         self._remote = settings.spark_remote
         self._ui = settings.spark_ui
         self._jars = settings.spark_jars
@@ -138,11 +132,11 @@ class ConnectSessions:
     def interrupt(self) -> None:
         """Interrupt by tag, and close the session to end untagged work too."""
         if self._session is not None:
-            self._session.interruptTag(self._launch.tag)
+            JobTags(self._session).interrupt(self._launch.tag)
             self._end()
 
     def interrupt_tag(self, tag: str) -> None:
-        self._session.interruptTag(tag)
+        JobTags(self._session).interrupt(tag)
 
     def release(self) -> None:
         if self._session is not None:
@@ -168,10 +162,9 @@ class ConnectSessions:
 
         session = SparkSession.builder.remote(connection_string(self._remote, id)).create()
         # Before the first call, so the policy sees every error.
-        session.client.set_retry_policies([self._policy])
+        watch_calls(session.client, self._policy, RETRIES, partial(mark, self._policy))
         if conf:
-            # Like the builder, only warn about settings that cannot be changed.
-            session.conf._set_all(configs=dict(conf), silent=True)
+            set_all(session, conf)
         return session
 
     def _close(self, id: str) -> None:
@@ -179,9 +172,8 @@ class ConnectSessions:
         with closed_is_fine():
             # Creates the session if it never existed, so that closing it makes its id unusable.
             session.interruptAll()
-            for attempt in _RELEASING:
-                with attempt:
-                    session.client.release_session()
+            if has_release(session.client):
+                _release(session.client)
         session.release_session_on_close = False
         session.stop()
 
@@ -246,7 +238,7 @@ class ClassicSession:
             self._session.sparkContext.cancelAllJobs()
 
     def interrupt_tag(self, tag: str) -> None:
-        self._session.interruptTag(tag)
+        JobTags(self._session).interrupt(tag)
 
     def release(self) -> None:
         if self._session is not None:
@@ -264,10 +256,11 @@ class Tags(threading.local):
 
     def put(self, session: Any, attempt: str, task: str) -> None:
         """Tag the jobs of the calling thread, and no longer with its last task."""
-        session.addTag(attempt)
+        tags = JobTags(session)
+        tags.add(attempt)
         if self.task not in (None, task):
-            session.removeTag(self.task)
-        session.addTag(task)
+            tags.remove(self.task)
+        tags.add(task)
         self.task = task
 
 
@@ -285,7 +278,7 @@ class Fresh:
     @classmethod
     def of(cls, session: Any) -> Fresh:
         """The state as it is."""
-        return cls(dict(session.conf.getAll), session.catalog.currentCatalog(), session.catalog.currentDatabase())
+        return cls(settings_of(session), session.catalog.currentCatalog(), session.catalog.currentDatabase())
 
     def restore(self, session: Any) -> None:
         """Drop temporary views and tags, and restore settings, current catalog and schema."""
@@ -304,7 +297,21 @@ class Fresh:
             session.catalog.setCurrentCatalog(self.catalog)
         if (now.catalog, now.schema) != (self.catalog, self.schema):
             session.catalog.setCurrentDatabase(self.schema)
-        session.clearTags()
+        JobTags(session).clear()
+
+
+def _release(client: Any) -> None:
+    """Spark cannot release a session while an interrupted operation of it is still ending, and does not announce its end."""
+    until = time.monotonic() + RELEASE_SECONDS
+    while True:
+        try:
+            client.release_session()
+            return
+        except Exception as e:
+            still_ending = (condition(e) or "").startswith("SPARK_CONNECT_ILLEGAL_STATE.")
+            if not still_ending or time.monotonic() > until:
+                raise
+        time.sleep(RELEASE_AGAIN_SECONDS)
 
 
 @contextmanager
@@ -331,7 +338,7 @@ def connection_string(remote: str | None, id: str) -> str:
     return ";".join([f"{base.rstrip('/')}/", *given, f"session_id={id}"])
 
 
-def choose_connect(settings: Settings) -> None:
+def choose_connect(settings: Config) -> None:
     """Make ``pyspark.sql`` use Connect in this process, for user code that imports it."""
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
     if settings.spark_remote is not None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Mapping, Sequence
 from urllib.parse import unquote, urlsplit
 
 from retrofill.driver.launch import Launch, LaunchedRun, Piece
@@ -71,9 +71,7 @@ class Staging:
         parent = local_path(path)
         if len(set(partitions)) < len(partitions):
             raise CannotStage(f"two intervals have the same partition of {parent}: name it by the interval's start")
-        targets = {
-            name: (local_path(str(parent / name)), run) for name, run in zip(partitions, self._runs, strict=True)
-        }
+        targets = {name: (local_path(str(parent / name)), run) for name, run in zip(partitions, self._runs)}
         with self._lock:
             for target, run in targets.values():
                 self._check(task, target, run)

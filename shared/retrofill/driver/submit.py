@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pkgutil
 import signal
 import string
 import subprocess
@@ -11,20 +12,20 @@ import sys
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Mapping, Sequence
 
 from retrofill import clusters
 from retrofill.clusters import Cluster
-from retrofill.clusters.find import cluster_of, ending
-from retrofill.domain.pipeline import SubmitScript, TaskDefinition
+from retrofill.clusters.find import cluster_of
+from retrofill.driver.config import Config
 from retrofill.driver.context import interval_of
+from retrofill.driver.definition import Script, Task
+from retrofill.driver.ending import ending
 from retrofill.driver.launch import Launch, Piece
 from retrofill.groups import lines_until_exit
 from retrofill.java import with_jars
-from retrofill.settings import Settings
 from retrofill.spark_home import SparkHome
 
 LAST_LINES = 20
@@ -36,7 +37,8 @@ KNOWN = (
 # With the first two, the script's own Spark would become a Connect client; with the third, its
 # spark-submit would not read spark-env.sh, because that of the driver has.
 _NOT_THE_SCRIPTS = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_ENV_LOADED")
-GROUP = (sys.executable, "-IS", str(Path(__file__).with_name("group.py")))
+# Its text, because this package may be in an archive.
+GROUP = (sys.executable, "-IS", "-c", (pkgutil.get_data(__package__, "group.py") or b"").decode())
 
 
 class SubmitFailed(Exception):
@@ -48,7 +50,7 @@ class BadArgument(ValueError):
 
 
 @dataclass(frozen=True)
-class Script:
+class Running:
     """A running script. ``in_cluster``: its driver runs there, so its application must be killed too."""
 
     process: subprocess.Popen[str]
@@ -57,23 +59,28 @@ class Script:
 
 @dataclass(frozen=True)
 class Submission:
-    """How a script is started. ``cluster``: where its driver runs, and ``tag`` names its application."""
+    """How a script is started.
+
+    ``cluster``: where its driver runs, and ``tag`` names its application. ``afterwards``: the command
+    that ends that if the script is killed, and its input.
+    """
 
     command: Sequence[str]
     environment: Mapping[str, str]
-    cluster: Cluster | None
-    tag: str
+    cluster: Cluster | None = None
+    tag: str = ""
+    afterwards: tuple[Sequence[str], str] | None = None
 
 
 class Submits:
     """The running scripts of one attempt, which end with it."""
 
-    def __init__(self, settings: Settings, launch: Launch) -> None:
+    def __init__(self, settings: Config, launch: Launch) -> None:
         self._settings = settings
         self._launch = launch
         self._lock = threading.Lock()
         # By task.
-        self._running: dict[str, Script] = {}
+        self._running: dict[str, Running] = {}
         self._ending = False
         self._lease_end: float | None = None
 
@@ -85,9 +92,9 @@ class Submits:
         with self._lock:
             self._lease_end = lease_end
             for script in self._running.values():
-                _send_lease(script.process, lease_end)
+                _send(script.process, str(lease_end))
 
-    def run(self, task: TaskDefinition, run: Piece) -> None:
+    def run(self, task: Task, run: Piece) -> None:
         """Run a task's script and wait for it.
 
         Raises ``SubmitFailed``, ``BadArgument``, or ``CannotKill`` if it failed and may still run in the cluster.
@@ -121,7 +128,7 @@ class Submits:
             if task in self._running:
                 _kill(self._running[task])
 
-    def submission(self, submit: SubmitScript, run: Piece, folder: Path) -> Submission:
+    def submission(self, submit: Script, run: Piece, folder: Path) -> Submission:
         """How to start the script. Spark settings may be secrets, so they go into files in ``folder``.
 
         Raises ``BadArgument``.
@@ -138,12 +145,15 @@ class Submits:
         attempt = clusters.tag_of(self._launch.installation, self._launch.attempt_id)
         tag = clusters.tag_of_script(attempt, run.id)
         if cluster is not None:
-            conf |= cluster.settings(conf, [attempt, tag], remote=remote)
+            conf.update(cluster.settings(conf, [attempt, tag], remote=remote))
         args = format_args(submit.args, self._launch, run)
         command = [*home.command(conf, folder, submit.deploy_mode), submit.script, *args]
-        return Submission(command, environment, cluster if remote else None, tag)
+        if cluster is None or not remote:
+            return Submission(command, environment)
+        afterwards = ending(self._settings, self._launch.pipeline.spark_conf, tag)
+        return Submission(command, environment, cluster, tag, afterwards)
 
-    def _conf(self, home: SparkHome, submit: SubmitScript, run: Piece) -> dict[str, str]:
+    def _conf(self, home: SparkHome, submit: Script, run: Piece) -> dict[str, str]:
         """All Spark settings of the script. Its files come after those of the host's configuration."""
         launch = self._launch
         conf = {
@@ -158,20 +168,18 @@ class Submits:
                 conf[name] = ",".join([*filter(None, [conf.get(name)]), *more])
         return with_jars(conf, self._settings.spark_jars)
 
-    def environment(self, submit: SubmitScript, run: Piece, folder: Path) -> dict[str, str]:
+    def environment(self, submit: Script, run: Piece, folder: Path) -> dict[str, str]:
         """The environment of a script's spark-submit. Raises ``BadArgument``."""
         inherited = {key: value for key, value in os.environ.items() if key not in _NOT_THE_SCRIPTS}
-        own = dict(zip(submit.env, format_args(list(submit.env.values()), self._launch, run), strict=True))
+        own = dict(zip(submit.env, format_args(list(submit.env.values()), self._launch, run)))
         return {**inherited, **SparkHome.of(self._settings).environment(folder, inherited), **own}
 
     def _start(self, task: str, submission: Submission) -> subprocess.Popen[str]:
-        cluster = submission.cluster
-        afterwards = [] if cluster is None else ending(cluster, submission.tag)
         with self._lock:
             if self._ending:
                 raise SubmitFailed("the run is being ended")
             process = subprocess.Popen(
-                [*GROUP, json.dumps(afterwards), *submission.command],
+                [*GROUP, *submission.command],
                 stdin=subprocess.PIPE,
                 stdout=sys.stderr.fileno(),
                 stderr=subprocess.PIPE,
@@ -180,18 +188,19 @@ class Submits:
                 errors="replace",
                 start_new_session=True,
             )
-            self._running[task] = Script(process, in_cluster=cluster is not None)
+            self._running[task] = Running(process, in_cluster=submission.cluster is not None)
+            _send(process, json.dumps(submission.afterwards))
             if self._lease_end is not None:
-                _send_lease(process, self._lease_end)
+                _send(process, str(self._lease_end))
         return process
 
 
-def _send_lease(process: subprocess.Popen[str], lease_end: float) -> None:
+def _send(process: subprocess.Popen[str], line: str) -> None:
     assert process.stdin is not None
     if process.stdin.closed:
         return  # it is being killed
     try:
-        process.stdin.write(f"{lease_end}\n")
+        process.stdin.write(f"{line}\n")
         process.stdin.flush()
     except OSError:
         return  # it has just exited
@@ -210,7 +219,7 @@ def _pass_on(process: subprocess.Popen[str]) -> deque[str]:
     return last
 
 
-def _kill(script: Script) -> None:
+def _kill(script: Running) -> None:
     process = script.process
     # After the process is reaped, its pid may have been reused.
     if process.poll() is not None:

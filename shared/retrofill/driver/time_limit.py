@@ -7,12 +7,12 @@ safe for code that holds locks or sits in a system call. If the task goes on, th
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from types import TracebackType
+from typing import Callable
 
-import structlog
+from retrofill.driver.log import get_log
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 GRACE_SECONDS = 10.0
 
 

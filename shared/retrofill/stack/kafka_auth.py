@@ -7,11 +7,11 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from retrofill.contract.topics import DRIVER, OPERATOR, REQUESTER, SERVICES
+from retrofill.contract.topics import OPERATOR, REQUESTER, SERVICES
 from retrofill.settings import Settings
 
 ADMIN = "kafka-admin"
-USERS = (*SERVICES, DRIVER, OPERATOR, REQUESTER)
+USERS = (*SERVICES, OPERATOR, REQUESTER)
 LISTENER = "PLAINTEXT"
 
 

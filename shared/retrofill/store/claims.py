@@ -33,7 +33,7 @@ from sqlalchemy import (
 )
 
 from retrofill.domain.backfill import BackfillState, OnRunFailure
-from retrofill.domain.pipeline import DEFAULT_POOL
+from retrofill.domain.names import DEFAULT_POOL
 from retrofill.domain.run import RunState
 from retrofill.store.arrays import Arrays, one_of
 from retrofill.store.failures import failed_since_resume

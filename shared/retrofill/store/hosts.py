@@ -34,7 +34,7 @@ from sqlalchemy import (
 )
 
 from retrofill.domain.attempt import LIVE
-from retrofill.domain.pipeline import DEFAULT_POOL
+from retrofill.domain.names import DEFAULT_POOL
 from retrofill.store.arrays import Arrays, none_of, one_of
 from retrofill.store.states import in_state
 from retrofill.store.tables import attempt, host, seat, seat_wait

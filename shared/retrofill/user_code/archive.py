@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import sys
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from retrofill.domain.pipeline import PipelineDefinition
-from retrofill.user_code.places import root_of
+from retrofill.user_code.source import Source
 
 T = TypeVar("T")
 # Data files next to the code are included up to this size; others need --include.
@@ -43,7 +42,7 @@ class Archive:
         return hashlib.sha256(self.content).hexdigest()
 
 
-def files_of(root: Path, definitions: Sequence[PipelineDefinition], include: Sequence[Path] = ()) -> dict[str, Path]:
+def files_of(root: Path, source: Source, include: Sequence[Path] = ()) -> dict[str, Path]:
     """The files that the pipelines of one file or module need, by name in the archive.
 
     Raises ``CannotArchive``.
@@ -52,7 +51,7 @@ def files_of(root: Path, definitions: Sequence[PipelineDefinition], include: Seq
     files if they are inside ``root``; and ``include``.
     """
     found: dict[str, Path] = {}
-    for path in (*_beside(root, definitions), *_imported(root), *_scripts(root, definitions)):
+    for path in (*_beside(root, source.definitions), *_imported(root, source), *_scripts(root, source.definitions)):
         found[path.relative_to(root).as_posix()] = path
         if len(found) > MAX_FILES:
             raise CannotArchive(
@@ -138,11 +137,10 @@ def _is_small_data(path: Path) -> bool:
     return path.suffix in DATA_SUFFIXES and path.stat().st_size <= DATA_MAX_BYTES
 
 
-def _imported(root: Path) -> Iterator[Path]:
+def _imported(root: Path, source: Source) -> Iterator[Path]:
     """Modules that were imported from ``root`` with the code, in packages or not."""
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        if isinstance(file, str) and file.endswith(".py") and _is_inside(path := Path(file).absolute(), root):
+    for file in source.imported:
+        if file.endswith(".py") and _is_inside(path := Path(file).absolute(), root):
             yield path
 
 
@@ -201,12 +199,6 @@ def _is_hidden(name: str) -> bool:
     return name.startswith(".") or name in ("__pycache__", "node_modules")
 
 
-def archive_of(
-    definitions: Sequence[PipelineDefinition], include: Sequence[Path], max_bytes: int
-) -> tuple[Path, Archive] | None:
-    """The root and archive of the pipelines of one file or module;
-
-    ``None`` for an installed package.
-    """
-    root = root_of(definitions[0].code)
-    return None if root is None else (root, build(files_of(root, definitions, include), max_bytes))
+def archive_of(source: Source, include: Sequence[Path], max_bytes: int) -> Archive | None:
+    """The archive of the pipelines of one file or module; ``None`` for an installed package."""
+    return None if source.root is None else build(files_of(source.root, source, include), max_bytes)

@@ -10,24 +10,45 @@ from __future__ import annotations
 import hashlib
 import importlib
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Callable, Dict, Protocol, Tuple
 
-from retrofill.domain.allowed import is_inside
-from retrofill.domain.pipeline import CodeLocation
+from retrofill.domain.paths import is_inside
 from retrofill.pipeline import Pipeline
 from retrofill.user_code.loading import PipelineFileError, import_file
 from retrofill.user_code.places import is_users
 
 # Module name → its file and the file's digest.
-Files = dict[str, tuple[str, str]]
+Files = Dict[str, Tuple[str, str]]
 # Returns the directory with the content of the archive with this hash.
 Unpacked = Callable[[str], Path]
 
 
 class CodeMoved(Exception):
     """The pipeline or script is no longer at the location in the applied definition."""
+
+
+class CodeUnavailable(Exception):
+    """A run's archive is missing, corrupt or cannot be unpacked.
+
+    The run must not use other code.
+    """
+
+
+class Location(Protocol):
+    """Where a pipeline's code is (``retrofill.domain.pipeline.CodeLocation``)."""
+
+    @property
+    def file(self) -> str | None: ...
+    @property
+    def module(self) -> str | None: ...
+    @property
+    def attribute(self) -> str: ...
+    @property
+    def sha256(self) -> str | None: ...
+    @property
+    def root(self) -> str | None: ...
 
 
 class Code:
@@ -47,7 +68,7 @@ class Code:
         # Cached bytecode is validated by size and seconds: it would miss an edit within a second.
         sys.dont_write_bytecode = True
 
-    def pipeline(self, location: CodeLocation) -> Pipeline:
+    def pipeline(self, location: Location) -> Pipeline:
         """The pipeline at a location.
 
         Raises ``CodeMoved``, ``CodeUnavailable`` and what the user's code raises.
@@ -58,7 +79,7 @@ class Code:
             raise CodeMoved(f"{where} no longer has a pipeline {location.attribute!r}: apply it again")
         return found
 
-    def script(self, location: CodeLocation, script: str) -> str:
+    def script(self, location: Location, script: str) -> str:
         """The path of a script, or of a file of it, in the unpacked archive; unchanged if outside the archived directory.
 
         Raises ``CodeUnavailable``, or ``CodeMoved`` if it is inside that directory but not in the
@@ -72,14 +93,14 @@ class Code:
             raise CodeMoved(f"{script} is not in the archive of the pipeline's code: apply it again")
         return str(inside)
 
-    def _inside(self, location: CodeLocation, file: str) -> Path | None:
+    def _inside(self, location: Location, file: str) -> Path | None:
         """The file in the unpacked archive; ``None`` if it is outside the archived directory."""
         assert location.sha256 is not None and location.root is not None
         if not is_inside(file, location.root):
             return None
         return self._unpacked(location.sha256) / Path(file).relative_to(location.root)
 
-    def _module(self, location: CodeLocation) -> ModuleType:
+    def _module(self, location: Location) -> ModuleType:
         if location.sha256 != self._sha256 or any(_digest(path) != digest for path, digest in self._files.values()):
             self._forget()
         place = location.file or location.module or ""
@@ -87,7 +108,7 @@ class Code:
             self._modules[place] = self._import(location)
         return self._modules[place]
 
-    def _import(self, location: CodeLocation) -> ModuleType:
+    def _import(self, location: Location) -> ModuleType:
         path = list(sys.path)
         before = set(sys.modules)
         file: Path | None = None if location.file is None else Path(location.file)
@@ -106,7 +127,7 @@ class Code:
         finally:
             self._folders |= set(sys.path) - set(path)
             # Also after a failure: some modules may have been imported.
-            self._files |= _files((set(sys.modules) - before) | {"" if file is None else file.stem})
+            self._files.update(_files((set(sys.modules) - before) | {"" if file is None else file.stem}))
             _ship(self._files)
 
     def _forget(self) -> None:
@@ -131,7 +152,7 @@ class Code:
         return any(place.startswith(f"{folder}/") for folder in self._folders)
 
 
-def _import(location: CodeLocation, file: Path | None, folder: str | None) -> ModuleType:
+def _import(location: Location, file: Path | None, folder: str | None) -> ModuleType:
     """Import the module, from ``folder`` if its code is an archive."""
     importlib.invalidate_caches()
     if file is not None:

@@ -6,14 +6,15 @@ import importlib
 import importlib.util
 import sys
 import traceback
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
-
-from retrofill.contract.explain import explain
-from retrofill.domain.pipeline import CodeLocation
 from retrofill.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from retrofill.domain.pipeline import CodeLocation
 
 
 class PipelineFileError(Exception):
@@ -22,10 +23,21 @@ class PipelineFileError(Exception):
 
 def load_pipelines(source: str | Path) -> list[tuple[Pipeline, CodeLocation]]:
     """Import a file or module and return its pipelines, in order. Raises ``PipelineFileError``."""
+    from retrofill.domain.pipeline import CodeLocation
+
+    place, found = pipelines_in(source)
+    return [(pipeline, CodeLocation(attribute=attribute, **place)) for attribute, pipeline in found.items()]
+
+
+def pipelines_in(source: str | Path) -> tuple[dict[str, str], dict[str, Pipeline]]:
+    """Import a file or module. Returns its place, and its pipelines by attribute, in order.
+
+    Raises ``PipelineFileError``.
+    """
     if is_path(source):
         path = Path(source).absolute()
-        return _found(import_file(path), file=str(path))
-    return _found(_import_named(str(source)), name=str(source))
+        return {"file": str(path)}, _found(import_file(path), str(path))
+    return {"module": str(source)}, _found(_import_named(str(source)), str(source))
 
 
 def is_path(source: str | Path) -> bool:
@@ -68,9 +80,7 @@ def module_name(path: Path) -> str:
 
 def one_line(error: BaseException, path: Path | None = None) -> str:
     """An error as one line: position (the innermost line in the user's file), type and reason."""
-    # The first line of pydantic's text is only the number of errors.
-    text = explain(error) if isinstance(error, ValidationError) else str(error)
-    first = (text.strip() or "no message").splitlines()[0]
+    first = (_text(error).strip() or "no message").splitlines()[0]
     what = f"{type(error).__name__}: {first}"
     if isinstance(error, SyntaxError) and error.filename:
         return f"{Path(error.filename).name}:{error.lineno}: {type(error).__name__}: {error.msg}"
@@ -78,6 +88,18 @@ def one_line(error: BaseException, path: Path | None = None) -> str:
     if frames:
         return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}: {what}"
     return f"{path.name}: {what}" if path else what
+
+
+def _text(error: BaseException) -> str:
+    """An error of the services' models as the services explain it, which only they raise."""
+    if type(error).__name__ != "ValidationError" or find_spec("retrofill.contract") is None:
+        return str(error)
+    from pydantic import ValidationError
+
+    from retrofill.contract.explain import explain
+
+    # The first line of pydantic's own text is only the number of errors.
+    return explain(error) if isinstance(error, ValidationError) else str(error)
 
 
 def _users(filename: str, path: Path | None) -> bool:
@@ -97,14 +119,12 @@ def _import_named(name: str) -> ModuleType:
         raise PipelineFileError(found if ".py:" in found else f"{name}: {found}") from e
 
 
-def _found(
-    module: ModuleType, *, file: str | None = None, name: str | None = None
-) -> list[tuple[Pipeline, CodeLocation]]:
-    found: dict[int, tuple[Pipeline, CodeLocation]] = {}
+def _found(module: ModuleType, source: str) -> dict[str, Pipeline]:
+    found: dict[int, tuple[str, Pipeline]] = {}
     for attribute, value in vars(module).items():
         if isinstance(value, Pipeline):
             # A pipeline with two names counts once, under the first.
-            found.setdefault(id(value), (value, CodeLocation(file=file, module=name, attribute=attribute)))
+            found.setdefault(id(value), (attribute, value))
     if not found:
-        raise PipelineFileError(f"{file or name}: no Pipeline at the top level")
-    return list(found.values())
+        raise PipelineFileError(f"{source}: no Pipeline at the top level")
+    return dict(found.values())

@@ -6,8 +6,6 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from retrofill.domain.pipeline import CodeLocation
-
 _INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _OURS = str(Path(__file__).parents[1])
 
@@ -17,17 +15,17 @@ def is_users(path: str) -> bool:
     return not path.startswith((*_INSTALLED, _OURS))
 
 
-def root_of(location: CodeLocation) -> Path | None:
-    """The directory that the code is imported from;
+def root_of(file: str | None = None, module: str | None = None) -> Path | None:
+    """The directory that a file or module is imported from;
 
     ``None`` for an installed package. A module must be imported.
     """
-    if location.file is not None:
-        return Path(location.file).parent
-    assert location.module is not None
-    file = getattr(sys.modules[location.module], "__file__", None)
-    if file is None or not is_users(file):
+    if file is not None:
+        return Path(file).parent
+    assert module is not None
+    found = getattr(sys.modules[module], "__file__", None)
+    if found is None or not is_users(found):
         return None
-    path = Path(file).absolute()
-    inside = len(location.module.split(".")) - (path.name != "__init__.py")
+    path = Path(found).absolute()
+    inside = len(module.split(".")) - (path.name != "__init__.py")
     return path.parents[inside]

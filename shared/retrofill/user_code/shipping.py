@@ -10,12 +10,11 @@ from retrofill.errors import UserError
 from retrofill.settings import Settings
 from retrofill.user_code.archive import CannotArchive, archive_of
 from retrofill.user_code.open_store import open_store
+from retrofill.user_code.source import Source
 from retrofill.user_code.store import CodeStoreFails
 
 
-def ship(
-    settings: Settings, definitions: Sequence[PipelineDefinition], include: Sequence[Path]
-) -> list[PipelineDefinition]:
+def ship(settings: Settings, source: Source, include: Sequence[Path]) -> list[PipelineDefinition]:
     """Store the code of the pipelines of one file or module. Returns the definitions with its hash.
 
     They are unchanged if no code store is set or the code is an installed package. Raises
@@ -27,14 +26,13 @@ def ship(
             raise UserError(
                 "--include needs a code store: set RETROFILL_CODE_STORE to a directory or address that the drivers share"
             )
-        return list(definitions)
+        return list(source.definitions)
     try:
-        made = archive_of(definitions, include, settings.code_max_bytes)
-        if made is None:
-            return list(definitions)
-        root, archive = made
+        archive = archive_of(source, include, settings.code_max_bytes)
+        if archive is None:
+            return list(source.definitions)
         store.put(archive)
     except (CannotArchive, CodeStoreFails) as e:
         raise UserError(str(e)) from e
-    shipped = {"sha256": archive.sha256, "root": str(root)}
-    return [each.model_copy(update={"code": each.code.model_copy(update=shipped)}) for each in definitions]
+    shipped = {"sha256": archive.sha256, "root": str(source.root)}
+    return [each.model_copy(update={"code": each.code.model_copy(update=shipped)}) for each in source.definitions]

@@ -6,6 +6,7 @@ import hashlib
 from typing import Protocol
 
 from retrofill.user_code.archive import Archive
+from retrofill.user_code.importing import CodeUnavailable as CodeUnavailable
 
 ADVICE_TO_APPLY = "set RETROFILL_CODE_STORE to a directory or address that the drivers share, or apply with --in-place"
 ADVICE_TO_RESTORE = (
@@ -16,13 +17,6 @@ ADVICE_TO_RESTORE = (
 
 class CodeStoreFails(Exception):
     """The archive cannot be stored. The message is one line and says what to do."""
-
-
-class CodeUnavailable(Exception):
-    """A run's archive is missing, corrupt or cannot be unpacked.
-
-    The run must not use other code.
-    """
 
 
 class CodeStore(Protocol):

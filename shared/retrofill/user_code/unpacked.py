@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import errno
 import fcntl
 import io
@@ -18,7 +19,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_f
 from retrofill.durable import sync, sync_trees
 from retrofill.settings import Settings
 from retrofill.user_code.open_store import open_store
-from retrofill.user_code.store import CodeUnavailable
+from retrofill.user_code.store import CodeStore, CodeUnavailable
 
 # Drafts of killed drivers are removed after this time, when no driver can still be writing to them.
 LEFT_BEHIND_SECONDS = 3600.0
@@ -36,12 +37,7 @@ def unpacked(settings: Settings, sha256: str) -> Path:
     target = cache / sha256
     if target.is_dir():
         return target
-    store = open_store(settings)
-    if store is None:
-        raise CodeUnavailable(
-            f"the run's code is the archive {sha256}.zip, but RETROFILL_CODE_STORE is not set for its driver: set it for the "
-            "run-starter to where the pipeline was applied to, then run the failed runs again"
-        )
+    store = _store(settings, sha256)
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with _one_at_a_time(cache / f".{sha256}.lock"):
@@ -53,6 +49,26 @@ def unpacked(settings: Settings, sha256: str) -> Path:
             "RETROFILL_CODE_CACHE, then run the failed runs again"
         ) from e
     return target
+
+
+def code_of(settings: Settings, sha256: str, whole: bool) -> dict[str, str]:
+    """The code of this hash for a driver: its folder on this machine or, if ``whole``, the archive itself in base64.
+
+    Raises ``CodeUnavailable``.
+    """
+    if not whole:
+        return {"folder": str(unpacked(settings, sha256))}
+    return {"archive": base64.b64encode(_store(settings, sha256).get(sha256)).decode()}
+
+
+def _store(settings: Settings, sha256: str) -> CodeStore:
+    store = open_store(settings)
+    if store is None:
+        raise CodeUnavailable(
+            f"the run's code is the archive {sha256}.zip, but RETROFILL_CODE_STORE is not set for its driver: set it for the "
+            "run-starter to where the pipeline was applied to, then run the failed runs again"
+        )
+    return store
 
 
 @contextmanager

@@ -47,10 +47,8 @@ def spark_ui() -> Iterator[tuple[str, str]]:
 
 
 @pytest.fixture
-def spark_remote(spark_ui: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> str:
-    remote, ui = spark_ui
-    monkeypatch.setenv("RETROFILL_SPARK_UI", ui)
-    return remote
+def spark_remote(spark_ui: tuple[str, str]) -> str:
+    return spark_ui[0]
 
 
 def cost(world: World, launch: LaunchRequest) -> dict[str, Any] | None:
@@ -60,8 +58,8 @@ def cost(world: World, launch: LaunchRequest) -> dict[str, Any] | None:
     return found
 
 
-def test_each_attempt_has_the_cost_of_its_own_jobs(world: World) -> None:
-    pool = world.executor()
+def test_each_attempt_has_the_cost_of_its_own_jobs(world: World, spark_ui: tuple[str, str]) -> None:
+    pool = world.executor(spark_ui=spark_ui[1])
     for thousands in (1, 3):
         found = None
         # A UI that has just started may answer too late for the first attempts.

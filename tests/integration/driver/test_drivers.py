@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.integration.driver.world import CODE, World, world
+from tests.integration.driver.world import CODE, Recorder, World, world
 from tests.support.installation import until
 
 __all__ = ["world"]
@@ -196,7 +196,7 @@ from retrofill.settings import Settings
 from pathlib import Path
 world = World.__new__(World)
 world.out = Path(sys.argv[2])
-world.begin_slow(build_executors(Settings(), Recorder()))
+world.begin_slow(build_executors(Settings(), Recorder(Settings())))
 print("begun", flush=True)
 threading.Event().wait()
 """
@@ -218,8 +218,9 @@ def test_drivers_end_with_their_host_even_by_kill_9(world: World) -> None:
     within(ENDING_SECONDS, lambda: not world.beats(), "Spark's side has ended")
 
 
-def test_a_driver_whose_broker_is_silent_ends_with_its_lease(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RETROFILL_KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:9")
+def test_a_driver_whose_hosts_broker_is_silent_ends_with_its_lease(world: World) -> None:
+    world.host.close()
+    world.host = Recorder(world.settings.model_copy(update={"kafka_bootstrap_servers": "127.0.0.1:9"}))
     world.host.lease_seconds = 5.0
     launch = world.launch(WAITS)
     world.executor().launch(launch)

@@ -39,13 +39,15 @@ s = Pipeline("s", schedule="@daily", executor="spark-submit")
 def connected(run):
     assert run.spark.range(5).count() == 5
     print(os.environ["KEY_FROM_FILE"], os.environ["KEY_FROM_HOST"])
-    assert "HOSTS_KEY" not in os.environ and "RETROFILL_POOLS" not in os.environ
+    assert "HOSTS_KEY" not in os.environ
+    assert not [name for name in os.environ if name.startswith("RETROFILL_")]
 
 p.submit("script", "job.py", args=["{conf.out}"], after=connected)
 
 @s.task
 def submitted(run):
     print(os.environ["KEY_FROM_FILE"], os.environ["KEY_FROM_HOST"])
+    assert not [name for name in os.environ if name.startswith("RETROFILL_")]
     conf = run.spark.sparkContext.getConf()
     assert conf.get("spark.hadoop.fs.s3a.secret.key").startswith("hunter2")
     assert run.spark.sparkContext._jvm.java.lang.System.getProperty("x.note") == "a b"
@@ -90,10 +92,9 @@ def secrets(remote: str, out: Path) -> dict[str, str]:
         "RETROFILL_LEASE_SECONDS": "600",
         "RETROFILL_SCRIPT_ALLOW": json.dumps([str(out / "job.py")]),
         "RETROFILL_KAFKA_PASSWORD": CANARY,
-        "RETROFILL_KAFKA_PASSWORDS": json.dumps({"driver": CANARY, "operator": CANARY}),
+        "RETROFILL_KAFKA_PASSWORDS": json.dumps({"run-starter": CANARY, "operator": CANARY}),
         "RETROFILL_KAFKA_SSL_KEY_PASSWORD": CANARY,
-        "RETROFILL_KAFKA_DRIVER_SSL_KEY_PASSWORD": CANARY,
-        "RETROFILL_KAFKA_DRIVER_CONFIG": json.dumps({"sasl.oauthbearer.client.secret": CANARY}),
+        "RETROFILL_KAFKA_CONFIG": json.dumps({"ssl.key.password": CANARY}),
         "RETROFILL_CODE_STORE_OPTIONS": json.dumps({"secret": CANARY}),
         "RETROFILL_WEBHOOK_SECRETS": json.dumps({"default": ["whsec_aHVudGVyMi1jYW5hcnktaHVudGVyMi1jYW5hcnk="]}),
     }

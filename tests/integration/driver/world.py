@@ -16,12 +16,18 @@ import pytest
 from tests.support.installation import Installation, until
 
 from retrofill.attempt_logs.files import folder_of
+from retrofill.bus.clients import producer
 from retrofill.client.logs import OnDisk, lines
+from retrofill.contract.runs import Report
 from retrofill.contract.topics import Topic
 from retrofill.domain.attempt import AttemptMode
+from retrofill.settings import Settings
 from retrofill.user_code.loading import load_pipelines
-from run_starter.executors import Launcher, LaunchRequest, RunToDo, TimedOut
+from retrofill.user_code.unpacked import code_of
+from run_starter.executors import Launcher, LaunchRequest, OnDelivery, RunToDo, TimedOut
 from run_starter.executors.build import build_executors
+from run_starter.executors.driver_reports import SOURCE
+from run_starter.report_wire import ReportWire
 
 CODE = """
 import os, time
@@ -68,7 +74,9 @@ class End(NamedTuple):
 class Recorder:
     """A host that allows everything unless configured otherwise, and records what it receives."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._wire = ReportWire(producer(settings, "recorder"), settings.topic_prefix, settings.partitions)
         self.allowed = True
         self.accepts = True
         # What it says is left of a lease.
@@ -81,6 +89,12 @@ class Recorder:
 
     def may_publish(self, launch: LaunchRequest, run_id: int) -> bool:
         return self.accepts
+
+    def publish(self, launch: LaunchRequest, report: Report, on_delivery: OnDelivery, trace: str | None) -> None:
+        self._wire.send(report, SOURCE, on_delivery, trace)
+
+    def code(self, sha256: str, *, whole: bool) -> dict[str, str]:
+        return code_of(self._settings, sha256, whole)
 
     def driver_ended(
         self, launch: LaunchRequest, *, reported: bool, reason: str, exited: bool = True, begun: int | None = None
@@ -95,6 +109,9 @@ class Recorder:
 
     def changed(self) -> None:
         """Nobody counts seats here."""
+
+    def close(self) -> None:
+        self._wire.close()
 
     def ended(self, seconds: float = 90) -> End:
         return self._ended.get(timeout=seconds)
@@ -113,7 +130,7 @@ class World:
         if remote is not None:
             self.environment["RETROFILL_SPARK_REMOTE"] = remote
         self.out = out
-        self.host = Recorder()
+        self.host = Recorder(installation.settings)
         self.executors: list[Launcher] = []
 
     def executor(self, **more: Any) -> Launcher:
@@ -213,9 +230,10 @@ def submitting(installation: Installation, tmp_path: Path, monkeypatch: pytest.M
 
 
 def _world(made: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    # Drivers read their settings from the environment, as in production.
+    # For a host in a process of its own.
     for name, value in made.environment.items():
         monkeypatch.setenv(name, value)
     yield made
     for executor in made.executors:
         executor.close()
+    made.host.close()

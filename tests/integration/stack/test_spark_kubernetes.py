@@ -19,6 +19,7 @@ from tests.support.definitions import daily
 from retrofill.domain.attempt import AttemptMode
 from retrofill.settings import Settings
 from run_starter.executors import Host, LaunchRequest, RunToDo, submission
+from run_starter.executors.package import SOURCE, entry
 from run_starter.executors.spark_submit import SparkSubmit
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
@@ -113,12 +114,12 @@ def test_the_pod_of_a_driver_is_as_the_settings_say(api: Api, tmp_path: Path, mo
             "spark_submit_master": f"k8s://{api.address}",
             "spark_submit_deploy_mode": "cluster",
             "driver_host": "starter.example",
-            "kafka_passwords": {"driver": "hunter2"},
+            "kafka_password": "hunter2",
             "spark_submit_conf": {
                 "spark.kubernetes.namespace": NAMESPACE,
                 "spark.kubernetes.container.image": "ours:1",
                 "spark.kubernetes.authenticate.driver.serviceAccountName": "retrofill-driver",
-                "spark.kubernetes.driver.secretKeyRef.RETROFILL_KAFKA_PASSWORD": "retrofill-kafka:driver",
+                "spark.kubernetes.driver.secretKeyRef.API_KEY": "theirs:key",
             },
         }
     )
@@ -134,11 +135,11 @@ def test_the_pod_of_a_driver_is_as_the_settings_say(api: Api, tmp_path: Path, mo
     assert path == f"/api/v1/namespaces/{NAMESPACE}/pods"
     assert pod["spec"]["serviceAccountName"] == "retrofill-driver"
     (container,) = [each for each in pod["spec"]["containers"] if each["image"] == "ours:1"]
-    assert f"local://{submission.ENTRY}" in container["args"]
+    assert f"local://{entry(SOURCE.parent, submission.PROGRAM)}" in container["args"]
     environment = {each["name"]: each for each in container["env"]}
-    assert environment["RETROFILL_KAFKA_BOOTSTRAP_SERVERS"]["value"] == "kafka:9092"
     assert environment["RETROFILL_DRIVER_SOCKET"]["value"].startswith("starter.example:")
-    secret = environment["RETROFILL_KAFKA_PASSWORD"]["valueFrom"]["secretKeyRef"]
-    assert (secret["name"], secret["key"]) == ("retrofill-kafka", "driver")
-    assert "RETROFILL_POSTGRES_DSN" not in environment
-    assert "hunter2" not in str(api.asked)
+    secret = environment["API_KEY"]["valueFrom"]["secretKeyRef"]
+    assert (secret["name"], secret["key"]) == ("theirs", "key")
+    ours = {name for name in environment if name.startswith("RETROFILL_")}
+    assert ours == {"RETROFILL_DRIVER_SOCKET", "RETROFILL_DRIVER_TOKEN"}
+    assert not [secret for secret in ("hunter2", "postgresql://") if secret in str(api.asked)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from retrofill.admin.access import table
-from retrofill.contract.topics import DRIVER, REPUBLISHED, REQUESTER, SERVICES, Topic
+from retrofill.contract.topics import OPERATOR, REPUBLISHED, REQUESTER, RUN_STARTER, SERVICES, Topic
 from retrofill.contract.topics_of import TRAFFIC
 from retrofill.settings import Settings
 
@@ -13,16 +13,16 @@ def test_what_is_published_again_is_what_others_than_services_write() -> None:
     assert {topic for topic, traffic in TRAFFIC.items() if traffic.open and topic in read} == REPUBLISHED
 
 
-def test_a_driver_reports_and_nothing_else() -> None:
-    row = table(Settings(topic_prefix="t."))[DRIVER]
-    assert (row.reads, row.writes, row.deletes, row.groups, row.transactional_ids) == (
-        frozenset(), {"t.run-reports"}, frozenset(), (), ()
-    )  # fmt: skip
+def test_nobody_but_services_and_people_logs_in() -> None:
+    """Drivers do not: their host publishes what they report."""
+    rows = table(Settings(topic_prefix="t."))
+    assert rows.keys() == {*SERVICES, OPERATOR, REQUESTER}
+    assert {who for who, row in rows.items() if "t.run-reports" in row.writes} == {RUN_STARTER.name, OPERATOR}
 
 
 def test_what_was_asked_for_beside_is_added() -> None:
     rows = table(Settings(topic_prefix="t.", openlineage_topic="lineage", callback_topics=["theirs"]))
-    assert {who for who, row in rows.items() if "lineage" in row.writes} == {DRIVER}
+    assert {who for who, row in rows.items() if "lineage" in row.writes} == {RUN_STARTER.name}
     assert {who for who, row in rows.items() if "theirs" in row.writes} == {"callback-runner"}
 
 

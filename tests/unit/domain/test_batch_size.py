@@ -16,7 +16,7 @@ from tests.support.definitions import alert, daily
 
 from retrofill.domain.attempt import AttemptMode, AttemptOutcome
 from retrofill.domain.batch_size import STEP, Past, fit, next_size, target_seconds
-from retrofill.domain.pipeline import MAX_BATCH
+from retrofill.domain.names import MAX_BATCH
 from retrofill.store.durations import RECENT
 
 TARGET = 600.0

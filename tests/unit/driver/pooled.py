@@ -28,7 +28,7 @@ def hear(kind):
     while not heard[kind]:
         line = sys.stdin.readline() or sys.exit(0)
         for name, value in json.loads(line).items():
-            heard[name].append(value)
+            heard.setdefault(name, []).append(value)
     return heard[kind].pop(0)
 
 say({"ready": True})

@@ -1,4 +1,4 @@
-"""A driver that serves launches over real pipes, with a fake session and a fake producer."""
+"""A driver that serves launches over real pipes, with a fake session and a host that acknowledges all reports."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ import queue
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from retrofill.contract.cost import Cost
-from retrofill.contract.partitioning import partition_of
-from retrofill.contract.runs import SparkApplication
+from retrofill.driver.config import Config
 from retrofill.driver.conversation import Conversation
+from retrofill.driver.facts import Cost, SparkApplication
 from retrofill.driver.launch import Launch
 from retrofill.driver.process import Ending
 from retrofill.driver.report import Wire
 from retrofill.driver.serve import Server
-from retrofill.settings import Settings
+from run_starter.executors.driver_reports import report_of
 
 # A silent driver fails the test instead of hanging it.
 HEARD_WITHIN_SECONDS = 30.0
@@ -45,25 +46,20 @@ def a(run):
 """
 
 
-class Broker:
-    """A fake producer that acknowledges everything when polled."""
+class Reports:
+    """What the driver reported, as its host would publish it."""
 
     def __init__(self) -> None:
         self.bodies: list[dict[str, Any]] = []
         self.traces: list[str | None] = []
-        self._waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
-    def produce(self, topic: str, *, key: bytes, value: bytes, headers: Any, on_delivery: Any, partition: int) -> None:
-        body = json.loads(value)
-        assert topic == "t.run-reports"
-        assert (key.decode(), partition) == (body["backfill_id"], partition_of(key, Settings().partitions))
-        assert dict(headers)["ce_type"] == body["type"]
-        self.bodies.append(body)
-        self.traces.append(dict(headers).get("traceparent"))
-        self._waiting.put(on_delivery)
-
-    def poll(self, _: float) -> None:
-        self._waiting.get()(None, None)
+    def hear(self, given: dict[str, Any]) -> int:
+        """Check a report by the contract. Returns its number."""
+        about = SimpleNamespace(about={"backfill_id": "b", "attempt_id": 25})
+        report = report_of(about, range(100), given["report"])  # type: ignore[arg-type]
+        self.bodies.append(json.loads(report.encode()))
+        self.traces.append(given["trace"])
+        return int(given["number"])
 
     def fields(self, run_id: int | None = None) -> list[str]:
         """All reports, or those about one run."""
@@ -135,7 +131,8 @@ class World:
         self.file = tmp_path / f"served_{name}.py"
         self.file.write_text(CODE)
         self.spark = spark
-        self.broker = Broker()
+        self.reports = Reports()
+        self._saying = threading.Lock()
         self.left: queue.SimpleQueue[int] = queue.SimpleQueue()
         self.serving: threading.Thread | None = None
         self.ending = Ending(self.left.put)
@@ -145,9 +142,8 @@ class World:
         self.heard: queue.SimpleQueue[str] = queue.SimpleQueue()
         threading.Thread(target=self._listen, daemon=True).start()
         host = Conversation(os.fdopen(heard), os.fdopen(said, "w"), self.ending)
-        settings = Settings(topic_prefix="t.", lease_seconds=60)
-        wire = Wire(settings, on_loss=self.ending.end, client=self.broker)  # type: ignore[arg-type]
-        self.server = Server(settings, self.ending, host, wire, lambda _: spark)
+        self.wire = Wire(host, on_loss=self.ending.end)
+        self.server = Server(Config(), self.ending, host, self.wire, lambda _: spark)
 
     def serve(self) -> None:
         if self.serving is not None:
@@ -161,16 +157,29 @@ class World:
         self.serving.join(HEARD_WITHIN_SECONDS)
         self.server.finish()
 
+    def settled(self) -> list[str]:
+        """All reports so far, none of which is still on its way."""
+        self.wire.flush()
+        return self.reports.fields()
+
     def say(self, message: dict[str, Any]) -> None:
-        self.to_driver.write(json.dumps(message) + "\n")
-        self.to_driver.flush()
+        with self._saying:
+            self.to_driver.write(json.dumps(message) + "\n")
+            self.to_driver.flush()
 
     def hear(self) -> Any:
         return json.loads(self.heard.get(timeout=HEARD_WITHIN_SECONDS))
 
     def _listen(self) -> None:
         for line in self.from_driver:
-            self.heard.put(line)
+            report = json.loads(line).get("report")
+            if report is None:
+                self.heard.put(line)
+            else:
+                number = self.reports.hear(report)
+                # A test may have hung up.
+                with suppress(OSError, ValueError):
+                    self.say({"acknowledged": number})
 
     def launch(
         self,
@@ -212,7 +221,7 @@ class World:
             "trace": trace,
             "lease_seconds": lease_seconds,
         }
-        Launch.model_validate(given)
+        Launch.of(given)
         self.serve()
         self.say({"launch": given})
         assert self.hear() == (first or {"may_begin": 1})

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from tests.unit.driver.served import World, done, world
 
-from retrofill.contract.runs import SparkApplication
 from retrofill.driver.application import Server, application_of
+from retrofill.driver.facts import SparkApplication
 
 __all__ = ["world"]
 APP = {"spark.app.id": "app-1"}
@@ -46,6 +46,6 @@ def test_a_server_that_does_not_tell_is_no_problem() -> None:
 def test_it_is_in_the_first_report_about_a_run(world: World) -> None:
     world.launch()
     world.begins(1, done())
-    (began, *others) = world.broker.bodies
+    (began, *others) = world.reports.bodies
     assert (began["type"], began["spark"]) == ("RunBegan", {"id": "app-1", "ui": "http://spark:4040"})
     assert all("spark" not in body for body in others)

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from retrofill.contract.cost import Cost
 from retrofill.driver import cost
 from retrofill.driver.cost import cost_of
+from retrofill.driver.facts import Cost
 
 TAG = "retrofill-attempt-7"
 APPLICATIONS = "/api/v1/applications"

@@ -7,24 +7,24 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from tenacity import RetryCallState, Retrying
 
 from retrofill.contract.base import decode
-from retrofill.contract.runs import ErrorInfo, RunReported
-from retrofill.domain.pipeline import TaskDefinition
+from retrofill.contract.runs import RunReported
 from retrofill.domain.task_run import MACHINE, TaskState
+from retrofill.driver.definition import Task
 from retrofill.driver.errors import clean, error_info, without_jvm
 from retrofill.driver.execute import MAX_PARALLEL, Execution, Result, backoff
+from retrofill.driver.facts import ErrorInfo, as_json
 
 S = TaskState
 Told = list[tuple[str, str, int, ErrorInfo | None]]
 
 
-def task(name: str, *after: str, **more: Any) -> TaskDefinition:
-    return TaskDefinition.model_validate({"name": name, "after": after, **more})
+def task(name: str, *after: str, **more: Any) -> Task:
+    return Task.of({"name": name, "after": after, **more})
 
 
-def run(tasks: list[TaskDefinition], body: Any) -> tuple[Result, Told, list[float]]:
+def run(tasks: list[Task], body: Any) -> tuple[Result, Told, list[float]]:
     fields: Told = []
     slept: list[float] = []
 
@@ -42,7 +42,7 @@ def run(tasks: list[TaskDefinition], body: Any) -> tuple[Result, Told, list[floa
 def test_tasks_run_in_order_and_independent_ones_at_once() -> None:
     group = threading.Barrier(2, timeout=5)
 
-    def body(task: TaskDefinition) -> None:
+    def body(task: Task) -> None:
         if task.name in "bc":
             group.wait()
 
@@ -56,7 +56,7 @@ def test_tasks_run_in_order_and_independent_ones_at_once() -> None:
 def test_a_wide_run_never_runs_more_than_its_share_at_once() -> None:
     lock, now, most = threading.Lock(), 0, 0
 
-    def body(_: TaskDefinition) -> None:
+    def body(_: Task) -> None:
         nonlocal now, most
         with lock:
             now += 1
@@ -74,7 +74,7 @@ def test_a_wide_run_never_runs_more_than_its_share_at_once() -> None:
 def test_retries_are_told_with_the_error_and_wait_longer_each_time() -> None:
     tries = []
 
-    def body(_: TaskDefinition) -> None:
+    def body(_: Task) -> None:
         tries.append(1)
         if len(tries) < 4:
             raise ValueError(f"try {len(tries)}")
@@ -97,7 +97,7 @@ def test_retries_are_told_with_the_error_and_wait_longer_each_time() -> None:
 
 @pytest.mark.parametrize("error", [ValueError("no"), SystemExit(2), RecursionError("deep")])
 def test_the_last_error_fails_the_task_and_the_run(error: BaseException) -> None:
-    def body(_: TaskDefinition) -> None:
+    def body(_: Task) -> None:
         raise error
 
     result, fields, slept = run([task("a", retries=1, retry_delay_seconds=0), task("b", "a")], body)
@@ -109,7 +109,7 @@ def test_the_last_error_fails_the_task_and_the_run(error: BaseException) -> None
 
 
 def test_a_keyboard_interrupt_in_a_task_neither_retries_nor_hangs() -> None:
-    def body(_: TaskDefinition) -> None:
+    def body(_: Task) -> None:
         raise KeyboardInterrupt
 
     result, _, slept = run([task("a", retries=3)], body)
@@ -128,20 +128,19 @@ def test_branches_are_followed_and_a_wrong_one_fails() -> None:
 
 
 def test_the_backoff_is_capped() -> None:
-    state = RetryCallState(Retrying(), None, (), {})
-    state.attempt_number = 60
-    assert backoff(10)(state) <= 86_402
+    assert [round(backoff(10, tries) / 10) for tries in (1, 2, 3, 4)] == [1, 2, 4, 8]
+    assert 86_400 <= backoff(10, 60) <= 86_402
+    assert 86_400 <= backoff(10, 6000) <= 86_402
 
 
 def test_an_error_keeps_the_users_frames_and_drops_ours() -> None:
-    def body(_: TaskDefinition) -> None:
+    def body(_: Task) -> None:
         raise ValueError("here")
 
     result, _, _ = run([task("a")], body)
     assert result.error is not None
     assert result.error.traceback is not None
     assert "test_driver_execute.py" in result.error.traceback
-    assert "tenacity" not in result.error.traceback
     assert 'execute.py", line' not in result.error.traceback.replace("test_driver_execute.py", "")
 
 
@@ -155,7 +154,7 @@ def test_an_error_of_any_text_can_be_sent_and_read() -> None:
             raise error
         except Exception as e:  # noqa: BLE001
             fields = error_info(e)
-        report = RunReported(backfill_id="b", attempt_id=1, run_id=1, attempt=1, state="failed", error=fields)
+        report = RunReported(backfill_id="b", attempt_id=1, run_id=1, attempt=1, state="failed", error=as_json(fields))
         assert decode(report.encode()) == report
 
 

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrofill.domain.pipeline import TaskDefinition, TriggerRule
+from retrofill.domain.names import TriggerRule
 from retrofill.domain.task_run import MACHINE, TaskState
+from retrofill.driver.definition import Task
 from retrofill.driver.graph import BAD, DONE, BadBranch, choose, next_step, outcome
 
 S = TaskState
@@ -19,8 +20,8 @@ ENDS = (S.SUCCEEDED, S.FAILED, S.SKIPPED, S.UPSTREAM_FAILED)
 NONE_TAKEN: dict[str, frozenset[str]] = {}
 
 
-def task(name: str, *after: str, rule: str = "all_success", kind: str = "python") -> TaskDefinition:
-    return TaskDefinition.model_validate({"name": name, "after": after, "trigger_rule": rule, "kind": kind})
+def task(name: str, *after: str, rule: str = "all_success", kind: str = "python") -> Task:
+    return Task.of({"name": name, "after": after, "trigger_rule": rule, "kind": kind})
 
 
 def verdict(rule: str, *before: TaskState) -> TaskState:
@@ -119,8 +120,8 @@ def test_a_run_fails_when_any_task_did(one: TaskState, other: TaskState) -> None
 
 
 @st.composite
-def graphs(draw: st.DrawFn) -> list[TaskDefinition]:
-    tasks: list[TaskDefinition] = []
+def graphs(draw: st.DrawFn) -> list[Task]:
+    tasks: list[Task] = []
     for number in range(draw(st.integers(1, 8))):
         names = [t.name for t in tasks]
         after = draw(st.lists(st.sampled_from(names), unique=True, max_size=3)) if names else []
@@ -131,7 +132,7 @@ def graphs(draw: st.DrawFn) -> list[TaskDefinition]:
 
 @given(graphs(), st.data())
 def test_every_graph_comes_to_its_end_along_the_edges_of_the_state_machine(
-    tasks: list[TaskDefinition], data: st.DataObject
+    tasks: list[Task], data: st.DataObject
 ) -> None:
     states = {t.name: S.NONE for t in tasks}
     taken: dict[str, frozenset[str]] = {}

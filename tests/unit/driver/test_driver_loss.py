@@ -5,6 +5,7 @@ the same words.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -14,10 +15,10 @@ from tests.unit.driver.test_driver_submit import launch
 
 from retrofill.driver import session as sessions
 from retrofill.driver.application import Server
+from retrofill.driver.config import Config
 from retrofill.driver.keepalive import UNKNOWN_SECONDS, seconds
 from retrofill.driver.loss import line_of
 from retrofill.driver.session import ConnectSessions
-from retrofill.settings import Settings
 from retrofill.stack.ports import held_port
 
 
@@ -26,7 +27,7 @@ def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[ConnectSessions]:
     """A session of a server that does not exist."""
     monkeypatch.setattr(sessions, "RETRIES", {"max_retries": 1, "initial_backoff": 1})
     with held_port() as port:
-        made = ConnectSessions(Settings(spark_remote=f"sc://127.0.0.1:{port}"), Server(), launch())
+        made = ConnectSessions(Config(spark_remote=f"sc://127.0.0.1:{port}"), Server(), launch())
         made.open()
         yield made
         made.release()
@@ -59,8 +60,8 @@ def test_a_server_that_never_answers_the_own_session_loses_it_whatever_the_user_
 
 
 def test_the_same_words_and_the_same_class_from_elsewhere_are_the_users(own: ConnectSessions) -> None:
-    other_launch = launch().model_copy(update={"attempt_id": 26})
-    other = ConnectSessions(Settings(spark_remote=own._remote), Server(), other_launch)
+    other_launch = replace(launch(), attempt_id=26)
+    other = ConnectSessions(Config(spark_remote=own._remote), Server(), other_launch)
     other.open()
     channel = grpc.insecure_channel("127.0.0.1:9").unary_unary("/a/b")
     errors = [

@@ -148,6 +148,17 @@ def test_why_drivers_do_not_start_is_known_until_all_do(world: World) -> None:
     until(lambda: pool.condition() == Condition(2), "both are ready")
 
 
+@pytest.mark.parametrize("printed", [True, False])
+def test_what_an_interpreter_said_before_it_ended_is_known(world: World, printed: bool) -> None:
+    say = 'import sys; sys.exit(\'{"event": "a log"}\')'
+    if printed:
+        say = "import sys; print('db_password=hunter2 is wrong\\n\\n{}', file=sys.stderr); sys.exit(1)"
+    pool = world.pool((sys.executable, "-c", say))
+    until(lambda: pool.condition().note is not None, "it ended")
+    more = ": db_password=*** is wrong" if printed else ""
+    assert pool.condition().note == f"the driver process exited with status 1{more}"
+
+
 def test_attempts_that_end_before_they_begin_are_started_ever_more_slowly(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from retrofill.driver.context import run_of
-from retrofill.driver.launch import Launch
+from retrofill.driver.launch import Launch, LaunchedRun
 from retrofill.driver.publication import AREA, MARKER, sealed_folder
 from retrofill.driver.staging import CannotStage, Staging
 
@@ -17,7 +18,7 @@ DAYS = (1, 2, 3)
 
 def launch_of(sparse: bool = False) -> Launch:
     """A range of three days in the attempt with the id 25; their runs have the ids 7 to 9."""
-    return Launch.model_validate(
+    return Launch.of(
         {
             "backfill_id": "b",
             "attempt_id": 25,
@@ -154,5 +155,4 @@ def test_what_a_range_cannot_stage_says_what_to_do(ranged: Ranged, tmp_path: Pat
 def run_of_another_day():
     day = {"interval_start": "2014-01-01T00:00:00Z", "interval_end": "2014-01-02T00:00:00Z"}
     launch = launch_of()
-    moved = launch.model_copy(update={"runs": (launch.runs[0].model_validate({"id": 1, "attempt": 1, **day}),)})
-    return Ranged(moved).run.interval
+    return Ranged(replace(launch, runs=(LaunchedRun.of({"id": 1, "attempt": 1, **day}),))).run.interval

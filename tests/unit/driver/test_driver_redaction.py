@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-import structlog
 
 from retrofill.driver.errors import MESSAGE_BYTES, TRACEBACK_BYTES, error_info
-from retrofill.logs import configure_logging
-from retrofill.redaction import configure_redaction, redact_event, redacted
+from retrofill.driver.log import bound, configure, get_log
+from retrofill.redaction import configure_redaction, redacted
 from retrofill.settings import WrongSetting, read_settings
 
 
@@ -74,15 +74,28 @@ def test_a_secret_at_the_cut_does_not_leave_in_part_and_the_size_is_in_bytes() -
 
 
 def test_the_drivers_own_log_is_masked(capsys: pytest.CaptureFixture[str]) -> None:
-    before, root = structlog.get_config(), logging.getLogger()
+    root = logging.getLogger()
     handlers, level = root.handlers, root.level
     try:
-        configure_logging("INFO", redact_event)
-        structlog.get_logger("a").info("password=one", nested={"x": ["token=two"]}, n=3)
+        configure("INFO")
+        with bound(run=7):
+            get_log("a").bind(task="t").info("password=one", nested={"x": ["token=two"]}, n=3)
         logging.getLogger("b").warning("at %s", "amqp://u:three@h")
+        get_log("c").info("read %s rows", 3, path=Path("/x"))
+        get_log("c").debug("not shown")
+        try:
+            raise ValueError("token=four")
+        except ValueError:
+            get_log("d").exception("failed")
     finally:
-        structlog.configure(**before)
-        root.handlers, root.level = handlers, level
+        root.handlers = handlers
+        root.setLevel(level)
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
-    assert [line["event"] for line in lines] == ["password=***", "at amqp://u:***@h"]
+    assert [line["event"] for line in lines] == ["password=***", "at amqp://u:***@h", "read 3 rows", "failed"]
     assert (lines[0]["nested"], lines[0]["n"]) == ({"x": ["token=***"]}, 3)
+    assert [(line["logger"], line["level"]) for line in lines] == [
+        ("a", "info"), ("b", "warning"), ("c", "info"), ("d", "error"),
+    ]  # fmt: skip
+    assert [(line.get("run"), line.get("task")) for line in lines] == [(7, "t"), *[(None, None)] * 3]
+    assert "/x" in lines[2]["path"]
+    assert lines[3]["exception"].endswith("ValueError: token=***")

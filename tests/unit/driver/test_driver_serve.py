@@ -13,7 +13,7 @@ import pytest
 from tests.support.installation import until
 from tests.unit.driver.served import CODE, SessionGone, World, done, world, world_module
 
-from retrofill.contract.cost import Cost
+from retrofill.driver.facts import Cost
 from retrofill.driver.process import LEASE_OVER
 from retrofill.driver.submit import Submission
 
@@ -24,12 +24,12 @@ __all__ = ["world"]
 
 def test_a_run_from_launch_to_done_and_the_next_one(world: World) -> None:
     for _ in range(2):
-        world.broker.bodies.clear()
+        world.reports.bodies.clear()
         world.launch()
-        assert world.broker.fields() == []
+        assert world.reports.fields() == []
         world.say({"begin": 60.0})
         assert world.hear() == done()
-        assert world.broker.fields() == [
+        assert world.reports.fields() == [
             "RunBegan",
             "TaskReported a running",
             "TaskReported a succeeded",
@@ -38,8 +38,8 @@ def test_a_run_from_launch_to_done_and_the_next_one(world: World) -> None:
         ]
     world.finish()
     assert world.spark.calls == ["open", "2013-01-01T00:00:00-05:00", "release"] * 2
-    assert {body["attempt_id"] for body in world.broker.bodies} == {25}
-    assert {(body["run_id"], body["attempt"]) for body in world.broker.bodies if "run_id" in body} == {(1, 11)}
+    assert {body["attempt_id"] for body in world.reports.bodies} == {25}
+    assert {(body["run_id"], body["attempt"]) for body in world.reports.bodies if "run_id" in body} == {(1, 11)}
 
 
 def test_a_run_of_scripts_only_opens_no_session(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +59,7 @@ def test_a_run_has_begun_before_its_code_does(world: World) -> None:
     world.launch(wait=True)
     world.say({"begin": 60.0})
     assert world_module(world).begun.wait(10)
-    assert world.broker.fields()[0] == "RunBegan"
+    assert world.reports.fields()[0] == "RunBegan"
     world_module(world).go.set()
     assert world.hear() == done(failed=True)
 
@@ -81,13 +81,13 @@ def test_a_driver_that_failed_releases_the_session_before_it_says_so(world: Worl
     """A failed run may be repeated: what this attempt started in Spark must have ended by then."""
     world.file.write_text(code)
     reported: list[list[str]] = []
-    world.spark.on_release = lambda: reported.append(world.broker.fields())
+    world.spark.on_release = lambda: reported.append(world.settled())
     world.launch(fails=[1])
     world.say({"begin": 60.0})
     assert world.hear() == done(failed=True)
     world.finish()
-    assert world.broker.fields()[-2:] == ["RunReported failed", "AttemptEnded done"]
-    assert reported == [world.broker.fields()[:-2]]
+    assert world.reports.fields()[-2:] == ["RunReported failed", "AttemptEnded done"]
+    assert reported == [world.reports.fields()[:-2]]
     assert world.spark.calls.count("release") == 1
 
 
@@ -98,17 +98,17 @@ def test_the_last_report_says_whether_the_process_stays(
     world.launch(fails=fails, last=last)
     world.say({"begin": 60.0})
     assert world.hear() == done(failed=bool(fails))
-    assert world.broker.bodies[-1]["stays"] == stays
+    assert world.reports.bodies[-1]["stays"] == stays
 
 
 def test_a_session_that_takes_long_to_open_sends_heartbeats_meanwhile(world: World) -> None:
     world.spark.opens.clear()
     threading.Timer(0.5, world.spark.opens.set).start()
     world.launch(lease_seconds=1.0)
-    assert set(world.broker.fields()) == {"AttemptHeartbeat"}
+    assert set(world.reports.fields()) == {"AttemptHeartbeat"}
     world.say({"begin": 60.0})
     assert world.hear() == done()
-    assert "RunReported succeeded" in world.broker.fields()
+    assert "RunReported succeeded" in world.reports.fields()
 
 
 def test_what_is_left_of_the_lease_counts_from_before_the_question(world: World) -> None:
@@ -116,7 +116,7 @@ def test_what_is_left_of_the_lease_counts_from_before_the_question(world: World)
     time.sleep(0.3)
     world.say({"begin": 0.2})
     assert world.hear() == done()
-    assert world.broker.fields() == ["AttemptEnded done"]
+    assert world.reports.fields() == ["AttemptEnded done"]
 
 
 def test_work_that_outlasts_what_is_left_of_the_lease_ends_with_it(world: World) -> None:
@@ -131,7 +131,7 @@ def test_who_may_not_begin_runs_nothing_and_reports_its_end(world: World) -> Non
     world.launch(runs=3)
     world.begins(1, done(), left=None)
     world.finish()
-    assert world.broker.fields() == ["AttemptEnded done"]
+    assert world.reports.fields() == ["AttemptEnded done"]
     assert world.spark.calls == ["open", "release"]
 
 
@@ -142,13 +142,13 @@ def test_the_runs_of_an_attempt_are_executed_one_by_one_in_one_session(world: Wo
     world.launch(runs=3)
     for id in (1, 2):
         world.begins(id, {"may_begin": id + 1})
-        assert world.broker.fields(id)[-1] == "RunReported succeeded"
-        assert world.broker.fields(id + 1) == []
+        assert world.reports.fields(id)[-1] == "RunReported succeeded"
+        assert world.reports.fields(id + 1) == []
     world.begins(3, done())
     world.finish()
     one = ["RunBegan", "TaskReported a running", "TaskReported a succeeded", "RunReported succeeded"]
-    assert world.broker.fields() == [*one * 3, "AttemptEnded done"]
-    numbers = [(body["run_id"], body["attempt"]) for body in world.broker.bodies if body["type"] == "RunBegan"]
+    assert world.reports.fields() == [*one * 3, "AttemptEnded done"]
+    numbers = [(body["run_id"], body["attempt"]) for body in world.reports.bodies if body["type"] == "RunBegan"]
     assert numbers == [(1, 11), (2, 12), (3, 13)]
     days = [f"2013-01-{day:02}T00:00:00-05:00" for day in (1, 2, 3)]
     assert world.spark.calls == ["open", days[0], "clear", days[1], "clear", days[2], "release"]
@@ -158,22 +158,22 @@ def test_a_run_that_must_not_begin_ends_the_attempt_without_a_failure(world: Wor
     world.launch(runs=3)
     world.begins(1, {"may_begin": 2})
     world.begins(2, done(), left=None)
-    assert world.broker.fields()[-2:] == ["RunReported succeeded", "AttemptEnded done"]
-    assert (world.broker.fields(2), world.broker.fields(3)) == ([], [])
+    assert world.reports.fields()[-2:] == ["RunReported succeeded", "AttemptEnded done"]
+    assert (world.reports.fields(2), world.reports.fields(3)) == ([], [])
     world.finish()
     assert world.spark.calls == ["open", "2013-01-01T00:00:00-05:00", "clear", "release"]
 
 
 def test_a_failed_run_ends_the_attempt_and_its_session_before_that_is_reported(world: World) -> None:
     reported: list[list[str]] = []
-    world.spark.on_release = lambda: reported.append(world.broker.fields())
+    world.spark.on_release = lambda: reported.append(world.settled())
     world.launch(runs=3, fails=[2])
     world.begins(1, {"may_begin": 2})
     world.begins(2, done(failed=True))
     world.finish()
-    assert world.broker.fields(2)[-1] == "RunReported failed"
-    assert world.broker.fields(3) == []
-    assert reported == [world.broker.fields()[:-2]]
+    assert world.reports.fields(2)[-1] == "RunReported failed"
+    assert world.reports.fields(3) == []
+    assert reported == [world.reports.fields()[:-2]]
     assert world.spark.calls.count("release") == 1
 
 
@@ -181,21 +181,21 @@ def test_a_failed_run_ends_the_attempt_and_its_session_before_that_is_reported(w
 def test_a_session_that_cannot_be_opened_fails_the_first_run_alone(world: World) -> None:
     world.launch(runs=2)
     world.begins(1, done(failed=True))
-    assert world.broker.fields() == ["RunBegan", "RunReported failed", "AttemptEnded done"]
-    assert world.broker.bodies[1]["run_id"] == 1
+    assert world.reports.fields() == ["RunBegan", "RunReported failed", "AttemptEnded done"]
+    assert world.reports.bodies[1]["run_id"] == 1
 
 
 def test_a_session_that_cannot_be_cleared_is_closed_and_the_other_runs_are_left(world: World) -> None:
     """No run may meet what another one left behind."""
     reported: list[list[str]] = []
-    world.spark.on_release = lambda: reported.append(world.broker.fields())
+    world.spark.on_release = lambda: reported.append(world.settled())
     world.spark.not_cleared = RuntimeError("a view of somebody else")
     world.launch(runs=2)
     world.begins(1, done(failed=True))
     world.finish()
-    assert world.broker.fields()[-2:] == ["RunReported succeeded", "AttemptEnded done"]
-    assert world.broker.fields(2) == []
-    assert reported == [world.broker.fields()[:-1]]
+    assert world.reports.fields()[-2:] == ["RunReported succeeded", "AttemptEnded done"]
+    assert world.reports.fields(2) == []
+    assert reported == [world.reports.fields()[:-1]]
     assert world.spark.calls.count("release") == 1
 
 
@@ -204,8 +204,8 @@ def test_a_session_that_is_lost_between_two_runs_loses_the_attempt(world: World)
     world.launch(runs=2)
     world.begins(1, {"lost": "Spark lost the session: gone"})
     assert world.left.get(timeout=10) == 1
-    assert world.broker.fields(1)[-1] == "RunReported succeeded"
-    assert world.broker.fields(2) == []
+    assert world.reports.fields(1)[-1] == "RunReported succeeded"
+    assert world.reports.fields(2) == []
 
 
 def test_what_spark_told_while_the_output_was_published_is_in_the_last_reports(world: World, tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_what_spark_told_while_the_output_was_published_is_in_the_last_reports(w
     until(lambda: all(each.name != "cost" for each in threading.enumerate()), "Spark has told")
     world.say({"publish": True})
     assert world.hear() == done()
-    assert [(body["type"], body.get("cost")) for body in world.broker.bodies[-2:]] == [
+    assert [(body["type"], body.get("cost")) for body in world.reports.bodies[-2:]] == [
         ("RunReported", {"core_seconds": 1.5, "rows_read": 7}),
         ("AttemptEnded", {"core_seconds": 1.5, "rows_read": 7}),
     ]
@@ -227,10 +227,12 @@ def test_the_end_of_a_run_does_not_wait_for_what_spark_used(world: World, fails:
     world.spark.tells_cost.clear()
     world.launch(fails=[1] if fails else [])
     world.say({"begin": 60.0})
-    until(lambda: any(body["type"] == "RunReported" for body in world.broker.bodies), "the end is reported", seconds=10)
+    until(
+        lambda: any(body["type"] == "RunReported" for body in world.reports.bodies), "the end is reported", seconds=10
+    )
     world.spark.tells_cost.set()
     assert world.hear() == done(failed=fails)
-    assert [body["type"] for body in world.broker.bodies if "cost" in body] == ["AttemptEnded"]
+    assert [body["type"] for body in world.reports.bodies if "cost" in body] == ["AttemptEnded"]
 
 
 def test_runs_that_share_an_attempt_are_measured_together(world: World) -> None:
@@ -238,7 +240,7 @@ def test_runs_that_share_an_attempt_are_measured_together(world: World) -> None:
     world.launch(runs=2)
     world.begins(1, {"may_begin": 2})
     world.begins(2, done())
-    assert [body["type"] for body in world.broker.bodies if "cost" in body] == ["AttemptEnded"]
+    assert [body["type"] for body in world.reports.bodies if "cost" in body] == ["AttemptEnded"]
 
 
 # user code that does not work
@@ -249,7 +251,7 @@ def test_code_that_cannot_be_imported_fails_the_run(world: World) -> None:
     world.launch()
     world.say({"begin": 60.0})
     assert world.hear() == done(failed=True)
-    error = world.broker.bodies[-2]["error"]
+    error = world.reports.bodies[-2]["error"]
     assert error["type"] == "ModuleNotFoundError"
     assert f'{world.file}", line 1' in error["traceback"]
 
@@ -258,14 +260,14 @@ def test_a_task_that_the_code_has_no_longer_fails_the_run(world: World) -> None:
     world.launch(task="gone")
     world.say({"begin": 60.0})
     assert world.hear() == done(failed=True)
-    assert "no longer has a task 'gone': apply it again" in world.broker.bodies[-2]["error"]["message"]
+    assert "no longer has a task 'gone': apply it again" in world.reports.bodies[-2]["error"]["message"]
 
 
 @pytest.mark.parametrize("world", [SessionGone("gone, token=abc")], indirect=True)
 def test_a_session_that_spark_lost_loses_the_attempt_and_the_host_hears_why(world: World) -> None:
     world.launch(first={"lost": "Spark lost the session: gone, token=***"})
     assert world.left.get(timeout=10) == 1
-    assert "RunReported failed" not in world.broker.fields()
+    assert "RunReported failed" not in world.reports.fields()
 
 
 @pytest.mark.parametrize("how", ["hang up", "end", "nonsense"])
@@ -282,4 +284,4 @@ def test_the_end_interrupts_and_what_fails_by_it_is_not_told(world: World, how: 
     assert world.spark.calls[-1] == "interrupt"
     module.go.set()
     threading.Event().wait(0.1)
-    assert world.broker.fields() == ["RunBegan", "TaskReported a running"]
+    until(lambda: world.reports.fields() == ["RunBegan", "TaskReported a running"], "nothing else was told")

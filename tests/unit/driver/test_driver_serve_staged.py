@@ -35,12 +35,12 @@ def test_staged_output_is_published_once_the_host_says_that_it_was_accepted(worl
     world.launch(out=str(tmp_path))
     world.begins(1, {"may_publish": 1})
     assert not (tmp_path / "day=1").exists()
-    assert world.broker.fields()[-1] == "RunStaged"
-    assert world.broker.bodies[-1]["outputs"] == [f"{tmp_path}/day=1"]
+    assert world.reports.fields()[-1] == "RunStaged"
+    assert world.reports.bodies[-1]["outputs"] == [f"{tmp_path}/day=1"]
     world.say({"publish": True})
     assert world.hear() == done()
     assert (tmp_path / "day=1" / "part-0").read_text() == "attempt 11"
-    assert world.broker.fields()[-2:] == ["RunReported succeeded", "AttemptEnded done"]
+    assert world.reports.fields()[-2:] == ["RunReported succeeded", "AttemptEnded done"]
     marker = json.loads((tmp_path / "day=1" / "_retrofill.json").read_text())
     assert (marker["pipeline"], marker["backfill_id"], marker["run_id"], marker["attempt_id"]) == ("p", "b", 1, 25)
 
@@ -52,14 +52,14 @@ def test_output_that_was_not_accepted_is_neither_published_nor_told(world: World
     world.say({"publish": False})
     assert world.hear() == done()
     assert not (tmp_path / "day=1").exists()
-    assert world.broker.fields()[-2:] == ["RunStaged", "AttemptEnded done"]
+    assert world.reports.fields()[-2:] == ["RunStaged", "AttemptEnded done"]
 
 
 def test_what_a_failed_attempt_staged_is_dropped(world: World, tmp_path: Path) -> None:
     world.file.write_text(STAGES)
     world.launch(out=str(tmp_path), fails=[1])
     world.begins(1, done(failed=True))
-    assert world.broker.fields()[-2] == "RunReported failed"
+    assert world.reports.fields()[-2] == "RunReported failed"
     assert [path for path in tmp_path.rglob("*") if path.name == "part-0"] == []
 
 
@@ -71,7 +71,7 @@ def test_what_a_lost_driver_staged_is_published_without_spark_and_user_code(worl
     world.hear()
     world.finish()
     world.spark.calls.clear()
-    world.broker.bodies.clear()
+    world.reports.bodies.clear()
     world.file.write_text("raise AssertionError('no user code is to be imported')")
     # The attempt that staged it has another id than the one that publishes it.
     area = tmp_path / "_retrofill" / "day=1@1"
@@ -80,8 +80,8 @@ def test_what_a_lost_driver_staged_is_published_without_spark_and_user_code(worl
     world.begins(1, done())
     assert (tmp_path / "day=1" / "part-0").read_text() == "attempt 11"
     assert world.spark.calls == []
-    assert world.broker.fields() == ["RunBegan", "RunReported succeeded", "AttemptEnded done"]
-    assert [body.get("publication") for body in world.broker.bodies] == [1, 1, None]
+    assert world.reports.fields() == ["RunBegan", "RunReported succeeded", "AttemptEnded done"]
+    assert [body.get("publication") for body in world.reports.bodies] == [1, 1, None]
 
 
 # several runs
@@ -96,21 +96,21 @@ def test_the_next_run_is_executed_while_the_output_of_the_last_one_waits_for_its
     assert world.says(2) == [{"may_begin": 2}, {"may_publish": 1}]
     # One publication at a time: the second run is staged, and the driver does not ask for it yet.
     world.begins(2, {"may_begin": 3})
-    assert world.broker.fields(2)[-1] == "RunStaged"
+    assert world.reports.fields(2)[-1] == "RunStaged"
     assert not (tmp_path / "day=1").exists()
     world.say({"publish": True})
     assert world.hear() == {"may_publish": 2}
     assert (tmp_path / "day=1" / "part-0").read_text() == "attempt 11"
-    assert world.broker.fields(1)[-1] == "RunReported succeeded"
+    assert world.reports.fields(1)[-1] == "RunReported succeeded"
     # The attempt ends after the last publication, although no run is left.
     world.say({"begin": None})
     with pytest.raises(queue.Empty):
         world.heard.get(timeout=0.3)
-    assert "AttemptEnded done" not in world.broker.fields()
+    assert "AttemptEnded done" not in world.reports.fields()
     world.say({"publish": True})
     assert world.hear() == done()
     assert (tmp_path / "day=2" / "part-0").read_text() == "attempt 12"
-    assert world.broker.fields()[-2:] == ["RunReported succeeded", "AttemptEnded done"]
+    assert world.reports.fields()[-2:] == ["RunReported succeeded", "AttemptEnded done"]
 
 
 def test_a_run_whose_output_is_left_to_others_does_not_end_the_attempt(world: World, tmp_path: Path) -> None:
@@ -122,8 +122,8 @@ def test_a_run_whose_output_is_left_to_others_does_not_end_the_attempt(world: Wo
     world.begins(2, {"may_publish": 2})
     world.say({"publish": True})
     assert world.hear() == done()
-    assert world.broker.fields(1)[-1] == "RunStaged"
-    assert world.broker.fields(2)[-1] == "RunReported succeeded"
+    assert world.reports.fields(1)[-1] == "RunStaged"
+    assert world.reports.fields(2)[-1] == "RunReported succeeded"
     assert not (tmp_path / "day=1").exists()
 
 
@@ -133,12 +133,12 @@ def test_what_was_staged_before_a_run_failed_is_still_published(world: World, tm
     world.say({"begin": 60.0})
     assert world.says(2) == [{"may_begin": 2}, {"may_publish": 1}]
     world.say({"begin": 60.0})
-    until(lambda: world.broker.fields()[-1] == "RunReported failed", "the second run fails")
+    until(lambda: world.reports.fields()[-1] == "RunReported failed", "the second run fails")
     world.say({"publish": True})
     assert world.hear() == done(failed=True)
     assert (tmp_path / "day=1" / "part-0").exists()
     assert not (tmp_path / "day=2").exists()
-    assert world.broker.fields(1)[-1] == "RunReported succeeded"
+    assert world.reports.fields(1)[-1] == "RunReported succeeded"
 
 
 def test_output_that_cannot_be_published_fails_its_run_and_no_other(
@@ -154,5 +154,5 @@ def test_output_that_cannot_be_published_fails_its_run_and_no_other(
     world.begins(2, {"may_publish": 2})
     world.say({"publish": True})
     assert world.hear() == done()
-    assert world.broker.fields(1)[-1] == "RunReported failed"
-    assert world.broker.fields(2)[-1] == "RunReported succeeded"
+    assert world.reports.fields(1)[-1] == "RunReported failed"
+    assert world.reports.fields(2)[-1] == "RunReported succeeded"

@@ -15,7 +15,7 @@ from retrofill.driver.staging import MAX_OUTPUTS, CannotStage, Staging, local_pa
 def staging_of(run_id: int) -> Staging:
     """One run of an attempt with the id 25."""
     day = {"interval_start": "2013-01-01T00:00:00Z", "interval_end": "2013-01-02T00:00:00Z"}
-    launch = Launch.model_validate(
+    launch = Launch.of(
         {
             "backfill_id": "b",
             "attempt_id": 25,

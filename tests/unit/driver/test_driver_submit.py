@@ -13,19 +13,18 @@ import subprocess
 import sys
 import threading
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from retrofill.clusters import tag_of
-from retrofill.domain.pipeline import SubmitScript, TaskDefinition
+from retrofill.driver.config import Config
+from retrofill.driver.definition import Script, Task
 from retrofill.driver.launch import Launch, Piece
 from retrofill.driver.submit import GROUP, BadArgument, Submission, Submits, format_args
 from retrofill.driver.submit import SubmitFailed as Failed
 from retrofill.properties import read_properties
-from retrofill.settings import Settings
 
 
 def launch(script: str = "x.py", args: tuple[str, ...] = ()) -> Launch:
@@ -38,8 +37,8 @@ def launch(script: str = "x.py", args: tuple[str, ...] = ()) -> Launch:
             {
                 "id": 7,
                 "attempt": 2,
-                "interval_start": datetime(2013, 1, 1, 5, tzinfo=UTC),
-                "interval_end": datetime(2013, 1, 2, 5, tzinfo=UTC),
+                "interval_start": "2013-01-01T05:00:00+00:00",
+                "interval_end": "2013-01-02T05:00:00+00:00",
             }
         ],
         "pipeline": {
@@ -52,22 +51,22 @@ def launch(script: str = "x.py", args: tuple[str, ...] = ()) -> Launch:
         "conf": {"city": "JFK", "deep": {"er": 1}},
         "lease_seconds": 60,
     }
-    return Launch.model_validate(given)
+    return Launch.of(given)
 
 
 class Plain(Submits):
     """Runs the script without Spark."""
 
-    def submission(self, submit: SubmitScript, run: Piece, folder: Path) -> Submission:
-        return Submission([sys.executable, submit.script], os.environ, None, "")
+    def submission(self, submit: Script, run: Piece, folder: Path) -> Submission:
+        return Submission([sys.executable, submit.script], os.environ)
 
 
 def run(tmp_path: Path, text: str) -> None:
     script = tmp_path / "script.py"
     script.write_text(text)
     made = launch(str(script))
-    task: TaskDefinition = made.pipeline.tasks[0]
-    Plain(Settings(), made).run(task, made.pieces[0])
+    task: Task = made.pipeline.tasks[0]
+    Plain(Config(), made).run(task, made.pieces[0])
 
 
 @pytest.mark.parametrize(
@@ -96,8 +95,8 @@ def test_nothing_else_can_be_reached(arg: str) -> None:
 
 def test_its_files_come_after_those_of_the_host_and_its_environment_is_filled_in(tmp_path: Path) -> None:
     made = launch()
-    settings = Settings(spark_submit_conf={"spark.jars": "/ours.jar", "spark.submit.pyFiles": ""})
-    submit = SubmitScript(
+    settings = Config(spark_submit_conf={"spark.jars": "/ours.jar", "spark.submit.pyFiles": ""})
+    submit = Script(
         script="/a.py",
         py_files=("/a.zip", "/b.py"),
         jars=("/x.jar",),
@@ -113,7 +112,7 @@ def test_its_files_come_after_those_of_the_host_and_its_environment_is_filled_in
     assert (environment["DAY"], environment["CITY"]) == ("2013-01-01", "JFK")
     assert environment["PATH"] == os.environ["PATH"]
     with pytest.raises(BadArgument):
-        submits.environment(SubmitScript(script="/a.py", env={"X": "{nothing}"}), made.pieces[0], tmp_path)
+        submits.environment(Script(script="/a.py", env={"X": "{nothing}"}), made.pieces[0], tmp_path)
 
 
 def test_a_script_that_succeeds(tmp_path: Path) -> None:
@@ -133,7 +132,9 @@ def grandchild(tmp_path: Path) -> tuple[subprocess.Popen[bytes], int]:
         f"os.rename({str(pid)!r} + '.tmp', {str(pid)!r}); time.sleep(60)"
     )
     outer = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {sleeper!r}])"
-    group = subprocess.Popen([*GROUP, "[]", sys.executable, "-c", outer], stdin=subprocess.PIPE, start_new_session=True)
+    group = subprocess.Popen([*GROUP, sys.executable, "-c", outer], stdin=subprocess.PIPE, start_new_session=True)
+    assert group.stdin is not None
+    os.write(group.stdin.fileno(), b"null\n")
     wait_until(pid.exists)
     return group, int(pid.read_text())
 
@@ -175,9 +176,9 @@ def test_the_whole_group_ends_with_the_lease_unless_it_is_renewed(tmp_path: Path
 def test_what_is_to_follow_is_started_when_the_group_is_killed_and_only_then(how: str, tmp_path: Path) -> None:
     file = tmp_path / "after"
     for code, status in (("", 0), ("import time; time.sleep(60)", -9)):
-        command = [*GROUP, json.dumps(["touch", str(file)]), sys.executable, "-c", code]
-        group = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+        group = subprocess.Popen([*GROUP, sys.executable, "-c", code], stdin=subprocess.PIPE, start_new_session=True)
         assert group.stdin is not None
+        os.write(group.stdin.fileno(), json.dumps([["tee", str(file)], "its input"]).encode() + b"\n")
         if status == 0:
             assert group.wait(10) == 0
             assert not file.exists()
@@ -186,21 +187,21 @@ def test_what_is_to_follow_is_started_when_the_group_is_killed_and_only_then(how
         else:
             group.stdin.close()
         assert group.wait(10) == status
-    wait_until(file.exists)
+    wait_until(lambda: file.exists() and file.read_text() == "its input")
 
 
 @pytest.mark.parametrize("master", ["local[1]", "spark://host:7077"])
 def test_a_script_is_not_sent_into_a_cluster_that_runs_no_python_drivers(master: str, tmp_path: Path) -> None:
-    made, submit = launch(), SubmitScript(script="/a.py", deploy_mode="cluster")
+    made, submit = launch(), Script(script="/a.py", deploy_mode="cluster")
     with pytest.raises(BadArgument, match=r"which needs YARN or Kubernetes, but .*_MASTER is .*: use") as refused:
-        Submits(Settings(spark_submit_master=master), made).submission(submit, made.pieces[0], tmp_path)
+        Submits(Config(spark_submit_master=master), made).submission(submit, made.pieces[0], tmp_path)
     assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("master", ["yarn", "k8s://https://api:6443"])
 def test_an_application_in_the_cluster_is_named_and_outlives_no_driver(master: str, tmp_path: Path) -> None:
-    made, submit = launch(), SubmitScript(script="/a.py", deploy_mode="cluster")
-    submits = Submits(Settings(spark_submit_master=master), made)
+    made, submit = launch(), Script(script="/a.py", deploy_mode="cluster")
+    submits = Submits(Config(spark_submit_master=master), made)
     first, second = (submits.submission(submit, made.pieces[0], tmp_path) for _ in range(2))
     assert first.tag != second.tag, "a retry's application is another one"
     assert first.cluster is not None

@@ -55,7 +55,7 @@ def test_the_context_of_a_request_comes_back_with_the_reports_without_any_export
     world.launch(trace=TRACE)
     world.say({"begin": 60.0})
     world.hear()
-    assert set(world.broker.traces) == {TRACE}
+    assert set(world.reports.traces) == {TRACE}
 
 
 def test_spans_of_run_and_tasks_are_under_the_requests(world: World, collector: list[Any]) -> None:
@@ -74,7 +74,7 @@ def test_spans_of_run_and_tasks_are_under_the_requests(world: World, collector: 
     }
     fields = {
         (body["type"].startswith("Attempt"), str(trace).split("-")[2])
-        for body, trace in zip(world.broker.bodies, world.broker.traces, strict=True)
+        for body, trace in zip(world.reports.bodies, world.reports.traces, strict=True)
     }
     assert fields == {(True, TRACE.split("-")[2]), (False, spans["run"].span_id.hex())}
 

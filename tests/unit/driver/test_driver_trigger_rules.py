@@ -11,8 +11,9 @@ from itertools import permutations
 
 import pytest
 
-from retrofill.domain.pipeline import TaskDefinition, TriggerRule
+from retrofill.domain.names import TriggerRule
 from retrofill.domain.task_run import TaskState
+from retrofill.driver.definition import Task
 from retrofill.driver.graph import next_step
 
 S = TaskState
@@ -57,8 +58,8 @@ def test_the_table_has_every_rule() -> None:
 def test_a_rule_makes_of_a_task_what_the_table_says(before: str, rule: str, expected: str) -> None:
     for order in set(permutations(before)):
         upstream = {f"t{n}": BEFORE[sign] for n, sign in enumerate(order)}
-        last = TaskDefinition(name="last", after=tuple(upstream), trigger_rule=TriggerRule(rule))
-        step = next_step([*(TaskDefinition(name=name) for name in upstream), last], {**upstream, "last": S.NONE}, {})
+        last = Task(name="last", after=tuple(upstream), trigger_rule=TriggerRule(rule))
+        step = next_step([*(Task(name=name) for name in upstream), last], {**upstream, "last": S.NONE}, {})
         end = S.QUEUED if "last" in step.queue else step.settled.get("last", S.NONE)
         assert end == AFTER[expected], order
 
@@ -67,9 +68,9 @@ def test_a_rule_makes_of_a_task_what_the_table_says(before: str, rule: str, expe
 @pytest.mark.parametrize("other", BEFORE)
 def test_a_branch_that_goes_elsewhere_skips_a_waiting_task_by_every_rule(rule: str, other: str) -> None:
     tasks = [
-        TaskDefinition(name="other"),
-        TaskDefinition(name="fork", kind="branch"),
-        TaskDefinition(name="last", after=("other", "fork"), trigger_rule=TriggerRule(rule)),
+        Task(name="other"),
+        Task(name="fork", kind="branch"),
+        Task(name="last", after=("other", "fork"), trigger_rule=TriggerRule(rule)),
     ]
     for state in (S.NONE, S.QUEUED):
         states = {"other": BEFORE[other], "fork": S.SUCCEEDED, "last": state}

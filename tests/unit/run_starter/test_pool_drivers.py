@@ -5,18 +5,23 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.unit.driver.pooled import Recorder, launch
 
+from retrofill.domain.attempt import AttemptMode
+from retrofill.driver.config import Config
+from retrofill.java import bundled
 from retrofill.redaction import configure_redaction, redacted
 from retrofill.settings import NotConfigured, Settings
 from retrofill.spark_home import SparkHome
 from run_starter.executors import submission
 from run_starter.executors.build import Dispatch, Pools
-from run_starter.executors.command import drivers_of, masks, versions
+from run_starter.executors.command import drivers_of, masks, told, versions
 from run_starter.executors.local_pool import LocalPool
 
 SECRET = 'hunter2 "quoted"'
@@ -43,11 +48,11 @@ def test_variables_come_from_where_they_are(tmp_path: Path, masked: None) -> Non
         "KEY": f"{SECRET}\nsecond line",
         "TOKEN": "token-of-the-host",
     }
-    assert gpu.environment["RETROFILL_SPARK_REMOTE"] == "sc://gpu:1"
+    assert (told(gpu.settings)["spark_remote"], told(cpu.settings)["spark_remote"]) == ("sc://gpu:1", None)
     # Nor do the drivers of other pools inherit what is this one's.
     assert (gpu.withheld, cpu.withheld) == ({"HOSTS_TOKEN"}, {"HOSTS_TOKEN"})
     assert cpu.environment == {}
-    configure_redaction(json.loads(gpu.environment["RETROFILL_REDACT"]))
+    configure_redaction(told(gpu.settings)["redact"])
     shown = redacted(f"a {SECRET} b, {json.dumps(SECRET)}, second line, token-of-the-host, canary, x")
     assert shown == 'a *** b, "***", ***, ***, ***, x'
     assert gpu.settings.redact[0] == "canary"
@@ -79,7 +84,8 @@ def test_what_is_missing_is_said(pool: dict[str, Any], said: str) -> None:
 DRIVER = """
 import json, os, pathlib, sys
 out = pathlib.Path(sys.argv[0]).with_suffix(".json")
-out.write_text(json.dumps({"env": dict(os.environ), "argv": sys.argv}))
+settings = json.loads(sys.stdin.readline())["settings"]
+out.write_text(json.dumps({"env": dict(os.environ), "argv": sys.argv, "settings": settings}))
 print(json.dumps({"ready": {"python": "3.9.1", "spark": "3.5.9"}}), flush=True)
 sys.stdin.read()
 """
@@ -105,7 +111,10 @@ def test_a_driver_gets_its_pools_environment_and_says_its_versions(
     finally:
         pool.close()
     assert found["env"]["KEY"] == SECRET
-    assert found["env"].keys().isdisjoint({"HOSTS_KEY", "RETROFILL_POOLS", "RETROFILL_SERVES"})
+    assert "HOSTS_KEY" not in found["env"]
+    assert not [name for name in found["env"] if name.startswith("RETROFILL_")]
+    config = Config.of(found["settings"])
+    assert config == Config(log_level="INFO", redact=drivers.settings.redact, bundled_java=bundled())
     assert not [each for each in found["argv"] if "hunter2" in each]
     assert (condition.python, condition.spark) == ("3.9.1", "3.5.9")
 
@@ -154,6 +163,24 @@ def test_a_pools_settings_of_sessions_are_below_the_pipelines_own() -> None:
     dispatch.launch(of_pool("gpu", **{"spark.sql.shuffle.partitions": "3"}))
     (given,) = executor.launches
     assert given.pipeline.spark_conf == {"spark.jars": "/a", "spark.sql.shuffle.partitions": "3"}
+
+
+@pytest.mark.parametrize(
+    ("mode", "earlier", "held"),
+    [(AttemptMode.EACH, (7,), 1), (AttemptMode.EACH, (), 0), (AttemptMode.PUBLISH, (7,), 0)],
+)
+def test_only_what_executes_the_users_code_again_waits_for_earlier_applications(
+    mode: AttemptMode, earlier: tuple[int, ...], held: int
+) -> None:
+    dispatch, executor, waits = object.__new__(Dispatch), Executor(), Executor()
+    dispatch._drivers = drivers_of(settings({"gpu": {}}), "gpu")
+    dispatch._executors = {"pool": executor, "spark-submit": executor}  # type: ignore[dict-item]
+    dispatch._clearing = SimpleNamespace(hold=waits.launch)  # type: ignore[assignment]
+    dispatch._host = Recorder()
+    given = of_pool("gpu")
+    definition = given.pipeline.model_copy(update={"executor": "spark-submit"})
+    dispatch.launch(replace(given, pipeline=definition, mode=mode, earlier=earlier))
+    assert (len(waits.launches), len(executor.launches)) == (held, 1 - held)
 
 
 def test_jars_are_added_to_those_of_the_settings() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import zipfile
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,10 +19,12 @@ from retrofill.domain.pipeline import SubmitScript, TaskDefinition
 from retrofill.driver.launch import Launch
 from retrofill.driver.submit import Submits
 from retrofill.java import spark_submit_command
+from retrofill.properties import read_properties
 from retrofill.settings import Settings
 from retrofill.spark_home import SparkHome
 from retrofill.stack.spark import connect_command
 from run_starter.executors import LaunchRequest, RunToDo, submission
+from run_starter.executors.package import SOURCE, package
 
 JAVA = Path("/java")
 SECRET = "hunter2-hunter2"
@@ -68,11 +71,11 @@ def spark_home(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
 def test_secrets_are_in_files_of_the_owner_and_in_no_command_line(tmp_path: Path) -> None:
     """For scripts, the Connect server and submitted drivers."""
     conf = {"spark.hadoop.fs.s3a.secret.key": SECRET, "spark.driver.extraJavaOptions": f"-Dx.password={SECRET}"}
-    settings = Settings(spark_conf=conf, spark_submit_conf=conf)
+    settings = Settings(home=tmp_path, spark_conf=conf, spark_submit_conf=conf)
     folders = [tmp_path / name for name in ("script", "server", "driver")]
     for folder in folders:
         folder.mkdir()
-    given = Launch.model_validate(launch().as_json())
+    given = Launch.of(launch().as_json())
     commands = [
         Submits(settings, given).submission(SubmitScript(script="/a.py"), given.pieces[0], folders[0]).command,
         connect_command(settings, JAVA, folders[1], "127.0.0.1", 15002),
@@ -113,38 +116,45 @@ def test_what_is_of_the_jvm_in_client_mode_reaches_it(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize(
     ("master", "prefix", "program"),
     [
-        ("yarn", "spark.yarn.appMasterEnv.", str(submission.ENTRY)),
-        ("k8s://https://api:6443", "spark.kubernetes.driverEnv.", f"local://{submission.ENTRY}"),
+        ("yarn", "spark.yarn.appMasterEnv.", "{package}/retrofill/driver/once.py"),
+        ("k8s://https://api:6443", "spark.kubernetes.driverEnv.", f"local://{SOURCE}/driver/once.py"),
     ],
 )
-def test_a_driver_in_the_cluster_has_our_settings_as_its_environment(
+def test_a_driver_in_the_cluster_gets_its_own_environment_and_none_of_our_settings(
     master: str, prefix: str, program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RETROFILL_KAFKA_BOOTSTRAP_SERVERS", "kafka:9092")
     monkeypatch.setenv("RETROFILL_POSTGRES_DSN", SECRET)
-    monkeypatch.setenv("RETROFILL_CODE_STORE_OPTIONS", f'{{"account_key": "{SECRET}"}}')
-    monkeypatch.setenv("RETROFILL_HOME", "/here")
-    settings = cluster(master, spark_submit_conf={"spark.kubernetes.container.image": "ours:1"})
-    environment = {"RETROFILL_DRIVER_SOCKET": "starter.example:1", "RETROFILL_KAFKA_PASSWORD": "the driver's"}
+    settings = cluster(master, home=tmp_path, spark_submit_conf={"spark.kubernetes.container.image": "ours:1"})
+    environment = {"RETROFILL_DRIVER_SOCKET": "starter.example:1", "PASSWORD": "the driver's", "SPARK_HOME": "/here"}
     arguments, file = written(SparkHome.of(settings), environment, tmp_path)
     assert arguments[:4] == ["--master", master, "--deploy-mode", "cluster"]
-    assert arguments[-1] == program
+    assert arguments[-1] == program.format(package=package(tmp_path))
     assert "driver's" not in " ".join(arguments)
     lines = file.splitlines()
     assert f"{prefix}RETROFILL_DRIVER_SOCKET=starter.example\\:1" in lines
-    assert f"{prefix}RETROFILL_KAFKA_BOOTSTRAP_SERVERS=kafka\\:9092" in lines
-    assert f"{prefix}RETROFILL_KAFKA_PASSWORD=the\\ driver's" in lines
+    assert f"{prefix}PASSWORD=the\\ driver's" in lines
     assert "spark.kubernetes.container.image=ours\\:1" in lines
-    assert SECRET not in file
-    assert "RETROFILL_HOME" not in file
+    assert all(absent not in file for absent in (SECRET, "RETROFILL_KAFKA", f"{prefix}SPARK_HOME"))
+
+
+def test_a_driver_on_yarn_brings_its_package_along(tmp_path: Path) -> None:
+    settings = cluster("yarn", home=tmp_path, spark_submit_conf={"spark.submit.pyFiles": "/users.zip"})
+    _, file = written(SparkHome.of(settings), {}, tmp_path)
+    users, ours = read_properties(file)["spark.submit.pyFiles"].split(",")
+    assert users == "/users.zip"
+    with zipfile.ZipFile(ours) as zipped:
+        names = set(zipped.namelist())
+    assert {"retrofill/__init__.py", "retrofill/driver/serve.py", "retrofill/domain/names.py"} <= names
+    assert "retrofill/settings.py" not in names
 
 
 def test_what_a_secret_of_kubernetes_gives_is_not_sent() -> None:
-    reference = {f"{submission.SECRET_REF}RETROFILL_KAFKA_PASSWORD": "kafka:driver"}
+    reference = {f"{submission.SECRET_REF}PASSWORD": "theirs:key"}
     settings = cluster("k8s://https://api:6443", spark_submit_conf=reference)
     home = SparkHome.of(settings)
     conf = submission.driver_conf(home, launch())
-    fields = submission.in_cluster(home, conf, {"RETROFILL_KAFKA_PASSWORD": SECRET})
+    fields = submission.in_cluster(home, conf, {"PASSWORD": SECRET})
     assert SECRET not in str(fields)
     assert reference.items() <= fields.items()
 
@@ -164,8 +174,9 @@ def test_a_driver_in_the_cluster_must_find_us() -> None:
 
 def test_a_driver_that_only_runs_scripts_is_no_application(tmp_path: Path) -> None:
     scripts = replace(launch(), pipeline=daily().model_copy(update={"tasks": (script_task(),)}))
-    settings = cluster("yarn")
-    assert submission.command(SparkHome.of(settings), scripts, {}, tmp_path) == [sys.executable, str(submission.ENTRY)]
+    settings = cluster("yarn", home=tmp_path)
+    program = f"{package(tmp_path)}/retrofill/driver/once.py"
+    assert submission.command(SparkHome.of(settings), scripts, {}, tmp_path) == [sys.executable, program]
     assert not submission.is_remote(settings, scripts)
     assert submission.is_remote(settings, launch())
 

@@ -158,7 +158,9 @@ def test_the_kinds_of_callbacks_and_references_become_data() -> None:
         ),
         Deadline("c", Reference.TASK_STARTED_AT("load"), timedelta(minutes=-1), callback="page", at_most_once=True),
     ]
-    data = [deadline.to_alert().model_dump(mode="json", exclude_defaults=True) for deadline in made]
+    flights = pipeline(deadlines=made)
+    flights.task(name="load")(lambda run: None)
+    data = [alert.model_dump(mode="json", exclude_defaults=True) for alert in flights.to_definition(CODE).deadlines]
     assert data[0]["at"] == "2030-01-01T00:00:00Z"
     assert data[0]["callback"] == {"url": "https://example.org/hook", "secret": "ops"} | data[0]["callback"]
     assert (data[1]["last_n"], data[1]["min_runs"], data[1]["digest_seconds"]) == (5, 2, 5400)

@@ -15,6 +15,8 @@ from tests.support.definitions import daily
 
 from retrofill.domain.pipeline import CodeLocation, PipelineDefinition, SubmitScript, TaskDefinition
 from retrofill.user_code.archive import DATA_MAX_BYTES, Archive, CannotArchive, archive_of, build, files_of
+from retrofill.user_code.places import root_of
+from retrofill.user_code.source import Source
 
 MUCH = 10**9
 
@@ -52,8 +54,15 @@ def definition(folder: Path, *tasks: TaskDefinition, **code: str) -> PipelineDef
     return daily().model_copy(update={"code": location, "tasks": tasks})
 
 
+def source(folder: Path, *tasks: TaskDefinition, **code: str) -> Source:
+    """What was imported is that of this process."""
+    found = [getattr(module, "__file__", None) or "" for module in list(sys.modules.values())]
+    made = definition(folder, *tasks, **code)
+    return Source([made], root_of(made.code.file, made.code.module), found)
+
+
 def names(folder: Path, *include: Path) -> list[str]:
-    return sorted(files_of(folder, [definition(folder)], include))
+    return sorted(files_of(folder, source(folder), include))
 
 
 OWN = ["flow.py", "helper.py", "package/__init__.py", "package/inner/deep.json", "package/inner/deep.py", "rules.sql"]
@@ -69,7 +78,7 @@ def test_a_script_of_a_task_goes_along_where_it_is_inside(folder: Path) -> None:
 
     (folder.parent / "elsewhere.py").write_text("")
     tasks = (script(folder / "other/script.py"), script(folder.parent / "elsewhere.py"))
-    assert sorted(files_of(folder, [definition(folder, *tasks)])) == sorted([*OWN, "other/script.py"])
+    assert sorted(files_of(folder, source(folder, *tasks))) == sorted([*OWN, "other/script.py"])
 
 
 def test_the_files_of_a_script_go_along_where_they_are_inside(folder: Path) -> None:
@@ -84,7 +93,7 @@ def test_the_files_of_a_script_go_along_where_they_are_inside(folder: Path) -> N
     )
     task = TaskDefinition(name="a", kind="submit", submit=submit)
     more = ["lib/deep.zip", "lib/rules.bin", "lib/x.jar"]
-    assert sorted(files_of(folder, [definition(folder, task)])) == sorted([*OWN, *more])
+    assert sorted(files_of(folder, source(folder, task))) == sorted([*OWN, *more])
 
 
 def test_what_was_imported_goes_along_in_a_package_or_not(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,13 +109,13 @@ def test_of_a_module_its_package_alone(folder: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.syspath_prepend(str(folder))
     __import__("package.inner.deep")
     try:
-        made = archive_of([definition(folder, module="package.inner.deep")], [], MUCH)
+        found = source(folder, module="package.inner.deep")
+        archive = archive_of(found, [], MUCH)
     finally:
         for name in ("package.inner.deep", "package.inner", "package"):
             del sys.modules[name]
-    assert made is not None
-    root, archive = made
-    assert root == folder
+    assert archive is not None
+    assert found.root == folder
     assert zipfile.ZipFile(io.BytesIO(archive.content)).namelist() == [
         "package/__init__.py",
         "package/inner/deep.json",
@@ -115,7 +124,7 @@ def test_of_a_module_its_package_alone(folder: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_module_of_an_installed_package_is_not_shipped(folder: Path) -> None:
-    assert archive_of([definition(folder, module="pytest")], [], MUCH) is None
+    assert archive_of(source(folder, module="pytest"), [], MUCH) is None
 
 
 def test_included_files_and_folders(folder: Path) -> None:

@@ -1,11 +1,5 @@
-{{/* What the run-starter has beside the others: Spark, and its drivers' login. */}}
+{{/* What the run-starter has beside the others: Spark. */}}
 {{- define "retrofill.starterEnvironment" -}}
-{{- if include "retrofill.login" . }}
-- name: DRIVER_KAFKA_PASSWORD
-  valueFrom:
-    secretKeyRef: {name: {{ include "retrofill.kafkaSecret" (list . "driver" .Values.driver.kafka.secret) | quote }}, key: {{ .Values.driver.kafka.key | quote }}}
-- {name: RETROFILL_KAFKA_PASSWORDS, value: '{"driver": "$(DRIVER_KAFKA_PASSWORD)"}'}
-{{- end }}
 {{- with .Values.spark.remote }}
 - {name: RETROFILL_SPARK_REMOTE, value: {{ . | quote }}}
 {{- end }}

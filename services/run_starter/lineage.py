@@ -1,4 +1,4 @@
-"""OpenLineage run events of a driver, published to a Kafka topic.
+"""OpenLineage run events of the attempts on this host, published to a Kafka topic.
 
 Off unless ``RETROFILL_OPENLINEAGE_TOPIC`` is set. Errors here never fail a run.
 """
@@ -12,9 +12,10 @@ from typing import Any, Protocol
 import structlog
 
 from retrofill.bus.clients import common_config
-from retrofill.contract.runs import ErrorInfo
-from retrofill.driver.launch import Launch, LaunchedRun
+from retrofill.contract.runs import AttemptEnded, ErrorInfo, Report, RunBegan, RunReported
+from retrofill.domain.attempt import AttemptMode
 from retrofill.settings import Settings
+from run_starter.executors import LaunchRequest, RunToDo
 
 log = structlog.get_logger(__name__)
 # OpenLineage run ids are UUIDs, derived from the attempt.
@@ -23,20 +24,14 @@ PRODUCER = "https://github.com/retrofill/retrofill"
 
 
 class Lineage(Protocol):
-    def started(self, launch: Launch, run: LaunchedRun) -> None:
-        """Called before user code runs."""
-
-    def ended(self, launch: Launch, run: LaunchedRun, error: ErrorInfo | None, *, succeeded: bool) -> None:
-        """Called when all tasks are done and their output is published."""
+    def reported(self, launch: LaunchRequest, report: Report) -> None:
+        """Publish what a driver's report says: the start or the end of a run. Never raises."""
 
 
 class NoLineage:
     """Publishes nothing."""
 
-    def started(self, launch: Launch, run: LaunchedRun) -> None:
-        pass
-
-    def ended(self, launch: Launch, run: LaunchedRun, error: ErrorInfo | None, *, succeeded: bool) -> None:
+    def reported(self, launch: LaunchRequest, report: Report) -> None:
         pass
 
 
@@ -54,20 +49,25 @@ class KafkaLineage:
         self._client = OpenLineageClient(transport=KafkaTransport(KafkaConfig(config=config, topic=topic, flush=False)))
         self._namespace = settings.openlineage_namespace
 
-    def started(self, launch: Launch, run: LaunchedRun) -> None:
-        self._emit("START", launch, run, None)
+    def reported(self, launch: LaunchRequest, report: Report) -> None:
+        if isinstance(report, RunBegan) and launch.mode != AttemptMode.PUBLISH:
+            self._emit("START", launch, report.run_id, None)
+        elif isinstance(report, RunReported):
+            self._emit("COMPLETE" if report.state == "succeeded" else "FAIL", launch, report.run_id, report.error)
+        elif isinstance(report, AttemptEnded) and report.state == "failed":
+            # A range, whose runs are tried in smaller ones.
+            for run in launch.runs:
+                self._emit("FAIL", launch, run.id, report.error)
 
-    def ended(self, launch: Launch, run: LaunchedRun, error: ErrorInfo | None, *, succeeded: bool) -> None:
-        self._emit("COMPLETE" if succeeded else "FAIL", launch, run, error)
-
-    def _emit(self, kind: str, launch: Launch, run: LaunchedRun, error: ErrorInfo | None) -> None:
+    def _emit(self, kind: str, launch: LaunchRequest, run_id: int, error: ErrorInfo | None) -> None:
+        run = next(each for each in launch.runs if each.id == run_id)
         try:
             self._client.emit(_event(kind, self._namespace, launch, run, error))
         except Exception as e:  # noqa: BLE001 - the run continues in any case
             log.warning("lineage_not_told", error=str(e), run=run.id, attempt=run.attempt)
 
 
-def _event(kind: str, namespace: str, launch: Launch, run: LaunchedRun, error: ErrorInfo | None) -> Any:
+def _event(kind: str, namespace: str, launch: LaunchRequest, run: RunToDo, error: ErrorInfo | None) -> Any:
     from openlineage.client.event_v2 import Job, Run, RunEvent, RunState
     from openlineage.client.facet_v2 import error_message_run, job_type_job, nominal_time_run, parent_run
 

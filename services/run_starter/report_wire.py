@@ -1,0 +1,85 @@
+"""The way of all reports of a host to Kafka: those of its drivers, and its own about them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import structlog
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import Message as Delivered
+
+from retrofill.bus.envelope import headers_of, wire_headers
+from retrofill.contract.partitioning import partition_of
+from retrofill.contract.runs import Report
+from retrofill.contract.topics import Topic
+from retrofill.tracing import HEADER
+
+log = structlog.get_logger(__name__)
+POLL_SECONDS = 1.0
+AGAIN_SECONDS = 0.2
+FLUSH_SECONDS = 5.0
+# Called from the wire's thread: with ``None`` once a report is durable, else with why it never will be.
+OnDelivery = Callable[[str | None], object]
+
+
+class ReportWire:
+    """Publishes reports, those of one backfill in the order in which they are sent. Thread-safe."""
+
+    def __init__(self, client: Producer, topic_prefix: str, partitions: int) -> None:
+        self._producer = client
+        self._topic = f"{topic_prefix}{Topic.RUN_REPORTS}"
+        self._partitions = partitions
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="acknowledgements", daemon=True)
+        self._thread.start()
+
+    def send(self, report: Report, source: str, on_delivery: OnDelivery, trace: str | None = None) -> None:
+        """Send a report. Blocks while the broker knows no such topic, or too much waits for it."""
+
+        def delivered(error: KafkaError | None, _: Delivered) -> None:
+            on_delivery(None if error is None else f"a {report.type} was not delivered: {error}")
+
+        headers = wire_headers(headers_of(report, source) | ({} if trace is None else {HEADER: trace}))
+        while not self._closed.is_set():
+            try:
+                self._producer.produce(
+                    self._topic,
+                    key=report.backfill_id.encode(),
+                    partition=partition_of(report.backfill_id, self._partitions),
+                    value=report.encode(),
+                    headers=headers,
+                    on_delivery=delivered,
+                )
+                return
+            except (BufferError, KafkaException) as e:
+                if not _passes(e):
+                    on_delivery(f"a {report.type} cannot be sent: {e}")
+                    return
+            self._connect()
+            self._closed.wait(AGAIN_SECONDS)
+        on_delivery("the run-starter stopped")
+
+    def close(self) -> None:
+        """Wait a little until everything is delivered. Nothing can be sent any more."""
+        self._producer.flush(FLUSH_SECONDS)
+        self._closed.set()
+        self._thread.join(POLL_SECONDS * 2)
+
+    def _connect(self) -> None:
+        """Ask for the topic, which a starting broker denies to have. The client believes that until it asks again."""
+        try:
+            self._producer.list_topics(self._topic, timeout=5)
+        except KafkaException as e:
+            log.warning("kafka_away", error=str(e))
+
+    def _serve(self) -> None:
+        # Before the first report, which then does not wait for it.
+        self._connect()
+        while not self._closed.is_set():
+            self._producer.poll(POLL_SECONDS)
+
+
+def _passes(error: BufferError | KafkaException) -> bool:
+    """Whether sending again may help."""
+    return isinstance(error, BufferError) or error.args[0].code() == KafkaError._UNKNOWN_TOPIC

@@ -1,0 +1,51 @@
+"""What a driver reports besides states: errors, costs and applications. Its host checks them by the contract."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ErrorInfo:
+    """Why a task or run failed: the name of the exception's class, its message and the last lines of its traceback."""
+
+    type: str
+    message: str
+    traceback: str | None = None
+
+
+@dataclass(frozen=True)
+class SparkApplication:
+    """The Spark application that an attempt uses, and the address of its web UI."""
+
+    id: str
+    ui: str | None = None
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What Spark used, as far as it told: seconds of executor cores, bytes and rows."""
+
+    core_seconds: float | None = None
+    shuffle_bytes: int | None = None
+    rows_read: int | None = None
+    rows_written: int | None = None
+
+    def shared_by(self, runs: int) -> Cost:
+        """The part of each of so many runs that were processed in one go."""
+
+        def part(whole: int | None) -> int | None:
+            return None if whole is None else whole // runs
+
+        return Cost(
+            core_seconds=None if self.core_seconds is None else self.core_seconds / runs,
+            shuffle_bytes=part(self.shuffle_bytes),
+            rows_read=part(self.rows_read),
+            rows_written=part(self.rows_written),
+        )
+
+
+def as_json(fact: Any) -> dict[str, Any]:
+    """The fields of a fact that are known."""
+    return {name: value for name, value in asdict(fact).items() if value is not None}

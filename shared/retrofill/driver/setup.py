@@ -1,0 +1,19 @@
+"""What every driver process does first."""
+
+from __future__ import annotations
+
+from retrofill.bus.crash import arm
+from retrofill.driver import log
+from retrofill.driver.config import Config
+from retrofill.redaction import configure_redaction
+from retrofill.tracing import configure_tracing
+
+SOURCE = "spark-driver"
+
+
+def set_up(config: Config) -> None:
+    """Mask secrets, log and trace as the settings say."""
+    configure_redaction(config.redact)
+    log.configure(config.log_level)
+    configure_tracing(SOURCE)
+    arm(config.crash_point)

@@ -1,0 +1,67 @@
+"""What Spark's versions have in different ways, from 3.5 on. Each is found by asking for the newer one."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Callable, Mapping
+
+
+def settings_of(session: Any) -> dict[str, str]:
+    """All settings of a session. Spark 3.5 masks secret ones."""
+    if hasattr(type(session.conf), "getAll"):
+        return dict(session.conf.getAll)
+    return {row.key: row.value for row in session.sql("SET").collect()}
+
+
+def set_all(session: Any, conf: Mapping[str, str]) -> None:
+    """Set a session's settings. Like Spark's builder, only warn about those that cannot be changed."""
+    if hasattr(session.conf, "_set_all"):
+        session.conf._set_all(configs=dict(conf), silent=True)
+        return
+    for name, value in conf.items():
+        try:
+            session.conf.set(name, value)
+        except Exception as e:  # noqa: BLE001 - as Spark's builder does
+            warnings.warn(str(e), stacklevel=2)
+
+
+def watch_calls(client: Any, policy: Any, limits: Mapping[str, Any], seen: Callable[[BaseException], object]) -> None:
+    """Have a Connect client retry as ``limits`` say, and call ``seen`` with each error that its calls raise.
+
+    ``policy``: a retry policy that does so by itself, which clients take from Spark 4.0 on.
+    """
+    if hasattr(client, "set_retry_policies"):
+        client.set_retry_policies([policy])
+        return
+    client._retry_policy.update(limits)
+    handle = client._handle_error
+
+    def handle_seen(error: BaseException) -> Any:
+        seen(error)
+        return handle(error)
+
+    client._handle_error = handle_seen
+
+
+def has_release(client: Any) -> bool:
+    """Whether a client can close its session on the server, also that of another client."""
+    return hasattr(client, "release_session")
+
+
+def _is_before_4() -> bool:
+    import pyspark
+
+    return int(pyspark.__version__.split(".")[0]) < 4
+
+
+class JobTags:
+    """The tags of the calling thread's jobs, of a Connect or classic session."""
+
+    def __init__(self, session: Any) -> None:
+        # A classic session of Spark 3.5 has these methods too, which raise errors.
+        of_session = type(session).__module__.startswith("pyspark.sql.connect") or not _is_before_4()
+        owner = session if of_session else session.sparkContext
+        self.add = owner.addTag if of_session else owner.addJobTag
+        self.remove = owner.removeTag if of_session else owner.removeJobTag
+        self.clear = owner.clearTags if of_session else owner.clearJobTags
+        self.interrupt = owner.interruptTag if of_session else owner.cancelJobsWithTag

@@ -1,0 +1,135 @@
+"""``python -m tests.matrix``: the flights with each Spark and Python that can be had here, into docs/versions.md.
+
+Each pair gets an environment from its lock, with pyspark and nothing of Retrofill. Pythons are looked for
+in the PATH as python3.x, and in pyenv's folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from xml.etree import ElementTree
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+PAGE = ROOT / "docs" / "versions.md"
+BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
+# Minor versions of the Pythons that pyspark's own classifiers name.
+SPARKS = {"3.5": (8, 11), "4.0": (9, 13), "4.1": (10, 14), "4.2": (10, 14), "4.3": (11, 14)}
+WAYS = {"spark-submit": "spark-submit", "pool": "Connect"}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A version of Spark, and an interpreter."""
+
+    spark: str
+    minor: int
+    program: str
+
+    @property
+    def name(self) -> str:
+        return f"Spark {self.spark}, Python 3.{self.minor}"
+
+
+def pairs(every: bool) -> Iterator[Pair]:
+    """Each Spark with the oldest and the newest Python that it supports and that is here, or with every one."""
+    for spark, (first, last) in SPARKS.items():
+        found = [Pair(spark, minor, program) for minor in range(first, last + 1) if (program := _python(minor))]
+        yield from found if every else dict.fromkeys([*found[:1], *found[-1:]])
+
+
+def _python(minor: int) -> str | None:
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
+    candidates = [*pyenv.glob(f"3.{minor}.*/bin/python"), Path(shutil.which(f"python3.{minor}") or "")]
+    for each in map(str, candidates):
+        check = [each, "-c", f"import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, {minor}))"]
+        if os.access(each, os.X_OK) and subprocess.run(check, capture_output=True, check=False).returncode == 0:
+            return each
+    return None
+
+
+def make(pair: Pair, folder: Path) -> str:
+    """An environment from the lock; returns its interpreter. Raises ``CalledProcessError``."""
+    subprocess.run([pair.program, "-m", "venv", folder], check=True)
+    python = str(folder / "bin" / "python")
+    install = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes")
+    subprocess.run([*install, "-r", HERE / f"spark-{pair.spark}.lock"], check=True)
+    return python
+
+
+def run(pair: Pair) -> tuple[dict[str, str], str]:
+    """The outcome of each way, and the exact versions."""
+    with tempfile.TemporaryDirectory(prefix="retrofill-matrix-") as folder:
+        try:
+            python = make(pair, Path(folder, "environment"))
+        except subprocess.CalledProcessError as e:
+            return dict.fromkeys(WAYS, f"not installed: exit status {e.returncode}"), "–"
+        report = Path(folder, "report.xml")
+        environment = {**os.environ, "RETROFILL_TEST_PYTHON": python}
+        subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "--long", "--junitxml", report, HERE],
+            cwd=ROOT,
+            env=environment,
+            check=False,
+        )
+        say = "import platform, pyspark; print(pyspark.__version__, platform.python_version())"
+        versions = subprocess.run([python, "-c", say], capture_output=True, text=True, check=True).stdout.strip()
+        return {way: _outcome(report, way) for way in WAYS}, versions
+
+
+def _outcome(report: Path, way: str) -> str:
+    cases = [case for case in ElementTree.parse(report).iter("testcase") if case.attrib["name"].endswith(f"[{way}]")]
+    if not cases:
+        return "not run"
+    bad = [case for case in cases if any(case.find(kind) is not None for kind in ("failure", "error", "skipped"))]
+    return "failed" if bad else "passed"
+
+
+def main() -> int:
+    """Run all pairs and write the table. The exit status is 1 if one failed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.matrix", description=__doc__)
+    parser.add_argument("--every", action="store_true", help="every Python that is here, not the oldest and the newest")
+    parser.add_argument("--spark", help="this version only; the page is not written")
+    given = parser.parse_args()
+    rows, passed = [], True
+    for pair in pairs(given.every):
+        if given.spark not in (None, pair.spark):
+            continue
+        began = time.monotonic()
+        outcomes, versions = run(pair)
+        passed = passed and set(outcomes.values()) == {"passed"}
+        rows.append([*(versions.split() if " " in versions else (pair.spark, f"3.{pair.minor}")), *outcomes.values()])
+        print(f"matrix: {pair.name}: {outcomes} ({time.monotonic() - began:.0f} s)", flush=True)  # noqa: T201 - progress
+    if not rows:
+        print(f"matrix: there is no Python here for Spark {given.spark or ', '.join(SPARKS)}", file=sys.stderr)  # noqa: T201
+        return 1
+    if given.spark is None:
+        _write(rows)
+    return 0 if passed else 1
+
+
+def _write(rows: list[list[str]]) -> None:
+    table = [["Spark", "Python", *WAYS.values()], ["---"] * (2 + len(WAYS)), *rows]
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.strip()
+    said = f"Run on {datetime.now(UTC):%Y-%m-%d} at commit {commit}, on {platform.system()} {platform.machine()}.\n\n"
+    lines = "".join(f"| {' | '.join(row)} |\n" for row in table)
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    PAGE.write_text(f"{before}{BEGIN}{said}{lines}{END}{after}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,52 @@
+"""What a host answers its drivers, and that one that has hung up disturbs nothing."""
+
+from __future__ import annotations
+
+import queue
+import socket
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tests.unit.driver.pooled import Recorder, launch
+
+from run_starter.executors.answers import Answers
+from run_starter.executors.submitted import Submitted
+
+OWN, OTHER = "a" * 64, "b" * 64
+
+
+class Store(Recorder):
+    """Has all code."""
+
+    def code(self, sha256: str, *, whole: bool) -> dict[str, str]:
+        return {"folder": f"/code/{sha256}"}
+
+
+def with_code() -> Any:
+    given = launch(1)
+    code = given.pipeline.code.model_copy(update={"sha256": OWN, "root": "/"})
+    return given.__class__(**{**vars(given), "pipeline": given.pipeline.model_copy(update={"code": code})})
+
+
+def test_a_driver_gets_the_code_of_its_own_pipeline_only() -> None:
+    said: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    answers = Answers(Store(), with_code(), said.put)
+    assert answers.hear("code", OWN)
+    assert said.get(timeout=10) == {"code": {"folder": f"/code/{OWN}"}}
+    assert answers.hear("code", OTHER)
+    assert said.get(timeout=10) == {"code": {"error": f"code {OTHER} is not that of pipeline p"}}
+
+
+def test_a_driver_that_has_hung_up_is_told_nothing(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair()
+    submitted = Submitted(None, None, ours, "", tmp_path, True)  # type: ignore[arg-type]
+    lines = ours.makefile("rw")
+    assert submitted.connect(lines)
+    assert submitted.send({"begin": 1.0})
+    assert theirs.recv(100) == b'{"begin": 1.0}\n'
+    theirs.close()
+    assert not submitted.send({"begin": 2.0})
+    with suppress(BrokenPipeError):
+        lines.close()
+    ours.close()

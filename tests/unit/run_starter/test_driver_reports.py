@@ -1,0 +1,106 @@
+"""What a host publishes of what its driver sends: reports on the driver's own attempt and runs, and nothing else."""
+
+from __future__ import annotations
+
+import queue
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from tests.unit.driver.pooled import Recorder as Driven
+from tests.unit.driver.pooled import launch
+
+from retrofill.contract.runs import AttemptEnded, AttemptHeartbeat, Report, RunBegan, RunReported
+from run_starter.executors import LaunchRequest, OnDelivery
+from run_starter.executors.answers import Answers
+from run_starter.executors.driver_reports import NotAReport, report_of
+
+LAUNCH = launch(7, [1, 2])
+NOW = datetime(2020, 1, 1, tzinfo=UTC)
+ERROR = {"type": "ValueError", "message": "no rows"}
+
+
+def fields(type: str, **more: Any) -> dict[str, Any]:
+    """A report as a driver sends it."""
+    return {"type": type, "sent_at": NOW.isoformat(), **more}
+
+
+def checked(given: Any) -> Report:
+    return report_of(LAUNCH, {1, 2}, given)
+
+
+def test_a_report_is_about_the_drivers_own_attempt() -> None:
+    assert checked(fields("RunBegan", run_id=2, attempt=3)) == RunBegan(
+        backfill_id="b", attempt_id=7, run_id=2, attempt=3, sent_at=NOW
+    )
+    assert isinstance(checked(fields("RunReported", run_id=1, attempt=1, state="succeeded")), RunReported)
+
+
+@pytest.mark.parametrize("type", ["AttemptHeartbeat", "AttemptEnded"])
+def test_a_driver_cannot_name_another_attempt(type: str) -> None:
+    state = {"state": "done"} if type == "AttemptEnded" else {}
+    report = checked(fields(type, backfill_id="theirs", attempt_id=8, **state))
+    assert isinstance(report, (AttemptHeartbeat, AttemptEnded))
+    assert (report.backfill_id, report.attempt_id) == ("b", 7)
+
+
+def test_a_driver_cannot_name_another_run() -> None:
+    with pytest.raises(NotAReport, match="reported on run 3, which it was not given"):
+        checked(fields("RunReported", run_id=3, attempt=1, state="succeeded"))
+
+
+@pytest.mark.parametrize("state", ["lost", "released"])
+def test_a_driver_cannot_say_that_it_was_lost(state: str) -> None:
+    """Its runs would begin again elsewhere while it works on."""
+    with pytest.raises(NotAReport, match=f"reported that it was {state}, which only its host can"):
+        checked(fields("AttemptEnded", state=state, error=ERROR))
+
+
+@pytest.mark.parametrize("state", ["done", "failed"])
+def test_a_driver_says_that_it_is_done_or_failed(state: str) -> None:
+    report = checked(fields("AttemptEnded", state=state, error=ERROR if state == "failed" else None))
+    assert isinstance(report, AttemptEnded) and report.state == state
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (None, "unknown kind of report"),
+        ([], "unknown kind of report"),
+        ({}, "unknown kind of report"),
+        (fields("RunSucceeded", run_id=1), "unknown kind of report"),
+        (fields("BackfillCancelRequested"), "unknown kind of report"),
+        (fields("RunReported", run_id=1, attempt=1, state="perhaps"), "invalid RunReported: .*state"),
+        (fields("RunBegan", attempt=1), "invalid RunBegan: .*run_id"),
+    ],
+)
+def test_what_is_no_report_is_said_in_one_line(given: Any, said: str) -> None:
+    with pytest.raises(NotAReport, match=said) as refused:
+        checked(given)
+    assert "\n" not in str(refused.value)
+
+
+class Host(Driven):
+    """Also records what it is to publish."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.published: list[tuple[Report, OnDelivery, str | None]] = []
+
+    def publish(self, launch: LaunchRequest, report: Report, on_delivery: OnDelivery, trace: str | None) -> None:
+        assert launch is LAUNCH
+        self.published.append((report, on_delivery, trace))
+
+
+def test_a_host_publishes_what_is_a_report_and_tells_the_driver_of_the_rest() -> None:
+    host, heard = Host(), queue.SimpleQueue[dict[str, Any]]()
+    answers = Answers(host, LAUNCH, heard.put)
+    answers.hear("report", {"number": 1, "trace": "00-a", "report": fields("RunBegan", run_id=1, attempt=1)})
+    ((report, on_delivery, trace),) = host.published
+    assert (report.type, trace) == ("RunBegan", "00-a")
+    on_delivery(None)
+    assert heard.get(timeout=20) == {"acknowledged": 1}
+    theirs = fields("RunReported", run_id=3, attempt=1, state="succeeded")
+    answers.hear("report", {"number": 2, "trace": None, "report": theirs})
+    assert heard.get(timeout=20) == {"undelivered": "its driver reported on run 3, which it was not given"}
+    assert len(host.published) == 1

@@ -1,0 +1,85 @@
+"""Reports during a broker's start: the broker denies that any topic exists, and the client believes
+it until it asks again.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+
+from retrofill.contract.runs import AttemptHeartbeat
+from run_starter.report_wire import ReportWire
+
+
+class Broker:
+    """A client that fails to publish with ``reason`` until it has requested the topic's metadata
+    ``asked_until`` times.
+    """
+
+    def __init__(self, reason: int | BufferError, asked_until: int) -> None:
+        self._reason = reason
+        self.refuses: KafkaError | None = None
+        self._asked_until = asked_until
+        self.asked = 0
+        self._published: list[Callable[[Any, Any], None]] = []
+        self._there = threading.Event()
+
+    def produce(self, topic: str, *, on_delivery: Callable[[Any, Any], None], **_: Any) -> None:
+        if self.asked < self._asked_until:
+            raise self._reason if isinstance(self._reason, BufferError) else KafkaException(KafkaError(self._reason))
+        self._published.append(on_delivery)
+        self._there.set()
+
+    def flush(self, _: float) -> None:
+        """Nothing is left."""
+
+    def list_topics(self, topic: str, timeout: float) -> None:
+        self.asked += 1
+
+    def poll(self, seconds: float) -> None:
+        self._there.wait(seconds)
+        while self._published:
+            self._published.pop()(self.refuses, None)
+
+
+def heartbeat() -> AttemptHeartbeat:
+    return AttemptHeartbeat(backfill_id="b", attempt_id=1, sent_at=datetime.now(UTC))
+
+
+def sent(broker: Broker) -> str | None:
+    """What becomes of a report."""
+    answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    wire = ReportWire(broker, "t.", 12)  # type: ignore[arg-type]
+    wire.send(heartbeat(), "test", answers.put)
+    try:
+        return answers.get(timeout=20)
+    finally:
+        wire.close()
+
+
+def test_a_report_waits_until_its_topic_is_known_again() -> None:
+    # The wire asks once before the first report.
+    broker = Broker(KafkaError._UNKNOWN_TOPIC, asked_until=3)
+    assert sent(broker) is None
+    assert broker.asked >= 3
+
+
+def test_a_report_waits_while_too_much_waits_already() -> None:
+    assert sent(Broker(BufferError("queue full"), asked_until=3)) is None
+
+
+def test_what_asking_again_does_not_mend_is_said() -> None:
+    said = sent(Broker(KafkaError.MSG_SIZE_TOO_LARGE, asked_until=1_000_000))
+    assert said is not None and said.startswith("a AttemptHeartbeat cannot be sent: ")
+
+
+def test_one_that_kafka_refuses_is_said() -> None:
+    broker = Broker(KafkaError._UNKNOWN_TOPIC, asked_until=0)
+    broker.refuses = KafkaError(KafkaError._MSG_TIMED_OUT)
+    said = sent(broker)
+    assert said is not None and said.startswith("a AttemptHeartbeat was not delivered: ")
