@@ -6,6 +6,7 @@ socket, and says on it which process it forked and how each one ended. It ends w
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import importlib
 import json
@@ -176,6 +177,8 @@ def _become(request: dict[str, Any], requests: socket.socket, pipe: tuple[int, i
     with Path(request["log"]).open("wb") as log, Path(os.devnull).open("rb") as nothing:
         for given, taken in ((nothing, 0), (log, 1), (log, 2)):
             os.dup2(given.fileno(), taken)
+    # The interpreter has read PYTHONFAULTHANDLER already.
+    faulthandler.enable()
     os.environ.clear()
     os.environ.update(request["env"])
     sys.argv = [request["module"]]

@@ -68,6 +68,7 @@ class Installation:
             "RETROFILL_REPLICATION_FACTOR": "1",
             # Drivers that never finish must not delay the end of a test.
             "RETROFILL_DRAIN_SECONDS": "0",
+            "PYTHONFAULTHANDLER": "1",
             **self._logins(),
         }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,12 +37,16 @@ class Replica:
         self.process.terminate()
 
     def stop(self) -> None:
-        """Stop it as an operator does; kill it after 20 seconds."""
+        """Stop it as an operator does; after 20 seconds, kill it and warn with what its threads were at."""
         self.tell_to_stop()
         try:
             self.process.wait(20)
         except subprocess.TimeoutExpired:
-            self.kill()
+            before = len(self.said())
+            # The services' environment has PYTHONFAULTHANDLER.
+            self.process.send_signal(signal.SIGABRT)
+            self.process.wait()
+            warnings.warn(f"{self.log.name} did not stop within 20 s: {self.said()[before:]}", stacklevel=2)
 
     def said(self) -> str:
         """Its log."""
