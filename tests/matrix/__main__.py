@@ -51,10 +51,11 @@ def pairs(every: bool) -> Iterator[Pair]:
 
 def _python(minor: int) -> str | None:
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
-    candidates = [*pyenv.glob(f"3.{minor}.*/bin/python"), Path(shutil.which(f"python3.{minor}") or "")]
-    for each in map(str, candidates):
+    candidates = [*map(str, pyenv.glob(f"3.{minor}.*/bin/python")), shutil.which(f"python3.{minor}")]
+    for each in filter(None, candidates):
+        # A shim of pyenv may be there for a Python that is not.
         check = [each, "-c", f"import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, {minor}))"]
-        if os.access(each, os.X_OK) and subprocess.run(check, capture_output=True, check=False).returncode == 0:
+        if subprocess.run(check, capture_output=True, check=False).returncode == 0:
             return each
     return None
 
@@ -103,9 +104,7 @@ def main() -> int:
     parser.add_argument("--spark", help="this version only; the page is not written")
     given = parser.parse_args()
     rows, passed = [], True
-    for pair in pairs(given.every):
-        if given.spark not in (None, pair.spark):
-            continue
+    for pair in [each for each in pairs(given.every) if given.spark in (None, each.spark)]:
         began = time.monotonic()
         outcomes, versions = run(pair)
         passed = passed and set(outcomes.values()) == {"passed"}
