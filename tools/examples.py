@@ -8,6 +8,7 @@ Example = dict[str, Any]
 
 ASKED = "0b6f9a52-6a7c-4f0e-9a55-0d3c5b0f6a11"
 CODE = "7d865e959b2466918c9863afca942d0fb89d7c9ac0c99bafc3749504ded97730"
+ENVIRONMENT = "5d" * 32
 BACKFILL: Example = {"backfill_id": "flights-2013-01", "pipeline": "flights_daily"}
 RANGE: Example = {"range_start": "2013-01-01T05:00:00Z", "range_end": "2013-02-01T05:00:00Z"}
 INTERVAL: Example = {"interval_start": "2013-01-03T05:00:00Z", "interval_end": "2013-01-04T05:00:00Z"}
@@ -142,7 +143,13 @@ DEFINITION: Example = {
     ],
     "on_backfill_succeeded": [{"callback": {"kind": "topic", "topic": "reporting.done"}}],
     "on_backfill_failed": [{"callback": {"kind": "function", "name": "page_oncall"}}],
-    "code": {"file": "/pipelines/flights.py", "attribute": "flights", "sha256": CODE, "root": "/pipelines"},
+    "code": {
+        "file": "/pipelines/flights.py",
+        "attribute": "flights",
+        "sha256": CODE,
+        "root": "/pipelines",
+        "environment": {"sha256": ENVIRONMENT, "python": "3.12"},
+    },
     "spark_conf": {"spark.sql.session.timeZone": "UTC"},
 }
 

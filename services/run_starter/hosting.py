@@ -19,7 +19,7 @@ from retrofill.errors import first_line
 from retrofill.store import attempts
 from retrofill.store.engine import reading
 from retrofill.user_code.importing import CodeUnavailable
-from run_starter.executors import Launcher, LaunchRequest, OnDelivery, TimedOut
+from run_starter.executors import NOT_ALLOWED, Launcher, LaunchRequest, OnDelivery, TimedOut
 from run_starter.executors.driver_reports import SOURCE
 from run_starter.lineage import Lineage, NoLineage
 from run_starter.report_wire import ReportWire
@@ -132,10 +132,10 @@ class DriverHost:
         self.report(AttemptEnded(**launch.about, state=how, error=over.error, begun=begun))
         self.changed()
 
-    def refused(self, launch: LaunchRequest, reason: str) -> None:
-        """Report runs that the settings forbid as failed; no driver was given them."""
+    def refused(self, launch: LaunchRequest, reason: str, *, kind: str = NOT_ALLOWED) -> None:
+        """Report runs that cannot be executed as failed; no driver was given them."""
         log.warning("attempt_refused", backfill=launch.backfill_id, attempt=launch.attempt_id, reason=reason)
-        error = ErrorInfo(type="NotAllowed", message=reason[:4000])
+        error = ErrorInfo(type=kind, message=reason[:4000])
         for run in launch.runs:
             self.report(RunReported(**launch.about, run_id=run.id, attempt=run.attempt, state="failed", error=error))
         self.report(AttemptEnded(**launch.about, state="done", stays=True))

@@ -24,15 +24,16 @@ from pydantic import (
 )
 from pydantic_settings import NoDecode
 
+from retrofill.domain.environment import SHA256
 from retrofill.domain.names import DEFAULT_POOL, check_name
 from retrofill.masking import masked_conf, masked_remote
-from retrofill.setting_types import ConnectAddress, HttpAddress, check_cluster
+from retrofill.setting_types import ConnectAddress, HttpAddress, StoreAddress, check_cluster
 
 if TYPE_CHECKING:
     from retrofill.settings import Settings
 
 # Keys that are no settings. The others replace the setting of the same name.
-OWN = ("driver_python", "env", "session_conf")
+OWN = ("driver_python", "driver_environment", "env", "session_conf")
 _OURS = "RETROFILL_"
 
 
@@ -49,6 +50,17 @@ class Source(BaseModel):
         if (self.file is None) == (self.variable is None):
             raise ValueError('name a file or a variable, like {file = "/run/secrets/key"} or {variable = "KEY"}')
         return self
+
+
+class EnvironmentSource(BaseModel):
+    """Where a packed environment is."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    address: StoreAddress = Field(
+        description="A file: its path, or its fsspec address (s3://, gs://, abfs://, hdfs://…)"
+    )
+    sha256: str = Field(pattern=SHA256, description="Hash of the file's content")
 
 
 def _check_env(env: dict[str, SecretStr | Source]) -> dict[str, SecretStr | Source]:
@@ -76,6 +88,10 @@ class Pool(BaseModel):
     driver_python: Path | None = Field(
         None,
         description="Python interpreter of its drivers, which needs pyspark (3.5 or later) and nothing of Retrofill",
+    )
+    driver_environment: EnvironmentSource | None = Field(
+        None,
+        description="Packed environment of its drivers, on top of that interpreter; a pipeline's own takes precedence",
     )
     env: Annotated[dict[str, SecretStr | Source], AfterValidator(_check_env)] = Field(
         default_factory=dict, repr=False, description="Environment variables of its drivers"

@@ -14,6 +14,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, SecretStr
 from pydantic_settings import EnvSettingsSource, NoDecode, SettingsError
 
+from retrofill.domain.names import LOOPBACK
+
 ENDPOINTS_FILE = "endpoints.json"
 MIN_SECRET_BYTES = 24
 PAGERDUTY_KEY = re.compile(r"[A-Za-z0-9]{32}")
@@ -170,9 +172,6 @@ HttpAddress = Annotated[str, AfterValidator(_check_http_address)]
 StoreAddress = Annotated[str, BeforeValidator(_as_text), AfterValidator(_check_store_address)]
 StoreOptions = Annotated[SecretStr, AfterValidator(_check_store_options)]
 HostsAndNetworks = Annotated[list[str], AfterValidator(_check_hosts)]
-
-
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def check_cluster(master: str, driver_host: str) -> None:

@@ -18,6 +18,8 @@ from retrofill.domain.pipeline import PipelineDefinition
 OnDelivery = Callable[[str | None], object]
 # Identifies a driver: the id of its attempt.
 Key = int
+# The settings do not permit it.
+NOT_ALLOWED = "NotAllowed"
 
 
 @dataclass(frozen=True)
@@ -165,8 +167,8 @@ class Host(Protocol):
     def timed_out(self, launch: LaunchRequest, begun: int, over: TimedOut) -> None:
         """A driver exited because of a task of the run or range ``begun``."""
 
-    def refused(self, launch: LaunchRequest, reason: str) -> None:
-        """The attempt may not be executed: its runs fail with ``reason``."""
+    def refused(self, launch: LaunchRequest, reason: str, *, kind: str = NOT_ALLOWED) -> None:
+        """The attempt may not or cannot be executed: its runs fail with ``reason``, an error of that kind."""
 
     def changed(self) -> None:
         """Another number of attempts has room, or starts fail for another reason."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from retrofill.clusters.find import has_applications
@@ -14,6 +14,7 @@ from run_starter.executors import Condition, Executor, Host, Key, LaunchRequest
 from run_starter.executors.check_spark import check
 from run_starter.executors.clearing import Clearing
 from run_starter.executors.command import Drivers, drivers_of
+from run_starter.executors.interpreters import Interpreters, Preparing
 from run_starter.executors.local_pool import LocalPool
 from run_starter.executors.logs import AttemptLogs
 from run_starter.executors.spark_submit import SparkSubmit
@@ -25,10 +26,12 @@ class Dispatch:
     def __init__(self, drivers: Drivers, host: Host, logs: AttemptLogs) -> None:
         self._drivers = drivers
         self._host = host
+        interpreters = Interpreters(drivers)
         self._executors: dict[str, Executor] = {
-            "pool": LocalPool(drivers.settings, host, logs=logs, drivers=drivers),
-            "spark-submit": SparkSubmit(drivers.settings, host, logs, drivers),
+            "pool": LocalPool(drivers.settings, host, logs=logs, drivers=drivers, interpreters=interpreters),
+            "spark-submit": SparkSubmit(drivers.settings, host, logs, drivers, interpreters),
         }
+        self._preparing = Preparing(interpreters, host, self._hand_over)
         self._clearing = Clearing(drivers, host, self._give)
 
     def condition(self) -> Condition:
@@ -41,9 +44,13 @@ class Dispatch:
             spark=pool.spark or submit.spark,
         )
 
+    @property
+    def _all(self) -> Sequence[Executor]:
+        # In the order in which a launch passes through them, so that none is overlooked on its way.
+        return [self._preparing, self._clearing, *self._executors.values()]
+
     def waiting(self) -> list[LaunchRequest]:
-        given = [launch for executor in self._executors.values() for launch in executor.waiting()]
-        return [*self._clearing.waiting(), *given]
+        return [launch for executor in self._all for launch in executor.waiting()]
 
     def launch(self, launch: LaunchRequest) -> None:
         """Hand the attempt to the executor of its pipeline, unless the settings forbid it.
@@ -52,17 +59,18 @@ class Dispatch:
         """
         settings = self._drivers.settings
         # Publishing runs no user code, and the attempt was accepted.
-        publishes = launch.mode == AttemptMode.PUBLISH
-        if not publishes:
+        if launch.mode != AttemptMode.PUBLISH:
             # The planner accepted the definition, but perhaps under other settings.
             reason = refusal(launch.pipeline, settings.spark_conf_allow, settings.script_allow)
             if reason is not None:
                 self._host.refused(launch, reason)
                 return
-        launch = self._with_conf(launch)
+        self._preparing.launch(self._with_conf(launch))
+
+    def _hand_over(self, launch: LaunchRequest) -> None:
         # Publishing executes nothing of the user's, and what is published has ended.
         if launch.earlier and launch.mode != AttemptMode.PUBLISH and has_applications(launch.pipeline):
-            self._clearing.hold(launch)
+            self._clearing.launch(launch)
         else:
             self._give(launch)
 
@@ -77,17 +85,14 @@ class Dispatch:
         return replace(launch, pipeline=launch.pipeline.model_copy(update={"spark_conf": conf}))
 
     def hosted(self) -> set[Key]:
-        held = {launch.key for launch in self._clearing.waiting()}
-        return held.union(*(executor.hosted() for executor in self._executors.values()))
+        return set().union(*(executor.hosted() for executor in self._all))
 
     def end(self, key: Key) -> None:
-        self._clearing.end(key)
-        for executor in self._executors.values():
+        for executor in self._all:
             executor.end(key)
 
     def close(self) -> None:
-        self._clearing.close()
-        for executor in self._executors.values():
+        for executor in self._all:
             executor.close()
 
 

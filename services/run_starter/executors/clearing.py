@@ -12,7 +12,7 @@ from retrofill import clusters
 from retrofill.clusters import Cluster
 from retrofill.clusters.find import cluster_of
 from retrofill.spark_home import SparkHome
-from run_starter.executors import Host, Key, LaunchRequest, processes
+from run_starter.executors import Condition, Host, Key, LaunchRequest, processes
 from run_starter.executors.command import Drivers
 
 log = structlog.get_logger(__name__)
@@ -28,7 +28,10 @@ def cluster_for(drivers: Drivers, launch: LaunchRequest) -> Cluster | None:
 
 
 class Clearing:
-    """Attempts that wait for the end of earlier ones. One thread asks the cluster about all of them."""
+    """Implements ``Executor`` for attempts that wait for the end of earlier ones.
+
+    One thread asks the cluster about all of them.
+    """
 
     def __init__(self, drivers: Drivers, host: Host, release: Callable[[LaunchRequest], None]) -> None:
         """``release`` gets each attempt that need not wait any more. It must not call this object."""
@@ -42,11 +45,17 @@ class Clearing:
         # Why the attempts still wait.
         self.note: str | None = None
 
+    def condition(self) -> Condition:
+        return Condition(0, note=self.note or "")
+
     def waiting(self) -> list[LaunchRequest]:
         with self._lock:
             return list(self._held.values())
 
-    def hold(self, launch: LaunchRequest) -> None:
+    def hosted(self) -> set[Key]:
+        return {launch.key for launch in self.waiting()}
+
+    def launch(self, launch: LaunchRequest) -> None:
         """Hold the attempt back. It is released from another thread."""
         with self._lock:
             self._held[launch.key] = launch

@@ -12,11 +12,13 @@ from typing import Any
 
 from pydantic import SecretStr
 
+from retrofill.domain.attempt import AttemptMode
 from retrofill.driver.config import Config
 from retrofill.java import bundled
 from retrofill.pools import Pool, Source, pools_of, settings_of
 from retrofill.settings import NotConfigured, Settings
-from run_starter.executors import Condition
+from retrofill.user_code.environments import Packed
+from run_starter.executors import Condition, LaunchRequest
 
 # Shorter ones are no secrets, and masking them would make logs unreadable.
 MIN_MASKED = 4
@@ -32,6 +34,16 @@ class Drivers:
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     withheld: frozenset[str] = frozenset()
     session_conf: Mapping[str, str] = field(default_factory=dict, repr=False)
+    # Of attempts whose pipeline has none.
+    packed: Packed | None = None
+
+    def packed_of(self, launch: LaunchRequest) -> Packed | None:
+        """The packed environment of an attempt's driver; ``None``: it needs no more than ``python``."""
+        own = launch.pipeline.code.environment
+        # Publishing runs no user code.
+        if own is None or launch.mode == AttemptMode.PUBLISH:
+            return self.packed
+        return Packed(own.sha256, own.python)
 
 
 def drivers_of(settings: Settings, name: str, environment: Mapping[str, str] | None = None) -> Drivers:
@@ -55,6 +67,7 @@ def drivers_of(settings: Settings, name: str, environment: Mapping[str, str] | N
         # A variable may be the source of another pool's secret.
         frozenset(source.variable for each in pools.values() for source in each.sources.values() if source.variable),
         pool.session_conf,
+        _packed(pool),
     )
 
 
@@ -107,3 +120,8 @@ def _python(name: str, pool: Pool) -> str:
             "RETROFILL_POOLS", f"pool {name}: {pool.driver_python} cannot be executed: set driver_python"
         )
     return str(pool.driver_python)
+
+
+def _packed(pool: Pool) -> Packed | None:
+    given = pool.driver_environment
+    return None if given is None else Packed(given.sha256, address=given.address)

@@ -8,7 +8,6 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -17,48 +16,18 @@ import structlog
 from retrofill.attempt_logs.channel import VARIABLE
 from retrofill.groups import lines_until_exit
 from retrofill.settings import Settings
-from run_starter.executors import Condition, Host, Key, LaunchRequest, processes
+from retrofill.user_code.environments import Packed
+from retrofill.user_code.store import CodeUnavailable
+from run_starter.executors import Condition, Host, Key, LaunchRequest, choosing, processes
 from run_starter.executors.answers import Answers
 from run_starter.executors.command import Drivers, told, versions
+from run_starter.executors.interpreters import Interpreters
 from run_starter.executors.logs import AttemptLogs
 from run_starter.executors.package import entry, package
+from run_starter.executors.worker import Worker
 
 log = structlog.get_logger(__name__)
 CLOSE_SECONDS = 5.0
-
-
-class Worker:
-    """One warm process. Its messages are handled on its own reader thread."""
-
-    def __init__(self, process: subprocess.Popen[str], logged: int) -> None:
-        """``logged``: how much drivers had logged before it started."""
-        self.process = process
-        self.logged = logged
-        self.ready = False
-        self.retiring = False
-        self.answers: Answers | None = None
-        self.runs = 0
-        self.reader: threading.Thread | None = None
-        self.why_lost: str | None = None
-        self._writing = threading.Lock()
-
-    def send(self, message: dict[str, Any]) -> bool:
-        """Send one line. Returns False if the process has exited, which its reader notices too."""
-        assert self.process.stdin is not None
-        try:
-            with self._writing:
-                self.process.stdin.write(json.dumps(message) + "\n")
-                self.process.stdin.flush()
-        except OSError:
-            return False
-        return True
-
-    def retire(self) -> None:
-        """Let the idle process exit by closing its input."""
-        self.retiring = True
-        assert self.process.stdin is not None
-        with self._writing:
-            self.process.stdin.close()
 
 
 class LocalPool:
@@ -71,12 +40,15 @@ class LocalPool:
         command: tuple[str, ...] | None = None,
         logs: AttemptLogs | None = None,
         drivers: Drivers | None = None,
+        interpreters: Interpreters | None = None,
     ) -> None:
         """Without ``logs``, all attempts print to the log of all drivers."""
         self._settings = settings
         self._logs = logs
         self._host = host
         self._drivers = drivers or Drivers(settings)
+        self._interpreters = interpreters or Interpreters(self._drivers)
+        # Without an environment.
         self._command = command or (self._drivers.python, entry(package(settings.home), "__main__"))
         # Of the last driver that was ready.
         self._versions = Condition(0)
@@ -89,12 +61,13 @@ class LocalPool:
         self._never_began = 0
         self._note: str | None = None
         self._closed = threading.Event()
-        self._spawns: SimpleQueue[bool] = SimpleQueue()
+        # Each is a driver to start, with the environment that it gets unless another is waited for; an empty one stops.
+        self._spawns: SimpleQueue[tuple[Packed | None, ...]] = SimpleQueue()
         # The kernel ends drivers with the thread that started them, so this thread stays.
         self._spawner = threading.Thread(target=self._spawn_loop, name="spawner", daemon=True)
         self._spawner.start()
         for _ in range(self._slots):
-            self._spawns.put(True)
+            self._spawns.put((self._drivers.packed,))
 
     # Executor
 
@@ -136,7 +109,7 @@ class LocalPool:
     def close(self) -> None:
         """End all processes and report the busy ones."""
         self._closed.set()
-        self._spawns.put(False)
+        self._spawns.put(())
         with self._lock:
             waiting, self._waiting = list(self._waiting), deque()
             workers = list(self._workers)
@@ -154,33 +127,28 @@ class LocalPool:
     # the threads
 
     def _spawn_loop(self) -> None:
-        while self._spawns.get() and not self._closed.is_set():
+        while (spawn := self._spawns.get()) and not self._closed.is_set():
             if failures := max(self._failures, self._never_began):
                 self._closed.wait(processes.pause(failures))
             if not self._closed.is_set():
-                self._spawn()
+                self._spawn(*spawn)
         # This thread is the drivers' parent, so it must not end before the process does.
         self._closed.wait()
         threading.Event().wait()
 
-    def _spawn(self) -> None:
-        environment, inherits = dict(self._drivers.environment), []
-        if self._logs is not None:
-            inherits = [self._logs.channel.fileno()]
-            environment[VARIABLE] = str(inherits[0])
-        start = partial(
-            processes.start, self._command, self._settings.home, environment, withheld=self._drivers.withheld
-        )
+    def _spawn(self, packed: Packed | None) -> None:
+        with self._lock:
+            packed = choosing.to_start(self._workers, self._wanted(), packed)
         try:
             logged = processes.logged(self._settings.home)
-            worker = Worker(start(pipes=True, inherits=inherits), logged)
-        except (OSError, ValueError) as e:
+            worker = Worker(self._start(packed), logged, packed)
+        except (OSError, ValueError, CodeUnavailable) as e:
             # Out of memory, files or disk space: retry, because only this thread starts drivers.
             log.error("driver_not_started", error=str(e))
             with self._lock:
                 self._failures += 1
                 self._note = f"no driver process can be started: {e}"
-            self._spawns.put(True)
+            self._spawns.put((packed,))
             self._host.changed()
             return
         worker.send({"settings": told(self._drivers.settings)})
@@ -192,6 +160,19 @@ class LocalPool:
         if self._closed.is_set():
             # Started while the pool was closed, so nothing else ends it.
             processes.end(worker.process)
+
+    def _start(self, packed: Packed | None) -> subprocess.Popen[str]:
+        interpreter = self._interpreters.get(packed)
+        command = self._command if packed is None else (interpreter.python, *self._command[1:])
+        environment = {**self._drivers.environment, **interpreter.environment}
+        inherits = []
+        if self._logs is not None:
+            inherits = [self._logs.channel.fileno()]
+            environment[VARIABLE] = str(inherits[0])
+        withheld = self._drivers.withheld
+        return processes.start(
+            command, self._settings.home, environment, pipes=True, inherits=inherits, withheld=withheld
+        )
 
     def _listen(self, worker: Worker) -> None:
         answers: dict[str, Callable[[Any], None]] = {
@@ -234,7 +215,7 @@ class LocalPool:
             if retire:
                 self._workers.remove(worker)
         if retire:
-            self._spawns.put(True)
+            self._spawns.put((worker.packed,))
             worker.retire()
         if answers is not None:
             answers.ended(reported=bool(fields.get("reported")), reason="the driver was not allowed to begin")
@@ -258,7 +239,7 @@ class LocalPool:
                     self._note = reason
         if known and not self._closed.is_set():
             log.warning("driver_exited", pid=worker.process.pid, reason=reason, was_ready=worker.ready)
-            self._spawns.put(True)
+            self._spawns.put((worker.packed,))
         if answers is not None:
             answers.ended(reported=False, reason=reason)
         self._host.changed()
@@ -268,16 +249,25 @@ class LocalPool:
         answers, worker.answers = worker.answers, None
         return answers
 
+    def _wanted(self) -> list[choosing.Wanted]:
+        """What waiting attempts need. The caller holds the lock."""
+        return [choosing.Wanted(launch, self._interpreters.packed_of(launch)) for launch in self._waiting]
+
     def _assign(self) -> None:
-        """Give waiting attempts to idle warm processes."""
+        """Give waiting attempts to idle warm processes, and replace those of environments that none needs."""
         given: list[tuple[Worker, LaunchRequest]] = []
         with self._lock:
-            for worker in self._workers:
-                if self._waiting and worker.ready and worker.answers is None and not worker.retiring:
-                    launch = self._waiting.popleft()
-                    worker.answers = Answers(self._host, launch, worker.send)
-                    given.append((worker, launch))
+            for worker, launch in choosing.matches(self._workers, self._wanted()):
+                self._waiting.remove(launch)
+                worker.answers = Answers(self._host, launch, worker.send)
+                given.append((worker, launch))
+            replaced = choosing.to_replace(self._workers, self._wanted(), self._slots)
+            for worker in replaced:
+                self._workers.remove(worker)
         for worker, launch in given:
             # If the process has exited, its reader reports the launch as lost.
             last = worker.runs + launch.executions >= self._settings.driver_max_runs
             worker.send({"launch": {**launch.as_json(), "last": last}})
+        for worker in replaced:
+            self._spawns.put((worker.packed,))
+            worker.retire()

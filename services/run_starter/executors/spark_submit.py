@@ -22,8 +22,8 @@ import structlog
 
 from retrofill import clusters
 from retrofill.attempt_logs import marks
+from retrofill.domain.names import LOOPBACK
 from retrofill.groups import await_exit
-from retrofill.setting_types import LOOPBACK
 from retrofill.settings import Settings
 from retrofill.spark_home import SparkHome
 from run_starter.executors import Condition, Host, Key, LaunchRequest, processes, submission
@@ -31,6 +31,7 @@ from run_starter.executors.answers import Answers
 from run_starter.executors.clearing import cluster_for
 from run_starter.executors.command import Drivers, told, versions
 from run_starter.executors.handshake import handshake
+from run_starter.executors.interpreters import Interpreters
 from run_starter.executors.logs import AttemptLogs
 from run_starter.executors.submitted import Submitted
 
@@ -41,11 +42,17 @@ class SparkSubmit:
     """An executor with one process per attempt."""
 
     def __init__(
-        self, settings: Settings, host: Host, logs: AttemptLogs | None = None, drivers: Drivers | None = None
+        self,
+        settings: Settings,
+        host: Host,
+        logs: AttemptLogs | None = None,
+        drivers: Drivers | None = None,
+        interpreters: Interpreters | None = None,
     ) -> None:
         """Without ``logs``, all attempts print to the log of all drivers."""
         self._settings = settings
         self._drivers = drivers or Drivers(settings)
+        self._interpreters = interpreters or Interpreters(self._drivers)
         # Of the last driver that was ready.
         self._versions = Condition(0)
         self._logs = logs
@@ -158,20 +165,22 @@ class SparkSubmit:
 
     def _submit(self, answers: Answers) -> Submitted:
         settings = self._settings
+        interpreter = self._interpreters.get(self._interpreters.packed_of(answers.launch))
         # Not every installation has Spark.
-        home = SparkHome.of(settings, self._drivers.python)
+        home = SparkHome.of(settings, interpreter.python)
         local = settings.driver_host in LOOPBACK
         server = socket.create_server(("127.0.0.1" if local else "", 0))
         token = secrets.token_hex(16)
         environment = {
             **self._drivers.environment,
+            **interpreter.environment,
             "RETROFILL_DRIVER_SOCKET": f"{settings.driver_host}:{server.getsockname()[1]}",
             "RETROFILL_DRIVER_TOKEN": token,
         }
         folder = submission.private_folder()
         try:
             cluster = cluster_for(self._drivers, answers.launch)
-            command = submission.command(home, answers.launch, environment, folder, cluster)
+            command = submission.command(home, answers.launch, environment, folder, interpreter.unpacked, cluster)
             environment |= home.environment(folder, os.environ)
             process = self._start(answers.launch, command, environment)
         except Exception:

@@ -11,9 +11,11 @@ from pathlib import Path
 from retrofill import clusters
 from retrofill.clusters import Cluster
 from retrofill.clusters.kubernetes import MASTER as KUBERNETES
+from retrofill.driver.environment import VARIABLE, with_environment
 from retrofill.java import with_jars
 from retrofill.settings import Settings
 from retrofill.spark_home import SparkHome
+from retrofill.user_code.environments import Unpacked
 from run_starter.executors import LaunchRequest
 from run_starter.executors.package import SOURCE, archive, entry, package
 
@@ -29,8 +31,10 @@ _TWO_BRACES = re.compile(r"(?<=\{)(?=\{)|(?<=\})(?=\})")
 _NOT_THERE = ("SPARK_HOME",)
 
 
-def driver_conf(home: SparkHome, launch: LaunchRequest, cluster: Cluster | None = None) -> dict[str, str]:
-    """Spark's settings for one driver; the pipeline's take precedence.
+def driver_conf(
+    home: SparkHome, launch: LaunchRequest, unpacked: Unpacked | None = None, cluster: Cluster | None = None
+) -> dict[str, str]:
+    """Spark's settings for one driver; the pipeline's take precedence, and its environment over all.
 
     ``cluster``: where its application is found later.
     """
@@ -47,7 +51,12 @@ def driver_conf(home: SparkHome, launch: LaunchRequest, cluster: Cluster | None 
     if cluster is not None:
         tag = clusters.tag_of(launch.installation, launch.attempt_id)
         conf |= cluster.settings(conf, [tag], remote=is_remote(settings, launch))
-    return with_jars(conf, settings.spark_jars)
+    conf = with_jars(conf, settings.spark_jars)
+    if unpacked is None:
+        return conf
+    # In a cluster, the file is in the driver's folder too.
+    python = home.python if settings.spark_submit_deploy_mode == "client" else f"./{unpacked.file.name}"
+    return with_environment(conf, home.master, python, unpacked.file)
 
 
 def in_cluster(home: SparkHome, conf: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
@@ -83,11 +92,13 @@ def command(
     launch: LaunchRequest,
     environment: Mapping[str, str],
     folder: Path,
+    unpacked: Unpacked | None = None,
     cluster: Cluster | None = None,
 ) -> list[str]:
     """The command that starts the attempt's driver: spark-submit, if the driver uses Spark.
 
     Its program is sent to YARN, or at the same path in the image. ``folder``: for Spark's settings.
+    ``unpacked``: its packed environment, whose interpreter ``home`` has.
     """
     settings = home.settings
     assert isinstance(settings, Settings)
@@ -95,9 +106,11 @@ def command(
     program = entry(made, PROGRAM)
     if launch.pipeline.only_scripts:
         return [home.python, program]
-    conf = driver_conf(home, launch, cluster)
+    conf = driver_conf(home, launch, unpacked, cluster)
     if not is_remote(settings, launch):
         return [*home.command(conf, folder, "client"), program]
+    if unpacked is not None:
+        environment = {**environment, VARIABLE: f"./{unpacked.file.name}"}
     conf = in_cluster(home, conf, environment)
     if home.master.startswith(KUBERNETES):
         # The image has it.

@@ -8,19 +8,18 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import ValidationError
 from sqlalchemy import Connection
 
 from retrofill.cli.completion import pipeline_names
 from retrofill.cli.options import ANSWER_SECONDS, AsJson, TimeLimit
 from retrofill.cli.output import cell, duration, print_facts, print_json, print_table, print_text
 from retrofill.cli.pools import warn_of_unserved
+from retrofill.cli.reading import packed, read_source
 from retrofill.cli.showing import batch_size
 from retrofill.cli.targets import check_targets
 from retrofill.client import read as reads
 from retrofill.client.ask import ask
 from retrofill.client.connect import load_settings, reading
-from retrofill.contract.explain import explain
 from retrofill.contract.pipelines import PipelineAccepted, PipelineApplied, PipelineRejected
 from retrofill.contract.topics import Topic
 from retrofill.domain.batch_size import target_seconds
@@ -30,13 +29,12 @@ from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.domain.planning import unknown_pipeline
 from retrofill.errors import UserError, WrongUsage
 from retrofill.masking import masked_conf
-from retrofill.settings import Settings
 from retrofill.store import pipelines as stored_pipelines
 from retrofill.store.pipelines import StoredPipeline
 from retrofill.user_code.shipping import ship
-from retrofill.user_code.source import Source
-from run_starter.executors.package import inspecting
 
+# What a definition names by its content.
+HASHES = ("code", "environment")
 group = typer.Typer(name="pipelines", help="Apply, list and show pipelines.", no_args_is_help=True)
 
 
@@ -54,11 +52,18 @@ def apply(
     in_place: Annotated[
         bool, typer.Option("--in-place", help="Ship nothing; drivers import the code from its current path.")
     ] = False,
+    requirements: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Requirements file of the packages that tasks and executors import; pex packs them."
+        ),
+    ] = None,
     python: Annotated[
         str | None,
         typer.Option(
             metavar="PATH",
-            help="Read it with this interpreter, which has the packages that it imports, as its drivers' has.",
+            help="Read it with this interpreter, which has the packages that it imports, as its drivers' has. Requirements "
+            "are packed for it.",
         ),
     ] = None,
     timeout: TimeLimit = ANSWER_SECONDS,
@@ -67,7 +72,8 @@ def apply(
     """Apply the pipelines of a Python file or module."""
     settings = load_settings()
     results = []
-    read = read_source(source, settings, python)
+    environment = None if requirements is None else packed(requirements, settings, python)
+    read = read_source(source, settings, python, environment)
     definitions = chosen(read.definitions, name, source)
     for definition in definitions:
         check_targets(definition, settings)
@@ -76,9 +82,11 @@ def apply(
     elif include:
         raise WrongUsage("--include ships code and --in-place does not: use only one of them")
     for definition in definitions:
-        message = PipelineApplied(pipeline=definition)
+        code = definition.code.model_copy(update={"environment": environment})
+        message = PipelineApplied(pipeline=definition.model_copy(update={"code": code}))
         answer = ask(settings, Topic.PIPELINES, definition.name, message, timeout)
-        results.append({**_result(definition.name, answer), "code_sha256": definition.code.sha256})
+        hashes = {"code_sha256": code.sha256, "environment_sha256": environment and environment.sha256}
+        results.append({**_result(definition.name, answer), **hashes})
     if as_json:
         print_json({"pipelines": results})
     refused = [result for result in results if not result["accepted"]]
@@ -86,26 +94,11 @@ def apply(
     warn_of_unserved(settings, [each.pool for each in definitions if each.name in accepted])
     for result in results:
         if result["accepted"] and not as_json:
-            code = f" (code {result['code_sha256'][:12]})" if result["code_sha256"] else ""
-            print_text(f"{result['name']}: {'applied' if result['changed'] else 'nothing changed'}{code}")
+            named = [f"{kind} {sha256[:12]}" for kind in HASHES if (sha256 := result[f"{kind}_sha256"])]
+            what = f" ({', '.join(named)})" if named else ""
+            print_text(f"{result['name']}: {'applied' if result['changed'] else 'nothing changed'}{what}")
     if refused:
         raise UserError("; ".join(f"{result['name']}: {result['message']}" for result in refused))
-
-
-def read_source(source: str, settings: Settings, python: str | None) -> Source:
-    """The pipelines of a file or module, as data. Raises ``UserError``."""
-    # Only this command imports user code.
-    from retrofill.user_code.loading import PipelineFileError
-    from retrofill.user_code.source import read_here, read_with
-
-    try:
-        return read_here(source) if python is None else read_with(python, inspecting(settings.home), source)
-    except PipelineFileError as e:
-        raise UserError(str(e)) from e
-    except ValidationError as e:
-        raise UserError(f"{source}: {explain(e)}") from e
-    except OSError as e:
-        raise UserError(f"{settings.home} cannot be written: {e.strerror}: set RETROFILL_HOME") from e
 
 
 def chosen(found: Sequence[PipelineDefinition], name: str | None, source: str) -> list[PipelineDefinition]:
@@ -225,6 +218,7 @@ def _print_pipeline(definition: PipelineDefinition, applied_at: Any) -> None:
             "pool": definition.pool,
             "code": f"{code.file or code.module}:{code.attribute}",
             "archive": code.sha256,
+            "environment": code.environment and f"{code.environment.sha256[:12]} (Python {code.environment.python})",
             "applied": applied_at,
             "spark conf": ", ".join(f"{key}={value}" for key, value in masked_conf(definition.spark_conf).items())
             or None,

@@ -16,6 +16,7 @@ from retrofill.domain.bounds import Bound
 from retrofill.domain.callback import Occasion
 from retrofill.domain.callback_rule import CallbackRule, check_rules
 from retrofill.domain.data import Data, Name
+from retrofill.domain.environment import SHA256, PackedEnvironment
 from retrofill.domain.names import (
     DEFAULT_POOL,
     MAX_BATCH,
@@ -133,10 +134,11 @@ class CodeLocation(Data):
     file: str | None = Field(None, description="Absolute path of a Python file")
     module: str | None = Field(None, description="Name of a module that drivers can import")
     attribute: str = Field(description="Name of the Pipeline object in it")
-    sha256: str | None = Field(
-        None, pattern="^[0-9a-f]{64}$", description="Hash of the code's archive in the code store"
-    )
+    sha256: str | None = Field(None, pattern=SHA256, description="Hash of the code's archive in the code store")
     root: str | None = Field(None, description="With sha256: the archived folder, as a path where it was applied")
+    environment: PackedEnvironment | None = Field(
+        None, description="The packages of its drivers and executors; without, those of the pool"
+    )
 
     @model_validator(mode="after")
     def _file_or_module(self) -> CodeLocation:

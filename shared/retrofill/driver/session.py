@@ -19,6 +19,7 @@ from typing import Any, Iterator, Mapping, Protocol
 from retrofill.driver.application import Server, application_of_context
 from retrofill.driver.config import Config
 from retrofill.driver.cost import cost_of
+from retrofill.driver.environment import give, packed_file
 from retrofill.driver.facts import Cost, SparkApplication
 from retrofill.driver.keepalive import KeepAlive
 from retrofill.driver.launch import Launch
@@ -100,6 +101,8 @@ class ConnectSessions:
         self._stop, self._session.stop = self._session.stop, self._stopped
         if self._jars:
             self._session.addArtifacts(*self._jars)
+        if (file := packed_file()) is not None:
+            give(self._session, self._remote or "", file)
 
     def use(self, tag: str) -> Any:
         """The session, tagged for this thread. From the first call on it is kept alive."""

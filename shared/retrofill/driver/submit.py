@@ -23,6 +23,7 @@ from retrofill.driver.config import Config
 from retrofill.driver.context import interval_of
 from retrofill.driver.definition import Script, Task
 from retrofill.driver.ending import ending
+from retrofill.driver.environment import packed_file, with_environment
 from retrofill.driver.launch import Launch, Piece
 from retrofill.groups import lines_until_exit
 from retrofill.java import with_jars
@@ -166,7 +167,11 @@ class Submits:
         for name, more in ((PY_FILES, submit.py_files), (JARS, submit.jars), (FILES, submit.files)):
             if more:
                 conf[name] = ",".join([*filter(None, [conf.get(name)]), *more])
-        return with_jars(conf, self._settings.spark_jars)
+        conf = with_jars(conf, self._settings.spark_jars)
+        if (file := packed_file()) is None:
+            return conf
+        # In a cluster, the file is the interpreter.
+        return with_environment(conf, home.master, home.python if file.is_absolute() else str(file), file)
 
     def environment(self, submit: Script, run: Piece, folder: Path) -> dict[str, str]:
         """The environment of a script's spark-submit. Raises ``BadArgument``."""

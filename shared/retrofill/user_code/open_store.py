@@ -1,4 +1,4 @@
-"""Opens the code store that the settings name."""
+"""Opens the code store that the settings name, and other places."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ FILE = "file://"
 
 def open_store(settings: Settings) -> CodeStore | None:
     """The code store, if one is set. Connects to nothing."""
-    address = settings.code_store
-    if address is None:
-        return None
+    return None if settings.code_store is None else store_of(settings.code_store, settings)
+
+
+def store_of(address: str, settings: Settings) -> CodeStore:
+    """The files in a directory or at an fsspec address, with the options of the code store."""
     if "://" not in address or address.startswith(FILE):
         return FolderStore(Path(address.removeprefix(FILE)))
     # Imported here: a directory needs no fsspec.

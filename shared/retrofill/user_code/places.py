@@ -6,7 +6,12 @@ import sys
 import sysconfig
 from pathlib import Path
 
-_INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_PACKAGES = ("site-packages", "dist-packages")
+# An environment also has the packages of another Python on its path.
+_INSTALLED = tuple(
+    {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    | {entry for entry in sys.path if entry.endswith(_PACKAGES)}
+)
 _OURS = str(Path(__file__).parents[1])
 
 

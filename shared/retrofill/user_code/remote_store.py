@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import fsspec
@@ -13,7 +14,15 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
 from retrofill.masking import MASK, hides
 from retrofill.redaction import redacted
 from retrofill.user_code.archive import Archive
-from retrofill.user_code.store import ADVICE_TO_APPLY, ADVICE_TO_RESTORE, CodeStoreFails, CodeUnavailable, verified
+from retrofill.user_code.store import (
+    ADVICE_TO_APPLY,
+    ADVICE_TO_PACK,
+    ADVICE_TO_RESTORE,
+    CodeStoreFails,
+    CodeUnavailable,
+    Missing,
+    verified,
+)
 
 # Object stores, with the extra that installs their library.
 OBJECT_STORES = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "abfs": "azure", "abfss": "azure", "az": "azure"}
@@ -34,23 +43,41 @@ class RemoteStore:
         self._options = options
 
     def put(self, archive: Archive) -> None:
+        self._write(ADVICE_TO_APPLY, self._put, archive)
+
+    def get(self, sha256: str) -> bytes:
+        name = f"{sha256}.zip"
+        content: bytes = self._read(name, lambda files, path: files.cat_file(path))
+        return verified(content, sha256, f"{self._address}/{name}")
+
+    def has(self, name: str) -> bool:
+        found: bool = self._write(ADVICE_TO_PACK, self._has, name)
+        return found
+
+    def send(self, name: str, file: Path) -> None:
+        self._write(ADVICE_TO_PACK, self._send, name, file)
+
+    def fetch(self, name: str, target: Path) -> None:
+        self._read(name, lambda files, path: files.get_file(path, str(target)))
+
+    def _write(self, advice: str, write: Callable[..., Any], *arguments: object) -> Any:
         try:
-            _retrying(PUT_SECONDS)(self._put, archive)
+            return _retrying(PUT_SECONDS)(write, *arguments)
         except Exception as e:  # noqa: BLE001 - each library has errors of its own
             # Not chained: the library's error may quote the options.
             raise CodeStoreFails(
-                f"the code store {self._address} cannot be written: {self._reason(e)}: {ADVICE_TO_APPLY}"
+                f"the code store {self._address} cannot be written: {self._reason(e)}: {advice}"
             ) from None
 
-    def get(self, sha256: str) -> bytes:
-        place = f"{self._address}/{sha256}.zip"
+    def _read(self, name: str, read: Callable[[Any, str], Any]) -> Any:
+        """What ``read`` returns, of the file system and a path in it."""
+        place = f"{self._address}/{name}"
         try:
-            content = _retrying(GET_SECONDS)(self._read, sha256)
+            return _retrying(GET_SECONDS)(lambda: read(*self._path(name)))
         except FileNotFoundError:
-            raise CodeUnavailable(f"{place} does not exist: {ADVICE_TO_RESTORE}") from None
+            raise Missing(f"{place} does not exist: {ADVICE_TO_RESTORE}") from None
         except Exception as e:  # noqa: BLE001 - the same as above
             raise CodeUnavailable(f"{place} cannot be read: {self._reason(e)}: {ADVICE_TO_RESTORE}") from None
-        return verified(content, sha256, place)
 
     def _connect(self) -> tuple[Any, str]:
         """The file system, and the store's path in it."""
@@ -58,25 +85,37 @@ class RemoteStore:
         files, folder = fsspec.url_to_fs(self._address, **self._options, skip_instance_cache=True)
         return files, folder.rstrip("/")
 
-    def _read(self, sha256: str) -> bytes:
+    def _path(self, name: str) -> tuple[Any, str]:
         files, folder = self._connect()
-        content: bytes = files.cat_file(f"{folder}/{sha256}.zip")
-        return content
+        return files, f"{folder}/{name}"
 
     def _put(self, archive: Archive) -> None:
-        files, folder = self._connect()
-        path = f"{folder}/{archive.sha256}.zip"
+        files, path = self._path(f"{archive.sha256}.zip")
         found = None
         # S3 refuses to read what is missing, unless the reader may list the bucket.
         with suppress(FileNotFoundError, PermissionError):
             found = files.cat_file(path)
-        if found == archive.content:
-            return
+        if found != archive.content:
+            self._place(files, path, lambda place: files.pipe_file(place, archive.content))
+
+    def _has(self, name: str) -> bool:
+        files, path = self._path(name)
+        # As above.
+        with suppress(FileNotFoundError, PermissionError):
+            files.info(path)
+            return True
+        return False
+
+    def _send(self, name: str, file: Path) -> None:
+        files, path = self._path(name)
+        self._place(files, path, lambda place: files.put_file(str(file), place))
+
+    def _place(self, files: Any, path: str, write: Callable[[str], object]) -> None:
         if self._scheme in OBJECT_STORES:
             # An object exists once its upload is complete.
-            files.pipe_file(path, archive.content)
+            write(path)
         else:
-            _rename_into_place(files, folder, path, archive.content, replace=found is not None)
+            _rename_into_place(files, path, write)
 
     def _reason(self, error: Exception) -> str:
         """The error in one line, without secrets."""
@@ -89,14 +128,15 @@ class RemoteStore:
         return redacted(text)[:MAX_REASON].rstrip(".")
 
 
-def _rename_into_place(files: Any, folder: str, path: str, content: bytes, *, replace: bool) -> None:
+def _rename_into_place(files: Any, path: str, write: Callable[[str], object]) -> None:
     """Write where no reader looks, then rename."""
+    folder = path.rpartition("/")[0]
     draft = f"{folder}/.{uuid.uuid4().hex}.tmp"
     files.makedirs(folder, exist_ok=True)
     try:
-        files.pipe_file(draft, content)
-        if replace:
-            # Not every file system renames onto a file. Readers lose a corrupt one.
+        write(draft)
+        # Not every file system renames onto a file. Readers lose one that is replaced.
+        with suppress(FileNotFoundError):
             files.rm_file(path)
         files.mv(draft, path)
     except BaseException:

@@ -1,4 +1,4 @@
-"""Ships the code of pipelines to the code store, before they are applied."""
+"""Ships the code and the packages of pipelines to the code store, before they are applied."""
 
 from __future__ import annotations
 

@@ -1,14 +1,16 @@
-"""The code store: archives ``<sha256>.zip`` in a directory or at an fsspec address."""
+"""The code store: archives ``<sha256>.zip``, and other files by name, in a directory or at an fsspec address."""
 
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 from typing import Protocol
 
 from retrofill.user_code.archive import Archive
 from retrofill.user_code.importing import CodeUnavailable as CodeUnavailable
 
 ADVICE_TO_APPLY = "set RETROFILL_CODE_STORE to a directory or address that the drivers share, or apply with --in-place"
+ADVICE_TO_PACK = "set RETROFILL_CODE_STORE to a directory or address that the run-starters share"
 ADVICE_TO_RESTORE = (
     "restore it, or check that the run-starter's RETROFILL_CODE_STORE is where the pipeline was applied to, then run the "
     "failed runs again"
@@ -19,8 +21,12 @@ class CodeStoreFails(Exception):
     """The archive cannot be stored. The message is one line and says what to do."""
 
 
+class Missing(CodeUnavailable):
+    """There is no such file in the store."""
+
+
 class CodeStore(Protocol):
-    """Readers see an archive completely or not at all."""
+    """Readers see an archive or file completely or not at all."""
 
     def put(self, archive: Archive) -> None:
         """Store an archive durably.
@@ -30,6 +36,15 @@ class CodeStore(Protocol):
 
     def get(self, sha256: str) -> bytes:
         """The archive's content, verified against its hash. Raises ``CodeUnavailable``."""
+
+    def has(self, name: str) -> bool:
+        """Whether there is a file with this name. Raises ``CodeStoreFails``."""
+
+    def send(self, name: str, file: Path) -> None:
+        """Store a copy of a file of any size, in place of one with this name. Raises ``CodeStoreFails``."""
+
+    def fetch(self, name: str, target: Path) -> None:
+        """Copy a file to ``target``, not verified. Raises ``CodeUnavailable``: ``Missing`` if there is none."""
 
 
 def verified(content: bytes, sha256: str, place: object) -> bytes:

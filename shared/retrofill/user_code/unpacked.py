@@ -33,14 +33,14 @@ def unpacked(settings: Settings, sha256: str) -> Path:
 
     Raises ``CodeUnavailable``.
     """
-    cache = (settings.code_cache or settings.home / "code-cache").absolute()
+    cache = cache_of(settings)
     target = cache / sha256
     if target.is_dir():
         return target
     store = _store(settings, sha256)
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        with _one_at_a_time(cache / f".{sha256}.lock"):
+        with one_at_a_time(cache / f".{sha256}.lock"):
             if not target.is_dir():
                 _unpack(store.get(sha256), cache, target)
     except (OSError, zipfile.BadZipFile, NotImplementedError) as e:
@@ -49,6 +49,11 @@ def unpacked(settings: Settings, sha256: str) -> Path:
             "RETROFILL_CODE_CACHE, then run the failed runs again"
         ) from e
     return target
+
+
+def cache_of(settings: Settings) -> Path:
+    """The directory for what this machine unpacks."""
+    return (settings.code_cache or settings.home / "code-cache").absolute()
 
 
 def code_of(settings: Settings, sha256: str, whole: bool) -> dict[str, str]:
@@ -72,17 +77,17 @@ def _store(settings: Settings, sha256: str) -> CodeStore:
 
 
 @contextmanager
-def _one_at_a_time(path: Path) -> Iterator[None]:
+def one_at_a_time(path: Path, seconds: float | None = None) -> Iterator[None]:
     """So that a machine fetches an archive once.
 
-    Nothing else depends on it: a driver that does not get the lock in time fetches too.
+    Nothing else depends on it: a process that does not get the lock in time fetches too.
     """
     with path.open("w") as lock:
         # Some network file systems have no locks.
         with suppress(OSError):
             Retrying(
                 retry=retry_if_exception_type(BlockingIOError),
-                stop=stop_after_delay(LOCK_SECONDS),
+                stop=stop_after_delay(LOCK_SECONDS if seconds is None else seconds),
                 wait=wait_fixed(0.05),
                 reraise=True,
             )(fcntl.flock, lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -61,12 +61,12 @@ class Cleared:
         drivers = Drivers(Settings(spark_home=folder, spark_submit_master="yarn"))
         self.clearing = Clearing(drivers, self.host, lambda launch: self.released.put(launch.key))
 
-    def hold(self, *attempts: int, earlier: tuple[int, ...] = (1,)) -> None:
+    def launch(self, *attempts: int, earlier: tuple[int, ...] = (1,)) -> None:
         day = datetime(2020, 1, 1, tzinfo=UTC)
         run = RunToDo(1, 1, day, day)
         for id in attempts:
             launch = LaunchRequest("b", id, AttemptMode.EACH, (run,), daily(), {}, 60.0, earlier=earlier)
-            self.clearing.hold(replace(launch, installation="ours"))
+            self.clearing.launch(replace(launch, installation="ours"))
 
     def asked(self) -> Any:
         return (self.folder / "asked").read_text().splitlines()
@@ -79,19 +79,19 @@ def cleared(tmp_path: Path) -> Cleared:
 
 def test_an_attempt_is_released_once_the_application_of_an_earlier_one_was_killed(cleared: Cleared) -> None:
     (cleared.folder / "lives").touch()
-    cleared.hold(3, earlier=(1, 2))
+    cleared.launch(3, earlier=(1, 2))
     assert cleared.released.get(timeout=SECONDS) == 3
     assert (cleared.folder / "killed").exists()
     assert f"-appTags {tag_of('ours', 1)},{tag_of('ours', 2)} " in cleared.asked()[0]
     assert cleared.clearing.waiting() == []
     assert cleared.clearing.note is None
-    cleared.hold(4)
+    cleared.launch(4)
     assert cleared.released.get(timeout=SECONDS) == 4
 
 
 def test_a_cluster_that_is_away_keeps_attempts_waiting_and_the_host_says_why(cleared: Cleared) -> None:
     (cleared.folder / "away").touch()
-    cleared.hold(3, 4)
+    cleared.launch(3, 4)
     assert cleared.host.noted.wait(SECONDS)
     why = "earlier applications may still run: yarn cannot be asked: the cluster is away"
     assert cleared.clearing.note == why
@@ -106,7 +106,7 @@ def test_a_cluster_that_is_away_keeps_attempts_waiting_and_the_host_says_why(cle
 
 def test_closing_releases_nothing(cleared: Cleared) -> None:
     (cleared.folder / "away").touch()
-    cleared.hold(3)
+    cleared.launch(3)
     assert cleared.host.noted.wait(SECONDS)
     cleared.clearing.close()
     assert cleared.host.ended.get(timeout=SECONDS)[0] == 3

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from retrofill.cli.pipelines import read_source
+from retrofill.cli.reading import read_source
 from retrofill.errors import UserError
 from retrofill.settings import Settings
 from retrofill.user_code.loading import PipelineFileError

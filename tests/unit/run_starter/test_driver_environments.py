@@ -1,0 +1,187 @@
+"""A warm driver serves attempts of one environment, and launches wait until theirs is unpacked."""
+
+from __future__ import annotations
+
+import queue
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from tests.support.packed import pack_versions
+from tests.unit.driver.pooled import Recorder, World, launch, pids, world
+
+from retrofill.domain.attempt import AttemptMode
+from retrofill.domain.environment import PackedEnvironment
+from retrofill.settings import Settings
+from retrofill.user_code.environments import Packed
+from run_starter.executors import LaunchRequest, choosing
+from run_starter.executors.choosing import Wanted
+from run_starter.executors.command import Drivers, drivers_of
+from run_starter.executors.interpreters import Interpreters, Preparing
+
+__all__ = ["world"]
+A, B = Packed("a" * 64, "3.11"), Packed("b" * 64, "3.11")
+
+
+@dataclass(eq=False)
+class Worker:
+    packed: Packed | None = None
+    ready: bool = True
+    retiring: bool = False
+    busy: bool = False
+
+
+def in_environment(given: LaunchRequest, environment: PackedEnvironment | None) -> LaunchRequest:
+    code = given.pipeline.code.model_copy(update={"environment": environment})
+    return replace(given, pipeline=given.pipeline.model_copy(update={"code": code}))
+
+
+def wanted(*environments: Packed | None) -> list[Wanted]:
+    return [Wanted(launch(n), packed) for n, packed in enumerate(environments)]
+
+
+def test_an_idle_driver_of_the_same_environment_is_used() -> None:
+    workers = [Worker(A), Worker(), Worker(B, busy=True), Worker(B, ready=False), Worker(A, retiring=True)]
+    asked = wanted(B, None, A, A)
+    assert list(choosing.matches(workers, asked)) == [(workers[1], asked[1].launch), (workers[0], asked[2].launch)]
+
+
+def test_any_driver_publishes() -> None:
+    (only,) = [Worker(A)]
+    asked = Wanted(replace(launch(1), mode=AttemptMode.PUBLISH), None)
+    assert list(choosing.matches([only], [asked])) == [(only, asked.launch)]
+
+
+@pytest.mark.parametrize(
+    ("workers", "environments", "slots", "replaced", "started"),
+    [
+        # Two idle ones, one of which is needed.
+        ([Worker(), Worker()], [A], 2, 1, A),
+        # It is starting already.
+        ([Worker(), Worker(A, ready=False)], [A], 2, 0, B),
+        ([Worker(), Worker(A, ready=False)], [A, A], 2, 1, A),
+        # There is room for another one, which is about to start.
+        ([Worker()], [A], 2, 0, A),
+        # All others are busy.
+        ([Worker(busy=True), Worker(None, ready=False)], [A], 2, 0, A),
+        ([Worker()], [], 1, 0, B),
+    ],
+)
+def test_one_that_nobody_waits_for_is_replaced(
+    workers: list[Worker], environments: list[Packed | None], slots: int, replaced: int, started: Packed | None
+) -> None:
+    asked = wanted(*environments)
+    assert len(choosing.to_replace(workers, asked, slots)) == replaced
+    # Else it is as the one before it, of B.
+    assert choosing.to_start(workers, asked, B) == started
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[PackedEnvironment]]:
+    """A code store with two environments."""
+    made = tmp_path_factory.mktemp("packed")
+    return made / "store", pack_versions(made, made / "store", "greeting", ["1.0", "2.0"])
+
+
+def test_a_driver_of_another_environment_is_replaced_and_one_of_the_same_is_used_again(
+    world: World, store: tuple[Path, list[PackedEnvironment]]
+) -> None:
+    """On one seat."""
+    pool, note, (one, two) = world.pool(code_store=store[0]), world.folder / "note", store[1]
+    ran: list[tuple[int, str]] = []
+    for n, environment in enumerate((None, one, one, two, None)):
+        go = world.folder / f"go-{n}"
+        pool.launch(in_environment(launch(n, note=str(note), until=str(go)), environment))
+        assert world.host.asked.get(timeout=60) == n
+        (pid,) = pids(pool)
+        ran.append((pid, psutil.Process(pid).cmdline()[0]))
+        go.touch()
+        assert world.host.ended()[:2] == (n, True)
+    assert len({pid for pid, _ in ran}) == 4
+    assert ran[1] == ran[2]
+    assert [python for _, python in ran][::4] == [sys.executable] * 2
+    names = [Path(python).parents[1].name.partition("-")[0] for _, python in ran[1:4]]
+    assert names == [one.sha256, one.sha256, two.sha256]
+
+
+class Host(Recorder):
+    """Also records what is refused."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: queue.SimpleQueue[tuple[int, str, str]] = queue.SimpleQueue()
+
+    def refused(self, given: LaunchRequest, reason: str, *, kind: str) -> None:
+        self.told.put((given.attempt_id, kind, reason))
+
+
+def preparing(folder: Path, store: Path) -> tuple[Preparing, Host, queue.SimpleQueue[LaunchRequest]]:
+    passed: queue.SimpleQueue[LaunchRequest] = queue.SimpleQueue()
+    host = Host()
+    drivers = Drivers(Settings(home=folder, code_store=store))
+    return Preparing(Interpreters(drivers), host, passed.put), host, passed
+
+
+def test_launches_wait_until_their_environment_is_unpacked(
+    tmp_path: Path, store: tuple[Path, list[PackedEnvironment]]
+) -> None:
+    made, _, passed = preparing(tmp_path, store[0])
+    first, second = (in_environment(launch(n), store[1][0]) for n in (1, 2))
+    for each in (first, second):
+        made.launch(each)
+    made.launch(launch(3))
+    # It needs none, so it does not wait.
+    assert passed.get(timeout=1).key == 3
+    assert made.hosted() == {1, 2}
+    assert [passed.get(timeout=60).key for _ in range(2)] == [1, 2]
+    assert made.hosted() == set()
+    # It is there now.
+    made.launch(in_environment(launch(4), store[1][0]))
+    assert passed.get_nowait().key == 4
+
+
+def test_runs_fail_whose_environment_cannot_be_had(tmp_path: Path, store: tuple[Path, list[PackedEnvironment]]) -> None:
+    made, host, passed = preparing(tmp_path, store[0])
+    made.launch(in_environment(launch(1), store[1][0].model_copy(update={"sha256": "0" * 64})))
+    attempt, kind, reason = host.told.get(timeout=60)
+    assert (attempt, kind) == (1, "CodeUnavailable")
+    assert reason.startswith(f"{store[0]}/{'0' * 64}.pex cannot be copied to ")
+    assert passed.empty()
+    assert made.hosted() == set()
+
+
+def test_no_launch_waits_for_an_unpacking_that_broke(
+    tmp_path: Path, store: tuple[Path, list[PackedEnvironment]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("out of\nthreads")
+
+    monkeypatch.setattr(Interpreters, "get", broken)
+    made, host, _ = preparing(tmp_path, store[0])
+    made.launch(in_environment(launch(1), store[1][0]))
+    reason = f"the environment {store[1][0].sha256} cannot be unpacked: RuntimeError: out of"
+    assert host.told.get(timeout=60) == (1, "CodeUnavailable", reason)
+
+
+def test_one_that_waits_can_be_ended(tmp_path: Path, store: tuple[Path, list[PackedEnvironment]]) -> None:
+    made, host, passed = preparing(tmp_path, store[0])
+    for n in (1, 2):
+        made.launch(in_environment(launch(n), store[1][1]))
+    made.end(1)
+    assert host.ended() == (1, False, "ended before its environment was unpacked")
+    assert passed.get(timeout=60).key == 2
+    assert passed.empty()
+
+
+def test_a_pool_may_have_an_environment_which_a_pipelines_own_replaces(tmp_path: Path) -> None:
+    section: dict[str, Any] = {"driver_environment": {"address": "s3://bucket/gpu.pex", "sha256": "c" * 64}}
+    drivers = drivers_of(Settings.model_validate({"home": tmp_path, "pools": {"gpu": section}}), "gpu", {})
+    of_pool = Packed("c" * 64, address="s3://bucket/gpu.pex")
+    own = PackedEnvironment(sha256="d" * 64, python="3.12")
+    assert drivers.packed_of(launch(1)) == of_pool
+    assert drivers.packed_of(in_environment(launch(1), own)) == Packed("d" * 64, "3.12")
+    publishes = replace(in_environment(launch(1), own), mode=AttemptMode.PUBLISH)
+    assert drivers.packed_of(publishes) == of_pool
