@@ -132,6 +132,8 @@ def _as_text(value: object) -> object:
 
 
 def _check_store_address(value: str) -> str:
+    if not value.strip():
+        raise ValueError("it is empty, which would be the working directory: unset it or name a directory")
     if "://" in value and (not _STORE.fullmatch(value) or value.startswith("memory:")):
         raise ValueError(
             "a code store is a directory, or an address that drivers see too, like s3://bucket/prefix, without query and "

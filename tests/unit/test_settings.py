@@ -86,6 +86,11 @@ def test_what_is_no_connect_address_is_refused_and_not_quoted(address: str) -> N
     assert "hunter2" not in str(refused.value)
 
 
+def test_an_empty_store_is_not_the_working_directory() -> None:
+    with pytest.raises(ValidationError, match=r"it is empty, .*: unset it or name a directory"):
+        Settings.model_validate({"code_store": " "})
+
+
 @pytest.mark.parametrize(
     "address", [f"s3://u:{SECRET}@bucket/x", f"https://host/x?sig={SECRET}", "memory://x", f"cache::s3://{SECRET}"]
 )

@@ -217,7 +217,7 @@ def _print_pipeline(definition: PipelineDefinition, applied_at: Any) -> None:
             "executor": definition.executor,
             "pool": definition.pool,
             "code": f"{code.file or code.module}:{code.attribute}",
-            "archive": code.sha256,
+            "archive": code.sha256 and code.sha256[:12],
             "environment": code.environment and f"{code.environment.sha256[:12]} (Python {code.environment.python})",
             "applied": applied_at,
             "spark conf": ", ".join(f"{key}={value}" for key, value in masked_conf(definition.spark_conf).items())

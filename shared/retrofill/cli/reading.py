@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import typer
 from pydantic import ValidationError
 
 from retrofill.contract.explain import explain
@@ -20,7 +21,7 @@ def packed(requirements: Path, settings: Settings, python: str | None) -> Packed
     # Imported here: few need it.
     from retrofill.user_code.packing import pack
 
-    return pack(settings, requirements, python)
+    return pack(settings, requirements, python, lambda line: typer.echo(f"retrofill: {line}", err=True))
 
 
 def read_source(

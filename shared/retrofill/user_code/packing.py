@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -34,11 +34,14 @@ OPTIONS = (
 _LOGIN = re.compile(r"https?://[^/@\s\"]+@")
 
 
-def pack(settings: Settings, requirements: Path, python: str | None = None) -> PackedEnvironment:
+def pack(
+    settings: Settings, requirements: Path, python: str | None = None, say: Callable[[str], object] = lambda _: None
+) -> PackedEnvironment:
     """The environment of a requirements file, which is in the code store afterwards.
 
     ``python``: the interpreter to pack it for, by default this one. Nothing is built if the store
-    has one of the same requirements and Python. Raises ``UserError``.
+    has one of the same requirements and Python. ``say`` gets a line before something is. Raises
+    ``UserError``.
     """
     store = open_store(settings)
     if store is None:
@@ -49,7 +52,7 @@ def pack(settings: Settings, requirements: Path, python: str | None = None) -> P
     try:
         texts = read_requirements(requirements)
         interpreter = Interpreter.at(python or sys.executable)
-        sha256 = _packed(store, texts, requirements, interpreter)
+        sha256 = _packed(store, texts, requirements, interpreter, say)
     except NoInterpreter as e:
         raise UserError(f"{e}: give --python an interpreter of the version that drivers have") from e
     except (NoRequirements, CodeStoreFails, CodeUnavailable) as e:
@@ -57,7 +60,13 @@ def pack(settings: Settings, requirements: Path, python: str | None = None) -> P
     return PackedEnvironment(sha256=sha256, python=interpreter.version)
 
 
-def _packed(store: CodeStore, texts: Mapping[str, str], requirements: Path, interpreter: Interpreter) -> str:
+def _packed(
+    store: CodeStore,
+    texts: Mapping[str, str],
+    requirements: Path,
+    interpreter: Interpreter,
+    say: Callable[[str], object],
+) -> str:
     with tempfile.TemporaryDirectory(prefix="retrofill-pack-") as made:
         folder = Path(made)
         # What is installed from this machine may change under the same names.
@@ -65,6 +74,7 @@ def _packed(store: CodeStore, texts: Mapping[str, str], requirements: Path, inte
         if index is not None and (known := _known(store, index, folder)) is not None:
             return known
         file = folder / f"environment{SUFFIX}"
+        say(f"packing {requirements} for Python {interpreter.version}, which may take minutes")
         _build(requirements, interpreter, file)
         _check_no_login(requirements, file)
         sha256 = hash_of(file)

@@ -49,7 +49,9 @@ def stored(settings: Settings) -> list[str]:
 def test_the_same_requirements_are_packed_once(
     settings: Settings, requirements: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = pack(settings, requirements)
+    said: list[str] = []
+    first = pack(settings, requirements, say=said.append)
+    assert [line.split(" for ")[0] for line in said] == [f"packing {requirements}"]
     assert first.python == f"{sys.version_info[0]}.{sys.version_info[1]}"
     before = stored(settings)
     assert len(before) == 2
@@ -58,7 +60,8 @@ def test_the_same_requirements_are_packed_once(
         # Nothing could be built: there is no index any more.
         changed.setenv("PIP_FIND_LINKS", "/nowhere")
         changed.setenv("PEX_ROOT", str(requirements.parent / "other"))
-        assert pack(settings, requirements) == first
+        assert pack(settings, requirements, say=said.append) == first
+        assert len(said) == 1, "nothing was packed"
         requirements.write_text("greeting==2.0\n")
         with pytest.raises(UserError):
             pack(settings, requirements)
