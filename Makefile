@@ -72,6 +72,7 @@ schemas: setup
 lock: ## pin what is installed anew (needs uv)
 	uv pip compile requirements-build.in --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --allow-unsafe -o requirements-build.lock
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --allow-unsafe -o requirements.lock
+	cd tests/matrix && for each in 3.5:3.8 4.0:3.9 4.1:3.10 4.2:3.10 4.3:3.11; do uv pip compile spark-$${each%:*}.in --universal --python-version $${each#*:} --generate-hashes --no-emit-index-url --no-header -o spark-$${each%:*}.lock; done
 	cd benchmarks/peers && uv pip compile requirements.in --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header -o requirements.lock
 
 clean: ## remove the environment and the embedded stack's folder
