@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -69,13 +68,13 @@ def make(pair: Pair, folder: Path) -> str:
     return python
 
 
-def run(pair: Pair) -> tuple[dict[str, str], str]:
-    """The outcome of each way, and the exact versions."""
+def run(pair: Pair) -> tuple[dict[str, str], list[str]]:
+    """The outcome of each way, and the exact versions of Spark and Python."""
     with tempfile.TemporaryDirectory(prefix="retrofill-matrix-") as folder:
         try:
             python = make(pair, Path(folder, "environment"))
         except subprocess.CalledProcessError as e:
-            return dict.fromkeys(WAYS, f"not installed: exit status {e.returncode}"), "–"
+            return dict.fromkeys(WAYS, f"not installed: exit status {e.returncode}"), [pair.spark, f"3.{pair.minor}"]
         report = Path(folder, "report.xml")
         environment = {**os.environ, "RETROFILL_TEST_PYTHON": python}
         subprocess.run(
@@ -85,7 +84,7 @@ def run(pair: Pair) -> tuple[dict[str, str], str]:
             check=False,
         )
         say = "import platform, pyspark; print(pyspark.__version__, platform.python_version())"
-        versions = subprocess.run([python, "-c", say], capture_output=True, text=True, check=True).stdout.strip()
+        versions = subprocess.run([python, "-c", say], capture_output=True, text=True, check=True).stdout.split()
         return {way: _outcome(report, way) for way in WAYS}, versions
 
 
@@ -98,36 +97,55 @@ def _outcome(report: Path, way: str) -> str:
 
 
 def main() -> int:
-    """Run all pairs and write the table. The exit status is 1 if one failed."""
+    """Run pairs and write their rows. The exit status is 1 if one failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.matrix", description=__doc__)
     parser.add_argument("--every", action="store_true", help="every Python that is here, not the oldest and the newest")
-    parser.add_argument("--spark", help="this version only; the page is not written")
+    parser.add_argument("--missing", action="store_true", help="every one that the page has no row of")
+    parser.add_argument("--spark", help="this version only")
     given = parser.parse_args()
-    rows, passed = [], True
-    for pair in [each for each in pairs(given.every) if given.spark in (None, each.spark)]:
+    rows = _rows(PAGE.read_text()) if given.missing or given.spark else {}
+    chosen = [
+        pair
+        for pair in pairs(given.every or given.missing)
+        if given.spark in (None, pair.spark) and not (given.missing and pair.name in rows)
+    ]
+    if not chosen:
+        print("matrix: there is no such pair of Spark and Python here that is to be run", file=sys.stderr)  # noqa: T201
+        return 1
+    passed = True
+    for pair in chosen:
         began = time.monotonic()
         outcomes, versions = run(pair)
         passed = passed and set(outcomes.values()) == {"passed"}
-        rows.append([*(versions.split() if " " in versions else (pair.spark, f"3.{pair.minor}")), *outcomes.values()])
-        print(f"matrix: {pair.name}: {outcomes} ({time.monotonic() - began:.0f} s)", flush=True)  # noqa: T201 - progress
-    if not rows:
-        print(f"matrix: there is no Python here for Spark {given.spark or ', '.join(SPARKS)}", file=sys.stderr)  # noqa: T201
-        return 1
-    if given.spark is None:
+        rows[pair.name] = [*versions, *outcomes.values(), f"{datetime.now(UTC):%Y-%m-%d}", _commit()]
         _write(rows)
+        print(f"matrix: {pair.name}: {outcomes} ({time.monotonic() - began:.0f} s)", flush=True)  # noqa: T201 - progress
     return 0 if passed else 1
 
 
-def _write(rows: list[list[str]]) -> None:
-    table = [["Spark", "Python", *WAYS.values()], ["---"] * (2 + len(WAYS)), *rows]
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.strip()
-    said = f"Run on {datetime.now(UTC):%Y-%m-%d} at commit {commit}, on {platform.system()} {platform.machine()}.\n\n"
+def _rows(page: str) -> dict[str, list[str]]:
+    """The rows of the page, by their pairs."""
+    lines = page.partition(BEGIN)[2].partition(END)[0].splitlines()[2:]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {f"Spark {_minor(row[0])}, Python {_minor(row[1])}": row for row in rows}
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def _write(rows: dict[str, list[str]]) -> None:
+    heads = ["Spark", "Python", *WAYS.values(), "run on", "at commit"]
+    ordered = sorted(rows.values(), key=lambda row: [int(n) for n in f"{row[0]}.{row[1]}".split(".")])
+    table = [heads, ["---"] * len(heads), *ordered]
     lines = "".join(f"| {' | '.join(row)} |\n" for row in table)
     before, _, rest = PAGE.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}{said}{lines}{END}{after}")
+    PAGE.write_text(f"{before}{BEGIN}{lines}{END}{rest.partition(END)[2]}")
+
+
+def _commit() -> str:
+    command = ["git", "rev-parse", "--short=12", "HEAD"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
 if __name__ == "__main__":
