@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 POLL_SECONDS = 1.0
 AGAIN_SECONDS = 0.2
 FLUSH_SECONDS = 5.0
-# Called from the wire's thread: with ``None`` once a report is durable, else with why it never will be.
+# Called from any thread that sends, or the wire's own: with ``None`` once a report is durable, else with why it never will be.
 OnDelivery = Callable[[str | None], object]
 
 
@@ -51,6 +51,7 @@ class ReportWire:
                     headers=headers,
                     on_delivery=delivered,
                 )
+                self._producer.poll(0)
                 return
             except (BufferError, KafkaException) as e:
                 if not _passes(e):

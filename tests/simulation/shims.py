@@ -136,6 +136,8 @@ _EXCHANGED: dict[str, dict[str, Any]] = {
         "Watch.start": _start_as_task,
         "Watch.join": _no_join,
     },
+    # Its senders poll too.
+    "run_starter.report_wire": {"ReportWire._serve": lambda wire: None},
     "deadline_watcher.set_aside": {"time": Time},
     "callback_runner.call": {"threading": Threading, "time": Time, "Retrying": _retrying},
     "callback_runner.handler": {

@@ -122,6 +122,6 @@ def test_no_secret_is_shown() -> None:
 
 def test_every_key_but_a_few_is_a_setting() -> None:
     """So that they are documented and replaced under the same name."""
-    own = {"driver_python", "env", "session_conf"}
+    own = {"driver_python", "driver_environment", "env", "session_conf"}
     assert Pool.model_fields.keys() - own <= Settings.model_fields.keys()
     assert not own & Settings.model_fields.keys()
