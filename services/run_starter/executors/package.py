@@ -18,7 +18,7 @@ import retrofill
 SOURCE = Path(retrofill.__file__).parent
 _MODULES = (
     "__init__", "callback", "checking", "deadline", "durable", "errors", "groups", "java", "masking", "pipeline",
-    "properties", "redaction", "scripts", "spark_home", "text_enum", "tracing",
+    "properties", "redaction", "scripts", "signals", "spark_home", "text_enum", "tracing",
     "attempt_logs/__init__", "attempt_logs/channel", "attempt_logs/marks",
     "bus/__init__", "bus/crash",
     "clusters/__init__", "clusters/find", "clusters/kubernetes", "clusters/yarn",

@@ -37,6 +37,7 @@ from retrofill.bus.worker.loop import Loop
 from retrofill.contract.topics import Service
 from retrofill.logs import configure_logging
 from retrofill.settings import NotConfigured, Settings, WrongSetting, read_settings
+from retrofill.signals import on_signals
 from retrofill.store import outbox
 from retrofill.store.engine import make_engine
 from retrofill.store.history import PostgresWentBack
@@ -103,8 +104,7 @@ def _run(settings: Settings, service: Service, make_handler: MakeHandler, channe
     instance = name_of_instance(service)
     structlog.contextvars.bind_contextvars(service=service.name, pid=os.getpid())
     stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
+    on_signals((signal.SIGTERM, signal.SIGINT), lambda _: stopping.set())
     guard = Guard(stopping)
     engine = make_engine(settings.dsn_of(service.name), instance, limited=True, check=guard.check)
     topic_ids = _topic_ids(settings, service, instance)

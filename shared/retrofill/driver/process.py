@@ -10,6 +10,7 @@ import threading
 from typing import Callable
 
 from retrofill.driver.log import get_log
+from retrofill.signals import on_signals
 from retrofill.tracing import flush
 
 log = get_log(__name__)
@@ -58,17 +59,12 @@ def end_with_host(ending: Ending) -> None:
     """End the driver on SIGTERM and when its parent exits. Call from the main thread."""
     parent = os.getppid()
 
-    def ended(*_: object) -> None:
-        # In a thread: a signal handler interrupts the main thread, which may hold locks.
-        threading.Thread(target=ending.end, args=("ended by a signal",), daemon=True).start()
+    def end(number: int) -> None:
+        # Linux also sends SIGHUP when the parent's thread that started us ends: check the parent.
+        if number == signal.SIGTERM or os.getppid() != parent:
+            ending.end("ended by a signal")
 
-    def orphaned(*_: object) -> None:
-        # Linux also sends this when the parent's thread that started us ends: check the parent.
-        if os.getppid() != parent:
-            ended()
-
-    signal.signal(signal.SIGTERM, ended)
-    signal.signal(signal.SIGHUP, orphaned)
+    on_signals((signal.SIGTERM, signal.SIGHUP), end)
     # A fallback, if available: the end of the input is noticed in any case.
     if (prctl := getattr(ctypes.CDLL(None), "prctl", None)) is not None:
         prctl(PR_SET_PDEATHSIG, signal.SIGHUP)
