@@ -47,6 +47,7 @@ def test_a_backfill_stays_on_the_code_that_it_was_planned_with(user: User, store
     assert (user.used("follows"), user.wrote("follows")) == ([one, two, two], ["one", "two", "two"])
     assert (user.used("new"), user.wrote("new")) == ([two] * 3, ["two"] * 3)
 
+    user.made.wait_published()
     started = [event.body for event in user.made.events(Topic.RUN_EVENTS) if event.body["type"] == "RunStarted"]
     assert [body["code_sha256"] for body in started if body["backfill_id"] == "follows"] == [one, two, two]
     shown = user.ask("backfill", "show", "follows")

@@ -73,6 +73,7 @@ def test_output_appears_when_its_attempt_was_accepted_and_a_later_run_replaces_i
     again = backfill(stack, "2020-01-03", "2020-01-04")
     assert days(tmp_path) == runs_of(stack, first) | runs_of(stack, again)
     assert list((tmp_path / AREA).iterdir()) == []
+    stack.wait_published()
     fields = [e.body for e in stack.events(Topic.RUN_EVENTS) if e.key == first]
     for run in {body["run_id"] for body in fields}:
         kinds = [body["type"] for body in fields if body["run_id"] == run and body["type"] != "TaskStateChanged"]

@@ -71,6 +71,7 @@ def test_services_work_over_tls_each_as_itself(house: Installation) -> None:
     house.apply(daily())
     id = house.request("p", "2020-01-01", "2020-01-03")
     assert house.wait_state(id, "succeeded", "failed") == "succeeded"
+    house.wait_published()
     assert len([e for e in house.events(Topic.RUN_EVENTS) if e.body.get("type") == "RunSucceeded"]) == 3
 
 
