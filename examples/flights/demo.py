@@ -135,6 +135,11 @@ def seconds_of(shown: dict[str, Any]) -> float:
     return (ended - requested).total_seconds()
 
 
+def beside(theirs: float, ours: float) -> str:
+    """How the time that something else needs for a day compares with ours."""
+    return f"{theirs / ours:.1f} × slower" if theirs >= ours else f"{ours / theirs:.1f} × faster"
+
+
 def miss_a_deadline(pages: Path) -> tuple[int, int]:
     """Run an interval that is late on purpose; returns its missed deadlines and callback calls."""
     before = len(pages.read_text().splitlines()) if pages.exists() else 0
@@ -204,15 +209,16 @@ def run(days: list[str], data: Path, pages: Path, began: float) -> int:
     loop, job = bare(status["spark"]["remote"], str(data), days, parallel)
     say("Summary")
     wall = seconds_of(year)
+    each = wall / len(days)
     error = year["failed_runs"][0]["error"] if year["failed_runs"] else {}
     table = Table(show_header=False, box=None)
     for name, value in (
         ("runs", ", ".join(f"{n} {state}" for state, n in year["by_state"].items())),
         ("the bad day", f"{error.get('type')}: {str(error.get('message'))[:100]}"),
         ("asked again", f"{again['runs']} run, {seconds_of(again):.1f} s"),
-        ("backfill", f"{wall:.1f} s, {len(days) / wall:.2f} runs/s, {wall / len(days):.3f} s per day"),
-        ("bare Spark loop", f"{loop:.3f} s per day, {parallel} at a time: {loop * len(days) / wall:.1f} × slower"),
-        ("bare Spark job", f"{job:.3f} s per day, without a bad day: {wall / len(days) / job:.2f} × faster"),
+        ("backfill", f"{wall:.1f} s, {len(days) / wall:.2f} runs/s, {each:.3f} s per day"),
+        ("bare Spark loop", f"{loop:.3f} s per day, {parallel} at a time: {beside(loop, each)}"),
+        ("bare Spark job", f"{job:.3f} s per day, without a bad day: {beside(job, each)}"),
         ("flights", f"{flights:,} in the output, {expected:,} in the source; every day equal to pandas"),
         ("deadline", f"{missed} missed on purpose, its callback called {called} time(s)"),
         ("total", f"{time.monotonic() - began:.0f} s"),
