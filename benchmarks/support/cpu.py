@@ -44,7 +44,7 @@ class Used:
             return
         if process.name() == "java":
             part = "Kafka" if "kafka.Kafka" in command else "Spark"
-        elif "retrofill.driver" in command:
+        elif any(each.endswith("retrofill/driver/__main__.py") for each in command):
             part = "drivers"
         else:
             part = next((name for package, name in _PACKAGES.items() if package in command), service)
