@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 from tests.support.installation import Replica
+from tests.support.user import is_driver
 
 from benchmarks.core import Figure, figure
 from retrofill.contract.topics import SERVICES
@@ -44,7 +45,7 @@ class Used:
             return
         if process.name() == "java":
             part = "Kafka" if "kafka.Kafka" in command else "Spark"
-        elif any(each.endswith("retrofill/driver/__main__.py") for each in command):
+        elif is_driver(process):
             part = "drivers"
         else:
             part = next((name for package, name in _PACKAGES.items() if package in command), service)

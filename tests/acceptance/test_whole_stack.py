@@ -20,7 +20,7 @@ import psutil
 import pytest
 from tests.support.doc_commands import shown, words_of
 from tests.support.installation import ROOT, until
-from tests.support.user import User
+from tests.support.user import User, is_driver
 
 DAYS = [f"2013-01-{day:02}" for day in range(1, 7)]
 pytestmark = pytest.mark.spark
@@ -78,7 +78,7 @@ def test_kill_9_of_each_part_in_the_middle_loses_nothing(user: User) -> None:
         pid = user.pid("run-starter")
         if part == "driver":
             assert pid is not None
-            drivers = [c for c in psutil.Process(pid).children() if "retrofill.driver" in " ".join(c.cmdline())]
+            drivers = [child for child in psutil.Process(pid).children() if is_driver(child)]
             drivers[0].kill()
         else:
             killed = user.pid(part)
@@ -89,7 +89,7 @@ def test_kill_9_of_each_part_in_the_middle_loses_nothing(user: User) -> None:
     shown = user.json("backfill", "show", "killed")
     assert shown["by_state"] == {"succeeded": 24}, shown
     hosts = {p.pid for p in user.processes() if "run_starter" in " ".join(p.cmdline())}
-    drivers = [p for p in user.processes() if "retrofill.driver" in " ".join(p.cmdline())]
+    drivers = [process for process in user.processes() if is_driver(process)]
     assert drivers
     assert all(driver.ppid() in hosts for driver in drivers), "a driver outlived the run-starter that started it"
 

@@ -30,6 +30,7 @@ from tests.chaos.oracle import PROMISES, Violation, check
 from tests.chaos.report import Result
 from tests.chaos.stage import still_waiting, waiting
 from tests.support.installation import ROOT, Installation, until
+from tests.support.user import is_driver
 
 FIRST, LAST, DAYS = "2013-05-01", "2013-05-30", 30
 ID = "spark-chaos"
@@ -140,7 +141,7 @@ def _a_driver(user: User) -> int:
     def there() -> bool:
         host = user.pid("run-starter")
         if host is not None and psutil.pid_exists(host):
-            found[:] = [c.pid for c in psutil.Process(host).children() if "retrofill.driver" in " ".join(c.cmdline())]
+            found[:] = [child.pid for child in psutil.Process(host).children() if is_driver(child)]
         return bool(found)
 
     until(there, "there is a driver", seconds=120)

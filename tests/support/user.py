@@ -83,3 +83,8 @@ class User:
             except psutil.Error:
                 continue
         return found
+
+
+def is_driver(process: psutil.Process) -> bool:
+    """Whether it is a warm driver, by the module that it was started with."""
+    return any(part.endswith("/retrofill/driver/__main__.py") for part in process.cmdline())
