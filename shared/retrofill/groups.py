@@ -15,6 +15,8 @@ import threading
 from contextlib import suppress
 from typing import IO, Iterator
 
+# In the environment of all processes of a stack, drivers too: what has lost its parent is found by it.
+STACK = "RETROFILL_STACK"
 CHUNK = 65_536
 # Limit on reading the pipe after the child exited: a process that left its group may keep writing.
 MAX_LEFT = 1_048_576

@@ -11,6 +11,7 @@ from pydantic_settings import SettingsError
 
 from retrofill.bus.clients import security
 from retrofill.cli.config import shown
+from retrofill.groups import STACK
 from retrofill.settings import Settings
 from run_starter.executors import processes
 from run_starter.executors.command import told
@@ -146,7 +147,9 @@ def test_mutual_tls_needs_no_password() -> None:
 def test_a_driver_inherits_none_of_our_settings() -> None:
     names = [f"RETROFILL_{name}{how}" for name in map(str.upper, Settings.model_fields) for how in ("", "_FILE")]
     ours = {**dict.fromkeys(names, SECRET), "retrofill_kafka_password": SECRET}
-    assert processes.inherited({"PATH": "/bin", **ours}) == {"PATH": "/bin"}
+    # By the stack's mark, what has lost its parent is found.
+    kept = {"PATH": "/bin", STACK: "a1"}
+    assert processes.inherited({**kept, **ours}) == kept
 
 
 def test_a_driver_is_sent_nothing_of_kafka_postgres_or_the_stores() -> None:

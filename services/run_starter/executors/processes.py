@@ -13,7 +13,7 @@ from typing import IO
 import psutil
 
 from retrofill.driver.process import LEASE_OVER
-from retrofill.groups import await_exit
+from retrofill.groups import STACK, await_exit
 from retrofill.redaction import redacted
 
 GRACE_SECONDS = 2.0
@@ -46,7 +46,7 @@ def inherited(environment: Mapping[str, str], withheld: Collection[str] = ()) ->
     return {
         name: value
         for name, value in environment.items()
-        if not name.upper().startswith(_OURS) and name not in withheld
+        if name == STACK or (not name.upper().startswith(_OURS) and name not in withheld)
     }
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 
 from retrofill.contract.topics import SERVICES
+from retrofill.groups import STACK as MARKER
 from retrofill.stack.layout import ADDRESSES, POSTGRES, Layout
 
-MARKER = "RETROFILL_STACK"
 HOME = "RETROFILL_HOME"
 SERVICE_SECONDS = 8.0
 SERVER_SECONDS = 25.0
