@@ -11,8 +11,8 @@ import psutil
 import pytest
 from tests.support.listening import listening
 
+from retrofill.groups import STACK
 from retrofill.stack.ports import Reservations, held_port
-from retrofill.stack.processes import MARKER
 
 # Linux: the range of ports that the kernel chooses from, per socket.
 IP_LOCAL_PORT_RANGE = 51
@@ -51,7 +51,7 @@ def test_a_held_port_is_given_to_nobody_but_who_names_it(held: int) -> None:
 
 
 def test_a_kept_port_stays_with_its_process_while_nothing_listens() -> None:
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, env={MARKER: "a-stack"}) as owner:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, env={STACK: "a-stack"}) as owner:
         with Reservations() as reserved:
             kept = reserved.choose(46_000, None)
             reserved.keep(owner.pid, "a-stack")

@@ -24,7 +24,7 @@ from typing import Self
 
 import psutil
 
-from retrofill.stack.processes import MARKER
+from retrofill.groups import STACK
 
 # On other systems, a bound socket would also keep the server from binding.
 _CAN_HOLD = sys.platform == "linux"
@@ -139,7 +139,7 @@ def _runs(owner: list[str]) -> bool:
         return False
     try:
         # A pid may have been given to another process; a start time changes with the clock.
-        return psutil.Process(int(owner[0])).environ().get(MARKER) == owner[1]
+        return psutil.Process(int(owner[0])).environ().get(STACK) == owner[1]
     except psutil.Error:
         return False
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from retrofill.contract.topics import SERVICES
-from retrofill.groups import STACK as MARKER
+from retrofill.groups import STACK
 from retrofill.stack.layout import ADDRESSES, POSTGRES, Layout
 
 HOME = "RETROFILL_HOME"
@@ -29,7 +29,7 @@ def environment(layout: Layout, stack_id: str) -> dict[str, str]:
     foreign = {f"RETROFILL_{name}{how}".upper() for name in ADDRESSES for how in ("", "_FILE")}
     return {
         **{name: value for name, value in os.environ.items() if name.upper() not in foreign},
-        MARKER: stack_id,
+        STACK: stack_id,
         HOME: str(layout.home),
         # Spark workers must use the same Python as the process that sends them functions.
         "PYSPARK_PYTHON": sys.executable,
@@ -43,7 +43,7 @@ def of_stack(stack_id: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get(MARKER) == stack_id and process.pid != os.getpid():
+            if process.environ().get(STACK) == stack_id and process.pid != os.getpid():
                 found.append(process)
         except psutil.Error:
             continue
