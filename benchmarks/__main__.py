@@ -24,6 +24,7 @@ NAMES = (
     "bus",
     "idle",
     "progress",
+    "console",
     "growth",
     "recover",
     "size",

@@ -49,5 +49,9 @@ class WrongUsage(UserError):
     """An argument that is invalid regardless of the state of the installation."""
 
 
+class NotThere(UserError):
+    """What is named does not exist."""
+
+
 class Interrupted(UserError):
     """The user stopped waiting; the requested work continues."""

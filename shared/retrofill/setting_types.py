@@ -165,6 +165,12 @@ def _check_hosts(value: list[str]) -> list[str]:
     return value
 
 
+def _check_networks(value: list[str]) -> list[str]:
+    for entry in value:
+        ip_network(entry)  # raises ValueError with the reason
+    return value
+
+
 Patterns = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_patterns), AfterValidator(_check_patterns)]
 Names = Annotated[list[str], NoDecode, BeforeValidator(_split_names)]
 WebhookSecrets = Annotated[dict[str, list[SecretStr]], AfterValidator(_check_webhook_secrets)]
@@ -173,6 +179,7 @@ ConnectAddress = Annotated[str, AfterValidator(_check_connect_address)]
 HttpAddress = Annotated[str, AfterValidator(_check_http_address)]
 StoreAddress = Annotated[str, BeforeValidator(_as_text), AfterValidator(_check_store_address)]
 StoreOptions = Annotated[SecretStr, AfterValidator(_check_store_options)]
+Networks = Annotated[list[str], NoDecode, BeforeValidator(_split_names), AfterValidator(_check_networks)]
 HostsAndNetworks = Annotated[list[str], AfterValidator(_check_hosts)]
 
 

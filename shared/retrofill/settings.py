@@ -29,6 +29,7 @@ from retrofill.setting_types import (
     HostsAndNetworks,
     HttpAddress,
     Names,
+    Networks,
     PagerDutyKeys,
     Patterns,
     StoreAddress,
@@ -63,7 +64,7 @@ class Settings(BaseSettings):
     kafka_password: SecretStr | None = Field(None, description="Password of that user")
     kafka_passwords: dict[str, SecretStr] = Field(
         default_factory=dict,
-        description="Passwords by client (a service, operator, requester), as JSON; others use kafka_password",
+        description="Passwords by client (a service, console, operator, requester), as JSON; others use kafka_password",
     )
     kafka_users: dict[str, str] = Field(
         default_factory=dict, description="Kafka users by client, as JSON, where the default does not fit"
@@ -245,6 +246,27 @@ class Settings(BaseSettings):
         description="Name or address at which others reach it; default: http_host, or this machine's if that is 0.0.0.0",
     )
     http_port: int = Field(0, ge=0, le=65_535, description="Its port; 0: any free port, written to the ready file")
+
+    # the console
+    console_host: str = Field("127.0.0.1", description="Listen address of the console; others need a login")
+    console_port: int = Field(
+        18470,
+        ge=0,
+        le=65_535,
+        description="Its port; in the embedded stack the preferred one, the next free one otherwise",
+    )
+    console_token: SecretStr | None = Field(
+        None,
+        description="Token that opens the console, of 16 characters or more; usually a file, RETROFILL_CONSOLE_TOKEN_FILE",
+    )
+    console_user_header: str | None = Field(
+        None, description="Header in which a proxy before the console says who is logged in, like X-Forwarded-User"
+    )
+    console_proxies: Networks = Field(
+        default_factory=list,
+        description="Addresses or networks (CIDR) of proxies whose header counts, as JSON or separated by commas",
+    )
+
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="Minimum log level")
     redact: Patterns = Field(
         (),

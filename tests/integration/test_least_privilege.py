@@ -21,13 +21,13 @@ from tests.support.servers import Servers
 from retrofill.admin import access
 from retrofill.admin.users import create_users
 from retrofill.bus.clients import admin, producer, reader
-from retrofill.contract.topics import OPERATOR, REQUESTER, SERVICES, WATCHER, Topic
+from retrofill.contract.topics import CONSOLE, OPERATOR, REQUESTER, SERVICES, WATCHER, Topic
 from retrofill.settings import Settings
 
 pytestmark = pytest.mark.embedded
 SECONDS = 20.0
 THEIRS = "their.callbacks"
-WHO = (*SERVICES, OPERATOR, REQUESTER)
+WHO = (*SERVICES, OPERATOR, REQUESTER, CONSOLE)
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +78,7 @@ MAY = {
         " ".join(Topic),
         "pipelines backfill-requests run-events backfill-events run-reports deadlines callback-requests",
     ),
+    CONSOLE: (" ".join(Topic), "backfill-requests callback-requests"),
     REQUESTER: (
         "pipeline-events backfill-events run-events backfill-states interval-states deadline-missed callback-events"
         " dead-letters",

@@ -38,6 +38,7 @@ WAIT_SECONDS = 60.0
 MODULES = {name: service.package for name, service in SERVICES.items()} | {
     "instant-starter": "tests.support.instant_starter",
     "light-starter": "tests.chaos.light_starter",
+    "console": "retrofill_console",
 }
 # Modules that replace a service and report ready under its name.
 READY_AS = {"instant-starter": "run-starter", "light-starter": "run-starter"}

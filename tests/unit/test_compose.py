@@ -25,6 +25,7 @@ KNOWS = {
     "run-starter": {"RUN_STARTER", "KAFKA_RUN_STARTER"},
     "deadline-watcher": {"WATCHER", "KAFKA_WATCHER"},
     "callback-runner": {"CALLBACK_RUNNER", "KAFKA_CALLBACK_RUNNER"},
+    "console": {"READER", "KAFKA_CONSOLE", "CONSOLE"},
     "cli": {"READER", "KAFKA_OPERATOR"},
     "spark": set(),
     "spark-master": set(),
@@ -35,8 +36,8 @@ KNOWS = {
     "postgres": {"POSTGRES"},
     "kafka": {"KAFKA_ADMIN"},
 }
-# Passwords that the monitoring UIs ask people for.
-FOR_PEOPLE = {"GRAFANA", "KAFKA_UI"}
+# Passwords that web pages ask people for.
+FOR_PEOPLE = {"GRAFANA", "KAFKA_UI", "CONSOLE"}
 OBSERVE = ("prometheus", "grafana", "kafka-ui")
 
 
@@ -110,7 +111,7 @@ def test_what_is_mounted_into_what_observes_exists() -> None:
 
 def test_nothing_but_loopback_is_published() -> None:
     ports = [port for part in PARTS.values() for port in part.get("ports", [])]
-    assert len(ports) == 2 + len(OBSERVE)
+    assert len(ports) == 3 + len(OBSERVE)
     assert all(port.startswith("127.0.0.1:") for port in ports)
 
 

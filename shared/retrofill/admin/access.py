@@ -16,9 +16,11 @@ from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from retrofill.contract.topics import (
     CALLBACK_RUNNER,
     CLI_CLIENT,
+    CONSOLE,
     OPERATOR,
     REPUBLISHED,
     REQUESTER,
+    REQUESTS,
     RUN_STARTER,
     SERVICES,
     Service,
@@ -41,9 +43,9 @@ class Access:
 
 
 def table(settings: Settings) -> dict[str, Access]:
-    """The rights of every service, of the operator and of the requester, by name."""
+    """The rights of every service and of the operator, the requester and the console, by name."""
     rows = [_of_service(service, settings) for service in SERVICES.values()]
-    rows += [_of_operator(settings), _of_requester(settings)]
+    rows += [_of_operator(settings), _of_requester(settings), _of_console(settings)]
     return {row.who: row for row in rows}
 
 
@@ -92,6 +94,15 @@ def _of_requester(settings: Settings) -> Access:
         _named(prefix, {Topic.BACKFILL_REQUESTS}),
         groups=(f"{prefix}{CLI_CLIENT}", f"{prefix}subscriber"),
     )
+
+
+def _of_console(settings: Settings) -> Access:
+    """Reads everything that it shows, and asks for changes.
+
+    May not write ``pipelines``, and replays no dead letter that is not a request.
+    """
+    prefix = settings.topic_prefix
+    return Access(CONSOLE, _named(prefix, Topic), _named(prefix, REQUESTS), groups=(f"{prefix}{CLI_CLIENT}",))
 
 
 def _named(prefix: str, topics: Iterable[Topic]) -> frozenset[str]:

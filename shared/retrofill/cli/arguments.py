@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import getpass
 import inspect
 import sys
 from collections.abc import Callable
@@ -16,6 +15,7 @@ import typer
 from pydantic import ValidationError
 
 from retrofill.cli.completion import pipeline_names
+from retrofill.client.who import local_user
 from retrofill.contract.backfills import BackfillRequested
 from retrofill.contract.base import Undecodable, decode_object
 from retrofill.contract.explain import explain
@@ -100,7 +100,7 @@ class BackfillOptions:
             "run_backwards": self.backwards,
             "on_run_failure": self.on_run_failure,
             "conf": read_conf(self.conf),
-            "triggered_by": user(),
+            "triggered_by": local_user(),
             "finish_by": self.finish_by,
             "latest_code": self.latest_code,
             "budget": None if self.budget is None else read_budget(self.budget),
@@ -186,10 +186,3 @@ def read_budget(text: str) -> Budget:
         return Budget.model_validate(limits)
     except ValidationError as e:
         raise WrongUsage(f"--budget: {explain(e)}") from e
-
-
-def user() -> str | None:
-    try:
-        return getpass.getuser()[:200]
-    except (KeyError, OSError, ImportError):  # an account without a name, as in many containers
-        return None

@@ -9,18 +9,21 @@ import typer
 from sqlalchemy import RowMapping
 
 from retrofill.cli import estimating, pools
-from retrofill.cli.again import requested_again
 from retrofill.cli.arguments import BUDGET, BackfillOptions, read_budget, takes_backfill_options
 from retrofill.cli.completion import backfill_ids
 from retrofill.cli.options import ANSWER_SECONDS, AsJson, Limit, PipelineFilter, TimeLimit
 from retrofill.cli.output import counts, moment, print_json, print_table, print_text
-from retrofill.cli.pipelines import find_pipeline
-from retrofill.cli.previewing import outcomes_of, plan_as_json, preview, print_plan
-from retrofill.cli.showing import describe, print_backfill
-from retrofill.cli.watching import Progress, missing, watch
+from retrofill.cli.previewing import print_plan
+from retrofill.cli.showing import print_backfill
+from retrofill.cli.watching import Progress, watch
+from retrofill.client import listed
 from retrofill.client import read as reads
+from retrofill.client.again import requested_again
 from retrofill.client.ask import ask
+from retrofill.client.backfill_facts import describe, existing
 from retrofill.client.connect import load_settings, reading
+from retrofill.client.previewing import Refusal, look_ahead
+from retrofill.client.who import local_user
 from retrofill.contract.backfills import (
     BackfillCancelRequested,
     BackfillChanged,
@@ -37,7 +40,6 @@ from retrofill.contract.base import Message
 from retrofill.contract.topics import Topic
 from retrofill.domain.backfill import BackfillState, OnRunFailure
 from retrofill.domain.names import MAX_BATCH
-from retrofill.domain.planning import Plan, Rejection
 from retrofill.errors import Interrupted, UserError, WrongUsage
 from retrofill.settings import Settings
 
@@ -71,22 +73,15 @@ def dry_run(options: BackfillOptions, as_json: AsJson = False) -> None:
     """Show the runs that a request would create now. Publishes and writes nothing."""
     request, settings = options.request(), load_settings()
     with reading(settings) as conn:
-        stored = find_pipeline(conn, request.pipeline)
-        decision = preview(conn, settings, stored, request)
-        if isinstance(decision, Plan):
-            expected = estimating.preview(conn, stored, decision.runs, request.max_active_runs)
-            waits = pools.why_unserved(conn, stored.definition.pool)
-    if isinstance(decision, Rejection):
-        if as_json:
-            print_json({"accepted": False, "reason": decision.reason, "message": decision.message})
-        raise UserError(decision.message)
-    outcomes = outcomes_of(decision)
+        found = look_ahead(conn, settings, request)
     if as_json:
-        document = plan_as_json(request, decision, outcomes)
-        return print_json({**document, "expected": expected, "pool": stored.definition.pool, "pool_wait": waits})
-    pools.warn([] if waits is None else [waits])
-    print_plan(decision, outcomes, stored.definition.timezone)
-    return print_text(estimating.line(expected))
+        print_json(found.as_json())
+    if isinstance(found, Refusal):
+        raise UserError(found.rejection.message)
+    if not as_json:
+        pools.warn([] if found.pool_wait is None else [found.pool_wait])
+        print_plan(found.plan, found.outcomes, found.definition.timezone)
+        print_text(estimating.line(found.expected))
 
 
 @group.command("list")
@@ -99,8 +94,9 @@ def list_(
     """List backfills, newest first."""
     with reading(load_settings()) as conn:
         rows = reads.backfills(conn, pipeline, state or [], limit)
+        found = listed.backfills(conn, rows) if as_json else []
     if as_json:
-        return print_json([_listed(row) for row in rows])
+        return print_json(found)
     return print_table(
         ["id", "pipeline", "state", "ended", "range (its time zone)"],
         [
@@ -124,15 +120,6 @@ def _range(row: RowMapping) -> str:
     return f"{moment(row['covers'].lower, zone)} – {moment(row['covers'].upper, zone)}"
 
 
-def _listed(row: RowMapping) -> dict[str, Any]:
-    names = ("id", "pipeline", "state", "runs", "ended_runs", "requested_at", "ended_at", "triggered_by")
-    return {
-        **{name: row[name] for name in names},
-        "range_start": row["covers"].lower,
-        "range_end": row["covers"].upper,
-    }
-
-
 @group.command()
 def show(
     id: Id,
@@ -141,10 +128,7 @@ def show(
 ) -> None:
     """Show one backfill: counts, speed, failed runs with their errors, skipped intervals."""
     with reading(load_settings()) as conn:
-        row = reads.one_backfill(conn, id)
-        if row is None:
-            raise UserError(missing(reads.recorded_answer(conn, id), id))
-        facts = describe(conn, row, failures)
+        facts = describe(conn, existing(conn, id), failures)
     if as_json:
         return print_json(facts)
     return print_backfill(facts)
@@ -207,10 +191,8 @@ def retry(id: Id, watch: Watch = False, timeout: TimeLimit = ANSWER_SECONDS, as_
     """Retry all failed runs. Of an ended backfill, request its failed and cancelled ones again."""
     settings = load_settings()
     with reading(settings) as conn:
-        row = reads.one_backfill(conn, id)
-        if row is None:
-            raise UserError(missing(reads.recorded_answer(conn, id), id))
-        again = None if row["ended_at"] is None else requested_again(conn, row)
+        row = existing(conn, id)
+        again = None if row["ended_at"] is None else requested_again(conn, row, local_user())
     if again is None:
         return _command(id, RunRetryRequested(all_failed=True), watch, timeout, as_json)
     return _command(str(uuid.uuid4()), again, watch, timeout, as_json)

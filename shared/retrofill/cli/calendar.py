@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import date, datetime
+from datetime import date
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from rich.text import Text
-from sqlalchemy import Connection
 
-from retrofill.client import read_runs
 from retrofill.domain.run import RunState
 
-# Longer ranges have a cell per month.
-MAX_MONTHS = 36
 BLOCK = "■"
 S = RunState
 # What a cell shows: the first of these that one of its intervals has. The letter is for output
@@ -28,14 +23,6 @@ KINDS: tuple[tuple[str, str, str, frozenset[str]], ...] = (
     ("skipped", "-", "#555555", frozenset({"skipped"})),
 )
 Cell = Mapping[str, Any]
-
-
-def collect(conn: Connection, id: str, zone: str, first: datetime, end: datetime) -> dict[str, Any]:
-    """``unit`` (day or month) and ``cells``: the ``start`` and runs ``by_state`` of each that has intervals."""
-    begin, last = (at.astimezone(ZoneInfo(zone)) for at in (first, end))
-    months = (last.year - begin.year) * 12 + last.month - begin.month
-    unit = "day" if months <= MAX_MONTHS else "month"
-    return {"unit": unit, "cells": read_runs.days(conn, id, zone, unit)}
 
 
 def render(calendar: Mapping[str, Any], *, colored: bool) -> list[Text]:

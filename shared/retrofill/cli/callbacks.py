@@ -10,6 +10,7 @@ import typer
 
 from retrofill.cli.options import ANSWER_SECONDS, AsJson, Limit, PipelineFilter, TimeLimit
 from retrofill.cli.output import print_facts, print_json, print_table, print_text
+from retrofill.client import listed
 from retrofill.client import read as reads
 from retrofill.client.ask import ask
 from retrofill.client.connect import load_settings, reading
@@ -21,10 +22,6 @@ from retrofill.errors import UserError, WrongUsage
 from retrofill.settings import Settings
 
 group = typer.Typer(name="callbacks", help="List, show and replay callbacks.", no_args_is_help=True)
-COLUMNS = (
-    *("deadline_id", "name", "kind", "kwargs", "state", "attempts", "runners_lost", "next_try_at", "last_error"),
-    *("finished_at", "occasion", "alert", "pipeline", "backfill_id", "run_id"),
-)
 
 
 def register(app: typer.Typer) -> None:
@@ -43,7 +40,7 @@ def list_(
     with reading(load_settings()) as conn:
         rows = reads.callbacks(conn, {"state": state, "pipeline": pipeline, "backfill_id": backfill}, limit)
     if as_json:
-        return print_json([{name: row[name] for name in COLUMNS} for row in rows])
+        return print_json(listed.callbacks(rows))
     return print_table(
         ["id", "callback", "pipeline", "called on", "state", "calls", "last error"],
         [
@@ -77,7 +74,7 @@ def show(
         raise UserError(f"there is no callback {id}: see 'retrofill callbacks list'")
     if as_json:
         more = ("options", "event", "lease_until", "switched_off_at")
-        return print_json({name: row[name] for name in (*COLUMNS, *more)})
+        return print_json({name: row[name] for name in (*listed.CALLBACK, *more)})
     return _print_callback(dict(row))
 
 

@@ -11,6 +11,7 @@ import typer
 
 from retrofill.cli.options import AsJson, Limit, PipelineFilter
 from retrofill.cli.output import print_facts, print_json, print_table, print_text
+from retrofill.client import listed
 from retrofill.client import read as reads
 from retrofill.client.connect import load_settings, reading
 from retrofill.client.kafka import follow
@@ -21,20 +22,6 @@ from retrofill.domain.duration import seconds_of
 from retrofill.errors import UserError, WrongUsage
 
 group = typer.Typer(name="deadlines", help="List and show deadlines, watch misses.", no_args_is_help=True)
-COLUMNS = (
-    *("id", "alert", "pipeline", "backfill_id", "run_id", "task", "reference", "interval_seconds", "due_at"),
-    *(
-        "state",
-        "reason",
-        "decided_at",
-        "recovered_at",
-        "digest_id",
-        "callback",
-        "kwargs",
-        "interval_start",
-        "run_state",
-    ),
-)
 
 
 def register(app: typer.Typer) -> None:
@@ -60,7 +47,7 @@ def list_(
     with reading(load_settings()) as conn:
         rows = [dict(row) for row in reads.deadlines(conn, filters, limit, soon)]
     if as_json:
-        return print_json([{name: row[name] for name in COLUMNS} for row in rows])
+        return print_json(listed.deadlines(rows))
     return print_table(
         ["id", "alert", "pipeline", "of", "due (UTC)", "state", "why"],
         [[str(r["id"]), r["alert"], r["pipeline"], _subject(r), r["due_at"], r["state"], _why(r)] for r in rows],
@@ -101,7 +88,7 @@ def show(
     row = dict(found)
     more = ("callback_state", "callback_attempts", "callback_error")
     if as_json:
-        return print_json({name: row[name] for name in (*COLUMNS, *more)})
+        return print_json({name: row[name] for name in (*listed.DEADLINE, *more)})
     return print_facts(
         {
             "id": str(row["id"]),

@@ -8,9 +8,8 @@ from zoneinfo import ZoneInfo
 from sqlalchemy import Connection, RowMapping
 
 from retrofill.cli.arguments import read_bound
-from retrofill.cli.watching import missing
-from retrofill.client import read as reads
 from retrofill.client import read_runs
+from retrofill.client.backfill_facts import existing
 from retrofill.contract.base import MAX_INT
 from retrofill.domain.attempt import AttemptMode
 from retrofill.domain.schedule import range_bound
@@ -64,9 +63,7 @@ def _of_attempt(conn: Connection, attempt: RowMapping, day: str) -> RowMapping |
 
 
 def _of_backfill(conn: Connection, backfill: str, day: str) -> RowMapping:
-    row = reads.one_backfill(conn, backfill)
-    if row is None:
-        raise UserError(missing(reads.recorded_answer(conn, backfill), backfill))
+    row = existing(conn, backfill)
     start, end = bounds(day, row["definition"].get("timezone", "UTC"))
     ids = read_runs.runs_of_dates(conn, backfill, start, end)
     if not ids:

@@ -11,9 +11,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from retrofill.cli.options import AsJson
 from retrofill.cli.output import moment, print_json, print_table
-from retrofill.cli.pools import summary
 from retrofill.client import read_hosts as reads
 from retrofill.client.connect import load_settings, reading
+from retrofill.client.pools import summary
 from retrofill.errors import UserError
 from retrofill.settings import NotConfigured
 

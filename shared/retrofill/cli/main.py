@@ -9,14 +9,14 @@ from typing import Annotated
 import psycopg
 import typer
 from confluent_kafka import KafkaException
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 
-from retrofill.bus.observability.diagnosis import explain
 from retrofill.cli import (
     backfills,
     callbacks,
     completion,
     config,
+    console,
     dead_letters,
     deadlines,
     hosts,
@@ -30,6 +30,7 @@ from retrofill.cli import (
     stack,
 )
 from retrofill.client.connect import load_settings
+from retrofill.client.failures import explain_kafka, explain_postgres
 from retrofill.errors import Interrupted, UserError, WrongUsage
 from retrofill.settings import NotConfigured
 
@@ -46,6 +47,7 @@ app = typer.Typer(
 )
 for group in (
     stack,
+    console,
     hosts,
     init,
     recover,
@@ -90,27 +92,9 @@ def run() -> None:
     except (SQLAlchemyError, psycopg.Error) as e:
         _fail(explain_postgres(e))
     except KafkaException as e:
-        _fail(explain_kafka(e))
+        _fail(explain_kafka(load_settings(), e))
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-
-
-def explain_postgres(error: Exception) -> str:
-    """One line about a failed query, with what to check."""
-    cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
-    line = " ".join(str(cause).split("\n")[0].split())
-    if isinstance(cause, psycopg.errors.UndefinedTable | psycopg.errors.InvalidSchemaName):
-        return f"the database is not set up for Retrofill ({line}): is RETROFILL_POSTGRES_DSN right?"
-    if isinstance(cause, psycopg.errors.UndefinedColumn):
-        return f"the schema is older than this command ({line}): run 'retrofill init' of this release"
-    if isinstance(cause, psycopg.OperationalError | psycopg.InterfaceError):
-        return f"Postgres cannot be reached: {line}; check 'retrofill status' or RETROFILL_POSTGRES_DSN"
-    return f"Postgres refused: {line}"
-
-
-def explain_kafka(error: KafkaException) -> str:
-    """One line about a failed read or write, with what to check."""
-    return f"Kafka cannot be used: {explain(load_settings(), error)}"
 
 
 def _fail(line: str, status: int = REFUSED) -> None:

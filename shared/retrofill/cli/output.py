@@ -6,13 +6,15 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+from retrofill.client.documents import plain
 
 STATE_STYLES = {
     "succeeded": "green",
@@ -43,7 +45,7 @@ def console(*, stderr: bool = False) -> Console:
 
 def print_json(document: Any) -> None:
     """Print one JSON document to standard output."""
-    json.dump(document, sys.stdout, indent=2, default=_plain, ensure_ascii=False)
+    json.dump(document, sys.stdout, indent=2, default=plain, ensure_ascii=False)
     sys.stdout.write("\n")
 
 
@@ -122,9 +124,3 @@ def counts(by_name: Mapping[str, int]) -> str:
 def duration(seconds: float) -> str:
     """``1:02:03``, or ``2 days, 1:02:03``."""
     return str(timedelta(seconds=round(seconds)))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, datetime | date):
-        return value.isoformat()
-    return str(value)

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
-from sqlalchemy import Engine, RowMapping
+from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
 from retrofill.cli.options import AsJson
@@ -53,14 +53,9 @@ def read(engine: Engine) -> Document:
         return {
             "at": database_now(conn),
             "backfills": read_runs.active_progress(conn, MOST),
-            "attempts": [_attempt(row) for row in read_runs.live_attempts(conn, MOST)],
+            "attempts": [read_runs.attempt_as_json(row) for row in read_runs.live_attempts(conn, MOST)],
             "hosts": [dict(row) for row in read_hosts.hosts(conn)],
         }
-
-
-def _attempt(row: RowMapping) -> Document:
-    shown = {name: value for name, value in row.items() if name not in ("definition", "since", "position")}
-    return {**shown, "timezone": row["definition"].get("timezone", "UTC"), "seconds": row["since"].total_seconds()}
 
 
 def _live(engine: Engine, out: Console) -> None:

@@ -8,29 +8,26 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from sqlalchemy import Connection
 
 from retrofill.cli.completion import pipeline_names
 from retrofill.cli.options import ANSWER_SECONDS, AsJson, TimeLimit
 from retrofill.cli.output import cell, duration, print_facts, print_json, print_table, print_text
 from retrofill.cli.pools import warn_of_unserved
 from retrofill.cli.reading import packed, read_source
-from retrofill.cli.showing import batch_size
 from retrofill.cli.targets import check_targets
+from retrofill.client import listed
 from retrofill.client import read as reads
 from retrofill.client.ask import ask
+from retrofill.client.backfill_facts import batch_size
 from retrofill.client.connect import load_settings, reading
+from retrofill.client.pipeline_facts import find_pipeline, pipeline_as_json
 from retrofill.contract.pipelines import PipelineAccepted, PipelineApplied, PipelineRejected
 from retrofill.contract.topics import Topic
 from retrofill.domain.batch_size import target_seconds
 from retrofill.domain.duration import written
-from retrofill.domain.names import DEFAULT_POOL
 from retrofill.domain.pipeline import PipelineDefinition
-from retrofill.domain.planning import unknown_pipeline
 from retrofill.errors import UserError, WrongUsage
 from retrofill.masking import masked_conf
-from retrofill.store import pipelines as stored_pipelines
-from retrofill.store.pipelines import StoredPipeline
 from retrofill.user_code.shipping import ship
 
 # What a definition names by its content.
@@ -125,7 +122,7 @@ def list_(as_json: AsJson = False) -> None:
     with reading(load_settings()) as conn:
         rows = reads.pipelines(conn)
     if as_json:
-        return print_json([_listed(row) for row in rows])
+        return print_json(listed.pipelines(rows))
     columns = ["name", "schedule", "time zone", "batch", "tasks", "active", "applied (UTC)"]
     return print_table(
         columns,
@@ -150,20 +147,6 @@ def _batch(definition: dict[str, Any]) -> str:
     return str(size) if mode == "each" else f"{size}, {mode}"
 
 
-def _listed(row: Any) -> dict[str, Any]:
-    names = ("schedule", "timezone", "start", "end", "max_active_runs")
-    return {
-        "name": row["name"],
-        **{name: row["definition"][name] for name in names},
-        "batch_size": batch_size(row["definition"]),
-        "batch_mode": row["definition"].get("batch_mode", "each"),
-        "pool": row["definition"].get("pool", DEFAULT_POOL),
-        "tasks": [task["name"] for task in row["definition"]["tasks"]],
-        "active_backfills": row["active_backfills"],
-        "applied_at": row["applied_at"],
-    }
-
-
 @group.command()
 def show(
     name: Annotated[
@@ -176,24 +159,8 @@ def show(
         definition = find_pipeline(conn, name).definition
         applied_at = reads.applied_at(conn, name)
     if as_json:
-        return print_json({**_masked(definition.as_json()), "applied_at": applied_at})
+        return print_json(pipeline_as_json(definition, applied_at))
     return _print_pipeline(definition, applied_at)
-
-
-def _masked(data: dict[str, Any]) -> dict[str, Any]:
-    """A definition as JSON with secrets in Spark settings masked."""
-    for task in data["tasks"]:
-        if task["submit"] is not None:
-            task["submit"]["conf"] = masked_conf(task["submit"]["conf"])
-    return data | {"spark_conf": masked_conf(data["spark_conf"])}
-
-
-def find_pipeline(conn: Connection, name: str) -> StoredPipeline:
-    """The applied pipeline. Raises ``UserError`` with similar names if there is none."""
-    found = stored_pipelines.find(conn, [name]).get(name)
-    if found is None:
-        raise UserError(unknown_pipeline(name, stored_pipelines.all_names(conn)).message)
-    return found
 
 
 def _size(definition: PipelineDefinition) -> int | str:

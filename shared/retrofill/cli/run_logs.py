@@ -6,25 +6,24 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from sqlalchemy import Engine, RowMapping
 
-from retrofill.attempt_logs.files import folder_of
 from retrofill.attempt_logs.marks import Part
 from retrofill.cli.completion import backfill_ids
 from retrofill.cli.finding import find_attempt
 from retrofill.cli.options import AsJson
-from retrofill.cli.output import duration, harmless, moment, print_json
+from retrofill.cli.output import harmless, moment, print_json
 from retrofill.client import read_runs
+from retrofill.client.attempt_log import NoLog, find_log
 from retrofill.client.connect import load_settings, reading_engine, snapshot
-from retrofill.client.logs import OnDisk, OverHttp, Source, find, lines
+from retrofill.client.logs import Source, lines
 from retrofill.domain.attempt import LIVE
-from retrofill.errors import UserError, WrongUsage
+from retrofill.errors import WrongUsage
 from retrofill.redaction import configure_redaction
 from retrofill.settings import Settings
-from retrofill.store.clock import database_now
 
 POLL_SECONDS = 0.5
 
@@ -79,38 +78,14 @@ def _until_ended(engine: Engine, id: int) -> Callable[[], bool]:
 
 
 def _source(settings: Settings, engine: Engine, attempt: RowMapping, *, wait: bool) -> Source:
-    """Where the log is. With ``wait``, one of a live attempt may still begin. Raises ``UserError``."""
-    goes_on = _until_ended(engine, attempt["id"]) if wait else lambda: False
+    """Where the log is. With ``wait``, one of a live attempt may still begin. Raises ``NoLog``."""
     while True:
-        with snapshot(engine) as conn:
-            addresses = read_runs.log_addresses(conn, attempt)
-            now = read_runs.one_attempt(conn, attempt["id"]) or attempt
-            age = None if now["ended_at"] is None else (database_now(conn) - now["ended_at"]).total_seconds()
-        others = [OverHttp(address, attempt["id"]) for address in addresses]
-        source, problem = find([OnDisk(folder_of(settings), attempt["id"]), *others])
-        if source is not None:
-            return source
-        if problem is not None or not goes_on():
-            raise UserError(why_no_log(dict(now), age, problem, hosts=len(addresses), kept=settings.log_keep_seconds))
-
-
-def why_no_log(attempt: dict[str, Any], age: float | None, problem: str | None, *, hosts: int, kept: float) -> str:
-    """One line: why there is no log of an attempt that ended ``age`` seconds ago, and what to do."""
-    id, host = attempt["id"], attempt["host"]
-    if problem is not None:
-        return f"attempt {id} ran on {host}: {problem}; run this on that machine, or set RETROFILL_HTTP_HOST there"
-    if age is None and attempt["began_at"] is None:
-        return f"attempt {id} has printed nothing yet: its driver on {host} has not begun (-f waits for it)"
-    if attempt["began_at"] is None:
-        return f"attempt {id} printed nothing: it ended before it began ({attempt['reason'] or attempt['outcome']})"
-    if age is not None and age > kept:
-        return f"the log of attempt {id} was removed: logs are kept for {duration(kept)} (RETROFILL_LOG_KEEP_SECONDS)"
-    if hosts == 0:
-        return (
-            f"attempt {id} ran on {host}, which is gone: look for {id}.0.log in logs/attempts of its RETROFILL_HOME; "
-            "logs outlive their hosts in a shared folder, RETROFILL_LOG_STORE"
-        )
-    return f"attempt {id} ran on {host}, which has no log of it: it was removed, or RETROFILL_LOG_STORE was changed"
+        try:
+            return find_log(settings, engine, attempt)
+        except NoLog as e:
+            if not (wait and e.may_come):
+                raise
+            time.sleep(POLL_SECONDS)
 
 
 def _print(found: Iterator[str]) -> None:

@@ -7,18 +7,13 @@ from datetime import datetime
 from typing import Annotated, Any
 
 import typer
-from sqlalchemy import Connection, RowMapping
 
 from retrofill.cli.completion import backfill_ids
 from retrofill.cli.finding import find_run
 from retrofill.cli.options import AsJson
 from retrofill.cli.output import duration, moment, print_facts, print_json, print_table, print_text
-from retrofill.client import read_runs
 from retrofill.client.connect import load_settings, reading
-
-RUN_FACTS = ("id", "backfill_id", "pipeline", "interval_start", "interval_end", "state", "attempt", "attempt_id")
-TIMES = ("queued_at", "started_at", "finished_at", "lost_at")
-MORE = ("lost_attempts", "range_limit", "code_sha256", "outputs", "error")
+from retrofill.client.run_facts import describe
 
 
 def show(
@@ -37,17 +32,6 @@ def show(
     if as_json:
         return print_json(facts)
     return print_run(facts)
-
-
-def describe(conn: Connection, run: RowMapping) -> dict[str, Any]:
-    """The run as data, with its ``attempts`` and the ``tasks`` of each time it began."""
-    return {
-        **{name: run[name] for name in (*RUN_FACTS, *TIMES, *MORE)},
-        "timezone": run["definition"].get("timezone", "UTC"),
-        "losses": run["losses"].get("last", []),
-        "attempts": [dict(each) for each in read_runs.attempts_of(conn, run)],
-        "tasks": [dict(each) for each in read_runs.tasks_of(conn, run["id"])],
-    }
 
 
 def print_run(facts: Mapping[str, Any]) -> None:

@@ -12,9 +12,10 @@ from retrofill.cli.arguments import Dates, read_bound, read_dates
 from retrofill.cli.completion import backfill_ids
 from retrofill.cli.options import ANSWER_SECONDS, AsJson, Limit, TimeLimit
 from retrofill.cli.output import moment, print_json, print_table, print_text
-from retrofill.cli.watching import missing
+from retrofill.client import listed
 from retrofill.client import read as reads
 from retrofill.client.ask import ask
+from retrofill.client.backfill_facts import existing
 from retrofill.client.connect import load_settings, reading
 from retrofill.contract.backfills import (
     BackfillCommandRejected,
@@ -31,17 +32,6 @@ from retrofill.errors import UserError, WrongUsage
 
 group = typer.Typer(
     name="runs", help="List, show, retry and cancel single runs, and read their logs.", no_args_is_help=True
-)
-COLUMNS = (
-    "id",
-    "interval_start",
-    "interval_end",
-    "state",
-    "attempt",
-    "started_at",
-    "finished_at",
-    "cancel_requested_at",
-    "superseded_by",
 )
 
 Backfill = Annotated[str, typer.Argument(metavar="BACKFILL", help="The backfill's id.", autocompletion=backfill_ids)]
@@ -62,12 +52,10 @@ def list_(
 ) -> None:
     """List the runs of a backfill, in the order of their intervals."""
     with reading(load_settings()) as conn:
-        row = reads.one_backfill(conn, backfill)
-        if row is None:
-            raise UserError(missing(reads.recorded_answer(conn, backfill), backfill))
+        row = existing(conn, backfill)
         rows = reads.runs(conn, backfill, state or [], limit)
     if as_json:
-        return print_json([{name: each[name] for name in COLUMNS} for each in rows])
+        return print_json(listed.runs(rows))
     zone = row["definition"].get("timezone", "UTC")
     return print_table(
         ["run", f"interval ({zone})", "state", "begun", "started (UTC)", "finished (UTC)"],

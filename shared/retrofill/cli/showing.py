@@ -1,146 +1,16 @@
-"""The details of one backfill: collected as data, then printed."""
+"""The details of one backfill, printed."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
-from datetime import datetime
 from typing import Any
 
-from pydantic import ValidationError
-from sqlalchemy import Connection, RowMapping
-
-from retrofill.cli import calendar, estimating, pools
+from retrofill.cli import calendar, estimating
 from retrofill.cli.output import console, counts, duration, moment, print_facts, print_text
-from retrofill.client import read as reads
-from retrofill.domain.backfill import BackfillState
-from retrofill.domain.batch_size import next_size
-from retrofill.domain.pipeline import PipelineDefinition
-from retrofill.domain.run import MACHINE
-from retrofill.store import budgets
-from retrofill.store.backfills import run_counts
-from retrofill.store.clock import database_now
-from retrofill.store.durations import recent
-from retrofill.store.pipelines import codes
-from retrofill.store.progress import costs, estimates
 
 TRACEBACK_LINES = 4
-# At most this many attempts that did not come to their end, and suspects.
-ATTEMPTS = SUSPECTS = 10
 PURGED = "details and runs were purged, except runs that later backfills depend on"
-SETTINGS = ("max_active_runs", "reprocess_behavior", "run_backwards", "on_run_failure", "conf", "triggered_by")
-
-
-def describe(conn: Connection, row: RowMapping, failures: int) -> dict[str, Any]:
-    """The backfill as data, with at most ``failures`` of its failed runs.
-
-    ``attempts``: the last ones that did not come to their end. ``suspects``: runs that are retried
-    alone because a driver was lost with them.
-    """
-    id = row["id"]
-    by_state = run_counts(conn, id)
-    times = reads.run_times(conn, id)
-    until = row["ended_at"] or database_now(conn)
-    zone, covers = row["definition"].get("timezone", "UTC"), row["covers"]
-    return {
-        **{name: row[name] for name in ("id", "pipeline", "state", "cancel_cause", "runs")},
-        "held_back": held_back(dict(row))
-        or _used_up(conn, row)
-        or pools.without_drivers(conn, row, by_state)
-        or pools.not_begun(conn, id),
-        "by_state": by_state,
-        "purged": reads.purged(conn, row),
-        "skipped": reads.skipped(conn, id),
-        "timezone": zone,
-        "range_start": covers.lower,
-        "range_end": covers.upper,
-        "calendar": calendar.collect(conn, id, zone, covers.lower, covers.upper),
-        **{name: row[name] for name in SETTINGS},
-        "batch_size": batch_size(row["definition"], row["batch_size"]),
-        "batch_mode": row["definition"].get("batch_mode", "each"),
-        "batch_now": _batch_now(conn, row),
-        "code_sha256": row["definition"].get("code", {}).get("sha256"),
-        "latest_code": row["code_follows"],
-        "runs_by_code": reads.runs_by_code(conn, id),
-        "requested_at": row["requested_at"],
-        **times,
-        "ended_at": row["ended_at"],
-        "runs_per_second": _rate(by_state, times["first_started_at"], until),
-        "estimate": estimating.as_json(estimates(conn, [row], {id: by_state}, until).get(id)),
-        "cost": costs(conn, [id]).get(id),
-        "budget": _budget(row),
-        "failed_runs": _failures(conn, id, failures),
-        "suspects": [_with_losses(each) for each in reads.suspects(conn, id, SUSPECTS)],
-        "attempts": [dict(each) for each in reads.attempts_not_done(conn, id, ATTEMPTS)],
-    }
-
-
-def held_back(row: Mapping[str, Any]) -> str | None:
-    """Why no runs of an active backfill start: this release cannot read its pipeline definition."""
-    if row["ended_at"] is not None:
-        return None
-    try:
-        PipelineDefinition.model_validate(row["definition"])
-    except ValidationError as e:
-        return f"this release cannot read its pipeline definition; upgrade the run-starter or cancel it: {_fields(e)}"
-    return None
-
-
-def _budget(row: RowMapping) -> dict[str, Any] | None:
-    budget = budgets.of_row(row)
-    return None if budget is None else budget.model_dump(exclude_none=True)
-
-
-def _used_up(conn: Connection, row: RowMapping) -> str | None:
-    """Why a resume would be refused."""
-    if row["state"] != BackfillState.PAUSED:
-        return None
-    why = budgets.exceeded(conn, row["id"], budgets.of_row(row))
-    return None if why is None else f"its budget is used up: {why}; retrofill backfill resume {row['id']} --budget …"
-
-
-def batch_size(definition: Mapping[str, Any], limit: int | None = None) -> int | str:
-    """The size of a stored definition: ``auto`` if each attempt's is chosen."""
-    if definition.get("batch_target_seconds"):
-        return "auto"
-    size = int(definition.get("batch_size", 1))
-    return min(size, limit or size)
-
-
-def _batch_now(conn: Connection, row: RowMapping) -> dict[str, Any] | None:
-    """The chosen size of the next attempt (``runs``), and ``why``. ``None``: none is chosen."""
-    if row["ended_at"] is not None or batch_size(row["definition"]) != "auto" or held_back(dict(row)) is not None:
-        return None
-    definition, no = PipelineDefinition.model_validate(row["definition"]), row["pipeline_no"]
-    if row["code_follows"]:
-        definition = definition.model_copy(update={"code": codes(conn, [no]).get(no, definition.code)})
-    return asdict(next_size(definition.in_batches_of(row["batch_size"]), recent(conn, [no])[no]))
-
-
-def _fields(error: ValidationError) -> str:
-    return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:3])
-
-
-def _rate(by_state: Mapping[str, int], started: datetime | None, until: datetime) -> float | None:
-    """Ended runs per second since the first one started."""
-    ended = sum(count for state, count in by_state.items() if state in MACHINE.terminal)
-    if started is None or ended == 0 or until <= started:
-        return None
-    return round(ended / (until - started).total_seconds(), 3)
-
-
-def _failures(conn: Connection, id: str, limit: int) -> list[dict[str, Any]]:
-    runs = reads.failed_runs(conn, id, limit)
-    tasks: dict[int, list[dict[str, Any]]] = {}
-    for row in reads.failed_tasks(conn, [run["id"] for run in runs]):
-        found = {name: row[name] for name in ("task", "try_number", "error")}
-        tasks.setdefault(row["run_id"], []).append(found)
-    return [{**_with_losses(run), "failed_tasks": tasks.get(run["id"], [])} for run in runs]
-
-
-def _with_losses(run: RowMapping) -> dict[str, Any]:
-    return {**run, "losses": run["losses"].get("last", [])}
 
 
 def print_backfill(facts: Mapping[str, Any]) -> None:

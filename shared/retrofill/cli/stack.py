@@ -16,6 +16,7 @@ from rich.table import Table
 from retrofill.cli import hosts, pools
 from retrofill.cli.output import print_json
 from retrofill.client.connect import checked_settings
+from retrofill.client.pools import unserved
 from retrofill.contract.topics import SERVICES
 from retrofill.errors import UserError, WrongUsage
 from retrofill.masking import masked_remote
@@ -66,8 +67,11 @@ def up(as_json: Json = False) -> None:
         raise UserError(f"the stack in {_home()} cannot be used: {e}") from e
     if not started:
         console.print("already running")
+    found = stack.status()
     if as_json:
-        print_json(_document(stack.status()))
+        print_json(_document(found))
+    else:
+        console.print(f"Console {found.endpoints.get('console')}")
 
 
 def down(as_json: Json = False) -> None:
@@ -96,7 +100,7 @@ def status(as_json: Json = False) -> None:
         _show(found)
         if there:
             hosts.print_hosts(there)
-            pools.warn(pools.unserved(each["pool"]) for each in served if not each["hosts"])
+            pools.warn(unserved(each["pool"]) for each in served if not each["hosts"])
     if any(part.state in BROKEN for part in found.parts):
         raise typer.Exit(1)
 
@@ -111,6 +115,7 @@ def _show(found: Status) -> None:
     console = Console()
     console.print(table)
     if any(part.state != "stopped" for part in found.parts):
+        console.print(f"Console {found.endpoints.get('console')}")
         console.print(
             f"Kafka {found.endpoints.get('kafka_bootstrap_servers')}, Spark {masked_remote(found.endpoints.get('spark_remote'))}"
         )
@@ -142,6 +147,7 @@ def _document(found: Status) -> dict[str, object]:
         "postgres": {"dsn": found.endpoints.get("postgres_dsn")},
         # The embedded server has no token; a user's own is in RETROFILL_SPARK_REMOTE.
         "spark": {"remote": masked_remote(found.endpoints.get("spark_remote"))},
+        "console": {"url": found.endpoints.get("console")},
         "topic_prefix": found.endpoints.get("topic_prefix"),
         "services": [part for part in parts if part["name"] in SERVICES],
         "parts": parts,

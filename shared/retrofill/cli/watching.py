@@ -20,14 +20,13 @@ from sqlalchemy.exc import OperationalError
 
 from retrofill.cli.estimating import left
 from retrofill.cli.output import STATE_STYLES, console, counts
-from retrofill.client import read as reads
+from retrofill.client.backfill_facts import existing
 from retrofill.client.connect import reading_engine, snapshot
 from retrofill.client.kafka import content, ends_of, homes_of, reading_topics
 from retrofill.contract.topics import Topic
 from retrofill.domain.backfill import MACHINE, BackfillState
 from retrofill.domain.estimate import Estimate
 from retrofill.domain.run import MACHINE as RUN_MACHINE
-from retrofill.errors import UserError
 from retrofill.settings import Settings
 from retrofill.store.backfills import run_counts
 from retrofill.store.clock import database_now
@@ -84,22 +83,12 @@ class Speed:
 
 
 def read_progress(engine: Engine, id: str) -> Progress:
-    """Read a backfill's progress. Raises ``UserError`` if it does not exist."""
+    """Read a backfill's progress. Raises ``NotThere`` if it does not exist."""
     with snapshot(engine) as conn:
-        row = reads.one_backfill(conn, id)
-        if row is None:
-            raise UserError(missing(reads.recorded_answer(conn, id), id))
+        row = existing(conn, id)
         by_state, now = run_counts(conn, id), database_now(conn)
         found = estimates(conn, [row], {id: by_state}, now).get(id)
         return Progress(id, row["pipeline"], row["state"], row["runs"], by_state, now, found)
-
-
-def missing(answer: dict[str, object] | None, id: str) -> str:
-    """Why the backfill does not exist: it was rejected, was purged, or was never requested."""
-    if answer is not None:
-        rejected = answer.get("message")
-        return f"backfill {id} was rejected: {rejected}" if rejected else f"backfill {id} ended long ago and was purged"
-    return f"there is no backfill {id!r}: retrofill backfill list"
 
 
 def watch(settings: Settings, id: str, *, quiet: bool = False) -> Progress:

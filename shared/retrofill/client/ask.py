@@ -24,6 +24,10 @@ ANSWERS_ON = {
 }
 
 
+class NoAnswer(UserError):
+    """No reply came in time. The message is published, and counts once it is read."""
+
+
 @dataclass(frozen=True)
 class Event:
     """A message to publish; ``name`` is its type, for error messages."""
@@ -51,7 +55,7 @@ def ask(settings: Settings, topic: Topic, key: str, message: Message, seconds: f
 
 
 def publish_and_wait(settings: Settings, event: Event, seconds: float) -> Message:
-    """Publish ``event`` and return the reply. Raises ``UserError`` for a dead letter or timeout.
+    """Publish ``event`` and return the reply. Raises ``UserError`` for a dead letter, ``NoAnswer`` after a timeout.
 
     The partitions' end offsets are read before publishing, so no reply is missed.
     """
@@ -62,7 +66,7 @@ def publish_and_wait(settings: Settings, event: Event, seconds: float) -> Messag
         answer = _wait(consumer, settings.topic_prefix, event, until)
     if answer is None:
         reader = next(service.name for service in SERVICES.values() if event.topic in service.reads)
-        raise UserError(
+        raise NoAnswer(
             f"no answer to {event.name} within {seconds:g} s: does the {reader} run (retrofill status)? "
             f"The message is published under the key {event.key.decode()} and counts once a {reader} reads it"
         )

@@ -69,22 +69,42 @@ def find(sources: Sequence[Source]) -> tuple[Source | None, str | None]:
     return None, problem
 
 
+class Tail:
+    """The lines of a log without their ends, with secrets masked, a part at a time."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._at = Position()
+        self._rest = b""
+
+    def more(self) -> list[str] | None:
+        """The next complete lines; ``None``: nothing was added. Raises ``OSError``."""
+        data, self._at = self._source.read(self._at) or (b"", self._at)
+        *complete, self._rest = (self._rest + data).split(b"\n")
+        return [_shown(line) for line in complete] if data else None
+
+    def rest(self) -> list[str]:
+        """The last line, if it has no end."""
+        return [_shown(self._rest)] if self._rest else []
+
+
+def _shown(line: bytes) -> str:
+    return redacted(line.decode("utf-8", "replace"))
+
+
 def lines(source: Source, goes_on: Callable[[], bool]) -> Iterator[str]:
-    """The lines of a log without their ends, with secrets masked.
+    """The lines of a log, one after the other.
 
     At the end of what is there, ``goes_on`` waits and says whether more may come.
     """
-    at, rest, last = Position(), b"", False
+    tail, last = Tail(source), False
     while True:
-        data, at = source.read(at) or (b"", at)
-        *complete, rest = (rest + data).split(b"\n")
-        for line in complete:
-            yield redacted(line.decode("utf-8", "replace"))
-        if data:
-            continue
-        if last:
+        found = tail.more()
+        if found is not None:
+            yield from found
+        elif last:
             break
-        # What was written before the end of the attempt was known is still read.
-        last = not goes_on()
-    if rest:
-        yield redacted(rest.decode("utf-8", "replace"))
+        else:
+            # What was written before the end of the attempt was known is still read.
+            last = not goes_on()
+    yield from tail.rest()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -196,7 +196,7 @@ def failed_tasks(conn: Connection, runs: Sequence[int]) -> Rows:
 
 
 def deadlines(
-    conn: Connection, filters: dict[str, str | None], limit: int, due_within: timedelta | None = None
+    conn: Connection, filters: Mapping[str, str | int | None], limit: int, due_within: timedelta | None = None
 ) -> Rows:
     """Deadlines, latest first; with ``due_within``, only armed ones due by then, earliest first."""
     found = _deadlines()
@@ -234,7 +234,7 @@ def _deadlines() -> Select[Any]:
     )
 
 
-def callbacks(conn: Connection, filters: dict[str, str | None], limit: int) -> Rows:
+def callbacks(conn: Connection, filters: Mapping[str, str | int | None], limit: int) -> Rows:
     """Callbacks, newest first."""
     found = _callbacks()
     for column, wanted in filters.items():

@@ -12,6 +12,12 @@ from retrofill.store.progress import counts
 from retrofill.store.tables import attempt, backfill, backfill_interval, host, run, task_run
 
 Rows = Sequence[RowMapping]
+# Of an interval, which names its first run: a retry may have replaced that.
+PRESENT_RUN = (
+    (run.c.backfill_id == backfill_interval.c.backfill_id)
+    & (run.c.interval_start == backfill_interval.c.interval_start)
+    & run.c.superseded_by.is_(None)
+)
 _OF_ATTEMPT = (
     *(attempt.c.id, attempt.c.backfill_id, attempt.c.mode, attempt.c.position, attempt.c.runs, attempt.c.state),
     *(attempt.c.outcome, attempt.c.host, attempt.c.host_id, attempt.c.claimed_at, attempt.c.began_at),
@@ -38,6 +44,27 @@ def runs_of_dates(conn: Connection, backfill_id: str, start: datetime, end: date
         run.c.superseded_by.is_(None),
     )
     return list(conn.execute(found.order_by(run.c.interval_start)).scalars())
+
+
+def present_runs(
+    conn: Connection,
+    backfill_id: str,
+    states: Sequence[str],
+    chosen: Sequence[int] | tuple[datetime, datetime],
+    limit: int,
+) -> Rows:
+    """``id`` and ``interval_start`` of a backfill's runs in these states, in the order of their intervals.
+
+    ``chosen``: their ids, or the first and the last logical date, inclusive.
+    """
+    found = select(run.c.id, run.c.interval_start).where(
+        run.c.backfill_id == backfill_id, run.c.state.in_(states), run.c.superseded_by.is_(None)
+    )
+    if isinstance(chosen, tuple):
+        found = found.where(run.c.interval_start.between(*chosen))
+    else:
+        found = found.where(run.c.id == func.any(list(chosen)))
+    return conn.execute(found.order_by(run.c.interval_start).limit(limit)).mappings().all()
 
 
 def one_attempt(conn: Connection, id: int) -> RowMapping | None:
@@ -103,6 +130,12 @@ def live_attempts(conn: Connection, limit: int) -> Rows:
     return conn.execute(found).mappings().all()
 
 
+def attempt_as_json(row: RowMapping) -> dict[str, Any]:
+    """One of ``live_attempts`` as data: with its pipeline's ``timezone``, and the ``seconds`` it has been under way."""
+    shown = {name: value for name, value in row.items() if name not in ("definition", "since", "position")}
+    return {**shown, "timezone": row["definition"].get("timezone", "UTC"), "seconds": row["since"].total_seconds()}
+
+
 def ids_like(conn: Connection, prefix: str, limit: int) -> list[str]:
     """Ids of backfills with this prefix, active ones first, then the newest."""
     found = select(backfill.c.id).where(backfill.c.id.startswith(prefix, autoescape=True)).limit(limit)
@@ -132,15 +165,9 @@ def days(conn: Connection, backfill_id: str, zone: str, unit: str = "day") -> li
     t = backfill_interval
     start = func.date_trunc(unit, func.timezone(zone, t.c.interval_start)).label("start")
     state = func.coalesce(run.c.state, "skipped").label("of_state")
-    # Its interval names the first run, which a retry may have replaced.
-    now = (
-        (run.c.backfill_id == t.c.backfill_id)
-        & (run.c.interval_start == t.c.interval_start)
-        & run.c.superseded_by.is_(None)
-    )
     found = (
         select(start, state, func.count().label("number"))
-        .select_from(t.outerjoin(run, now))
+        .select_from(t.outerjoin(run, PRESENT_RUN))
         .where(t.c.backfill_id == backfill_id)
         # By name: the parameters of an expression are different ones each time.
         .group_by("start", "of_state")

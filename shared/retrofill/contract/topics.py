@@ -67,7 +67,9 @@ RUN_STARTER = Service("run-starter", (Topic.BACKFILL_EVENTS, Topic.RUN_REPORTS))
 WATCHER = Service("deadline-watcher", (Topic.DEADLINES,))
 CALLBACK_RUNNER = Service("callback-runner", (Topic.CALLBACK_REQUESTS,))
 SERVICES = {service.name: service for service in (PLANNER, RUN_STARTER, WATCHER, CALLBACK_RUNNER)}
-# Other clients that log in to Kafka: the CLI, and users who request backfills (admin/access.py).
-OPERATOR, REQUESTER = "operator", "requester"
+# Other clients that log in to Kafka: the CLI, users who request backfills, and the web console (admin/access.py).
+OPERATOR, REQUESTER, CONSOLE = "operator", "requester", "console"
 # The CLI's client id, also the group of its consumers, which commit nothing.
 CLI_CLIENT = "retrofill-cli"
+# Topics of requests, which change something: anyone with the right to write them may ask.
+REQUESTS = frozenset({Topic.BACKFILL_REQUESTS, Topic.CALLBACK_REQUESTS})

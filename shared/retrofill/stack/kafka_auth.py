@@ -7,11 +7,11 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from retrofill.contract.topics import OPERATOR, REQUESTER, SERVICES
+from retrofill.contract.topics import CONSOLE, OPERATOR, REQUESTER, SERVICES
 from retrofill.settings import Settings
 
 ADMIN = "kafka-admin"
-USERS = (*SERVICES, OPERATOR, REQUESTER)
+USERS = (*SERVICES, OPERATOR, REQUESTER, CONSOLE)
 LISTENER = "PLAINTEXT"
 
 

@@ -10,12 +10,12 @@ import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from retrofill.contract.topics import SERVICES
+from retrofill.contract.topics import CONSOLE, SERVICES
 from retrofill.stack import kafka_auth
 
 KAFKA, POSTGRES, SPARK = "kafka", "postgres", "spark-connect"
 SERVERS = (POSTGRES, KAFKA, SPARK)
-PARTS = (*SERVERS, *SERVICES)
+PARTS = (*SERVERS, *SERVICES, CONSOLE)
 SUPERVISOR = "supervisor"
 # Settings with server addresses. A stack ignores those in the environment and uses its own:
 # it must not initialize a database that it does not run.

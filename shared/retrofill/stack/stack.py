@@ -21,7 +21,7 @@ from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 from retrofill import java
 from retrofill.admin.database import InstallationDiffers
 from retrofill.admin.init import initialize
-from retrofill.contract.topics import SERVICES
+from retrofill.contract.topics import CONSOLE, SERVICES
 from retrofill.setting_types import ENDPOINTS_FILE, write_endpoints
 from retrofill.settings import Settings
 from retrofill.stack import kafka, kafka_auth, ports, postgres, processes, spark
@@ -54,7 +54,7 @@ class Stack:
         self,
         settings: Settings,
         servers: tuple[str, ...] = SERVERS,
-        services: tuple[str, ...] = tuple(SERVICES),
+        services: tuple[str, ...] = (*SERVICES, CONSOLE),
     ) -> None:
         self._settings = settings
         self._layout = Layout(settings.home.absolute())
@@ -107,7 +107,7 @@ class Stack:
         with ThreadPoolExecutor() as pool:
             prepared = {name: pool.submit(_part, name, layout, prepare[name]) for name in SERVERS}
         commands = {name: done.result() for name, done in prepared.items()}
-        commands |= {name: _service_command(name) for name in self._services}
+        commands |= {name: _service_command(name, chosen["console"]) for name in self._services}
         self._write_endpoints(identity, chosen)
         _part(SUPERVISOR, self._layout, lambda: supervisor.start(commands, settings.drain_seconds))
         reserved.keep(supervisor.pid(), identity.id)
@@ -182,6 +182,7 @@ class Stack:
             "kafka_controller": self._settings.kafka_port + 1,
             "postgres": self._settings.postgres_port,
             "spark": self._settings.spark_port,
+            "console": self._settings.console_port,
         }
         return {name: reserved.choose(preferred, last.get(name)) for name, preferred in wanted.items()}
 
@@ -202,6 +203,7 @@ class Stack:
                 "topic_prefix": self._settings.topic_prefix,
                 "partitions": before.get("partitions", partitions),
                 "replication_factor": 1,
+                "console": f"http://{_shown(self._settings.console_host)}:{chosen['console']}/",
                 "ports": chosen,
             },
         )
@@ -265,7 +267,14 @@ class Stack:
         return self._layout.log(name)
 
 
-def _service_command(name: str) -> list[str]:
+def _shown(host: str) -> str:
+    """A host as this machine's browsers reach it."""
+    return "127.0.0.1" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+
+
+def _service_command(name: str, console_port: int) -> list[str]:
+    if name == CONSOLE:
+        return [sys.executable, "-m", "retrofill_console", "--port", str(console_port)]
     return [sys.executable, "-m", SERVICES[name].package]
 
 

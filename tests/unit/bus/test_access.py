@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from retrofill.admin.access import table
-from retrofill.contract.topics import OPERATOR, REPUBLISHED, REQUESTER, RUN_STARTER, SERVICES, Topic
+from retrofill.contract.topics import CONSOLE, OPERATOR, REPUBLISHED, REQUESTER, RUN_STARTER, SERVICES, Topic
 from retrofill.contract.topics_of import TRAFFIC
 from retrofill.settings import Settings
 
@@ -16,7 +16,7 @@ def test_what_is_published_again_is_what_others_than_services_write() -> None:
 def test_nobody_but_services_and_people_logs_in() -> None:
     """Drivers do not: their host publishes what they report."""
     rows = table(Settings(topic_prefix="t."))
-    assert rows.keys() == {*SERVICES, OPERATOR, REQUESTER}
+    assert rows.keys() == {*SERVICES, OPERATOR, REQUESTER, CONSOLE}
     assert {who for who, row in rows.items() if "t.run-reports" in row.writes} == {RUN_STARTER.name, OPERATOR}
 
 
@@ -30,3 +30,9 @@ def test_who_asks_for_backfills_names_no_code() -> None:
     row = table(Settings(topic_prefix="t."))[REQUESTER]
     assert row.writes == {f"t.{Topic.BACKFILL_REQUESTS}"}
     assert f"t.{Topic.RUN_REPORTS}" not in row.reads
+
+
+def test_the_console_reads_everything_and_only_asks() -> None:
+    row = table(Settings(topic_prefix="t."))[CONSOLE]
+    assert row.reads == {f"t.{topic}" for topic in Topic}
+    assert (row.writes, row.deletes) == ({"t.backfill-requests", "t.callback-requests"}, set())

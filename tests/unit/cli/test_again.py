@@ -9,7 +9,7 @@ from sqlalchemy import select, update
 from tests.support.both_stores import DAY, NOW, START, make_backfill, put
 from tests.support.sessions import MemoryStore
 
-from retrofill.cli.again import requested_again
+from retrofill.client.again import requested_again
 from retrofill.domain.backfill import ReprocessBehavior
 from retrofill.store import tables as t
 
@@ -33,7 +33,7 @@ def test_what_was_to_replace_a_success_still_is_and_what_succeeded_since_is_left
         ended(conn, "b1", 0, "cancelled", "failed", "succeeded", "failed", reprocess_behavior=behavior)
         ended(conn, "since", 1, "succeeded")
         row = conn.execute(select(t.backfill).where(t.backfill.c.id == "b1")).mappings().one()
-        request = requested_again(conn, row)
+        request = requested_again(conn, row, "ada")
         return request.reprocess_behavior == ReprocessBehavior(again), [*request.intervals]
 
     said = MemoryStore().play([put(), ("a", work)])[-1]

@@ -13,8 +13,8 @@ from typer.core import TyperCommand, TyperGroup
 from retrofill.cli.completion import Shell
 from retrofill.cli.main import app
 
-# What it runs or prints is no data: a service in the foreground, and a script for the shell.
-WITHOUT = {"service", "completion"}
+# What it runs or prints is no data: a service or the console in the foreground, and a script for the shell.
+WITHOUT = {"service", "console", "completion"}
 
 
 def commands(command: TyperCommand | TyperGroup, path: str = "") -> Iterator[tuple[str, TyperCommand]]:

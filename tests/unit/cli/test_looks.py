@@ -10,11 +10,13 @@ import pytest
 from rich.console import Console
 
 from retrofill.cli.arguments import read_budget
-from retrofill.cli.estimating import NO_HISTORY, cost
+from retrofill.cli.estimating import cost
 from retrofill.cli.estimating import line as preview_line
 from retrofill.cli.output import cell, counts, duration, moment
-from retrofill.cli.previewing import stretches
-from retrofill.cli.watching import Progress, Speed, line, missing, render
+from retrofill.cli.watching import Progress, Speed, line, render
+from retrofill.client.backfill_facts import missing
+from retrofill.client.estimates import NO_HISTORY
+from retrofill.client.previewing import equal_stretches
 from retrofill.domain.budget import Budget
 from retrofill.domain.estimate import Estimate
 from retrofill.errors import WrongUsage
@@ -104,8 +106,8 @@ def test_a_dry_run_says_where_its_estimate_is_from():
 
 
 def test_neighbours_with_one_outcome_are_one_stretch():
-    assert stretches(["run", "run", "in flight", "run"]) == [(0, 2, "run"), (2, 3, "in flight"), (3, 4, "run")]
-    assert stretches([]) == []
+    assert equal_stretches(["run", "run", "in flight", "run"]) == [(0, 2, "run"), (2, 3, "in flight"), (3, 4, "run")]
+    assert equal_stretches([]) == []
 
 
 def test_moments_are_short_and_in_their_zone():

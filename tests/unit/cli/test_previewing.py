@@ -9,7 +9,7 @@ import pytest
 from tests.support.both_stores import put
 from tests.support.sessions import MemoryStore
 
-from retrofill.cli.previewing import preview
+from retrofill.client.previewing import preview
 from retrofill.contract.backfills import BackfillRequested
 from retrofill.domain.planning import Plan, Rejection
 from retrofill.store import pipelines

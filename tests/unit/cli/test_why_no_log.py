@@ -9,7 +9,8 @@ import pytest
 
 from retrofill.cli.finding import bounds
 from retrofill.cli.output import print_facts, print_text
-from retrofill.cli.run_logs import _print, why_no_log
+from retrofill.cli.run_logs import _print
+from retrofill.client.attempt_log import why_no_log
 from retrofill.errors import WrongUsage
 
 BEGAN = datetime(2024, 1, 1, tzinfo=UTC)

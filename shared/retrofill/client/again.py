@@ -6,7 +6,6 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping
 
-from retrofill.cli.arguments import user
 from retrofill.client import read as reads
 from retrofill.contract.backfills import MAX_DATES, BackfillRequested
 from retrofill.domain.backfill import ReprocessBehavior
@@ -17,8 +16,8 @@ from retrofill.store.retries import not_done
 SAME = ("pipeline", "max_active_runs", "batch_size", "run_backwards", "on_run_failure", "conf")
 
 
-def requested_again(conn: Connection, row: RowMapping) -> BackfillRequested:
-    """A request for the intervals of an ended backfill whose runs failed or were cancelled.
+def requested_again(conn: Connection, row: RowMapping, user: str | None) -> BackfillRequested:
+    """A request by ``user`` for the intervals of an ended backfill whose runs failed or were cancelled.
 
     Those that succeeded in another backfill since are left out. Raises ``UserError`` if there are
     none, or too many for a request.
@@ -46,5 +45,5 @@ def requested_again(conn: Connection, row: RowMapping) -> BackfillRequested:
         intervals=tuple(dates),
         latest_code=row["code_follows"],
         reprocess_behavior=ReprocessBehavior.COMPLETED if completed else ReprocessBehavior.FAILED,
-        triggered_by=user(),
+        triggered_by=user,
     )

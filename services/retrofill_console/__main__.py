@@ -1,0 +1,8 @@
+"""Run one console: ``python -m retrofill_console [--port N]``."""
+
+import sys
+
+from retrofill_console.server import main
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,87 @@
+"""Answers of the API: documents, and errors as one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import psycopg
+import structlog
+from confluent_kafka import KafkaException
+from pydantic import ValidationError
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from retrofill.client.ask import NoAnswer
+from retrofill.client.documents import encoded
+from retrofill.client.failures import explain_kafka, explain_postgres
+from retrofill.contract.base import Message
+from retrofill.contract.explain import explain
+from retrofill.errors import NotConfigured, NotThere, UserError, WrongUsage
+from retrofill.settings import Settings
+
+log = structlog.get_logger(__name__)
+JSON = "application/json"
+
+
+class Refused(UserError):
+    """The planner refused it. ``answer`` is its reply."""
+
+    def __init__(self, answer: Message) -> None:
+        super().__init__(str(getattr(answer, "message", answer.type)))
+        self.answer = answer.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def answer(document: Any, status: int = 200) -> Response:
+    """A document as JSON."""
+    return Response(encoded(document), status, media_type=JSON)
+
+
+def failed(line: str, status: int, **more: Any) -> Response:
+    """An error: one line, and what programs need of it."""
+    return answer({"error": line, **more}, status)
+
+
+Handler = Callable[[Request, Exception], Response]
+
+
+def handlers(settings: Settings) -> Mapping[Any, Handler]:
+    """How each kind of error is answered."""
+
+    def of_user(_: Request, e: Exception) -> Response:
+        more = {"reason": e.answer.get("reason"), "answer": e.answer} if isinstance(e, Refused) else {}
+        status = next(status for kind, status in STATUS.items() if isinstance(e, kind))
+        return failed(str(e), status, **more)
+
+    def of_body(_: Request, e: Exception) -> Response:
+        assert isinstance(e, ValidationError)
+        return failed(explain(e), 400)
+
+    def of_http(_: Request, e: Exception) -> Response:
+        assert isinstance(e, HTTPException)
+        return failed(e.detail, e.status_code)
+
+    def of_kafka(_: Request, e: Exception) -> Response:
+        assert isinstance(e, KafkaException)
+        return failed(explain_kafka(settings, e), 503)
+
+    return {
+        UserError: of_user,
+        ValidationError: of_body,
+        HTTPException: of_http,
+        KafkaException: of_kafka,
+        SQLAlchemyError: lambda _, e: failed(explain_postgres(e), 503),
+        psycopg.Error: lambda _, e: failed(explain_postgres(e), 503),
+        NotConfigured: lambda _, e: failed(str(e), 503),
+        Exception: _unexpected,
+    }
+
+
+STATUS: dict[type[UserError], int] = {WrongUsage: 400, NotThere: 404, NoAnswer: 504, UserError: 409}
+
+
+def _unexpected(request: Request, e: Exception) -> Response:
+    log.error("unexpected", path=request.url.path, error=f"{type(e).__name__}: {e}", exc_info=e)
+    return failed(f"the console failed: {type(e).__name__}; its log says more (retrofill logs console)", 500)

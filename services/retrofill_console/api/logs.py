@@ -1,0 +1,98 @@
+"""The log of an attempt, as server-sent events while it is written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from sqlalchemy import RowMapping
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from retrofill.attempt_logs.marks import Part
+from retrofill.client import read_runs
+from retrofill.client.attempt_log import NoLog, find_log
+from retrofill.client.logs import Source, Tail
+from retrofill.domain.attempt import LIVE, AttemptMode
+from retrofill.errors import NotThere, UserError
+from retrofill_console.api.parameters import number
+from retrofill_console.console import Console
+from retrofill_console.live.events import message
+
+EVENTS = "text/event-stream"
+POLL_SECONDS = 0.5
+
+
+async def log(console: Console, request: Request) -> Response:
+    """The part of the log that is about one run, unless the attempt processed a range at once."""
+    id = number(request.path_params["id"], "id")
+    wanted = request.query_params.get("attempt")
+    found = await run_in_threadpool(_find, console, id, None if wanted is None else number(wanted, "attempt"))
+    follow = request.query_params.get("follow") in ("1", "true", "")
+    return StreamingResponse(_Follower(console, *found, follow).events(), media_type=EVENTS)
+
+
+def _find(console: Console, run_id: int, attempt_id: int | None) -> tuple[RowMapping, int | None]:
+    """The attempt, and the run if it has a part of its own. Raises ``NotThere``."""
+    with console.reading() as conn:
+        run = read_runs.one_run(conn, run_id)
+        if run is None:
+            raise NotThere(f"there is no run {run_id}")
+        attempts = read_runs.attempts_of(conn, run)
+    found = [each for each in attempts if attempt_id in (None, each["id"])]
+    if not found:
+        which = "no driver has been given it yet" if attempt_id is None else f"attempt {attempt_id} did not have it"
+        raise NotThere(f"run {run_id} is {run['state']}: {which}")
+    return found[-1], None if found[-1]["mode"] == AttemptMode.RANGE else run_id
+
+
+@dataclass(frozen=True)
+class _Follower:
+    console: Console
+    attempt: RowMapping
+    run_id: int | None
+    follow: bool
+
+    async def events(self) -> AsyncIterator[bytes]:
+        try:
+            source = await self._source()
+            async for lines in self._lines(Tail(source), Part(self.run_id)):
+                yield message("lines", lines)
+        except (UserError, OSError) as e:
+            yield message("problem", {"error": str(e)})
+            return
+        ended = await run_in_threadpool(self._now)
+        yield message("end", {"attempt": ended["id"], "outcome": ended["outcome"], "reason": ended["reason"]})
+
+    async def _source(self) -> Source:
+        """Where the log is; with ``follow``, one of a live attempt may still begin."""
+        while True:
+            try:
+                return await run_in_threadpool(find_log, self.console.settings, self.console.engine, self.attempt)
+            except NoLog as e:
+                if not (self.follow and e.may_come):
+                    raise
+                await asyncio.sleep(POLL_SECONDS)
+
+    async def _lines(self, tail: Tail, part: Part) -> AsyncIterator[list[str]]:
+        last = not self.follow
+        while True:
+            found = await run_in_threadpool(tail.more)
+            if found is not None:
+                shown = [line for line in found if part.has(line)]
+                if shown:
+                    yield shown
+            elif last:
+                break
+            else:
+                await asyncio.sleep(POLL_SECONDS)
+                # What was written before its end was known is still read.
+                last = (await run_in_threadpool(self._now))["state"] not in LIVE
+        if rest := [line for line in tail.rest() if part.has(line)]:
+            yield rest
+
+    def _now(self) -> RowMapping:
+        with self.console.reading() as conn:
+            return read_runs.one_attempt(conn, self.attempt["id"]) or self.attempt

@@ -1,0 +1,151 @@
+"""What pages ask for: backfills, and changes of them and of their runs."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import RowMapping
+
+from retrofill.client import backfill_facts, read_runs
+from retrofill.client.again import requested_again
+from retrofill.client.ask import ask
+from retrofill.client.command_line import as_json, command_of
+from retrofill.client.grid import grid_of
+from retrofill.client.previewing import Preview, look_ahead
+from retrofill.contract.backfills import (
+    MAX_NAMED,
+    BackfillCancelRequested,
+    BackfillChangeRequested,
+    BackfillPauseRequested,
+    BackfillRequested,
+    BackfillResumeRequested,
+    RunCancelRequested,
+    RunRetryRequested,
+)
+from retrofill.contract.base import Message
+from retrofill.contract.deadlines import CallbackReplayRequested
+from retrofill.contract.topics import Topic
+from retrofill.domain.run import UNFINISHED, RunState
+from retrofill.domain.schedule import range_bound
+from retrofill.errors import UserError, WrongUsage
+from retrofill_console.answers import Refused
+from retrofill_console.api.bodies import CallbackIds, NamedRuns, Resume
+from retrofill_console.asking import ANSWER_SECONDS, answered, command
+from retrofill_console.console import Console
+
+# Runs that are cancelled or retried at a time: ten commands.
+MOST_RUNS = 1000
+Document = dict[str, Any]
+
+
+def preview(console: Console, request: BackfillRequested, _: str | None) -> Document:
+    """What would become of the request, and the same as a command and as JSON."""
+    with console.reading() as conn:
+        found = look_ahead(conn, console.settings, request)
+    drawn = {"grid": grid_of(found)} if isinstance(found, Preview) else {}
+    return {**found.as_json(each=False), **drawn, "command": command_of(request), "request": as_json(request)}
+
+
+def create(console: Console, request: BackfillRequested, user: str | None) -> Document:
+    key = request.id or str(uuid.uuid4())
+    return command(console, key, request.model_copy(update={"triggered_by": user}))
+
+
+def pause(console: Console, id: str, _body: object, _user: str | None) -> Document:
+    return command(console, id, BackfillPauseRequested())
+
+
+def resume(console: Console, id: str, body: Resume, _user: str | None) -> Document:
+    return command(console, id, BackfillResumeRequested(budget=body.budget))
+
+
+def cancel(console: Console, id: str, _body: object, _user: str | None) -> Document:
+    return command(console, id, BackfillCancelRequested())
+
+
+def change(console: Console, id: str, body: BackfillChangeRequested, _user: str | None) -> Document:
+    if body == BackfillChangeRequested():
+        raise WrongUsage("give what to change: max_active_runs, batch_size or on_run_failure")
+    return command(console, id, body)
+
+
+def retry(console: Console, id: str, _body: object, user: str | None) -> Document:
+    """All failed runs; of an ended backfill, by a new one."""
+    with console.reading() as conn:
+        row = backfill_facts.existing(conn, id)
+        again = None if row["ended_at"] is None else requested_again(conn, row, user)
+    if again is None:
+        return command(console, id, RunRetryRequested(all_failed=True))
+    return command(console, str(uuid.uuid4()), again)
+
+
+def cancel_runs(console: Console, body: NamedRuns, _user: str | None) -> Document:
+    """Those that have not ended."""
+    return _for_each(console, body, UNFINISHED, lambda rows: RunCancelRequested(run_ids=tuple(r["id"] for r in rows)))
+
+
+def retry_runs(console: Console, body: NamedRuns, _user: str | None) -> Document:
+    """Those that failed, of an active backfill."""
+    return _for_each(
+        console,
+        body,
+        (RunState.FAILED,),
+        lambda rows: RunRetryRequested(intervals=tuple(row["interval_start"] for row in rows)),
+    )
+
+
+def _for_each(
+    console: Console, body: NamedRuns, states: Sequence[str], make: Callable[[Sequence[RowMapping]], Message]
+) -> Document:
+    """Ask for what ``make`` makes of the runs, as many commands as it takes. Raises ``UserError``."""
+    found = _present(console, body, states)
+    while True:
+        try:
+            for first in range(0, len(found), MAX_NAMED):
+                command(console, body.backfill_id, make(found[first : first + MAX_NAMED]))
+        except Refused:
+            # All or none of a command: one of its runs may have ended since it was read.
+            before, found = found, _present(console, body, states)
+            if found == before:
+                raise
+        else:
+            return {"backfill_id": body.backfill_id, "runs": len(found)}
+
+
+def _present(console: Console, body: NamedRuns, states: Sequence[str]) -> Sequence[RowMapping]:
+    """The runs that are meant and in these states now. Raises ``UserError`` if there are none, or too many."""
+    with console.reading() as conn:
+        row = backfill_facts.existing(conn, body.backfill_id)
+        chosen = list(body.ids) or _range(body, row["definition"].get("timezone", "UTC"))
+        found = read_runs.present_runs(conn, body.backfill_id, states, chosen, MOST_RUNS + 1)
+    if not found:
+        raise UserError(f"none of these runs of backfill {body.backfill_id} is {' or '.join(states)}: nothing to do")
+    if len(found) > MOST_RUNS:
+        raise WrongUsage(f"more than {MOST_RUNS:,} runs: choose fewer at a time, or the whole backfill")
+    return found
+
+
+def _range(body: NamedRuns, zone: str) -> tuple[datetime, datetime]:
+    assert body.from_ is not None
+    assert body.to is not None
+    try:
+        return range_bound(body.from_, zone, end=False), range_bound(body.to, zone, end=True)
+    except ValueError as e:
+        raise WrongUsage(str(e)) from e
+
+
+def replay_callbacks(console: Console, body: CallbackIds, _user: str | None) -> Document:
+    """Replay each; one that is refused does not keep the others from it."""
+    return {"results": [{"id": id, "error": _replay(console, id)} for id in body.ids]}
+
+
+def _replay(console: Console, id: int) -> str | None:
+    request = CallbackReplayRequested(deadline_id=id)
+    try:
+        answered(ask(console.settings, Topic.CALLBACK_REQUESTS, str(id), request, ANSWER_SECONDS))
+    except UserError as e:
+        return str(e)
+    return None

@@ -1,0 +1,148 @@
+"""The routes of the API, made from the table of endpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from importlib.metadata import version
+from typing import Any
+
+from pydantic import BaseModel
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from retrofill.client.documents import encoded
+from retrofill.contract.base import Message, Undecodable, decode_object
+from retrofill.errors import WrongUsage
+from retrofill_console.answers import JSON, answer, failed
+from retrofill_console.api.bodies import Entry, Nothing
+from retrofill_console.api.openapi import document
+from retrofill_console.api.table import ASKS, LIVE, LOG, READS, STREAM, Ask, Read
+from retrofill_console.console import Console
+from retrofill_console.login import COOKIE, KEEP_SECONDS, Login
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+# A request with ten thousand dates takes a third of it.
+MAX_BODY = 1_000_000
+# Smaller answers are not worth it.
+COMPRESSED = [Middleware(GZipMiddleware, minimum_size=2000, compresslevel=1)]
+
+
+def routes(console: Console, login: Login) -> list[Route]:
+    """Every path below ``/api/``."""
+    return [
+        *(Route(each.path, _read(console, each), methods=["GET"], middleware=COMPRESSED) for each in READS),
+        *(Route(each.path, _ask(console, each), methods=["POST"]) for each in ASKS),
+        Route(LOG.path, _log(console), methods=["GET"]),
+        Route(LIVE.path, _live(console), methods=["GET"]),
+        Route("/api/me", _me(console, login), methods=["GET"]),
+        Route("/api/login", _log_in(login), methods=["POST"]),
+        Route("/api/logout", _log_out, methods=["POST"]),
+        Route("/api/openapi.json", _described, methods=["GET"]),
+    ]
+
+
+def _read(console: Console, of: Read) -> Endpoint:
+    async def read(request: Request) -> Response:
+        def work() -> bytes:
+            return encoded(of.work(console, request))
+
+        if not of.shared:
+            return Response(await run_in_threadpool(work), media_type=JSON)
+        return Response(await console.shared.get(_key(request), work), media_type=JSON)
+
+    return read
+
+
+def _key(request: Request) -> str:
+    return f"{request.url.path}?{request.url.query}"
+
+
+def _ask(console: Console, of: Ask) -> Endpoint:
+    async def ask(request: Request) -> Response:
+        body = _checked(of.body, await _body(request))
+        named = (request.path_params["id"],) if of.of_id else ()
+        return answer(await run_in_threadpool(of.work, console, *named, body, request.state.viewer.name), of.status)
+
+    return ask
+
+
+def _checked(model: type[BaseModel], body: dict[str, Any]) -> BaseModel:
+    """The body as its model. Raises ``ValidationError``."""
+    if issubclass(model, Message):
+        return model.model_validate({**body, "type": model.__name__}, extra="forbid")
+    return model.model_validate(body)
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    """The JSON object that was sent. Raises ``WrongUsage``."""
+    found = bytearray()
+    async for part in request.stream():
+        found += part
+        if len(found) > MAX_BODY:
+            raise HTTPException(413, f"the body is larger than {MAX_BODY:,} bytes")
+    try:
+        return decode_object(bytes(found) or b"{}")
+    except Undecodable as e:
+        raise WrongUsage(str(e)) from e
+
+
+def _log(console: Console) -> Endpoint:
+    async def log(request: Request) -> Response:
+        found: Response = await LOG.work(console, request)
+        return found
+
+    return log
+
+
+def _live(console: Console) -> Endpoint:
+    async def live(request: Request) -> Response:
+        stream = console.hub.stream(request.headers.get("last-event-id"), request.query_params.get("backfill"))
+        return StreamingResponse(stream, media_type=STREAM)
+
+    return live
+
+
+def _me(console: Console, login: Login) -> Endpoint:
+    async def me(request: Request) -> Response:
+        viewer = request.state.viewer
+        return answer(
+            {
+                "user": None if viewer is None else viewer.name,
+                "logged_in": viewer is not None,
+                "login": login.kind,
+                "version": version("retrofill"),
+                "topic_prefix": console.settings.topic_prefix,
+            }
+        )
+
+    return me
+
+
+def _log_in(login: Login) -> Endpoint:
+    async def log_in(request: Request) -> Response:
+        entry = Entry.model_validate(await _body(request))
+        if not login.is_token(entry.token):
+            return failed("this is not the token", 401, login=login.kind)
+        done = answer({"user": entry.name})
+        secure = request.url.scheme == "https"
+        cookie = login.cookie(entry.name)
+        done.set_cookie(COOKIE, cookie, KEEP_SECONDS, httponly=True, samesite="strict", secure=secure)
+        return done
+
+    return log_in
+
+
+async def _log_out(request: Request) -> Response:
+    Nothing.model_validate(await _body(request))
+    done = answer({})
+    done.delete_cookie(COOKIE, httponly=True, samesite="strict")
+    return done
+
+
+async def _described(_: Request) -> Response:
+    return answer(document())

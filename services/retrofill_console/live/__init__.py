@@ -1,0 +1,1 @@
+"""What happens on Kafka, read once and sent to every viewer."""

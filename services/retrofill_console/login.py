@@ -1,0 +1,120 @@
+"""Who a viewer is: nobody in particular on loopback, the holder of a token, or who a proxy says."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address, ip_network
+from typing import Literal
+
+from retrofill.client.who import MAX_NAME, local_user
+from retrofill.domain.names import LOOPBACK
+from retrofill.errors import UserError
+from retrofill.settings import Settings
+
+COOKIE = "retrofill_console"
+KEEP_SECONDS = 7 * 86_400
+MIN_TOKEN = 16
+NAMELESS = "console"
+BEARER = "bearer "
+
+
+@dataclass(frozen=True)
+class Viewer:
+    """Who asks; ``by_header``: a program that sent the token itself, not a browser that adds a cookie."""
+
+    name: str | None
+    by_header: bool = False
+
+
+class Login:
+    """How viewers log in, from the settings."""
+
+    def __init__(self, settings: Settings, now: float | None = None) -> None:
+        """Raises ``UserError`` if others than this machine could come in without a login."""
+        self._token = None if settings.console_token is None else settings.console_token.get_secret_value()
+        self._header = settings.console_user_header
+        self._proxies = [ip_network(each) for each in settings.console_proxies]
+        self._now = now
+        _check(settings.console_host, self._token, self._header, bool(self._proxies))
+
+    @property
+    def kind(self) -> Literal["none", "token", "proxy"]:
+        if self._header is not None:
+            return "proxy"
+        return "none" if self._token is None else "token"
+
+    def viewer(self, headers: Mapping[str, str], cookies: Mapping[str, str], peer: str | None) -> Viewer | None:
+        """Who sent these headers (lower-case names) from the address ``peer``; ``None``: not logged in."""
+        if self.kind == "none":
+            return Viewer(local_user())
+        if self._header is not None and self._is_proxy(peer) and (name := _clean(headers.get(self._header.lower()))):
+            return Viewer(name)
+        if self._token is None:
+            return None
+        given = headers.get("authorization", "")
+        if given[: len(BEARER)].lower() == BEARER and self.is_token(given[len(BEARER) :].strip()):
+            return Viewer(NAMELESS, by_header=True)
+        name = self._name_in(cookies.get(COOKIE, ""))
+        return None if name is None else Viewer(name)
+
+    def is_token(self, given: str) -> bool:
+        return self._token is not None and hmac.compare_digest(given.encode(), self._token.encode())
+
+    def cookie(self, name: str | None) -> str:
+        """What a browser keeps instead of the token, for a week. Only to be given for the token."""
+        until = int(self._time()) + KEEP_SECONDS
+        text = f"{until}.{base64.urlsafe_b64encode((_clean(name) or NAMELESS).encode()).decode()}"
+        return f"{text}.{self._signed(text)}"
+
+    def _name_in(self, cookie: str) -> str | None:
+        text, _, signature = cookie.rpartition(".")
+        if not text or not hmac.compare_digest(signature.encode(), self._signed(text).encode()):
+            return None
+        until, _, name = text.partition(".")
+        return base64.urlsafe_b64decode(name).decode() if int(until) > self._time() else None
+
+    def _signed(self, text: str) -> str:
+        """Nobody without the token can sign; a new token ends all logins."""
+        key = hashlib.sha256(f"{COOKIE}:{self._token}".encode()).digest()
+        return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
+
+    def _time(self) -> float:
+        return time.time() if self._now is None else self._now
+
+    def _is_proxy(self, peer: str | None) -> bool:
+        try:
+            address = ip_address(peer or "")
+        except ValueError:
+            return False
+        return any(address in network for network in self._proxies)
+
+
+def is_loopback(host: str) -> bool:
+    return host in LOOPBACK or host.startswith("127.")
+
+
+def _clean(name: str | None) -> str | None:
+    """A name that is printable, without spaces around it."""
+    found = (name or "").strip()[:MAX_NAME]
+    return found if found and found.isprintable() else None
+
+
+def _check(host: str, token: str | None, header: str | None, proxies: bool) -> None:
+    if token is not None and len(token) < MIN_TOKEN:
+        raise UserError(
+            f"RETROFILL_CONSOLE_TOKEN is too short: use {MIN_TOKEN} characters or more (openssl rand -hex 16)"
+        )
+    if header is not None and not proxies:
+        raise UserError(
+            "RETROFILL_CONSOLE_USER_HEADER without RETROFILL_CONSOLE_PROXIES: anyone could send it; name the proxy's address"
+        )
+    if token is None and header is None and not is_loopback(host):
+        raise UserError(
+            f"RETROFILL_CONSOLE_HOST={host} lets others in without a login: set RETROFILL_CONSOLE_TOKEN_FILE, or "
+            "RETROFILL_CONSOLE_USER_HEADER and RETROFILL_CONSOLE_PROXIES"
+        )

@@ -1,0 +1,106 @@
+"""Serves the console until it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+from types import FrameType
+
+import structlog
+import uvicorn
+
+from retrofill.contract.topics import CONSOLE
+from retrofill.errors import NotConfigured, UserError
+from retrofill.logs import configure_logging
+from retrofill.redaction import configure_redaction
+from retrofill.settings import Settings, WrongSetting, read_settings
+from retrofill_console.app import make_app
+from retrofill_console.console import Console, make_console
+from retrofill_console.login import Login
+
+log = structlog.get_logger(__name__)
+# After this, open connections are cut.
+STOP_SECONDS = 3
+
+
+def main(arguments: list[str]) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="retrofill console", description="Serve the web page.")
+    parser.add_argument("--port", type=int, help="default: RETROFILL_CONSOLE_PORT")
+    port = parser.parse_args(arguments).port
+    try:
+        settings = read_settings().acting_as(CONSOLE)
+        serve(settings, settings.console_port if port is None else port)
+    except (WrongSetting, NotConfigured, UserError) as e:
+        print(f"retrofill: {e}", file=sys.stderr)  # noqa: T201 - there is no log yet
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def serve(settings: Settings, port: int) -> None:
+    """Raises ``UserError`` if the port cannot be had, or if nobody would have to log in."""
+    configure_logging(settings.log_level)
+    configure_redaction(settings.redact)
+    login, console = Login(settings), make_console(settings)
+    with _listening(settings.console_host, port) as listener:
+        config = uvicorn.Config(
+            make_app(console, login),
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            ws="none",
+            lifespan="on",
+            timeout_graceful_shutdown=STOP_SECONDS,
+        )
+        _Server(config, console, listener).run([listener])
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=512)
+    except OSError as e:
+        raise UserError(
+            f"the console cannot listen on {host}:{port}: {os.strerror(e.errno or 0)}; the embedded stack may have one already "
+            "(retrofill status): use it, or set RETROFILL_CONSOLE_PORT"
+        ) from e
+
+
+class _Server(uvicorn.Server):
+    """Says where it is once it serves, and ends its streams when it stops: they would go on for ever."""
+
+    def __init__(self, config: uvicorn.Config, console: Console, listener: socket.socket) -> None:
+        super().__init__(config)
+        self._console = console
+        host, port = listener.getsockname()[:2]
+        self._url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+        self._ready = console.settings.home.absolute() / "run" / f"{CONSOLE}.{os.getpid()}.ready"
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        _write(self._ready, self._url)
+        print(self._url, flush=True)  # noqa: T201 - for whoever started it by hand
+        log.info("started", url=self._url)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._ready.unlink(missing_ok=True)
+        self._console.hub.close()
+        await super().shutdown(sockets)
+        log.info("stopped")
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        # A second signal must not cut what the first one lets finish.
+        if not self.should_exit:
+            super().handle_exit(sig, frame)
+
+
+def _write(path: Path, url: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"http": url}))

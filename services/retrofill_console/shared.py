@@ -1,0 +1,67 @@
+"""Answers that viewers share: many of one page cost as much as a few."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from starlette.concurrency import run_in_threadpool
+
+# An answer without an event since is given again for so long: not everything has events.
+FRESH_SECONDS = 1.0
+# Between the begins of two computations of one page, or as long as one takes.
+APART_SECONDS = 0.1
+MOST = 200
+Work = Callable[[], bytes]
+
+
+@dataclass(frozen=True)
+class _Answer:
+    version: int
+    at: float
+    body: bytes
+
+
+class Shared:
+    """Computes each answer at most once at a time. None is older than the last event before it was asked for."""
+
+    def __init__(self, version: Callable[[], int]) -> None:
+        """``version``: rises with every event."""
+        self._version = version
+        self._answers: dict[str, _Answer] = {}
+        # Those that have not begun: whoever asks now gets their answer.
+        self._coming: dict[str, asyncio.Task[bytes]] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    async def get(self, key: str, work: Work) -> bytes:
+        """The answer of ``work``, which runs in a thread. Raises what it raises."""
+        known = self._answers.get(key)
+        if known is not None and known.version == self._version() and time.monotonic() - known.at < FRESH_SECONDS:
+            return known.body
+        if key not in self._coming:
+            self._coming[key] = asyncio.create_task(self._compute(key, work))
+        # Whoever leaves does not take the others' answer away.
+        return await asyncio.shield(self._coming[key])
+
+    async def _compute(self, key: str, work: Work) -> bytes:
+        async with self._locks.setdefault(key, asyncio.Lock()):
+            # From here on, others may need a later one.
+            del self._coming[key]
+            version, began = self._version(), time.monotonic()
+            body = await run_in_threadpool(work)
+            self._keep(key, _Answer(version, began, body))
+            if key in self._coming:
+                await asyncio.sleep(max(APART_SECONDS - (time.monotonic() - began), 0.0))
+            return body
+
+    def _keep(self, key: str, answer: _Answer) -> None:
+        self._answers.pop(key, None)
+        self._answers[key] = answer
+        if len(self._answers) > MOST:
+            # The oldest one; its lock goes too if nobody waits for it.
+            oldest = next(iter(self._answers))
+            del self._answers[oldest]
+            if oldest in self._locks and not self._locks[oldest].locked():
+                del self._locks[oldest]

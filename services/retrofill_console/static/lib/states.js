@@ -1,0 +1,18 @@
+// Words and colors of states, the same everywhere. Colors are in base.css, as --state-NAME.
+
+/** Run states in the order in which bars and legends show them. */
+export const RUN_STATES = ["succeeded", "failed", "cancelled", "publishing", "staged", "running", "starting", "queued", "skipped"];
+export const ENDED = new Set(["succeeded", "failed", "cancelled"]);
+export const ACTIVE_BACKFILL = new Set(["running", "paused", "cancelling"]);
+
+// Which color a state has that has none of its own.
+const LIKE = {
+  met: "succeeded", missed: "failed", armed: "running", pending: "queued", void: "cancelled", paused: "cancelled",
+  cancelling: "cancelled", none: "queued", retrying: "starting", upstream_failed: "cancelled", done: "succeeded",
+  lost: "failed", released: "cancelled", ended: "queued", accepted: "succeeded", run: "starting",
+  "up to date": "succeeded", behind: "cancelled", absent: "failed", dead: "failed", alive: "succeeded",
+  "already exists": "skipped", "not over yet": "skipped", "outside the pipeline's dates": "skipped", purged: "skipped",
+};
+
+export const colorOf = (state) => (RUN_STATES.includes(state) ? state : LIKE[state] ?? "queued");
+export const LIVE_ATTEMPT = new Set(["starting", "running"]);

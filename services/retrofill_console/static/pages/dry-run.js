@@ -1,0 +1,76 @@
+// What a request would do: runs, what is excluded and why, how long it takes, and the same for a terminal.
+
+import { html, useMemo, useState } from "../vendor/preact.js";
+import { counts, duration, moment, number, plural, range } from "../lib/format.js";
+import { GridData } from "../grid/data.js";
+import { Grid } from "../grid/grid.js";
+import { Legend } from "../grid/legend.js";
+import { Badge, Choice, CopyButton, Notice, Table, Trouble } from "../parts/parts.js";
+
+export function DryRun({ preview: { found, error, stale }, problem }) {
+  if (problem !== null) return html`<div class="card"><h2>Dry run</h2><p class="empty">${problem}</p></div>`;
+  if (error) return html`<div class="card"><h2>Dry run</h2><${Trouble} error=${error} /></div>`;
+  if (found === null) return html`<div class="card"><h2>Dry run</h2><p class="empty" aria-busy="true">Looking…</p></div>`;
+  return html`
+    <div class=${stale ? "card stale" : "card"} aria-live="polite">
+      <h2>Dry run</h2>
+      ${found.accepted ? html`<${Accepted} found=${found} />` : html`<${Refused} found=${found} />`}
+    </div>
+    <${Copies} found=${found} />`;
+}
+
+function Accepted({ found }) {
+  const { estimate, core_hours: hours, why } = found.expected;
+  const excluded = Object.keys(found.skipped).length ? counts(found.skipped) : null;
+  return html`
+    <dl class="figures">
+      <div><dt>runs</dt><dd>${number(found.runs)}</dd><dd class="note">${excluded ? `excluded: ${excluded}` : "none excluded"}</dd></div>
+      <div><dt>takes about</dt><dd>${estimate ? duration(estimate.seconds) : "–"}</dd><dd class="note">${estimate ? `${duration(estimate.low)} to ${duration(estimate.high)}` : ""}</dd></div>
+      ${hours !== null && html`<div><dt>core-hours</dt><dd>${hours.toFixed(2)}</dd></div>`}
+    </dl>
+    <p class="muted">${why}</p>
+    ${found.pool_wait && html`<${Notice} kind="warn">${found.pool_wait}<//>`}
+    ${found.grid ? html`<${Outcomes} found=${found} />` : html`<${Stretches} found=${found} />`}`;
+}
+
+/** The same calendar as a backfill has, with what becomes of each interval. */
+function Outcomes({ found }) {
+  const data = useMemo(() => new GridData({ ...found.grid, timezone: found.timezone }), [found]);
+  const describe = (n) => ({ title: moment(data.starts[n], data.timezone), lines: [data.state(n) === "run" ? "will run" : `excluded: ${data.state(n)}`] });
+  return html`
+    <${Grid} data=${data} version=${0} label=${`Outcome of ${plural(data.length, "interval")}`} describe=${describe} />
+    <${Legend} counts=${data.counts()} names=${{ run: "will run" }} />`;
+}
+
+function Stretches({ found }) {
+  return html`
+    <${Table} label="What becomes of the intervals" rows=${found.stretches} keyOf=${(each) => each.start} empty="no intervals" columns=${[
+      { title: "Range", of: (each) => range(each.start, each.end, found.timezone) },
+      { title: "Intervals", kind: "number", of: (each) => number(each.intervals) },
+      { title: "Outcome", of: (each) => html`<${Badge} state=${each.outcome} text=${each.outcome === "run" ? "will run" : each.outcome} />` },
+    ]} />`;
+}
+
+function Refused({ found }) {
+  return html`
+    <${Trouble} error=${{ message: found.message }} />
+    ${(found.overlap ?? []).length > 0 && html`
+      <${Table} label="Backfills that it overlaps with" rows=${found.overlap} keyOf=${(row) => row.id} empty="" columns=${[
+        { title: "Overlaps with", of: (row) => html`<a href=${`/backfills/${encodeURIComponent(row.id)}`}>${row.id}</a>` },
+        { title: "State", of: (row) => html`<${Badge} state=${row.state} />` },
+        { title: "Range (UTC)", of: (row) => range(row.range_start, row.range_end) },
+      ]} />`}`;
+}
+
+function Copies({ found }) {
+  const [shown, setShown] = useState("command");
+  const text = shown === "command" ? found.command : JSON.stringify(found.request, null, 2);
+  return html`
+    <div class="copies">
+      <div class="row">
+        <${Choice} name="copies" label="Show the request as" value=${shown} options=${[["command", "Command line"], ["json", "JSON message"]]} onChange=${setShown} />
+        <span class="spring"></span><${CopyButton} text=${text} />
+      </div>
+      <pre tabindex="0" aria-label=${shown === "command" ? "Command line" : "JSON message"}>${text}</pre>
+    </div>`;
+}

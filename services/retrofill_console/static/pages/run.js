@@ -1,0 +1,98 @@
+// One run: its tasks, attempts, error, log, deadlines and callbacks.
+
+import { html, useState } from "../vendor/preact.js";
+import { between, moment, plural, range } from "../lib/format.js";
+import { useData, useFocus, useTitle } from "../lib/hooks.js";
+import { LIVE_ATTEMPT } from "../lib/states.js";
+import { Badge, Choice, Facts, Fault, Loaded, Moment, Section, Table } from "../parts/parts.js";
+import { CallbackTable } from "./callbacks.js";
+import { DeadlineTable } from "./deadlines.js";
+import { Graph } from "./graph.js";
+import { Log } from "./log.js";
+
+export function Run({ id }) {
+  const found = useData(`/api/runs/${encodeURIComponent(id)}`, { concerns: (event) => String(event.run_id) === id || event.type === "RunsRetried", every: 10_000 });
+  const run = found.data;
+  useFocus(run ? run.backfill_id : undefined);
+  useTitle(run ? `${moment(run.interval_start, run.timezone)} ${run.pipeline}` : `Run ${id}`);
+  return html`
+    <p class="crumbs"><a href="/">Backfills</a> ${run && html`<a href=${`/backfills/${encodeURIComponent(run.backfill_id)}`}>${run.pipeline} <span class="id">${run.backfill_id}</span></a>`}</p>
+    <${Loaded} of=${found}>${(facts) => html`
+      <div class="page-head">
+        <h1>${moment(facts.interval_start, facts.timezone)} <span class="id">run ${facts.id}</span></h1>
+        <${Badge} state=${facts.state} />
+        ${facts.superseded_by && html`<a href=${`/runs/${facts.superseded_by}`}>retried as run ${facts.superseded_by}</a>`}
+      </div>
+      <${Facts} of=${factsOf(facts)} />
+      <${Tasks} run=${facts} />
+      <${Faults} run=${facts} />
+      <${Attempts} run=${facts} />
+      <${Log} key=${facts.id} run=${facts} />
+      ${facts.deadlines.length > 0 && html`<${Section} title="Deadlines"><${DeadlineTable} rows=${facts.deadlines} of="run" zone=${facts.timezone} /><//>`}
+      ${facts.callbacks.length > 0 && html`<${Section} title="Callbacks"><${CallbackTable} rows=${facts.callbacks} of="run" /><//>`}`}
+    <//>`;
+}
+
+const times = (count) => (count === 0 ? "not yet" : count === 1 ? "once" : `${count} times`);
+
+const factsOf = (run) => [
+  ["interval", html`<span class="number">${range(run.interval_start, run.interval_end, run.timezone)}</span> <span class="muted">${run.timezone}</span>`],
+  ["begun", times(run.attempt)],
+  ["queued", html`<${Moment} at=${run.queued_at} />`],
+  ["started", run.started_at && html`<${Moment} at=${run.started_at} />`],
+  ["finished", run.finished_at && html`<${Moment} at=${run.finished_at} /> <span class="muted">took ${between(run.started_at, run.finished_at)}</span>`],
+  ["retried alone since", run.lost_at && html`<${Moment} at=${run.lost_at} />`],
+  ["after a split", run.range_limit ? `at most ${plural(run.range_limit, "run")} an attempt` : null],
+  ["code", run.code_sha256 && html`<code>${run.code_sha256.slice(0, 12)}</code>`],
+  ["output", run.outputs?.folders?.length ? html`<ul class="plain">${run.outputs.folders.map((folder) => html`<li key=${folder}><code>${folder}</code></li>`)}</ul>` : null],
+];
+
+function Tasks({ run }) {
+  const begun = [...new Set(run.tasks.map((task) => task.attempt))].sort((a, b) => b - a);
+  const [chosen, setChosen] = useState(null);
+  const time = chosen ?? run.attempt;
+  const places = new Map((run.graph ?? []).map(({ name }, n) => [name, n]));
+  const mine = run.tasks.filter((task) => task.attempt === time).sort((a, b) => places.get(a.task) - places.get(b.task));
+  const aside = begun.length > 1 && html`<${Choice} name="time" label="Which time it began" value=${time} options=${begun.map((n) => [n, `time ${n}`])} onChange=${setChosen} />`;
+  return html`
+    <${Section} title="Tasks" aside=${aside}>
+      <${Graph} graph=${run.graph ?? []} tasks=${mine} />
+      <${Table} label="Tasks" rows=${mine} keyOf=${(task) => task.task} empty="no task has begun" columns=${[
+        { title: "Task", of: (task) => html`<strong>${task.task}</strong>` },
+        { title: "State", of: (task) => html`<${Badge} state=${task.state} />` },
+        { title: "Tries", kind: "number", of: (task) => task.try_number },
+        { title: "Started (UTC)", of: (task) => html`<${Moment} at=${task.started_at} />` },
+        { title: "Took", kind: "number", of: (task) => between(task.started_at, task.finished_at) },
+      ]} />
+    <//>`;
+}
+
+/** Its error, and those of its tasks, each once. */
+function Faults({ run }) {
+  const seen = new Set();
+  const all = run.tasks.filter((task) => task.attempt === run.attempt && task.error).map((task) => [`task ${task.task}:`, task.error]);
+  if (run.error) all.push([null, run.error]);
+  const shown = all.filter(([, error]) => !seen.has(JSON.stringify(error)) && seen.add(JSON.stringify(error)));
+  if (shown.length === 0 && run.losses.length === 0) return null;
+  return html`
+    <${Section} title="Errors">
+      ${shown.map(([what, error], n) => html`<${Fault} key=${n} what=${what} error=${error} />`)}
+      ${run.losses.map((loss) => html`<p key=${loss.attempt}>Time ${loss.attempt}: the driver was lost: ${loss.reason}${loss.counted === false ? html` <span class="muted">(not counted)</span>` : ""}</p>`)}
+    <//>`;
+}
+
+function Attempts({ run }) {
+  return html`
+    <${Section} title="Attempts">
+      <${Table} label="Attempts" rows=${[...run.attempts].reverse()} keyOf=${(attempt) => attempt.id} empty="no driver took it yet" columns=${[
+        { title: "Attempt", kind: "number", of: (attempt) => attempt.id },
+        { title: "State", of: (attempt) => html`<${Badge} state=${attempt.outcome ?? attempt.state} />` },
+        { title: "Runs", of: (attempt) => (attempt.mode === "publish" ? "publishes" : attempt.runs === 1 ? "1" : `${attempt.runs}${attempt.mode === "range" ? ", as one range" : ""}`) },
+        { title: "Host", of: (attempt) => attempt.host },
+        { title: "Claimed (UTC)", of: (attempt) => html`<${Moment} at=${attempt.claimed_at} />` },
+        { title: "Took", kind: "number", of: (attempt) => between(attempt.began_at, attempt.ended_at) },
+        { title: "Spark", of: (attempt) => (attempt.spark_ui && LIVE_ATTEMPT.has(attempt.state) ? html`<a href=${attempt.spark_ui} target="_blank" rel="noreferrer">${attempt.spark_app_id ?? "open"}</a>` : attempt.spark_app_id ?? "–") },
+        { title: "Why", of: (attempt) => attempt.reason },
+      ]} />
+    <//>`;
+}

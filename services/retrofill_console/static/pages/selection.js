@@ -1,0 +1,51 @@
+// What can be done with a range of intervals that was selected in the grid.
+
+import { html, useState } from "../vendor/preact.js";
+import { post, withQuery } from "../lib/api.js";
+import { counts, moment, number, plural } from "../lib/format.js";
+import { ACTIVE_BACKFILL, ENDED } from "../lib/states.js";
+import { Act, Confirm } from "../parts/parts.js";
+
+// The most that one command takes.
+const MOST = 1000;
+
+export function Selection({ facts, data, selection, onClear, onDone }) {
+  const [asking, setAsking] = useState(false);
+  if (selection === null) return html`<p class="hint-line muted">Drag over intervals to select a range, or hold Shift with the arrow keys; a click opens the run.</p>`;
+  const [from, to] = selection;
+  const byState = data.counts(from, to + 1);
+  const idsOf = (wanted) => {
+    const ids = [];
+    for (let n = from; n <= to; n += 1) if (data.runs[n] && wanted(data.state(n))) ids.push(data.runs[n]);
+    return ids;
+  };
+  const failed = idsOf((state) => state === "failed");
+  const unfinished = idsOf((state) => !ENDED.has(state));
+  const active = ACTIVE_BACKFILL.has(facts.state);
+  const [first, last] = [moment(data.starts[from], data.timezone), moment(data.starts[to], data.timezone)];
+  const ask = withQuery("/ask", { pipeline: facts.pipeline, from: bound(data, from), to: bound(data, to), reprocess: "completed" });
+  const command = async (name, ids) => {
+    setAsking(false);
+    for (let n = 0; n < ids.length; n += MOST) await post(`/api/runs/${name}`, { backfill_id: facts.id, ids: ids.slice(n, n + MOST) });
+  };
+  const told = (said) => (error) => onDone(error, error ? null : said);
+  const cancel = () => command("cancel", unfinished).then(() => told(`Cancelling ${plural(unfinished.length, "run")}.`)(null), told(null));
+  return html`
+    <div class="selection row" role="group" aria-label="Selected intervals">
+      <strong>${plural(to - from + 1, "interval")}</strong>
+      <span class="number">${from === to ? first : `${first} – ${last}`}</span>
+      <span class="muted">${counts(byState)}</span>
+      <span class="spring"></span>
+      ${active && failed.length > 0 && html`<${Act} act=${() => command("retry", failed)} onDone=${told(`Retrying ${plural(failed.length, "run")}.`)}>Retry ${number(failed.length)} failed<//>`}
+      ${active && unfinished.length > 0 && html`<button type="button" class="danger" onClick=${() => setAsking(true)}>Cancel ${number(unfinished.length)}</button>`}
+      ${html`<a class="button" href=${ask}>Run again…</a>`}
+      <button type="button" onClick=${onClear}>Clear</button>
+      ${asking && html`<${Confirm} question=${`Cancel ${plural(unfinished.length, "run")}? The backfill's other runs go on.`} yes="Cancel them" onYes=${cancel} onNo=${() => setAsking(false)} />`}
+    </div>`;
+}
+
+/** A logical date as requests name it: a day, or a moment where days have several. */
+function bound(data, index) {
+  const text = moment(data.starts[index], data.timezone);
+  return text.length === 10 ? text : new Date(data.starts[index] * 1000).toISOString().replace(".000Z", "+00:00");
+}

@@ -1,0 +1,59 @@
+"""Where the log of an attempt is, or why there is none."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import Engine, RowMapping
+
+from retrofill.attempt_logs.files import folder_of
+from retrofill.client import read_runs
+from retrofill.client.connect import snapshot
+from retrofill.client.logs import OnDisk, OverHttp, Source, find
+from retrofill.domain.attempt import LIVE
+from retrofill.errors import UserError
+from retrofill.settings import Settings
+from retrofill.store.clock import database_now
+
+
+class NoLog(UserError):
+    """There is no log. ``may_come``: the attempt is live, and may still begin one."""
+
+    def __init__(self, message: str, *, may_come: bool) -> None:
+        super().__init__(message)
+        self.may_come = may_come
+
+
+def find_log(settings: Settings, engine: Engine, attempt: RowMapping) -> Source:
+    """The place that has the log of an attempt. Raises ``NoLog``."""
+    with snapshot(engine) as conn:
+        addresses = read_runs.log_addresses(conn, attempt)
+        now = read_runs.one_attempt(conn, attempt["id"]) or attempt
+        age = None if now["ended_at"] is None else (database_now(conn) - now["ended_at"]).total_seconds()
+    others = [OverHttp(address, attempt["id"]) for address in addresses]
+    source, problem = find([OnDisk(folder_of(settings), attempt["id"]), *others])
+    if source is None:
+        why = why_no_log(dict(now), age, problem, hosts=len(addresses), kept=settings.log_keep_seconds)
+        raise NoLog(why, may_come=problem is None and now["state"] in LIVE)
+    return source
+
+
+def why_no_log(attempt: dict[str, Any], age: float | None, problem: str | None, *, hosts: int, kept: float) -> str:
+    """One line: why there is no log of an attempt that ended ``age`` seconds ago, and what to do."""
+    id, host = attempt["id"], attempt["host"]
+    if problem is not None:
+        return f"attempt {id} ran on {host}: {problem}; run this on that machine, or set RETROFILL_HTTP_HOST there"
+    if age is None and attempt["began_at"] is None:
+        return f"attempt {id} has printed nothing yet: its driver on {host} has not begun (-f waits for it)"
+    if attempt["began_at"] is None:
+        return f"attempt {id} printed nothing: it ended before it began ({attempt['reason'] or attempt['outcome']})"
+    if age is not None and age > kept:
+        keep = timedelta(seconds=round(kept))
+        return f"the log of attempt {id} was removed: logs are kept for {keep} (RETROFILL_LOG_KEEP_SECONDS)"
+    if hosts == 0:
+        return (
+            f"attempt {id} ran on {host}, which is gone: look for {id}.0.log in logs/attempts of its RETROFILL_HOME; "
+            "logs outlive their hosts in a shared folder, RETROFILL_LOG_STORE"
+        )
+    return f"attempt {id} ran on {host}, which has no log of it: it was removed, or RETROFILL_LOG_STORE was changed"

@@ -1,0 +1,35 @@
+"""All that is known about one run, as data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping
+
+from retrofill.client import listed, read_runs
+from retrofill.client import read as reads
+
+RUN_FACTS = ("id", "backfill_id", "pipeline", "interval_start", "interval_end", "state", "attempt", "attempt_id")
+# Of a task in the pipeline's definition.
+TASK = ("name", "kind", "after", "trigger_rule", "retries", "timeout_seconds")
+# Deadlines and callbacks of one run.
+MOST = 100
+TIMES = ("queued_at", "started_at", "finished_at", "lost_at")
+MORE = ("lost_attempts", "range_limit", "superseded_by", "code_sha256", "outputs", "error")
+
+
+def describe(conn: Connection, run: RowMapping) -> dict[str, Any]:
+    """The run as data, with its ``attempts`` and the ``tasks`` of each time it began.
+
+    ``graph``: the tasks of its pipeline, as defined; ``deadlines`` and ``callbacks``: its own.
+    """
+    return {
+        **{name: run[name] for name in (*RUN_FACTS, *TIMES, *MORE)},
+        "timezone": run["definition"].get("timezone", "UTC"),
+        "losses": run["losses"].get("last", []),
+        "attempts": [dict(each) for each in read_runs.attempts_of(conn, run)],
+        "tasks": [dict(each) for each in read_runs.tasks_of(conn, run["id"])],
+        "graph": [{name: task.get(name) for name in TASK} for task in run["definition"].get("tasks", ())],
+        "deadlines": listed.deadlines(reads.deadlines(conn, {"run_id": run["id"]}, MOST)),
+        "callbacks": listed.callbacks(reads.callbacks(conn, {"run_id": run["id"]}, MOST)),
+    }

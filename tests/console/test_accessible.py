@@ -1,0 +1,76 @@
+"""No serious finding of axe on any page, dark and light; all can be reached with keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+from tests.console.browser import SIZE
+from tests.console.test_flows import started
+from tests.support.console import Web
+from tests.support.definitions import alert, daily
+from tests.support.installation import Installation
+
+SERIOUS = {"serious", "critical"}
+
+
+def findings(page: Page) -> list[str]:
+    found: dict[str, Any] = Axe().run(page).response
+    return [
+        f"{each['id']}: {node['html'][:160]}: {node.get('failureSummary', '')[:300]}"
+        for each in found["violations"]
+        if each["impact"] in SERIOUS
+        for node in each["nodes"]
+    ]
+
+
+@pytest.mark.timeout(300)
+def test_no_page_has_a_serious_finding(installation: Installation, console: Web, browser: Browser) -> None:
+    started(installation, INSTANT_FAIL="2024-01-05")
+    installation.apply(daily("orders", tasks=("extract", "totals"), deadlines=[alert("slow", "RUN_STARTED_AT", 60)]))
+    id = installation.request("orders", "2024-01-01", "2024-01-20")
+    installation.wait_state(id, "failed")
+    (run,) = installation.query("SELECT id FROM run WHERE state = 'failed'")
+    paths = [
+        *(
+            "/",
+            f"/backfills/{id}",
+            f"/runs/{run['id']}",
+            "/ask?pipeline=orders&from=2024-01-01&to=2024-03-20",
+            "/pipelines",
+        ),
+        *("/pipelines/orders", "/deadlines", "/callbacks", "/dead-letters", "/health", "/nowhere"),
+    ]
+    wrong: dict[str, list[str]] = {}
+    for scheme in ("light", "dark"):
+        context = browser.new_context(base_url=console.url, viewport=SIZE, color_scheme=scheme)  # type: ignore[arg-type]
+        page = context.new_page()
+        for path in paths:
+            page.goto(path)
+            expect(page.get_by_role("heading").first).to_be_visible()
+            expect(page.locator("[aria-busy=true]")).to_have_count(0)
+            if found := findings(page):
+                wrong[f"{path} {scheme}"] = found
+        context.close()
+    assert not wrong, "\n".join(f"{page}: {each}" for page, found in wrong.items() for each in found)
+
+
+def test_a_backfill_can_be_asked_for_with_keys_alone(installation: Installation, console: Web, page: Page) -> None:
+    started(installation)
+    installation.apply(daily("orders"))
+    page.goto("/ask")
+    page.get_by_label("Pipeline").focus()
+    page.keyboard.press("Tab")
+    page.keyboard.type("2024-01-01")
+    page.keyboard.press("Tab")
+    page.keyboard.type("2024-01-02")
+    expect(page.get_by_role("button", name="Request 2 runs")).to_be_enabled()
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent") == "Request 2 runs":
+            break
+    page.keyboard.press("Enter")
+    expect(page.locator(".page-head .badge")).to_have_text("succeeded")

@@ -1,0 +1,176 @@
+"""What people do in the console, from the form to the end of a backfill, on real services."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from retrofill.contract.topics import Topic
+from tests.support.console import Web
+from tests.support.definitions import alert, daily
+from tests.support.installation import Installation
+
+SERVICES = ("backfill-planner", "deadline-watcher", "callback-runner")
+
+
+def started(installation: Installation, **instant: str) -> None:
+    """All services, with drivers that do no work."""
+    for name in SERVICES:
+        installation.start(name)
+    installation.start("instant-starter", **instant)
+
+
+def ask(page: Page, first: str, last: str) -> None:
+    page.get_by_role("link", name="New backfill", exact=True).click()
+    page.get_by_label("From").fill(first)
+    page.get_by_label("To", exact=True).fill(last)
+
+
+@pytest.mark.timeout(300)
+def test_a_backfill_is_asked_for_watched_and_retried(installation: Installation, console: Web, page: Page) -> None:
+    started(installation, INSTANT_FAIL="2024-01-05", INSTANT_SECONDS="0.05")
+    installation.apply(daily("orders", tasks=("extract", "totals")))
+    page.goto("/")
+    expect(page.get_by_text("No backfills yet.")).to_be_visible()
+
+    ask(page, "2024-01-01", "2024-01-10")
+    beside = page.get_by_role("region", name="Dry run")
+    expect(beside.get_by_text("none excluded")).to_be_visible()
+    expect(beside.locator(".copies pre")).to_contain_text(
+        "retrofill backfill create orders --from 2024-01-01 --to 2024-01-10"
+    )
+    assert installation.query("SELECT 1 FROM backfill") == [], "a dry run writes nothing"
+    beside.get_by_role("button", name="Request 10 runs").click()
+
+    expect(page).to_have_url(re.compile(r"/backfills/[0-9a-f-]{36}$"))
+    id = page.url.rpartition("/")[2]
+    # By events, without a reload.
+    expect(page.locator(".page-head .badge")).to_have_text("failed")
+    expect(page.get_by_role("progressbar", name="Progress", exact=True)).to_have_attribute(
+        "aria-valuetext", re.compile("9 succeeded")
+    )
+    expect(page.locator(".failure summary")).to_have_text("ValueError: this day fails")
+    assert installation.wait_state(id, "failed")
+
+    page.get_by_role("region", name="Failed runs").get_by_role("link", name="2024-01-05").click()
+    expect(page.get_by_role("heading", name=re.compile("2024-01-05 run"))).to_be_visible()
+    expect(page.get_by_role("img", name="extract; totals after extract")).to_be_visible()
+    expect(page.get_by_role("region", name="Errors").get_by_text("this day fails")).to_be_visible()
+
+    page.go_back()
+    page.get_by_role("button", name="Request again what failed").click()
+    expect(page).not_to_have_url(re.compile(id))
+    again = page.url.rpartition("/")[2]
+    assert installation.wait_state(again, "failed")
+    expect(page.locator(".failure summary")).to_have_text("ValueError: this day fails")
+    (row,) = installation.query("SELECT runs FROM backfill WHERE id = %s", again)
+    assert row["runs"] == 1
+
+
+def test_an_overlap_is_shown_before_it_is_asked_for(installation: Installation, console: Web, page: Page) -> None:
+    installation.start("backfill-planner")
+    installation.apply(daily("orders"))
+    id = installation.request("orders", "2024-01-01", "2024-01-10")
+    installation.outcome(id)
+    page.goto("/ask?pipeline=orders&from=2024-01-05&to=2024-01-20")
+    beside = page.get_by_role("region", name="Dry run")
+    expect(beside.get_by_role("alert")).to_contain_text("overlap")
+    expect(beside.get_by_role("link", name=id)).to_be_visible()
+    expect(beside.get_by_role("button", name="Request it")).to_be_disabled()
+
+
+def test_a_wrong_form_says_what_is_wrong(installation: Installation, console: Web, page: Page) -> None:
+    installation.start("backfill-planner")
+    installation.apply(daily("orders"))
+    page.goto("/ask")
+    page.get_by_label("From").fill("2024-01-41")
+    page.get_by_label("To", exact=True).fill("2024-02-01")
+    expect(page.get_by_role("alert")).to_contain_text("from: day is out of range for month")
+
+
+@pytest.mark.timeout(300)
+def test_a_range_is_selected_with_keys_and_cancelled(installation: Installation, console: Web, page: Page) -> None:
+    started(installation, INSTANT_SECONDS="600")
+    installation.apply(daily("orders", max_active_runs=2))
+    id = installation.request("orders", "2024-01-01", "2024-01-31")
+    installation.outcome(id)
+    page.goto(f"/backfills/{id}")
+    grid = page.get_by_role("application")
+    grid.focus()
+    page.keyboard.press("End")
+    for _ in range(4):
+        page.keyboard.press("Shift+ArrowUp")
+    expect(page.get_by_role("group", name="Selected intervals")).to_contain_text("2024-01-27 – 2024-01-31")
+    page.get_by_role("button", name="Cancel 5").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel them").click()
+    expect(page.locator(".legend")).to_contain_text("5 cancelled")
+    assert installation.runs_by_state(id)["cancelled"] == 5
+
+    # The same without seeing the grid.
+    page.get_by_text("Table", exact=True).click()
+    page.get_by_label("State").select_option("cancelled")
+    expect(page.get_by_role("region", name="Intervals").get_by_role("row")).to_have_count(6)
+
+
+def test_pause_resume_and_cancel(installation: Installation, console: Web, page: Page) -> None:
+    started(installation, INSTANT_SECONDS="600")
+    installation.apply(daily("orders", max_active_runs=2))
+    id = installation.request("orders", "2024-01-01", "2024-01-31")
+    installation.outcome(id)
+    page.goto(f"/backfills/{id}")
+    badge = page.locator(".page-head .badge")
+    page.get_by_role("button", name="Pause").click()
+    expect(badge).to_have_text("paused")
+    page.get_by_role("button", name="Resume").click()
+    expect(badge).to_have_text("running")
+    page.get_by_role("button", name="Cancel", exact=True).click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel them").click()
+    expect(badge).to_have_text("cancelled")
+
+
+def test_a_click_on_a_cell_opens_its_run(installation: Installation, console: Web, page: Page) -> None:
+    started(installation)
+    installation.apply(daily("orders"))
+    id = installation.request("orders", "2024-01-01", "2024-01-14")
+    installation.wait_state(id, "succeeded")
+    page.goto(f"/backfills/{id}")
+    canvas = page.locator(".grid-box canvas")
+    # The second week's Wednesday: cells of twenty pixels below twenty of labels.
+    canvas.hover(position={"x": 30, "y": 70})
+    expect(page.locator(".hint")).to_contain_text("2024-01-10")
+    canvas.click(position={"x": 30, "y": 70})
+    expect(page.get_by_role("heading", name=re.compile("2024-01-10 run"))).to_be_visible()
+
+
+def test_dead_letters_are_published_again(installation: Installation, console: Web, page: Page) -> None:
+    installation.start("backfill-planner")
+    installation.publish(
+        Topic.BACKFILL_REQUESTS, "b-1", b"{not json", headers={"ce_id": "1", "ce_type": "BackfillRequested"}
+    )
+    page.goto("/dead-letters")
+    letter = page.get_by_role("listitem").filter(has_text="backfill-requests")
+    expect(letter).to_have_count(1)
+    expect(letter).to_contain_text("b-1")
+    letter.get_by_role("button", name="Publish again").click()
+    # It is still no JSON.
+    expect(page.get_by_role("listitem").filter(has_text="backfill-requests")).to_have_count(2)
+
+
+def test_deadlines_callbacks_pipelines_and_health(installation: Installation, console: Web, page: Page) -> None:
+    started(installation, INSTANT_SECONDS="600")
+    installation.apply(daily("orders", deadlines=[alert("slow", "RUN_STARTED_AT", 0.2, callback="nobody")]))
+    id = installation.request("orders", "2024-01-01", "2024-01-01")
+    installation.outcome(id)
+    page.goto("/deadlines")
+    expect(page.get_by_role("row").filter(has_text="slow").filter(has_text="missed")).to_have_count(1)
+    page.get_by_role("link", name="Callbacks").click()
+    expect(page.get_by_role("row").filter(has_text="nobody")).to_have_count(1)
+    page.get_by_role("link", name="Pipelines").click()
+    page.get_by_role("link", name="orders", exact=True).click()
+    expect(page.get_by_role("region", name="Last backfills").get_by_text(id)).to_be_visible()
+    page.get_by_role("link", name="Health").click()
+    for name in (*SERVICES, "run-starter"):
+        expect(page.get_by_role("row").filter(has_text=name).filter(has_text="up to date").first).to_be_visible()
+    expect(page.get_by_role("region", name="Live attempts").get_by_text("running").first).to_be_visible()

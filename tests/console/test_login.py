@@ -1,0 +1,32 @@
+"""A console with a token asks for it, and records who requested."""
+
+from __future__ import annotations
+
+from playwright.sync_api import Browser, expect
+
+from tests.support.console import start_console
+from tests.support.definitions import daily
+from tests.support.installation import Installation
+
+TOKEN = "a-token-of-many-characters"
+
+
+def test_who_logs_in_is_recorded_with_what_they_request(installation: Installation, browser: Browser) -> None:
+    console = start_console(installation, RETROFILL_CONSOLE_TOKEN=TOKEN)
+    installation.start("backfill-planner")
+    installation.apply(daily("orders"))
+    context = browser.new_context(base_url=console.url)
+    page = context.new_page()
+    page.goto("/ask?pipeline=orders&from=2024-01-01&to=2024-01-02")
+    page.get_by_label("Your name").fill("ada")
+    page.get_by_label("Token").fill("a-wrong-token-of-as-many")
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_role("alert")).to_be_visible()
+    page.get_by_label("Token").fill(TOKEN)
+    page.get_by_role("button", name="Log in").click()
+    page.get_by_role("button", name="Request 2 runs").click()
+    expect(page.get_by_text("by ada")).to_be_visible()
+    assert installation.value("SELECT triggered_by FROM backfill") == "ada"
+    page.get_by_role("button", name="Log out").click()
+    expect(page.get_by_label("Token")).to_be_visible()
+    context.close()

@@ -1,0 +1,154 @@
+"""The API answers what the commands print with ``--json``, and the pages are served safely."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.console import Web
+from tests.support.installation import Installation, until
+from tests.support.terminal import Cli
+
+from retrofill.contract.topics import SERVICES, Topic
+
+
+@pytest.fixture(scope="module")
+def ended(place: Installation) -> str:
+    """A backfill with two failed runs and one that was skipped."""
+    id = place.request("p", "2020-01-01", "2020-01-10", id="ended", triggered_by="ada")
+    assert place.wait_state(id, "failed") == "failed"
+    place.wait_published()
+    return id
+
+
+@pytest.fixture
+def failed_run(place: Installation, ended: str) -> int:
+    return int(place.value("SELECT min(id) FROM run WHERE backfill_id = %s AND state = 'failed'", ended))
+
+
+@pytest.mark.usefixtures("here", "ended")
+@pytest.mark.parametrize(
+    ("path", "command"),
+    [
+        ("/api/backfills", "backfill list"),
+        ("/api/backfills?pipeline=p&state=failed&state=running&limit=3", "backfill list --pipeline p --state failed"),
+        ("/api/backfills?state=paused", "backfill list --state paused"),
+        ("/api/backfills/ended", "backfill show ended"),
+        ("/api/backfills/ended?failures=1", "backfill show ended --failures 1"),
+        ("/api/runs?backfill=ended&state=failed", "runs list ended --state failed"),
+        ("/api/pipelines", "pipelines list"),
+        ("/api/pipelines/p", "pipelines show p"),
+        ("/api/deadlines?pipeline=p", "deadlines list --pipeline p"),
+        ("/api/callbacks", "callbacks list"),
+    ],
+)
+def test_a_page_s_document_is_the_command_s(web: Web, cli: Cli, path: str, command: str) -> None:
+    assert web.get(path) == cli(*command.split(), "--json").document
+
+
+@pytest.mark.usefixtures("here")
+def test_a_run_s_document_is_the_command_s(web: Web, cli: Cli, failed_run: int) -> None:
+    found = web.get(f"/api/runs/{failed_run}")
+    assert found == cli("runs", "show", str(failed_run), "--json").document
+    assert [(task["name"], task["after"]) for task in found["graph"]] == [("extract", []), ("load", ["extract"])]
+    assert (found["state"], len(found["attempts"])) == ("failed", 1)
+
+
+@pytest.mark.usefixtures("here")
+def test_dead_letters_are_the_command_s_and_say_which_the_console_replays(
+    web: Web, cli: Cli, place: Installation
+) -> None:
+    place.publish(Topic.BACKFILL_REQUESTS, "broken", b"{")
+    place.publish(Topic.PIPELINES, "broken", b"{")
+    place.wait_event(Topic.DEAD_LETTERS, lambda e: e.key == "broken", "a dead letter")
+    place.wait_published()
+    found = web.get("/api/dead-letters")
+    replays = {each["origin_topic"]: each.pop("replay") for each in found}
+    assert found == cli("dead-letters", "list", "--json").document
+    assert replays["backfill-requests"] is None
+    assert "retrofill dead-letters replay" in replays["pipelines"]
+
+
+def test_the_list_has_progress(web: Web, ended: str) -> None:
+    (found,) = [each for each in web.get("/api/backfills") if each["id"] == ended]
+    assert found["by_state"] == {"succeeded": 8, "failed": 2}
+    assert (found["ended_runs"], found["estimate"], found["triggered_by"]) == (10, None, "ada")
+
+
+def test_the_grid_is_the_intervals_in_order(web: Web, place: Installation, ended: str) -> None:
+    found = web.get(f"/api/backfills/{ended}/grid")
+    rows = place.query("SELECT * FROM run WHERE backfill_id = %s ORDER BY interval_start", ended)
+    assert found["states"] == "ssffssssss"
+    assert found["starts"] == [row["interval_start"].timestamp() for row in rows]
+    assert (found["ends"], found["end"]) == (None, rows[-1]["interval_end"].timestamp())
+    assert found["runs"] == [row["id"] for row in rows]
+    assert found["attempts"] == [1] * 10
+    assert found["batches"] == [row["attempt_id"] for row in rows]
+    assert (found["schedule"], found["timezone"], found["purged"]) == ("@daily", "UTC", False)
+    again = place.request("p", "2020-01-02", "2020-01-04", reprocess_behavior="failed")
+    place.wait_state(again, "failed")
+    of_skipped = web.get(f"/api/backfills/{again}/grid")
+    assert (of_skipped["states"], of_skipped["runs"][0], of_skipped["letters"]["-"]) == ("-ff", 0, "already exists")
+
+
+def test_a_grid_with_gaps_says_where_its_intervals_end(web: Web, place: Installation) -> None:
+    place.request("p", "2019-01-01", "2019-01-01", id="gaps", **{"from": None, "to": None}, intervals=GAPS)
+    place.wait_state("gaps", "succeeded")
+    found = web.get("/api/backfills/gaps/grid")
+    assert [end - start for start, end in zip(found["starts"], found["ends"], strict=True)] == [86_400, 86_400]
+
+
+GAPS = ["2019-01-01", "2019-01-05"]
+
+
+def test_health_says_who_works_and_how_far_behind_it_is(web: Web, ended: str) -> None:
+    found = web.get("/api/health")
+    assert (found["postgres"], found["kafka"]) == (None, None)
+    services = {each["name"]: each for each in found["services"]}
+    assert list(services) == list(SERVICES)
+    planner = services["backfill-planner"]
+    assert (len(planner["replicas"]), planner["shards"], planner["owned"], planner["unpublished"]) == (1, 4, 4, 0)
+    assert services["deadline-watcher"]["replicas"] == []
+    until(lambda: web.get("/api/health")["services"][0]["lag"] == 0, "the planner has read everything")
+    assert [host["pool"] for host in found["hosts"]] == ["default"]
+    assert found["pools"][0]["pipelines"] == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "said"),
+    [
+        ("/api/backfills/none", 404, "there is no backfill 'none'"),
+        ("/api/backfills/none/grid", 404, "there is no backfill"),
+        ("/api/runs/999999999", 404, "there is no run"),
+        ("/api/runs/x", 400, "id=x: use a number"),
+        ("/api/runs?backfill=none", 404, "there is no backfill"),
+        ("/api/pipelines/flihgts", 404, "there is no pipeline 'flihgts'"),
+        ("/api/backfills?limit=0", 400, "limit=0: use a number from 1 to 10,000"),
+        ("/api/backfills?state=lost", 400, "state=lost: use one of running"),
+        ("/api/nothing", 404, "the API has no /api/nothing"),
+    ],
+)
+def test_an_error_is_one_line(web: Web, path: str, status: int, said: str) -> None:
+    found = web.client.get(path)
+    assert found.status_code == status
+    assert said in found.json()["error"]
+
+
+@pytest.mark.parametrize("path", ["/", "/backfills/ended", "/health"])
+def test_a_page_is_the_one_file_and_loads_nothing_from_elsewhere(web: Web, path: str) -> None:
+    found = web.client.get(path)
+    assert (found.status_code, found.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert "default-src 'self'" in found.headers["content-security-policy"]
+
+
+def test_a_file_is_sent_again_only_if_it_changed(web: Web) -> None:
+    found = web.client.get("/static/icon.svg")
+    assert (found.status_code, found.headers["content-type"]) == (200, "image/svg+xml")
+    again = web.client.get("/static/icon.svg", headers={"if-none-match": found.headers["etag"]})
+    assert (again.status_code, again.headers["cache-control"]) == (304, "no-cache")
+    assert web.client.get("/static/../app.py").status_code in (200, 404)
+    assert web.client.get("/static/%2e%2e/app.py").status_code == 404
+
+
+def test_a_large_answer_is_compressed_and_a_stream_is_not(web: Web, ended: str) -> None:
+    assert web.client.get(f"/api/backfills/{ended}").headers["content-encoding"] == "gzip"
+    with web.client.stream("GET", "/api/live") as stream:
+        assert "content-encoding" not in stream.headers
