@@ -4,6 +4,7 @@ VENV := .venv
 PEERS := .venv-peers
 BIN := $(VENV)/bin
 DAYS ?= 365
+TABLE ?= folder
 KEEP ?=
 ONLY ?=
 SEED ?=
@@ -32,8 +33,8 @@ $(VENV)/.made: requirements.lock requirements-build.lock pyproject.toml
 
 setup: $(VENV)/.made ## make the virtual environment
 
-demo: setup ## the year 2013 of the flights as a backfill (DAYS=30: a short one; KEEP=1: leave the stack up)
-	$(BIN)/python examples/flights/demo.py --days $(DAYS) $(if $(KEEP),--keep)
+demo: setup ## the year 2013 of the flights as a backfill (DAYS=30: a short one; TABLE=iceberg or delta; KEEP=1: leave the stack up)
+	$(BIN)/python examples/flights/demo.py --days $(DAYS) --table $(TABLE) $(if $(KEEP),--keep)
 
 compose-demo: setup ## thirty days on containers, two replicas a service, some killed (needs Docker; DAYS=, KEEP=1)
 	$(BIN)/python examples/flights/compose_demo.py --days $(if $(filter-out 365,$(DAYS)),$(DAYS),30) $(if $(KEEP),--keep)

@@ -20,6 +20,7 @@ NAMES = (
     "replicas",
     "orchestrate",
     "spark",
+    "tables",
     "deadline",
     "bus",
     "idle",

@@ -52,6 +52,7 @@ CALLED: Example = {
     "occasion": "run_failed",
     "backfill_id": BACKFILL["backfill_id"],
 }
+PUBLISHED: Example = {"name": "lake.flights.delays", "version": "4407191023815243190"}
 SHOW = f"retrofill backfill show {BACKFILL['backfill_id']}"
 ENDED: Example = {**BACKFILL, **RANGE, "ended_at": "2026-03-02T09:00:00Z", "command": SHOW}
 
@@ -248,7 +249,7 @@ BODIES: dict[str, Example] = {
     },
     "TaskReported": {**RUN_REPORT, "task": "delays", "state": "retrying", "try_number": 1, "error": ERROR},
     "RunStaged": {**RUN_REPORT, "outputs": ["/data/delays/day=2013-01-03"]},
-    "RunReported": {**RUN_REPORT, "state": "failed", "error": ERROR, "cost": COST},
+    "RunReported": {**RUN_REPORT, "state": "failed", "error": ERROR, "cost": COST, "published": [PUBLISHED]},
     "AttemptEnded": {**REPORT, "state": "lost", "begun": 4103, "error": LOSS, "stays": False, "cost": COST},
     "RunStarted": {**RUN, "at": "2026-03-02T08:00:05Z", "attempt_id": 981, "code_sha256": CODE},
     "RunPublishing": {

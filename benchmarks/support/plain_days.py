@@ -17,11 +17,11 @@ FLIGHTS = Path(__file__).parents[2] / "examples" / "flights"
 def plain_days(spark: Any, data: str, days: Sequence[str]) -> None:
     """Write the days' figures next to the published ones, check them, and swap the two."""
     sys.path[:0] = [str(FLIGHTS)] if str(FLIGHTS) not in sys.path else []
-    from pipeline import check_days, delays_of_days  # type: ignore[import-not-found]  # a file of the example
+    from pipeline import check_days, delays_of_days, write_days  # type: ignore[import-not-found]  # a file of the example
 
     staged = Path(data, "staged", days[0])
-    delays_of_days(spark, data, days, to=str(staged))
-    check_days(spark, data, days, written=str(staged))
+    write_days(delays_of_days(spark, data, days), to=str(staged))
+    check_days(spark, data, days, spark.read.parquet(str(staged)))
     for day in days:
         published = Path(data, "delays", f"day={day}")
         published.parent.mkdir(parents=True, exist_ok=True)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from demo import FIRST, compare, console, say
+from outputs import read_folder
 from prepare import prepare, read_flights
 from rich.table import Table
 
@@ -175,7 +176,7 @@ def report(
     """Compare the output with pandas and print a summary; returns the exit status."""
     out = home / "compose" / str(shown["id"])
     copy_out(compose, "/data/flights/delays", out / "delays")
-    flights = compare(out, days)
+    flights = compare(read_folder(out / "delays", days), days)
     expected = int(read_flights()["day"].isin(days).sum())
     wall = (datetime.fromisoformat(shown["ended_at"]) - datetime.fromisoformat(shown["requested_at"])).total_seconds()
     again = compose.sql("SELECT count(*) FROM retrofill.run WHERE attempt > 1")

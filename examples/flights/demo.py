@@ -1,6 +1,7 @@
 """The demo: a backfill of 2013 on the embedded stack, compared with pandas and a bare Spark loop.
 
-Run by ``make demo`` (``DAYS=30``: fewer days; ``KEEP=1``: keep the stack running).
+Run by ``make demo`` (``DAYS=30``: fewer days; ``TABLE=iceberg`` or ``delta``: into a table; ``KEEP=1``:
+keep the stack running).
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from outputs import Output, output_of
 from prepare import prepare, read_flights
 from rich.console import Console
 from rich.table import Table
@@ -45,20 +49,30 @@ def say(text: str) -> None:
     console.rule(f"[bold]{text}", align="left")
 
 
-def bare(remote: str, data: str, days: list[str], parallel: int) -> tuple[float, float]:
+@contextmanager
+def session(remote: str) -> Iterator[Any]:
+    """A session of the stack's Spark, for the duration of the block."""
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.builder.remote(remote).create()
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def bare(spark: Any, output: Output, days: list[str], parallel: int) -> tuple[float, float]:
     """Seconds per day of the same transformation without Retrofill: a loop, and one job over all days.
 
     The loop processes a sample, ``parallel`` days at a time, in one Spark session.
     """
     from pipeline import check_days, delays_of_days
-    from pyspark.sql import SparkSession
 
-    spark = SparkSession.builder.remote(remote).create()
+    data = output.conf["data"]
 
     def process(chosen: list[str]) -> None:
-        to = f"{data}/bare/{chosen[0]}"
-        delays_of_days(spark, data, chosen, to)
-        check_days(spark, data, chosen, to)
+        figures = delays_of_days(spark, data, chosen)
+        check_days(spark, data, chosen, output.write_bare(spark, figures, chosen))
 
     sample = days[:: max(1, len(days) // SAMPLE_DAYS)][:SAMPLE_DAYS]
     with ThreadPoolExecutor(parallel) as threads:
@@ -69,7 +83,6 @@ def bare(remote: str, data: str, days: list[str], parallel: int) -> tuple[float,
     began = time.monotonic()
     process(days)
     job = time.monotonic() - began
-    spark.stop()
     return loop / len(sample), job / len(days)
 
 
@@ -91,8 +104,8 @@ class Source:
             self._good.replace(self._file)
 
 
-def compare(data: Path, days: list[str]) -> int:
-    """Number of flights in the published output; raises if a day differs from the pandas computation."""
+def compare(found: pd.DataFrame, days: list[str]) -> int:
+    """Number of flights in the published figures; raises if a day differs from the pandas computation."""
     source = read_flights()
     source = source[source["day"].isin(days)]
     expected = (
@@ -106,25 +119,22 @@ def compare(data: Path, days: list[str]) -> int:
         )
         .reset_index()
     )
-    found = pd.concat(
-        [pd.read_parquet(data / "delays" / f"day={day}").assign(day=day) for day in days], ignore_index=True
-    )[expected.columns]
     order = ["day", "carrier"]
     pd.testing.assert_frame_equal(
         expected.sort_values(order, ignore_index=True),
-        found.astype({"day": str}).sort_values(order, ignore_index=True),
+        found[expected.columns].astype({"day": str}).sort_values(order, ignore_index=True),
         check_dtype=False,
         rtol=1e-9,
     )
     return int(found["flights"].sum())
 
 
-def backfill(days: list[str], data: Path, reprocess: str) -> dict[str, Any]:
+def backfill(days: list[str], output: Output, reprocess: str) -> dict[str, Any]:
     """Run the backfill with live progress, and return the final ``backfill show`` document."""
     id = f"flights-{reprocess}-{int(time.time())}"
     retrofill(
         "backfill", "create", "flights_daily", "--from", days[0], "--to", days[-1], "--id", id,
-        "--reprocess", reprocess, "--conf", json.dumps({"data": str(data)}), "--watch", show=True, check=False,
+        "--reprocess", reprocess, "--conf", json.dumps(output.conf), "--watch", show=True, check=False,
     )  # fmt: skip
     return dict(retrofill("backfill", "show", id))
 
@@ -161,6 +171,7 @@ def main() -> int:
     """Run the demo; exit status 1 if the result is wrong."""
     options = argparse.ArgumentParser()
     options.add_argument("--days", type=int, default=365)
+    options.add_argument("--table", choices=("folder", "iceberg", "delta"), default="folder")
     options.add_argument("--keep", action="store_true")
     args = options.parse_args()
     days = [(FIRST + timedelta(days=n)).isoformat() for n in range(max(1, min(args.days, 365)))]
@@ -170,6 +181,8 @@ def main() -> int:
     os.environ["RETROFILL_CALLBACKS"] = json.dumps({"page_oncall": "callbacks:page_oncall"})
     os.environ["FLIGHTS_PAGES"] = str(pages)
     os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    output = output_of(args.table, data)
+    output.prepare_spark()
     began = time.monotonic()
     say("The flights of 2013 as Parquet")
     prepare(data)
@@ -178,35 +191,39 @@ def main() -> int:
         Source(data, day).mend()
     console.print((data / "MADE").read_text().strip())
     try:
-        return run(days, data, pages, began)
+        return run(days, data, output, pages, began)
     finally:
         if not args.keep:
             say("Stopping the stack")
             retrofill("down", show=True)
 
 
-def run(days: list[str], data: Path, pages: Path, began: float) -> int:
+def run(days: list[str], data: Path, output: Output, pages: Path, began: float) -> int:
     say("Embedded stack")
     retrofill("up", show=True)
     status = retrofill("status")
+    remote = status["spark"]["remote"]
+    with session(remote) as spark:
+        output.create(spark)
     retrofill("pipelines", "apply", str(HERE / "pipeline.py"), show=True)
     bad = days[len(days) // 2]
     source = Source(data, bad)
     say(f"Backfill: {len(days)} days, of which {bad} has a corrupt source")
     source.corrupt()
     try:
-        year = backfill(days, data, "completed")
+        year = backfill(days, output, "completed")
     finally:
         source.mend()
     say(f"{bad} is mended: the same request again, for failed days")
-    again = backfill(days, data, "failed")
+    again = backfill(days, output, "failed")
     say("A deadline missed on purpose")
     missed, called = miss_a_deadline(pages)
-    flights = compare(data, days)
     expected = int(read_flights()["day"].isin(days).sum())
     parallel = int(os.environ.get("RETROFILL_DRIVER_SLOTS", "2"))
-    say("The same without Retrofill")
-    loop, job = bare(status["spark"]["remote"], str(data), days, parallel)
+    with session(remote) as spark:
+        flights = compare(output.read(spark, days), days)
+        say("The same without Retrofill")
+        loop, job = bare(spark, output, days, parallel)
     say("Summary")
     wall = seconds_of(year)
     each = wall / len(days)
@@ -220,6 +237,7 @@ def run(days: list[str], data: Path, pages: Path, began: float) -> int:
         ("bare Spark loop", f"{loop:.3f} s per day, {parallel} at a time: {beside(loop, each)}"),
         ("bare Spark job", f"{job:.3f} s per day, without a bad day: {beside(job, each)}"),
         ("flights", f"{flights:,} in the output, {expected:,} in the source; every day equal to pandas"),
+        ("they are in", output.conf.get("table", str(data / "delays"))),
         ("deadline", f"{missed} missed on purpose, its callback called {called} time(s)"),
         ("total", f"{time.monotonic() - began:.0f} s"),
     ):

@@ -1,7 +1,8 @@
 """A daily pipeline over flights from New York City in 2013: delays by carrier, joined with the weather.
 
 The backfill's ``conf`` needs ``data``, the directory that ``prepare.py`` wrote. The tasks process a
-range of days at once, and stage a directory for each, which replaces the published one as a whole.
+range of days at once, and stage a directory for each, which replaces the published one as a whole. If
+``conf`` names a ``table`` (Delta or Iceberg), they stage its rows instead.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ flights = Pipeline(
 )
 
 
-def delays_of_days(spark: Any, data: str, days: Sequence[str], to: str) -> None:
-    """Write each day's and carrier's flights, cancellations, mean delays and weather to ``to``/day=…"""
+def delays_of_days(spark: Any, data: str, days: Sequence[str]) -> Any:
+    """A row per day and carrier: flights, cancellations, mean delays and weather."""
     from pyspark.sql import functions as f
 
     by_carrier = (
@@ -45,8 +46,12 @@ def delays_of_days(spark: Any, data: str, days: Sequence[str], to: str) -> None:
             f.avg("arr_delay").alias("mean_arr_delay"),
         )
     )
-    with_weather = by_carrier.join(weather_of_days(spark, data, days), how="left", on="day")
-    with_weather.repartition("day").write.mode("overwrite").partitionBy("day").parquet(to)
+    return by_carrier.join(weather_of_days(spark, data, days), how="left", on="day")
+
+
+def write_days(figures: Any, to: str) -> None:
+    """Write each day to a directory ``to``/day=…"""
+    figures.repartition("day").write.mode("overwrite").partitionBy("day").parquet(to)
 
 
 def weather_of_days(spark: Any, data: str, days: Sequence[str]) -> Any:
@@ -69,12 +74,13 @@ def read_days(spark: Any, table: str, days: Sequence[str]) -> Any:
 WEATHER = "day date, temp double, precip double, wind_speed double"
 
 
-def check_days(spark: Any, data: str, days: Sequence[str], written: str) -> None:
-    """Raise ``ValueError`` if the output in ``written`` lost or duplicated a flight."""
+def check_days(spark: Any, data: str, days: Sequence[str], figures: Any) -> None:
+    """Raise ``ValueError`` if the figures, as written, lost or duplicated a flight."""
     from pyspark.sql import functions as f
 
-    figures = spark.read.parquet(written).groupBy("day")
-    counted = figures.agg(f.sum("flights").alias("counted"), (f.count("*") - f.countDistinct("carrier")).alias("twice"))
+    counted = figures.groupBy("day").agg(
+        f.sum("flights").alias("counted"), (f.count("*") - f.countDistinct("carrier")).alias("twice")
+    )
     source = read_days(spark, f"{data}/flights", days).groupBy("day").count()
     wrong = source.join(counted, how="full", on="day").where(
         "counted IS NULL OR `count` IS NULL OR counted <> `count` OR twice > 0"
@@ -92,16 +98,20 @@ def days_of(run: Any) -> list[str]:
 @flights.task
 def delays(run: Any) -> None:
     """Compute and stage the figures of all days in one job, each day as an output of its own."""
-    data = run.conf["data"]
-    to = run.stage_partitions(f"{data}/delays", "day={interval.start:%Y-%m-%d}")
-    delays_of_days(run.spark, data, days_of(run), to)
+    data, table = run.conf["data"], run.conf.get("table")
+    figures = delays_of_days(run.spark, data, days_of(run))
+    if table:
+        run.stage_table(figures, table, column="day")
+    else:
+        write_days(figures, run.stage_partitions(f"{data}/delays", "day={interval.start:%Y-%m-%d}"))
 
 
 @flights.task(after=delays)
 def quality(run: Any) -> None:
     """Validate the staged figures before they are published."""
-    data = run.conf["data"]
-    check_days(run.spark, data, days_of(run), written=run.staged(f"{data}/delays"))
+    data, table = run.conf["data"], run.conf.get("table")
+    figures = run.staged_table(table) if table else run.spark.read.parquet(run.staged(f"{data}/delays"))
+    check_days(run.spark, data, days_of(run), figures)
 
 
 late = Pipeline(

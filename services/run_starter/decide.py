@@ -153,8 +153,8 @@ class Fold:
             case RunStaged(outputs=outputs) if self._states[row.id] == S.RUNNING:
                 self._step(row, Accept(outputs), S.PUBLISHING)
                 self.outcome.alive[attempt.id] = None
-            case RunReported(state="succeeded", cost=cost):
-                self._step(row, End(S.SUCCEEDED, cost=cost), S.SUCCEEDED)
+            case RunReported(state="succeeded", cost=cost, published=published):
+                self._step(row, End(S.SUCCEEDED, cost=cost, published=published), S.SUCCEEDED)
             case RunReported(error=error, cost=cost):
                 self._step(row, End(S.FAILED, error, cost=cost), S.FAILED)
         return None

@@ -6,13 +6,14 @@ Off unless ``RETROFILL_OPENLINEAGE_TOPIC`` is set. Errors here never fail a run.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import structlog
 
 from retrofill.bus.clients import common_config
-from retrofill.contract.runs import AttemptEnded, ErrorInfo, Report, RunBegan, RunReported
+from retrofill.contract.runs import AttemptEnded, ErrorInfo, PublishedOutput, Report, RunBegan, RunReported
 from retrofill.domain.attempt import AttemptMode
 from retrofill.settings import Settings
 from run_starter.executors import LaunchRequest, RunToDo
@@ -51,18 +52,28 @@ class KafkaLineage:
 
     def reported(self, launch: LaunchRequest, report: Report) -> None:
         if isinstance(report, RunBegan) and launch.mode != AttemptMode.PUBLISH:
-            self._emit("START", launch, report.run_id, None)
+            self._emit("START", launch, report.run_id)
         elif isinstance(report, RunReported):
-            self._emit("COMPLETE" if report.state == "succeeded" else "FAIL", launch, report.run_id, report.error)
+            kind = "COMPLETE" if report.state == "succeeded" else "FAIL"
+            self._emit(kind, launch, report.run_id, report.error, report.published)
         elif isinstance(report, AttemptEnded) and report.state == "failed":
             # A range, whose runs are tried in smaller ones.
             for run in launch.runs:
                 self._emit("FAIL", launch, run.id, report.error)
 
-    def _emit(self, kind: str, launch: LaunchRequest, run_id: int, error: ErrorInfo | None) -> None:
+    def _emit(
+        self,
+        kind: str,
+        launch: LaunchRequest,
+        run_id: int,
+        error: ErrorInfo | None = None,
+        published: Sequence[PublishedOutput] = (),
+    ) -> None:
         run = next(each for each in launch.runs if each.id == run_id)
         try:
-            self._client.emit(_event(kind, self._namespace, launch, run, error))
+            event = _event(kind, self._namespace, launch, run, error)
+            event.outputs = [_dataset(self._namespace, each) for each in published]
+            self._client.emit(event)
         except Exception as e:  # noqa: BLE001 - the run continues in any case
             log.warning("lineage_not_told", error=str(e), run=run.id, attempt=run.attempt)
 
@@ -92,6 +103,19 @@ def _event(kind: str, namespace: str, launch: LaunchRequest, run: RunToDo, error
         run=Run(runId=run_uuid(run.id, run.attempt), facets=facets),
         job=Job(namespace=namespace, name=launch.pipeline.name, facets={"jobType": job_type}),
         producer=PRODUCER,
+    )
+
+
+def _dataset(namespace: str, output: PublishedOutput) -> Any:
+    """A folder has the name that OpenLineage gives to paths; the catalog of a table is known to Spark only."""
+    from openlineage.client.event_v2 import OutputDataset
+    from openlineage.client.facet_v2 import dataset_version_dataset
+
+    version = output.version and dataset_version_dataset.DatasetVersionDatasetFacet(datasetVersion=output.version)
+    return OutputDataset(
+        namespace="file" if output.name.startswith("/") else namespace,
+        name=output.name,
+        facets={"version": version} if version else {},
     )
 
 

@@ -160,6 +160,7 @@ class Apply:
                     "lost_attempts": row["lost_attempts"] + step.counted,
                     "error": None if step.error is None else step.error.model_dump(exclude_none=True),
                     "losses": row["losses"] if step.losses is None else stored(step.losses),
+                    "published": step.stored,
                 }
                 for row, step in group
             ]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from retrofill.contract.cost import Cost
-from retrofill.contract.runs import ErrorInfo, Report, SparkApplication
+from retrofill.contract.runs import ErrorInfo, PublishedOutput, Report, SparkApplication
 from retrofill.domain.attempt import AttemptOutcome
 from retrofill.domain.run import RunState
 from retrofill.domain.task_run import TaskState
@@ -31,13 +31,20 @@ class Accept:
 
 @dataclass(frozen=True)
 class End:
-    """It ended. ``losses``: as stored, with the one that ended it."""
+    """It ended. ``losses``: as stored, with the one that ended it. ``published``: its outputs."""
 
     state: RunState
     error: ErrorInfo | None = None
     losses: Losses | None = None
     counted: bool = False
     cost: Cost | None = None
+    published: tuple[PublishedOutput, ...] = ()
+
+    @property
+    def stored(self) -> dict[str, Any] | None:
+        """``published``, as the run's row has it."""
+        outputs = [each.model_dump(exclude_none=True) for each in self.published]
+        return {"outputs": outputs} if outputs else None
 
 
 @dataclass(frozen=True)

@@ -217,6 +217,10 @@ class Settings(BaseSettings):
         repr=False,
         description="Spark settings for the embedded Spark Connect server, as JSON; take precedence",
     )
+    spark_tables: list[Literal["iceberg", "delta"]] = Field(
+        default_factory=list,
+        description="Table formats for the embedded Spark Connect server, as JSON; their jars are downloaded once",
+    )
     spark_driver_memory: str = Field("1g", description="Heap of the embedded Spark Connect server")
 
     log_store: Path | None = Field(

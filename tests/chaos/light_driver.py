@@ -22,11 +22,17 @@ from retrofill.driver.setup import set_up
 class NoSessions:
     """An implementation of ``Sessions`` without Spark."""
 
+    publishes_apart = True
+
     def open(self) -> None:
         """No-op: there is no Spark session."""
 
     def use(self, tag: str) -> Any:
         """The workload does not use Spark."""
+        raise AssertionError("there is no Spark here")
+
+    def publisher(self) -> Any:
+        """The workload stages folders only."""
         raise AssertionError("there is no Spark here")
 
     def lost(self, error: BaseException) -> None:
@@ -50,6 +56,9 @@ class NoSessions:
 
     def release(self) -> None:
         """No-op: there is no session to release."""
+
+    def release_publisher(self) -> None:
+        """No-op: there is none either."""
 
 
 def main() -> None:

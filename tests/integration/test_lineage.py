@@ -12,11 +12,12 @@ from tests.support.definitions import daily
 from tests.support.installation import Installation
 
 from retrofill.bus.clients import admin, reader
-from retrofill.contract.runs import AttemptEnded, ErrorInfo, Report, RunBegan, RunReported
+from retrofill.contract.runs import AttemptEnded, ErrorInfo, PublishedOutput, Report, RunBegan, RunReported
 from retrofill.domain.attempt import AttemptMode
 from run_starter.executors import LaunchRequest, RunToDo
 from run_starter.lineage import lineage_of, run_uuid
 
+TABLE, FOLDER = PublishedOutput(name="lake.db.t", version="8"), PublishedOutput(name="/data/day=1")
 ERROR = ErrorInfo(type="ValueError", message="no rows", traceback="line 1")
 
 
@@ -35,8 +36,8 @@ def began(attempt: LaunchRequest, run_id: int) -> Report:
 
 
 def ended(attempt: LaunchRequest, run_id: int, error: ErrorInfo | None = None) -> Report:
-    state = "succeeded" if error is None else "failed"
-    return RunReported(**attempt.about, run_id=run_id, attempt=2, state=state, error=error)
+    state, published = ("succeeded", (TABLE, FOLDER)) if error is None else ("failed", ())
+    return RunReported(**attempt.about, run_id=run_id, attempt=2, state=state, error=error, published=published)
 
 
 def read(installation: Installation, topic: str, count: int) -> list[dict[str, Any]]:
@@ -74,6 +75,11 @@ def test_start_and_end_of_each_run_are_told_with_job_interval_and_parent(install
     assert other["nominalTime"]["nominalStartTime"] == "2020-01-02T00:00:00+00:00"
     assert facets["parent"]["job"]["name"] == "flights.backfill"
     assert facets["parent"] == other["parent"]
+    (success,) = [e for e in events if e["eventType"] == "COMPLETE"]
+    table, folder = success["outputs"]
+    assert (table["namespace"], table["name"]) == ("retrofill", "lake.db.t")
+    assert table["facets"]["version"]["datasetVersion"] == "8"
+    assert (folder["namespace"], folder["name"], folder["facets"]) == ("file", "/data/day=1", {})
     (failure,) = [e for e in events if e["eventType"] == "FAIL"]
     assert failure["run"]["facets"]["errorMessage"]["message"] == "ValueError: no rows"
 

@@ -192,7 +192,7 @@ def test_a_staged_run_is_published_by_another(both: Both) -> None:
         ("a", lambda conn: runs.move(conn, "succeeded", [{"id": 1, "attempt_id": 1}], {"finished_at": NOW})),
         ("a", commit),
         ("b", lambda conn: (claims.staged(conn, ["b1"]), renew(conn, 2, 120), lease_left(conn, 2, 1))),
-        # Neither of them staged it, so they may not publish on their own account.
+        # Its publisher is the attempt that has it, not the one that staged it.
         ("b", lambda conn: (attempts.accepted(conn, 1, 1), attempts.accepted(conn, 2, 1))),
         ("b", lambda conn: attempts.to_be_ended(conn, [1, 2])),
         ("b", lambda conn: runs.move(conn, "staged", [{"id": 1, "attempt_id": 2}], adopt)),
@@ -205,7 +205,7 @@ def test_a_staged_run_is_published_by_another(both: Both) -> None:
     assert said[5][:2] == [False, False]
     assert said[7] == [["b1"], []]
     assert said[11:13] == [["waited", 0], 0]
-    assert said[15:17] == [[False, False], [1]]
+    assert said[15:17] == [[False, True], [1]]
     both.same_tables(t.run, t.attempt)
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from retrofill import java
 from retrofill.java import pyspark
 from retrofill.settings import Settings
-from retrofill.stack.kafka import cache_folder
+from retrofill.stack.maven import Artifact
 from retrofill.stack.ports import answers, held_port
 from tests.support.installation import until
-from tests.support.maven import fetch
+from tests.support.maven import jar
 
 HERE = "127.0.0.1"
 START_SECONDS = 240.0
@@ -22,7 +22,7 @@ START_SECONDS = 240.0
 
 @contextmanager
 def connect_server(python: str, home: Path) -> Iterator[str]:
-    """Run it for the duration of the block; yields its address. Raises ``CannotFetch``."""
+    """Run it for the duration of the block; yields its address. Raises ``FetchFailed``."""
     spark = pyspark(python)
     assert spark is not None, f"{python} has no pyspark"
     log = home / "connect-server.log"
@@ -73,5 +73,4 @@ def _jars(spark: Path) -> list[str]:
         return []
     (core,) = (spark / "jars").glob("spark-core_*.jar")
     scala, version = core.stem.removeprefix("spark-core_").split("-", 1)
-    folder = cache_folder(Settings()) / "spark-connect"
-    return ["--jars", str(fetch(folder, "org.apache.spark", f"spark-connect_{scala}", version))]
+    return ["--jars", str(jar(Artifact("org.apache.spark", f"spark-connect_{scala}", version, "13 MB")))]

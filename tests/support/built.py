@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from retrofill.settings import Settings
-from retrofill.stack.kafka import cache_folder
+from retrofill.stack.maven import cache_folder
 
 
 def built(name: str, build: Callable[[Path], None]) -> Path:

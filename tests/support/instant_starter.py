@@ -17,7 +17,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from confluent_kafka import Producer
 
@@ -39,7 +39,9 @@ from retrofill.driver.execute import Result
 from retrofill.driver.facts import ErrorInfo, as_json
 from retrofill.driver.launch import Launch, LaunchedRun, Piece
 from retrofill.driver.publishing import Publisher, publish_all
+from retrofill.driver.session import Sessions
 from retrofill.driver.staging import Staging
+from retrofill.driver.table_publication import Tables
 from retrofill.settings import Settings
 from run_starter.executors import Condition, Host, Key, LaunchRequest
 from run_starter.handler import CHANNELS, StarterHandler
@@ -128,7 +130,9 @@ class InstantDriver:
         self._ended = ended
         talk = Talk(executor, host, request, self._launch)
         # ``Talk`` implements what a publisher needs of both.
-        self._publisher = Publisher(self._launch, talk, talk, self._report_end)  # type: ignore[arg-type]
+        # It stages folders only, which need no Spark.
+        self._tables = Tables(self._launch, cast(Sessions, None), lambda _: False, print)
+        self._publisher = Publisher(self._launch, talk, talk, self._report_end, self._tables)  # type: ignore[arg-type]
         self.begun: int | None = None
 
     def run(self) -> bool:
@@ -153,7 +157,7 @@ class InstantDriver:
     def _execute(self, run: LaunchedRun) -> bool | None:
         """Execute one run. Returns whether it succeeded, ``None`` if the driver was ended."""
         if run.accepted_attempt is not None:
-            result = publish_all(run, run.accepted_attempt, run.outputs)
+            result = publish_all(run, run.accepted_attempt, run.outputs, self._tables)
             self._report(run, result)
             return result.succeeded
         if not self._work(run):
@@ -204,7 +208,8 @@ class InstantDriver:
 
     def _report(self, run: LaunchedRun, result: Result) -> None:
         error = result.error and as_json(result.error)
-        self._say(RunReported, run, state="succeeded" if result.succeeded else "failed", error=error)
+        state, published = "succeeded" if result.succeeded else "failed", [as_json(each) for each in result.published]
+        self._say(RunReported, run, state=state, error=error, published=published)
 
     def _say(self, report: type[RunReport], run: LaunchedRun, **fields: Any) -> None:
         self._executor.say(report.model_validate({**self._request.about, **run.about, **fields}))

@@ -20,6 +20,7 @@ from retrofill.stack import spark, spark_cluster
 from retrofill.stack.layout import SPARK, Layout
 from retrofill.stack.ports import answers, held_port
 from tests.support.installation import until
+from tests.support.maven import maven
 
 HERE = "127.0.0.1"
 # Binds Spark's web UIs to loopback; they have no setting of their own for that.
@@ -122,7 +123,7 @@ def connect_process(
     layout.make()
     with ExitStack() as held:
         port = port or held.enter_context(held_port())
-        server = _start(spark.prepare(layout, settings, java, port), layout.log(SPARK), LOOPBACK_ONLY)
+        server = _start(spark.prepare(layout, settings, maven(settings, java), port), layout.log(SPARK), LOOPBACK_ONLY)
         try:
             until(
                 lambda: answers(port) or server.poll() is not None,

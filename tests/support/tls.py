@@ -17,6 +17,7 @@ from retrofill.bus.clients import admin
 from retrofill.settings import Settings
 from retrofill.stack import kafka, kafka_auth, ports, processes
 from retrofill.stack.layout import Identity, Layout
+from retrofill.stack.maven import Maven
 from tests.support.installation import until
 
 ADDRESS = "127.0.0.1"
@@ -92,7 +93,7 @@ def broker(
     layout.make()
     environment = processes.environment(layout, identity.id)
     runtime = java.find(settings)
-    jars = kafka.fetch(settings, runtime, lambda _: None, environment)
+    jars = Maven(settings, runtime, lambda _: None, environment).fetch("Kafka", kafka.BROKER)
     reserved = ExitStack()
     chosen = _choose(reserved.enter_context(ports.Reservations()))
     command = kafka.prepare(layout, identity, settings, runtime, jars, chosen, environment)

@@ -18,10 +18,10 @@ import pytest
 from retrofill import java as runtime
 from retrofill.java import spark_jars
 from retrofill.settings import Settings
-from retrofill.stack.kafka import cache_folder
+from retrofill.stack.maven import Artifact, FetchFailed
 from retrofill.stack.ports import held_port
 from tests.support.installation import until
-from tests.support.maven import CannotFetch, fetch
+from tests.support.maven import jar
 from tests.support.stopped import stopped
 
 HERE = "127.0.0.1"
@@ -29,7 +29,9 @@ START_SECONDS = 120.0
 MAIN = "org.apache.hadoop.yarn.server"
 SERVER_JAR = "hadoop-client-minicluster"
 # It logs in with Bouncy Castle, but does not contain it.
-NEEDED = [("org.bouncycastle", f"{name}-jdk18on", "1.82") for name in ("bcprov", "bcpkix", "bcutil")]
+NEEDED = [
+    Artifact("org.bouncycastle", f"{name}-jdk18on", "1.82", "9 MB at most") for name in ("bcprov", "bcpkix", "bcutil")
+]
 SERVERS = {"resourcemanager": "resourcemanager.ResourceManager", "nodemanager": "nodemanager.NodeManager"}
 
 
@@ -46,7 +48,7 @@ class Yarn:
 
     def start(self) -> None:
         """Start both, and wait until the NodeManager has registered. Skips if the jar cannot be downloaded."""
-        jar = _server_jar()
+        jars = _server_jars()
         # The jar lacks the static pages, without whose folders its web servers do not start.
         for name in ("conf", "web/webapps/cluster", "web/webapps/node", "web/webapps/static", "local", "logs"):
             (self.home / name).mkdir(parents=True)
@@ -56,7 +58,7 @@ class Yarn:
         self._write("yarn-site.xml", self._site())
         self._held.close()
         opened = [f"--add-opens={name}=ALL-UNNAMED" for name in ("java.base/java.lang", "java.base/java.util")]
-        path = f"{self.conf}:{self.home / 'web'}:{jar.parent}/*:{spark_jars()}/*"
+        path = ":".join(map(str, [self.conf, self.home / "web", *jars, spark_jars() / "*"]))
         for name, main in SERVERS.items():
             options = [*opened, "-Xmx512m", "-XX:+UseSerialGC", f"-Dyarn.log.dir={self.home}"]
             command = [str(runtime.find(Settings())), *options, "-cp", path, f"{MAIN}.{main}"]
@@ -151,17 +153,11 @@ def _java_home() -> Path:
     return runtime.find(Settings()).resolve().parent.parent
 
 
-def _server_jar() -> Path:
-    """Hadoop's servers in one jar, of the version of Spark's client, and what it needs beside it."""
+def _server_jars() -> list[Path]:
+    """Hadoop's servers in one jar, of the version of Spark's client, and what that needs beside it."""
     (client,) = spark_jars().glob("hadoop-client-api-*.jar")
     version = client.stem.removeprefix("hadoop-client-api-")
-    folder = cache_folder(Settings()) / f"hadoop-{version}"
-    if not folder.exists():
-        draft = folder.with_suffix(f".{os.getpid()}.part")
-        for group, name, of in (("org.apache.hadoop", SERVER_JAR, version), *NEEDED):
-            try:
-                fetch(draft, group, name, of)
-            except CannotFetch as e:
-                pytest.skip(str(e))
-        draft.rename(folder)
-    return folder / f"{SERVER_JAR}-{version}.jar"
+    try:
+        return [jar(each) for each in (Artifact("org.apache.hadoop", SERVER_JAR, version, "50 MB"), *NEEDED)]
+    except FetchFailed as e:
+        pytest.skip(str(e))

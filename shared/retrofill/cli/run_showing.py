@@ -14,6 +14,7 @@ from retrofill.cli.options import AsJson
 from retrofill.cli.output import duration, moment, print_facts, print_json, print_table, print_text
 from retrofill.client.connect import load_settings, reading
 from retrofill.client.run_facts import describe
+from retrofill.driver.table_output import TableOutput
 
 
 def show(
@@ -50,7 +51,7 @@ def print_run(facts: Mapping[str, Any]) -> None:
             "finished (UTC)": facts["finished_at"],
             "took": _took(facts["started_at"], facts["finished_at"]),
             "code": (facts["code_sha256"] or "")[:12] or None,
-            "output": "\n".join((facts["outputs"] or {}).get("folders", [])) or None,
+            "output": "\n".join(map(_named, (facts["outputs"] or {}).get("folders", []))) or None,
         }
     )
     for attempt in facts["attempts"]:
@@ -60,6 +61,12 @@ def print_run(facts: Mapping[str, Any]) -> None:
     if any(each["began_at"] for each in facts["attempts"]):
         day = facts["interval_start"].isoformat()
         print_text(f"\nlog: retrofill runs logs {facts['attempt_id']} {day}")
+
+
+def _named(output: str) -> str:
+    """The path of a folder, or the name of a table."""
+    table = TableOutput.of(output)
+    return output if table is None else table.table
 
 
 def _print_attempt(attempt: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, func, select
 
+from retrofill.domain.run import RunState
 from retrofill.store.progress import counts
 from retrofill.store.tables import attempt, backfill, backfill_interval, host, run, task_run
 
@@ -65,6 +66,23 @@ def present_runs(
     else:
         found = found.where(run.c.id == func.any(list(chosen)))
     return conn.execute(found.order_by(run.c.interval_start).limit(limit)).mappings().all()
+
+
+def runs_of_interval(conn: Connection, pipeline_no: int, start: datetime, end: datetime) -> Rows:
+    """All finished runs of a pipeline's intervals that begin in ``[start, end)``, by interval, the latest last."""
+    found = (
+        select(run, backfill.c.pipeline, backfill.c.triggered_by)
+        .join(backfill, backfill.c.id == run.c.backfill_id)
+        .where(
+            run.c.pipeline_no == pipeline_no,
+            run.c.interval_start >= start,
+            run.c.interval_start < end,
+            # Only these are in the index.
+            run.c.state.in_([RunState.FAILED, RunState.SUCCEEDED]),
+        )
+        .order_by(run.c.interval_start, run.c.id)
+    )
+    return conn.execute(found).mappings().all()
 
 
 def one_attempt(conn: Connection, id: int) -> RowMapping | None:

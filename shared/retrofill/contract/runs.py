@@ -41,11 +41,27 @@ class SparkApplication(BaseModel):
     ui: str | None = Field(None, max_length=1000, description="Address of its web UI, if Spark tells it")
 
 
+class PublishedOutput(BaseModel):
+    """A folder or table that a run has replaced."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    name: str = Field(max_length=4096, description="The folder's path, or the table's whole name")
+    version: str | None = Field(
+        None, max_length=100, description="The table's version since then: Iceberg's id of the snapshot, Delta's number"
+    )
+
+
 # An attempt of several single runs is measured as a whole.
 COST_OF_RUN = (
     "What Spark used for the run, an equal part of its range; absent if unknown or if others were in its attempt"
 )
-OutputPath = Annotated[str, Field(min_length=1, max_length=4096, description="An absolute path")]
+OutputPath = Annotated[
+    str,
+    Field(
+        min_length=1, max_length=4096, description="An absolute path, or table:NAME?… with where its rows are staged"
+    ),
+]
 
 
 class Report(Message):
@@ -116,7 +132,9 @@ class RunStaged(RunReport):
     """
 
     type: Literal["RunStaged"] = "RunStaged"
-    outputs: tuple[OutputPath, ...] = Field(min_length=1, max_length=1000, description="The folders to publish")
+    outputs: tuple[OutputPath, ...] = Field(
+        min_length=1, max_length=1000, description="The folders and tables to publish"
+    )
 
 
 class RunReported(RunReport):
@@ -126,6 +144,9 @@ class RunReported(RunReport):
     state: Literal["succeeded", "failed"] = Field(description="How it ended")
     error: ErrorInfo | None = Field(None, description="Why it failed")
     cost: Cost | None = Field(None, description=COST_OF_RUN)
+    published: tuple[PublishedOutput, ...] = Field(
+        (), max_length=1000, description="What it published, in the order in which that happened"
+    )
 
 
 class RunEvent(Message):
@@ -154,7 +175,7 @@ class RunPublishing(RunEvent):
     """The attempt's output was accepted and is being published, by its driver or a later one."""
 
     type: Literal["RunPublishing"] = "RunPublishing"
-    outputs: tuple[OutputPath, ...] = Field(description="The folders being published")
+    outputs: tuple[OutputPath, ...] = Field(description="The folders and tables being published")
     publication: int = Field(
         description="0 is by the attempt's own driver; rises by one for each publisher after a loss"
     )

@@ -238,8 +238,13 @@ class PipelineDefinition(Data):
 
 
 def check_scripts_of_ranges(tasks: tuple[TaskDefinition, ...]) -> None:
-    """Check that scripts are told where a range ends. Raises ``ValueError``."""
+    """Check that scripts are told where a range ends, and stage nothing. Raises ``ValueError``."""
     for task in tasks:
+        if task.submit is not None and any("{stage:" in text for text in task.submit.templates):
+            raise ValueError(
+                f"task {task.name!r}: with batch_mode='range', a script cannot stage, as each interval has an output of its "
+                "own: use batch_mode='each', or a task that is a function"
+            )
         if task.submit is not None and not any("{interval.end" in text for text in task.submit.templates):
             raise ValueError(
                 f"task {task.name!r}: with batch_mode='range', a script must process up to the end of the range: "

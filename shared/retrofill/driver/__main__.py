@@ -8,13 +8,13 @@ and the logs go to the log of the attempt (``output.Output``). The protocol:
    versions, as far as it knows them
 3. host: ``{"launch": {…}}``, an attempt with one or several runs (``launch.Launch``); ``last``: the
    process is replaced afterwards. The driver opens the Spark session, with heartbeats if that takes
-   long. If the attempt only publishes, it needs neither a session nor user code.
+   long. If the attempt only publishes, it needs no user code, and a session only for tables.
 4. driver, for each run: ``{"may_begin": RUN_ID}``
 5. host: ``{"begin": 14.2}``, the seconds left of the attempt's lease, or ``null`` if the run must
    not begin; then the driver begins no other run of the attempt either
 6. driver, for each run that staged output, while the next one is under way:
-   ``{"may_publish": RUN_ID}``; host: ``{"publish": true}`` if Postgres has it accepted, else
-   ``false``
+   ``{"may_publish": RUN_ID}``, and again before each commit to a table; host: ``{"publish": true}``
+   if Postgres has it accepted, else ``false``
 7. driver, when its reports are acknowledged: ``{"done": {"reported": true, "retire": false}}``,
    with ``retire`` if a run failed. Then 3 again, or it is replaced; the session is released
    meanwhile.

@@ -11,6 +11,7 @@ from typing import Callable, ContextManager
 
 from retrofill.clusters import CannotKill
 from retrofill.domain.duration import timed_out
+from retrofill.driver.cannot_stage import CannotStage
 from retrofill.driver.context import run_of
 from retrofill.driver.cost import WAIT_SECONDS, begin_reading
 from retrofill.driver.definition import Script, Task, known
@@ -23,7 +24,7 @@ from retrofill.driver.loss import line_of
 from retrofill.driver.publishing import Publisher
 from retrofill.driver.report import Reporter
 from retrofill.driver.session import Sessions
-from retrofill.driver.staging import CannotStage, Staging
+from retrofill.driver.staging import Staging
 from retrofill.driver.submit import Submits
 from retrofill.driver.time_limit import TaskTimedOut, TimeLimit
 from retrofill.pipeline import Pipeline
@@ -138,12 +139,18 @@ class Batch:
         self._sessions.interrupt()
 
     def release(self) -> None:
-        """Release the session, once. Errors are only logged: Spark cleans up by itself later."""
-        if self._released:
-            return
-        self._released = True
+        """Release the session, once. Errors are only logged: Spark cleans up by itself later.
+
+        That of the publisher is released by a call after all output is published.
+        """
         try:
-            self._sessions.release()
+            if not self._released:
+                self._released = True
+                if not self._sessions.publishes_apart:
+                    self._publisher.finish()
+                self._sessions.release()
+            if self._publisher.finished:
+                self._sessions.release_publisher()
         except Exception as e:  # noqa: BLE001 - the run's end is already reported
             log.warning("session_not_released", error=str(e))
 
@@ -197,7 +204,7 @@ class Batch:
 
     def _body(self, pipeline: Pipeline | None, piece: Piece, staging: Staging, task: Task, trace: str | None) -> object:
         if pipeline is None or task.submit is not None:
-            self._run_script(self._with_shipped_files(task), piece)
+            self._run_script(self._with_shipped_files(task), piece, staging)
             return None
         try:
             return pipeline.functions[task.name](run_of(self._launch, piece, self._sessions, staging, task.name, trace))
@@ -205,9 +212,9 @@ class Batch:
             self._leave_if_lost(e)
             raise
 
-    def _run_script(self, task: Task, piece: Piece) -> None:
+    def _run_script(self, task: Task, piece: Piece, staging: Staging) -> None:
         try:
-            self._submits.run(task, piece)
+            self._submits.run(task, piece, staging)
         except CannotKill as e:
             # A retry of the task would run beside it. The next attempt waits for its end.
             self._lost(f"the application of task {task.name!r} may still run: {e}")

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone, tzinfo
-from functools import lru_cache
+from datetime import datetime
 from typing import Any
 
-from retrofill.driver.launch import Launch, LaunchedRun, Piece
+from retrofill.driver.cannot_stage import CannotStage
+from retrofill.driver.interval import Interval, interval_of
+from retrofill.driver.launch import Launch, Piece
 from retrofill.driver.log import Log, get_log
 from retrofill.driver.session import Sessions
-from retrofill.driver.staging import CannotStage, Staging
-
-
-@dataclass(frozen=True)
-class Interval:
-    """The data interval ``[start, end)``, in the pipeline's time zone."""
-
-    start: datetime
-    end: datetime
+from retrofill.driver.staging import Staging
 
 
 @dataclass(frozen=True)
@@ -95,23 +88,22 @@ class Run:
         """
         return self._staging.staged(path)
 
+    def stage_table(self, rows: Any, table: str, column: str) -> None:
+        """Write a DataFrame that replaces the rows of the interval in a Delta or Iceberg table.
 
-def interval_of(launch: Launch, run: LaunchedRun | Piece) -> Interval:
-    """The interval of a run, or of a piece as a whole, in the pipeline's time zone."""
-    zone = zone_of(launch.pipeline.timezone)
-    start, end = (zone or timezone(timedelta(seconds=offset)) for offset in run.utc_offsets)
-    return Interval(run.interval_start.astimezone(start), run.interval_end.astimezone(end))
+        ``table``: its name in Spark's SQL. ``column``: of type date, timestamp or string (as
+        2013-01-31), tells to which interval a row belongs. The rows are written now, where no reader
+        of the table sees them, and replace the old ones in one commit after acceptance. An interval
+        without rows becomes empty. Raises ``CannotStage``.
+        """
+        self._staging.tables.stage(self._task, self.spark, rows, table, column)
 
+    def staged_table(self, table: str) -> Any:
+        """A DataFrame of the rows that an earlier task of this run staged for ``table``.
 
-@lru_cache(maxsize=None)
-def zone_of(name: str) -> tzinfo | None:
-    """The time zone; ``None`` if this Python has none (before 3.9), or no data about it."""
-    try:
-        from zoneinfo import ZoneInfo
-
-        return ZoneInfo(name)
-    except (ImportError, KeyError, OSError, ValueError):
-        return None
+        Raises ``CannotStage`` if none did.
+        """
+        return self._staging.tables.staged(self.spark, table)
 
 
 def run_of(

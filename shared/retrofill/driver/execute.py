@@ -14,7 +14,7 @@ from typing import Callable, ContextManager, Mapping, Protocol, Sequence
 from retrofill.domain.task_run import TaskState
 from retrofill.driver.definition import Task
 from retrofill.driver.errors import error_info, whole_traceback
-from retrofill.driver.facts import ErrorInfo
+from retrofill.driver.facts import ErrorInfo, Published
 from retrofill.driver.graph import choose, next_step, outcome
 from retrofill.redaction import redacted
 
@@ -53,11 +53,13 @@ class Result:
     """The outcome of a run or range; ``error`` is from the task that failed first.
 
     ``everywhere``: it would be the same for every interval, so smaller ranges are not tried.
+    ``published``: the outputs of a run.
     """
 
     succeeded: bool
     error: ErrorInfo | None = None
     everywhere: bool = False
+    published: tuple[Published, ...] = ()
 
 
 class Execution:

@@ -24,6 +24,14 @@ class SparkApplication:
 
 
 @dataclass(frozen=True)
+class Published:
+    """A folder or table that a run has replaced. ``version``: the table's since then, if it told."""
+
+    name: str
+    version: str | None = None
+
+
+@dataclass(frozen=True)
 class Cost:
     """What Spark used, as far as it told: seconds of executor cores, bytes and rows."""
 

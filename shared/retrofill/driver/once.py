@@ -18,12 +18,12 @@ sys.path.insert(0, str(Path(__file__).absolute().parents[2]))
 import socket
 
 from retrofill.driver.application import versions
+from retrofill.driver.classic_session import ClassicSession
 from retrofill.driver.config import Config
 from retrofill.driver.conversation import Conversation
 from retrofill.driver.process import Ending, end_with_host
 from retrofill.driver.report import Wire
 from retrofill.driver.serve import Server
-from retrofill.driver.session import ClassicSession
 from retrofill.driver.setup import set_up
 from retrofill.tracing import flush
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from retrofill.attempt_logs import marks
 from retrofill.attempt_logs.channel import VARIABLE, open_log
-from retrofill.driver.context import interval_of
+from retrofill.driver.interval import interval_of
 from retrofill.driver.launch import Launch, Piece
 from retrofill.driver.log import get_log
 

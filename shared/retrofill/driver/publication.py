@@ -5,7 +5,8 @@ Next to an output ``PARENT/NAME``, for run 7 in the attempt with the id 25::
     PARENT/_retrofill/NAME@7/25.writing-1/new     where a task writes: one path per call of stage()
     PARENT/_retrofill/NAME@7/25.publish-0/new     sealed: complete and no longer written to
     PARENT/_retrofill/NAME@7/25.publish-1/new     taken over by publication 1, because publication 0 was lost
-    PARENT/_retrofill/NAME@7/25.publish-1/old-…   what was published before
+    PARENT/_retrofill/NAME@7/25.publish-1/new     after the exchange: what was published before
+    PARENT/_retrofill/NAME@7/25.publish-1/old-…   the same, where directories cannot be exchanged
     PARENT/NAME                                   published; _retrofill.json names the run
 
 A publisher changes the file system only by renames into or out of a directory that carries its own
@@ -28,6 +29,7 @@ from pathlib import Path
 from typing import Any, Generator, Iterator, Mapping, Sequence
 
 from retrofill.bus.crash import crash_point
+from retrofill.driver.exchange import exchange
 from retrofill.durable import sync, sync_all, sync_trees
 
 AREA = "_retrofill"
@@ -100,7 +102,7 @@ def steps(publication: Publication) -> Iterator[str]:
     folder = yield from _take(publication)
     if folder is not None:
         yield from _retire_earlier_runs(target, run_id)
-        done = yield from _replace(folder, target)
+        done = yield from _replace(folder, publication)
     if folder is None or not done:
         yield "publish:verify"
         if published_by(target) != run_id:
@@ -115,8 +117,24 @@ def steps(publication: Publication) -> Iterator[str]:
 def published_by(target: Path) -> int | None:
     """The run that published ``target``; ``None`` if unknown."""
     try:
-        fields = json.loads((target / MARKER).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return _run_in(target)
+    except OSError:
+        return None
+
+
+def _is_of(folder: Path, run_id: int) -> bool:
+    """Whether the run wrote the directory. Raises ``OSError`` if that cannot be told."""
+    try:
+        return _run_in(folder) == run_id
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def _run_in(folder: Path) -> int | None:
+    """The run that a directory's marker names. Raises ``OSError``."""
+    try:
+        fields = json.loads((folder / MARKER).read_text(encoding="utf-8"))
+    except ValueError:
         return None
     run_id = fields.get("run_id") if isinstance(fields, dict) else None
     return run_id if isinstance(run_id, int) else None
@@ -165,21 +183,29 @@ def _earlier_runs(target: Path, run_id: int) -> Iterator[Path]:
             yield area / name
 
 
-def _replace(folder: Path, target: Path) -> Generator[str, None, bool]:
-    """Move the published directory away and the new one into place.
+def _replace(folder: Path, publication: Publication) -> Generator[str, None, bool]:
+    """Exchange the published directory and the new one, or move one away and the other into place.
 
     Returns whether the new one is in place.
     """
+    target, new = publication.target, folder / "new"
     while True:
         yield "publish:look"
-        if not (folder / "new").exists():
-            # A former publisher got this far, or we are fenced, which the caller checks.
+        if not _is_of(new, publication.run_id):
+            # A former publisher got this far, so that it is gone or is what was published before, or
+            # we are fenced, which the caller checks.
             return folder.exists()
-        yield "publish:displace"
-        _moved(target, folder / f"old-{uuid.uuid4().hex[:8]}")
+        yield "publish:exchange"
+        exchanged = exchange(new, target)
+        if exchanged:
+            sync(target.parent)
+            return True
+        if exchanged is None:
+            yield "publish:displace"
+            _moved(target, folder / f"old-{uuid.uuid4().hex[:8]}")
         yield "publish:rename"
         try:
-            (folder / "new").rename(target)
+            new.rename(target)
         except FileNotFoundError:
             return False
         except OSError as e:

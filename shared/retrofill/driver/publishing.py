@@ -12,10 +12,13 @@ from retrofill.bus.crash import crash_point
 from retrofill.driver.conversation import Conversation
 from retrofill.driver.errors import error_info
 from retrofill.driver.execute import Result
+from retrofill.driver.facts import Published
 from retrofill.driver.launch import Launch, LaunchedRun
 from retrofill.driver.log import get_log
-from retrofill.driver.publication import Publication, StagedOutputGone, publish
+from retrofill.driver.publication import Publication, publish
 from retrofill.driver.report import Reporter
+from retrofill.driver.table_output import TableOutput
+from retrofill.driver.table_publication import NotPermitted, Tables
 
 log = get_log(__name__)
 # If the file system is unavailable for longer, the run fails.
@@ -27,17 +30,24 @@ MAX_PAUSE_SECONDS = 10.0
 Ended = Callable[[Launch, LaunchedRun, Reporter, Result], object]
 
 
+def may_publish(host: Conversation, run: LaunchedRun) -> bool:
+    """Whether this driver publishes the run, as Postgres says now. Waits until that is decided."""
+    host.say("may_publish", run.id)
+    return bool(host.hear("publish"))
+
+
 class Publisher:
     """Publishes the attempt's staged output in a thread, in the order of its runs.
 
     ``ended`` reports the result of a run.
     """
 
-    def __init__(self, launch: Launch, reporter: Reporter, host: Conversation, ended: Ended) -> None:
+    def __init__(self, launch: Launch, reporter: Reporter, host: Conversation, ended: Ended, tables: Tables) -> None:
         self._launch = launch
         self._reporter = reporter
         self._host = host
         self._ended = ended
+        self._tables = tables
         self._waiting: SimpleQueue[tuple[LaunchedRun, tuple[str, ...]] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -63,26 +73,44 @@ class Publisher:
             self._waiting.put(None)
             self._thread.join()
 
+    @property
+    def finished(self) -> bool:
+        """Whether all that it was given is published and reported."""
+        return self._thread is None or not self._thread.is_alive()
+
     def _serve(self) -> None:
         for run, outputs in iter(self._waiting.get, None):
-            self._host.say("may_publish", run.id)
-            if self._host.hear("publish"):
-                self._ended(self._launch, run, self._reporter, publish_all(run, self._launch.attempt_id, outputs))
-            else:
+            try:
+                if not may_publish(self._host, run):
+                    raise NotPermitted
+                result = publish_all(run, self._launch.attempt_id, outputs, self._tables)
+            except NotPermitted:
                 # Another publisher replaced this one.
                 log.warning("not_ours_to_publish", run=run.id, attempt=self._launch.attempt_id)
+            else:
+                self._ended(self._launch, run, self._reporter, result)
 
 
-def publish_all(run: LaunchedRun, accepted_attempt: int, outputs: tuple[str, ...]) -> Result:
-    """Publish each output. Idempotent, also across drivers."""
+def publish_all(run: LaunchedRun, accepted_attempt: int, outputs: tuple[str, ...], tables: Tables) -> Result:
+    """Publish each output. Idempotent, also across drivers.
+
+    Raises ``NotPermitted`` if another publisher has replaced this one.
+    """
+    published = []
     for output in outputs:
-        publication = Publication(Path(output), run.id, accepted_attempt, run.publication)
         try:
-            _publish_with_retries(publication)
-        except (OSError, StagedOutputGone) as e:
+            table = TableOutput.of(output)
+            if table is not None:
+                published.append(Published(table.table, tables.publish(table, run, accepted_attempt)))
+            else:
+                _publish_with_retries(Publication(Path(output), run.id, accepted_attempt, run.publication))
+                published.append(Published(output))
+        except NotPermitted:
+            raise
+        except Exception as e:  # noqa: BLE001 - of a table, whatever Spark raises
             return Result(False, error_info(e))
     crash_point("publish:done")
-    return Result(True)
+    return Result(True, published=tuple(published))
 
 
 def _publish_with_retries(publication: Publication) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Callable
 
 from retrofill.domain.task_run import TaskState
 from retrofill.driver.conversation import Conversation
-from retrofill.driver.execute import OnTaskState
+from retrofill.driver.execute import OnTaskState, Result
 from retrofill.driver.facts import Cost, ErrorInfo, SparkApplication, as_json
 from retrofill.driver.launch import Launch, LaunchedRun, Piece
 
@@ -113,10 +113,12 @@ class Reporter:
         """Report that a run's tasks succeeded and staged ``outputs``."""
         self._send("RunStaged", run, outputs=outputs)
 
-    def ended(self, run: LaunchedRun, succeeded: bool, error: ErrorInfo | None) -> None:
+    def ended(self, run: LaunchedRun, result: Result) -> None:
         """Report the end of a run."""
-        state = "succeeded" if succeeded else "failed"
-        self._send("RunReported", run, state=state, error=_data(error), cost=_data(self.cost_of_run()))
+        state = "succeeded" if result.succeeded else "failed"
+        published = [as_json(each) for each in result.published] or None
+        about = {"error": _data(result.error), "cost": _data(self.cost_of_run()), "published": published}
+        self._send("RunReported", run, state=state, **about)
 
     def attempt_ended(self, error: ErrorInfo | None = None, *, stays: bool = False, cost: Cost | None = None) -> None:
         """Report the attempt's end; returns when all its reports are acknowledged.

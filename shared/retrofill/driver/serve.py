@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Callable, Protocol
 
 from retrofill.domain.attempt import AttemptMode
@@ -21,10 +22,12 @@ from retrofill.driver.lease import Lease
 from retrofill.driver.log import bound, get_log
 from retrofill.driver.output import Output
 from retrofill.driver.process import Ending
-from retrofill.driver.publishing import Publisher, publish_all
+from retrofill.driver.publishing import Publisher, may_publish, publish_all
 from retrofill.driver.report import Reporter, Wire
 from retrofill.driver.session import Sessions
 from retrofill.driver.submit import Submits
+from retrofill.driver.table_output import TableOutput
+from retrofill.driver.table_publication import NotPermitted, Tables
 from retrofill.driver.time_limit import TaskTimedOut
 from retrofill.tracing import fail_span, span
 from retrofill.user_code.importing import Code
@@ -111,8 +114,7 @@ class Server:
     def _serve(self, launch: Launch) -> None:
         submits = Submits(self._config, launch)
         reporter = Reporter(self._wire, launch)
-        publisher = Publisher(launch, reporter, self._host, self._ended)
-        work = self._work_of(launch, submits, publisher)
+        work = self._work_of(launch, submits, reporter)
         self._ending.work = work.interrupt
         lease = Lease(
             reporter.heartbeat,
@@ -145,18 +147,16 @@ class Server:
         finally:
             self._output.end()
 
-    def _work_of(self, launch: Launch, submits: Submits, publisher: Publisher) -> Work:
+    def _work_of(self, launch: Launch, submits: Submits, reporter: Reporter) -> Work:
+        def lost(why: str) -> None:
+            self._ending.end(why)
+
+        sessions = self._sessions_of(launch)
+        tables = Tables(launch, sessions, partial(may_publish, self._host), lost)
         if launch.mode == AttemptMode.PUBLISH:
-            return Publications(launch)
-        return Batch(
-            launch,
-            self._sessions_of(launch),
-            submits,
-            self._code,
-            publisher,
-            lost=lambda why: self._ending.end(why),
-            stuck=self._leave,
-        )
+            return Publications(launch, sessions, tables)
+        publisher = Publisher(launch, reporter, self._host, self._ended, tables)
+        return Batch(launch, sessions, submits, self._code, publisher, lost, stuck=self._leave)
 
     def _leave(self, task: Task, try_number: int, error: TaskTimedOut) -> None:
         """End the process for a task that does not end. The host reports it, once it has exited."""
@@ -209,7 +209,7 @@ class Server:
         return result
 
     def _ended(self, _: Launch, run: LaunchedRun, reporter: Reporter, result: Result) -> None:
-        reporter.ended(run, result.succeeded, result.error)
+        reporter.ended(run, result)
 
 
 def _splits(piece: Piece, result: Result) -> bool:
@@ -220,22 +220,34 @@ def _splits(piece: Piece, result: Result) -> bool:
 class Publications:
     """Publishes the output of accepted runs whose driver was lost.
 
-    Needs no session or user code.
+    Needs no user code, and a session only for tables.
     """
 
-    def __init__(self, launch: Launch) -> None:
-        self._launch = launch
+    def __init__(self, launch: Launch, sessions: Sessions, tables: Tables) -> None:
+        self._sessions = sessions
+        self._tables = tables
+        self._needs_spark = any(TableOutput.of(output) for run in launch.runs for output in run.outputs)
 
-    def prepare(self) -> None:
-        """Nothing to open."""
+    def prepare(self) -> Result | None:
+        try:
+            if self._needs_spark:
+                self._sessions.open()
+        except Exception as e:  # noqa: BLE001 - the run reports any error of Spark
+            self._tables.leave_if_lost(e)
+            return Result(False, error_info(e))
+        return None
 
     def run(self, piece: Piece, _: Reporter) -> Result:
         (run,) = piece.runs
         assert run.accepted_attempt is not None
-        return publish_all(run, run.accepted_attempt, run.outputs)
+        try:
+            return publish_all(run, run.accepted_attempt, run.outputs, self._tables)
+        except NotPermitted as e:
+            # Its report is ignored: the run is another attempt's.
+            return Result(False, error_info(e))
 
-    def application(self) -> None:
-        """It uses none."""
+    def application(self) -> SparkApplication | None:
+        return self._sessions.application() if self._needs_spark else None
 
     def next(self) -> bool:
         """Nothing is left behind."""
@@ -251,4 +263,6 @@ class Publications:
         """Nothing runs elsewhere."""
 
     def release(self) -> None:
-        """Nothing to free."""
+        if self._needs_spark:
+            self._sessions.release()
+            self._sessions.release_publisher()

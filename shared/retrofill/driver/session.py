@@ -11,20 +11,20 @@ import os
 import threading
 import time
 import uuid
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Iterator, Mapping, Protocol
 
-from retrofill.driver.application import Server, application_of_context
+from retrofill.driver.application import Server
 from retrofill.driver.config import Config
 from retrofill.driver.cost import cost_of
 from retrofill.driver.environment import give, packed_file
 from retrofill.driver.facts import Cost, SparkApplication
 from retrofill.driver.keepalive import KeepAlive
 from retrofill.driver.launch import Launch
-from retrofill.driver.loss import CLOSED, condition, gone_in, loss_in, mark, of_spark_in, witness
-from retrofill.driver.versions import JobTags, has_release, set_all, settings_of, watch_calls
+from retrofill.driver.loss import CLOSED, condition, gone_in, loss_in, mark, witness
+from retrofill.driver.session_state import Fresh, Tags
+from retrofill.driver.versions import JobTags, has_release, set_all, watch_calls
 from retrofill.errors import NotConfigured
 
 NAMESPACE = uuid.UUID("7f0f7d43-52f1-5a0c-9c2e-0b8a5f6b3c11")
@@ -39,6 +39,9 @@ RELEASE_SECONDS, RELEASE_AGAIN_SECONDS = 10.0, 0.1
 class Sessions(Protocol):
     """A driver's access to Spark for one attempt."""
 
+    publishes_apart: bool
+    """Whether publications go on when the session is released."""
+
     def open(self) -> None:
         """End the work of earlier attempts and prepare the session."""
 
@@ -50,6 +53,9 @@ class Sessions(Protocol):
 
         No try of the attempt can succeed then. A session that user code stopped is not lost.
         """
+
+    def publisher(self) -> Any:
+        """A session of the same settings for publishing tables, which user code does not know."""
 
     def application(self) -> SparkApplication | None:
         """The Spark application, if it is known."""
@@ -69,6 +75,9 @@ class Sessions(Protocol):
     def release(self) -> None:
         """Release the session's resources."""
 
+    def release_publisher(self) -> None:
+        """Release those of the publisher's session."""
+
 
 def session_id(installation: str, attempt_id: int) -> str:
     """The session of an attempt. Installations that share a server number theirs alike."""
@@ -77,6 +86,8 @@ def session_id(installation: str, attempt_id: int) -> str:
 
 class ConnectSessions:
     """A Spark Connect session. Opening it costs the server nothing until it is used."""
+
+    publishes_apart = True
 
     def __init__(self, settings: Config, server: Server, launch: Launch) -> None:
         self._remote = settings.spark_remote
@@ -87,6 +98,7 @@ class ConnectSessions:
         self._policy = witness(**RETRIES)
         self._lock = threading.Lock()
         self._session: Any = None
+        self._publisher: Any = None
         self._keep_alive: KeepAlive | None = None
         self._stopped_by_user = False
         self._fresh: Fresh | None = None
@@ -113,6 +125,15 @@ class ConnectSessions:
                     self._fresh = Fresh.of(self._session)
                 self._keep_alive = KeepAlive(self._session, self._server.ask)
         return self._session
+
+    def publisher(self) -> Any:
+        """Another session: user code may stop its own one or change it."""
+        if self._publisher is None:
+            # Nobody needs to close it for a lost driver: the tables refuse its commits.
+            self._publisher = self._connect(str(uuid.uuid4()), self._launch.pipeline.spark_conf)
+            if self._jars:
+                self._publisher.addArtifacts(*self._jars)
+        return self._publisher
 
     def application(self) -> SparkApplication | None:
         return self._server.application
@@ -145,6 +166,11 @@ class ConnectSessions:
         if self._session is not None:
             self._end()
             self._session = None
+
+    def release_publisher(self) -> None:
+        if self._publisher is not None:
+            self._publisher.stop()
+            self._publisher = None
 
     def _end(self) -> None:
         if self._keep_alive is not None:
@@ -179,128 +205,6 @@ class ConnectSessions:
                 _release(session.client)
         session.release_session_on_close = False
         session.stop()
-
-
-class ClassicSession:
-    """The session of a process that spark-submit started."""
-
-    def __init__(self, launch: Launch) -> None:
-        self._launch = launch
-        self._session: Any = None
-        self._fresh: Fresh | None = None
-        self._tags = Tags()
-        self._cost: Cost | None = None
-
-    def open(self) -> None:
-        """Get or create the session, with spark-submit's master and conf."""
-        from pyspark.sql import SparkSession
-
-        self._session = SparkSession.builder.getOrCreate()
-        if len(self._launch.runs) > 1:
-            self._fresh = Fresh.of(self._session)
-
-    def clear(self) -> None:
-        if self._fresh is not None:
-            self._fresh.restore(self._session)
-
-    def use(self, tag: str) -> Any:
-        self._tags.put(self._session, self._launch.tag, tag)
-        return self._session
-
-    def application(self) -> SparkApplication | None:
-        return None if self._session is None else application_of_context(self._session.sparkContext)
-
-    def lost(self, error: BaseException) -> BaseException | None:
-        """The error if the SparkContext was killed by its master or its JVM died."""
-        found = of_spark_in(error)
-        return found if found is not None and self._session is not None and self._stopped_under_us() else None
-
-    def _stopped_under_us(self) -> bool:
-        """Whether Spark stopped the context or its JVM exited.
-
-        After a stop by user code, ``_jsc`` is None.
-        """
-        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-
-        context = self._session.sparkContext
-        if context._jsc is None:
-            return False
-        try:
-            return bool(context._jsc.sc().isStopped())
-        except (Py4JError, OSError):
-            return True
-
-    def cost(self) -> Cost | None:
-        if self._session is not None:
-            self._cost = cost_of(self._session.sparkContext.uiWebUrl, None) or self._cost
-        return self._cost
-
-    def interrupt(self) -> None:
-        """Cancel all jobs: this process has no others."""
-        if self._session is not None:
-            self._session.sparkContext.cancelAllJobs()
-
-    def interrupt_tag(self, tag: str) -> None:
-        JobTags(self._session).interrupt(tag)
-
-    def release(self) -> None:
-        if self._session is not None:
-            with suppress(Exception):  # user code may have stopped it
-                # Its UI ends with it.
-                self.cost()
-            self._session.stop()
-            self._session = None
-
-
-class Tags(threading.local):
-    """The tags of a thread's jobs. A thread of the user's may serve one task after another."""
-
-    task: str | None = None
-
-    def put(self, session: Any, attempt: str, task: str) -> None:
-        """Tag the jobs of the calling thread, and no longer with its last task."""
-        tags = JobTags(session)
-        tags.add(attempt)
-        if self.task not in (None, task):
-            tags.remove(self.task)
-        tags.add(task)
-        self.task = task
-
-
-@dataclass(frozen=True)
-class Fresh:
-    """A session's state before the first run of a batch, which every run begins with.
-
-    Cached data is not part of it: clearing the cache would empty everybody's.
-    """
-
-    settings: Mapping[str, str]
-    catalog: str
-    schema: str
-
-    @classmethod
-    def of(cls, session: Any) -> Fresh:
-        """The state as it is."""
-        return cls(settings_of(session), session.catalog.currentCatalog(), session.catalog.currentDatabase())
-
-    def restore(self, session: Any) -> None:
-        """Drop temporary views and tags, and restore settings, current catalog and schema."""
-        # Lists the session's own views too, and unlike others it asks no metastore.
-        for view in session.sql("SHOW VIEWS IN global_temp").collect():
-            if not view.namespace:
-                session.catalog.dropTempView(view.viewName)
-        now = Fresh.of(session)
-        for key in now.settings.keys() - self.settings.keys():
-            session.conf.unset(key)
-        for key, value in self.settings.items():
-            if now.settings.get(key) != value:
-                session.conf.set(key, value)
-        # A catalog remembers its schema, so each may differ alone.
-        if now.catalog != self.catalog:
-            session.catalog.setCurrentCatalog(self.catalog)
-        if (now.catalog, now.schema) != (self.catalog, self.schema):
-            session.catalog.setCurrentDatabase(self.schema)
-        JobTags(session).clear()
 
 
 def _release(client: Any) -> None:

@@ -9,16 +9,14 @@ from pathlib import Path
 from typing import Mapping, Sequence
 from urllib.parse import unquote, urlsplit
 
+from retrofill.driver.cannot_stage import CannotStage
 from retrofill.driver.launch import Launch, LaunchedRun, Piece
 from retrofill.driver.publication import Written, own_folder, seal
+from retrofill.driver.table_staging import TableStaging
 
 MAX_OUTPUTS = 1000
 # One message contains all paths of a run.
 MAX_OUTPUT_CHARACTERS = 200_000
-
-
-class CannotStage(ValueError):
-    """The path cannot be staged. The message says why and what to do."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +39,7 @@ class Staging:
     """The outputs that an attempt stages for the runs of a piece. Thread-safe."""
 
     def __init__(self, launch: Launch, piece: Piece) -> None:
+        self.tables = TableStaging(launch, piece)
         self._launch = launch
         self._runs = piece.runs
         self._lock = threading.Lock()
@@ -96,7 +95,7 @@ class Staging:
             return str(self._staged[target].folder / "new")
 
     def seal(self) -> dict[int, tuple[str, ...]]:
-        """Seal the staged outputs; returns their paths by run id.
+        """Seal the staged outputs; returns them by run id: the tables, and the paths of the folders.
 
         Raises ``CannotStage`` or ``OSError``.
         """
@@ -114,13 +113,14 @@ class Staging:
                 for target, staged in self._staged.items()
             ]
             seal(written, self._launch.attempt_id)
-            outputs: dict[int, tuple[str, ...]] = {}
+            outputs = self.tables.outputs()
             for target, staged in self._staged.items():
                 outputs[staged.run.id] = (*outputs.get(staged.run.id, ()), str(target))
             return outputs
 
     def discard(self) -> None:
         """Delete the output of a failed attempt."""
+        self.tables.discard()
         with self._lock:
             for target, staged in self._staged.items():
                 for folder in own_folder(target, staged.run.id).glob(f"{self._launch.attempt_id}.*"):
@@ -211,7 +211,7 @@ def local_path(path: str) -> Path:
     elif "://" in str(path) or parts.scheme not in ("", "file"):
         raise CannotStage(
             f"{path} cannot be staged: {parts.scheme}: has no atomic rename of directories; use a local or shared POSIX file "
-            "system, or a table format with commits that are conditional on run.id and run.attempt"
+            "system, or write a table with run.stage_table"
         )
     target = Path(path)
     if not target.is_absolute() or target == Path(target.anchor):

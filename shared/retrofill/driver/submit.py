@@ -6,7 +6,6 @@ import json
 import os
 import pkgutil
 import signal
-import string
 import subprocess
 import sys
 import tempfile
@@ -14,27 +13,24 @@ import threading
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Mapping, Sequence
+from typing import Mapping, Sequence
 
 from retrofill import clusters
 from retrofill.clusters import Cluster
 from retrofill.clusters.find import cluster_of
 from retrofill.driver.config import Config
-from retrofill.driver.context import interval_of
 from retrofill.driver.definition import Script, Task
 from retrofill.driver.ending import ending
 from retrofill.driver.environment import packed_file, with_environment
 from retrofill.driver.launch import Launch, Piece
+from retrofill.driver.script_fields import BadArgument, Fields
+from retrofill.driver.staging import Staging
 from retrofill.groups import lines_until_exit
 from retrofill.java import with_jars
 from retrofill.spark_home import SparkHome
 
 LAST_LINES = 20
 PY_FILES, JARS, FILES = "spark.submit.pyFiles", "spark.jars", "spark.files"
-KNOWN = (
-    "use interval.start, interval.end, run.id, run.attempt, run.backfill_id, run.logical_date or a key of conf, "
-    "like conf[key]"
-)
 # With the first two, the script's own Spark would become a Connect client; with the third, its
 # spark-submit would not read spark-env.sh, because that of the driver has.
 _NOT_THE_SCRIPTS = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_ENV_LOADED")
@@ -44,10 +40,6 @@ GROUP = (sys.executable, "-IS", "-c", (pkgutil.get_data(__package__, "group.py")
 
 class SubmitFailed(Exception):
     """The script's exit status was not 0. The message contains its last lines of standard error."""
-
-
-class BadArgument(ValueError):
-    """An argument refers to an unknown field."""
 
 
 @dataclass(frozen=True)
@@ -95,14 +87,16 @@ class Submits:
             for script in self._running.values():
                 _send(script.process, str(lease_end))
 
-    def run(self, task: Task, run: Piece) -> None:
+    def run(self, task: Task, run: Piece, staging: Staging) -> None:
         """Run a task's script and wait for it.
 
-        Raises ``SubmitFailed``, ``BadArgument``, or ``CannotKill`` if it failed and may still run in the cluster.
+        Raises ``SubmitFailed``, ``BadArgument``, ``CannotStage``, or ``CannotKill`` if it failed and may still
+        run in the cluster.
         """
         assert task.submit is not None
+        fields = Fields(self._launch, run, staging, task.name)
         with tempfile.TemporaryDirectory(prefix="retrofill-script-") as folder:
-            submission = self.submission(task.submit, run, Path(folder))
+            submission = self.submission(task.submit, fields, Path(folder))
             process = self._start(task.name, submission)
             try:
                 last = _pass_on(process)
@@ -129,26 +123,25 @@ class Submits:
             if task in self._running:
                 _kill(self._running[task])
 
-    def submission(self, submit: Script, run: Piece, folder: Path) -> Submission:
+    def submission(self, submit: Script, fields: Fields, folder: Path) -> Submission:
         """How to start the script. Spark settings may be secrets, so they go into files in ``folder``.
 
-        Raises ``BadArgument``.
+        Raises ``BadArgument`` or ``CannotStage``.
         """
         home, remote = SparkHome.of(self._settings), submit.deploy_mode == "cluster"
-        environment = self.environment(submit, run, folder)
+        environment = self.environment(submit, fields, folder)
         cluster = cluster_of(home, self._launch.pipeline.spark_conf, environment)
         if remote and cluster is None:
             raise BadArgument(
                 f"{submit.script} has deploy_mode='cluster', which needs YARN or Kubernetes, but "
                 f"RETROFILL_SPARK_SUBMIT_MASTER is {home.master!r}: use deploy_mode='client'"
             )
-        conf = self._conf(home, submit, run)
+        conf = self._conf(home, submit, fields.run)
         attempt = clusters.tag_of(self._launch.installation, self._launch.attempt_id)
-        tag = clusters.tag_of_script(attempt, run.id)
+        tag = clusters.tag_of_script(attempt, fields.run.id)
         if cluster is not None:
             conf.update(cluster.settings(conf, [attempt, tag], remote=remote))
-        args = format_args(submit.args, self._launch, run)
-        command = [*home.command(conf, folder, submit.deploy_mode), submit.script, *args]
+        command = [*home.command(conf, folder, submit.deploy_mode), submit.script, *fields.fill(submit.args)]
         if cluster is None or not remote:
             return Submission(command, environment)
         afterwards = ending(self._settings, self._launch.pipeline.spark_conf, tag)
@@ -173,10 +166,10 @@ class Submits:
         # In a cluster, the file is the interpreter.
         return with_environment(conf, home.master, home.python if file.is_absolute() else str(file), file)
 
-    def environment(self, submit: Script, run: Piece, folder: Path) -> dict[str, str]:
-        """The environment of a script's spark-submit. Raises ``BadArgument``."""
+    def environment(self, submit: Script, fields: Fields, folder: Path) -> dict[str, str]:
+        """The environment of a script's spark-submit. Raises ``BadArgument`` or ``CannotStage``."""
         inherited = {key: value for key, value in os.environ.items() if key not in _NOT_THE_SCRIPTS}
-        own = dict(zip(submit.env, format_args(list(submit.env.values()), self._launch, run)))
+        own = dict(zip(submit.env, fields.fill(list(submit.env.values()))))
         return {**inherited, **SparkHome.of(self._settings).environment(folder, inherited), **own}
 
     def _start(self, task: str, submission: Submission) -> subprocess.Popen[str]:
@@ -235,40 +228,3 @@ def _kill(script: Running) -> None:
         process.stdin.close()
     else:
         os.killpg(process.pid, signal.SIGKILL)
-
-
-def format_args(args: Sequence[str], launch: Launch, run: Piece) -> list[str]:
-    """Fill in fields like ``{interval.start:%Y-%m-%d}`` and ``{conf[key]}``.
-
-    Raises ``BadArgument``.
-    """
-    interval = interval_of(launch, run)
-    values: dict[str, Any] = {
-        "interval": {"start": interval.start, "end": interval.end},
-        "run": {
-            "id": run.id,
-            "backfill_id": launch.backfill_id,
-            "attempt": run.attempt,
-            "logical_date": interval.start,
-        },
-        "conf": launch.conf,
-    }
-    return [DataFormatter().vformat(arg, (), values) for arg in args]
-
-
-class DataFormatter(string.Formatter):
-    """``str.format`` for plain data: dots and brackets look up keys, never attributes."""
-
-    def get_field(
-        self,
-        field_name: str,
-        args: Sequence[Any],  # noqa: ARG002 - the standard library's signature
-        kwargs: Mapping[str, Any],
-    ) -> tuple[Any, str]:
-        """Look up ``a.b[c]``. Raises ``BadArgument``."""
-        value: Any = kwargs
-        for key in field_name.replace("[", ".").replace("]", "").split("."):
-            if not isinstance(value, Mapping) or key not in value:
-                raise BadArgument(f"unknown field {field_name!r}: {KNOWN}")
-            value = value[key]
-        return value, field_name

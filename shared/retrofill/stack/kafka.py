@@ -5,80 +5,18 @@ Its jars are downloaded once and its storage is formatted once.
 
 from __future__ import annotations
 
-import fcntl
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
-import platformdirs
-
-from retrofill.java import spark_jars, trust_options
 from retrofill.settings import Settings
 from retrofill.stack import kafka_auth
 from retrofill.stack.layout import KAFKA, Identity, Layout
+from retrofill.stack.maven import Artifact
 
 VERSION = "4.3.0"
+BROKER = Artifact("org.apache.kafka", "kafka_2.13", VERSION, "41 MB", whole=True)
 MAX_MESSAGE_BYTES = 2_097_152
-
-
-class FetchFailed(Exception):
-    """The broker's jars could not be downloaded."""
-
-
-def cache_folder(settings: Settings) -> Path:
-    """Where downloads are kept, for all stacks of this user."""
-    return settings.cache or Path(platformdirs.user_cache_dir("retrofill"))
-
-
-def fetch(settings: Settings, java: Path, progress: Callable[[str], None], environment: dict[str, str]) -> Path:
-    """The directory of the broker's jars.
-
-    Downloads them with Spark's Ivy if needed. Raises ``FetchFailed``.
-    """
-    cache = cache_folder(settings)
-    jars = cache / f"kafka-{VERSION}"
-    if jars.exists():
-        return jars
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / "fetch.lock").open("w") as lock:
-        # Two stacks that start at the same time download once.
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not jars.exists():
-            _fetch(cache, jars, java, progress, environment, lock.fileno())
-    return jars
-
-
-def _fetch(
-    cache: Path, jars: Path, java: Path, progress: Callable[[str], None], environment: dict[str, str], lock: int
-) -> None:
-    draft = cache / f"kafka-{VERSION}.part"
-    shutil.rmtree(draft, ignore_errors=True)
-    ivy = next(spark_jars().glob("ivy-*.jar"))
-    command = [
-        str(java), *trust_options(), "-jar", str(ivy),
-        "-dependency", "org.apache.kafka", "kafka_2.13", VERSION, "-confs", "default",
-        # Some dependencies are packaged as bundles, which are also jars.
-        "-types", "jar", "bundle",
-        "-cache", str(cache / "ivy"), "-retrieve", f"{draft}/[artifact]-[revision](-[classifier]).[ext]",
-    ]  # fmt: skip
-    tail: list[str] = []
-    fetched = 0
-    progress(f"downloading Kafka {VERSION} (once, 41 MB)")
-    # The child inherits the lock: if this process is killed, others still wait for the child.
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, pass_fds=[lock]
-    ) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            tail = [*tail[-20:], line.strip()]
-            if "[SUCCESSFUL" in line:
-                fetched += 1
-                progress(f"downloading Kafka {VERSION} (once, 41 MB): {fetched} files")
-    if process.returncode != 0 or not any(draft.glob(f"kafka_2.13-{VERSION}.jar")):
-        why = next((text for text in reversed(tail) if "UNRESOLVED" in text or "ERROR" in text), " ".join(tail[-3:]))
-        raise FetchFailed(f"Kafka {VERSION} could not be downloaded from Maven Central: {why[:300]}")
-    draft.rename(jars)
 
 
 def prepare(

@@ -24,11 +24,7 @@ from typing import Self
 
 import psutil
 
-<<<<<<< HEAD
 from retrofill.groups import STACK
-=======
-from retrofill.groups import STACK as MARKER
->>>>>>> wip/console
 
 # On other systems, a bound socket would also keep the server from binding.
 _CAN_HOLD = sys.platform == "linux"

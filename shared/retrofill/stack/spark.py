@@ -9,15 +9,21 @@ from pathlib import Path
 from retrofill.java import spark_submit_command, write_properties
 from retrofill.settings import Settings
 from retrofill.stack.layout import SPARK, Layout
+from retrofill.stack.maven import Maven
+from retrofill.stack.spark_tables import with_tables
 
 
-def prepare(layout: Layout, settings: Settings, java: Path, port: int) -> list[str]:
+def prepare(layout: Layout, settings: Settings, maven: Maven, port: int) -> list[str]:
+    """The command of the server. Raises ``FetchFailed`` if jars cannot be downloaded."""
     data = layout.data(SPARK)
     # Left over from a killed server.
     shutil.rmtree(data / "local", ignore_errors=True)
     (data / "local").mkdir(parents=True, exist_ok=True)
     # Session directories go there too, so that they are also removed.
-    return connect_command(settings, java, data, "127.0.0.1", port, f"-Djava.io.tmpdir={data / 'local'}")
+    temporary = f"-Djava.io.tmpdir={data / 'local'}"
+    conf = with_tables(settings.spark_conf, settings.spark_tables, maven)
+    settings = settings.model_copy(update={"spark_conf": conf})
+    return connect_command(settings, maven.java, data, "127.0.0.1", port, temporary)
 
 
 def connect_command(

@@ -26,6 +26,7 @@ from retrofill.setting_types import ENDPOINTS_FILE, write_endpoints
 from retrofill.settings import Settings
 from retrofill.stack import kafka, kafka_auth, ports, postgres, processes, spark
 from retrofill.stack.layout import ADDRESSES, KAFKA, PARTS, POSTGRES, SERVERS, SPARK, SUPERVISOR, Identity, Layout
+from retrofill.stack.maven import FetchFailed, Maven
 from retrofill.stack.supervision import PartStatus, Supervisor, Unreachable
 
 EMBEDDED_PARTITIONS = 4
@@ -98,11 +99,12 @@ class Stack:
         chosen = self._choose_ports(reserved)
         environment = processes.environment(layout, identity.id)
         runtime = _part(KAFKA, layout, lambda: java.find(settings))
-        jars = _part(KAFKA, layout, lambda: kafka.fetch(settings, runtime, progress, environment))
+        maven = Maven(settings, runtime, progress, environment)
+        jars = _part(KAFKA, layout, lambda: maven.fetch("Kafka", kafka.BROKER))
         prepare: dict[str, Callable[[], list[str]]] = {
             POSTGRES: lambda: postgres.prepare(layout, identity, chosen["postgres"], environment),
             KAFKA: lambda: kafka.prepare(layout, identity, settings, runtime, jars, chosen, environment),
-            SPARK: lambda: spark.prepare(layout, settings, runtime, chosen["spark"]),
+            SPARK: lambda: spark.prepare(layout, settings, maven, chosen["spark"]),
         }
         with ThreadPoolExecutor() as pool:
             prepared = {name: pool.submit(_part, name, layout, prepare[name]) for name in SERVERS}
@@ -290,7 +292,7 @@ def _part(name: str, layout: Layout, do: Callable[[], T]) -> T:
     """Run a step of a part's start; any failure becomes ``PartFailed``."""
     try:
         return do()
-    except (OSError, java.NoJava, kafka.FetchFailed) as e:
+    except (OSError, java.NoJava, FetchFailed) as e:
         raise PartFailed(f"{name} did not start: {e}; log: {layout.log(name)}") from e
     except Exception as e:
         raise PartFailed(f"{name} did not start: {_one_line(e)}; log: {layout.log(name)}") from e

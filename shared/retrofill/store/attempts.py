@@ -226,7 +226,7 @@ _LEASE_LEFT = (
         or_(in_state(run, RunState.PUBLISHING), _MAY_BEGIN),
     )
 )
-_PUBLISHER = select(run.c.attempt_id, run.c.accepted_attempt, run.c.state).where(run.c.id == bindparam("run"))
+_PUBLISHER = select(run.c.attempt_id, run.c.state).where(run.c.id == bindparam("run"))
 _HOSTED = select(attempt.c.id).where(one_of(attempt.c.id, "ids"), _GOES_ON)
 
 
@@ -243,13 +243,13 @@ def lease_left(conn: Connection, attempt_id: int, run_id: int) -> float | None:
 
 
 def accepted(conn: Connection, attempt_id: int, run_id: int) -> bool | None:
-    """Whether the attempt's own driver publishes what it staged; ``None`` while undecided."""
+    """Whether the attempt's driver publishes the run's staged output; ``None`` while undecided."""
     row = conn.execute(_PUBLISHER, {"run": run_id}).one_or_none()
     if row is None or row.attempt_id != attempt_id:
         return False
     if row.state in (RunState.STARTING, RunState.RUNNING):
         return None
-    return bool(row.state == RunState.PUBLISHING and row.accepted_attempt == attempt_id)
+    return bool(row.state == RunState.PUBLISHING)
 
 
 def to_be_ended(conn: Connection, hosted: Collection[int]) -> list[int]:

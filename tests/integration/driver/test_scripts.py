@@ -6,6 +6,7 @@ import json
 import zipfile
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from tests.integration.driver.world import World, submitting
 
@@ -65,3 +66,33 @@ def test_a_script_gets_its_files_and_variables_and_no_second_application(submitt
         "rules": ["a rule"],
         "stage": "of 2013-01-01",
     }
+
+
+STAGING = """
+from retrofill import Pipeline
+p = Pipeline("p", schedule="@daily", timezone="America/New_York")
+DAY = "{conf[out]}/figures/day={interval.start:%Y-%m-%d}"
+p.submit("write", "write.py", args=["{stage:" + DAY + "}"])
+p.submit("check", "check.py", args=["{staged:" + DAY + "}", DAY], after="write")
+"""
+WRITES = """
+import sys
+from pyspark.sql import SparkSession
+SparkSession.builder.getOrCreate().range(3).write.parquet(sys.argv[1])
+"""
+CHECKS = """
+import pathlib, sys
+staged, published = map(pathlib.Path, sys.argv[1:])
+assert list(staged.glob("*.parquet")) and not published.exists()
+"""
+
+
+def test_what_a_script_writes_to_its_template_is_checked_by_the_next_and_published(submitting: World) -> None:
+    (submitting.out / "write.py").write_text(WRITES)
+    (submitting.out / "check.py").write_text(CHECKS)
+    launch = submitting.launch(STAGING)
+    submitting.executor(script_allow=[f"{submitting.out}/*"]).launch(launch)
+    assert submitting.host.ended(800).reported, submitting.log(launch)
+    last = ["RunStaged", "RunReported succeeded", "AttemptEnded done"]
+    assert submitting.fields(launch)[-3:] == last, submitting.log(launch)
+    assert pq.read_table(submitting.out / "figures" / "day=2013-01-01").num_rows == 3

@@ -74,6 +74,8 @@ class SessionGone(Exception):
 class NoSpark:
     """A fake session."""
 
+    publishes_apart = True
+
     def __init__(self, went_wrong: Exception | None = None) -> None:
         self.not_cleared: Exception | None = None
         self.costs: Cost | None = None
@@ -122,6 +124,9 @@ class NoSpark:
         assert self.releases.wait(HEARD_WITHIN_SECONDS)
         self.on_release()
         self.calls.append("release")
+
+    def release_publisher(self) -> None:
+        """It has published folders only."""
 
 
 class World:

@@ -19,10 +19,13 @@ from typing import Any
 import pytest
 
 from retrofill.clusters import tag_of
+from retrofill.driver.cannot_stage import CannotStage
 from retrofill.driver.config import Config
 from retrofill.driver.definition import Script, Task
-from retrofill.driver.launch import Launch, Piece
-from retrofill.driver.submit import GROUP, BadArgument, Submission, Submits, format_args
+from retrofill.driver.launch import Launch
+from retrofill.driver.script_fields import BadArgument, Fields
+from retrofill.driver.staging import Staging
+from retrofill.driver.submit import GROUP, Submission, Submits
 from retrofill.driver.submit import SubmitFailed as Failed
 from retrofill.properties import read_properties
 
@@ -54,10 +57,16 @@ def launch(script: str = "x.py", args: tuple[str, ...] = ()) -> Launch:
     return Launch.of(given)
 
 
+def fields_of(made: Launch) -> Fields:
+    """Those of a try."""
+    (piece,) = made.pieces
+    return Fields(made, piece, Staging(made, piece), "a")
+
+
 class Plain(Submits):
     """Runs the script without Spark."""
 
-    def submission(self, submit: Script, run: Piece, folder: Path) -> Submission:
+    def submission(self, submit: Script, fields: Fields, folder: Path) -> Submission:
         return Submission([sys.executable, submit.script], os.environ)
 
 
@@ -66,7 +75,7 @@ def run(tmp_path: Path, text: str) -> None:
     script.write_text(text)
     made = launch(str(script))
     task: Task = made.pipeline.tasks[0]
-    Plain(Config(), made).run(task, made.pieces[0])
+    Plain(Config(), made).run(task, made.pieces[0], Staging(made, made.pieces[0]))
 
 
 @pytest.mark.parametrize(
@@ -82,15 +91,30 @@ def run(tmp_path: Path, text: str) -> None:
     ],
 )
 def test_arguments_are_filled_in(arg: str, filled: str) -> None:
-    made = launch()
-    assert format_args([arg], made, made.pieces[0]) == [filled]
+    assert fields_of(launch()).fill([arg]) == [filled]
 
 
 @pytest.mark.parametrize("arg", ["{run.secret}", "{conf.__class__}", "{0}", "{}", "{interval.start.year}", "{os}"])
 def test_nothing_else_can_be_reached(arg: str) -> None:
-    made = launch()
     with pytest.raises(BadArgument, match=r"use interval\.start"):
-        format_args([arg], made, made.pieces[0])
+        fields_of(launch()).fill([arg])
+
+
+def test_a_path_is_staged_once_in_each_try_and_read_by_later_scripts(tmp_path: Path) -> None:
+    made = launch()
+    (piece,) = made.pieces
+    staging = Staging(made, piece)
+    text = f"{{stage:{tmp_path}/{{conf[city]}}/day={{interval.start:%Y-%m-%d}}}}"
+    tries = [Fields(made, piece, staging, "a") for _ in range(2)]
+    first, second = ([*each.fill([text]), *each.fill(["--to=" + text])] for each in tries)
+    assert first[1] == f"--to={first[0]}"
+    assert second[0] != first[0]
+    target = f"{tmp_path}/JFK/day=2013-01-01"
+    assert Fields(made, piece, staging, "b").fill([f"{{staged:{target}}}"]) == second[:1] == [staging.staged(target)]
+    with pytest.raises(CannotStage, match=r"task 'a' already stages .*: only one task may write an output"):
+        Fields(made, piece, staging, "b").fill([text])
+    with pytest.raises(CannotStage, match="give the absolute path of a directory"):
+        fields_of(made).fill(["{stage}"])
 
 
 def test_its_files_come_after_those_of_the_host_and_its_environment_is_filled_in(tmp_path: Path) -> None:
@@ -103,16 +127,16 @@ def test_its_files_come_after_those_of_the_host_and_its_environment_is_filled_in
         env={"DAY": "{interval.start:%Y-%m-%d}", "CITY": "{conf[city]}"},
     )
     submits = Submits(settings, made)
-    command = submits.submission(submit, made.pieces[0], tmp_path).command
+    command = submits.submission(submit, fields_of(made), tmp_path).command
     assert command[command.index("--deploy-mode") + 1] == "client"
     conf = read_properties((tmp_path / "spark.properties").read_text())
     assert (conf["spark.jars"], conf["spark.submit.pyFiles"]) == ("/ours.jar,/x.jar", "/a.zip,/b.py")
     assert "spark.files" not in conf
-    environment = submits.environment(submit, made.pieces[0], tmp_path)
+    environment = submits.environment(submit, fields_of(made), tmp_path)
     assert (environment["DAY"], environment["CITY"]) == ("2013-01-01", "JFK")
     assert environment["PATH"] == os.environ["PATH"]
     with pytest.raises(BadArgument):
-        submits.environment(Script(script="/a.py", env={"X": "{nothing}"}), made.pieces[0], tmp_path)
+        submits.environment(Script(script="/a.py", env={"X": "{nothing}"}), fields_of(made), tmp_path)
 
 
 def test_a_script_that_succeeds(tmp_path: Path) -> None:
@@ -194,7 +218,7 @@ def test_what_is_to_follow_is_started_when_the_group_is_killed_and_only_then(how
 def test_a_script_is_not_sent_into_a_cluster_that_runs_no_python_drivers(master: str, tmp_path: Path) -> None:
     made, submit = launch(), Script(script="/a.py", deploy_mode="cluster")
     with pytest.raises(BadArgument, match=r"which needs YARN or Kubernetes, but .*_MASTER is .*: use") as refused:
-        Submits(Config(spark_submit_master=master), made).submission(submit, made.pieces[0], tmp_path)
+        Submits(Config(spark_submit_master=master), made).submission(submit, fields_of(made), tmp_path)
     assert "\n" not in str(refused.value)
 
 
@@ -202,7 +226,7 @@ def test_a_script_is_not_sent_into_a_cluster_that_runs_no_python_drivers(master:
 def test_an_application_in_the_cluster_is_named_and_outlives_no_driver(master: str, tmp_path: Path) -> None:
     made, submit = launch(), Script(script="/a.py", deploy_mode="cluster")
     submits = Submits(Config(spark_submit_master=master), made)
-    first, second = (submits.submission(submit, made.pieces[0], tmp_path) for _ in range(2))
+    first, second = (submits.submission(submit, fields_of(made), tmp_path) for _ in range(2))
     assert first.tag != second.tag, "a retry's application is another one"
     assert first.cluster is not None
     attempt = tag_of(made.installation, made.attempt_id)

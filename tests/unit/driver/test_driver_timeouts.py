@@ -20,6 +20,7 @@ from retrofill.domain.task_run import TASK_TIMED_OUT, TaskState
 from retrofill.driver import time_limit
 from retrofill.driver.config import Config
 from retrofill.driver.execute import Execution
+from retrofill.driver.staging import Staging
 from retrofill.driver.submit import SubmitFailed
 from retrofill.driver.time_limit import TaskTimedOut, TimeLimit
 from run_starter.executors import TimedOut
@@ -191,7 +192,7 @@ def test_a_script_ends_with_all_that_it_started(tmp_path: Path) -> None:
         mine.end_task("a")
 
     with pytest.raises(TaskTimedOut) as raised, TimeLimit(0.01, OVER, interrupt, lambda e: None):
-        mine.run(of, made.pieces[0])
+        mine.run(of, made.pieces[0], Staging(made, made.pieces[0]))
     assert isinstance(raised.value.__cause__, SubmitFailed)
     wait_until(lambda: gone(int(pid.read_text())))
 

@@ -17,6 +17,8 @@ from tests.support.definitions import daily
 from retrofill.domain.attempt import AttemptMode
 from retrofill.domain.pipeline import SubmitScript, TaskDefinition
 from retrofill.driver.launch import Launch
+from retrofill.driver.script_fields import Fields
+from retrofill.driver.staging import Staging
 from retrofill.driver.submit import Submits
 from retrofill.java import spark_submit_command
 from retrofill.properties import read_properties
@@ -76,8 +78,9 @@ def test_secrets_are_in_files_of_the_owner_and_in_no_command_line(tmp_path: Path
     for folder in folders:
         folder.mkdir()
     given = Launch.of(launch().as_json())
+    fields = Fields(given, given.pieces[0], Staging(given, given.pieces[0]), "a")
     commands = [
-        Submits(settings, given).submission(SubmitScript(script="/a.py"), given.pieces[0], folders[0]).command,
+        Submits(settings, given).submission(SubmitScript(script="/a.py"), fields, folders[0]).command,
         connect_command(settings, JAVA, folders[1], "127.0.0.1", 15002),
         submission.command(SparkHome.of(settings), launch(), {}, folders[2]),
     ]

@@ -58,6 +58,8 @@ run = Table(
     Column("outputs", JSONB),
     Column("accepted_attempt", BigInteger),
     Column("publication", Integer, nullable=False, server_default=text("0")),
+    # What it has published: {"outputs": [{"name": "lake.db.t", "version": "8"}, …]}.
+    Column("published", JSONB(none_as_null=True)),
     # Archive with the attempt's code; null where the code is imported in place.
     Column("code_sha256", Text),
     # The run that replaced it after a retry. Only rows without one count.

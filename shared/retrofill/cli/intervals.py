@@ -1,0 +1,77 @@
+"""``retrofill intervals show``: the history of a data interval, over all backfills."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+from sqlalchemy import RowMapping
+
+from retrofill.cli.completion import pipeline_names
+from retrofill.cli.finding import bounds
+from retrofill.cli.options import AsJson
+from retrofill.cli.output import moment, print_json, print_text
+from retrofill.client import read_runs
+from retrofill.client.connect import load_settings, reading
+from retrofill.client.pipeline_facts import find_pipeline
+
+group = typer.Typer(name="intervals", help="Show what became of a data interval.", no_args_is_help=True)
+FACTS = (
+    "interval_start",
+    "interval_end",
+    "backfill_id",
+    "triggered_by",
+    "state",
+    "attempt",
+    "finished_at",
+    "code_sha256",
+)
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(group)
+
+
+@group.command()
+def show(
+    pipeline: Annotated[
+        str, typer.Argument(metavar="PIPELINE", help="Name of an applied pipeline.", autocompletion=pipeline_names)
+    ],
+    day: Annotated[
+        str, typer.Argument(metavar="DATE", help="A logical date; a day means all intervals that start on it.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Show who processed an interval when, with which code, and what that published."""
+    with reading(load_settings()) as conn:
+        stored = find_pipeline(conn, pipeline)
+        zone = stored.definition.timezone
+        rows = [_facts(row) for row in read_runs.runs_of_interval(conn, stored.no, *bounds(day, zone))]
+    if as_json:
+        return print_json(rows)
+    if not rows:
+        return print_text(f"no run of {pipeline} has processed {day}")
+    for row in rows:
+        _print(row, zone)
+    return None
+
+
+def _print(row: Mapping[str, Any], zone: str) -> None:
+    by = f" by {row['triggered_by']}" if row["triggered_by"] else ""
+    code = (row["code_sha256"] or "in place")[:12]
+    print_text(f"{moment(row['interval_start'], zone)}: run {row['run_id']} of backfill {row['backfill_id']}{by}")
+    print_text(f"  {row['state']} {moment(row['finished_at'])} (UTC), attempt {row['attempt_id']}, code {code}")
+    for output in row["published"]:
+        version = f", version {output['version']}" if "version" in output else ""
+        print_text(f"  published {output['name']}{version}")
+
+
+def _facts(row: RowMapping) -> dict[str, Any]:
+    return {
+        "run_id": row["id"],
+        **{name: row[name] for name in FACTS},
+        # Its output may have been published by another attempt than the one that staged it.
+        "attempt_id": row["accepted_attempt"] or row["attempt_id"],
+        "published": (row["published"] or {}).get("outputs", []),
+    }

@@ -1,0 +1,167 @@
+"""How Iceberg and Delta replace the rows of an interval in one commit, exactly once.
+
+A commit is fenced by the table itself, not by a check before it (``docs/decisions/tables.md``):
+
+- Iceberg: it is refused if another commit has changed rows of the interval since the snapshot that the
+  publisher had seen before it asked for permission.
+- Delta: the table remembers the last attempt for each interval, and skips the commits of earlier ones.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Mapping, Protocol
+
+RECENT_COMMITS = 20
+# Of Iceberg, which replaces whole files.
+_MIXED_FILE = "some, but not all, rows match filter"
+_PREFIX = "retrofill."
+
+
+class NotPublished(Exception):
+    """The table does not take the commit, and another try cannot help. The message is one line."""
+
+
+@dataclass(frozen=True)
+class Marker:
+    """What a commit says of itself in the table's metadata, by name."""
+
+    values: Mapping[str, str]
+
+    def only(self, *names: str) -> dict[str, str]:
+        return {name: self.values[name] for name in names}
+
+
+class Format(Protocol):
+    """A table of a format. Methods raise whatever Spark does."""
+
+    def __init__(self, session: Any, table: str) -> None: ...
+
+    def look(self, marker: Marker) -> str | None:
+        """Note the table's state, from which a commit is valid. If there must be no other, return its version.
+
+        To be called before permission to publish is asked for: whoever replaces this publisher
+        commits after that.
+        """
+
+    def published(self, marker: Marker) -> str | None:
+        """The table's version since a commit of the marker's run, if it has one."""
+
+    def runs_published(self, marker: Marker) -> int:
+        """How many runs of the marker's attempt are published."""
+
+    def replace(self, rows: Any, condition: str, marker: Marker) -> str | None:
+        """Replace the rows that meet the condition. Returns the version, if it can be told. Raises ``NotPublished``."""
+
+
+def format_of(provider: str, session: Any, table: str) -> Format:
+    """Raises ``KeyError`` if the format is not supported."""
+    formats: dict[str, type[Format]] = {"iceberg": Iceberg, "delta": Delta}
+    return formats[provider](session, table)
+
+
+def provider_of(session: Any, table: str) -> str:
+    """The format of a table, in lower case."""
+    from pyspark.sql.functions import col
+
+    rows = session.sql(f"DESCRIBE TABLE EXTENDED {table}").where(col("col_name") == "Provider").collect()
+    return str(rows[0].data_type).lower() if rows else "unknown"
+
+
+class Iceberg:
+    """A commit is valid only if nothing has changed rows of its interval since a snapshot."""
+
+    def __init__(self, session: Any, table: str) -> None:
+        self.session = session
+        self.table = table
+        self._position: str | None = None
+
+    def look(self, marker: Marker) -> str | None:
+        # The session may know an older state, from which the last publisher's marker is missing.
+        self.session.sql(f"REFRESH TABLE {self.table}").collect()
+        found = self.session.table(f"{self.table}.refs").where("name = 'main'").select("snapshot_id").collect()
+        self._position = str(found[0].snapshot_id) if found else None
+        return self.published(marker)
+
+    def published(self, marker: Marker) -> str | None:
+        found = self._snapshots(marker.only("installation", "run_id")).select("snapshot_id").limit(1).collect()
+        return str(found[0].snapshot_id) if found else None
+
+    def runs_published(self, marker: Marker) -> int:
+        from pyspark.sql.functions import col
+
+        of_attempt = self._snapshots(marker.only("installation", "attempt_id"))
+        return int(of_attempt.select(col("summary")[f"{_PREFIX}run_id"]).distinct().count())
+
+    def _snapshots(self, having: Mapping[str, str]) -> Any:
+        from pyspark.sql.functions import col
+
+        snapshots = self.session.table(f"{self.table}.snapshots")
+        for name, value in having.items():
+            snapshots = snapshots.where(col("summary")[_PREFIX + name] == value)
+        return snapshots
+
+    def replace(self, rows: Any, condition: str, marker: Marker) -> str | None:
+        from pyspark.sql.functions import expr
+
+        writer = rows.writeTo(self.table).option("isolation-level", "serializable")
+        if self._position is not None:
+            # Without one the whole history is searched for conflicts.
+            writer = writer.option("validate-from-snapshot-id", self._position)
+        for name, value in marker.values.items():
+            writer = writer.option(f"snapshot-property.{_PREFIX}{name}", value)
+        try:
+            writer.overwrite(expr(condition))
+        except Exception as e:
+            if _MIXED_FILE in str(e):
+                raise NotPublished(
+                    f"{self.table} has a file with rows of this interval and of others, of which Iceberg cannot replace a part: "
+                    "partition the table by the interval, and rewrite its data files"
+                ) from e
+            raise
+        return self.published(marker)
+
+
+class Delta:
+    """A table remembers the highest ``txnVersion`` of each ``txnAppId``; what is not higher is skipped silently."""
+
+    def __init__(self, session: Any, table: str) -> None:
+        self.session = session
+        self.table = table
+
+    def look(self, marker: Marker) -> str | None:  # noqa: ARG002 - the attempt's id is the fence
+        """A commit may be repeated: the table skips it, at once."""
+        return None
+
+    def published(self, marker: Marker) -> str | None:
+        of_run = marker.only("installation", "run_id")
+        found = self._commits(of_run, f" LIMIT {RECENT_COMMITS}") or self._commits(of_run)
+        return found[0][0] if found else None
+
+    def runs_published(self, marker: Marker) -> int:
+        return len({each["run_id"] for _, each in self._commits(marker.only("installation", "attempt_id"))})
+
+    def replace(self, rows: Any, condition: str, marker: Marker) -> str | None:
+        from pyspark.sql.functions import expr
+
+        values = marker.values
+        application = f"retrofill {values['installation']} {values['pipeline']} {values['interval_start']}"
+        writer = rows.writeTo(self.table).option("txnAppId", application).option("txnVersion", values["attempt_id"])
+        writer.option("userMetadata", json.dumps({"retrofill": dict(values)})).overwrite(expr(condition))
+        version = self.published(marker)
+        if version is None:
+            raise NotPublished(
+                f"{self.table} has skipped the rows of attempt {values['attempt_id']}: its log has a later attempt for the "
+                "interval"
+            )
+        return version
+
+    def _commits(self, having: Mapping[str, str], limit: str = "") -> list[tuple[str, dict[str, str]]]:
+        """The versions of our commits, the latest first, and what they say of themselves."""
+        from pyspark.sql.functions import col
+
+        history = self.session.sql(f"DESCRIBE HISTORY {self.table}{limit}").select("version", "userMetadata")
+        ours = history.where(col("userMetadata").contains('"retrofill"')).collect()
+        commits = [(str(row.version), json.loads(row.userMetadata)["retrofill"]) for row in ours]
+        return [(version, about) for version, about in commits if having.items() <= about.items()]

@@ -1,0 +1,170 @@
+"""Publishes staged tables: replaces the rows of a run's interval in one commit, exactly once."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from datetime import timezone
+from typing import Any, Callable, Generator, cast
+
+from retrofill.bus.crash import crash_point
+from retrofill.driver.interval import interval_of
+from retrofill.driver.launch import Launch, LaunchedRun
+from retrofill.driver.log import get_log
+from retrofill.driver.loss import line_of
+from retrofill.driver.publication import StagedOutputGone
+from retrofill.driver.session import Sessions
+from retrofill.driver.table_formats import Format, Marker, NotPublished, format_of
+from retrofill.driver.table_interval import condition
+from retrofill.driver.table_output import TableOutput
+from retrofill.driver.table_staging import drop
+from retrofill.errors import first_line
+
+log = get_log(__name__)
+# As long as a table is changed by others too, or its catalog is unavailable.
+TRIES = 10
+FIRST_PAUSE_SECONDS = 0.2
+MAX_PAUSE_SECONDS = 10.0
+
+
+class NotPermitted(Exception):
+    """Another publisher has replaced this one."""
+
+
+class Tables:
+    """Publishes staged tables in a session of its own, which is opened for the first one.
+
+    ``permitted`` asks whether this driver still publishes a run. ``lost`` ends the process.
+    """
+
+    def __init__(
+        self,
+        launch: Launch,
+        sessions: Sessions,
+        permitted: Callable[[LaunchedRun], bool],
+        lost: Callable[[str], object],
+    ) -> None:
+        self._launch = launch
+        self._sessions = sessions
+        self._permitted = permitted
+        self._lost = lost
+
+    def publish(self, output: TableOutput, run: LaunchedRun, attempt: int) -> str | None:
+        """Replace the rows of a run's interval, staged by the ``attempt`` (id) that was accepted. Idempotent.
+
+        Returns the table's version since then, if it tells. Raises ``StagedOutputGone``, ``NotPermitted``,
+        ``NotPublished`` or the last error of Spark.
+        """
+        publication = TablePublication(output, self._launch, run, attempt, lambda: self._permitted(run))
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                return _walk(steps(publication, self._sessions.publisher()))
+            except (StagedOutputGone, NotPermitted, NotPublished):
+                raise
+            except Exception as e:
+                self.leave_if_lost(e)
+                if tries == TRIES or _is_final(e):
+                    raise
+                log.warning("publication_waits", table=output.table, error=first_line(e))
+            threading.Event().wait(min(FIRST_PAUSE_SECONDS * 2.0 ** (tries - 1), MAX_PAUSE_SECONDS))
+
+    def leave_if_lost(self, error: Exception) -> None:
+        """The run stays accepted, and an attempt with another session publishes it."""
+        loss = self._sessions.lost(error)
+        if loss is not None:
+            self._lost(f"Spark lost the session: {line_of(loss)}")
+
+
+@dataclass(frozen=True)
+class TablePublication:
+    """One staged table of a run, staged by the ``attempt`` (id) that was accepted."""
+
+    output: TableOutput
+    launch: Launch
+    run: LaunchedRun
+    attempt: int
+    permitted: Callable[[], bool]
+
+    @property
+    def marker(self) -> Marker:
+        moments = {"interval_start": self.run.interval_start, "interval_end": self.run.interval_end}
+        return Marker(
+            {
+                "installation": self.launch.installation,
+                "pipeline": self.launch.pipeline.name,
+                "backfill_id": self.launch.backfill_id,
+                "run_id": str(self.run.id),
+                "attempt_id": str(self.attempt),
+                "publication": str(self.run.publication),
+                **{name: moment.astimezone(timezone.utc).isoformat() for name, moment in moments.items()},
+            }
+        )
+
+
+Steps = Generator[str, None, "str | None"]
+
+
+def _walk(steps: Steps) -> str | None:
+    while True:
+        try:
+            crash_point(next(steps))
+        except StopIteration as end:
+            return cast("str | None", end.value)
+
+
+def steps(publication: TablePublication, session: Any) -> Steps:
+    """One try, step by step: yields a step's name before each change of a table. Returns the table's version."""
+    output = publication.output
+    yield "table:look"
+    table = format_of(output.format, session, output.table)
+    version = table.look(publication.marker)
+    _ask(publication)
+    if version is None:
+        yield "table:commit"
+        version = _replace(publication, session, table)
+    yield "table:drop"
+    _drop_when_done(publication, session, table)
+    return version
+
+
+def _replace(publication: TablePublication, session: Any, table: Format) -> str | None:
+    output, run = publication.output, publication.run
+    rows = condition(output.column, output.type, interval_of(publication.launch, run))
+    try:
+        return table.replace(session.table(output.staged).where(rows), rows, publication.marker)
+    except Exception as e:
+        if _is_final(e) and not session.catalog.tableExists(output.staged):
+            version = table.published(publication.marker)
+            if version is not None:
+                # By a former publisher of the run, or by a later one.
+                _ask(publication)
+                return version
+            raise StagedOutputGone(
+                f"the rows that run {run.id} staged for {output.table} are no longer in {output.staged}, "
+                "nor are they published"
+            ) from e
+        raise
+
+
+def _ask(publication: TablePublication) -> None:
+    if not publication.permitted():
+        raise NotPermitted(f"another driver publishes run {publication.run.id}")
+
+
+def _drop_when_done(publication: TablePublication, session: Any, table: Format) -> None:
+    """Drop the staged table, unless other runs of its range are still to be published."""
+    output = publication.output
+    if output.drops == 1 or (output.drops and table.runs_published(publication.marker) >= output.drops):
+        try:
+            drop(session, output.staged)
+        except Exception as e:  # noqa: BLE001 - the rows are published; the next attempt of the interval drops it
+            log.warning("staged_table_not_dropped", table=output.staged, error=first_line(e))
+
+
+def _is_final(error: Exception) -> bool:
+    """Whether another try cannot help: Spark has refused the statement before it did anything."""
+    from pyspark.errors import AnalysisException
+
+    return isinstance(error, AnalysisException)

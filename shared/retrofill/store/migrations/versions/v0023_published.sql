@@ -1,0 +1,1 @@
+ALTER TABLE retrofill.run ADD COLUMN published JSONB;

@@ -1,0 +1,23 @@
+"""A real Spark Connect server with both table formats, started once per session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.lake import FORMATS, Lake, server
+
+
+@pytest.fixture(scope="session")
+def table_server() -> Iterator[str]:
+    """The address of the server."""
+    with server() as remote:
+        yield remote
+
+
+@pytest.fixture(params=FORMATS)
+def lake(request: pytest.FixtureRequest, table_server: str, tmp_path: Path) -> Iterator[Lake]:
+    """An empty table of each format, with a column for the day."""
+    with Lake(table_server, str(request.param), tmp_path) as made:
+        yield made

@@ -1,0 +1,263 @@
+"""A table, attempts that stage rows for its days, and their publishers."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from retrofill import java
+from retrofill.driver.launch import Launch, Piece
+from retrofill.driver.session import Sessions
+from retrofill.driver.staging import Staging
+from retrofill.driver.table_output import TableOutput
+from retrofill.driver.table_publication import TablePublication, Tables, steps
+from retrofill.settings import Settings
+from retrofill.stack.maven import Artifact
+from tests.support.maven import jar
+from tests.support.spark_cluster import connect_process
+
+FORMATS = ("iceberg", "delta")
+PATH, JDBC = "delta_path", "iceberg_jdbc"
+# For Iceberg's JDBC catalog.
+POSTGRES_DRIVER = Artifact("org.postgresql", "postgresql", "42.7.7", "1 MB")
+# For its files in S3.
+AWS_BUNDLE = Artifact("org.apache.iceberg", "iceberg-aws-bundle", "1.12.0", "60 MB")
+COLUMNS = "day date, n bigint not null, note string"
+FIRST = datetime.fromisoformat("2013-01-01T05:00:00+00:00")
+DAY = timedelta(days=1)
+NAMES = itertools.count()
+
+
+@contextmanager
+def server(**more: str) -> Iterator[str]:
+    """The address of a Spark Connect server with both formats, whose Iceberg catalog is named ``lake``."""
+    with tempfile.TemporaryDirectory(prefix="retrofill-tables-") as home, pytest.MonkeyPatch.context() as patch:
+        # As in a driver that uses Connect.
+        patch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+        conf = {
+            "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+            "spark.sql.catalog.lake.type": "hadoop",
+            "spark.sql.catalog.lake.warehouse": f"{home}/lake",
+            # A few rows each.
+            "spark.sql.shuffle.partitions": "1",
+            "spark.databricks.delta.snapshotPartitions": "1",
+            "spark.log.level": "WARN",
+            "spark.jars": ",".join(str(jar(each)) for each in (POSTGRES_DRIVER, AWS_BUNDLE)),
+            **more,
+        }
+        settings = Settings(home=Path(home), spark_cores=2, spark_tables=["iceberg", "delta"], spark_conf=conf)
+        with connect_process(settings, java.find(settings)) as (remote, _):
+            yield remote
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Real sessions, which all attempts of a test share: each costs seconds to open."""
+
+    spark: Any
+    of_publisher: Any
+
+    def publisher(self) -> Any:
+        return self.of_publisher
+
+    def lost(self, error: BaseException) -> None:
+        """They are not lost: a test fails with the error itself."""
+
+
+class Attempt:
+    """An attempt. ``run``: the first of its runs."""
+
+    def __init__(self, sessions: Shared, launch: Launch) -> None:
+        self.launch = launch
+        self.run = self.launch.runs[0]
+        self.piece = Piece(self.launch.runs)
+        self.staging = Staging(self.launch, self.piece)
+        self.sessions = sessions
+        self.spark = sessions.spark
+        self.outputs: Mapping[int, tuple[str, ...]] = {}
+        self.permitted = True
+        self.ask: Callable[[], bool] = lambda: self.permitted
+
+    def rows(self, *values: tuple[str | None, int | None, str | None]) -> Any:
+        return self.spark.createDataFrame(list(values), "day string, n bigint, note string").selectExpr(
+            "cast(day as date) day", "n", "note"
+        )
+
+    def stage(self, table: str, *notes: str, day: str = "2013-01-01") -> None:
+        """Stage rows of a day with these notes, and seal them."""
+        self.staging.tables.stage(
+            "a", self.spark, self.rows(*((day, n, note) for n, note in enumerate(notes))), table, "day"
+        )
+        self.outputs = self.staging.seal()
+
+    def publications(self, attempt_id: int | None = None) -> Iterator[TablePublication]:
+        """Those of all runs, in order. ``attempt_id``: that staged them, unless it was this one."""
+        for run in self.launch.runs:
+            for output in self.outputs[run.id]:
+                found = TableOutput.of(output)
+                assert found is not None
+                yield TablePublication(
+                    found, self.launch, run, attempt_id or self.launch.attempt_id, lambda: self.ask()
+                )
+
+    def publish(self, attempt_id: int | None = None) -> list[str | None]:
+        """Publish everything, as a driver does. Returns the tables' versions since then."""
+        tables = Tables(self.launch, cast(Sessions, self.sessions), lambda _: self.ask(), _fail)
+        return [tables.publish(each.output, each.run, each.attempt) for each in self.publications(attempt_id)]
+
+
+class Publisher:
+    """A publisher that can be stopped before each of its changes."""
+
+    def __init__(self, attempt: Attempt, of: Attempt | None = None) -> None:
+        """``of``: the attempt that staged what this one publishes."""
+        if of is not None:
+            attempt.outputs = of.outputs
+        self.attempt = attempt
+        publication = next(attempt.publications((of or attempt).launch.attempt_id))
+        self._steps = steps(publication, attempt.sessions.publisher())
+        self.ended = False
+        self.version: str | None = None
+        self.error: Exception | None = None
+
+    def step(self) -> str | None:
+        """Continue to the next pause. Returns its name, or ``None`` at the end."""
+        try:
+            return next(self._steps)
+        except StopIteration as end:
+            self.ended, self.version = True, end.value
+        except Exception as e:  # noqa: BLE001 - whatever Spark raises
+            self.ended, self.error = True, e
+        return None
+
+    def until(self, name: str) -> Publisher:
+        """Continue until it is about to do this."""
+        while (step := self.step()) != name:
+            assert step is not None, f"it ended before {name}: {self.error}"
+        return self
+
+    def finish(self) -> Exception | None:
+        """Continue to the end. Returns the error."""
+        while not self.ended:
+            self.step()
+        return self.error
+
+
+class Lake:
+    """A table in a real format, and a reader of it."""
+
+    def __init__(self, remote: str, format: str, folder: Path, catalog: Mapping[str, str] | None = None) -> None:
+        """``catalog``: the settings of a catalog ``pg``."""
+        self._remote = remote
+        self._catalog = {f"spark.sql.catalog.pg{name}": value for name, value in (catalog or {}).items()}
+        self.format = "iceberg" if format in ("iceberg", JDBC) else "delta"
+        names = {"iceberg": "lake.db.t", JDBC: "pg.db.t", "delta": "spark_catalog.default.t", PATH: f"{folder}/t"}
+        self.table = f"{names[format]}{next(NAMES)}"
+        if format == PATH:
+            self.table = f"delta.`{self.table}`"
+        self._ids = itertools.count(1)
+
+    def __enter__(self) -> Lake:
+        from pyspark.sql.connect.session import SparkSession
+
+        self.spark, publisher = (SparkSession.builder.remote(self._remote).create() for _ in range(2))
+        self._sessions = Shared(self.spark, publisher)
+        for session in (self.spark, publisher):
+            for name, value in self._catalog.items():
+                session.conf.set(name, value)
+        if self.format == "iceberg":
+            self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self.table.rpartition('.')[0]}").collect()
+        self.create(self.table)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.spark.sql(f"DROP TABLE {self.table}").collect()
+        for session in (self.spark, self._sessions.of_publisher):
+            session.stop()
+
+    def create(self, table: str, columns: str = COLUMNS, partition: str = "PARTITIONED BY (day)") -> str:
+        self.spark.sql(f"CREATE TABLE {table} ({columns}) USING {self.format} {partition}").collect()
+        return table
+
+    def attempt(
+        self, run_id: int = 1, attempt_id: int | None = None, *, day: int = 1, number: int = 0, runs: int = 1
+    ) -> Attempt:
+        """An attempt at runs of consecutive days. Ids of attempts increase."""
+        return Attempt(self._sessions, launch(range(run_id, run_id + runs), attempt_id or next(self._ids), day, number))
+
+    def content(self, table: str | None = None) -> list[str]:
+        """The rows that a reader sees, as ``DAY NOTE``."""
+        name = table or self.table
+        if self.format == "iceberg":
+            self.spark.sql(f"REFRESH TABLE {name}").collect()
+        return sorted(f"{row.day.day} {row.note}" for row in self.spark.table(name).collect())
+
+    def commits(self) -> int:
+        """How many commits of Retrofill's the table's own history has."""
+        if self.format == "iceberg":
+            self.spark.sql(f"REFRESH TABLE {self.table}").collect()
+            return int(
+                self.spark.table(f"{self.table}.snapshots").where("summary['retrofill.run_id'] IS NOT NULL").count()
+            )
+        history = self.spark.sql(f"DESCRIBE HISTORY {self.table}")
+        return int(history.where("userMetadata LIKE '%\"retrofill\"%'").count())
+
+    def version(self) -> str:
+        """The table's version, as it tells itself."""
+        if self.format == "delta":
+            return str(self.spark.sql(f"DESCRIBE HISTORY {self.table} LIMIT 1").collect()[0].version)
+        self.spark.sql(f"REFRESH TABLE {self.table}").collect()
+        return str(self.spark.table(f"{self.table}.refs").collect()[0].snapshot_id)
+
+    def staged(self) -> list[str]:
+        """Staged tables that are still there."""
+        if "`" in self.table:
+            path = Path(self.table.split("`")[1])
+            return sorted(each.name for each in path.parent.glob(f"{path.name}__*"))
+        namespace, _, name = self.table.rpartition(".")
+        found = self.spark.sql(f"SHOW TABLES IN {namespace} LIKE '{name}__*'").collect()
+        return sorted(row.tableName for row in found)
+
+
+def launch(run_ids: range, attempt_id: int, day: int, number: int) -> Launch:
+    """As a host sends it: daily runs in New York's winter."""
+    start = FIRST + (day - 1) * DAY
+    runs = [
+        {
+            "id": id,
+            "attempt": 1,
+            "interval_start": (start + n * DAY).isoformat(),
+            "interval_end": (start + (n + 1) * DAY).isoformat(),
+            "publication": number,
+        }
+        for n, id in enumerate(run_ids)
+    ]
+    return Launch.of(
+        {
+            "backfill_id": "b",
+            "attempt_id": attempt_id,
+            "mode": "range" if len(runs) > 1 else "each",
+            "runs": runs,
+            "pipeline": {
+                "name": "p",
+                "schedule": "@daily",
+                "timezone": "America/New_York",
+                "tasks": [{"name": "a"}],
+                "code": {"file": "/p.py", "attribute": "p"},
+            },
+            "lease_seconds": 60.0,
+            "installation": "test",
+        }
+    )
+
+
+def _fail(why: str) -> None:
+    raise AssertionError(why)
