@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 
 import psutil
+from tests.console.browser import chromium, files_page, measured
 from tests.support.console import Web, start_console
 from tests.support.definitions import daily
 from tests.support.installation import Installation, until
@@ -22,6 +23,8 @@ VIEWERS, EVENTS, REPEATS = 200, 20, 5
 INTERVALS, RUNS = 10_000, 1_000
 SLOTS = "8"
 APART_SECONDS = 0.3
+# 60 a second, and what a clock of whole frames may add.
+FRAMES, FRAME_MS = 120, 17.0
 
 
 def run() -> Sequence[Figure]:
@@ -42,6 +45,7 @@ def run() -> Sequence[Figure]:
                 "first page of a new console: file, list of backfills and who is logged in", "ms", first, at_most=300
             ),
             figure(f"grid of {INTERVALS:,} intervals", "ms", _grids(web[-1], big), at_most=500),
+            *_drawn(),
             *asyncio.run(_viewers(made, web[-1])),
         ]
 
@@ -53,6 +57,21 @@ def _first_page(made: Installation) -> tuple[float, Web]:
     for path in ("/", "/api/me", "/api/backfills"):
         assert web.client.get(path).status_code == 200
     return 1000 * (time.monotonic() - began), web
+
+
+def _drawn() -> list[Figure]:
+    """What a browser needs for a grid, in memory: from its data to pixels, and between two frames."""
+    with chromium() as browser:
+        page = files_page(browser)
+        found = []
+        for count, mount in ((10 * RUNS, 500), (100 * RUNS, 2000)):
+            mounts = [measured(page, "mount", count) for _ in range(REPEATS)]
+            found += [
+                figure(f"{count:,} intervals drawn by a browser", "ms", mounts, at_most=mount),
+                figure(f"{count:,}: a frame while it pans", "ms", [measured(page, "pan", FRAMES)], at_most=FRAME_MS),
+                figure(f"{count:,}: a frame while it fills", "ms", [measured(page, "fill", FRAMES)], at_most=FRAME_MS),
+            ]
+        return found
 
 
 def _grids(web: Web, id: str) -> list[float]:

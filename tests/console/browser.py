@@ -59,3 +59,12 @@ def _answer(route: Route) -> None:
         route.fulfill(path=Path(__file__).with_name(path.removeprefix("tests/")))
     else:
         route.fulfill(path=STATIC / path.removeprefix("static/"))
+
+
+def measured(page: Page, what: str, argument: int) -> float:
+    """Milliseconds of a function of ``speed.js`` in a page of ``files_page``."""
+    found: Any = page.evaluate(
+        f"async (argument) => (await import('/tests/speed.js')).{what}(argument)",
+        argument,
+    )
+    return float(found)

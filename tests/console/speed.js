@@ -1,4 +1,4 @@
-// Mounts the real grid with made-up intervals, and measures it. Imported by test_grid_speed.py.
+// Mounts the real grid with made-up intervals, and measures it. Imported by browser.py.
 
 import { html, render } from "/static/vendor/preact.js";
 import { GridData } from "/static/grid/data.js";

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import date, datetime
+from datetime import date
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -59,21 +59,8 @@ def test_services_that_are_killed_are_seen_to_come_back(installation: Installati
     expect(page.get_by_role("progressbar", name="Progress", exact=True)).to_have_attribute("aria-valuenow", str(DAYS))
 
 
-# Far sooner than a page is read again by itself. The aim, 300 ms, is measured on a quiet machine: benchmarks/console.py.
-SOON_SECONDS = 2.0
-
-WATCH = """() => {
-    const legend = document.querySelector('.legend');
-    globalThis.seen = new Promise((done) => {
-        const look = () => legend.textContent.includes('cancelled') && done(Date.now() / 1000);
-        new MutationObserver(look).observe(legend, { childList: true, subtree: true, characterData: true });
-    });
-}"""
-
-
-@pytest.mark.timeout(300)
-def test_a_change_is_seen_at_once(installation: Installation, console: Web, page: Page) -> None:
-    """From the commit in Postgres to the page, by events."""
+def test_a_change_is_seen_by_its_event_alone(installation: Installation, console: Web, page: Page) -> None:
+    """How soon: ``make bench ONLY=console``."""
     started(installation, INSTANT_SECONDS="600")
     installation.apply(daily("orders", max_active_runs=1))
     id = installation.request("orders", "2024-01-01", "2024-01-05")
@@ -81,8 +68,7 @@ def test_a_change_is_seen_at_once(installation: Installation, console: Web, page
     page.goto(f"/backfills/{id}")
     expect(page.locator(".legend")).to_contain_text("1 running")
     expect(page.locator(".live")).to_have_text("live")
-    page.evaluate(WATCH)
+    # The page cannot be read again.
+    page.route("**/api/backfills/**", lambda route: route.abort())
     installation.publish(Topic.BACKFILL_REQUESTS, id, RunCancelRequested(intervals=(date(2024, 1, 4),)))
-    seen = page.evaluate("globalThis.seen")
-    event = installation.wait_event(Topic.RUN_EVENTS, lambda e: e.body["type"] == "RunCancelled", "the cancel")
-    assert seen - datetime.fromisoformat(event.body["at"]).timestamp() <= SOON_SECONDS
+    expect(page.locator(".legend")).to_contain_text("1 cancelled")
