@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import click
 import pytest
 import typer
 from tests.support.doc_commands import shown, words_of
+from typer.core import TyperCommand, TyperGroup
+from typer.exceptions import TyperException
 
 from retrofill.cli.main import app
 
@@ -19,11 +20,17 @@ def test_the_command_line_takes_what_a_page_shows(page: str, command: str) -> No
     parse(typer.main.get_command(app), words_of(command))
 
 
-def parse(command: click.Command, words: list[str]) -> None:
+def test_one_that_does_not_exist_is_found_out() -> None:
+    for wrong in ("retrofill backfill shwo b1", "retrofill backfill show b1 --al"):
+        with pytest.raises(TyperException):
+            parse(typer.main.get_command(app), words_of(wrong))
+
+
+def parse(command: TyperCommand | TyperGroup, words: list[str]) -> None:
     """Resolve the command and parse its options and arguments without running it."""
-    while isinstance(command, click.Group):
-        context = click.Context(command)
+    while isinstance(command, TyperGroup):
+        context = typer.Context(command)
         name, found, words = command.resolve_command(context, words)
         assert found is not None, name
-        command = found
+        command = found  # type: ignore[assignment]
     command.make_context(command.name, words)
