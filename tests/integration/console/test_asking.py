@@ -119,8 +119,19 @@ def test_runs_of_a_range_are_cancelled_and_others_go_on(web: Web, place: Install
     assert "nothing to do" in again["error"]
 
 
-def test_failed_runs_are_retried_one_by_one_or_all(web: Web, place: Installation, hung: str) -> None:
-    """Those of an ended one by a new backfill, in the name of who asks."""
+def test_a_failed_run_of_an_active_backfill_is_retried(web: Web, place: Installation) -> None:
+    body = {"pipeline": "p", "intervals": ["2020-01-03", "2021-01-02"], "reprocess_behavior": "completed"}
+    id = asked(web, "/api/backfills", body, 201)["id"]
+    until(lambda: place.runs_by_state(id) == {"failed": 1, "running": 1}, "one failed and the other hangs")
+    before = web.get(f"/api/backfills/{id}/grid")["runs"]
+    assert asked(web, "/api/runs/retry", {"backfill_id": id, "ids": before}) == {"backfill_id": id, "runs": 1}
+    after = web.get(f"/api/backfills/{id}/grid")["runs"]
+    assert (after[0] > max(before), after[1]) == (True, before[1])
+    asked(web, f"/api/backfills/{id}/cancel")
+    place.wait_state(id, "cancelled")
+
+
+def test_the_failed_runs_of_an_ended_backfill_are_retried_by_a_new_one(web: Web, place: Installation) -> None:
     ended = place.request("p", "2020-01-01", "2020-01-05", reprocess_behavior="completed")
     place.wait_state(ended, "failed")
     again = asked(web, f"/api/backfills/{ended}/retry")
