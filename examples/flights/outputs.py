@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pandas as pd
-from pipeline import write_days
 
 CATALOG = "flights"
 COLUMNS = (
@@ -54,6 +53,8 @@ class Folder:
         return read_folder(self._data / "delays", days)
 
     def write_bare(self, spark: Any, figures: Any, days: Sequence[str]) -> Any:
+        from pipeline import write_days
+
         to = f"{self._data}/bare/{days[0]}"
         write_days(figures, to)
         return spark.read.parquet(to)

@@ -42,6 +42,8 @@ def server(**more: str) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="retrofill-tables-") as home, pytest.MonkeyPatch.context() as patch:
         # As in a driver that uses Connect.
         patch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+        # The server for S3 would store the checksums that the SDK appends.
+        patch.setenv("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
         conf = {
             "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
             "spark.sql.catalog.lake.type": "hadoop",

@@ -59,7 +59,7 @@ def publication_of(world: World, launch: LaunchRequest) -> LaunchRequest:
 def test_a_driver_publishes_its_table(tables: World, lake: Lake) -> None:
     launch = tables.launch(CODE, table=lake.table)
     tables.executor().launch(launch)
-    assert tables.host.ended().reported, tables.log(launch)
+    assert tables.host.ended(240).reported, tables.log(launch)
     assert tables.fields(launch)[-3:] == ["RunStaged", "RunReported succeeded", "AttemptEnded done"]
     assert (lake.content(), lake.commits(), lake.staged()) == (["1 ours"] * 2, 1, [])
 
@@ -71,12 +71,12 @@ def test_a_driver_killed_anywhere_after_it_staged_is_replaced_by_a_publisher(
     launch = tables.launch(CODE, table=lake.table)
     killed = tables.executor(crash_point=point)
     killed.launch(launch)
-    assert not tables.host.ended().reported, tables.log(launch)
+    assert not tables.host.ended(240).reported, tables.log(launch)
     killed.close()
     assert lake.content() == (["1 ours"] * 2 if POINTS.index(point) >= POINTS.index("table:drop") else [])
     publication = publication_of(tables, launch)
     tables.executor().launch(publication)
-    assert tables.host.ended().reported, tables.log(publication)
+    assert tables.host.ended(240).reported, tables.log(publication)
     assert "RunReported succeeded" in tables.fields(publication)
     assert (lake.content(), lake.commits(), lake.staged()) == (["1 ours"] * 2, 1, [])
 
@@ -85,6 +85,6 @@ def test_a_publisher_that_is_not_permitted_changes_nothing(tables: World, lake: 
     tables.host.accepts = False
     launch = tables.launch(CODE, table=lake.table)
     tables.executor().launch(launch)
-    assert tables.host.ended().reported, tables.log(launch)
+    assert tables.host.ended(240).reported, tables.log(launch)
     assert "RunReported succeeded" not in tables.fields(launch)
     assert (lake.content(), len(lake.staged())) == ([], 1)
