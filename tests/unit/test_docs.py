@@ -57,6 +57,11 @@ def test_the_table_of_settings_is_made_from_the_settings() -> None:
     assert (DOCS / "configuration.md").read_text() == made
 
 
+def test_the_table_of_the_readme_is_made_from_the_results() -> None:
+    made = runpy.run_path(str(DOCS / "make_comparison.py"))["page"]()
+    assert (DOCS.parent / "README.md").read_text() == made
+
+
 def test_the_tables_of_sizing_are_made_from_the_results() -> None:
     made = runpy.run_path(str(DOCS / "make_sizing.py"))["page"]()
     assert (DOCS / "sizing.md").read_text() == made
