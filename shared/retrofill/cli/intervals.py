@@ -6,27 +6,16 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
-from sqlalchemy import RowMapping
 
 from retrofill.cli.completion import pipeline_names
 from retrofill.cli.finding import bounds
 from retrofill.cli.options import AsJson
 from retrofill.cli.output import moment, print_json, print_text
-from retrofill.client import read_runs
 from retrofill.client.connect import load_settings, reading
+from retrofill.client.interval_facts import history
 from retrofill.client.pipeline_facts import find_pipeline
 
 group = typer.Typer(name="intervals", help="Show what became of a data interval.", no_args_is_help=True)
-FACTS = (
-    "interval_start",
-    "interval_end",
-    "backfill_id",
-    "triggered_by",
-    "state",
-    "attempt",
-    "finished_at",
-    "code_sha256",
-)
 
 
 def register(app: typer.Typer) -> None:
@@ -47,7 +36,7 @@ def show(
     with reading(load_settings()) as conn:
         stored = find_pipeline(conn, pipeline)
         zone = stored.definition.timezone
-        rows = [_facts(row) for row in read_runs.runs_of_interval(conn, stored.no, *bounds(day, zone))]
+        rows = history(conn, stored.no, *bounds(day, zone))
     if as_json:
         return print_json(rows)
     if not rows:
@@ -65,13 +54,3 @@ def _print(row: Mapping[str, Any], zone: str) -> None:
     for output in row["published"]:
         version = f", version {output['version']}" if "version" in output else ""
         print_text(f"  published {output['name']}{version}")
-
-
-def _facts(row: RowMapping) -> dict[str, Any]:
-    return {
-        "run_id": row["id"],
-        **{name: row[name] for name in FACTS},
-        # Its output may have been published by another attempt than the one that staged it.
-        "attempt_id": row["accepted_attempt"] or row["attempt_id"],
-        "published": (row["published"] or {}).get("outputs", []),
-    }

@@ -28,6 +28,7 @@ export function Run({ id }) {
       <${Faults} run=${facts} />
       <${Attempts} run=${facts} />
       <${Log} key=${facts.id} run=${facts} />
+      <${History} run=${facts} />
       ${facts.deadlines.length > 0 && html`<${Section} title="Deadlines"><${DeadlineTable} rows=${facts.deadlines} of="run" zone=${facts.timezone} /><//>`}
       ${facts.callbacks.length > 0 && html`<${Section} title="Callbacks"><${CallbackTable} rows=${facts.callbacks} of="run" /><//>`}`}
     <//>`;
@@ -93,6 +94,23 @@ function Attempts({ run }) {
         { title: "Took", kind: "number", of: (attempt) => between(attempt.began_at, attempt.ended_at) },
         { title: "Spark", of: (attempt) => (attempt.spark_ui && LIVE_ATTEMPT.has(attempt.state) ? html`<a href=${attempt.spark_ui} target="_blank" rel="noreferrer">${attempt.spark_app_id ?? "open"}</a>` : attempt.spark_app_id ?? "–") },
         { title: "Why", of: (attempt) => attempt.reason },
+      ]} />
+    <//>`;
+}
+
+/** Who processed its interval when, and what that published: the last one is what readers see. */
+function History({ run }) {
+  if (run.history.length === 0) return null;
+  return html`
+    <${Section} title="History of the interval">
+      <${Table} label="History of the interval" rows=${[...run.history].reverse()} keyOf=${(each) => each.run_id} columns=${[
+        { title: "Run", kind: "number", of: (each) => (each.run_id === run.id ? each.run_id : html`<a href=${`/runs/${each.run_id}`}>${each.run_id}</a>`) },
+        { title: "State", of: (each) => html`<${Badge} state=${each.state} />` },
+        { title: "Backfill", of: (each) => html`<a href=${`/backfills/${encodeURIComponent(each.backfill_id)}`}><span class="id">${each.backfill_id}</span></a>` },
+        { title: "By", of: (each) => each.triggered_by },
+        { title: "Finished (UTC)", of: (each) => html`<${Moment} at=${each.finished_at} />` },
+        { title: "Code", of: (each) => (each.code_sha256 ? html`<code>${each.code_sha256.slice(0, 12)}</code>` : "–") },
+        { title: "Published", of: (each) => (each.published.length ? html`<ul class="plain">${each.published.map((output) => html`<li key=${output.name}><code>${output.name}</code>${output.version ? ` version ${output.version}` : ""}</li>`)}</ul>` : "–") },
       ]} />
     <//>`;
 }
