@@ -91,6 +91,9 @@ class SparkTable:
             spark.sql(made).collect()
 
     def read(self, spark: Any, days: Sequence[str]) -> pd.DataFrame:
+        if self._format == "iceberg":
+            # A session's catalog keeps what it has read of a table for half a minute.
+            spark.sql(f"REFRESH TABLE {self._table}").collect()
         found: pd.DataFrame = self._of_days(spark, self._table, days).toPandas()
         return found
 

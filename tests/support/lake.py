@@ -19,6 +19,7 @@ from retrofill.driver.session import Sessions
 from retrofill.driver.staging import Staging
 from retrofill.driver.table_output import TableOutput
 from retrofill.driver.table_publication import TablePublication, Tables, steps
+from retrofill.driver.versions import close_by_stop_only
 from retrofill.settings import Settings
 from retrofill.stack.maven import Artifact
 from tests.support.maven import jar
@@ -28,8 +29,6 @@ FORMATS = ("iceberg", "delta")
 PATH, JDBC = "delta_path", "iceberg_jdbc"
 # For Iceberg's JDBC catalog.
 POSTGRES_DRIVER = Artifact("org.postgresql", "postgresql", "42.7.7", "1 MB")
-# For its files in S3.
-AWS_BUNDLE = Artifact("org.apache.iceberg", "iceberg-aws-bundle", "1.12.0", "60 MB")
 COLUMNS = "day date, n bigint not null, note string"
 FIRST = datetime.fromisoformat("2013-01-01T05:00:00+00:00")
 DAY = timedelta(days=1)
@@ -39,11 +38,10 @@ NAMES = itertools.count()
 @contextmanager
 def server(**more: str) -> Iterator[str]:
     """The address of a Spark Connect server with both formats, whose Iceberg catalog is named ``lake``."""
+    close_by_stop_only()
     with tempfile.TemporaryDirectory(prefix="retrofill-tables-") as home, pytest.MonkeyPatch.context() as patch:
         # As in a driver that uses Connect.
         patch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
-        # The server for S3 would store the checksums that the SDK appends.
-        patch.setenv("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
         conf = {
             "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
             "spark.sql.catalog.lake.type": "hadoop",
@@ -52,7 +50,7 @@ def server(**more: str) -> Iterator[str]:
             "spark.sql.shuffle.partitions": "1",
             "spark.databricks.delta.snapshotPartitions": "1",
             "spark.log.level": "WARN",
-            "spark.jars": ",".join(str(jar(each)) for each in (POSTGRES_DRIVER, AWS_BUNDLE)),
+            "spark.jars": str(jar(POSTGRES_DRIVER)),
             **more,
         }
         settings = Settings(home=Path(home), spark_cores=2, spark_tables=["iceberg", "delta"], spark_conf=conf)

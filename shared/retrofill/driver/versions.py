@@ -43,6 +43,22 @@ def watch_calls(client: Any, policy: Any, limits: Mapping[str, Any], seen: Calla
     client._handle_error = handle_seen
 
 
+def close_by_stop_only() -> None:
+    """Keep the garbage collector from closing Connect sessions, which ``stop`` closes.
+
+    Before Spark 4.2, a collection within a request waits for ever for a lock of that request's thread.
+    """
+    from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator
+    from pyspark.sql.connect.session import SparkSession
+
+    if not hasattr(ExecutePlanResponseReattachableIterator, "shutdown_threadpool_if_idle"):
+        SparkSession.__del__ = _leave
+
+
+def _leave(_: Any) -> None:
+    """Its channel closes itself."""
+
+
 def has_release(client: Any) -> bool:
     """Whether a client can close its session on the server, also that of another client."""
     return hasattr(client, "release_session")

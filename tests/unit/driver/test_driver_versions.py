@@ -1,0 +1,21 @@
+"""What differs between Spark's versions."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+from pyspark.sql.connect.session import SparkSession
+
+from retrofill.driver.versions import close_by_stop_only
+
+
+def test_the_garbage_collector_closes_no_session_where_it_could_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SparkSession, "__del__", SparkSession.__del__)  # restored at the end
+    close_by_stop_only()
+    # It connects at its first request.
+    session = SparkSession("sc://127.0.0.1:1")
+    client = session.client
+    del session
+    gc.collect()
+    assert not client.is_closed
