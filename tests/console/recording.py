@@ -12,6 +12,7 @@ import pty
 import select
 import struct
 import subprocess
+import sys
 import termios
 import time
 from collections.abc import Iterator, Sequence
@@ -86,7 +87,9 @@ def output(made: Stack, command: str) -> Iterator[tuple[bytes, float]]:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
     environment = {**made.env, "TERM": "xterm-256color", "COLORTERM": "truecolor"}
-    process = subprocess.Popen(command.split(), stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
+    name, *arguments = command.split()
+    words = [Path(sys.executable).with_name(name), *arguments]
+    process = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)
     try:
         last = time.monotonic()
