@@ -23,12 +23,12 @@ def fitted(rows: Any, schema: Any, table: str) -> Any:
     try:
         # Nulls are looked for in the rows themselves: most columns could have some, as far as Spark knows.
         ready = rows.to(StructType([StructField(field.name, field.dataType) for field in schema]))
-        # Spark Connect analyzes it only now.
-        ready.schema  # noqa: B018
+        # Spark Connect analyzes it only now; of ``ready`` itself, it takes the schema as given.
+        ready.select("*").schema  # noqa: B018
     except AnalysisException as e:
         about = e.getMessageParameters() or {}
-        if {"columnName", "type", "expectedType"} <= about.keys():
-            column, type, expected = (about[name].strip('"`') for name in ("columnName", "type", "expectedType"))
+        if {"name", "type", "expectedType"} <= about.keys():
+            column, type, expected = (about[name].strip('"`') for name in ("name", "type", "expectedType"))
             raise DoesNotFit(
                 f"column {column!r} is {type} in the rows, but {expected} in {table}: cast it, so that nothing is lost unseen"
             ) from e
