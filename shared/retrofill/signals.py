@@ -9,24 +9,27 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from contextlib import suppress
 from typing import Callable, Sequence
 
 
 def on_signals(numbers: Sequence[int], work: Callable[[int], object]) -> None:
-    """Call ``work`` with the number of each of these signals. Call this from the main thread."""
+    """Call ``work`` with the number of each of these signals. Call this once, from the main thread."""
     reads, writes = os.pipe()
     os.set_blocking(writes, False)
 
-    def note(number: int, _: object) -> None:
-        # If the pipe is full, there is enough to do.
-        with suppress(BlockingIOError):
-            os.write(writes, bytes([number]))
-
     def serve() -> None:
         while True:
-            work(os.read(reads, 1)[0])
+            number = os.read(reads, 1)[0]
+            if number in numbers:
+                work(number)
 
     for number in numbers:
-        signal.signal(number, note)
+        signal.signal(number, _leave)
+    # Written whichever thread gets the signal: the main one may wait for a lock, and not be woken. If the
+    # pipe is full, there is enough to do.
+    signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
     threading.Thread(target=serve, name="signals", daemon=True).start()
+
+
+def _leave(number: int, frame: object) -> None:
+    """The thread does the work."""
