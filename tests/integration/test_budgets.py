@@ -4,6 +4,7 @@ drivers, on a real Kafka and Postgres.
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -51,7 +52,9 @@ def test_failed_runs_pause_a_backfill_once_until_it_gets_a_larger_budget(stack: 
     stack.wait_state(id, "paused")
     quiet(stack, id)
     (paused,) = events(stack, "BackfillPaused")
-    assert (paused["cause"], paused["message"]) == ("budget", "2 runs failed, of at most 2 (failed_runs)")
+    # Those that were live may have failed too.
+    assert paused["cause"] == "budget"
+    assert re.fullmatch(r"[2-9] runs failed, of at most 2 \(failed_runs\)", paused["message"])
     failed = stack.runs_by_state(id)["failed"]
     # The run in progress came to its end.
     assert 2 <= failed <= 3

@@ -11,8 +11,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
-import pytest
-
 from retrofill import java
 from retrofill.driver.launch import Launch, Piece
 from retrofill.driver.session import Sessions
@@ -39,9 +37,7 @@ NAMES = itertools.count()
 def server(**more: str) -> Iterator[str]:
     """The address of a Spark Connect server with both formats, whose Iceberg catalog is named ``lake``."""
     close_by_stop_only()
-    with tempfile.TemporaryDirectory(prefix="retrofill-tables-") as home, pytest.MonkeyPatch.context() as patch:
-        # As in a driver that uses Connect.
-        patch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+    with tempfile.TemporaryDirectory(prefix="retrofill-tables-") as home:
         conf = {
             "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
             "spark.sql.catalog.lake.type": "hadoop",

@@ -16,6 +16,12 @@ def table_server() -> Iterator[str]:
         yield remote
 
 
+@pytest.fixture(autouse=True)
+def connect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a driver that uses Connect; other tests start drivers that do not."""
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+
+
 @pytest.fixture(params=FORMATS)
 def lake(request: pytest.FixtureRequest, table_server: str, tmp_path: Path) -> Iterator[Lake]:
     """An empty table of each format, with a column for the day."""
