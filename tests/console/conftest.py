@@ -1,4 +1,4 @@
-"""A browser for the session; a console with its services for a test."""
+"""A browser for the package; a console with its services for a test."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ from tests.support.installation import Installation
 expect.set_options(timeout=30_000)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    """Skipped where there is no Chromium."""
+    """Skipped where there is no Chromium.
+
+    Not for the session: while Playwright is there, its event loop is the thread's, and other tests can run none.
+    """
     try:
         with chromium() as started:
             yield started

@@ -148,7 +148,8 @@ def test_changes_apply_at_once_and_failures_count_from_the_change_on(stack: Inst
     stack.apply(daily(max_active_runs=4, batch_size=3))
     failing = ",".join(f"2020-01-{day:02}" for day in (1, 3))
     stack.start("instant-starter", **AT_ONCE, INSTANT_FAIL=failing)
-    id = stack.request("p", "2020-01-01", "2020-01-04", on_run_failure="pause", max_active_runs=1, batch_size=2)
+    # Many more days than can run beside the third: it must not be done before it pauses.
+    id = stack.request("p", "2020-01-01", "2020-01-12", on_run_failure="pause", max_active_runs=1, batch_size=2)
     stack.wait_state(id, "paused")
     answer = command(stack, id, BackfillChangeRequested(batch_size=9, max_active_runs=2)).body
     assert (answer["type"], answer["max_active_runs"], answer["batch_size"]) == ("BackfillChanged", 2, 3)
@@ -162,7 +163,7 @@ def test_changes_apply_at_once_and_failures_count_from_the_change_on(stack: Inst
     stack.publish(Topic.BACKFILL_REQUESTS, id, BackfillResumeRequested())
     assert stack.wait_state(id, "failed", "succeeded", "cancelled") == "failed"
     assert stack.value("SELECT cancel_cause FROM backfill") is None
-    assert stack.runs_by_state(id) == {"succeeded": 2, "failed": 2}
+    assert stack.runs_by_state(id) == {"succeeded": 10, "failed": 2}
     refused = command(stack, id, BackfillChangeRequested(max_active_runs=1)).body
     assert refused["message"] == "the backfill is failed: there is nothing to change"
 
