@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import psycopg
 
+from retrofill.stack.processes import of_stack
 from tests.support.installation import ROOT
 
 
@@ -69,20 +70,9 @@ class User:
         assert row is not None, f"there is no backfill {id}"
         return row[0], row[1]
 
-    def marker(self) -> str:
-        """The value of ``RETROFILL_STACK`` in this stack's processes."""
-        return str(json.loads((self.home / "identity.json").read_text())["id"])
-
     def processes(self) -> list[psutil.Process]:
         """All processes of this stack."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.environ().get("RETROFILL_STACK") == self.marker():
-                    found.append(process)
-            except psutil.Error:
-                continue
-        return found
+        return of_stack(json.loads((self.home / "identity.json").read_text())["id"])
 
 
 def is_driver(process: psutil.Process) -> bool:

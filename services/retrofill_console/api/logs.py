@@ -19,9 +19,8 @@ from retrofill.domain.attempt import LIVE, AttemptMode
 from retrofill.errors import NotThere, UserError
 from retrofill_console.api.parameters import number
 from retrofill_console.console import Console
-from retrofill_console.live.events import message
+from retrofill_console.live.events import STREAM, message
 
-EVENTS = "text/event-stream"
 POLL_SECONDS = 0.5
 
 
@@ -31,7 +30,7 @@ async def log(console: Console, request: Request) -> Response:
     wanted = request.query_params.get("attempt")
     found = await run_in_threadpool(_find, console, id, None if wanted is None else number(wanted, "attempt"))
     follow = request.query_params.get("follow") in ("1", "true", "")
-    return StreamingResponse(_Follower(console, *found, follow).events(), media_type=EVENTS)
+    return StreamingResponse(_Follower(console, *found, follow).events(), media_type=STREAM)
 
 
 def _find(console: Console, run_id: int, attempt_id: int | None) -> tuple[RowMapping, int | None]:

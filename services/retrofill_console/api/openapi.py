@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic.json_schema import models_json_schema
 
+from retrofill_console.answers import JSON
 from retrofill_console.api.bodies import Entry, Nothing
 from retrofill_console.api.table import ASKS, LIVE, LOG, READS, Ask, Read
 
@@ -65,9 +66,9 @@ def _ask(ask: Ask) -> dict[str, Any]:
     return {
         "summary": ask.about,
         "parameters": _in_path(ask.path),
-        "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
+        "requestBody": {"required": True, "content": {JSON: {"schema": schema}}},
         "responses": {
-            str(ask.status): {"description": "Done", "content": {"application/json": {}}},
+            str(ask.status): {"description": "Done", "content": {JSON: {}}},
             **_errors(400, 401, 403, 404, 409, 503, 504),
         },
     }
@@ -88,7 +89,7 @@ def _parameter(name: str, place: str, about: str) -> dict[str, Any]:
 
 
 def _errors(*statuses: int) -> dict[str, Any]:
-    content = {"application/json": {"schema": {"$ref": REFERENCE.format(model="Error")}}}
+    content = {JSON: {"schema": {"$ref": REFERENCE.format(model="Error")}}}
     return {str(status): {"description": MEANING[status], "content": content} for status in statuses}
 
 

@@ -21,8 +21,9 @@ from retrofill.errors import WrongUsage
 from retrofill_console.answers import JSON, answer, failed
 from retrofill_console.api.bodies import Entry, Nothing
 from retrofill_console.api.openapi import document
-from retrofill_console.api.table import ASKS, LIVE, LOG, READS, STREAM, Ask, Read
+from retrofill_console.api.table import ASKS, LIVE, LOG, READS, Ask, Read
 from retrofill_console.console import Console
+from retrofill_console.live.events import STREAM
 from retrofill_console.login import COOKIE, KEEP_SECONDS, Login
 
 Endpoint = Callable[[Request], Awaitable[Response]]

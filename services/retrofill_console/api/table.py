@@ -13,12 +13,13 @@ from retrofill.domain.backfill import BackfillState
 from retrofill.domain.callback import CallbackState
 from retrofill.domain.deadline import DeadlineState
 from retrofill.domain.run import RunState
+from retrofill_console.answers import JSON
 from retrofill_console.api import health, letters, logs, pages, requests
 from retrofill_console.api.bodies import CallbackIds, NamedRuns, Nothing, Places, Resume
+from retrofill_console.live.events import STREAM
 
 LIMIT = {"limit": "At most this many, 50 by default"}
 OF = {"pipeline": "Only this pipeline", "backfill": "Only this backfill"}
-STREAM = "text/event-stream"
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Read:
     work: Callable[..., Any]
     query: Mapping[str, str] = field(default_factory=dict)
     shared: bool = True
-    media_type: str = "application/json"
+    media_type: str = JSON
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,8 @@ RUN_STATES = {
     "RunCancelled": RunState.CANCELLED,
 }
 MAX_TEXT = 300
+# What server-sent events are.
+STREAM = "text/event-stream"
 OBJECTS = ("runs", "runs_by_state")
 DROPPED = ("version", "in_reply_to", "code_sha256")
 

@@ -61,9 +61,7 @@ def grid(conn: Connection, row: RowMapping) -> dict[str, Any]:
         "schedule": row["definition"].get("schedule"),
         "timezone": row["definition"].get("timezone", "UTC"),
         "purged": not starts,
-        "starts": starts,
-        "ends": None if starts[1:] == ends[:-1] else ends,
-        "end": ends[-1] if ends else None,
+        **_moments(starts, ends),
         "states": "".join(_LETTER_OF.get(each, UNKNOWN) for each in found.what or ()),
         "letters": LETTERS,
         "skipped": list(SKIPPED),
@@ -83,12 +81,19 @@ def grid_of(preview: Preview) -> dict[str, Any]:
     return {
         "schedule": preview.definition.schedule,
         "timezone": preview.definition.timezone,
-        "starts": starts,
-        "ends": None if starts[1:] == ends[:-1] else ends,
-        "end": ends[-1],
+        **_moments(starts, ends),
         "states": "".join(letter_of[outcome] for outcome in preview.outcomes),
         "letters": letters,
         "skipped": list(SKIPPED),
+    }
+
+
+def _moments(starts: list[int], ends: list[int]) -> dict[str, Any]:
+    """When the intervals are; without gaps, the last end is enough."""
+    return {
+        "starts": starts,
+        "ends": None if starts[1:] == ends[:-1] else ends,
+        "end": ends[-1] if ends else None,
     }
 
 

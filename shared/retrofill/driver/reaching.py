@@ -8,8 +8,7 @@ from typing import Callable
 
 from retrofill.driver.application import Server
 from retrofill.driver.loss import line_of, witness
-from retrofill.driver.session import connection_string
-from retrofill.driver.versions import close_by_stop_only, watch_calls
+from retrofill.driver.session import connect
 from retrofill.masking import masked_remote
 
 # A server that starts answers late; one that is gone is tried again by the next process.
@@ -36,11 +35,7 @@ def reach(remote: str | None, fail: Callable[[str], object], server: Server) -> 
 
 
 def _ask(remote: str, server: Server) -> None:
-    from pyspark.sql.connect.session import SparkSession
-
-    close_by_stop_only()
-    session = SparkSession.builder.remote(connection_string(remote, str(uuid.uuid4()))).create()
-    watch_calls(session.client, witness(**RETRIES), RETRIES, lambda _: None)
+    session = connect(remote, str(uuid.uuid4()), witness(**RETRIES), RETRIES, lambda _: None)
     server.version = session.version
     server.ask(session)
     session.stop()

@@ -13,7 +13,7 @@ import time
 import uuid
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Iterator, Mapping, Protocol
+from typing import Any, Callable, Iterator, Mapping, Protocol
 
 from retrofill.driver.application import Server
 from retrofill.driver.config import Config
@@ -109,10 +109,8 @@ class ConnectSessions:
         launch = self._launch
         for attempt_id in launch.earlier:
             self._close(session_id(launch.installation, attempt_id))
-        self._session = self._connect(session_id(launch.installation, launch.attempt_id), launch.pipeline.spark_conf)
+        self._session = self._ready(session_id(launch.installation, launch.attempt_id))
         self._stop, self._session.stop = self._session.stop, self._stopped
-        if self._jars:
-            self._session.addArtifacts(*self._jars)
         if (file := packed_file()) is not None:
             give(self._session, self._remote or "", file)
 
@@ -130,9 +128,7 @@ class ConnectSessions:
         """Another session: user code may stop its own one or change it."""
         if self._publisher is None:
             # Nobody needs to close it for a lost driver: the tables refuse its commits.
-            self._publisher = self._connect(str(uuid.uuid4()), self._launch.pipeline.spark_conf)
-            if self._jars:
-                self._publisher.addArtifacts(*self._jars)
+            self._publisher = self._ready(str(uuid.uuid4()))
         return self._publisher
 
     def application(self) -> SparkApplication | None:
@@ -186,19 +182,20 @@ class ConnectSessions:
         """Whether the client closed it because of the server's response."""
         return self._session is not None and bool(self._session.client.is_closed)
 
-    def _connect(self, id: str, conf: Mapping[str, str]) -> Any:
-        from pyspark.sql.connect.session import SparkSession
-
-        close_by_stop_only()
-        session = SparkSession.builder.remote(connection_string(self._remote, id)).create()
-        # Before the first call, so the policy sees every error.
-        watch_calls(session.client, self._policy, RETRIES, partial(mark, self._policy))
-        if conf:
+    def _ready(self, id: str) -> Any:
+        """A session with the pipeline's settings and the pool's jars."""
+        session = self._connect(id)
+        if conf := self._launch.pipeline.spark_conf:
             set_all(session, conf)
+        if self._jars:
+            session.addArtifacts(*self._jars)
         return session
 
+    def _connect(self, id: str) -> Any:
+        return connect(self._remote, id, self._policy, RETRIES, partial(mark, self._policy))
+
     def _close(self, id: str) -> None:
-        session = self._connect(id, {})
+        session = self._connect(id)
         with closed_is_fine():
             # Creates the session if it never existed, so that closing it makes its id unusable.
             session.interruptAll()
@@ -230,6 +227,22 @@ def closed_is_fine() -> Iterator[None]:
     except Exception as e:
         if condition(e) not in CLOSED:
             raise
+
+
+def connect(
+    remote: str | None, id: str, policy: Any, limits: Mapping[str, Any], seen: Callable[[BaseException], object]
+) -> Any:
+    """A Connect session, which has not called the server yet. ``policy``, ``limits``, ``seen``: see ``watch_calls``.
+
+    Raises ``NotConfigured`` if there is no address.
+    """
+    from pyspark.sql.connect.session import SparkSession
+
+    close_by_stop_only()
+    session = SparkSession.builder.remote(connection_string(remote, id)).create()
+    # Before the first call, so the policy sees every error.
+    watch_calls(session.client, policy, limits, seen)
+    return session
 
 
 def connection_string(remote: str | None, id: str) -> str:

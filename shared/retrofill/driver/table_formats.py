@@ -55,12 +55,6 @@ class Format(Protocol):
         """Replace the rows that meet the condition. Returns the version, if it can be told. Raises ``NotPublished``."""
 
 
-def format_of(provider: str, session: Any, table: str) -> Format:
-    """Raises ``KeyError`` if the format is not supported."""
-    formats: dict[str, type[Format]] = {"iceberg": Iceberg, "delta": Delta}
-    return formats[provider](session, table)
-
-
 def provider_of(session: Any, table: str) -> str:
     """The format of a table, in lower case."""
     from pyspark.sql.functions import col
@@ -165,3 +159,7 @@ class Delta:
         ours = history.where(col("userMetadata").contains('"retrofill"')).collect()
         commits = [(str(row.version), json.loads(row.userMetadata)["retrofill"]) for row in ours]
         return [(version, about) for version, about in commits if having.items() <= about.items()]
+
+
+# By the name that Spark has for the format.
+FORMATS: Mapping[str, type[Format]] = {"iceberg": Iceberg, "delta": Delta}

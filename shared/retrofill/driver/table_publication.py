@@ -14,7 +14,7 @@ from retrofill.driver.log import get_log
 from retrofill.driver.loss import line_of
 from retrofill.driver.publication import StagedOutputGone
 from retrofill.driver.session import Sessions
-from retrofill.driver.table_formats import Format, Marker, NotPublished, format_of
+from retrofill.driver.table_formats import FORMATS, Format, Marker, NotPublished
 from retrofill.driver.table_interval import condition
 from retrofill.driver.table_output import TableOutput
 from retrofill.driver.table_staging import drop
@@ -118,7 +118,7 @@ def steps(publication: TablePublication, session: Any) -> Steps:
     """One try, step by step: yields a step's name before each change of a table. Returns the table's version."""
     output = publication.output
     yield "table:look"
-    table = format_of(output.format, session, output.table)
+    table = FORMATS[output.format](session, output.table)
     version = table.look(publication.marker)
     _ask(publication)
     if version is None:

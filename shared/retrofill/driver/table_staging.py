@@ -20,7 +20,7 @@ from retrofill.driver.cannot_stage import CannotStage, NoSuchColumn, NoSuchTable
 from retrofill.driver.interval import interval_of
 from retrofill.driver.launch import Launch, Piece
 from retrofill.driver.log import get_log
-from retrofill.driver.table_formats import provider_of
+from retrofill.driver.table_formats import FORMATS, provider_of
 from retrofill.driver.table_interval import condition
 from retrofill.driver.table_output import TableOutput, joined, parts_of, quoted
 from retrofill.driver.table_rows import fitted, refuse_misplaced
@@ -28,7 +28,6 @@ from retrofill.errors import first_line
 
 log = get_log(__name__)
 MAX_TABLES = 100
-FORMATS = ("iceberg", "delta")
 
 
 class TableStaging:

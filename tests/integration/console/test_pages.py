@@ -99,7 +99,8 @@ def test_a_grid_with_gaps_says_where_its_intervals_end(web: Web, place: Installa
 GAPS = ["2019-01-01", "2019-01-05"]
 
 
-def test_health_says_who_works_and_how_far_behind_it_is(web: Web, ended: str) -> None:
+def test_health_says_who_works_and_how_far_behind_it_is(web: Web, place: Installation, ended: str) -> None:
+    place.wait_published()
     found = web.get("/api/health")
     assert (found["postgres"], found["kafka"]) == (None, None)
     services = {each["name"]: each for each in found["services"]}

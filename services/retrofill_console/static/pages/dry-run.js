@@ -30,7 +30,7 @@ function Accepted({ found }) {
     </dl>
     <p class="muted">${why}</p>
     ${found.pool_wait && html`<${Notice} kind="warn">${found.pool_wait}<//>`}
-    ${found.grid ? html`<${Outcomes} found=${found} />` : html`<${Stretches} found=${found} />`}`;
+    <${Outcomes} found=${found} />`;
 }
 
 /** The same calendar as a backfill has, with what becomes of each interval. */
@@ -40,15 +40,6 @@ function Outcomes({ found }) {
   return html`
     <${Grid} data=${data} version=${0} label=${`Outcome of ${plural(data.length, "interval")}`} describe=${describe} />
     <${Legend} counts=${data.counts()} names=${{ run: "will run" }} />`;
-}
-
-function Stretches({ found }) {
-  return html`
-    <${Table} label="What becomes of the intervals" rows=${found.stretches} keyOf=${(each) => each.start} empty="no intervals" columns=${[
-      { title: "Range", of: (each) => range(each.start, each.end, found.timezone) },
-      { title: "Intervals", kind: "number", of: (each) => number(each.intervals) },
-      { title: "Outcome", of: (each) => html`<${Badge} state=${each.outcome} text=${each.outcome === "run" ? "will run" : each.outcome} />` },
-    ]} />`;
 }
 
 function Refused({ found }) {
