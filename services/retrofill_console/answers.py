@@ -59,8 +59,11 @@ def handlers(settings: Settings) -> Mapping[Any, Handler]:
         assert isinstance(e, ValidationError)
         return failed(explain(e), 400)
 
-    def of_http(_: Request, e: Exception) -> Response:
+    def of_http(request: Request, e: Exception) -> Response:
         assert isinstance(e, HTTPException)
+        if e.status_code == 405:
+            line = f"{request.url.path} does not take {request.method}: /api/openapi.json lists what it takes"
+            return failed(line, 405)
         return failed(e.detail, e.status_code)
 
     def of_kafka(_: Request, e: Exception) -> Response:

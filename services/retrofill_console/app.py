@@ -15,7 +15,7 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from retrofill_console.answers import handlers
+from retrofill_console.answers import answer, handlers
 from retrofill_console.api.routes import routes
 from retrofill_console.console import Console
 from retrofill_console.guard import API, Guard
@@ -42,6 +42,7 @@ def make_app(console: Console, login: Login) -> Starlette:
     return Starlette(
         routes=[
             *routes(console, login),
+            Route("/healthz", _alive, methods=["GET"]),
             Mount("/static", StaticFiles(directory=STATIC)),
             # Pages have addresses of their own, and one file.
             Route("/{path:path}", _page, methods=["GET"]),
@@ -50,6 +51,11 @@ def make_app(console: Console, login: Login) -> Starlette:
         exception_handlers=handlers(console.settings),
         lifespan=lifespan,
     )
+
+
+async def _alive(_: Request) -> Response:
+    """For probes. It asks no server: without one, the pages that say so must still be there."""
+    return answer({"console": "ok"})
 
 
 async def _page(request: Request) -> Response:

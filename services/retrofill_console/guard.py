@@ -50,6 +50,8 @@ class Guard:
             return failed("open the console by the name localhost or the address 127.0.0.1", 403)
         if not path.startswith(API):
             return None
+        if "\0" in path or b"%00" in scope["query_string"]:
+            return failed("the address has a NUL character, which no name has", 400)
         connection = HTTPConnection(scope)
         peer = None if connection.client is None else connection.client.host
         viewer = self._login.viewer(headers, connection.cookies, peer)

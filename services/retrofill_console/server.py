@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -47,6 +48,8 @@ def serve(settings: Settings, port: int) -> None:
     """Raises ``UserError`` if the port cannot be had, or if nobody would have to log in."""
     configure_logging(settings.log_level)
     configure_redaction(settings.redact)
+    # The server raises the signal that ended it once more, which by default is the process's death of it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     login, console = Login(settings), make_console(settings)
     with _listening(settings.console_host, port) as listener:
         config = uvicorn.Config(

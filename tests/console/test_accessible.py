@@ -9,9 +9,10 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from tests.console.browser import SIZE
+from tests.console.every_page import every_page, opened
 from tests.console.test_flows import started
 from tests.support.console import Web
-from tests.support.definitions import alert, daily
+from tests.support.definitions import daily
 from tests.support.installation import Installation
 
 SERIOUS = {"serious", "critical"}
@@ -29,29 +30,13 @@ def findings(page: Page) -> list[str]:
 
 @pytest.mark.timeout(300)
 def test_no_page_has_a_serious_finding(installation: Installation, console: Web, browser: Browser) -> None:
-    started(installation, INSTANT_FAIL="2024-01-05")
-    installation.apply(daily("orders", tasks=("extract", "totals"), deadlines=[alert("slow", "RUN_STARTED_AT", 60)]))
-    id = installation.request("orders", "2024-01-01", "2024-01-20")
-    installation.wait_state(id, "failed")
-    (run,) = installation.query("SELECT id FROM run WHERE state = 'failed'")
-    paths = [
-        *(
-            "/",
-            f"/backfills/{id}",
-            f"/runs/{run['id']}",
-            "/ask?pipeline=orders&from=2024-01-01&to=2024-03-20",
-            "/pipelines",
-        ),
-        *("/pipelines/orders", "/deadlines", "/callbacks", "/dead-letters", "/health", "/nowhere"),
-    ]
+    paths = every_page(installation)
     wrong: dict[str, list[str]] = {}
     for scheme in ("light", "dark"):
         context = browser.new_context(base_url=console.url, viewport=SIZE, color_scheme=scheme)  # type: ignore[arg-type]
         page = context.new_page()
         for path in paths:
-            page.goto(path)
-            expect(page.get_by_role("heading").first).to_be_visible()
-            expect(page.locator("[aria-busy=true]")).to_have_count(0)
+            opened(page, path)
             if found := findings(page):
                 wrong[f"{path} {scheme}"] = found
         context.close()

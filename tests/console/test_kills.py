@@ -59,6 +59,21 @@ def test_services_that_are_killed_are_seen_to_come_back(installation: Installati
     expect(page.get_by_role("progressbar", name="Progress", exact=True)).to_have_attribute("aria-valuenow", str(DAYS))
 
 
+def test_what_could_not_be_read_is_read_again_without_an_event(
+    installation: Installation, console: Web, page: Page
+) -> None:
+    started(installation)
+    installation.apply(daily("orders"))
+    id = installation.request("orders", "2024-01-01", "2024-01-05")
+    installation.wait_state(id, "succeeded")
+    page.route("**/api/backfills/**", lambda route: route.fulfill(status=503, json={"error": "Postgres is away"}))
+    page.goto(f"/backfills/{id}")
+    expect(page.get_by_role("alert")).to_have_text("Postgres is away")
+    page.unroute("**/api/backfills/**")
+    expect(page.locator(".legend")).to_contain_text("5 succeeded")
+    expect(page.get_by_role("alert")).to_have_count(0)
+
+
 def test_a_change_is_seen_by_its_event_alone(installation: Installation, console: Web, page: Page) -> None:
     """How soon: ``make bench ONLY=console``."""
     started(installation, INSTANT_SECONDS="600")

@@ -9,6 +9,8 @@ from zoneinfo import ZoneInfo
 import pytest
 from playwright.sync_api import Page
 
+from retrofill.driver.table_output import TableOutput
+
 ARRANGE = """async ([starts, zone]) => {
     const { arrange } = await import('/static/grid/layout.js');
     const { kind, rows, columns, column, row, half, rowLabels, columnLabels } = arrange(starts, zone);
@@ -191,6 +193,45 @@ def test_tasks_are_right_of_what_they_come_after(files: Page) -> None:
 )
 def test_durations_are_short(files: Page, seconds: float, text: str) -> None:
     assert files.evaluate("async (s) => (await import('/static/lib/format.js')).duration(s)", seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "text"),
+    [
+        ("2024-02-29T23:00Z", "2024-03-31T22:00Z", "2024-03-01 – 2024-03-31"),
+        ("2024-03-30T23:00Z", "2024-03-31T22:00Z", "2024-03-31"),
+        ("2024-03-01T05:00Z", "2024-03-01T07:00Z", "2024-03-01 06:00 – 2024-03-01 08:00"),
+    ],
+)
+def test_a_range_of_whole_days_is_named_as_requests_name_it(files: Page, start: str, end: str, text: str) -> None:
+    call = "async ([start, end]) => (await import('/static/lib/format.js')).range(start, end, 'Europe/Berlin')"
+    assert files.evaluate(call, [start, end]) == text
+
+
+def test_outputs_are_named_and_tables_say_where_rows_are_staged(files: Page) -> None:
+    table = TableOutput("lake.sales.orders", "lake.sales.`orders staged 7`", "day", "date", "iceberg")
+    shown = """async (outputs) => {
+        const { render, html } = await import('/static/vendor/preact.js');
+        const { outputOf } = await import('/static/pages/run.js');
+        const said = (output) => {
+            const box = document.createElement('p');
+            render(html`<span>${outputOf(output)}</span>`, box);
+            return box.textContent;
+        };
+        return outputs.map(said);
+    }"""
+    assert files.evaluate(shown, ["/data/out/day=1", str(table)]) == [
+        "/data/out/day=1",
+        "lake.sales.orders iceberg, staged in lake.sales.`orders staged 7`",
+    ]
+
+
+def test_of_a_message_with_a_java_trace_its_first_line_and_its_cause_are_said(files: Page) -> None:
+    call = "async (text) => (await import('/static/parts/parts.js')).gist(text)"
+    trace = "Job aborted: Lost task 0.0: \n\tat a.b(C.scala:1)\nCaused by: X: between\n\tat d.e\nCaused by: Y: no file\n\tat g"
+    assert files.evaluate(call, trace) == "Job aborted: Lost task 0.0: … Caused by: Y: no file"
+    assert files.evaluate(call, "only this") == "only this"
+    assert files.evaluate(call, None) == ""
 
 
 def test_the_overview_counts_every_interval(files: Page) -> None:

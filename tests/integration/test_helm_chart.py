@@ -62,6 +62,7 @@ def test_optional_parts_are_there_only_where_they_are_wanted(case: str) -> None:
     assert found == (FOREIGN if case == "all" else set())
     assert ("init" in pods(rendered(case))) is (case != "off")
     assert ("cli" in pods(rendered(case))) is (case == "all")
+    assert ("console" in pods(rendered(case))) is (case in ("all", "off"))
     assert bool(of_kind(rendered(case), "NetworkPolicy")) is (case != "off")
 
 
@@ -134,6 +135,21 @@ def test_each_service_is_probed_where_it_answers(case: str) -> None:
         }
 
 
+@pytest.mark.parametrize("case", ["off", "all"])
+def test_the_console_is_probed_where_it_listens(case: str) -> None:
+    (container,) = pods(rendered(case))["console"].containers
+    variables = {one["name"]: one["value"] for one in container["env"]}
+    (port,) = container["ports"]
+    assert (variables["RETROFILL_CONSOLE_HOST"], variables["RETROFILL_CONSOLE_PORT"]) == (
+        "0.0.0.0",
+        str(port["containerPort"]),
+    )
+    probes = [container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")]
+    assert probes == [{"path": "/healthz", "port": port["name"]}] * 3
+    (opened,) = of_kind(rendered(case), "Service")[f"{FULL}-console"]["spec"]["ports"]
+    assert (opened["port"], opened["targetPort"]) == (80, port["name"])
+
+
 # selectors
 
 
@@ -178,8 +194,9 @@ def test_a_pod_may_call_only_what_it_needs(case: str) -> None:
                 assert rule, "a rule without anything allows all"
                 ports |= {port["port"] for port in rule["ports"]} if "ports" in rule else {"executors"}
         assert ports == {53, 5432} | MAY_CALL[case][""] | MAY_CALL[case].get(component, set())
-        called = [rule for spec in own for rule in spec.get("ingress", [])]
-        assert len(called) == (component in SERVICES) + (component == "run-starter" and case == "all")
+        called = [port["port"] for spec in own for rule in spec.get("ingress", []) for port in rule["ports"]]
+        assert called[:1] == ["web"] * (component == "console") + ["http"] * (component in SERVICES)
+        assert len(called) - len(called[:1]) == 2 * (component == "run-starter" and case == "all")
 
 
 def test_webhooks_reach_public_addresses_only() -> None:

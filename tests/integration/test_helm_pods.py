@@ -35,6 +35,8 @@ from retrofill.stack.layout import Identity, Layout
 # Where helm is missing it is built, which takes minutes, so these tests are in the long tier.
 pytestmark = pytest.mark.long
 
+CONSOLE = {"enabled": True, "token": {"secret": "retrofill-console"}}
+TOKEN = "a token of the console"
 COMMAND = ("-c", "from retrofill.cli.main import run; run()")
 
 
@@ -59,7 +61,7 @@ class Cluster:
         home = root / "var/lib/retrofill"
         home.mkdir(parents=True, exist_ok=True)
         # The image sets the home. The port differs because all containers share one machine.
-        fields |= {"RETROFILL_HOME": str(home), "RETROFILL_HTTP_PORT": "0"}
+        fields |= {"RETROFILL_HOME": str(home), "RETROFILL_HTTP_PORT": "0", "RETROFILL_CONSOLE_PORT": "0"}
         inherited = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "HOME") if name in os.environ}
         with (root / "out").open("wb") as out, (root / "err").open("wb") as err:
             return subprocess.Popen(
@@ -124,6 +126,7 @@ def _secrets(database: str, clients: Settings, postgres: Settings, identity: Ide
     return {
         **{("retrofill-postgres", who): dsn for who, dsn in dsns.items()},
         **{(f"{database}.{who}", "password"): password for who, password in passwords.items()},
+        ("retrofill-console", "token"): TOKEN,
         (f"{database}.init", "password"): identity.passwords[kafka_auth.ADMIN],
         ("retrofill-init", "postgres-dsn"): make_conninfo(postgres.dsn_of("owner"), dbname=database),
         ("retrofill-init", "postgres-service-dsns"): json.dumps(dsns),
@@ -133,12 +136,13 @@ def _secrets(database: str, clients: Settings, postgres: Settings, identity: Ide
 
 def test_init_then_services_that_answer_their_probes_then_commands(outside: Outside) -> None:
     administrator = {"username": kafka_auth.ADMIN, "saslMechanism": "PLAIN"}
-    cluster = outside.release(init={"kafka": administrator}, cli={"enabled": True})
+    cluster = outside.release(init={"kafka": administrator}, cli={"enabled": True}, console=CONSOLE)
     for _ in range(2):  # a Job may be restarted
         status, out, err = cluster.run("init", *cluster.pod("init").containers[0]["args"])
         assert status == 0, err
         assert "have their rights" in out
-    started = {name: cluster.start(name, "-m", service.package) for name, service in SERVICES.items()}
+    packages = {**{name: service.package for name, service in SERVICES.items()}, "console": "retrofill_console"}
+    started = {name: cluster.start(name, "-m", package) for name, package in packages.items()}
     try:
         for name, process in started.items():
             ready = cluster.folder / name / "var/lib/retrofill/run" / f"{name}.{process.pid}.ready"
@@ -146,22 +150,29 @@ def test_init_then_services_that_answer_their_probes_then_commands(outside: Outs
             assert process.poll() is None, cluster.said(name)
             (container,) = cluster.pod(name).containers
             for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-                answer = httpx.get(
-                    json.loads(ready.read_text())["http"] + container[probe]["httpGet"]["path"], timeout=20
-                )
-                assert answer.status_code == 200, answer.text
+                url = json.loads(ready.read_text())["http"].rstrip("/")
+                answer = httpx.get(url + container[probe]["httpGet"]["path"], timeout=20)
+                assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json"), answer.text
+            if name == "console":
+                console = url
         assert cluster.run("cli", "backfill", "list", "--json")[:2] == (0, "[]\n")
         # The reply comes from the planner.
         status, _, err = cluster.run("cli", "backfill", "pause", "nothing")
         assert (status, err.count("\n")) == (1, 1)
         assert "there is no backfill with this id" in err
+        # The same from the console, which has rights of its own, for who has the token.
+        path, by_token = f"{console}/api/backfills", {"Authorization": f"Bearer {TOKEN}"}
+        assert httpx.get(path).json() == {"error": "log in first", "login": "token"}
+        assert httpx.get(path, headers=by_token).json() == []
+        asked = httpx.post(f"{path}/nothing/pause", headers=by_token, json={}, timeout=60)
+        assert "there is no backfill with this id" in asked.json()["error"]
     finally:
         for process in started.values():
             process.terminate()
         ended = {name: process.wait(60) for name, process in started.items()}
-    assert ended == dict.fromkeys(SERVICES, 0)
+    assert ended == dict.fromkeys(packages, 0)
     for secret in cluster.secrets.values():
-        assert not [name for name in SERVICES if secret in cluster.said(name)]
+        assert not [name for name in packages if secret in cluster.said(name)]
 
 
 def test_init_has_enough_with_the_rights_that_strimzi_gives_it(outside: Outside) -> None:

@@ -13,8 +13,9 @@ from tests.support import helm
 from tests.support.helm_cases import ALL, CASES, FULL, HOOK, LEAST, MAKE, OWN, every_case, every_pod, rendered
 from tests.support.manifests import environment, of_kind, strings
 
-from retrofill.contract.topics import OPERATOR, SERVICES
+from retrofill.contract.topics import CONSOLE, OPERATOR, SERVICES
 from retrofill.settings import Settings
+from retrofill_console.login import Login
 
 # Where helm is missing it is built, which takes minutes, so these tests are in the long tier.
 pytestmark = pytest.mark.long
@@ -56,6 +57,7 @@ KNOWS: dict[str, set[tuple[str, str]]] = {
         (OWN["init"], "password"),
     },
     "cli": {("retrofill-postgres", "reader"), (OWN[OPERATOR], "password")},
+    "console": {("retrofill-postgres", "reader"), (OWN[CONSOLE], "password")},
 }
 
 
@@ -71,6 +73,8 @@ def test_a_pod_is_given_its_own_secrets_only(case: str) -> None:
             expected -= {("retrofill-init", "kafka-passwords")}
         if case == "all" and pod.component == "callback-runner":
             expected |= {("hooks", "all")}
+        if case == "all" and pod.component == "console":
+            expected |= {("retrofill-console", "token")}
         assert pod.secrets == expected
 
 
@@ -109,6 +113,10 @@ def test_what_a_pod_is_told_are_settings_as_they_are_meant(case: str, tmp_path: 
             assert own.kafka_username == OWN[who]
             assert own.kafka_password is not None
             assert own.kafka_password.get_secret_value() == f"value-of-{OWN[who]}-password"
+        if pod.component == "console":
+            login = Login(settings)  # raises if anybody could come in
+            assert login.kind == ("proxy" if case == "off" else "token")
+            assert (login.viewer({"x-forwarded-user": "ada"}, {}, "10.1.2.3") is not None) is (case == "off")
         if pod.component == "run-starter":
             assert settings.spark_remote == CASES[case]["spark"]["remote"]
         if case == "all":
@@ -215,6 +223,16 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         "kafka.saslMechanism is PLAIN",
     ),
     "a hook that would wait for ever": ({**ALL, "init": {"hook": True}}, "whom Strimzi makes after it"),
+    "a console for everybody": ({**LEAST, "console": {"enabled": True}}, "console.enabled needs a login"),
+    "a header from anybody": (
+        {**LEAST, "console": {"enabled": True, "userHeader": "X-User"}},
+        "console.userHeader without console.proxies",
+    ),
+    "a proxy by name": ({**LEAST, "console": {"proxies": ["ingress"]}}, "/console/proxies/0"),
+    "a token as a setting": (
+        {**LEAST, "settings": {"CONSOLE_TOKEN": "0123456789abcdef"}},
+        "'CONSOLE_TOKEN' not allowed",
+    ),
     "executors without an image": (
         {**LEAST, "spark": {"kubernetes": {"enabled": True}}},
         "spark.kubernetes.executorImage is needed",

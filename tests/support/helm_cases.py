@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from retrofill.contract.topics import OPERATOR, SERVICES
+from retrofill.contract.topics import CONSOLE, OPERATOR, SERVICES
 from retrofill.settings import Settings
 from tests.support import helm
 from tests.support.manifests import Manifest, Pod, pods
@@ -28,6 +28,7 @@ OFF: dict[str, Any] = {
     "replicationFactor": 1,
     "defaults": {"disruptionBudget": {"enabled": False}},
     "init": {"enabled": False},
+    "console": {"enabled": True, "userHeader": "X-Forwarded-User", "proxies": ["10.0.0.0/8", "fd00::7"]},
     "networkPolicy": {"enabled": False},
 }
 CODE_IMAGE = {"pipelines": {"image": "acme/pipelines:7"}}
@@ -56,6 +57,7 @@ ALL: dict[str, Any] = {
         },
     },
     "cli": {"enabled": True},
+    "console": {"enabled": True, "token": {"secret": "retrofill-console"}},
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
     "keda": {"enabled": True},
     "strimzi": {"enabled": True, "cluster": "main", "quotas": {"requester": {"producerByteRate": 1_048_576}}},
@@ -66,7 +68,7 @@ CASES = {"least": LEAST, "off": OFF, "all": ALL, "hook": HOOK}
 # API groups of operators, whose kinds are not in Kubernetes' own schemas.
 FOREIGN = {"keda.sh", "kafka.strimzi.io", "monitoring.coreos.com"}
 FULL = helm.RELEASE + "-retrofill"
-OWN = {service: f"retrofill.{service}" for service in (*SERVICES, OPERATOR, "init")}
+OWN = {service: f"retrofill.{service}" for service in (*SERVICES, OPERATOR, CONSOLE, "init")}
 
 
 @cache

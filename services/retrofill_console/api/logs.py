@@ -22,6 +22,8 @@ from retrofill_console.console import Console
 from retrofill_console.live.events import STREAM, message
 
 POLL_SECONDS = 0.5
+# A message without lines: proxies cut streams that are silent.
+QUIET_SECONDS = 15.0
 
 
 async def log(console: Console, request: Request) -> Response:
@@ -76,21 +78,34 @@ class _Follower:
                 await asyncio.sleep(POLL_SECONDS)
 
     async def _lines(self, tail: Tail, part: Part) -> AsyncIterator[list[str]]:
-        last = not self.follow
+        """The next lines of the run; none at first, and now and then while nothing is printed."""
+        last, quiet = not self.follow, QUIET_SECONDS
         while True:
-            found = await run_in_threadpool(tail.more)
-            if found is not None:
-                shown = [line for line in found if part.has(line)]
-                if shown:
-                    yield shown
-            elif last:
-                break
-            else:
+            found = await self._more(tail, last)
+            if shown := [line for line in found or () if part.has(line)]:
+                yield shown
+                quiet = 0.0
+            elif quiet >= QUIET_SECONDS:
+                yield []
+                quiet = 0.0
+            if found is None:
+                if last:
+                    break
                 await asyncio.sleep(POLL_SECONDS)
+                quiet += POLL_SECONDS
                 # What was written before its end was known is still read.
                 last = (await run_in_threadpool(self._now))["state"] not in LIVE
         if rest := [line for line in tail.rest() if part.has(line)]:
             yield rest
+
+    async def _more(self, tail: Tail, last: bool) -> list[str] | None:
+        try:
+            return await run_in_threadpool(tail.more)
+        except OSError:
+            if last:
+                raise
+            # Its host does not answer now; while the attempt is live, it will.
+            return None
 
     def _now(self) -> RowMapping:
         with self.console.reading() as conn:

@@ -1,7 +1,7 @@
 // The frame of all pages: navigation, the live connection's state, and which page is at which address.
 
 import { html, render, useEffect, useErrorBoundary, useRef, useState } from "./vendor/preact.js";
-import { get, post } from "./lib/api.js";
+import { get, post, whenLoggedOut } from "./lib/api.js";
 import { useLiveState } from "./lib/hooks.js";
 import { start } from "./lib/live.js";
 import { here, match, onMove, takeOverLinks } from "./router.js";
@@ -27,7 +27,7 @@ const LINKS = [
   ["/", "Backfills"], ["/pipelines", "Pipelines"], ["/deadlines", "Deadlines"], ["/callbacks", "Callbacks"],
   ["/dead-letters", "Dead letters"], ["/health", "Health"],
 ];
-const LIVE = { connecting: "connecting…", live: "live", lost: "not live: reconnecting…", asleep: "paused" };
+const LIVE = { connecting: "connecting…", live: "live", lost: "not live: reconnecting…", kafka: "not live: Kafka does not answer", asleep: "paused" };
 
 function pageAt({ path }) {
   for (const [pattern, page, link] of PAGES) {
@@ -85,13 +85,18 @@ function App() {
       setProblem(error);
     }
   };
-  useEffect(() => { enter(); }, []);
+  useEffect(() => {
+    enter();
+    // Without an answer, the page goes on saying by itself what is wrong.
+    whenLoggedOut(() => get("/api/me").then(setSession, console.warn));
+  }, []);
   const leave = async () => {
     await post("/api/logout");
     location.reload();
   };
-  if (problem?.status === 401 || (session?.login === "token" && !session.user)) return html`<${Login} onEnter=${enter} />`;
   if (problem) return html`<p class="alone notice bad" role="alert">${problem.message}</p>`;
+  if (session?.login === "token" && !session.logged_in) return html`<${Login} onEnter=${enter} />`;
+  if (session && !session.logged_in) return html`<p class="alone notice bad" role="alert">Open the console through its proxy: nobody is logged in here.</p>`;
   return session && html`<${Shell} session=${session} onLogout=${leave} />`;
 }
 

@@ -38,8 +38,17 @@ export function match(pattern, path) {
   if (wanted.length !== parts.length) return null;
   const values = {};
   for (const [n, part] of wanted.entries()) {
-    if (part.startsWith(":")) values[part.slice(1)] = decodeURIComponent(parts[n]);
+    if (part.startsWith(":")) values[part.slice(1)] = decoded(parts[n]);
     else if (part !== parts[n]) return null;
   }
-  return values;
+  return Object.values(values).includes(null) ? null : values;
+}
+
+/** Null for half an escape, which no link of ours has. */
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return null;
+  }
 }

@@ -90,6 +90,11 @@ def test_what_is_no_json_object_is_refused(web: Web, body: bytes) -> None:
     assert (answer.status_code, "the value" in answer.json()["error"]) == (400, True)
 
 
+def test_another_method_is_refused_in_one_line(web: Web) -> None:
+    answer = web.client.put("/api/preview", json={})
+    assert (answer.status_code, "/api/preview does not take PUT" in answer.json()["error"]) == (405, True)
+
+
 def test_a_body_that_is_too_large_is_refused(web: Web) -> None:
     body = b'{"pipeline": "' + b"x" * 1_000_000 + b'"}'
     answer = web.client.post("/api/preview", content=body, headers={"content-type": "application/json"})

@@ -125,6 +125,8 @@ def test_health_says_who_works_and_how_far_behind_it_is(web: Web, place: Install
         ("/api/backfills?limit=0", 400, "limit=0: use a number from 1 to 10,000"),
         ("/api/backfills?state=lost", 400, "state=lost: use one of running"),
         ("/api/nothing", 404, "the API has no /api/nothing"),
+        ("/api/backfills?pipeline=%00", 400, "the address has a NUL character"),
+        ("/api/pipelines/%00", 400, "the address has a NUL character"),
     ],
 )
 def test_an_error_is_one_line(web: Web, path: str, status: int, said: str) -> None:

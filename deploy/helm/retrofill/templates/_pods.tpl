@@ -23,6 +23,30 @@ securityContext:
   capabilities: {drop: [ALL]}
 {{- end }}
 
+{{/* On which nodes the pods of a part run (list $ name values). */}}
+{{- define "retrofill.placement" -}}
+topologySpreadConstraints:
+  - maxSkew: 1
+    topologyKey: kubernetes.io/hostname
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels: {{- include "retrofill.partSelector" (list (index . 0) (index . 1)) | nindent 8 }}
+{{- with index . 2 }}
+{{- with .priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .affinity }}
+affinity: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/* Where a container may write; and the pipelines for those that run user code (list $ true). */}}
 {{- define "retrofill.mounts" -}}
 - {name: home, mountPath: /var/lib/retrofill}

@@ -2,6 +2,7 @@
 
 import { useEffect, useRef, useState } from "../vendor/preact.js";
 import { get } from "../lib/api.js";
+import { RETRY_MS } from "../lib/hooks.js";
 import { listen } from "../lib/live.js";
 import { ACTIVE_BACKFILL } from "../lib/states.js";
 import { GridData } from "./data.js";
@@ -65,6 +66,7 @@ class GridReader {
       this.show({ data: this.data, error: null });
     } catch (error) {
       if (error.name !== "AbortError") this.show({ error });
+      if (error.passes) this.timer = setTimeout(() => this.read(), RETRY_MS);
     }
     this.reading = false;
     if (this.stale && !this.control.signal.aborted) this.soon();

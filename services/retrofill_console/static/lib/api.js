@@ -6,7 +6,18 @@ export class Problem extends Error {
     this.status = status;
     this.body = body;
   }
+
+  /** Whether the same may be answered later: a server is gone, and comes back. */
+  get passes() {
+    return this.status === 0 || this.status >= 500;
+  }
 }
+
+let onLogout = () => {};
+
+/** Call `then` when an answer says that nobody is logged in any more, or `checkLogin` suspects so. */
+export const whenLoggedOut = (then) => { onLogout = then; };
+export const checkLogin = () => onLogout();
 
 async function answered(path, options) {
   let response;
@@ -23,6 +34,7 @@ async function answered(path, options) {
   } catch {
     throw new Problem(`${path}: HTTP ${response.status}, and no JSON`, response.status, {});
   }
+  if (response.status === 401 && path !== "/api/login") onLogout();
   if (!response.ok) throw new Problem(body.error ?? `${path}: HTTP ${response.status}`, response.status, body);
   return body;
 }

@@ -32,6 +32,8 @@ export function moment(value, zone = "UTC") {
   return instant(value, zone).replace(/:00$/, "").replace(/ 00:00$/, "");
 }
 
+const DAY = "2024-01-01".length;
+
 /** `420 ms`, `2.3 s`, `4 min 10 s`, `3 h 12 min`, `2 d 4 h`. */
 export function duration(value) {
   if (value == null) return "–";
@@ -64,5 +66,10 @@ export function counts(byName) {
   return there.sort().map(([name, count]) => `${number(count)} ${name}`).join(", ") || "none";
 }
 
-/** Half-open, as the logical dates that it has: `2024-01-01 – 2024-01-31` for [2024-01-01, 2024-02-01). */
-export const range = (start, end, zone) => `${moment(start, zone)} – ${moment(end, zone)}`;
+/** Of [start, end): whole days as requests name them, `2024-01-01 – 2024-01-31` until 2024-02-01; else its moments. */
+export function range(start, end, zone) {
+  const [first, after] = [moment(start, zone), moment(end, zone)];
+  if (first.length > DAY || after.length > DAY) return `${first} – ${after}`;
+  const last = instant(seconds(end) - 1, zone).slice(0, DAY);
+  return first === last ? first : `${first} – ${last}`;
+}

@@ -6,6 +6,8 @@ import { focusOn, listen, watchState } from "./live.js";
 
 // After an event the page is read at once, and then at most this often: a read may cost the database something.
 const MIN_MS = 1000;
+// After a server did not answer; no event says that it does again.
+export const RETRY_MS = 5000;
 // A read may take at most this share of the time.
 const LOAD = 0.25;
 
@@ -68,20 +70,21 @@ class Reader {
     this.reading = true;
     this.stale = false;
     const began = performance.now();
-    let next;
+    let next, passes = false;
     try {
       const data = await get(this.path, this.control.signal);
       next = () => ({ path: this.path, data, error: null });
     } catch (error) {
+      passes = error.passes;
       // What was there stays readable below the error.
       next = (last) => ({ path: this.path, data: last.path === this.path ? last.data : null, error });
     }
     if (this.control.signal.aborted) return;
     const took = performance.now() - began;
-    this.notBefore = performance.now() + Math.max(MIN_MS, took / LOAD);
+    this.notBefore = performance.now() + Math.max(passes ? RETRY_MS : MIN_MS, took / LOAD);
     this.reading = false;
     this.show(next);
-    if (this.stale) this.soon();
+    if (this.stale || passes) this.soon();
   }
 
   stop() {

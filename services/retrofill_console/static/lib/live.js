@@ -3,7 +3,7 @@
 // The browser reconnects by itself and names the last event it saw; the console sends what came since, or
 // says that it is too old, and then everything on the page is read again.
 
-import { withQuery } from "./api.js";
+import { checkLogin, withQuery } from "./api.js";
 
 // A hidden page lets its connection go after this long; browsers allow only six to one console.
 const HIDDEN_MS = 30_000;
@@ -34,20 +34,27 @@ export function listen(listener) {
   return () => listeners.delete(listener);
 }
 
-/** Call `watcher(state)` now and on changes: connecting, live or lost. */
+/** Call `watcher(state)` now and on changes: connecting, live, lost (no console), kafka (no Kafka behind it) or asleep. */
 export function watchState(watcher) {
   watchers.add(watcher);
   watcher(state);
   return () => watchers.delete(watcher);
 }
 
+/** Begin; returns what ends it. */
 export function start() {
-  connect();
-  document.addEventListener("visibilitychange", () => {
+  const turned = () => {
     clearTimeout(hiding);
     if (document.hidden) hiding = setTimeout(disconnect, HIDDEN_MS);
     else if (source === null) connect();
-  });
+  };
+  connect();
+  document.addEventListener("visibilitychange", turned);
+  return () => {
+    document.removeEventListener("visibilitychange", turned);
+    clearTimeout(hiding);
+    disconnect();
+  };
 }
 
 function connect(again = state === "asleep") {
@@ -60,11 +67,13 @@ function connect(again = state === "asleep") {
   });
   source.addEventListener("changes", (message) => tell(eventsOf(JSON.parse(message.data))));
   source.addEventListener("reload", () => tell(null));
-  source.addEventListener("kafka", (message) => become(JSON.parse(message.data).error ? "lost" : "live"));
+  source.addEventListener("kafka", (message) => become(JSON.parse(message.data).error ? "kafka" : "live"));
   source.onerror = () => {
     become("lost");
-    // Closed for good (an error page instead of a stream): the browser does not try again.
-    if (source?.readyState === EventSource.CLOSED) setTimeout(reconnect, 3000, source);
+    if (source?.readyState !== EventSource.CLOSED) return;
+    // Closed for good (an error instead of a stream, as without a login): the browser does not try again.
+    checkLogin();
+    setTimeout(reconnect, 3000, source);
   };
 }
 

@@ -3,7 +3,7 @@
 import { html, useState } from "../vendor/preact.js";
 import { counts, duration, instant, moment, number, plural, range } from "../lib/format.js";
 import { useData, useFocus, useTitle } from "../lib/hooks.js";
-import { Badge, Facts, Fault, Loaded, Moment, Notice, Progress, Section, Table, Trouble } from "../parts/parts.js";
+import { Badge, Facts, Fault, Loaded, Moment, Notice, Progress, Section, Table, Trouble, gist } from "../parts/parts.js";
 import { Actions } from "./backfill-actions.js";
 import { Intervals } from "./intervals.js";
 
@@ -30,7 +30,7 @@ export function Backfill({ id }) {
       ${outcome.said && html`<${Notice}>${outcome.said}<//>`}
       ${facts.held_back && html`<${Notice} kind="warn">${facts.held_back}<//>`}
       <${Standing} facts=${facts} />
-      ${facts.purged ? html`<${Notice}>Its details and runs were purged; its counts remain.<//>` : html`<${Intervals} facts=${facts} onDone=${done} />`}
+      ${facts.purged ? html`<${Notice}>Its details and runs were purged; its counts remain.<//>` : html`<${Intervals} facts=${facts} onDone=${done} said=${found.error !== null} />`}
       <${Failures} facts=${facts} />
       <${Suspects} facts=${facts} />
       <${Attempts} facts=${facts} />
@@ -84,7 +84,7 @@ function Failures({ facts }) {
 
 function reason(run) {
   const error = run.failed_tasks[0]?.error ?? run.error;
-  return error ? `${error.type}: ${error.message ?? ""}` : "no error is recorded";
+  return error ? `${error.type}: ${gist(error.message)}` : "no error is recorded";
 }
 
 function Suspects({ facts }) {
@@ -109,7 +109,7 @@ function Attempts({ facts }) {
         { title: "Ended", of: (attempt) => html`<${Badge} state=${attempt.outcome} />` },
         { title: "At (UTC)", of: (attempt) => html`<${Moment} at=${attempt.ended_at} />` },
         { title: "Host", of: (attempt) => attempt.host },
-        { title: "Why", of: (attempt) => attempt.reason },
+        { title: "Why", kind: "long", of: (attempt) => gist(attempt.reason) },
       ]} />
     <//>`;
 }

@@ -10,10 +10,12 @@ import { go } from "../router.js";
 import { Choice, Section, Trouble } from "../parts/parts.js";
 import { Selection } from "./selection.js";
 
-export function Intervals({ facts, onDone }) {
+/** `said`: the page already says why nothing can be read. */
+export function Intervals({ facts, onDone, said = false }) {
   const [view, setView] = useState("grid");
   const [selection, setSelection] = useState(null);
-  const { data, version, error } = useGrid(facts);
+  const { data, version, error: problem } = useGrid(facts);
+  const error = said ? null : problem;
   if (data === null) return html`<${Section} title="Intervals"><${Trouble} error=${error} />${error === null && html`<p class="empty" aria-busy="true">Reading…</p>`}<//>`;
   const texts = textsOf(data);
   const switcher = html`<${Choice} name="view" label="Show intervals as" value=${view} options=${[["grid", "Grid"], ["table", "Table"]]} onChange=${setView} />`;

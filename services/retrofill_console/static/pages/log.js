@@ -2,7 +2,7 @@
 
 import { html, useEffect, useLayoutEffect, useReducer, useRef, useState } from "../vendor/preact.js";
 import { withQuery } from "../lib/api.js";
-import { number } from "../lib/format.js";
+import { number, plural } from "../lib/format.js";
 import { Section } from "../parts/parts.js";
 
 // More would make the page slow; the command line prints all.
@@ -12,7 +12,7 @@ const started = { lines: [], dropped: 0, end: null, problem: null, told: false }
 
 function reduced(state, event) {
   if (event.kind === "start") return started;
-  if (event.kind !== "lines") return { ...state, ...event, told: true };
+  if (event.kind !== "lines") return { ...state, [event.kind]: event.what, told: true };
   const lines = [...state.lines, ...event.lines];
   const extra = Math.max(0, lines.length - MOST_LINES);
   return { ...state, told: true, lines: extra ? lines.slice(extra) : lines, dropped: state.dropped + extra };
@@ -32,13 +32,13 @@ export function Log({ run }) {
     const source = new EventSource(withQuery(`/api/runs/${run.id}/log`, { attempt, follow: 1 }));
     const ends = (kind) => (message) => {
       source.close();
-      tell({ kind, [kind]: JSON.parse(message.data) });
+      tell({ kind, what: JSON.parse(message.data) });
     };
     source.addEventListener("lines", (message) => tell({ kind: "lines", lines: JSON.parse(message.data) }));
     source.addEventListener("end", ends("end"));
     source.addEventListener("problem", ends("problem"));
     source.onerror = () => {
-      if (source.readyState === EventSource.CLOSED) tell({ kind: "problem", problem: { error: "the console cannot read this log" } });
+      if (source.readyState === EventSource.CLOSED) tell({ kind: "problem", what: { error: "the console cannot read this log" } });
     };
     // It begins anew when the browser connects again.
     source.onopen = () => tell({ kind: "start" });
@@ -55,15 +55,15 @@ export function Log({ run }) {
     ${attempt !== null && html`<span class="muted">${standing(log)}</span>`}`;
   return html`
     <${Section} title="Log" aside=${aside}>
-      ${attempt === null ? html`<p class="empty">nothing is printed before an attempt begins</p>` : log.problem
-        ? html`<p class="empty">${log.problem.error}</p>`
-        : html`<pre class="log" ref=${text} tabindex="0" role="log" aria-label="Log lines" aria-live="off" aria-busy=${!log.told} onScroll=${scrolled}>${log.lines.join("\n")}</pre>`}
+      ${attempt === null && html`<p class="empty">nothing is printed before an attempt begins</p>`}
+      ${log.problem && html`<p class="empty">${log.problem.error}</p>`}
+      ${attempt !== null && (log.lines.length > 0 || !log.problem) && html`<pre class="log" ref=${text} tabindex="0" role="log" aria-label="Log lines" aria-live="off" aria-busy=${!log.told} onScroll=${scrolled}>${log.lines.join("\n")}</pre>`}
     <//>`;
 }
 
 function standing({ lines, dropped, end, problem, told }) {
-  if (problem) return "";
   if (!told) return "reading…";
-  const count = `${number(lines.length + dropped)} lines${dropped ? `, the last ${number(lines.length)} shown` : ""}`;
-  return end ? count : `${count}, live`;
+  if (problem && lines.length === 0) return "";
+  const count = `${plural(lines.length + dropped, "line")}${dropped ? `, the last ${number(lines.length)} shown` : ""}`;
+  return end ? count : `${count}, ${problem ? "then it was lost" : "live"}`;
 }

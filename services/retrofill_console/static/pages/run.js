@@ -4,7 +4,7 @@ import { html, useState } from "../vendor/preact.js";
 import { between, moment, plural, range } from "../lib/format.js";
 import { useData, useFocus, useTitle } from "../lib/hooks.js";
 import { LIVE_ATTEMPT } from "../lib/states.js";
-import { Badge, Choice, Facts, Fault, Loaded, Moment, Section, Table } from "../parts/parts.js";
+import { Badge, Choice, Facts, Fault, Loaded, Moment, Section, Table, gist } from "../parts/parts.js";
 import { CallbackTable } from "./callbacks.js";
 import { DeadlineTable } from "./deadlines.js";
 import { Graph } from "./graph.js";
@@ -45,8 +45,19 @@ const factsOf = (run) => [
   ["retried alone since", run.lost_at && html`<${Moment} at=${run.lost_at} />`],
   ["after a split", run.range_limit ? `at most ${plural(run.range_limit, "run")} an attempt` : null],
   ["code", run.code_sha256 && html`<code>${run.code_sha256.slice(0, 12)}</code>`],
-  ["output", run.outputs?.folders?.length ? html`<ul class="plain">${run.outputs.folders.map((folder) => html`<li key=${folder}><code>${folder}</code></li>`)}</ul>` : null],
+  ["output", run.outputs?.folders?.length ? html`<ul class="plain">${run.outputs.folders.map((output) => html`<li key=${output}>${outputOf(output, run.state === "succeeded")}</li>`)}</ul>` : null],
 ];
+
+// Of the rows of a table, as `retrofill.driver.table_output` writes it.
+const TABLE = "table:";
+
+/** The path of a folder, or a table with where its rows are until they are `published`. */
+export function outputOf(text, published = false) {
+  if (!text.startsWith(TABLE)) return html`<code>${text}</code>`;
+  const [name, query] = text.slice(TABLE.length).split("?");
+  const more = new URLSearchParams(query);
+  return html`<code>${decodeURIComponent(name)}</code> <span class="muted">${more.get("format")}${published ? "" : html`, staged in <code>${more.get("staged")}</code>`}</span>`;
+}
 
 function Tasks({ run }) {
   const begun = [...new Set(run.tasks.map((task) => task.attempt))].sort((a, b) => b - a);
@@ -91,11 +102,18 @@ function Attempts({ run }) {
         { title: "Runs", of: (attempt) => (attempt.mode === "publish" ? "publishes" : attempt.runs === 1 ? "1" : `${attempt.runs}${attempt.mode === "range" ? ", as one range" : ""}`) },
         { title: "Host", of: (attempt) => attempt.host },
         { title: "Claimed (UTC)", of: (attempt) => html`<${Moment} at=${attempt.claimed_at} />` },
-        { title: "Took", kind: "number", of: (attempt) => between(attempt.began_at, attempt.ended_at) },
+        { title: "Took", kind: "number", of: took },
         { title: "Spark", of: (attempt) => (attempt.spark_ui && LIVE_ATTEMPT.has(attempt.state) ? html`<a href=${attempt.spark_ui} target="_blank" rel="noreferrer">${attempt.spark_app_id ?? "open"}</a>` : attempt.spark_app_id ?? "–") },
-        { title: "Why", of: (attempt) => attempt.reason },
+        { title: "Why", kind: "long", of: (attempt) => gist(attempt.reason) },
       ]} />
     <//>`;
+}
+
+/** From its beginning, or, if that was reported with its end, at most so long. */
+function took({ claimed_at: claimed, began_at: began, ended_at: ended }) {
+  if (!began) return "–";
+  if (!ended) return `${between(began, new Date().toISOString())} so far`;
+  return began === ended ? `≤ ${between(claimed, ended)}` : between(began, ended);
 }
 
 /** Who processed its interval when, and what that published: the last one is what readers see. */

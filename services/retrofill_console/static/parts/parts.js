@@ -20,17 +20,18 @@ export function Facts({ of }) {
 /**
  * A table; columns: {title, of: (row) => cell, kind?: "number" | "wide" | "narrow"}.
  *
- * `empty` is said instead of a table without rows.
+ * `empty` is said instead of a table without rows. The roles are said because narrow screens show rows as cards (parts.css),
+ * which takes the elements' own away.
  */
 export function Table({ label, columns, rows, keyOf, empty, rowClass }) {
   if (rows.length === 0) return html`<p class="empty">${empty}</p>`;
   return html`
     <div class="table-box" tabindex="0" role="group" aria-label=${label}>
-      <table>
+      <table role="table">
         <caption class="unseen">${label}</caption>
-        <thead><tr>${columns.map(({ title, kind }) => html`<th key=${title} scope="col" class=${kind}>${title}</th>`)}</tr></thead>
-        <tbody>
-          ${rows.map((row) => html`<tr key=${keyOf(row)} class=${rowClass?.(row)}>${columns.map(({ title, of, kind }) => html`<td key=${title} class=${kind}>${of(row)}</td>`)}</tr>`)}
+        <thead role="rowgroup"><tr role="row">${columns.map(({ title, kind }) => html`<th key=${title} scope="col" role="columnheader" class=${kind}>${title}</th>`)}</tr></thead>
+        <tbody role="rowgroup">
+          ${rows.map((row) => html`<tr key=${keyOf(row)} role="row" class=${rowClass?.(row)}>${columns.map(({ title, of, kind }) => html`<td key=${title} role="cell" class=${kind} data-title=${title}>${of(row)}</td>`)}</tr>`)}
         </tbody>
       </table>
     </div>`;
@@ -71,23 +72,41 @@ export function Brief({ text }) {
   return html`<details><summary>${last}</summary><pre tabindex="0" aria-label="Error">${text.trimEnd()}</pre></details>`;
 }
 
-/** An error with its traceback. */
+/** The first line of a message, and the last cause where Java says one: its other lines are where it happened. */
+export function gist(text) {
+  const [first, ...others] = (text ?? "").trimEnd().split("\n");
+  const cause = others.findLast((line) => line.startsWith("Caused by: "));
+  return cause ? `${first.trimEnd()} … ${cause}` : first;
+}
+
+/** An error with its traceback, which has the whole message. */
 export function Fault({ error, what = null }) {
   return html`
     <div class="fault">
-      <p>${what && html`<span class="muted">${what} </span>`}<strong>${error.type}</strong>${error.message ? `: ${error.message}` : ""}</p>
-      ${error.traceback && html`<pre tabindex="0" aria-label="Traceback">${error.traceback.trimEnd()}</pre>`}
+      <p>${what && html`<span class="muted">${what} </span>`}<strong>${error.type}</strong>${error.message ? `: ${gist(error.message)}` : ""}</p>
+      ${error.traceback ? html`<pre tabindex="0" aria-label="Traceback">${error.traceback.trimEnd()}</pre>` : error.message?.includes("\n") && html`<pre tabindex="0" aria-label="Message">${error.message.trimEnd()}</pre>`}
     </div>`;
 }
 
 export function CopyButton({ text, label = "Copy" }) {
   const [done, setDone] = useState(false);
   const copy = async () => {
-    await navigator.clipboard.writeText(text);
+    await copied(text);
     setDone(true);
     setTimeout(setDone, 1500, false);
   };
   return html`<button type="button" class="small" onClick=${copy}>${done ? "Copied" : label}</button>`;
+}
+
+/** Pages on plain HTTP from elsewhere have no clipboard of their own. */
+async function copied(text) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text);
+  const area = document.createElement("textarea");
+  area.value = text;
+  document.body.append(area);
+  area.select();
+  document.execCommand("copy");
+  area.remove();
 }
 
 /** A button that does something, once at a time; what went wrong is told to `onDone(error, answer)`. */
