@@ -7,7 +7,7 @@ from typing import Any, get_args
 from sqlalchemy import RowMapping
 
 from backfill_planner.changes import change
-from backfill_planner.decide import Command, Enter, Refuse, Unchanged, answer_command
+from backfill_planner.decide import Approved, Command, Enter, Refuse, Review, Unchanged, answer_command
 from backfill_planner.run_cancels import cancel_runs
 from backfill_planner.run_retries import retry_runs
 from backfill_planner.states import emit_state
@@ -15,12 +15,14 @@ from retrofill.bus.faults import Conflict
 from retrofill.bus.handler import Received
 from retrofill.bus.transaction import Transaction
 from retrofill.contract.backfills import (
+    BackfillApproved,
     BackfillCancelled,
     BackfillCancelling,
     BackfillChangeRequested,
     BackfillCommandRejected,
     BackfillEvent,
     BackfillPaused,
+    BackfillPublishRequested,
     BackfillResumed,
     BackfillResumeRequested,
     RunCancelRequested,
@@ -80,20 +82,27 @@ def _enter(tx: Transaction, id: str, row: RowMapping | None, command: Command) -
     """Move the backfill to the state that the command leads to."""
     state = None if row is None else row["state"]
     budget = _budget(command, row)
-    decision = answer_command(command, state, budgets.exceeded(tx.conn, id, budget))
+    review = Review.NONE if row is None else Review.of(review=row["review"], approved_at=row["approved_at"])
+    decision = answer_command(command, state, budgets.exceeded(tx.conn, id, budget), review)
     match decision:
         case Refuse(message):
             return BackfillCommandRejected(backfill_id=id, command=command.type, message=message)
+        case Approved():
+            assert row is not None
+            return BackfillApproved(backfill_id=id, pipeline=row["pipeline"])
         case Unchanged(where):
             assert row is not None
             return _EVENTS[where](backfill_id=id, pipeline=row["pipeline"])
         case Enter(to):
             assert row is not None and state is not None
-            if not backfills.move(tx.conn, id, to, state, _values(tx, id, to, budget)):
+            approves = isinstance(command, BackfillPublishRequested)
+            values = {"approved_at": FromNow()} if approves else _values(tx, id, to, budget)
+            if not backfills.move(tx.conn, id, to, state, values):
                 raise Conflict(f"backfill {id} is no longer {state}")
             emit_state(tx, dict(row), to, database_now(tx.conn))
             tx.schedule_check(id)
-            return _EVENTS[to](backfill_id=id, pipeline=row["pipeline"])
+            event = BackfillApproved if approves else _EVENTS[to]
+            return event(backfill_id=id, pipeline=row["pipeline"])
 
 
 def _budget(command: Command, row: RowMapping | None) -> Budget | None:

@@ -7,17 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum, auto
 
 from retrofill.contract.backfills import (
     BackfillCancelRequested,
+    BackfillDiscardRequested,
     BackfillPauseRequested,
+    BackfillPublishRequested,
     BackfillResumeRequested,
 )
 from retrofill.domain.backfill import ACTIVE, BackfillState, OnRunFailure, end_state
 from retrofill.domain.run import RunState
 
 S = BackfillState
-Command = BackfillPauseRequested | BackfillResumeRequested | BackfillCancelRequested
+Command = (
+    BackfillPauseRequested
+    | BackfillResumeRequested
+    | BackfillPublishRequested
+    | BackfillDiscardRequested
+    | BackfillCancelRequested
+)
 
 
 @dataclass(frozen=True)
@@ -41,30 +51,56 @@ class Refuse:
     message: str
 
 
-Answer = Enter | Unchanged | Refuse
+@dataclass(frozen=True)
+class Approved:
+    """What it has staged is being published, or was."""
+
+
+class Review(Enum):
+    """Whether what a backfill stages waits for a review."""
+
+    NONE = auto()
+    WAITS = auto()
+    APPROVED = auto()
+
+    @classmethod
+    def of(cls, *, review: bool, approved_at: datetime | None) -> Review:
+        """From the columns of a backfill's row."""
+        if not review:
+            return cls.NONE
+        return cls.WAITS if approved_at is None else cls.APPROVED
+
+
+Answer = Enter | Approved | Unchanged | Refuse
 NO_BACKFILL = Refuse("there is no backfill with this id: 'retrofill backfill list' shows them all")
 
 
 def nothing_to_do(state: str, verb: str) -> Refuse:
     """Refuse a command because of the backfill's state."""
-    return Refuse(f"the backfill is {state}: there is nothing to {verb}")
+    return Refuse(f"the backfill is {state.replace('_', ' ')}: there is nothing to {verb}")
 
 
 # command → its target state, the states it starts from, the states in which it is already done
 _COMMANDS: dict[type[Command], tuple[BackfillState, tuple[BackfillState, ...], tuple[BackfillState, ...]]] = {
     BackfillPauseRequested: (S.PAUSED, (S.RUNNING,), (S.PAUSED,)),
     BackfillResumeRequested: (S.RUNNING, (S.PAUSED,), (S.RUNNING,)),
-    BackfillCancelRequested: (S.CANCELLING, (S.RUNNING, S.PAUSED), (S.CANCELLING, S.CANCELLED)),
+    BackfillPublishRequested: (S.RUNNING, (S.IN_REVIEW,), ()),
+    BackfillDiscardRequested: (S.CANCELLING, (S.IN_REVIEW,), (S.CANCELLING, S.CANCELLED)),
+    BackfillCancelRequested: (S.CANCELLING, (S.RUNNING, S.PAUSED, S.IN_REVIEW), (S.CANCELLING, S.CANCELLED)),
 }
 
 
-def answer_command(command: Command, state: str | None, used_up: str | None = None) -> Answer:
+def answer_command(
+    command: Command, state: str | None, used_up: str | None = None, review: Review = Review.NONE
+) -> Answer:
     """Decide on a command for a backfill in ``state`` (``None``: no such backfill).
 
     ``used_up``: which limit of the budget is reached, of the one that a resume brings along.
     """
     if state is None:
         return NO_BACKFILL
+    if isinstance(command, BackfillPublishRequested | BackfillDiscardRequested) and state != S.IN_REVIEW:
+        return _not_in_review(command, S(state), review)
     if isinstance(command, BackfillResumeRequested):
         if state == S.RUNNING and command.budget is not None:
             return Refuse("the backfill is running: pause it before it gets another budget")
@@ -79,6 +115,23 @@ def answer_command(command: Command, state: str | None, used_up: str | None = No
     return nothing_to_do(state, verb)
 
 
+def _not_in_review(
+    command: BackfillPublishRequested | BackfillDiscardRequested, state: BackfillState, review: Review
+) -> Answer:
+    """The answer to a command for a review that has not begun, is over or was never asked for."""
+    if review == Review.NONE:
+        return Refuse("its request did not ask for a review (publish, --review): its runs publish at once")
+    if isinstance(command, BackfillPublishRequested) and review == Review.APPROVED:
+        return Approved()
+    if isinstance(command, BackfillDiscardRequested) and state in (S.CANCELLING, S.CANCELLED):
+        return Unchanged(state)
+    if review == Review.APPROVED:
+        return Refuse("its output was approved and can no longer be discarded")
+    if state in (S.RUNNING, S.PAUSED):
+        return Refuse(f"the backfill is {state}: it is reviewed once all its runs have ended or staged their output")
+    return nothing_to_do(state, "publish" if isinstance(command, BackfillPublishRequested) else "discard")
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """The facts about a backfill that ``judge`` needs."""
@@ -91,6 +144,8 @@ class Snapshot:
     any_run_cancelled: bool
     failed_since_resume: bool
     used_up: str | None = None  # which limit of its budget
+    review: Review = Review.NONE
+    any_open: bool = True  # a run whose output was not accepted
 
 
 @dataclass(frozen=True)
@@ -111,25 +166,36 @@ class CancelForFailure:
 
 
 @dataclass(frozen=True)
+class BeginReview:
+    """Only runs that have ended, and staged ones, are left. ``complete``: each will have succeeded."""
+
+    complete: bool
+
+
+@dataclass(frozen=True)
 class PauseForBudget:
     """Its budget is used up; ``message`` says which limit."""
 
     message: str
 
 
-def judge(snapshot: Snapshot) -> End | PauseForFailure | CancelForFailure | PauseForBudget | None:
-    """Decide whether a backfill ends, pauses or cancels over a failed run, or used up its budget."""
-    if snapshot.state not in ACTIVE:
+def judge(snapshot: Snapshot) -> End | BeginReview | PauseForFailure | CancelForFailure | PauseForBudget | None:
+    """Decide whether a backfill ends, is to be reviewed, pauses or cancels over a failed run, or used up its budget."""
+    if snapshot.state not in ACTIVE or snapshot.state == S.IN_REVIEW:
         return None
+    not_done = snapshot.any_failed or snapshot.any_run_cancelled
     if not snapshot.any_unfinished:
         cancelling = snapshot.state == S.CANCELLING
-        not_done = snapshot.any_failed or snapshot.any_run_cancelled
         return End(end_state(cancelling=cancelling, cancel_cause=snapshot.cancel_cause, any_not_done=not_done))
-    if snapshot.failed_since_resume:
-        if snapshot.on_run_failure == OnRunFailure.PAUSE and snapshot.state == S.RUNNING:
-            return PauseForFailure()
-        if snapshot.on_run_failure == OnRunFailure.CANCEL and snapshot.state != S.CANCELLING:
-            return CancelForFailure()
+    on_failure = snapshot.on_run_failure if snapshot.failed_since_resume else None
+    if on_failure == OnRunFailure.CANCEL and snapshot.state != S.CANCELLING:
+        return CancelForFailure()
+    if not snapshot.any_open:
+        # A pause would hold up nothing.
+        waits = snapshot.review == Review.WAITS and snapshot.state != S.CANCELLING
+        return BeginReview(complete=not not_done) if waits else None
+    if on_failure == OnRunFailure.PAUSE and snapshot.state == S.RUNNING:
+        return PauseForFailure()
     if snapshot.used_up is not None and snapshot.state == S.RUNNING:
         return PauseForBudget(snapshot.used_up)
     return None

@@ -9,7 +9,17 @@ from typing import Any, Literal
 from sqlalchemy import RowMapping
 
 from backfill_planner.calls import call_for_end
-from backfill_planner.decide import CancelForFailure, End, PauseForBudget, PauseForFailure, Snapshot, judge, why_failed
+from backfill_planner.decide import (
+    BeginReview,
+    CancelForFailure,
+    End,
+    PauseForBudget,
+    PauseForFailure,
+    Review,
+    Snapshot,
+    judge,
+    why_failed,
+)
 from backfill_planner.states import emit_state
 from retrofill.bus.crash import crash_point
 from retrofill.bus.faults import Conflict
@@ -20,6 +30,7 @@ from retrofill.contract.backfills import (
     BackfillCancelling,
     BackfillEnded,
     BackfillFailed,
+    BackfillInReview,
     BackfillPaused,
     BackfillSucceeded,
 )
@@ -54,10 +65,14 @@ def check(tx: Transaction, id: str, partitions: int) -> None:
         any_run_cancelled=progress.any_run_cancelled,
         failed_since_resume=progress.failed_since_resume,
         used_up=budgets.exceeded(tx.conn, id, budgets.of_row(row)),
+        review=Review.of(review=row["review"], approved_at=row["approved_at"]),
+        any_open=progress.any_open,
     )
     match judge(snapshot):
         case End(state):
             _end(tx, row, state, partitions)
+        case BeginReview(complete):
+            _begin_review(tx, row, complete=complete)
         case PauseForFailure():
             _pause(tx, row, "run_failure")
         case PauseForBudget(message):
@@ -78,6 +93,16 @@ def _pause(tx: Transaction, row: RowMapping, cause: Literal["run_failure", "budg
     crash_point("pause:written")
     event = BackfillPaused(backfill_id=row["id"], pipeline=row["pipeline"], cause=cause, message=why)
     tx.emit(Topic.BACKFILL_EVENTS, row["id"], event)
+
+
+def _begin_review(tx: Transaction, row: RowMapping, *, complete: bool) -> None:
+    """Wait for a request to publish or discard. Deadlines count the staging of a ``complete`` one as its success."""
+    id, now, runs = row["id"], database_now(tx.conn), backfills.run_counts(tx.conn, row["id"])
+    _move(tx, row, S.IN_REVIEW, {"staged_at": now if complete else None}, runs)
+    crash_point("review:written")
+    tx.emit(Topic.BACKFILL_EVENTS, id, BackfillInReview(backfill_id=id, pipeline=row["pipeline"], runs=runs))
+    if complete:
+        resolve(tx, deadlines.open_of_backfill(tx.conn, id))
 
 
 def _end(tx: Transaction, row: RowMapping, state: BackfillState, partitions: int) -> None:

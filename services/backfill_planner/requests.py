@@ -25,7 +25,7 @@ from retrofill.contract.topics import Topic
 from retrofill.deadlines.arming import Armer
 from retrofill.deadlines.rows import Subject
 from retrofill.domain.alert import AT_PLANNING, OF_BACKFILL, Reference, check_handled, finish_by
-from retrofill.domain.backfill import BackfillState
+from retrofill.domain.backfill import BackfillState, Publish
 from retrofill.domain.deadline import alerts_counting_from, arm, due_at_planning
 from retrofill.domain.planning import (
     Intervals,
@@ -46,7 +46,13 @@ from retrofill.tracing import parent_of, span
 
 # Fields added to requests later, and their defaults. A default is not hashed, so the hash of a
 # request stays what an older release recorded.
-_ADDED_LATER: dict[str, object] = {"latest_code": False, "batch_size": None, "intervals": [], "budget": None}
+_ADDED_LATER: dict[str, object] = {
+    "latest_code": False,
+    "batch_size": None,
+    "intervals": [],
+    "budget": None,
+    "publish": "at_once",
+}
 # What deadlines of the whole backfill count from, given when it was planned.
 _BACKFILL_REFERENCES: dict[Reference, Callable[[datetime], datetime]] = {
     Reference.BACKFILL_REQUESTED_AT: lambda planned_at: planned_at,
@@ -219,6 +225,7 @@ def _columns(request: Request, stored: StoredPipeline, partitions: int) -> dict[
         "triggered_by": body.triggered_by,
         "definition": definition.as_json(),
         "code_follows": body.latest_code,
+        "review": body.publish == Publish.REVIEW,
         **budgets.columns(body.budget),
     }
 

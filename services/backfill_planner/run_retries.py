@@ -15,7 +15,9 @@ from sqlalchemy import RowMapping
 
 from backfill_planner.decide import NO_BACKFILL, Refuse
 from backfill_planner.run_cancels import MAX_RUNS, days, named, refusal, unknown
+from backfill_planner.states import emit_state
 from retrofill.bus.crash import crash_point
+from retrofill.bus.faults import Conflict
 from retrofill.bus.transaction import Transaction
 from retrofill.contract.backfills import MAX_LISTED, BackfillCommandRejected, RunRetryRequested, RunsRetried
 from retrofill.deadlines.arming import Armer, resolve
@@ -47,7 +49,7 @@ class RetryRuns:
 
 
 def decide(names: Sequence[str], found: Sequence[Found], zone: str) -> RetryRuns | Refuse:
-    """Decide on a command that names runs of a running or paused backfill.
+    """Decide on a command that names runs of a running or paused backfill, or one in review.
 
     ``names``: its parts as the user wrote them; ``found``: the runs of each, by its number from 1.
     """
@@ -84,6 +86,8 @@ def retry_runs(
     # Which of the failures were accepted is not known, so those that were count as replaced first:
     # as long as one is left that may not have been, the backfill is paused or cancelled over it.
     backfills.change(tx.conn, id, {"failed_before": max(0, row["failed_before"] - len(new))})
+    if row["state"] == S.IN_REVIEW:
+        _leave_review(tx, row)
     crash_point("run-retry:written")
     listed = new if len(new) <= MAX_LISTED else []
     return RunsRetried(
@@ -95,12 +99,19 @@ def retry_runs(
     )
 
 
+def _leave_review(tx: Transaction, row: RowMapping) -> None:
+    """Run again until the new runs have ended or staged their output as well."""
+    if not backfills.move(tx.conn, row["id"], S.RUNNING, S.IN_REVIEW, {"staged_at": None}):
+        raise Conflict(f"backfill {row['id']} is no longer in review")
+    emit_state(tx, dict(row), S.RUNNING, database_now(tx.conn))
+
+
 def _decide(tx: Transaction, id: str, row: RowMapping | None, command: RunRetryRequested) -> RetryRuns | Refuse:
     if row is None:
         return NO_BACKFILL
     if row["state"] == S.CANCELLING:
         return Refuse(f"the backfill is cancelling: once it has ended, use 'retrofill backfill retry {id}'")
-    if row["state"] not in (S.RUNNING, S.PAUSED):
+    if row["state"] not in (S.RUNNING, S.PAUSED, S.IN_REVIEW):
         return Refuse(f"the backfill is {row['state']}: 'retrofill backfill retry {id}' requests a new one")
     if command.all_failed == bool(command.intervals):
         return Refuse("it must name runs: give either intervals (logical dates) or all_failed")

@@ -8,9 +8,11 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from retrofill.domain.backfill import MACHINE as BACKFILL_MACHINE
+from retrofill.domain.backfill import BackfillState as B
 from retrofill.domain.deadline import DeadlineState, End, Scope, Watched, judge
 from retrofill.domain.polling import seconds_until
 from retrofill.domain.run import MACHINE as RUN_MACHINE
+from retrofill.domain.run import RunState as R
 from retrofill.domain.task_run import TaskState
 
 Row = Mapping[str, Any]
@@ -27,6 +29,10 @@ class TaskEnd(Protocol):
     def finished_at(self) -> datetime | None: ...
 
 
+# What was held for a review was done by then, however long the review takes.
+_DONE_WHEN_STAGED = frozenset(
+    [*(B.RUNNING, B.PAUSED, B.IN_REVIEW, B.SUCCEEDED), *(R.STAGED, R.PUBLISHING, R.SUCCEEDED)]
+)
 TaskEnds = Mapping[tuple[int, str], Sequence[TaskEnd]]
 
 
@@ -70,7 +76,10 @@ def scope_of(row: Row) -> Scope:
 
 def how_it_ended(row: Row, tasks: TaskEnds) -> tuple[End | None, datetime | None]:
     """How and when the watched run, task or backfill ended; both ``None`` if it has not."""
-    match scope_of(row):
+    scope = scope_of(row)
+    if scope != Scope.TASK and row["staged_at"] is not None and row["run_state"] in _DONE_WHEN_STAGED:
+        return End.SUCCEEDED, row["staged_at"]
+    match scope:
         case Scope.BACKFILL:
             over = row["run_state"] in BACKFILL_MACHINE.terminal
         case Scope.RUN:

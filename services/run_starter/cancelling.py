@@ -12,7 +12,7 @@ from retrofill.bus.transaction import Transaction
 from retrofill.contract.runs import RunCancelled
 from retrofill.contract.topics import Topic
 from retrofill.domain.run import RunState
-from retrofill.store import attempts, run_cancels
+from retrofill.store import attempts, backfills, run_cancels
 from retrofill.store import runs as store
 from retrofill.store.clock import database_now
 from run_starter.announcing import emit_state, facts
@@ -23,10 +23,13 @@ CANCEL_CHUNK = 500
 
 
 def cancel(tx: Transaction, row: RowMapping) -> None:
-    """Cancel queued runs, one chunk per check, and ask the drivers of live ones to stop."""
+    """Cancel queued runs, one chunk per check, and ask the drivers of live ones to stop.
+
+    Runs whose output waits for a review are cancelled likewise.
+    """
     tx.notify(attempts.ATTEMPT_CHANNEL, attempts.mark_cancel_requested(tx.conn, row["id"]))
-    queued = store.queued(tx.conn, row["id"], CANCEL_CHUNK)
-    _end(tx, {row["id"]: row}, queued)
+    for state in (RunState.QUEUED, RunState.STAGED) if backfills.is_held(row) else (RunState.QUEUED,):
+        _end(tx, {row["id"]: row}, store.waiting(tx.conn, row["id"], state, CANCEL_CHUNK), state)
 
 
 def cancel_runs(tx: Transaction, rows: Mapping[str, RowMapping]) -> None:
@@ -43,23 +46,25 @@ def cancel_runs(tx: Transaction, rows: Mapping[str, RowMapping]) -> None:
         crash_point("run-cancel:applied")
 
 
-def _end(tx: Transaction, rows: Mapping[str, RowMapping], queued: Sequence[RowMapping]) -> None:
-    """Cancel these queued runs of these backfills, which are checked again after a whole chunk."""
+def _end(
+    tx: Transaction, rows: Mapping[str, RowMapping], waiting: Sequence[RowMapping], state: RunState = RunState.QUEUED
+) -> None:
+    """Cancel these runs in ``state`` of these backfills, which are checked again after a whole chunk."""
     # Read the time under the locks: a watcher that held one may have found its deadline missed.
-    store.lock(tx.conn, [each["id"] for each in queued])
+    store.lock(tx.conn, [each["id"] for each in waiting])
     now = database_now(tx.conn)
-    given = [{"id": each["id"]} for each in queued]
+    given = [{"id": each["id"]} for each in waiting]
     values = {"finished_at": now, "lost_at": None}
-    ended = store.move(tx.conn, RunState.CANCELLED, given, values, from_states=[RunState.QUEUED], guard=())
+    ended = store.move(tx.conn, RunState.CANCELLED, given, values, from_states=[state], guard=())
     if ended != len(given):
-        raise Conflict("a queued run was changed by another transaction")
-    for each in queued:
+        raise Conflict(f"a {state} run was changed by another transaction")
+    for each in waiting:
         fields = facts(each, rows[each["backfill_id"]]["pipeline"], now)
         tx.emit(Topic.RUN_EVENTS, each["backfill_id"], RunCancelled(**fields))
         if each["started_at"] is not None:
             # An earlier attempt of it was lost or released, so it has a record.
             emit_state(tx, fields, RunState.CANCELLED)
-    resolve_deadlines(tx, [each["id"] for each in queued])
-    if len(queued) == CANCEL_CHUNK:
-        for id in dict.fromkeys(each["backfill_id"] for each in queued):
+    resolve_deadlines(tx, [each["id"] for each in waiting])
+    if len(waiting) == CANCEL_CHUNK:
+        for id in dict.fromkeys(each["backfill_id"] for each in waiting):
             tx.schedule_check(backfill_key(id))

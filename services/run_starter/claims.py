@@ -76,7 +76,8 @@ class Claims:
         ids = [*dict.fromkeys([*ids, *memory.unpublished(numbers)])]
         rows = self._locked(tx, ids)
         self._recheck_locked(tx, [id for id in ids if id not in rows])
-        staged = store.staged(tx.conn, rows) if rows else {}
+        approved = [id for id, row in rows.items() if not backfills.is_held(row)]
+        staged = store.staged(tx.conn, approved) if approved else {}
         memory.publish_later({id: rows[id]["pipeline_no"] for id in staged}, checked=ids)
         running = dict.fromkeys([*numbers, *(rows[id]["pipeline_no"] for id in staged)])
         for row in rows.values():

@@ -23,7 +23,19 @@ from retrofill.domain.run import LIVE, RunState
 from retrofill.domain.task_run import MACHINE as TASK_MACHINE
 from retrofill.domain.task_run import TaskState
 from run_starter.losses import RELEASED, UNKNOWN, Losses, failure, with_loss
-from run_starter.steps import Accept, AttemptEnd, AwaitPublisher, Begin, End, Outcome, Requeue, Split, Step, TaskStep
+from run_starter.steps import (
+    Accept,
+    AttemptEnd,
+    AwaitPublisher,
+    Begin,
+    End,
+    Hold,
+    Outcome,
+    Requeue,
+    Split,
+    Step,
+    TaskStep,
+)
 
 S = RunState
 
@@ -60,6 +72,7 @@ class RunRow:
     suspect: bool = False  # a driver was lost with it, so the next loss counts
     losses: Losses = ()  # the last few
     cancelled: bool = False  # by itself; known only if its attempt is to be released
+    held: bool = False  # what it stages waits for a review
     timed_out: ErrorInfo | None = None  # its attempt is to be released because of it
 
 
@@ -151,7 +164,10 @@ class Fold:
             case TaskReported():
                 return self._apply_to_task(report, self._number(row))
             case RunStaged(outputs=outputs) if self._states[row.id] == S.RUNNING:
-                self._step(row, Accept(outputs), S.PUBLISHING)
+                if row.held:
+                    self._step(row, Hold(outputs), S.STAGED)
+                else:
+                    self._step(row, Accept(outputs), S.PUBLISHING)
                 self.outcome.alive[attempt.id] = None
             case RunReported(state="succeeded", cost=cost, published=published):
                 self._step(row, End(S.SUCCEEDED, cost=cost, published=published), S.SUCCEEDED)

@@ -18,6 +18,7 @@ from retrofill.bus.service import Context
 from retrofill.bus.transaction import Transaction
 from retrofill.bus.worker.rechecks import ALL_ACTIVE, ALL_NOW, EVERY_SECONDS, check_all_active
 from retrofill.contract.backfills import (
+    BackfillApproved,
     BackfillCancelling,
     BackfillChanged,
     BackfillEvent,
@@ -49,7 +50,10 @@ from run_starter.seats import Seats
 from run_starter.starting import Starting
 
 CHANNELS = (attempts.ATTEMPT_CHANNEL, store.SLOT_CHANNEL, hosts.HOST_CHANNEL, hosts.SEAT_CHANNEL)
-_TO_CHECK = (BackfillPlanned, BackfillResumed, BackfillCancelling, BackfillChanged, RunCancelAccepted, RunsRetried)
+_TO_CHECK = (
+    *(BackfillPlanned, BackfillResumed, BackfillApproved, BackfillCancelling, BackfillChanged),
+    *(RunCancelAccepted, RunsRetried),
+)
 # Checks with a transaction of their own.
 ALONE = (LEASES_KEY, ALL_ACTIVE, ALL_NOW, SUSPECTS_KEY)
 

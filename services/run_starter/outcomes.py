@@ -19,6 +19,7 @@ from retrofill.contract.runs import (
     RunCancelled,
     RunEvent,
     RunFailed,
+    RunHeldForReview,
     RunSplit,
     RunStarted,
     RunSucceeded,
@@ -37,7 +38,7 @@ from retrofill.store.transition import IfNull, Plus
 from run_starter.announcing import Row, emit_state, facts, publishing
 from run_starter.losses import stored
 from run_starter.memory import LEASES_KEY, SUSPECTS_KEY, backfill_key, pipeline_key, slot_freed, suspect_ended
-from run_starter.steps import Accept, AwaitPublisher, Begin, End, Kind, Outcome, Requeue, Split, TaskStep
+from run_starter.steps import Accept, AwaitPublisher, Begin, End, Hold, Kind, Outcome, Requeue, Split, TaskStep
 from run_starter.timeouts import times_out_at
 
 NO_COST = Cost()
@@ -138,7 +139,25 @@ class Apply:
         _landed(store.move(self.tx.conn, S.PUBLISHING, given, {}, from_states=[S.RUNNING]), rows)
         for row, step in rows:
             self._publishing({**row, "outputs": {"folders": list(step.outputs)}}, row["publication"])
-        self._changed(row["attempt_id"] for row, _ in rows)
+        self._hold()
+        self._changed(row["attempt_id"] for row, _ in [*rows, *self._having(Hold)])
+
+    def _hold(self) -> None:
+        """Leave accepted output to the review of its backfill."""
+        held = self._having(Hold)
+        given = [
+            {**_key(row), "outputs": {"folders": list(step.outputs)}, "accepted_attempt": row["attempt_id"]}
+            for row, step in held
+        ]
+        values = {"staged_at": self.now, **NO_LIMIT}
+        _landed(store.move(self.tx.conn, S.STAGED, given, values, from_states=[S.RUNNING]), held)
+        for row, step in held:
+            fields = self._facts(row)
+            self.tx.emit(Topic.RUN_EVENTS, row["backfill_id"], RunHeldForReview(**fields, outputs=step.outputs))
+            emit_state(self.tx, fields, S.STAGED)
+            # It may have been approved or cancelled meanwhile.
+            self.tx.schedule_check(backfill_key(row["backfill_id"]))
+        resolve_deadlines(self.tx, [row["id"] for row, _ in held])
 
     def ends(self) -> None:
         """End, requeue or set aside runs, cancel their open tasks, and end attempts."""

@@ -30,6 +30,13 @@ class Accept:
 
 
 @dataclass(frozen=True)
+class Hold:
+    """Its output may be published once its backfill was reviewed."""
+
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class End:
     """It ended. ``losses``: as stored, with the one that ended it. ``published``: its outputs."""
 
@@ -82,8 +89,8 @@ class AwaitPublisher:
     suspect: bool = False
 
 
-Step = Begin | Accept | End | Requeue | Split | AwaitPublisher
-Kind = TypeVar("Kind", Begin, Accept, End, Requeue, Split, AwaitPublisher)
+Step = Begin | Accept | Hold | End | Requeue | Split | AwaitPublisher
+Kind = TypeVar("Kind", Begin, Accept, Hold, End, Requeue, Split, AwaitPublisher)
 
 
 @dataclass(frozen=True)

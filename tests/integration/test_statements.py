@@ -20,6 +20,7 @@ from retrofill.contract.backfills import RunRetryRequested
 from retrofill.contract.runs import AttemptEnded, AttemptHeartbeat, RunStaged
 from retrofill.contract.topics import PLANNER, RUN_STARTER
 from retrofill.domain.attempt import AttemptMode
+from retrofill.domain.run import RunState
 from retrofill.store import backfills, durations, failures, runs
 from retrofill.store.claims import pipelines_with_suspects
 
@@ -181,7 +182,10 @@ def test_every_statement_of_the_hot_paths_uses_an_index(old: Hot) -> None:
         old.asked(staged),
         old.heard([RunStaged(**about_run(staged, staged.runs[0]), outputs=("/nowhere",))]),
         old.heard([AttemptEnded(**each.about, state="lost", begun=each.runs[0].id) for each in (staged, lost)]),
-        old.sent(RUN_STARTER, lambda tx: [pipelines_with_suspects(tx.conn, 0), runs.queued(tx.conn, ids[0], 9)]),
+        old.sent(
+            RUN_STARTER,
+            lambda tx: [pipelines_with_suspects(tx.conn, 0), runs.waiting(tx.conn, ids[0], RunState.QUEUED, 9)],
+        ),
         old.reported(others),
         old.claimed(ids),
         old.sent(RUN_STARTER, lambda tx: durations.recent(tx.conn, [1, 2])),

@@ -9,7 +9,9 @@ from functools import partial
 from retrofill.contract.backfills import (
     BackfillCancelRequested,
     BackfillChangeRequested,
+    BackfillDiscardRequested,
     BackfillPauseRequested,
+    BackfillPublishRequested,
     BackfillResumeRequested,
     RunCancelRequested,
     RunRetryRequested,
@@ -24,6 +26,7 @@ from tests.simulation.world import World
 SOME_DAY = date(2020, 1, 1)
 # A failed run is retried after at most so many seconds: while others are live, or all have ended.
 RETRY_SECONDS = 6.0
+REVIEW_SECONDS = 3.0
 
 
 class Commands:
@@ -36,8 +39,9 @@ class Commands:
         # How many failures users will notice, who then retry the run.
         self.retries = 0
 
-    def watch_failures(self) -> None:
-        """From now on, users notice some failures."""
+    def watch(self) -> None:
+        """From now on, users notice some failures, and most reviews."""
+        self._world.database.on_commit.append(self._see_reviews)
         self.retries = self._random.choice([0, 0, 1, 3])
         if self.retries:
             self._world.database.on_commit.append(self._see_failures)
@@ -55,6 +59,23 @@ class Commands:
                 )
                 self._at(self._random.random() * RETRY_SECONDS, partial(self.retry, id, command))
 
+    def _see_reviews(self, tx: Tx) -> None:
+        """Publish or discard what is in review; some change their mind too late."""
+        for table, old, new in tx.changes:
+            if table != "backfill" or not old or not new or new["state"] != "in_review":
+                continue
+            if old["state"] == "in_review" or self._random.random() < 0.3:
+                continue
+            ends = self._random.choice(
+                [BackfillPublishRequested(), BackfillPublishRequested(), BackfillDiscardRequested()]
+            )
+            after = self._random.random() * REVIEW_SECONDS
+            self._at(after, partial(self._world.publish, Topic.BACKFILL_REQUESTS, new["id"], ends))
+            if self._random.random() < 0.4:
+                after += self._random.random()
+                cancel = BackfillCancelRequested()
+                self._at(after, partial(self._world.publish, Topic.BACKFILL_REQUESTS, new["id"], cancel))
+
     def retry(self, id: str, command: RunRetryRequested) -> None:
         """Retry runs of a backfill, often after their code was fixed; sometimes twice."""
         if self._random.random() < 0.7:
@@ -62,7 +83,7 @@ class Commands:
         self._world.publish(Topic.BACKFILL_REQUESTS, id, command, times=self._random.choice([1, 1, 2]))
 
     def command(self, ids: Sequence[str]) -> None:
-        """Pause, resume, change or cancel a backfill, which may be unplanned or ended, or cancel or
+        """Pause, resume, publish, discard, change or cancel a backfill, which may be unplanned or ended, or cancel or
         retry some of its runs; sometimes twice.
         """
         id = self._random.choice(ids)
@@ -71,6 +92,7 @@ class Commands:
                 *(BackfillPauseRequested(), BackfillResumeRequested(budget=self.budget()), BackfillCancelRequested()),
                 *[self.run_cancel(id)] * 3,
                 *(RunRetryRequested(all_failed=True), self.change()),
+                *(BackfillPublishRequested(), BackfillDiscardRequested()),
             ]
         )
         self._world.publish(Topic.BACKFILL_REQUESTS, id, command, times=self._random.choice([1, 1, 2]))

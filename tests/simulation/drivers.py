@@ -245,7 +245,8 @@ class Driver:
         """Publish staged output in the order of the runs, until one is left to others."""
         while self.staged and not self.gave_up:
             run = self.staged[0]
-            if self._asked("may_publish", run) and self._publish(run):
+            # What it may not publish is left to others, or to a review.
+            if self._publish(run) if self._asked("may_publish", run) else self.works():
                 self.staged.remove(run)
             else:
                 self.gave_up = True

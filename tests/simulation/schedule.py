@@ -9,6 +9,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from retrofill.contract.backfills import (
+    BackfillDiscardRequested,
+    BackfillPublishRequested,
     BackfillRequested,
     BackfillResumeRequested,
 )
@@ -17,6 +19,7 @@ from retrofill.contract.topics import WATCHER, Topic
 from retrofill.domain.budget import Budget
 from retrofill.domain.names import MAX_BATCH
 from retrofill.domain.pipeline import PipelineDefinition
+from tests.simulation.checks.base import REST
 from tests.simulation.commands import Commands
 from tests.simulation.faults import Faults
 from tests.simulation.hanging import KINDS, limited
@@ -73,7 +76,7 @@ class Scenario:
     def prepare(self) -> None:
         """Plan all client actions at random times."""
         self.decide_failures()
-        self._commands.watch_failures()
+        self._commands.watch()
         for name in self._pipelines:
             self._at(0.0, lambda name=name: self.apply(name))
         size, busy = self._world.size, self.busy_seconds
@@ -172,6 +175,7 @@ class Scenario:
                 "on_run_failure": self._random.choice(["continue", "continue", "pause", "cancel"]),
                 "run_backwards": self._random.random() < 0.3,
                 "budget": self._commands.budget(),
+                "publish": self._random.choice(["at_once", "at_once", "review"]),
             }
         )
         wrong = self._random.random() < 0.15
@@ -183,11 +187,14 @@ class Scenario:
         """Command one of the backfills."""
         self._commands.command(self.ids)
 
-    def resume_all(self) -> None:
-        """Resume all paused backfills without a budget, so that everything can end."""
+    def go_on(self) -> None:
+        """Resume all paused backfills without a budget, and end all reviews, so that everything can end."""
         for row in self._world.database.rows("backfill"):
             if row["state"] == "paused":
                 self._world.publish(Topic.BACKFILL_REQUESTS, row["id"], BackfillResumeRequested(budget=Budget()))
+            elif row["state"] == "in_review":
+                ends = self._random.choice([BackfillPublishRequested(), BackfillDiscardRequested()])
+                self._world.publish(Topic.BACKFILL_REQUESTS, row["id"], ends)
 
 
 def run_schedule(seed: int) -> Result:
@@ -250,14 +257,14 @@ def run_until(world: World, over: Callable[[], bool], seconds: float = DRAIN_SEC
 
 
 def run_until_drained(world: World, scenario: Scenario, end: float) -> None:
-    """Run until all work is done, resuming paused backfills.
+    """Run until all work is done, resuming paused backfills and ending reviews.
 
     Raises ``Stuck`` if work is left at ``end``.
     """
     while True:
-        scenario.resume_all()
+        scenario.go_on()
         _drain(world, end)
-        if not any(row["state"] == "paused" for row in world.database.rows("backfill")):
+        if not any(row["state"] in REST for row in world.database.rows("backfill")):
             return
 
 

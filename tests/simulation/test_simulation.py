@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import func, select
 
 from retrofill.store import claims
-from tests.simulation.memory.engine import Database
+from tests.simulation.memory.engine import Database, Unsupported
 from tests.simulation.mutations import INVARIANTS, MUTATIONS
 from tests.simulation.mutations.patch import Patches
 from tests.simulation.schedule import run_schedule
@@ -97,5 +97,5 @@ def test_every_mutation_is_found() -> None:
 
 def test_what_the_store_does_not_know_is_refused() -> None:
     database = Database(Scheduler(0))
-    with pytest.raises(NotImplementedError):
+    with pytest.raises(Unsupported):
         database.execute(database.begin("x"), select(func.pg_sleep(1)), None)

@@ -19,7 +19,9 @@ from retrofill.contract.backfills import (
     MAX_NAMED,
     BackfillCancelRequested,
     BackfillChangeRequested,
+    BackfillDiscardRequested,
     BackfillPauseRequested,
+    BackfillPublishRequested,
     BackfillRequested,
     BackfillResumeRequested,
     RunCancelRequested,
@@ -60,6 +62,14 @@ def pause(console: Console, id: str, _body: object, _user: str | None) -> Docume
 
 def resume(console: Console, id: str, body: Resume, _user: str | None) -> Document:
     return command(console, id, BackfillResumeRequested(budget=body.budget))
+
+
+def publish(console: Console, id: str, _body: object, _user: str | None) -> Document:
+    return command(console, id, BackfillPublishRequested())
+
+
+def discard(console: Console, id: str, _body: object, _user: str | None) -> Document:
+    return command(console, id, BackfillDiscardRequested())
 
 
 def cancel(console: Console, id: str, _body: object, _user: str | None) -> Document:

@@ -165,10 +165,14 @@ def stored_offsets(
         if row is not None:
             log.warning("topic_recreated", topic=topic, partition=partition, was=row.topic_id)
         values = {"topic_id": topic_ids.of(topic), "next_offset": start}
+        # Of an added partition, which no epoch protects, another owner may have created it meanwhile, and moved it.
         conn.execute(
             insert(table)
             .values(topic=topic, partition=partition, **values)
-            .on_conflict_do_update(index_elements=["topic", "partition"], set_=values)
+            .on_conflict_do_update(
+                index_elements=["topic", "partition"], set_=values, where=table.c.topic_id != values["topic_id"]
+            )
         )
-        offsets[topic] = start
+        ours = (table.c.topic == topic) & (table.c.partition == partition)
+        offsets[topic] = conn.execute(select(table.c.next_offset).where(ours)).scalar_one()
     return offsets

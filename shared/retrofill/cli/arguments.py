@@ -19,7 +19,7 @@ from retrofill.client.who import local_user
 from retrofill.contract.backfills import BackfillRequested
 from retrofill.contract.base import Undecodable, decode_object
 from retrofill.contract.explain import explain
-from retrofill.domain.backfill import OnRunFailure, ReprocessBehavior
+from retrofill.domain.backfill import OnRunFailure, Publish, ReprocessBehavior
 from retrofill.domain.bounds import parse_bound
 from retrofill.domain.budget import Budget
 from retrofill.domain.names import MAX_BATCH
@@ -74,6 +74,9 @@ class BackfillOptions:
         str | None,
         typer.Option(metavar="MOMENT", help="A deadline for the whole backfill, like 2026-01-31T18:00:00+01:00."),
     ] = None
+    review: Annotated[
+        bool, typer.Option("--review", help="Publish staged output only after 'retrofill backfill publish ID'.")
+    ] = False
     latest_code: Annotated[
         bool, typer.Option("--latest-code", help="Each run uses the most recently applied code when it starts.")
     ] = False
@@ -102,6 +105,7 @@ class BackfillOptions:
             "conf": read_conf(self.conf),
             "triggered_by": local_user(),
             "finish_by": self.finish_by,
+            "publish": Publish.REVIEW if self.review else Publish.AT_ONCE,
             "latest_code": self.latest_code,
             "budget": None if self.budget is None else read_budget(self.budget),
         }

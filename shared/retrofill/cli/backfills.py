@@ -1,4 +1,4 @@
-"""``retrofill backfill``: create, preview, list, show, watch, pause, resume, cancel, change, retry."""
+"""``retrofill backfill``: create, preview, list, show, watch, pause, resume, publish, discard, cancel, change, retry."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ from retrofill.contract.backfills import (
     BackfillChanged,
     BackfillChangeRequested,
     BackfillCommandRejected,
+    BackfillDiscardRequested,
     BackfillPauseRequested,
     BackfillPlanned,
+    BackfillPublishRequested,
     BackfillRejected,
     BackfillResumeRequested,
     RunRetryRequested,
@@ -160,6 +162,18 @@ def resume(
     """Resume a paused backfill; one whose budget is used up needs another one (--budget none: no limits)."""
     request = BackfillResumeRequested(budget=None if budget is None else read_budget(budget))
     _command(id, request, watch, timeout, as_json)
+
+
+@group.command()
+def publish(id: Id, watch: Watch = False, timeout: TimeLimit = ANSWER_SECONDS, as_json: AsJson = False) -> None:
+    """Publish what a backfill in review has staged."""
+    _command(id, BackfillPublishRequested(), watch, timeout, as_json)
+
+
+@group.command()
+def discard(id: Id, watch: Watch = False, timeout: TimeLimit = ANSWER_SECONDS, as_json: AsJson = False) -> None:
+    """Cancel a backfill in review: what it has staged is not published."""
+    _command(id, BackfillDiscardRequested(), watch, timeout, as_json)
 
 
 @group.command()

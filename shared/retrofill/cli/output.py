@@ -26,6 +26,7 @@ STATE_STYLES = {
     "queued": "dim",
     "pending": "dim",
     "paused": "yellow",
+    "in_review": "yellow",
     "cancelling": "yellow",
     "cancelled": "yellow",
     "void": "dim",

@@ -39,6 +39,11 @@ RATE_SECONDS = 20.0
 LINE_SECONDS = 5.0
 # How long the database may be unreachable before watching fails.
 OUTAGE_SECONDS = 60.0
+# What a backfill waits for that only a user can do.
+GOES_ON_WITH = {
+    BackfillState.PAUSED: "resume with: retrofill backfill resume {id}",
+    BackfillState.IN_REVIEW: "publish with: retrofill backfill publish {id}; or: retrofill backfill discard {id}",
+}
 
 
 @dataclass(frozen=True)
@@ -219,6 +224,6 @@ def render(progress: Progress, per_second: float | None) -> Group:
     by_state = Text("  ").join(Text(text, style) for text, style in parts)
     if progress.estimate is not None:
         return Group(title, bar, by_state, Text(left(progress.estimate), "dim"))
-    if progress.state == BackfillState.PAUSED:
-        return Group(title, bar, by_state, Text(f"resume with: retrofill backfill resume {progress.id}", "dim"))
+    if (command := GOES_ON_WITH.get(BackfillState(progress.state))) is not None:
+        return Group(title, bar, by_state, Text(command.format(id=progress.id), "dim"))
     return Group(title, bar, by_state)

@@ -8,6 +8,7 @@ from datetime import date
 from typing import Any
 
 from retrofill.contract.backfills import BackfillRequested
+from retrofill.domain.backfill import Publish
 
 # Field of a request, as JSON → option of ``retrofill backfill create``.
 VALUES = {
@@ -38,6 +39,7 @@ def command_of(request: BackfillRequested) -> str:
     if request.intervals:
         words += ["--dates", ",".join(_date(each) for each in request.intervals)]
     words += [option for name, option in FLAGS.items() if given.get(name)]
+    words += ["--review"] if request.publish == Publish.REVIEW else []
     if request.conf:
         words += ["--conf", json.dumps(given["conf"], ensure_ascii=False)]
     if request.budget is not None:

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field, JsonValue, model_validator
 from retrofill.contract.base import Message, Moment
 from retrofill.contract.cost import Cost
 from retrofill.contract.fields import BackfillId, Explanation, RunId
-from retrofill.domain.backfill import OnRunFailure, ReprocessBehavior
+from retrofill.domain.backfill import OnRunFailure, Publish, ReprocessBehavior
 from retrofill.domain.bounds import Bound
 from retrofill.domain.budget import Budget
 from retrofill.domain.data import Name
@@ -58,6 +58,9 @@ class BackfillRequested(Message):
     conf: dict[str, JsonValue] = Field(default_factory=dict, description="Passed to the tasks")
     latest_code: bool = Field(
         False, description="Whether each run uses the code applied last when it starts, not the code at planning"
+    )
+    publish: Publish = Field(
+        Publish.AT_ONCE, description="review: staged output is not published before BackfillPublishRequested"
     )
     triggered_by: str | None = Field(None, max_length=200, description="Who or what requested it; informational")
     finish_by: Moment | None = Field(
@@ -108,8 +111,25 @@ class BackfillResumeRequested(Message):
     )
 
 
+class BackfillPublishRequested(Message):
+    """A request to publish what a backfill in review has staged. From then on its runs publish at once."""
+
+    of_users: ClassVar[bool] = True
+    type: Literal["BackfillPublishRequested"] = "BackfillPublishRequested"
+
+
+class BackfillDiscardRequested(Message):
+    """A request to cancel the staged runs of a backfill in review, so that they publish nothing."""
+
+    of_users: ClassVar[bool] = True
+    type: Literal["BackfillDiscardRequested"] = "BackfillDiscardRequested"
+
+
 class BackfillCancelRequested(Message):
-    """A request to cancel all runs that have not ended."""
+    """A request to cancel all runs that have not ended.
+
+    Those whose output was accepted are published nevertheless, unless it waits for a review.
+    """
 
     of_users: ClassVar[bool] = True
     type: Literal["BackfillCancelRequested"] = "BackfillCancelRequested"
@@ -203,6 +223,19 @@ class BackfillResumed(BackfillEvent):
     """Runs start again."""
 
     type: Literal["BackfillResumed"] = "BackfillResumed"
+
+
+class BackfillInReview(BackfillEvent):
+    """All its runs have ended or staged their output, which waits for a request to publish or discard it."""
+
+    type: Literal["BackfillInReview"] = "BackfillInReview"
+    runs: dict[str, int] = Field(description="Number of runs by state")
+
+
+class BackfillApproved(BackfillEvent):
+    """What it has staged is being published."""
+
+    type: Literal["BackfillApproved"] = "BackfillApproved"
 
 
 class BackfillCancelling(BackfillEvent):

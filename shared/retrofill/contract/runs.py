@@ -126,7 +126,7 @@ class TaskReported(RunReport):
 
 
 class RunStaged(RunReport):
-    """The run's tasks succeeded and their staged output can be published.
+    """The run's tasks succeeded and their staged output can be published, at once or after a review.
 
     The run is not executed again.
     """
@@ -169,6 +169,13 @@ class RunStarted(RunEvent):
     code_sha256: str | None = Field(
         None, description="Hash of the archive with the attempt's code; absent if the code is imported in place"
     )
+
+
+class RunHeldForReview(RunEvent):
+    """The attempt's output was accepted, and is published once its backfill is approved."""
+
+    type: Literal["RunHeldForReview"] = "RunHeldForReview"
+    outputs: tuple[OutputPath, ...] = Field(description="The folders and tables that would be published")
 
 
 class RunPublishing(RunEvent):

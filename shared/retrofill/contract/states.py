@@ -31,14 +31,14 @@ class IntervalStateChanged(Message):
     """The state of one data interval of a pipeline: that of its latest started run.
 
     An interval without a started run has no record. ``queued`` means that an attempt was lost or
-    released and another follows.
+    released and another follows, and ``staged`` that the output waits for a review.
     """
 
     type: Literal["IntervalStateChanged"] = "IntervalStateChanged"
     pipeline: PipelineName
     interval_start: IntervalStart
     interval_end: IntervalEnd
-    state: Literal["running", "queued", "publishing", "succeeded", "failed", "cancelled"] = Field(
+    state: Literal["running", "queued", "staged", "publishing", "succeeded", "failed", "cancelled"] = Field(
         description="State of the latest started run"
     )
     backfill_id: BackfillId

@@ -205,7 +205,8 @@ _PRODUCER = attempt.c.id == func.coalesce(run.c.accepted_attempt, run.c.attempt_
 _RANGED = or_(attempt.c.mode == constant(AttemptMode.RANGE), run.c.range_limit.is_not(None))
 _RUNTIMES = (
     select(
-        run.c.finished_at - case((_RANGED, attempt.c.began_at), else_=run.c.started_at),
+        # A review does not count.
+        func.coalesce(run.c.staged_at, run.c.finished_at) - case((_RANGED, attempt.c.began_at), else_=run.c.started_at),
         case((attempt.c.mode == constant(AttemptMode.RANGE), attempt.c.runs), else_=1),
     )
     .select_from(run.outerjoin(attempt, _PRODUCER))

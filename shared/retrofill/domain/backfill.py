@@ -13,6 +13,7 @@ class BackfillState(StrEnum):
 
     RUNNING = "running"
     PAUSED = "paused"
+    IN_REVIEW = "in_review"
     CANCELLING = "cancelling"
     CANCELLED = "cancelled"
     SUCCEEDED = "succeeded"
@@ -23,8 +24,9 @@ S = BackfillState
 MACHINE = machine(
     "backfill",
     {
-        S.RUNNING: (S.PAUSED, S.CANCELLING, S.SUCCEEDED, S.FAILED),
-        S.PAUSED: (S.RUNNING, S.CANCELLING, S.SUCCEEDED, S.FAILED),
+        S.RUNNING: (S.PAUSED, S.IN_REVIEW, S.CANCELLING, S.SUCCEEDED, S.FAILED),
+        S.PAUSED: (S.RUNNING, S.IN_REVIEW, S.CANCELLING, S.SUCCEEDED, S.FAILED),
+        S.IN_REVIEW: (S.RUNNING, S.CANCELLING),
         S.CANCELLING: (S.CANCELLED, S.FAILED),
         S.CANCELLED: (),
         S.SUCCEEDED: (),
@@ -34,7 +36,7 @@ MACHINE = machine(
 
 # Two backfills in these states never share a data interval of a pipeline (the exclusion
 # constraint).
-ACTIVE = (S.RUNNING, S.PAUSED, S.CANCELLING)
+ACTIVE = (S.RUNNING, S.PAUSED, S.IN_REVIEW, S.CANCELLING)
 
 
 class ReprocessBehavior(StrEnum):
@@ -51,6 +53,13 @@ class OnRunFailure(StrEnum):
     CONTINUE = "continue"
     PAUSE = "pause"
     CANCEL = "cancel"
+
+
+class Publish(StrEnum):
+    """When the staged output of its runs is published."""
+
+    AT_ONCE = "at_once"
+    REVIEW = "review"
 
 
 class CancelCause(StrEnum):

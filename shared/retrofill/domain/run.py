@@ -26,16 +26,17 @@ MACHINE = machine(
     {
         S.QUEUED: (S.STARTING, S.CANCELLED),
         S.STARTING: (S.RUNNING, S.SUCCEEDED, S.FAILED, S.QUEUED, S.CANCELLED),
-        S.RUNNING: (S.SUCCEEDED, S.FAILED, S.PUBLISHING, S.QUEUED, S.CANCELLED),
+        S.RUNNING: (S.SUCCEEDED, S.FAILED, S.PUBLISHING, S.STAGED, S.QUEUED, S.CANCELLED),
         S.PUBLISHING: (S.SUCCEEDED, S.FAILED, S.STAGED),
-        S.STAGED: (S.PUBLISHING,),
+        S.STAGED: (S.PUBLISHING, S.CANCELLED),
         S.SUCCEEDED: (),
         S.FAILED: (),
         S.CANCELLED: (),
     },
 )
 
-# A live run is part of a live attempt. A staged one was accepted and waits for another publisher.
+# A live run is part of a live attempt. A staged one was accepted and waits for a publisher, or for a
+# review.
 LIVE = (S.STARTING, S.RUNNING, S.PUBLISHING)
 GOING = (*LIVE, S.STAGED)
 UNFINISHED = (S.QUEUED, *GOING)

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, bindparam, exists, func, insert, select, update
 
-from retrofill.domain.backfill import ACTIVE, MACHINE, OnRunFailure
+from retrofill.domain.backfill import ACTIVE, MACHINE, BackfillState, OnRunFailure
 from retrofill.domain.run import GOING, RunState
 from retrofill.store.arrays import one_of
 from retrofill.store.budgets import may_be_used_up
@@ -143,9 +143,17 @@ def change(conn: Connection, id: str, values: Mapping[str, Any]) -> None:
 
 _MINE = run.c.backfill_id == backfill.c.id
 _QUEUED = exists().where(_MINE, in_state(run, RunState.QUEUED))
-_LIVE = exists().where(_MINE, in_state(run, *GOING))
+_GOING = exists().where(_MINE, in_state(run, *GOING))
+_EXECUTES = exists().where(_MINE, in_state(run, RunState.STARTING, RunState.RUNNING))
+# What it stages is not published yet, and it does not wait for the review already.
+_BEFORE_REVIEW = (
+    backfill.c.review
+    & backfill.c.approved_at.is_(None)
+    & in_state(backfill, BackfillState.RUNNING, BackfillState.PAUSED)
+)
 _TO_BE_DECIDED = _STILL_ACTIVE.where(
-    ~(_QUEUED | _LIVE)
+    ~(_QUEUED | _GOING)
+    | (_BEFORE_REVIEW & ~(_QUEUED | _EXECUTES))
     | ((backfill.c.on_run_failure != constant(OnRunFailure.CONTINUE)) & failed_since_resume())
     | may_be_used_up()
 )
@@ -155,9 +163,9 @@ _RUN_CANCELLED = (
     .where(run_cancel.c.backfill_id == backfill.c.id, in_state(run, RunState.CANCELLED))
     .exists()
 )
-_PROGRESS = select(_QUEUED, _LIVE, exists().where(_MINE, has_failed(run)), _RUN_CANCELLED, failed_since_resume()).where(
-    backfill.c.id == bindparam("id")
-)
+_PROGRESS = select(
+    _QUEUED, _GOING, _EXECUTES, exists().where(_MINE, has_failed(run)), _RUN_CANCELLED, failed_since_resume()
+).where(backfill.c.id == bindparam("id"))
 _COUNTS = (
     select(run.c.state, func.count())
     .where(run.c.backfill_id == bindparam("backfill"), run.c.superseded_by.is_(None))
@@ -166,7 +174,8 @@ _COUNTS = (
 
 
 def to_be_decided(conn: Connection, ids: Collection[str]) -> list[str]:
-    """Active backfills whose runs have all ended, or that a failed run or a budget pauses or cancels.
+    """Active backfills whose runs have all ended, that are to be reviewed, or that a failed run or a budget pauses
+    or cancels.
 
     Takes no lock.
 
@@ -180,6 +189,7 @@ class Progress:
     """Summary of a backfill's runs."""
 
     any_unfinished: bool
+    any_open: bool  # neither accepted nor ended
     any_failed: bool
     any_run_cancelled: bool  # by a request for this run
     failed_since_resume: bool
@@ -187,10 +197,23 @@ class Progress:
 
 def progress(conn: Connection, id: str) -> Progress:
     """Progress of a locked backfill; each field is one probe of an index."""
-    queued, live, any_failed, any_run_cancelled, failed_since = conn.execute(_PROGRESS, {"id": id}).one()
-    return Progress(queued or live, any_failed, any_run_cancelled, failed_since)
+    queued, going, executes, any_failed, any_run_cancelled, failed_since = conn.execute(_PROGRESS, {"id": id}).one()
+    return Progress(queued or going, queued or executes, any_failed, any_run_cancelled, failed_since)
 
 
 def run_counts(conn: Connection, id: str) -> dict[str, int]:
     """Number of runs by state, without superseded ones; states without runs are absent."""
     return dict(conn.execute(_COUNTS, {"backfill": id}).all())
+
+
+def is_held(row: RowMapping) -> bool:
+    """Whether what a backfill stages waits for a review, by its row."""
+    return bool(row["review"]) and row["approved_at"] is None
+
+
+_HELD = select(backfill.c.id).where(one_of(backfill.c.id, "ids"), backfill.c.review, backfill.c.approved_at.is_(None))
+
+
+def held(conn: Connection, ids: Collection[str]) -> set[str]:
+    """Those of these backfills whose output waits for a review that has not approved it."""
+    return set(conn.execute(_HELD, {"ids": sorted(ids)}).scalars())

@@ -1,8 +1,8 @@
 """Deadline rows: which are due, which to decide, and how they ended.
 
 A row read here has the columns of ``_DEADLINE`` and those of its run or backfill:
-``interval_start``, ``interval_end``, ``run_state``, ``run_attempt``, ``ended_at`` and
-``superseded``.
+``interval_start``, ``interval_end``, ``run_state``, ``run_attempt``, ``ended_at``, ``staged_at``
+and ``superseded``.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ def _of_runs() -> Select[Any]:
         run.c.state.label("run_state"),
         run.c.attempt.label("run_attempt"),
         run.c.finished_at.label("ended_at"),
+        run.c.staged_at,
         run.c.superseded_by.is_not(None).label("superseded"),
     ).join_from(deadline, run, run.c.id == _d.run_id)
 
@@ -73,6 +74,7 @@ def _of_backfills() -> Select[Any]:
             backfill.c.state.label("run_state"),
             literal(0, Integer).label("run_attempt"),
             backfill.c.ended_at,
+            backfill.c.staged_at,
             literal(False, Boolean).label("superseded"),
         )
         .join_from(deadline, backfill, backfill.c.id == _d.backfill_id)
@@ -141,9 +143,12 @@ _WINDOW = (
     .limit(bindparam("limit", type_=Integer))
 )
 _RUN_END = case((run.c.superseded_by.is_not(None), constant("superseded")), else_=run.c.state)
-_ENDED_RUNS = select(run.c.id, _RUN_END.label("state")).where(one_of(run.c.id, "ids"), run.c.finished_at.is_not(None))
+# What is held for a review counts as ended since then.
+_ENDED_RUNS = select(run.c.id, _RUN_END.label("state")).where(
+    one_of(run.c.id, "ids"), or_(run.c.finished_at.is_not(None), run.c.staged_at.is_not(None))
+)
 _ENDED_BACKFILLS = select(backfill.c.id, backfill.c.state).where(
-    one_of(backfill.c.id, "ids"), backfill.c.ended_at.is_not(None)
+    one_of(backfill.c.id, "ids"), or_(backfill.c.ended_at.is_not(None), backfill.c.staged_at.is_not(None))
 )
 
 

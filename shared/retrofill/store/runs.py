@@ -58,28 +58,30 @@ def mark_timed_out(conn: Connection, errors: Mapping[int, Mapping[str, Any]]) ->
     conn.execute(_MARK, _TIMED_OUT.values(id=errors, error=errors.values()))
 
 
-_QUEUED = (
-    select(run)
-    .where(run.c.backfill_id == bindparam("backfill"), in_state(run, RunState.QUEUED))
+_WAITING = {
+    state: select(run)
+    .where(run.c.backfill_id == bindparam("backfill"), in_state(run, state))
     .order_by(run.c.position)
     .limit(bindparam("most", type_=Integer))
-)
+    for state in (RunState.QUEUED, RunState.STAGED)
+}
 
 
-def queued(conn: Connection, backfill_id: str, most: int) -> Sequence[RowMapping]:
-    """The first queued runs of a backfill, suspects included."""
-    return conn.execute(_QUEUED, {"backfill": backfill_id, "most": most}).mappings().all()
+def waiting(conn: Connection, backfill_id: str, state: RunState, most: int) -> Sequence[RowMapping]:
+    """The first queued runs of a backfill, suspects included, or the first staged ones."""
+    return conn.execute(_WAITING[state], {"backfill": backfill_id, "most": most}).mappings().all()
 
 
 _TO_PUBLISH = select(backfill.c.id).where(
     backfill.c.shard == bindparam("shard"),
     in_state(backfill, *ACTIVE),
+    or_(~backfill.c.review, backfill.c.approved_at.is_not(None)),
     select(run.c.id).where(run.c.backfill_id == backfill.c.id, in_state(run, RunState.STAGED)).exists(),
 )
 
 
 def backfills_to_publish(conn: Connection, shard: int) -> list[str]:
-    """Active backfills of a shard that have accepted runs without a publisher."""
+    """Active backfills of a shard that have runs to publish without a publisher."""
     return list(conn.execute(_TO_PUBLISH, {"shard": shard}).scalars())
 
 

@@ -13,10 +13,12 @@ from tests.chaos.promises.limits import limits_of
 
 # Restates the contract's tables, so that an edge added to the code by mistake is found.
 EDGES = {
-    "backfill": "running paused, paused running, running cancelling, paused cancelling, cancelling cancelled, "
-    "cancelling failed, running succeeded, running failed, paused succeeded, paused failed",
+    "backfill": "running paused, paused running, running in_review, paused in_review, in_review running, "
+    "in_review cancelling, running cancelling, paused cancelling, cancelling cancelled, cancelling failed, "
+    "running succeeded, running failed, paused succeeded, paused failed",
     "run": "queued starting, starting running, running succeeded, running failed, running publishing, "
-    "publishing succeeded, publishing failed, publishing staged, staged publishing, starting succeeded, "
+    "publishing succeeded, publishing failed, publishing staged, staged publishing, running staged, "
+    "staged cancelled, starting succeeded, "
     "starting failed, starting queued, running queued, queued cancelled, starting cancelled, running cancelled",
     "attempt": "starting running, starting ended, running ended",
     "task_run": "none queued, queued running, running succeeded, running failed, running retrying, retrying running, "

@@ -98,9 +98,15 @@ class Attempts(Check):
         if (old["state"], state) == ("queued", "starting"):
             self.require(not self.asked(run), lambda: f"a run was started whose cancel was accepted: {old}")
         if old["state"] in ("publishing", "staged"):
-            self.require(
-                state in ("publishing", "staged", "succeeded", "failed"), lambda: f"an accepted run is {state}: {old}"
+            # ``Reviews`` judges when a staged run may be cancelled.
+            allowed = (
+                "publishing",
+                "staged",
+                "succeeded",
+                "failed",
+                *(["cancelled"] if old["state"] == "staged" else []),
             )
+            self.require(state in allowed, lambda: f"an accepted run is {state}: {old}")
 
     def asked(self, run: int) -> bool:
         """Whether a user's request to cancel this run was accepted."""

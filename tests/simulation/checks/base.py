@@ -19,7 +19,9 @@ ENDED = {
     "deadline": frozenset({"missed", "met", "void"}),
     "callback": frozenset({"succeeded", "failed"}),
 }
-ACTIVE = frozenset({"running", "paused", "cancelling"})
+ACTIVE = frozenset({"running", "paused", "in_review", "cancelling"})
+# A user has to go on.
+REST = frozenset({"paused", "in_review"})
 LIVE = frozenset({"starting", "running", "publishing"})
 UNFINISHED = LIVE | {"queued", "staged"}
 

@@ -9,7 +9,7 @@ from collections import Counter
 from datetime import datetime, timedelta
 
 from retrofill.contract.topics import WATCHER, Topic
-from tests.simulation.checks.base import ENDED, Check, Values
+from tests.simulation.checks.base import ACTIVE, ENDED, Check, Values
 from tests.simulation.memory.rows import Step, Tx
 
 # The table and column with the time that an alert counts from.
@@ -86,10 +86,15 @@ class Deadlines(Check):
         """State and end time of the deadline's subject, as the watcher sees it under its lock."""
         if deadline["run_id"] is None:
             backfill = self.row("backfill", "id", deadline["backfill_id"])
+            if backfill["staged_at"] is not None and backfill["state"] in ACTIVE - {"cancelling"} | {"succeeded"}:
+                return "succeeded", backfill["staged_at"]
             return (backfill["state"], backfill["ended_at"]) if backfill["ended_at"] is not None else (None, None)
         run = self.row("run", "id", deadline["run_id"])
         if deadline["task"] is not None and (ended := self._end_of_task(run, deadline["task"])) is not None:
             return ended
+        if deadline["task"] is None and run["staged_at"] and run["state"] in ("staged", "publishing", "succeeded"):
+            # A review takes its time.
+            return "succeeded", run["staged_at"]
         return (run["state"], run["finished_at"]) if run["state"] in ENDED["run"] else (None, None)
 
     def _end_of_task(self, run: Values, task: str) -> tuple[str, datetime] | None:

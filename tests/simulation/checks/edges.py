@@ -17,16 +17,17 @@ FIRST = {
 # A failed callback runs again only after a replay, which no client of the simulation requests.
 EDGES: dict[str, dict[str, set[str]]] = {
     "backfill": {
-        "running": {"paused", "cancelling", "succeeded", "failed"},
-        "paused": {"running", "cancelling", "succeeded", "failed"},
+        "running": {"paused", "in_review", "cancelling", "succeeded", "failed"},
+        "paused": {"running", "in_review", "cancelling", "succeeded", "failed"},
+        "in_review": {"running", "cancelling"},
         "cancelling": {"cancelled", "failed"},
     },
     "run": {
         "queued": {"starting", "cancelled"},
         "starting": {"running", "succeeded", "failed", "queued", "cancelled"},
-        "running": {"succeeded", "failed", "publishing", "queued", "cancelled"},
+        "running": {"succeeded", "failed", "publishing", "staged", "queued", "cancelled"},
         "publishing": {"succeeded", "failed", "staged"},
-        "staged": {"publishing"},
+        "staged": {"publishing", "cancelled"},
     },
     "attempt": {"starting": {"running", "ended"}, "running": {"ended"}},
     "task_run": {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.simulation.checks.base import ENDED, Check, Values, changed, current
+from tests.simulation.checks.base import ENDED, REST, Check, Values, changed, current
 from tests.simulation.memory.rows import Tx
 
 
@@ -28,13 +28,13 @@ class Endings(Check):
         self.require(backfill["state"] == expected, lambda: f"{backfill} ought to be {expected}")
 
     def at_the_end(self) -> None:
-        """Everything except paused backfills has ended, and each run as its user code implies."""
+        """Everything except paused and unreviewed backfills has ended, and each run as its user code implies."""
         backfills = {row["id"]: row for row in self.rows("backfill")}
         for backfill in backfills.values():
-            self.require(backfill["state"] in ENDED["backfill"] | {"paused"}, lambda: f"not ended: {backfill}")
+            self.require(backfill["state"] in ENDED["backfill"] | REST, lambda: f"not ended: {backfill}")
         for run in self.rows("run"):
             backfill = backfills[run["backfill_id"]]
-            if backfill["state"] != "paused":
+            if backfill["state"] not in REST:
                 self._outcome(backfill, run)
 
     def _outcome(self, backfill: Values, run: Values) -> None:

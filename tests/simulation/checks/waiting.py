@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from retrofill.contract.topics import PLANNER, WATCHER, Topic
-from tests.simulation.checks.base import ENDED, LIVE, Check
+from tests.simulation.checks.base import ENDED, LIVE, REST, Check
 from tests.simulation.checks.messages import OFFSETS, OUTBOXES
 from tests.simulation.memory.rows import Row, Tx
-
-UNDERWAY = LIVE | {"staged"}
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -32,11 +30,14 @@ class Waiting(Check):
     def drained(self) -> bool:
         """Whether all work is done."""
         rows = self.rows
-        if any(b["state"] not in ENDED["backfill"] and b["state"] != "paused" for b in rows("backfill")):
+        if any(b["state"] not in ENDED["backfill"] and b["state"] not in REST for b in rows("backfill")):
             return False
         if any(rows(name) for name in OUTBOXES) or any(c["state"] in ("pending", "running") for c in rows("callback")):
             return False
-        if any(a["state"] != "ended" for a in rows("attempt")) or any(r["state"] in UNDERWAY for r in rows("run")):
+        if any(a["state"] != "ended" for a in rows("attempt")):
+            return False
+        held = {b["id"] for b in rows("backfill") if b["review"] and b["approved_at"] is None}
+        if any(r["state"] in LIVE or (r["state"] == "staged" and r["backfill_id"] not in held) for r in rows("run")):
             return False
         if any(d["closed_at"] is None for d in rows("deadline_digest")):
             return False
@@ -65,7 +66,7 @@ class Waiting(Check):
         rows, now = self.rows, self.database.now()
         left: dict[str, Any] = {
             "backfills": [(b["id"], b["state"]) for b in rows("backfill") if b["ended_at"] is None],
-            "runs": [(r["id"], r["state"], r["attempt_id"]) for r in rows("run") if r["state"] in UNDERWAY],
+            "runs": [(r["id"], r["state"], r["attempt_id"]) for r in rows("run") if r["state"] in (*LIVE, "staged")],
             "attempts": [(a["id"], a["host"], str(a["lease_until"])) for a in rows("attempt") if a["slot"]],
             "outboxes": {name: len(rows(name)) for name in OUTBOXES if rows(name)},
             "callbacks": [c["deadline_id"] for c in rows("callback") if c["state"] in ("pending", "running")],

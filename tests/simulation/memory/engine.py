@@ -27,6 +27,10 @@ IDLE_SECONDS = 5.0
 TRANSACTION_SECONDS = 120.0
 
 
+class Unsupported(BaseException):
+    """The engine does not know what the statement asks for."""
+
+
 class Database:
     """The server.
 
@@ -92,6 +96,9 @@ class Database:
                 return run_text(tx, statement.text, parameters or {})
             plan, values = plan_of(statement, parameters or {})
             return plan.run(environment(Execution(tx, self.tables, self.now), values))
+        except NotImplementedError as e:
+            # A service would take it for a failure of its own, and try again.
+            raise Unsupported(str(e)) from e
         except DBAPIError:
             if not tx.over:
                 tx.state = "failed"

@@ -145,7 +145,7 @@ def _tuple(node: Any, c: Compiler) -> Expression:
 
 def _unary(node: Any, c: Compiler) -> Expression:
     inner = compile_expression(node.element, c)
-    if node.operator is op.inv:
+    if node.operator in (op.inv, op.isfalse):
         return lambda env: None if (a := inner(env)) is None else not a
     if node.operator in (op.exists, op.istrue):
         return inner

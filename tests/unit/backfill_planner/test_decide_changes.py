@@ -19,7 +19,7 @@ def test_only_what_is_given_changes(state):
 
 @pytest.mark.parametrize("state", sorted(set(BackfillState) - {"running", "paused"}))
 def test_a_backfill_that_starts_nothing_any_more_is_not_changed(state):
-    assert decide(CHANGE, state) == Refuse(f"the backfill is {state}: there is nothing to change")
+    assert decide(CHANGE, state) == Refuse(f"the backfill is {state.replace('_', ' ')}: there is nothing to change")
 
 
 def test_an_unknown_backfill_and_an_empty_command_are_refused():

@@ -1,27 +1,38 @@
 """The planner's commands and checks, each over its full grid of states."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
 from backfill_planner.decide import (
+    Approved,
+    BeginReview,
     CancelForFailure,
     End,
     Enter,
     PauseForBudget,
     PauseForFailure,
     Refuse,
+    Review,
     Snapshot,
     Unchanged,
     answer_command,
     judge,
 )
-from retrofill.contract.backfills import BackfillCancelRequested, BackfillPauseRequested, BackfillResumeRequested
+from retrofill.contract.backfills import (
+    BackfillCancelRequested,
+    BackfillDiscardRequested,
+    BackfillPauseRequested,
+    BackfillPublishRequested,
+    BackfillResumeRequested,
+)
 from retrofill.domain.backfill import ACTIVE, MACHINE, OnRunFailure
 from retrofill.domain.backfill import BackfillState as S
 from retrofill.domain.budget import Budget
 
 PAUSE, RESUME, CANCEL = BackfillPauseRequested(), BackfillResumeRequested(), BackfillCancelRequested()
+PUBLISH, DISCARD = BackfillPublishRequested(), BackfillDiscardRequested()
 
 # (command, state) → the resulting decision
 GRID = {
@@ -43,6 +54,24 @@ GRID = {
     (CANCEL, S.CANCELLED): Unchanged(S.CANCELLED),
     (CANCEL, S.SUCCEEDED): Refuse,
     (CANCEL, S.FAILED): Refuse,
+    (PAUSE, S.IN_REVIEW): Refuse,
+    (RESUME, S.IN_REVIEW): Refuse,
+    (CANCEL, S.IN_REVIEW): Enter(S.CANCELLING),
+}
+REFUSED, AGAIN = Refuse, Approved()
+# (command, review) → by state in the order of ``STATES``.
+STATES = (S.RUNNING, S.PAUSED, S.IN_REVIEW, S.CANCELLING, S.CANCELLED, S.SUCCEEDED, S.FAILED)
+REVIEWS = {
+    (PUBLISH, Review.NONE): (REFUSED, REFUSED, None, REFUSED, REFUSED, REFUSED, REFUSED),
+    (PUBLISH, Review.WAITS): (REFUSED, REFUSED, Enter(S.RUNNING), REFUSED, REFUSED, REFUSED, REFUSED),
+    (PUBLISH, Review.APPROVED): (AGAIN, AGAIN, None, AGAIN, AGAIN, AGAIN, AGAIN),
+    (DISCARD, Review.NONE): (REFUSED, REFUSED, None, REFUSED, REFUSED, REFUSED, REFUSED),
+    (DISCARD, Review.WAITS): (
+        *(REFUSED, REFUSED, Enter(S.CANCELLING), Unchanged(S.CANCELLING), Unchanged(S.CANCELLED), REFUSED, REFUSED),
+    ),
+    (DISCARD, Review.APPROVED): (
+        *(REFUSED, REFUSED, None, Unchanged(S.CANCELLING), Unchanged(S.CANCELLED), REFUSED, REFUSED),
+    ),
 }
 WISHES = {PAUSE: "pause", RESUME: "resume", CANCEL: "cancel"}
 
@@ -55,11 +84,34 @@ def test_the_grid_of_commands_is_whole():
 def test_what_a_command_does_in_each_state(command, state):
     expected, answer = GRID[command, state], answer_command(command, str(state))
     if expected is Refuse:
-        assert answer == Refuse(f"the backfill is {state}: there is nothing to {WISHES[command]}")
+        said = str(state).replace("_", " ")
+        assert answer == Refuse(f"the backfill is {said}: there is nothing to {WISHES[command]}")
     else:
         assert answer == expected
     if isinstance(answer, Enter):
         assert MACHINE.allows(state, answer.state)
+
+
+@pytest.mark.parametrize(("command", "review"), REVIEWS)
+def test_what_is_asked_of_a_review(command, review):
+    for state, expected in zip(STATES, REVIEWS[command, review], strict=True):
+        if expected is None:
+            continue  # a backfill is in review only while it waits for one
+        answer = answer_command(command, str(state), review=review)
+        assert isinstance(answer, Refuse) if expected is Refuse else answer == expected, (state, answer)
+        if isinstance(answer, Enter):
+            assert MACHINE.allows(state, answer.state)
+
+
+def test_only_what_neither_ended_nor_waits_puts_a_review_off():
+    for snapshot in SNAPSHOTS:
+        waiting = replace(snapshot, review=Review.WAITS, any_open=False)
+        begins = judge(waiting) == BeginReview(complete=not (waiting.any_failed or waiting.any_run_cancelled))
+        cancels = waiting.failed_since_resume and waiting.on_run_failure == "cancel"
+        assert begins == (waiting.any_unfinished and waiting.state in (S.RUNNING, S.PAUSED) and not cancels)
+        assert not isinstance(judge(replace(waiting, any_open=True)), BeginReview)
+        for review in (Review.NONE, Review.APPROVED):
+            assert not isinstance(judge(replace(waiting, review=review)), BeginReview)
 
 
 @pytest.mark.parametrize("command", WISHES)
@@ -84,7 +136,7 @@ SNAPSHOTS = [
 @pytest.mark.parametrize("snapshot", SNAPSHOTS, ids=str)
 def test_what_follows_from_how_far_a_backfill_is(snapshot):
     decision = judge(snapshot)
-    if snapshot.state in (S.SUCCEEDED, S.FAILED, S.CANCELLED):
+    if snapshot.state in (S.SUCCEEDED, S.FAILED, S.CANCELLED, S.IN_REVIEW):
         assert decision is None
     elif not snapshot.any_unfinished:
         if snapshot.state == S.CANCELLING:
@@ -106,7 +158,9 @@ def test_what_follows_from_how_far_a_backfill_is(snapshot):
 def test_a_backfill_with_an_unfinished_run_never_ends_and_one_without_always_does():
     for snapshot in SNAPSHOTS:
         ends = isinstance(judge(snapshot), End)
-        assert ends == (snapshot.state in ACTIVE and not snapshot.any_unfinished)
+        # Something is staged as long as it is in review.
+        active = snapshot.state in ACTIVE and snapshot.state != S.IN_REVIEW
+        assert ends == (active and not snapshot.any_unfinished)
 
 
 def test_a_failure_before_the_resume_is_not_held_against_it():

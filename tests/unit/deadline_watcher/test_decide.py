@@ -16,7 +16,7 @@ def after(seconds):
     return None if seconds is None else NOW + timedelta(seconds=seconds)
 
 
-def row(id, run_state, ended=None, due=0.0, fire_on_failure=False, task=None, run_id=1, attempt=1):
+def row(id, run_state, ended=None, due=0.0, fire_on_failure=False, task=None, run_id=1, attempt=1, staged=None):
     return {
         "id": id,
         "run_id": run_id,
@@ -26,6 +26,7 @@ def row(id, run_state, ended=None, due=0.0, fire_on_failure=False, task=None, ru
         "run_state": run_state,
         "run_attempt": attempt,
         "ended_at": after(ended),
+        "staged_at": after(staged),
         "superseded": False,
     }
 
@@ -48,14 +49,22 @@ def test_each_deadline_goes_to_its_end_and_one_that_is_not_due_to_none():
         row(7, "running", due=1),
         row(8, "paused", due=-1, run_id=None),
         row(9, "succeeded", ended=-2, due=-1, run_id=None),
+        # A review that takes its time, and one that came to nothing.
+        row(10, "staged", staged=-2, due=-1),
+        row(11, "succeeded", ended=0, staged=-2, due=-1),
+        row(12, "in_review", staged=-2, due=-1, run_id=None),
+        row(13, "publishing", staged=-1, due=-2),
+        row(14, "staged", due=-1),
+        row(15, "cancelled", ended=-2, staged=-3, due=-1),
     ]
     verdicts = decide(rows, {}, NOW)
-    assert [r["id"] for r in verdicts.missed] == [1, 4, 6, 8]
-    assert [r["id"] for r in verdicts.met] == [2, 9]
-    assert verdicts.recovered == {6: after(-1)}
+    assert [r["id"] for r in verdicts.missed] == [1, 4, 6, 8, 13, 14]
+    assert [r["id"] for r in verdicts.met] == [2, 9, 10, 11, 12]
+    assert verdicts.recovered == {6: after(-1), 13: after(-1)}
     assert [(r["id"], reason) for r, reason in verdicts.void] == [
         (3, "the run failed before the moment"),
         (5, "the run was cancelled before the moment"),
+        (15, "the run was cancelled before the moment"),
     ]
 
 

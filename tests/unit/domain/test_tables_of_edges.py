@@ -11,8 +11,9 @@ from retrofill.domain import attempt, backfill, callback, deadline, machine, run
 # entity → state → allowed next states
 DESIGN = {
     "backfill": {
-        "running": {"paused", "cancelling", "succeeded", "failed"},
-        "paused": {"running", "cancelling", "succeeded", "failed"},
+        "running": {"paused", "in_review", "cancelling", "succeeded", "failed"},
+        "paused": {"running", "in_review", "cancelling", "succeeded", "failed"},
+        "in_review": {"running", "cancelling"},
         "cancelling": {"cancelled", "failed"},
         "cancelled": set(),
         "succeeded": set(),
@@ -21,10 +22,11 @@ DESIGN = {
     "run": {
         "queued": {"starting", "cancelled"},
         "starting": {"running", "succeeded", "failed", "queued", "cancelled"},
-        "running": {"succeeded", "failed", "publishing", "queued", "cancelled"},
+        "running": {"succeeded", "failed", "publishing", "staged", "queued", "cancelled"},
         # By the end of its attempt, and by another publisher.
         "publishing": {"succeeded", "failed", "staged"},
-        "staged": {"publishing"},
+        # Cancelled only while it waits for a review.
+        "staged": {"publishing", "cancelled"},
         "succeeded": set(),
         "failed": set(),
         "cancelled": set(),
@@ -92,7 +94,7 @@ def test_every_state_that_is_entered_needs_a_row():
 
 
 def test_active_backfills_are_the_ones_that_have_not_ended():
-    assert set(backfill.ACTIVE) == {"running", "paused", "cancelling"}
+    assert set(backfill.ACTIVE) == {"running", "paused", "in_review", "cancelling"}
     assert set(backfill.ACTIVE) == set(backfill.MACHINE.states) - backfill.MACHINE.terminal
 
 
@@ -103,12 +105,13 @@ def test_live_runs_are_part_of_a_live_attempt_and_staged_ones_wait_for_one():
     assert set(run.UNFINISHED) == set(run.MACHINE.states) - run.MACHINE.terminal
 
 
-def test_an_accepted_run_is_neither_executed_again_nor_cancelled():
+def test_an_accepted_run_is_not_executed_again():
     reached, new = set(), {"publishing"}
     while new:
         reached |= new
         new = {str(to) for state in new for to in run.MACHINE.edges[state]} - reached
-    assert reached == {"publishing", "staged", "succeeded", "failed"}
+    assert reached == {"publishing", "staged", "succeeded", "failed", "cancelled"}
+    assert "cancelled" not in run.MACHINE.edges["publishing"]
 
 
 def test_live_attempts_are_the_ones_that_have_not_ended():

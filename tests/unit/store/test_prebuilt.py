@@ -14,6 +14,7 @@ from retrofill.contract.topics import RUN_STARTER
 from retrofill.deadlines import rows
 from retrofill.domain.alert import DeadlineAlert
 from retrofill.domain.deadline import Arming, DeadlineState
+from retrofill.domain.run import RunState
 from retrofill.store import (
     attempts,
     backfills,
@@ -109,7 +110,7 @@ HOT = {
     "server locked": lambda conn: claims.lock_suspects(conn, "default"),
     "suspects": lambda conn: claims.next_suspects(conn, {"b": 1}),
     "pipelines with suspects": lambda conn: claims.pipelines_with_suspects(conn, 0),
-    "all queued runs": lambda conn: runs.queued(conn, "b", 1),
+    "all queued runs": lambda conn: runs.waiting(conn, "b", RunState.QUEUED, 1),
     "announced": lambda conn: progress.announced(conn, ["b"]),
     "counts of runs": lambda conn: progress.counts(conn, ["b"]),
     "what attempts took": lambda conn: progress.measured(conn, {"b": 1}, NOW),

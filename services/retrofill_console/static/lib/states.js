@@ -3,11 +3,11 @@
 /** Run states in the order in which bars and legends show them. */
 export const RUN_STATES = ["succeeded", "failed", "cancelled", "publishing", "staged", "running", "starting", "queued", "skipped"];
 export const ENDED = new Set(["succeeded", "failed", "cancelled"]);
-export const ACTIVE_BACKFILL = new Set(["running", "paused", "cancelling"]);
+export const ACTIVE_BACKFILL = new Set(["running", "paused", "in_review", "cancelling"]);
 
 // Which color a state has that has none of its own.
 const LIKE = {
-  met: "succeeded", missed: "failed", armed: "running", pending: "queued", void: "cancelled", paused: "cancelled",
+  met: "succeeded", missed: "failed", armed: "running", pending: "queued", void: "cancelled", paused: "cancelled", in_review: "staged",
   cancelling: "cancelled", none: "queued", retrying: "starting", upstream_failed: "cancelled", done: "succeeded",
   lost: "failed", released: "cancelled", ended: "queued", accepted: "succeeded", run: "starting",
   "up to date": "succeeded", behind: "cancelled", absent: "failed", dead: "failed", alive: "succeeded",

@@ -32,6 +32,9 @@ export function Actions({ facts, onDone }) {
     <div class="row" role="group" aria-label="Actions">
       ${facts.state === "running" && html`<${Act} act=${() => post(`${path}/pause`)} onDone=${told("Paused: live runs finish, no others start.")}>Pause<//>`}
       ${facts.state === "paused" && html`<${Act} kind="primary" act=${() => post(`${path}/resume`)} onDone=${told("Resumed.")}>Resume<//>`}
+      ${facts.state === "in_review" && html`
+        <${Act} kind="primary" act=${() => post(`${path}/publish`)} onDone=${told("Approved: what is staged is being published.")}>Publish<//>
+        <${Act} act=${() => post(`${path}/discard`)} onDone=${told("Discarded: nothing of it is published.")}>Discard<//>`}
       ${again > 0 && facts.state !== "cancelling" && html`<${Act} act=${() => post(`${path}/retry`)} onDone=${retried}>${facts.ended_at ? "Request again what failed" : "Retry failed"}<//>`}
       ${active && facts.state !== "cancelling" && html`<button type="button" class="danger" onClick=${() => setAsking(true)}>Cancel</button>`}
       ${asking && html`<${Confirm} question=${`Cancel ${number(unfinished)} runs that have not ended? What succeeded stays.`} yes="Cancel them" onYes=${cancel} onNo=${() => setAsking(false)} />`}

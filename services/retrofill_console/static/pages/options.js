@@ -30,6 +30,7 @@ export function Options({ form, pipeline, change }) {
     <details>
       <summary>More options</summary>
       <label class="option"><input ...${check("run_backwards")} />Latest interval first</label>
+      <label class="option"><input ...${check("review")} />Publish only after a review</label>
       <label class="option"><input ...${check("latest_code")} />Each run uses the code applied last when it starts</label>
       <div class="row">
         <label class="field"><span>Done by <span class="muted">your time</span></span><input type="datetime-local" ...${text("finish_by")} /></label>

@@ -2,7 +2,7 @@
 
 export const EMPTY = {
   pipeline: "", from: "", to: "", id: "", max_active_runs: "", batch_size: "", reprocess_behavior: "none", run_backwards: false,
-  on_run_failure: "continue", conf: "", latest_code: false, finish_by: "", budget_failed_runs: "", budget_core_hours: "", budget_until: "",
+  on_run_failure: "continue", conf: "", review: false, latest_code: false, finish_by: "", budget_failed_runs: "", budget_core_hours: "", budget_until: "",
 };
 
 /** {body} without what is default, or {error: one line}; `error` is "" while the form is not filled in. */
@@ -12,6 +12,7 @@ export function requestOf(form) {
   const body = { pipeline: form.pipeline, from, to };
   for (const name of ["max_active_runs", "batch_size"]) if (form[name] !== "") body[name] = Number(form[name]);
   for (const name of ["reprocess_behavior", "on_run_failure", "run_backwards", "latest_code"]) if (form[name] !== EMPTY[name]) body[name] = form[name];
+  if (form.review) body.publish = "review";
   if (form.id.trim()) body.id = form.id.trim();
   if (form.finish_by) body.finish_by = new Date(form.finish_by).toISOString();
   const budget = budgetOf(form);

@@ -54,6 +54,11 @@ backfill = Table(
     Column("resumed_at", Moment),
     # Failed runs that the last resume or change accepted; more than that means one has failed since.
     Column("failed_before", Integer, nullable=False, server_default=text("0")),
+    # Whether staged output waits for a review, when the last one began in which no run had failed,
+    # and when it was approved.
+    Column("review", Boolean, nullable=False, server_default=text("false")),
+    Column("staged_at", Moment),
+    Column("approved_at", Moment),
     # Trace context of the plan, the parent of the spans of its runs.
     Column("traceparent", Text),
     Column("cancel_cause", Text),

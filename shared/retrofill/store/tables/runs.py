@@ -58,6 +58,8 @@ run = Table(
     Column("outputs", JSONB),
     Column("accepted_attempt", BigInteger),
     Column("publication", Integer, nullable=False, server_default=text("0")),
+    # When it was staged, if it was held for a review: deadlines and averages count that as its end.
+    Column("staged_at", Moment),
     # What it has published: {"outputs": [{"name": "lake.db.t", "version": "8"}, …]}.
     Column("published", JSONB(none_as_null=True)),
     # Archive with the attempt's code; null where the code is imported in place.

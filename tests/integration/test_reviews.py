@@ -1,0 +1,171 @@
+"""Reviews through the real services: what is staged is published or discarded by request only, once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from tests.support.definitions import alert, daily
+from tests.support.events import Event
+from tests.support.installation import Installation, until
+from tests.support.terminal import Cli, cli
+
+from retrofill.contract.backfills import (
+    BackfillCancelRequested,
+    BackfillDiscardRequested,
+    BackfillPauseRequested,
+    BackfillPublishRequested,
+    RunRetryRequested,
+)
+from retrofill.contract.base import Message
+from retrofill.contract.topics import Topic
+
+__all__ = ["cli"]
+
+
+@pytest.fixture
+def stack(installation: Installation, tmp_path: Path) -> Installation:
+    """An installation whose runs stage a folder a day, of which the first two are published already."""
+    installation.start("backfill-planner")
+    installation.apply(daily(max_active_runs=4, batch_size=2))
+    starter(installation, tmp_path)
+    installation.wait_state(installation.request("p", "2020-01-01", "2020-01-02", id="before"), "succeeded")
+    return installation
+
+
+def starter(stack: Installation, out: Path, **more: str) -> None:
+    stack.start("instant-starter", INSTANT_OUT=str(out), RETROFILL_LEASE_SECONDS="3", **more)
+
+
+def review(stack: Installation, id: str = "r", last: str = "2020-01-04", **more: object) -> str:
+    """Request the days again, to be reviewed."""
+    return stack.request("p", "2020-01-01", last, id=id, publish="review", reprocess_behavior="completed", **more)
+
+
+def command(stack: Installation, id: str, message: Message) -> Event:
+    return stack.wait_answer(stack.publish(Topic.BACKFILL_REQUESTS, id, message))
+
+
+def days(out: Path) -> Mapping[str, str]:
+    """What a reader sees, by day."""
+    return {path.parent.name: path.read_text() for path in sorted(out.glob("day=*/part-*"))}
+
+
+def written_by(stack: Installation, *ids: str) -> Mapping[str, str]:
+    """What the days look like once these backfills are published, one after the other."""
+    rows = [
+        row
+        for id in ids
+        for row in stack.query("SELECT id, interval_start FROM run WHERE backfill_id = %s ORDER BY id", id)
+    ]
+    return {f"day={row['interval_start']:%Y-%m-%d}": f"run {row['id']}" for row in rows}
+
+
+def test_nothing_is_published_before_the_review_and_all_of_it_once_after(stack: Installation, tmp_path: Path) -> None:
+    id = review(stack)
+    stack.wait_state(id, "in_review")
+    assert days(tmp_path) == written_by(stack, "before")
+    assert stack.runs_by_state(id) == {"staged": 4}
+    assert stack.value("SELECT count(*) FROM attempt WHERE slot IS NOT NULL") == 0
+    answer = command(stack, id, BackfillPublishRequested()).body
+    assert answer["type"] == "BackfillApproved"
+    stack.wait_state(id, "succeeded")
+    assert days(tmp_path) == written_by(stack, id)
+    # A second wish changes nothing.
+    assert command(stack, id, BackfillPublishRequested()).body["type"] == "BackfillApproved"
+    stack.wait_published()
+    told = [e.body for e in stack.events(Topic.RUN_EVENTS) if e.key == id]
+    for run in {body["run_id"] for body in told}:
+        types = [body["type"] for body in told if body["run_id"] == run and body["type"] != "TaskStateChanged"]
+        assert types == ["RunStarted", "RunHeldForReview", "RunPublishing", "RunSucceeded"]
+    of_backfill = [e.body for e in stack.events(Topic.BACKFILL_EVENTS) if e.key == id]
+    (begun,) = [body for body in of_backfill if body["type"] == "BackfillInReview"]
+    assert begun["runs"] == {"staged": 4}
+
+
+@pytest.mark.parametrize("wish", [BackfillDiscardRequested(), BackfillCancelRequested()], ids=lambda wish: wish.type)
+def test_what_is_discarded_is_never_published(stack: Installation, tmp_path: Path, wish: Message) -> None:
+    id = review(stack)
+    stack.wait_state(id, "in_review")
+    assert command(stack, id, wish).body["type"] == "BackfillCancelling"
+    stack.wait_state(id, "cancelled")
+    assert stack.runs_by_state(id) == {"cancelled": 4}
+    assert days(tmp_path) == written_by(stack, "before")
+    assert "nothing to publish" in command(stack, id, BackfillPublishRequested()).body["message"]
+    # The intervals are free again.
+    later = stack.request("p", "2020-01-01", "2020-01-04", id="later", reprocess_behavior="completed")
+    stack.wait_state(later, "succeeded")
+    assert days(tmp_path) == written_by(stack, later)
+
+
+def test_a_failed_run_is_retried_in_review_and_reviewed_with_the_others(
+    installation: Installation, tmp_path: Path
+) -> None:
+    installation.start("backfill-planner")
+    installation.apply(daily(max_active_runs=4))
+    fails = installation.start(
+        "instant-starter", INSTANT_OUT=str(tmp_path), INSTANT_FAIL="2020-01-02", RETROFILL_LEASE_SECONDS="3"
+    )
+    id = review(installation, last="2020-01-03")
+    installation.wait_state(id, "in_review")
+    assert installation.runs_by_state(id) == {"staged": 2, "failed": 1}
+    assert "in review" in command(installation, id, BackfillPauseRequested()).body["message"]
+    fails.stop()
+    starter(installation, tmp_path)
+    assert command(installation, id, RunRetryRequested(all_failed=True)).body["type"] == "RunsRetried"
+    installation.wait_state(id, "in_review")
+    # The failed one is the one that was replaced.
+    assert installation.runs_by_state(id) == {"staged": 3, "failed": 1}
+    assert days(tmp_path) == {}
+    command(installation, id, BackfillPublishRequested())
+    installation.wait_state(id, "succeeded")
+    assert set(days(tmp_path)) == {"day=2020-01-01", "day=2020-01-02", "day=2020-01-03"}
+
+
+def test_deadlines_count_the_moment_of_staging(stack: Installation, tmp_path: Path) -> None:
+    stack.start("deadline-watcher")
+    slow = [
+        alert("run", "RUN_QUEUED_AT", 3600.0),
+        alert("whole", "BACKFILL_REQUESTED_AT", 3600.0),
+    ]
+    stack.apply(daily(max_active_runs=4, deadlines=slow))
+    id = review(stack)
+    stack.wait_state(id, "in_review")
+    met = "SELECT count(*) FROM deadline WHERE state = 'met'"
+    until(lambda: stack.value(met) == 5, "four runs and their backfill are in time before the review ends")
+
+
+def test_a_planner_that_dies_as_a_review_begins_begins_it_once(installation: Installation, tmp_path: Path) -> None:
+    dying = installation.start("backfill-planner", RETROFILL_CRASH_POINT="review:written")
+    installation.apply(daily(max_active_runs=4))
+    starter(installation, tmp_path)
+    id = review(installation)
+    until(lambda: dying.process.poll() is not None, "the planner dies", dying.said)
+    assert installation.value("SELECT state FROM backfill") == "running"
+    installation.start("backfill-planner")
+    installation.wait_state(id, "in_review")
+    command(installation, id, BackfillPublishRequested())
+    installation.wait_state(id, "succeeded")
+    assert days(tmp_path) == written_by(installation, id)
+    installation.wait_published()
+    types = [e.body["type"] for e in installation.events(Topic.BACKFILL_EVENTS) if e.key == id]
+    assert (types.count("BackfillInReview"), types.count("BackfillApproved")) == (1, 1)
+
+
+def test_by_the_command_line(stack: Installation, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in stack.environment().items():
+        monkeypatch.setenv(name, value)
+    assert (
+        cli(
+            *("backfill", "create", "p", "--from", "2020-01-01", "--to", "2020-01-02"),
+            *("--reprocess", "completed", "--review", "--id", "c"),
+        ).status
+        == 0
+    )
+    refused = cli("backfill", "publish", "before")
+    assert (refused.status, "did not ask for a review" in refused.err) == (1, True)
+    stack.wait_state("c", "in_review")
+    assert "in_review" in cli("backfill", "show", "c").out
+    assert cli("backfill", "publish", "c", "--watch").status == 0
+    assert days(tmp_path) == written_by(stack, "c")

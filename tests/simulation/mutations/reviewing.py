@@ -1,0 +1,60 @@
+"""Mutations of reviews."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import backfill_planner.endings
+import run_starter.cancelling
+import run_starter.claims
+import run_starter.reports
+from retrofill.store import backfills
+from tests.simulation.mutations.patch import Patch
+
+
+def publishes_before_the_review(patch: Patch) -> None:
+    """Staged output is accepted at once."""
+    patch(run_starter.reports, "_held", lambda tx, rows, definitions: set())
+
+
+def staged_runs_are_claimed_before_the_review(patch: Patch) -> None:
+    """A staged run gets a publisher, whatever it waits for."""
+    patch(run_starter.claims, "backfills", _with(backfills, is_held=lambda row: False))
+
+
+def discards_only_what_is_queued(patch: Patch) -> None:
+    """A cancel leaves what was staged for a review as it is."""
+    patch(run_starter.cancelling, "backfills", _with(backfills, is_held=lambda row: False))
+
+
+def discards_what_was_approved(patch: Patch) -> None:
+    """A cancel ends staged runs, also those that wait for a publisher after their approval."""
+    patch(run_starter.cancelling, "backfills", _with(backfills, is_held=lambda row: True))
+
+
+def reviews_what_is_not_finished(patch: Patch) -> None:
+    """A review begins with the first staged run."""
+    judge = backfill_planner.endings.judge
+    patch(backfill_planner.endings, "judge", lambda snapshot: judge(replace(snapshot, any_open=False)))
+
+
+def no_review_begins(patch: Patch) -> None:
+    """Only backfills without unfinished runs are looked at."""
+    judge = backfill_planner.endings.judge
+    patch(backfill_planner.endings, "judge", lambda snapshot: judge(replace(snapshot, any_open=True)))
+
+
+class _With:
+    """A module with some of its functions exchanged."""
+
+    def __init__(self, module: Any, instead: dict[str, Any]) -> None:
+        self._module = module
+        self.__dict__ |= instead
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+def _with(module: Any, **instead: Any) -> _With:
+    return _With(module, instead)
