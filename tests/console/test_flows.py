@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -174,3 +175,27 @@ def test_deadlines_callbacks_pipelines_and_health(installation: Installation, co
     for name in (*SERVICES, "run-starter"):
         expect(page.get_by_role("row").filter(has_text=name).filter(has_text="up to date").first).to_be_visible()
     expect(page.get_by_role("region", name="Live attempts").get_by_text("running").first).to_be_visible()
+
+
+def test_a_review_is_asked_for_and_published_on_its_page(
+    installation: Installation, console: Web, page: Page, tmp_path: Path
+) -> None:
+    started(installation, INSTANT_OUT=str(tmp_path))
+    installation.apply(daily("orders"))
+    page.goto("/")
+    ask(page, "2024-01-01", "2024-01-03")
+    page.get_by_text("More options").click()
+    page.get_by_label("Publish only after a review").check()
+    beside = page.get_by_role("region", name="Dry run")
+    expect(beside.locator(".copies pre")).to_contain_text("--review")
+    beside.get_by_role("button", name="Request 3 runs").click()
+    # By events, without a reload.
+    expect(page.locator(".page-head .badge")).to_have_text("in review")
+    expect(page.get_by_role("progressbar", name="Progress", exact=True)).to_have_attribute(
+        "aria-valuetext", re.compile("3 staged")
+    )
+    assert list(tmp_path.glob("day=*")) == []
+    expect(page.get_by_role("button", name="Discard")).to_be_visible()
+    page.get_by_role("button", name="Publish").click()
+    expect(page.locator(".page-head .badge")).to_have_text("succeeded")
+    assert len(list(tmp_path.glob("day=*"))) == 3

@@ -165,6 +165,8 @@ def test_by_the_command_line(stack: Installation, tmp_path: Path, cli: Cli, monk
     )
     refused = cli("backfill", "publish", "before")
     assert (refused.status, "did not ask for a review" in refused.err) == (1, True)
+    for verb in ("diff", "discard"):
+        assert "did not ask for a review" in cli("backfill", verb, "before").err
     stack.wait_state("c", "in_review")
     assert "in_review" in cli("backfill", "show", "c").out
     assert cli("backfill", "publish", "c", "--watch").status == 0

@@ -23,6 +23,7 @@ TOPICS = (
 # The state of a run after an event. That of a lost attempt says it itself.
 RUN_STATES = {
     "RunStarted": RunState.RUNNING,
+    "RunHeldForReview": RunState.STAGED,
     "RunPublishing": RunState.PUBLISHING,
     "RunSucceeded": RunState.SUCCEEDED,
     "RunFailed": RunState.FAILED,

@@ -1,4 +1,4 @@
-"""``retrofill backfill``: create, preview, list, show, watch, pause, resume, publish, discard, cancel, change, retry."""
+"""``retrofill backfill``: create, preview, list, show, watch, pause, resume, diff, publish, discard, cancel, change, retry."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from sqlalchemy import RowMapping
 
 from retrofill.cli import estimating, pools
 from retrofill.cli.arguments import BUDGET, BackfillOptions, read_budget, takes_backfill_options
+from retrofill.cli.comparing import compare
 from retrofill.cli.completion import backfill_ids
 from retrofill.cli.options import ANSWER_SECONDS, AsJson, Limit, PipelineFilter, TimeLimit
 from retrofill.cli.output import counts, moment, print_json, print_table, print_text
@@ -162,6 +163,16 @@ def resume(
     """Resume a paused backfill; one whose budget is used up needs another one (--budget none: no limits)."""
     request = BackfillResumeRequested(budget=None if budget is None else read_budget(budget))
     _command(id, request, watch, timeout, as_json)
+
+
+@group.command("diff")
+def diff(
+    id: Id,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Show at most this many outputs.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Compare what a backfill in review has staged with what is published; largest changes first."""
+    compare(id, limit, as_json=as_json)
 
 
 @group.command()

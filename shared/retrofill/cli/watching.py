@@ -42,7 +42,7 @@ OUTAGE_SECONDS = 60.0
 # What a backfill waits for that only a user can do.
 GOES_ON_WITH = {
     BackfillState.PAUSED: "resume with: retrofill backfill resume {id}",
-    BackfillState.IN_REVIEW: "publish with: retrofill backfill publish {id}; or: retrofill backfill discard {id}",
+    BackfillState.IN_REVIEW: "in review: retrofill backfill diff {id}, then publish {id} or discard {id}",
 }
 
 

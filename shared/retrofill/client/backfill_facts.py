@@ -47,6 +47,7 @@ def describe(conn: Connection, row: RowMapping, failures: int) -> dict[str, Any]
     return {
         **{name: row[name] for name in ("id", "pipeline", "state", "cancel_cause", "runs")},
         "held_back": held_back(dict(row))
+        or _in_review(row)
         or _used_up(conn, row)
         or pools.without_drivers(conn, row, by_state)
         or pools.not_begun(conn, id),
@@ -115,6 +116,13 @@ def held_back(row: Mapping[str, Any]) -> str | None:
 def _budget(row: RowMapping) -> dict[str, Any] | None:
     budget = budgets.of_row(row)
     return None if budget is None else budget.model_dump(exclude_none=True)
+
+
+def _in_review(row: RowMapping) -> str | None:
+    if row["state"] != BackfillState.IN_REVIEW:
+        return None
+    commands = (f"retrofill backfill {verb} {row['id']}" for verb in ("diff", "publish", "discard"))
+    return f"its output waits for a review: {', '.join(commands)}"
 
 
 def _used_up(conn: Connection, row: RowMapping) -> str | None:

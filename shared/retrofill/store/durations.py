@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, exists, func, select, true
+from sqlalchemy import BigInteger, ColumnElement, Connection, exists, func, or_, select, true
 from sqlalchemy.sql.selectable import LateralFromClause
 
 from retrofill.domain.attempt import AttemptMode, AttemptOutcome
@@ -22,8 +22,11 @@ _OF = Arrays("of", no=BigInteger)
 _COMPLETE = exists().where(
     run.c.backfill_id == attempt.c.backfill_id,
     run.c.position == attempt.c.position + attempt.c.runs - 1,
-    run.c.attempt_id == attempt.c.id,
-    in_state(run, RunState.SUCCEEDED),
+    or_(
+        (run.c.attempt_id == attempt.c.id) & in_state(run, RunState.SUCCEEDED),
+        # Held for a review, after which another attempt publishes it.
+        (run.c.accepted_attempt == attempt.c.id) & run.c.staged_at.is_not(None),
+    ),
     attempt.c.outcome == constant(AttemptOutcome.DONE),
 )
 

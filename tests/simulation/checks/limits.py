@@ -90,8 +90,11 @@ class Limits(Check):
         return 4 * max(sizes) if sizes else 1
 
     def _all_succeeded(self, attempt: Values) -> bool:
-        mine = [r for r in self.rows("run") if r["attempt_id"] == attempt["id"] and r["state"] == "succeeded"]
-        return len(mine) == attempt["runs"]
+        def has_succeeded(run: Values) -> bool:
+            held = run["accepted_attempt"] == attempt["id"] and run["staged_at"] is not None
+            return held or (run["attempt_id"] == attempt["id"] and run["state"] == "succeeded")
+
+        return sum(map(has_succeeded, self.rows("run"))) == attempt["runs"]
 
     def _failed(self, backfill: Values) -> list[Values]:
         failed = (r for r in self.rows("run") if r["backfill_id"] == backfill["id"] and r["state"] == "failed")

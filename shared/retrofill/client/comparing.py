@@ -1,0 +1,133 @@
+"""What a backfill in review would change: its staged output beside the published one, interval by interval."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from sqlalchemy import Connection, RowMapping, select
+
+from retrofill.domain.run import RunState
+from retrofill.driver.interval import Interval
+from retrofill.driver.loss import line_of, witness
+from retrofill.driver.publication import own_folder
+from retrofill.driver.session import connect
+from retrofill.driver.summary import Summary, of_folder, of_table
+from retrofill.driver.table_output import TableOutput
+from retrofill.errors import UserError
+from retrofill.masking import masked_remote
+from retrofill.pools import settings_of
+from retrofill.settings import Settings
+from retrofill.store.states import in_state
+from retrofill.store.tables import run
+
+RETRIES: dict[str, Any] = {"max_retries": 3, "initial_backoff": 200, "max_backoff": 1000, "jitter": 0}
+
+
+@dataclass(frozen=True)
+class Change:
+    """One output of a run. ``before``: what is published; ``None`` if nothing is."""
+
+    run_id: int
+    start: datetime
+    end: datetime
+    output: str
+    after: Summary
+    before: Summary | None
+
+    @property
+    def rows(self) -> int:
+        """How many rows more there would be."""
+        return (self.after.rows or 0) - ((self.before and self.before.rows) or 0)
+
+    @property
+    def columns(self) -> list[str]:
+        """Those with other figures, and those that only one side has."""
+        before = {} if self.before is None else self.before.columns
+        names = dict.fromkeys([*self.after.columns, *before])
+        return [name for name in names if self.after.columns.get(name) != before.get(name)]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "run_id": self.run_id,
+            "interval_start": self.start,
+            "interval_end": self.end,
+            "output": self.output,
+            "row_change": self.rows,
+            "changed_columns": self.columns,
+            "staged": asdict(self.after),
+            "published": None if self.before is None else asdict(self.before),
+        }
+
+
+def staged_runs(conn: Connection, row: RowMapping) -> Sequence[RowMapping]:
+    """The runs of a backfill that wait for its review. Raises ``UserError`` if there are none."""
+    if not row["review"] or row["approved_at"] is not None:
+        why = "was approved" if row["review"] else "did not ask for a review (publish, --review)"
+        raise UserError(f"backfill {row['id']} {why}: there is nothing to compare")
+    columns = (run.c.id, run.c.interval_start, run.c.interval_end, run.c.outputs, run.c.accepted_attempt)
+    mine = (run.c.backfill_id == row["id"]) & in_state(run, RunState.STAGED)
+    found = conn.execute(select(*columns).where(mine).order_by(run.c.position)).mappings().all()
+    if not found:
+        raise UserError(
+            f"backfill {row['id']} is {row['state']} and has nothing staged yet: there is nothing to compare"
+        )
+    return found
+
+
+@contextmanager
+def spark_of(settings: Settings, definition: Mapping[str, Any]) -> Iterator[Any]:
+    """A session of the pool's Spark. Raises ``UserError`` if it has no address of Spark Connect, or does not answer."""
+    pool = definition.get("pool", "default")
+    try:
+        remote = settings_of(settings, pool).spark_remote
+    except KeyError as e:
+        raise UserError(f"RETROFILL_POOLS does not define the pool {pool!r} of the pipeline") from e
+    if remote is None:
+        raise UserError("comparing reads the outputs by Spark Connect: set RETROFILL_SPARK_REMOTE")
+    session = connect(remote, str(uuid.uuid4()), witness(**RETRIES), RETRIES, lambda _: None)
+    try:
+        try:
+            # The first call connects.
+            session.conf.set("spark.sql.session.timeZone", "UTC")
+        except Exception as e:
+            raise UserError(f"Spark at {masked_remote(remote)} does not answer: {line_of(e)}") from e
+        yield session
+    finally:
+        session.stop()
+
+
+def changes(session: Any, runs: Sequence[RowMapping], zone: str) -> Iterator[Change]:
+    """Of each output of each run, in their order; two Spark jobs each. Raises ``UserError``."""
+    for row in runs:
+        start, end = (row[name].astimezone(ZoneInfo(zone)) for name in ("interval_start", "interval_end"))
+        for output in row["outputs"]["folders"]:
+            try:
+                name, after, before = _sides(session, row, output, Interval(start, end))
+            except UserError:
+                raise
+            except Exception as e:
+                raise UserError(f"run {row['id']}: {output} cannot be read: {line_of(e)}") from e
+            yield Change(row["id"], start, end, name, after, before)
+
+
+def _sides(session: Any, row: RowMapping, output: str, interval: Interval) -> tuple[str, Summary, Summary | None]:
+    table = TableOutput.of(output)
+    if table is not None:
+        after, before = (of_table(session, table, interval, staged=staged) for staged in (True, False))
+        return table.table, after, before
+    target = Path(output)
+    # Its number rises with each publisher, of which there was none yet.
+    sealed = sorted(own_folder(target, row["id"]).glob(f"{row['accepted_attempt']}.publish-*/new"))
+    staged = of_folder(session, sealed[0]) if sealed else None
+    if staged is None:
+        raise UserError(
+            f"run {row['id']} has staged {output}, which is not there: compare on a machine that sees it, or discard it"
+        )
+    return output, staged, of_folder(session, target)
