@@ -13,7 +13,7 @@ from sqlalchemy import func, select
 
 from retrofill.store import claims
 from tests.simulation.memory.engine import Database, Unsupported
-from tests.simulation.mutations import INVARIANTS, MUTATIONS
+from tests.simulation.mutations import INVARIANTS, MUTATIONS, applied
 from tests.simulation.mutations.patch import Patches
 from tests.simulation.schedule import run_schedule
 from tests.simulation.scheduler import Scheduler
@@ -77,6 +77,12 @@ def test_a_violation_is_found_and_told_with_its_seed() -> None:
     for name in names:
         assert re.search(f"{name} +found by .*, seed ", said.stdout), said.stdout
     assert all(mutations for _, mutations in INVARIANTS.values()) and len(INVARIANTS) == 14
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_every_mutation_fits_the_code(name: str) -> None:
+    with applied(name):
+        pass
 
 
 def test_a_mutation_that_does_not_fit_the_code_is_an_error() -> None:

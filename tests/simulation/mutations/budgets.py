@@ -8,7 +8,8 @@ import backfill_planner.commands
 import backfill_planner.handler
 import backfill_planner.progress
 from backfill_planner import endings
-from retrofill.store import backfills, progress
+from backfill_planner.decide import Review
+from retrofill.store import backfills, budgets, progress
 from tests.simulation.mutations.patch import Patch
 
 
@@ -37,19 +38,24 @@ def budgets_pause_again(patch: Patch) -> None:
 
 def resumes_with_a_used_up_budget(patch: Patch) -> None:
     """A resume does not look at the budget."""
-    patch(backfill_planner.commands, "used_up", lambda budget, spent: None)
+    answer = backfill_planner.commands.answer_command
+
+    def hopeful(command: Any, state: Any, used_up: Any = None, review: Any = Review.NONE) -> Any:
+        return answer(command, state, None, review)
+
+    patch(backfill_planner.commands, "answer_command", hopeful)
 
 
 def pauses_before_the_budget_is_used_up(patch: Patch) -> None:
     """The next failed run would use it up."""
-    used_up = endings.used_up
+    used_up = budgets.used_up
 
     def early(budget: Any, spent: Any) -> str | None:
         hasty = type(spent)(spent.failed_runs + 1, spent.core_seconds, spent.now)
         return used_up(budget, hasty) if spent.failed_runs or budget.failed_runs == 1 else None
 
     patch(backfills, "to_be_decided", backfills.still_active)
-    patch(endings, "used_up", early)
+    patch(budgets, "used_up", early)
 
 
 def progress_is_announced_again(patch: Patch) -> None:

@@ -127,9 +127,9 @@ def loss_by_assignment(patch: Patch) -> None:
     """The runs of a lost attempt are queued again from any state."""
     end_attempt = Fold._end_attempt
 
-    def end(self: Any, row: Any, outcome: AttemptOutcome, error: Any, begun: Any) -> None:
+    def end(self: Any, row: Any, outcome: AttemptOutcome, error: Any, begun: Any, cost: Any = None) -> None:
         mine = [one for one in self._runs.values() if one.attempt_id == row.id]
-        end_attempt(self, row, outcome, error, begun)
+        end_attempt(self, row, outcome, error, begun, cost)
         if outcome != AttemptOutcome.DONE:
             for one in mine:
                 self.outcome.runs[one.id] = [Requeue(error, (), False)]
