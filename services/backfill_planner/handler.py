@@ -12,20 +12,21 @@ from backfill_planner import commands, endings
 from backfill_planner.barrier import PipelinesBarrier
 from backfill_planner.progress import EVERY_SECONDS as PROGRESS_SECONDS
 from backfill_planner.progress import PROGRESS, Announcer
-from backfill_planner.requests import KnownIntervals, Request, answer_request
+from backfill_planner.requests import AnyRequest, KnownIntervals, Request, Target, answer_request
 from backfill_planner.slow import TimedOut
 from retrofill.bus.faults import Poison
 from retrofill.bus.handler import Hold, QuietHandler, Received
 from retrofill.bus.service import Context
 from retrofill.bus.transaction import Transaction
 from retrofill.bus.worker.rechecks import ALL_ACTIVE, EVERY_SECONDS, check_all_active
-from retrofill.contract.backfills import BackfillRequested
+from retrofill.contract.backfills import BackfillRequested, BackfillUndoRequested
 from retrofill.contract.pipelines import PipelineAccepted, PipelineApplied, PipelineRejected, PipelineRemoved
 from retrofill.contract.runs import RunEvent, RunPublishing, RunStarted, TaskStateChanged
 from retrofill.contract.topics import Topic
 from retrofill.domain.allowed import refusal
 from retrofill.settings import Settings
-from retrofill.store import backfills, pipelines, planning
+from retrofill.store import backfills, pipelines, planning, undo
+from retrofill.store.undo_plans import stored_undo
 
 HOLD_SECONDS = 0.1
 
@@ -72,19 +73,19 @@ class PlannerHandler(QuietHandler):
             tx.schedule_check(id)
 
     def _answer(self, tx: Transaction, received: Sequence[Received]) -> None:
-        requests = [(one, one.message) for one in received if isinstance(one.message, BackfillRequested)]
-        stored = pipelines.find(tx.conn, {body.pipeline for _, body in requests}) if requests else {}
-        planning.lock_pipelines(tx.conn, [each.no for each in stored.values()])
+        requests = [(one, one.message) for one in received if isinstance(one.message, AnyRequest)]
+        targets = _targets(tx.conn, [body for _, body in requests])
+        planning.lock_pipelines(tx.conn, [each.stored.no for each in targets.values() if each.stored])
         known = dict(backfills.outcomes(tx.conn, {one.key for one, _ in requests})) if requests else {}
         for one in received:
             match one.message:
-                case BackfillRequested() as body:
+                case BackfillRequested() | BackfillUndoRequested() as body:
                     with self._timed_out.counted(one.key, alone=len(received) == 1):
                         known[one.key] = answer_request(
                             tx,
                             Request(one.key, body, one.record, self._timed_out.times(one.key)),
                             known,
-                            stored.get(body.pipeline),
+                            targets.get(_target(body), Target(None)),
                             self._intervals,
                             self._context.settings,
                             self._context.partitions,
@@ -127,6 +128,25 @@ class PlannerHandler(QuietHandler):
         """Forget the requests that waited, and what would be announced."""
         self._barrier.forget(partition)
         self._progress.forget(partition)
+
+
+def _target(body: AnyRequest) -> tuple[str, str]:
+    """The kind and name of what a request is about."""
+    if isinstance(body, BackfillUndoRequested):
+        return "backfill", body.undoes
+    return "pipeline", body.pipeline
+
+
+def _targets(conn: Connection, requests: Sequence[AnyRequest]) -> dict[tuple[str, str], Target]:
+    """What requests are about, as far as it exists."""
+    names = {body.pipeline for body in requests if isinstance(body, BackfillRequested)}
+    ids = {body.undoes for body in requests if isinstance(body, BackfillUndoRequested)}
+    stored = pipelines.find(conn, names) if names else {}
+    undone = undo.find(conn, ids) if ids else {}
+    return {
+        **{("pipeline", name): Target(each) for name, each in stored.items()},
+        **{("backfill", id): Target(stored_undo(each), each) for id, each in undone.items()},
+    }
 
 
 def _apply_pipeline(tx: Transaction, one: Received, settings: Settings) -> None:

@@ -18,14 +18,19 @@ from retrofill.bus.envelope import Record
 from retrofill.bus.faults import Poison
 from retrofill.bus.observability import metrics
 from retrofill.bus.transaction import Transaction
-from retrofill.contract.backfills import BackfillPlanned, BackfillRejected, BackfillRequested
+from retrofill.contract.backfills import (
+    BackfillPlanned,
+    BackfillRejected,
+    BackfillRequested,
+    BackfillUndoRequested,
+)
 from retrofill.contract.base import REGISTRY
 from retrofill.contract.partitioning import partition_of
 from retrofill.contract.topics import Topic
 from retrofill.deadlines.arming import Armer
 from retrofill.deadlines.rows import Subject
 from retrofill.domain.alert import AT_PLANNING, OF_BACKFILL, Reference, check_handled, finish_by
-from retrofill.domain.backfill import BackfillState, Publish
+from retrofill.domain.backfill import BackfillState, Publish, ReprocessBehavior
 from retrofill.domain.deadline import alerts_counting_from, arm, due_at_planning
 from retrofill.domain.planning import (
     Intervals,
@@ -42,6 +47,8 @@ from retrofill.store import backfills, budgets, pipelines, planning
 from retrofill.store.backfills import Outcome
 from retrofill.store.clock import database_now
 from retrofill.store.pipelines import StoredPipeline
+from retrofill.store.undo import Undone
+from retrofill.store.undo_plans import plan_undo
 from retrofill.tracing import parent_of, span
 
 # Fields added to requests later, and their defaults. A default is not hashed, so the hash of a
@@ -59,11 +66,26 @@ _BACKFILL_REFERENCES: dict[Reference, Callable[[datetime], datetime]] = {
 }
 check_handled(_BACKFILL_REFERENCES, OF_BACKFILL)
 
+AnyRequest = BackfillRequested | BackfillUndoRequested
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a request is about: its pipeline, or the backfill to undo and the pipeline of the undo."""
+
+    stored: StoredPipeline | None
+    undone: Undone | None = None
+
+    @property
+    def pipeline(self) -> str | None:
+        """The name of an undone backfill's."""
+        return None if self.undone is None else self.undone.pipeline
+
 
 @dataclass(frozen=True)
 class Request:
     id: str
-    body: BackfillRequested
+    body: AnyRequest
     record: Record
     # How often planning it alone timed out.
     timed_out: int = 0
@@ -96,7 +118,7 @@ class KnownIntervals:
         self._known.clear()
 
 
-def check_id(key: str, body: BackfillRequested) -> None:
+def check_id(key: str, body: AnyRequest) -> None:
     """Raise ``Poison`` if the body has an id other than the key."""
     if body.id is not None and body.id != key:
         raise Poison(f"the key {key!r} differs from the body's id {body.id!r}")
@@ -106,7 +128,7 @@ def answer_request(
     tx: Transaction,
     request: Request,
     known: Mapping[str, Outcome],
-    stored: StoredPipeline | None,
+    target: Target,
     intervals: KnownIntervals,
     settings: Settings,
     partitions: int,
@@ -120,38 +142,43 @@ def answer_request(
         answer = REGISTRY[before.answer_type].model_validate(before.answer)
         tx.emit(Topic.BACKFILL_EVENTS, request.id, answer, reply_to=request.record)
         return before
-    with span("plan backfill", parent_of(request.record.headers), pipeline=request.body.pipeline) as trace:
-        return _answer_first(tx, request, stored, intervals, settings, partitions, trace)
+    with span("plan backfill", parent_of(request.record.headers), pipeline=_pipeline(request, target)) as trace:
+        return _answer_first(tx, request, target, intervals, settings, partitions, trace)
 
 
 def _answer_first(
     tx: Transaction,
     request: Request,
-    stored: StoredPipeline | None,
+    target: Target,
     intervals: KnownIntervals,
     settings: Settings,
     partitions: int,
     trace: str | None,
 ) -> Outcome:
     answer: BackfillPlanned | BackfillRejected
-    decision = _decide(tx.conn, request, stored, intervals, settings)
+    decision = _decide(tx.conn, request, target, intervals, settings)
     if isinstance(decision, Rejection):
         answer = BackfillRejected(
             backfill_id=request.id,
-            pipeline=request.body.pipeline,
+            pipeline=_pipeline(request, target) or None,
             reason=decision.reason,
             message=decision.message,
             conflicting_backfill_id=decision.conflicting_backfill_id,
         )
     else:
-        assert stored is not None  # without a pipeline there is no plan
-        answer = _write(tx, request, stored, decision, partitions, trace)
+        assert target.stored is not None  # without a pipeline there is no plan
+        answer = _write(tx, request, target.stored, decision, partitions, trace)
     outcome = Outcome(answer.type, answer.model_dump(mode="json", by_alias=True, exclude_none=True), request.hash)
     backfills.record_outcome(tx.conn, request.id, outcome)
     crash_point("plan:outcome-recorded")
     tx.after_commit.append(lambda: _count(answer))
     tx.emit(Topic.BACKFILL_EVENTS, request.id, answer, reply_to=request.record, trace=trace)
     return outcome
+
+
+def _pipeline(request: Request, target: Target) -> str:
+    """The name of the pipeline, which may not exist; of an undo, empty if it is not known."""
+    return request.body.pipeline if isinstance(request.body, BackfillRequested) else target.pipeline or ""
 
 
 def _count(answer: BackfillPlanned | BackfillRejected) -> None:
@@ -161,27 +188,40 @@ def _count(answer: BackfillPlanned | BackfillRejected) -> None:
 
 
 def _decide(
-    conn: Connection, request: Request, stored: StoredPipeline | None, intervals: KnownIntervals, settings: Settings
+    conn: Connection, request: Request, target: Target, intervals: KnownIntervals, settings: Settings
 ) -> Plan | Rejection:
-    size = len(json.dumps(request.body.conf))
+    if isinstance(request.body, BackfillUndoRequested):
+        return plan_undo(conn, request.body, target.undone, target.stored, settings.max_plan_runs)
+    return _decide_backfill(conn, request, request.body, target.stored, intervals, settings)
+
+
+def _decide_backfill(
+    conn: Connection,
+    request: Request,
+    body: BackfillRequested,
+    stored: StoredPipeline | None,
+    intervals: KnownIntervals,
+    settings: Settings,
+) -> Plan | Rejection:
+    size = len(json.dumps(body.conf))
     if size > settings.max_conf_bytes:
         return Rejection(
             Reason.CONF_TOO_LARGE,
             f"conf has {size:,} bytes as JSON, more than {settings.max_conf_bytes:,}: store the data where tasks can read it",
         )
     if stored is None:
-        return unknown_pipeline(request.body.pipeline, pipelines.all_names(conn))
+        return unknown_pipeline(body.pipeline, pipelines.all_names(conn))
     now = database_now(conn)
-    if (too_late := past(request.body.finish_by, request.body.budget_until, now)) is not None:
+    if (too_late := past(body.finish_by, body.budget_until, now)) is not None:
         return too_late
-    found = intervals.of(stored, request.body)
+    found = intervals.of(stored, body)
     if isinstance(found, Rejection):
         return found
     refused = too_slow(len(found.starts), request.timed_out)
     if refused is not None:
         return refused
     history = planning.history(conn, stored.no, found)
-    return plan(stored.definition, found, history, request.body.reprocess_behavior, now)
+    return plan(stored.definition, found, history, body.reprocess_behavior, now)
 
 
 def _write(
@@ -189,13 +229,17 @@ def _write(
 ) -> BackfillPlanned:
     """Insert all rows of the backfill; returns its event."""
     now = database_now(tx.conn)
+    body = request.body
+    backwards = isinstance(body, BackfillRequested) and body.run_backwards
+    undoes = body.undoes if isinstance(body, BackfillUndoRequested) else None
     columns = _columns(request, stored, partitions)
     row = planning.insert_backfill(tx.conn, {**columns, "requested_at": now, "traceparent": trace}, made)
     emit_state(tx, row, BackfillState.RUNNING, now)
     crash_point("plan:backfill-written")
-    planning.insert_runs(tx.conn, request.id, stored.no, made, now, backwards=request.body.run_backwards)
+    planning.insert_runs(tx.conn, request.id, stored.no, made, now, backwards=backwards, undoes=undoes)
     crash_point("plan:runs-written")
-    _arm_deadlines(tx, request, stored, made, now, partitions)
+    if isinstance(body, BackfillRequested):
+        _arm_deadlines(tx, request.id, body, stored, made, now, partitions)
     crash_point("plan:deadlines-written")
     return BackfillPlanned(
         backfill_id=request.id,
@@ -205,6 +249,7 @@ def _write(
         runs=made.runs,
         skipped=made.skipped_counts,
         max_active_runs=columns["max_active_runs"],
+        undoes=undoes,
         planned_at=now,
     )
 
@@ -217,31 +262,48 @@ def _columns(request: Request, stored: StoredPipeline, partitions: int) -> dict[
         "pipeline": definition.name,
         "shard": partition_of(request.id, partitions),
         "max_active_runs": body.max_active_runs or definition.max_active_runs,
+        "on_run_failure": str(body.on_run_failure),
+        "triggered_by": body.triggered_by,
+        "definition": definition.as_json(),
+        "review": body.publish == Publish.REVIEW,
+        **(_of_undo(body) if isinstance(body, BackfillUndoRequested) else _of_backfill(body)),
+    }
+
+
+def _of_undo(body: BackfillUndoRequested) -> dict[str, Any]:
+    behavior = str(ReprocessBehavior.COMPLETED)
+    return {"undoes": body.undoes, "reprocess_behavior": behavior, "run_backwards": False, "conf": {}}
+
+
+def _of_backfill(body: BackfillRequested) -> dict[str, Any]:
+    return {
         "batch_size": body.batch_size,
         "reprocess_behavior": str(body.reprocess_behavior),
         "run_backwards": body.run_backwards,
-        "on_run_failure": str(body.on_run_failure),
         "conf": body.conf,
-        "triggered_by": body.triggered_by,
-        "definition": definition.as_json(),
         "code_follows": body.latest_code,
-        "review": body.publish == Publish.REVIEW,
         **budgets.columns(body.budget),
     }
 
 
 def _arm_deadlines(
-    tx: Transaction, request: Request, stored: StoredPipeline, made: Plan, now: datetime, partitions: int
+    tx: Transaction,
+    id: str,
+    body: BackfillRequested,
+    stored: StoredPipeline,
+    made: Plan,
+    now: datetime,
+    partitions: int,
 ) -> None:
     """Arm all deadlines whose reference is known at planning."""
     definition = stored.definition
-    armer = Armer(tx, request.id, definition.name, partitions, now)
+    armer = Armer(tx, id, definition.name, partitions, now)
     for alert in alerts_counting_from(definition.deadlines, *OF_BACKFILL):
         armer.arm(alert, [Subject(None, arm(alert, _BACKFILL_REFERENCES[alert.reference](now), now))])
-    if request.body.finish_by is not None:
-        alert = finish_by(request.body.finish_by, request.body.finish_by_callback)
-        armer.arm(alert, [Subject(None, arm(alert, request.body.finish_by, now))])
+    if body.finish_by is not None:
+        alert = finish_by(body.finish_by, body.finish_by_callback)
+        armer.arm(alert, [Subject(None, arm(alert, body.finish_by, now))])
     of_runs = alerts_counting_from(definition.deadlines, *AT_PLANNING)
-    starts = made.starts(backwards=request.body.run_backwards) if of_runs else []
+    starts = made.starts(backwards=body.run_backwards) if of_runs else []
     for alert in of_runs:
         armer.arm_planned(alert, due_at_planning(alert, now), starts)

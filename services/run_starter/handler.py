@@ -84,6 +84,7 @@ class StarterHandler(QuietHandler):
             settings.lease_seconds,
             launched=self._watch.wake,
             installation=context.installation,
+            keep_replaced_days=settings.keep_replaced_days,
         )
         by_rows = replace(launching, definitions=Definitions())
         logs = context.serve(f"/logs/{secrets.token_hex(16)}/", LogPage(folder_of(settings)))

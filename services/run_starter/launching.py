@@ -31,6 +31,7 @@ class Launching:
     launched: Callable[[], None]
     # Its id: others may use the same Spark.
     installation: str = ""
+    keep_replaced_days: int = 0
     # Attempts that were handed over while they had a seat here.
     known: set[int] = field(default_factory=set)
     _lock: Lock = field(default_factory=Lock)
@@ -58,6 +59,7 @@ class Launching:
             lease_seconds=lease_seconds or self.lease_seconds,
             trace=backfill["traceparent"],
             installation=self.installation,
+            keep_replaced_days=self.keep_replaced_days,
             earlier=tuple(earlier),
         )
 
@@ -136,7 +138,15 @@ def tries_used(
 
 def _executed(row: Row, tries: Mapping[int, Mapping[str, int]]) -> RunToDo:
     more = tries.get(row["id"], {})
-    return RunToDo(row["id"], row["attempt"] + 1, row["interval_start"], row["interval_end"], tries=more)
+    return RunToDo(
+        row["id"],
+        row["attempt"] + 1,
+        row["interval_start"],
+        row["interval_end"],
+        outputs=tuple(row["outputs"]["folders"]) if row["restores"] else (),
+        tries=more,
+        restores=row["restores"],
+    )
 
 
 def _published(row: Row) -> RunToDo:

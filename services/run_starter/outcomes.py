@@ -32,7 +32,7 @@ from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.domain.run import LIVE, MACHINE, RunState
 from retrofill.domain.task_run import MACHINE as TASK_MACHINE
 from retrofill.domain.task_run import TaskState
-from retrofill.store import attempts, deadlines, hosts, task_runs
+from retrofill.store import attempts, deadlines, hosts, task_runs, undo
 from retrofill.store import runs as store
 from retrofill.store.transition import IfNull, Plus
 from run_starter.announcing import Row, emit_state, facts, publishing
@@ -185,6 +185,9 @@ class Apply:
             ]
             values = {"finished_at": self.now, "lost_at": None}
             _landed(store.move(self.tx.conn, to, given, values, from_states=_live_to(to)), given)
+        undoing = [row["id"] for row, step in ended if row["restores"] and step.state == S.SUCCEEDED]
+        if undoing:
+            undo.mark_undone(self.tx.conn, undoing)
         for row, step in ended:
             fields = self._facts(row)
             more: dict[str, Any] = {"error": step.error} if step.state == S.FAILED else {}

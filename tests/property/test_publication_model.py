@@ -6,15 +6,19 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from retrofill.driver import publication as publication_module
+from retrofill.driver.kept import KEPT, NotKept, copy, find
 from retrofill.driver.publication import (
     AREA,
     Publication,
+    PublishedAgain,
     StagedOutputGone,
     Written,
     own_folder,
@@ -27,6 +31,8 @@ from retrofill.driver.publication import (
 
 # Attempts are numbered across all runs, so their ids are larger than those of these few runs.
 ATTEMPT_ID = 25
+# Replaced output is kept for so many days: set by the fixture ``way``.
+KEEP = 0
 
 
 def staged(target: Path, run_id: int, attempt_id: int = ATTEMPT_ID, text: str = "") -> Publication:
@@ -35,12 +41,23 @@ def staged(target: Path, run_id: int, attempt_id: int = ATTEMPT_ID, text: str = 
     (folder / "new").mkdir(parents=True)
     (folder / "new" / "part-0").write_text(text or f"run {run_id}")
     seal([Written(folder, target, run_id, {"run_id": run_id, "attempt_id": attempt_id})], attempt_id)
-    return Publication(target, run_id, attempt_id, 0)
+    return Publication(target, run_id, attempt_id, 0, KEEP)
+
+
+def undo(target: Path, run_id: int, undoes: int) -> Publication:
+    """A sealed output of a run that undoes another."""
+    kept = find(target, undoes)
+    folder = own_folder(target, run_id) / f"{ATTEMPT_ID}.writing-1"
+    folder.mkdir(parents=True)
+    copy(kept, folder / "new")
+    about = {"run_id": run_id, "undoes": undoes, "output_of": kept.run_id}
+    seal([Written(folder, target, run_id, about)], ATTEMPT_ID)
+    return Publication(target, run_id, ATTEMPT_ID, 0, KEEP)
 
 
 def again(publication: Publication, number: int) -> Publication:
     """The same output, for publication by another driver."""
-    return Publication(publication.target, publication.run_id, publication.attempt, number)
+    return replace(publication, number=number)
 
 
 class Publisher:
@@ -50,6 +67,7 @@ class Publisher:
         self._steps = steps(publication)
         self.ended = False
         self.gone = False
+        self.refused = False
 
     def step(self) -> None:
         """Continue to the next pause."""
@@ -59,6 +77,8 @@ class Publisher:
             self.ended = True
         except StagedOutputGone:
             self.ended = self.gone = True
+        except PublishedAgain:
+            self.ended = self.refused = True
 
     def until(self, name: str) -> None:
         """Continue until it is about to do this."""
@@ -92,12 +112,19 @@ def length(make: Publication) -> int:
     return count
 
 
-@pytest.fixture(params=["exchange", "rename"])
+def beside(target: Path) -> list[str]:
+    """What is left of publications, without what they have replaced."""
+    return [path.name for path in (target.parent / AREA).iterdir() if path.name != KEPT]
+
+
+@pytest.fixture(params=["exchange", "rename", "exchange and keep", "rename and keep"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where directories can be exchanged, and where they cannot."""
-    if request.param == "rename":
+    """Where directories can be exchanged, and where they cannot; with what they replace kept, or not."""
+    way, _, keep = str(request.param).partition(" and ")
+    monkeypatch.setattr(sys.modules[__name__], "KEEP", 7 if keep else 0)
+    if way == "rename":
         monkeypatch.setattr(publication_module, "exchange", lambda *_: None)
-    return str(request.param)
+    return way
 
 
 @pytest.fixture
@@ -123,7 +150,7 @@ def test_a_publication_replaces_the_whole_folder_and_leaves_nothing_beside_it(ta
     publish(staged(target, 2))
     assert sorted(path.name for path in target.iterdir()) == ["_retrofill.json", "part-0"]
     assert (content(target), published_by(target)) == ("run 2", 2)
-    assert list((target.parent / AREA).iterdir()) == []
+    assert beside(target) == []
 
 
 def test_where_directories_can_be_exchanged_readers_always_see_one(target: Path, way: str) -> None:
@@ -226,6 +253,7 @@ def test_two_publishers_of_one_run_in_every_interleaving(target: Path) -> None:
             publisher.finish()
         assert not publishers[1].gone, f"the newest publisher must get through: {order}"
         assert (content(target), published_by(target)) == ("run 2", 2), order
+        assert not KEEP or kept_of(target, 2) == "run 1", order
 
 
 def test_a_former_run_and_a_later_one_in_every_interleaving(target: Path) -> None:
@@ -253,7 +281,7 @@ def test_what_another_attempt_of_the_run_sealed_is_not_published_and_goes_with_i
     staged(target, 2, int(f"{ATTEMPT_ID}1"), "not accepted")
     publish(again(staged(target, 2), number))
     assert content(target) == "run 2"
-    assert list((target.parent / AREA).iterdir()) == []
+    assert beside(target) == []
 
 
 def test_a_publisher_whose_attempt_was_not_accepted_finds_nothing(target: Path) -> None:
@@ -285,6 +313,79 @@ def test_who_writes_to_the_output_itself_is_displaced(target: Path) -> None:
     (target / "part-of-somebody").write_text("x")
     publisher.finish()
     assert sorted(path.name for path in target.iterdir()) == ["_retrofill.json", "part-0"]
+
+
+KEEPING = pytest.mark.parametrize("way", ["exchange and keep", "rename and keep"], indirect=True)
+
+
+def kept_of(target: Path, run_id: int) -> str:
+    """What the run has replaced."""
+    folder = find(target, run_id).folder
+    assert folder is not None
+    return (folder / "part-0").read_text()
+
+
+@KEEPING
+def test_two_publishers_of_an_undo_in_every_interleaving(target: Path) -> None:
+    publish(staged(target, 2))
+    longest = length(undo(target, 3, 2))
+    for order in interleavings((longest, longest + 2), switches=2):
+        fresh(target)
+        publish(staged(target, 2))
+        publication = undo(target, 3, 2)
+        publishers = [Publisher(publication), Publisher(again(publication, 1))]
+        for who in order:
+            publishers[who].go(1)
+        for publisher in publishers:
+            publisher.finish()
+        assert not (publishers[1].gone or publishers[1].refused), order
+        assert (content(target), published_by(target), kept_of(target, 3)) == ("run 1", 3, "run 2"), order
+        assert kept_of(target, 2) == "run 1", "it was copied"
+
+
+@KEEPING
+def test_an_undo_leaves_alone_what_was_published_since(target: Path) -> None:
+    publish(staged(target, 2))
+    publication = undo(target, 4, 2)
+    publish(staged(target, 3))
+    with pytest.raises(PublishedAgain, match="changed after run 2 had published it"):
+        publish(publication)
+    assert content(target) == "run 3"
+
+
+@KEEPING
+@pytest.mark.parametrize("change", ["deleted", "rewritten"])
+def test_an_undo_leaves_alone_what_somebody_else_changed(target: Path, change: str) -> None:
+    publish(staged(target, 2))
+    publication = undo(target, 3, 2)
+    shutil.rmtree(target)
+    if change == "rewritten":
+        target.mkdir()
+        (target / "part-0").write_text("somebody")
+    with pytest.raises(PublishedAgain):
+        publish(publication)
+    assert target.exists() == (change == "rewritten")
+
+
+@KEEPING
+def test_undone_one_after_the_other_each_restores_what_was_before(target: Path) -> None:
+    publish(staged(target, 2))
+    publish(undo(target, 3, 2))
+    assert content(target) == "run 1"
+    publish(undo(target, 4, 1))
+    assert [path.name for path in target.iterdir()] == ["_retrofill.json"], "nothing was there before run 1"
+    with pytest.raises(NotKept, match=r"what run 9 replaced at .* is no longer kept"):
+        undo(target, 10, 9)
+
+
+@KEEPING
+def test_what_was_replaced_long_ago_is_deleted(target: Path) -> None:
+    (today,) = (target.parent / AREA / KEPT).iterdir()
+    old, recent = (today.with_name(name) for name in ("2013-01-01", "9999-01-01"))
+    today.rename(old)
+    recent.mkdir()
+    publish(staged(target, 2))
+    assert sorted(path.name for path in today.parent.iterdir()) == [today.name, recent.name]
 
 
 def snapshot(target: Path) -> dict[str, str]:

@@ -188,10 +188,14 @@ class Scenario:
         self._commands.command(self.ids)
 
     def go_on(self) -> None:
-        """Resume all paused backfills without a budget, and end all reviews, so that everything can end."""
+        """Resume all paused backfills without a budget, and end all reviews, so that everything can end.
+
+        The first resume keeps the budget, so it is refused if that is used up.
+        """
         for row in self._world.database.rows("backfill"):
             if row["state"] == "paused":
-                self._world.publish(Topic.BACKFILL_REQUESTS, row["id"], BackfillResumeRequested(budget=Budget()))
+                for budget in (None, Budget()):
+                    self._world.publish(Topic.BACKFILL_REQUESTS, row["id"], BackfillResumeRequested(budget=budget))
             elif row["state"] == "in_review":
                 ends = self._random.choice([BackfillPublishRequested(), BackfillDiscardRequested()])
                 self._world.publish(Topic.BACKFILL_REQUESTS, row["id"], ends)

@@ -35,8 +35,10 @@ from retrofill.contract.runs import (
 )
 from retrofill.contract.topics import RUN_STARTER, Topic
 from retrofill.domain.names import DEFAULT_POOL
+from retrofill.driver.errors import error_info
 from retrofill.driver.execute import Result
 from retrofill.driver.facts import ErrorInfo, as_json
+from retrofill.driver.kept import NotKept
 from retrofill.driver.launch import Launch, LaunchedRun, Piece
 from retrofill.driver.publishing import Publisher, publish_all
 from retrofill.driver.session import Sessions
@@ -157,7 +159,7 @@ class InstantDriver:
     def _execute(self, run: LaunchedRun) -> bool | None:
         """Execute one run. Returns whether it succeeded, ``None`` if the driver was ended."""
         if run.accepted_attempt is not None:
-            result = publish_all(run, run.accepted_attempt, run.outputs, self._tables)
+            result = publish_all(run, run.accepted_attempt, run.outputs, self._tables, self._launch.keep_replaced_days)
             self._report(run, result)
             return result.succeeded
         if not self._work(run):
@@ -174,7 +176,12 @@ class InstantDriver:
                 error=error and as_json(error),
             )
         if self._executor.out is not None and not failed:
-            self._publisher.publish(run, self._stage(run))
+            try:
+                outputs = self._stage(run)
+            except NotKept as e:
+                self._report(run, Result(False, error_info(e)))
+                return False
+            self._publisher.publish(run, outputs)
         else:
             self._report(run, Result(not failed, error))
         return not failed
@@ -196,8 +203,12 @@ class InstantDriver:
         return done
 
     def _stage(self, run: LaunchedRun) -> tuple[str, ...]:
-        """Write and seal the day's folder as a driver does."""
+        """Write and seal the day's folder, or what it was before, as a driver does."""
         staging = Staging(self._launch, Piece((run,)))
+        if run.restores is not None:
+            for output in run.outputs:
+                staging.restore("restore", output, 0)
+            return staging.seal()[run.id]
         folder = Path(staging.stage("only", f"{self._executor.out}/day={run.interval_start.date().isoformat()}"))
         folder.mkdir()
         (folder / "part-0").write_text(f"run {run.id}")

@@ -11,6 +11,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
+from psycopg.conninfo import conninfo_to_dict
+
 from retrofill import java
 from retrofill.driver.launch import Launch, Piece
 from retrofill.driver.session import Sessions
@@ -27,10 +29,25 @@ FORMATS = ("iceberg", "delta")
 PATH, JDBC = "delta_path", "iceberg_jdbc"
 # For Iceberg's JDBC catalog.
 POSTGRES_DRIVER = Artifact("org.postgresql", "postgresql", "42.7.7", "1 MB")
+ICEBERG_S3 = Artifact("org.apache.iceberg", "iceberg-aws-bundle", "1.12.0", "69 MB")
+# Not every server knows the trailing checksums that Amazon's client adds to all uploads by default.
+CHECKSUMS = "-Daws.requestChecksumCalculation=when_required -Daws.responseChecksumValidation=when_required"
 COLUMNS = "day date, n bigint not null, note string"
 FIRST = datetime.fromisoformat("2013-01-01T05:00:00+00:00")
 DAY = timedelta(days=1)
 NAMES = itertools.count()
+
+
+def jdbc_catalog(dsn: str) -> dict[str, str]:
+    """Settings of an Iceberg catalog in Postgres, without a warehouse."""
+    of = conninfo_to_dict(dsn)
+    return {
+        "": "org.apache.iceberg.spark.SparkCatalog",
+        ".type": "jdbc",
+        ".uri": f"jdbc:postgresql://{of['host']}:{of['port']}/{of['dbname']}",
+        ".jdbc.user": str(of["user"]),
+        ".jdbc.password": str(of.get("password") or ""),
+    }
 
 
 @contextmanager
@@ -46,7 +63,8 @@ def server(**more: str) -> Iterator[str]:
             "spark.sql.shuffle.partitions": "1",
             "spark.databricks.delta.snapshotPartitions": "1",
             "spark.log.level": "WARN",
-            "spark.jars": str(jar(POSTGRES_DRIVER)),
+            "spark.jars": ",".join(str(jar(each)) for each in (POSTGRES_DRIVER, ICEBERG_S3)),
+            "spark.driver.extraJavaOptions": CHECKSUMS,
             **more,
         }
         settings = Settings(home=Path(home), spark_cores=2, spark_tables=["iceberg", "delta"], spark_conf=conf)

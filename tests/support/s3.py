@@ -44,13 +44,15 @@ class S3:
 
 
 @contextmanager
-def s3_server(folder: Path) -> Iterator[S3]:
-    """A server on a loopback port that it chooses itself. ``folder``: for its buckets and its log."""
+def s3_server(folder: Path, *, watched: bool = True) -> Iterator[S3]:
+    """A server on a loopback port that it chooses itself. ``folder``: for its buckets and its log.
+
+    ``watched``: it sees changes of its files by others, but may hang in requests at once for deeper folders.
+    """
     bucket, log = folder / "buckets" / BUCKET, folder / "s3.log"
     bucket.mkdir(parents=True)
     command = [RCLONE, "serve", "s3", bucket.parent, "--addr", "127.0.0.1:0", "--auth-key", f"{KEY},{SECRET}"]
-    # Without a cache of the folder, whose files the tests damage.
-    more = ["--dir-cache-time", "0s", "--config", folder / "none.conf", "-vv"]
+    more = [*(["--dir-cache-time", "0s"] if watched else []), "--config", folder / "none.conf", "-vv"]
     with log.open("wb") as out:
         process = subprocess.Popen([*command, *more], stdout=out, stderr=out)
     try:

@@ -27,7 +27,8 @@ class RunToDo:
     """One run of an attempt. ``attempt``: how often it will have begun.
 
     With ``accepted_attempt``, only what that attempt staged (``outputs``) is to be published.
-    ``tries``: of its tasks, that timed out and ended their drivers.
+    ``tries``: of its tasks, that timed out and ended their drivers. ``restores``: the run that it undoes,
+    which published ``outputs``.
     """
 
     id: int
@@ -38,6 +39,7 @@ class RunToDo:
     accepted_attempt: int | None = None
     outputs: tuple[str, ...] = ()
     tries: Mapping[str, int] = field(default_factory=dict)
+    restores: int | None = None
 
     def as_json(self, zone: ZoneInfo) -> dict[str, Any]:
         """As part of the ``launch`` message. ``zone``: the pipeline's."""
@@ -52,6 +54,7 @@ class RunToDo:
             "accepted_attempt": self.accepted_attempt,
             "outputs": list(self.outputs),
             "tries": dict(self.tries),
+            "restores": self.restores,
         }
 
 
@@ -72,6 +75,8 @@ class LaunchRequest:
     earlier: tuple[int, ...] = ()
     # Attempts of two installations may have the same ids.
     installation: str = ""
+    # How long what a publication replaces is kept; 0: not at all.
+    keep_replaced_days: int = 0
 
     @property
     def key(self) -> Key:
@@ -101,6 +106,7 @@ class LaunchRequest:
             "lease_seconds": self.lease_seconds,
             "earlier": list(self.earlier),
             "installation": self.installation,
+            "keep_replaced_days": self.keep_replaced_days,
         }
 
 

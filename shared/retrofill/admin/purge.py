@@ -16,6 +16,7 @@ from sqlalchemy import Connection, Engine
 
 from retrofill.admin.export import Draft, Export
 from retrofill.bus.crash import crash_point
+from retrofill.driver.kept import AREA, KEPT, forget_old, sweep
 from retrofill.store import purge as store
 from retrofill.store.clock import database_now
 
@@ -50,6 +51,8 @@ class Purge:
     export: Path | None = None
     dry_run: bool = False
     on_progress: Callable[[Purged], None] = lambda _: None
+    # How long what runs have replaced is kept (RETROFILL_KEEP_REPLACED_DAYS).
+    keep_replaced_days: int = 0
     page_backfills: int = PAGE_BACKFILLS
     batch_rows: int = BATCH_ROWS
 
@@ -83,6 +86,8 @@ class Purge:
     def _page(self, found: store.Page, sofar: Purged, export: Export | None) -> None:
         page = self._settled(found, sofar)
         sofar.backfills += len(page.ids)
+        if not self.dry_run:
+            self._forget_replaced(page, sofar)
         for kind in store.KINDS:
             if self.dry_run:
                 with self.engine.connect() as conn:
@@ -94,6 +99,21 @@ class Purge:
         if not self.dry_run:
             self._done(page, sofar)
         self.on_progress(sofar)
+
+    def _forget_replaced(self, page: store.Page, sofar: Purged) -> None:
+        """Delete what the page's runs replaced too long ago, where this machine sees it.
+
+        Publications do the same in the directories that they still use.
+        """
+        with self.engine.connect() as conn:
+            folders = store.folders(conn, page)
+        for area in (Path(folder) / AREA for folder in folders):
+            try:
+                if (area / KEPT).is_dir():
+                    forget_old(area, self.keep_replaced_days)
+                    sweep(area)
+            except OSError as e:
+                sofar.held[f"replaced output is not deleted: {e.strerror}"] += 1
 
     def _done(self, page: store.Page, sofar: Purged) -> None:
         """Mark the page as purged: what is left stays until later runs replace it."""

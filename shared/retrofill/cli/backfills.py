@@ -1,4 +1,4 @@
-"""``retrofill backfill``: create, preview, list, show, watch, pause, resume, diff, publish, discard, cancel, change, retry."""
+"""``retrofill backfill``: request, watch, change, end, compare, retry and undo backfills."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from retrofill.cli.options import ANSWER_SECONDS, AsJson, Limit, PipelineFilter,
 from retrofill.cli.output import counts, moment, print_json, print_table, print_text
 from retrofill.cli.previewing import print_plan
 from retrofill.cli.showing import print_backfill
+from retrofill.cli.undoing import preview_undo, undo_request
 from retrofill.cli.watching import Progress, watch
 from retrofill.client import listed
 from retrofill.client import read as reads
@@ -223,6 +224,31 @@ def retry(id: Id, watch: Watch = False, timeout: TimeLimit = ANSWER_SECONDS, as_
     return _command(str(uuid.uuid4()), again, watch, timeout, as_json)
 
 
+@group.command()
+def undo(
+    id: Id,
+    from_: Annotated[
+        str | None, typer.Option("--from", metavar="DATE", help="First logical date to undo. Default: all.")
+    ] = None,
+    to: Annotated[str | None, typer.Option("--to", metavar="DATE", help="Last logical date, inclusive.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show which intervals would be undone.")] = False,
+    review: Annotated[
+        bool, typer.Option("--review", help="Publish what is restored only after 'retrofill backfill publish ID'.")
+    ] = False,
+    new_id: Annotated[str | None, typer.Option("--id", help="The new backfill's id. Default: a new one.")] = None,
+    watch: Watch = False,
+    timeout: TimeLimit = ANSWER_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Restore what the runs of an ended backfill replaced, by a new backfill."""
+    request = undo_request(id, from_, to, review=review)
+    if dry_run:
+        return preview_undo(request, as_json=as_json)
+    if new_id is not None and not new_id.strip():
+        raise WrongUsage("--id is empty")
+    return _command(new_id or str(uuid.uuid4()), request, watch, timeout, as_json)
+
+
 def _command(id: str, request: Message, watching: bool, timeout: float, as_json: bool) -> None:
     if not id.strip():
         raise WrongUsage("the backfill's id is empty")
@@ -254,9 +280,10 @@ def _finish(settings: Settings, id: str, answer: Message, *, watching: bool, as_
 def _summary(answer: Message, id: str) -> str:
     if isinstance(answer, BackfillPlanned):
         first, end = moment(answer.range_start), moment(answer.range_end)
+        what = "" if answer.undoes is None else f", which undo backfill {answer.undoes}"
         skipped = f"\n  skipped: {counts(answer.skipped)}" if answer.skipped else ""
         return (
-            f"backfill {id}: {answer.runs:,} runs of {answer.pipeline}, {answer.max_active_runs:,} at once\n"
+            f"backfill {id}: {answer.runs:,} runs of {answer.pipeline}, {answer.max_active_runs:,} at once{what}\n"
             f"  {first} – {end} (UTC){skipped}"
         )
     if isinstance(answer, RunsRetried):

@@ -51,6 +51,10 @@ def _print(row: Mapping[str, Any], zone: str) -> None:
     code = (row["code_sha256"] or "in place")[:12]
     print_text(f"{moment(row['interval_start'], zone)}: run {row['run_id']} of backfill {row['backfill_id']}{by}")
     print_text(f"  {row['state']} {moment(row['finished_at'])} (UTC), attempt {row['attempt_id']}, code {code}")
+    if row["restores"]:
+        print_text(f"  restored what run {row['restores']} had replaced")
+    if row["undone_by"]:
+        print_text(f"  undone by run {row['undone_by']}")
     for output in row["published"]:
         version = f", version {output['version']}" if "version" in output else ""
         print_text(f"  published {output['name']}{version}")

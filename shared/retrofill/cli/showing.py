@@ -25,6 +25,7 @@ def print_backfill(facts: Mapping[str, Any]) -> None:
             "id": facts["id"],
             "pipeline": facts["pipeline"],
             "state": facts["state"],
+            "undoes": facts["undoes"],
             "held back": facts["held_back"],
             "cancelled by": facts["cancel_cause"],
             "range": f"{moment(facts['range_start'], zone)} – {moment(facts['range_end'], zone)} ({zone})",

@@ -23,6 +23,11 @@ def requested_again(conn: Connection, row: RowMapping, user: str | None) -> Back
     none, or too many for a request.
     """
     id = row["id"]
+    if row["undoes"] is not None:
+        raise UserError(
+            f"backfill {id} is an undo: request it again with 'retrofill backfill undo {row['undoes']}', which leaves out "
+            "what is undone"
+        )
     dates = not_done(conn, id, MAX_DATES + 1)
     if not dates and reads.purged(conn, row):
         raise UserError(f"backfill {id} was purged: request its range again with 'retrofill backfill create'")

@@ -30,7 +30,15 @@ from retrofill.store.progress import costs, estimates
 MAX_MONTHS = 36
 # At most this many attempts that did not come to their end, and suspects.
 ATTEMPTS = SUSPECTS = 10
-SETTINGS = ("max_active_runs", "reprocess_behavior", "run_backwards", "on_run_failure", "conf", "triggered_by")
+SETTINGS = (
+    "undoes",
+    "max_active_runs",
+    "reprocess_behavior",
+    "run_backwards",
+    "on_run_failure",
+    "conf",
+    "triggered_by",
+)
 
 
 def describe(conn: Connection, row: RowMapping, failures: int) -> dict[str, Any]:

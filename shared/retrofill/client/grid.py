@@ -23,7 +23,14 @@ RUNS = {
     "f": RunState.FAILED,
     "c": RunState.CANCELLED,
 }
-SKIPPED = {"-": SkipReason.ALREADY_EXISTS, "n": SkipReason.NOT_OVER_YET, "o": SkipReason.OUTSIDE_DATES}
+SKIPPED = {
+    "-": SkipReason.ALREADY_EXISTS,
+    "n": SkipReason.NOT_OVER_YET,
+    "o": SkipReason.OUTSIDE_DATES,
+    "e": SkipReason.NOT_PUBLISHED,
+    "a": SkipReason.PUBLISHED_AGAIN,
+    "u": SkipReason.UNDONE,
+}
 LETTERS = {letter: str(meaning) for letter, meaning in (RUNS | SKIPPED).items()}
 _LETTER_OF = {meaning: letter for letter, meaning in LETTERS.items()}
 UNKNOWN = "?"

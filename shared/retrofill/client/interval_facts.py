@@ -18,6 +18,8 @@ FACTS = (
     "attempt",
     "finished_at",
     "code_sha256",
+    "restores",
+    "undone_by",
 )
 
 

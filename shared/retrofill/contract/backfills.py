@@ -94,6 +94,32 @@ class BackfillRequested(Message):
         return None if self.budget is None else self.budget.until
 
 
+class BackfillUndoRequested(Message):
+    """A request to restore what the runs of an ended backfill replaced, by a backfill of its own.
+
+    An interval is left alone if its output was published again since, or if what it replaced is no longer kept.
+    """
+
+    of_users: ClassVar[bool] = True
+    type: Literal["BackfillUndoRequested"] = "BackfillUndoRequested"
+    id: str | None = Field(None, description="Optional; equal to the key: the id of the new backfill")
+    undoes: str = Field(min_length=1, max_length=200, description="Id of the ended backfill")
+    from_: Bound | None = Field(
+        None, alias="from", description="First logical date to undo; a bare date means that whole day. Default: all"
+    )
+    to: Bound | None = Field(
+        None, description="Last logical date to undo, inclusive; a bare date means that whole day. Default: all"
+    )
+    max_active_runs: int | None = Field(None, ge=1, le=10_000, description="Default: that of the undone backfill")
+    on_run_failure: OnRunFailure = Field(
+        OnRunFailure.CONTINUE, description="What happens to the backfill when a run fails permanently"
+    )
+    publish: Publish = Field(
+        Publish.AT_ONCE, description="review: what is restored is not published before BackfillPublishRequested"
+    )
+    triggered_by: str | None = Field(None, max_length=200, description="Who or what requested it; informational")
+
+
 class BackfillPauseRequested(Message):
     """A request to start no new runs. Live runs continue."""
 
@@ -197,6 +223,7 @@ class BackfillPlanned(BackfillEvent):
         default_factory=dict, description=f"Intervals without a run, by reason: {', '.join(SkipReason)}"
     )
     max_active_runs: int = Field(description="Maximum number of live attempts, each of one run or one batch")
+    undoes: str | None = Field(None, description="Id of the backfill whose output its runs undo")
     planned_at: Moment = Field(description="When, by the database's clock")
 
 

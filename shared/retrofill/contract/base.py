@@ -41,9 +41,13 @@ class Facts(BaseModel):
     def _numbers_that_fit(self) -> Self:
         # Pydantic also reads numbers from strings, which the JSON decoder did not check.
         for name, value in self.__dict__.items():
-            if (isinstance(value, int) and abs(value) > MAX_INT) or (isinstance(value, float) and not isfinite(value)):
+            if not all(map(_fits, value if isinstance(value, tuple) else (value,))):
                 raise ValueError(f"{name} does not fit: use a finite number, and at most 64 bits for an integer")
         return self
+
+
+def _fits(value: object) -> bool:
+    return abs(value) <= MAX_INT if isinstance(value, int) else not isinstance(value, float) or isfinite(value)
 
 
 class Message(Facts):

@@ -52,6 +52,7 @@ TRAFFIC: dict[Topic, Traffic] = {
         (),
         (
             backfills.BackfillRequested,
+            backfills.BackfillUndoRequested,
             backfills.BackfillPauseRequested,
             backfills.BackfillResumeRequested,
             backfills.BackfillPublishRequested,

@@ -28,6 +28,10 @@ class SkipReason(StrEnum):
     ALREADY_EXISTS = "already exists"
     NOT_OVER_YET = "not over yet"
     OUTSIDE_DATES = "outside the pipeline's dates"
+    # Of an undo.
+    NOT_PUBLISHED = "published nothing"
+    PUBLISHED_AGAIN = "published again since"
+    UNDONE = "undone already"
 
 
 class Reason(StrEnum):
@@ -42,6 +46,8 @@ class Reason(StrEnum):
     CONF_TOO_LARGE = "conf_too_large"
     FINISH_BY_PAST = "finish_by_past"
     BUDGET_PAST = "budget_past"
+    UNKNOWN_BACKFILL = "unknown_backfill"
+    NOT_UNDOABLE = "not_undoable"
 
 
 @dataclass(frozen=True)
@@ -218,13 +224,7 @@ def plan(
 ) -> Plan | Rejection:
     """Decide which intervals get a run. ``now`` is from the database's clock."""
     if history.overlapping:
-        winner = history.overlapping[0]
-        return Rejection(
-            Reason.OVERLAP,
-            f"backfill {winner.id} of {pipeline.name} is {winner.state} from {_plain(winner.start)} to "
-            f"{_plain(winner.end)}: wait for it, cancel it, or request a range that does not overlap",
-            winner.id,
-        )
+        return overlap(pipeline.name, history.overlapping[0])
     start, end = _pipeline_dates(pipeline)
     # They rise, so bisection finds where the pipeline's dates and the present cut them.
     first_inside = bisect_left(found.starts, start)
@@ -240,6 +240,16 @@ def plan(
         hint = _nothing_hint(made, reprocess)
         return Rejection(Reason.NOTHING_TO_RUN, f"nothing to run: of {len(skipped):,} data intervals {why}{hint}")
     return made
+
+
+def overlap(pipeline: str, winner: Active) -> Rejection:
+    """The rejection of a request for intervals of an active backfill."""
+    return Rejection(
+        Reason.OVERLAP,
+        f"backfill {winner.id} of {pipeline} is {winner.state} from {_plain(winner.start)} to "
+        f"{_plain(winner.end)}: wait for it, cancel it, or request a range that does not overlap",
+        winner.id,
+    )
 
 
 def _by_history(

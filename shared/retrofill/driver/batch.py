@@ -23,6 +23,7 @@ from retrofill.driver.log import get_log
 from retrofill.driver.loss import line_of
 from retrofill.driver.publishing import Publisher
 from retrofill.driver.report import Reporter
+from retrofill.driver.restoring import restore
 from retrofill.driver.session import Sessions
 from retrofill.driver.staging import Staging
 from retrofill.driver.submit import Submits
@@ -66,7 +67,7 @@ class Batch:
     def prepare(self) -> Result | None:
         """Open the session, unless only scripts run, which have their own."""
         try:
-            if not self._launch.pipeline.only_scripts:
+            if self._launch.needs_session:
                 self._sessions.open()
         except Exception as e:  # noqa: BLE001 - the run reports any error of Spark
             self._leave_if_lost(e)
@@ -191,9 +192,9 @@ class Batch:
     def _pipeline(self) -> Pipeline | None:
         """The user's pipeline;
 
-        ``None`` if all tasks are scripts. Raises ``CodeMoved`` and what its import raises.
+        ``None`` if all tasks are scripts, or the run undoes another. Raises ``CodeMoved`` and what its import raises.
         """
-        if self._launch.pipeline.only_scripts:
+        if self._launch.undoes or self._launch.pipeline.only_scripts:
             return None
         functions = [task.name for task in self._launch.pipeline.tasks if task.submit is None]
         pipeline = self._code.pipeline(self._launch.pipeline.code)
@@ -203,11 +204,24 @@ class Batch:
         return pipeline
 
     def _body(self, pipeline: Pipeline | None, piece: Piece, staging: Staging, task: Task, trace: str | None) -> object:
+        if self._launch.undoes:
+            self._restore(piece, staging, task)
+            return None
         if pipeline is None or task.submit is not None:
             self._run_script(self._with_shipped_files(task), piece, staging)
             return None
         try:
             return pipeline.functions[task.name](run_of(self._launch, piece, self._sessions, staging, task.name, trace))
+        except FAILURES as e:
+            self._leave_if_lost(e)
+            raise
+
+    def _restore(self, piece: Piece, staging: Staging, task: Task) -> None:
+        session = partial(self._sessions.use, self._launch.tag_of(piece, task.name))
+        try:
+            for number, run in enumerate(piece.runs):
+                for output in run.outputs:
+                    restore(staging, session, task.name, number, output)
         except FAILURES as e:
             self._leave_if_lost(e)
             raise

@@ -72,6 +72,8 @@ def _traceback(error: BaseException) -> str:
     """The whole chain of errors, with the user's frames, if it fits; else the last error's last frames."""
     try:
         chain = traceback.TracebackException.from_exception(error)
+        if _explains_itself(error, chain):
+            return ""
         _cut_to_users(chain)
         whole = _safe("".join(chain.format()))
         if len(whole.encode("utf-8", "replace")) <= TRACEBACK_BYTES:
@@ -80,6 +82,13 @@ def _traceback(error: BaseException) -> str:
         return _tail(redacted("".join(chain.stack.format())), TRACEBACK_BYTES // 2) + "\n" + message
     except Exception:  # noqa: BLE001 - the same as above
         return ""
+
+
+def _explains_itself(error: BaseException, chain: traceback.TracebackException) -> bool:
+    """Whether it is a refusal of ours, outside of the user's code: its message says all."""
+    alone = error.__cause__ is None and error.__context__ is None
+    ours = alone and type(error).__module__.startswith("retrofill.driver")
+    return ours and all(frame.filename.startswith(_NOT_THE_USERS) for frame in chain.stack)
 
 
 def _cut_to_users(chain: traceback.TracebackException) -> None:

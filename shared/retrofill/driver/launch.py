@@ -8,6 +8,7 @@ from typing import Any, Mapping
 
 from retrofill.domain.attempt import AttemptMode
 from retrofill.driver.definition import Definition, known
+from retrofill.driver.table_output import TableOutput
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,8 @@ class LaunchedRun:
     ``attempt``: how often it has begun, this time included. ``publication``: from 1 on, what
     ``accepted_attempt`` staged (``outputs``) is only to be published. ``tries``: of its tasks, that
     timed out and ended their drivers. ``utc_offsets``: of the pipeline's time zone at both ends of
-    the interval, in seconds, for a Python that does not know the zone.
+    the interval, in seconds, for a Python that does not know the zone. ``restores``: the run that
+    this one undoes, which published ``outputs``.
     """
 
     id: int
@@ -29,6 +31,7 @@ class LaunchedRun:
     outputs: tuple[str, ...] = ()
     tries: Mapping[str, int] = field(default_factory=dict)
     utc_offsets: tuple[float, float] = (0.0, 0.0)
+    restores: int | None = None
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> LaunchedRun:
@@ -90,7 +93,7 @@ class Launch:
     ``trace``: trace context of the backfill's plan. ``lease_seconds``: length of the attempt's
     lease. ``last``: whether the process is replaced after it. ``earlier``: attempts whose Spark
     sessions must be closed first. ``installation``: id of the installation, of which several may
-    share a Spark server.
+    share a Spark server. ``keep_replaced_days``: how long what is replaced is kept.
     """
 
     backfill_id: str
@@ -104,6 +107,7 @@ class Launch:
     last: bool = False
     earlier: tuple[int, ...] = ()
     installation: str = ""
+    keep_replaced_days: int = 0
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Launch:
@@ -118,6 +122,18 @@ class Launch:
     def pieces(self) -> tuple[Piece, ...]:
         """The runs as user code processes them."""
         return (Piece(self.runs),) if self.mode == AttemptMode.RANGE else tuple(Piece((run,)) for run in self.runs)
+
+    @property
+    def undoes(self) -> bool:
+        """Whether its runs restore what others replaced, instead of user code."""
+        return self.runs[0].restores is not None
+
+    @property
+    def needs_session(self) -> bool:
+        """Whether anything but scripts, which have their own sessions, uses Spark."""
+        if self.undoes:
+            return any(TableOutput.of(output) for run in self.runs for output in run.outputs)
+        return not self.pipeline.only_scripts
 
     @property
     def tag(self) -> str:

@@ -6,7 +6,8 @@ Next to an output ``PARENT/NAME``, for run 7 in the attempt with the id 25::
     PARENT/_retrofill/NAME@7/25.publish-0/new     sealed: complete and no longer written to
     PARENT/_retrofill/NAME@7/25.publish-1/new     taken over by publication 1, because publication 0 was lost
     PARENT/_retrofill/NAME@7/25.publish-1/new     after the exchange: what was published before
-    PARENT/_retrofill/NAME@7/25.publish-1/old-…   the same, where directories cannot be exchanged
+    PARENT/_retrofill/NAME@7/25.publish-1/old-1   the same, where directories cannot be exchanged
+    PARENT/_retrofill/kept/…                      in the end: what was replaced (``retrofill.driver.kept``)
     PARENT/NAME                                   published; _retrofill.json names the run
 
 A publisher changes the file system only by renames into or out of a directory that carries its own
@@ -22,19 +23,15 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generator, Iterator, Mapping, Sequence
 
 from retrofill.bus.crash import crash_point
 from retrofill.driver.exchange import exchange
+from retrofill.driver.kept import AREA, MARKER, displaced, forget_old, keep, marker_of, output_of, sweep, throw_away
 from retrofill.durable import sync, sync_all, sync_trees
 
-AREA = "_retrofill"
-MARKER = "_retrofill.json"
-_TRASH = ".trash-"
 # Errors of rename if the target is a non-empty directory or a file.
 _OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
 
@@ -43,17 +40,22 @@ class StagedOutputGone(Exception):
     """The staged output was deleted before publication, or this publisher is fenced."""
 
 
+class PublishedAgain(Exception):
+    """An undo would replace what was published after the output that it undoes."""
+
+
 @dataclass(frozen=True)
 class Publication:
     """One output of a run, staged by the ``attempt`` (id) that was accepted.
 
-    ``number`` counts the publishers, from 0.
+    ``number`` counts the publishers, from 0. ``keep_days``: how long what is replaced is kept.
     """
 
     target: Path
     run_id: int
     attempt: int
     number: int
+    keep_days: int = 0
 
 
 def own_folder(target: Path, run_id: int) -> Path:
@@ -90,10 +92,12 @@ def seal(outputs: Sequence[Written], attempt: int) -> None:
 
 
 def publish(publication: Publication) -> None:
-    """Replace the output. Idempotent. Raises ``StagedOutputGone`` or ``OSError``."""
+    """Replace the output. Idempotent. Raises ``StagedOutputGone``, ``PublishedAgain`` or ``OSError``."""
     for step in steps(publication):
         crash_point(step)
-    sweep(publication.target.parent / AREA)
+    area = publication.target.parent / AREA
+    forget_old(area, publication.keep_days)
+    sweep(area)
 
 
 def steps(publication: Publication) -> Iterator[str]:
@@ -111,7 +115,11 @@ def steps(publication: Publication) -> Iterator[str]:
                 "nor is it published"
             )
     yield "publish:clean"
-    _throw_away(own_folder(target, run_id))
+    own, area = own_folder(target, run_id), target.parent / AREA
+    if publication.keep_days:
+        keep(own, area, publication.attempt)
+    else:
+        throw_away(own, area)
 
 
 def published_by(target: Path) -> int | None:
@@ -132,11 +140,7 @@ def _is_of(folder: Path, run_id: int) -> bool:
 
 def _run_in(folder: Path) -> int | None:
     """The run that a directory's marker names. Raises ``OSError``."""
-    try:
-        fields = json.loads((folder / MARKER).read_text(encoding="utf-8"))
-    except ValueError:
-        return None
-    run_id = fields.get("run_id") if isinstance(fields, dict) else None
+    run_id = (marker_of(folder) or {}).get("run_id")
     return run_id if isinstance(run_id, int) else None
 
 
@@ -171,7 +175,7 @@ def _retire_earlier_runs(target: Path, run_id: int) -> Iterator[str]:
             return
         for folder in earlier:
             yield "publish:retire"
-            _throw_away(folder)
+            throw_away(folder, target.parent / AREA)
 
 
 def _earlier_runs(target: Path, run_id: int) -> Iterator[Path]:
@@ -195,6 +199,7 @@ def _replace(folder: Path, publication: Publication) -> Generator[str, None, boo
             # A former publisher got this far, so that it is gone or is what was published before, or
             # we are fenced, which the caller checks.
             return folder.exists()
+        _refuse_newer(folder, publication)
         yield "publish:exchange"
         exchanged = exchange(new, target)
         if exchanged:
@@ -202,7 +207,7 @@ def _replace(folder: Path, publication: Publication) -> Generator[str, None, boo
             return True
         if exchanged is None:
             yield "publish:displace"
-            _moved(target, folder / f"old-{uuid.uuid4().hex[:8]}")
+            _moved(target, folder / f"old-{len(list(folder.glob('old-*'))) + 1}")
         yield "publish:rename"
         try:
             new.rename(target)
@@ -216,6 +221,28 @@ def _replace(folder: Path, publication: Publication) -> Generator[str, None, boo
         return True
 
 
+def _refuse_newer(folder: Path, publication: Publication) -> None:
+    """Raise ``PublishedAgain`` if the output is an undo's, and what it undoes is not what is published."""
+    undoes = (_marker(folder / "new") or {}).get("undoes")
+    if undoes is None:
+        return
+    target = publication.target
+    # It may have been displaced already, by this publisher or by a former one.
+    present = _marker(target) if target.exists() else None
+    for former in displaced(folder.parent, publication.attempt, publication.run_id):
+        present = present or _marker(former)
+    if present is None or output_of(present) != undoes:
+        raise PublishedAgain(f"{target} was changed after run {undoes} had published it, so its undo leaves it alone")
+
+
+def _marker(folder: Path) -> Mapping[str, Any] | None:
+    """What a directory's marker says, if it has one."""
+    try:
+        return marker_of(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
 def _moved(source: Path, to: Path) -> bool:
     """Rename. Returns False if the source or the target's directory does not exist."""
     try:
@@ -223,15 +250,3 @@ def _moved(source: Path, to: Path) -> bool:
     except FileNotFoundError:
         return False
     return True
-
-
-def _throw_away(folder: Path) -> None:
-    """Move the directory away atomically; ``sweep`` deletes it."""
-    _moved(folder, folder.parent / f"{_TRASH}{uuid.uuid4().hex}")
-
-
-def sweep(area: Path) -> None:
-    """Delete directories that were thrown away. Those still in use are left to the next call."""
-    for name in os.listdir(area):  # noqa: PTH208 - a Path for each would take longer than all else here
-        if name.startswith(_TRASH):
-            shutil.rmtree(area / name, ignore_errors=True)

@@ -83,7 +83,8 @@ class Publisher:
             try:
                 if not may_publish(self._host, run):
                     raise NotPermitted
-                result = publish_all(run, self._launch.attempt_id, outputs, self._tables)
+                days = self._launch.keep_replaced_days
+                result = publish_all(run, self._launch.attempt_id, outputs, self._tables, days)
             except NotPermitted:
                 # Another publisher replaced this one.
                 log.warning("not_ours_to_publish", run=run.id, attempt=self._launch.attempt_id)
@@ -91,8 +92,10 @@ class Publisher:
                 self._ended(self._launch, run, self._reporter, result)
 
 
-def publish_all(run: LaunchedRun, accepted_attempt: int, outputs: tuple[str, ...], tables: Tables) -> Result:
-    """Publish each output. Idempotent, also across drivers.
+def publish_all(
+    run: LaunchedRun, accepted_attempt: int, outputs: tuple[str, ...], tables: Tables, keep_days: int
+) -> Result:
+    """Publish each output, and keep what it replaces. Idempotent, also across drivers.
 
     Raises ``NotPermitted`` if another publisher has replaced this one.
     """
@@ -103,7 +106,7 @@ def publish_all(run: LaunchedRun, accepted_attempt: int, outputs: tuple[str, ...
             if table is not None:
                 published.append(Published(table.table, tables.publish(table, run, accepted_attempt)))
             else:
-                _publish_with_retries(Publication(Path(output), run.id, accepted_attempt, run.publication))
+                _publish_with_retries(Publication(Path(output), run.id, accepted_attempt, run.publication, keep_days))
                 published.append(Published(output))
         except NotPermitted:
             raise

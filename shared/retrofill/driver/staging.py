@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shutil
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Mapping, Sequence
+from typing import Any, Mapping, Sequence
 from urllib.parse import unquote, urlsplit
 
 from retrofill.driver.cannot_stage import CannotStage
+from retrofill.driver.kept import copy, find
 from retrofill.driver.launch import Launch, LaunchedRun, Piece
 from retrofill.driver.publication import Written, own_folder, seal
 from retrofill.driver.table_staging import TableStaging
@@ -24,6 +25,7 @@ class _Staged:
     task: str
     run: LaunchedRun
     folder: Path  # ``folder/new`` is what the task writes
+    about: Mapping[str, Any] = field(default_factory=dict)  # more that its marker says
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,20 @@ class Staging:
             staged = _Staged(task, run, self._folder(target, run))
             self._add(target, staged)
         return str(staged.folder / "new")
+
+    def restore(self, task: str, path: str, number: int) -> None:
+        """Stage what the run that is undone has replaced at ``path``.
+
+        Raises ``NotKept``, ``CannotStage`` or ``OSError``.
+        """
+        undone = self._runs[number].restores
+        assert undone is not None
+        kept = find(Path(path), undone)
+        new = Path(self.stage(task, path, number))
+        copy(kept, new)
+        with self._lock:
+            about = {"undoes": undone, "output_of": kept.run_id}
+            self._staged[Path(path)] = replace(self._staged[Path(path)], about=about)
 
     def stage_partitions(self, task: str, path: str, partitions: Sequence[str]) -> str:
         """A new path to write the directories ``partitions`` to, one of each run, in order.
@@ -109,7 +125,7 @@ class Staging:
                     )
             self._check_complete()
             written = [
-                Written(staged.folder, target, staged.run.id, self._about(staged.run))
+                Written(staged.folder, target, staged.run.id, {**self._about(staged.run), **staged.about})
                 for target, staged in self._staged.items()
             ]
             seal(written, self._launch.attempt_id)

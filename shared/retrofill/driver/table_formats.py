@@ -13,10 +13,17 @@ import json
 from dataclasses import dataclass
 from typing import Any, Mapping, Protocol
 
+from retrofill.driver.kept import NotKept
+from retrofill.driver.table_output import quoted
+
 RECENT_COMMITS = 20
 # Of Iceberg, which replaces whole files.
 _MIXED_FILE = "some, but not all, rows match filter"
 _PREFIX = "retrofill."
+
+
+# How long Iceberg keeps a snapshot is counted from its commit.
+_DAY_SECONDS = 86_400
 
 
 class NotPublished(Exception):
@@ -31,6 +38,11 @@ class Marker:
 
     def only(self, *names: str) -> dict[str, str]:
         return {name: self.values[name] for name in names}
+
+
+def of_run(installation: str, run_id: int) -> Marker:
+    """The part of a run's marker that identifies the run."""
+    return Marker({"installation": installation, "run_id": str(run_id)})
 
 
 class Format(Protocol):
@@ -53,6 +65,15 @@ class Format(Protocol):
 
     def replace(self, rows: Any, condition: str, marker: Marker) -> str | None:
         """Replace the rows that meet the condition. Returns the version, if it can be told. Raises ``NotPublished``."""
+
+    def keep(self, marker: Marker, days: int) -> None:
+        """Keep what the commit of the marker's run replaced. Idempotent."""
+
+    def before(self, marker: Marker) -> Any:
+        """The whole table as it was before that commit. Raises ``NotKept``."""
+
+    def after(self, marker: Marker) -> Any:
+        """The whole table as it was after that commit. Raises ``NotKept``."""
 
 
 def provider_of(session: Any, table: str) -> str:
@@ -116,6 +137,39 @@ class Iceberg:
             raise
         return self.published(marker)
 
+    def keep(self, marker: Marker, days: int) -> None:
+        """Tag the snapshot before the commit, until then."""
+        id = self._commit(marker).parent_id
+        if id is None:
+            return
+        found = self.session.table(f"{self.table}.snapshots").where(f"snapshot_id = {id}")
+        age = found.selectExpr("unix_timestamp() - unix_timestamp(committed_at) AS age").collect()
+        # A tag's age is that of its snapshot.
+        retained = days + 1 + (age[0].age // _DAY_SECONDS if age else 0)
+        tag = f"{_PREFIX[:-1]}_{marker.values['run_id']}"
+        self.session.sql(
+            f"ALTER TABLE {self.table} CREATE TAG IF NOT EXISTS `{tag}` AS OF VERSION {id} RETAIN {retained} DAYS"
+        ).collect()
+
+    def before(self, marker: Marker) -> Any:
+        id = self._commit(marker).parent_id
+        return self.session.table(self.table).where("false") if id is None else self._as_of(id)
+
+    def after(self, marker: Marker) -> Any:
+        return self._as_of(self._commit(marker).snapshot_id)
+
+    def _commit(self, marker: Marker) -> Any:
+        self.session.sql(f"REFRESH TABLE {self.table}").collect()
+        found = self._snapshots(marker.only("installation", "run_id")).select("snapshot_id", "parent_id").collect()
+        if not found:
+            raise NotKept(_expired(self.table, marker))
+        return found[0]
+
+    def _as_of(self, id: int) -> Any:
+        if not self.session.table(f"{self.table}.snapshots").where(f"snapshot_id = {id}").count():
+            raise NotKept(f"snapshot {id} of {self.table} has expired: what it had can no longer be restored")
+        return self.session.sql(f"SELECT * FROM {self.table} VERSION AS OF {id}")
+
 
 class Delta:
     """A table remembers the highest ``txnVersion`` of each ``txnAppId``; what is not higher is skipped silently."""
@@ -151,6 +205,24 @@ class Delta:
             )
         return version
 
+    def keep(self, marker: Marker, days: int) -> None:
+        """Delta keeps earlier versions by the table's own settings."""
+
+    def before(self, marker: Marker) -> Any:
+        return self._as_of(int(self._version(marker)) - 1)
+
+    def after(self, marker: Marker) -> Any:
+        return self._as_of(int(self._version(marker)))
+
+    def _version(self, marker: Marker) -> str:
+        version = self.published(marker)
+        if version is None:
+            raise NotKept(_expired(self.table, marker))
+        return version
+
+    def _as_of(self, version: int) -> Any:
+        return self.session.sql(f"SELECT * FROM {self.table} VERSION AS OF {version}")
+
     def _commits(self, having: Mapping[str, str], limit: str = "") -> list[tuple[str, dict[str, str]]]:
         """The versions of our commits, the latest first, and what they say of themselves."""
         from pyspark.sql.functions import col
@@ -159,6 +231,37 @@ class Delta:
         ours = history.where(col("userMetadata").contains('"retrofill"')).collect()
         commits = [(str(row.version), json.loads(row.userMetadata)["retrofill"]) for row in ours]
         return [(version, about) for version, about in commits if having.items() <= about.items()]
+
+
+def _expired(table: str, marker: Marker) -> str:
+    return f"the commit of run {marker.values['run_id']} is no longer in the history of {table}: it cannot be undone"
+
+
+def same_rows(one: Any, other: Any, condition: str) -> bool:
+    """Whether two states of a table have the same rows that meet the condition, in any order."""
+    return bool(_digest(aligned(one, other.schema), condition) == _digest(other, condition))
+
+
+def aligned(rows: Any, schema: Any) -> Any:
+    """Rows of an earlier state of a table with the columns that it has now: new ones are null, former ones left out."""
+    from pyspark.sql.functions import col, lit
+
+    have = {name.lower() for name in rows.columns}
+    columns = (col(quoted(field.name)) if field.name.lower() in have else lit(None) for field in schema)
+    return rows.select(*(each.cast(field.dataType).alias(field.name) for each, field in zip(columns, schema)))
+
+
+def _digest(rows: Any, condition: str) -> Any:
+    """The number of rows and the sum of their hashes."""
+    from pyspark.sql.functions import col, struct, to_json, xxhash64
+
+    columns = []
+    for field in sorted(rows.schema, key=lambda each: each.name.lower()):
+        plain = not any(each in field.dataType.simpleString() for each in ("map<", "variant"))
+        column = col(quoted(field.name))
+        columns.append(column if plain else to_json(struct(column)))
+    hashed = rows.where(condition).select(xxhash64(*columns).cast("decimal(38,0)").alias("hash"))
+    return tuple(hashed.selectExpr("count(*)", "sum(hash)").collect()[0])
 
 
 # By the name that Spark has for the format.

@@ -17,7 +17,8 @@ class TableOutput:
     """The rows of a run's interval in ``staged`` replace those in ``table``; both are whole names.
 
     ``column`` tells to which interval a row belongs; ``type`` is its type. ``drops``: how many runs share the staged table
-    if this is the last one, which drops it when all are published, else 0.
+    if this is the last one, which drops it when all are published, else 0. ``undoes``: the run whose rows it replaces, of an
+    undo.
     """
 
     table: str
@@ -26,9 +27,12 @@ class TableOutput:
     type: str
     format: str
     drops: int = 1
+    undoes: int = 0
 
     def __str__(self) -> str:
         more = {name: str(value) for name, value in asdict(self).items() if name != "table"}
+        if not self.undoes:
+            del more["undoes"]
         return f"{SCHEME}{quote(self.table)}?{urlencode(more)}"
 
     @classmethod
@@ -38,7 +42,8 @@ class TableOutput:
             return None
         table, _, query = output[len(SCHEME) :].partition("?")
         values = dict(parse_qsl(query))
-        return cls(unquote(table), drops=int(values.pop("drops")), **values)
+        drops, undoes = int(values.pop("drops")), int(values.pop("undoes", 0))
+        return cls(unquote(table), drops=drops, undoes=undoes, **values)
 
 
 def joined(parts: Sequence[str]) -> str:

@@ -9,12 +9,13 @@ from typing import Any, Callable, Generator, cast
 
 from retrofill.bus.crash import crash_point
 from retrofill.driver.interval import interval_of
+from retrofill.driver.kept import NotKept
 from retrofill.driver.launch import Launch, LaunchedRun
 from retrofill.driver.log import get_log
 from retrofill.driver.loss import line_of
-from retrofill.driver.publication import StagedOutputGone
+from retrofill.driver.publication import PublishedAgain, StagedOutputGone
 from retrofill.driver.session import Sessions
-from retrofill.driver.table_formats import FORMATS, Format, Marker, NotPublished
+from retrofill.driver.table_formats import FORMATS, Format, Marker, NotPublished, of_run, same_rows
 from retrofill.driver.table_interval import condition
 from retrofill.driver.table_output import TableOutput
 from retrofill.driver.table_staging import drop
@@ -53,7 +54,7 @@ class Tables:
         """Replace the rows of a run's interval, staged by the ``attempt`` (id) that was accepted. Idempotent.
 
         Returns the table's version since then, if it tells. Raises ``StagedOutputGone``, ``NotPermitted``,
-        ``NotPublished`` or the last error of Spark.
+        ``NotPublished``, ``PublishedAgain``, ``NotKept`` or the last error of Spark.
         """
         publication = TablePublication(output, self._launch, run, attempt, lambda: self._permitted(run))
         tries = 0
@@ -61,7 +62,7 @@ class Tables:
             tries += 1
             try:
                 return _walk(steps(publication, self._sessions.publisher()))
-            except (StagedOutputGone, NotPermitted, NotPublished):
+            except (StagedOutputGone, NotPermitted, NotPublished, PublishedAgain, NotKept):
                 raise
             except Exception as e:
                 self.leave_if_lost(e)
@@ -124,6 +125,9 @@ def steps(publication: TablePublication, session: Any) -> Steps:
     if version is None:
         yield "table:commit"
         version = _replace(publication, session, table)
+    if publication.launch.keep_replaced_days:
+        yield "table:keep"
+        _keep(publication, table)
     yield "table:drop"
     _drop_when_done(publication, session, table)
     return version
@@ -132,6 +136,8 @@ def steps(publication: TablePublication, session: Any) -> Steps:
 def _replace(publication: TablePublication, session: Any, table: Format) -> str | None:
     output, run = publication.output, publication.run
     rows = condition(output.column, output.type, interval_of(publication.launch, run))
+    if output.undoes and table.published(publication.marker) is None:
+        _refuse_changed(publication, session, table, rows)
     try:
         return table.replace(session.table(output.staged).where(rows), rows, publication.marker)
     except Exception as e:
@@ -146,6 +152,24 @@ def _replace(publication: TablePublication, session: Any, table: Format) -> str 
                 "nor are they published"
             ) from e
         raise
+
+
+def _refuse_changed(publication: TablePublication, session: Any, table: Format, rows: str) -> None:
+    """Raise ``PublishedAgain`` if the interval's rows are no longer those that the undone run published."""
+    output = publication.output
+    published = table.after(of_run(publication.launch.installation, output.undoes))
+    if not same_rows(published, session.table(output.table), rows):
+        raise PublishedAgain(
+            f"the rows of {output.table} were changed after run {output.undoes} had published them, so its undo leaves "
+            "them alone"
+        )
+
+
+def _keep(publication: TablePublication, table: Format) -> None:
+    try:
+        table.keep(publication.marker, publication.launch.keep_replaced_days)
+    except Exception as e:  # noqa: BLE001 - the rows are published; they can be undone until the table forgets the others
+        log.warning("replaced_rows_not_kept", table=publication.output.table, error=first_line(e))
 
 
 def _ask(publication: TablePublication) -> None:

@@ -20,7 +20,7 @@ from retrofill.driver.cannot_stage import CannotStage, NoSuchColumn, NoSuchTable
 from retrofill.driver.interval import interval_of
 from retrofill.driver.launch import Launch, Piece
 from retrofill.driver.log import get_log
-from retrofill.driver.table_formats import FORMATS, provider_of
+from retrofill.driver.table_formats import FORMATS, aligned, of_run, provider_of
 from retrofill.driver.table_interval import condition
 from retrofill.driver.table_output import TableOutput, joined, parts_of, quoted
 from retrofill.driver.table_rows import fitted, refuse_misplaced
@@ -74,6 +74,21 @@ class TableStaging:
         refuse_misplaced(session.table(output.staged), schema, found.name, ours, whole, table)
         with self._lock:
             self._staged[target] = output
+
+    def restore(self, task: str, session: Any, undone: TableOutput, number: int) -> None:
+        """Stage the rows that the run's interval had before the run that is undone published it.
+
+        Raises ``NotKept`` or ``CannotStage``.
+        """
+        run = self._piece.runs[number]
+        assert run.restores is not None
+        table = FORMATS[undone.format](session, undone.table)
+        before = table.before(of_run(self._launch.installation, run.restores))
+        ours = condition(undone.column, undone.type, interval_of(self._launch, run))
+        rows = aligned(before, session.table(undone.table).schema).where(ours)
+        self.stage(task, session, rows, undone.table, undone.column)
+        with self._lock:
+            self._staged[undone.table] = replace(self._staged[undone.table], undoes=run.restores)
 
     def staged(self, session: Any, table: str) -> Any:
         """The rows that a task of this run has staged. Raises ``CannotStage`` if none did."""

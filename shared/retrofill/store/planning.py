@@ -51,6 +51,9 @@ def history(conn: Connection, pipeline_no: int, intervals: Intervals) -> History
             run.c.pipeline_no == pipeline_no,
             run.c.state.in_([RunState.FAILED, RunState.SUCCEEDED]),
             run.c.superseded_by.is_(None),
+            # As if neither the run nor its undo had been.
+            run.c.restores.is_(None),
+            run.c.undone_by.is_(None),
         )
         .ext(distinct_on(run.c.interval_start))
         .order_by(run.c.interval_start, run.c.id.desc()),
@@ -80,18 +83,28 @@ def insert_backfill(conn: Connection, values: dict[str, Any], made: Plan) -> dic
 
 
 def insert_runs(
-    conn: Connection, backfill_id: str, pipeline_no: int, made: Plan, now: datetime, *, backwards: bool
+    conn: Connection,
+    backfill_id: str,
+    pipeline_no: int,
+    made: Plan,
+    now: datetime,
+    *,
+    backwards: bool,
+    undoes: str | None = None,
 ) -> None:
     """Insert all runs and intervals of a plan, ``CHUNK`` intervals per statement.
+
+    ``undoes``: the backfill whose runs they undo.
 
     Neither this process nor the server holds more than a chunk at once, and the transaction is
     never idle for long.
     """
     positions = _positions(made, backwards=backwards)
     for first in range(0, len(made.skipped), CHUNK):
-        _insert_chunk(conn, backfill_id, pipeline_no, made, now, slice(first, first + CHUNK), positions)
+        _insert_chunk(conn, backfill_id, pipeline_no, made, now, slice(first, first + CHUNK), positions, undoes)
 
 
+_UNDONE = run.alias("undone")
 _INTERVALS = Arrays("given", interval_start=Moment, interval_end=Moment, position=Integer, reason=Text)
 
 
@@ -103,6 +116,7 @@ def _insert_chunk(
     now: datetime,
     chunk: slice,
     positions: Iterator[int],
+    undoes: str | None,
 ) -> None:
     given = _INTERVALS
     wanted = select(
@@ -115,6 +129,11 @@ def _insert_chunk(
         literal(now, Moment),
     ).where(given.c.position.is_not(None))
     names = ["backfill_id", "pipeline_no", "interval_start", "interval_end", "position", "state", "queued_at"]
+    if undoes is not None:
+        undone = (_UNDONE.c.backfill_id == undoes) & (_UNDONE.c.interval_start == given.c.interval_start)
+        wanted = wanted.add_columns(_UNDONE.c.id, _UNDONE.c.outputs)
+        wanted = wanted.select_from(given.table.join(_UNDONE, undone & _UNDONE.c.superseded_by.is_(None)))
+        names += ["restores", "outputs"]
     inserted = (
         insert(run)
         .from_select(names, wanted.order_by(given.c.position))

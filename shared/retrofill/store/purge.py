@@ -44,10 +44,12 @@ def _kept(run: str) -> str:
     """
     return f"""(
   {run}.finished_at IS NULL
-  OR {run}.state IN ('failed', 'succeeded') AND {run}.superseded_by IS NULL AND NOT EXISTS (
+  OR {run}.state IN ('failed', 'succeeded') AND {run}.superseded_by IS NULL
+    AND {run}.restores IS NULL AND {run}.undone_by IS NULL AND NOT EXISTS (
     SELECT FROM retrofill.run AS later
     WHERE later.pipeline_no = {run}.pipeline_no AND later.interval_start = {run}.interval_start
-      AND later.state IN ('failed', 'succeeded') AND later.superseded_by IS NULL AND later.id > {run}.id)
+      AND later.state IN ('failed', 'succeeded') AND later.superseded_by IS NULL
+      AND later.restores IS NULL AND later.undone_by IS NULL AND later.id > {run}.id)
   OR {run}.state = 'succeeded' AND {run}.finished_at >= coalesce((
     SELECT average.since FROM unnest(CAST(:averaged AS bigint[]), CAST(:since AS timestamptz[])) AS average(no, since)
     WHERE average.no = {run}.pipeline_no), 'infinity'))"""
@@ -270,6 +272,18 @@ def next_page(conn: Connection, before: datetime, after: Place, size: int, *, ag
     averages = conn.execute(text(_AVERAGES), {"nos": sorted({row.pipeline_no for row in found})}).all()
     last = Place(found[-1].ended_at, found[-1].id)
     return Page([row.id for row in found], last, {row.no: row.since for row in averages})
+
+
+_FOLDERS = """
+SELECT DISTINCT regexp_replace(output ->> 'name', '/[^/]*$', '')
+FROM retrofill.run AS r, jsonb_array_elements(r.published -> 'outputs') AS output
+WHERE r.backfill_id = ANY(:ids) AND output ->> 'name' LIKE '/%'
+"""
+
+
+def folders(conn: Connection, page: Page) -> list[str]:
+    """The directories in which the page's runs have published directories."""
+    return list(conn.execute(text(_FOLDERS), {"ids": list(page.ids)}).scalars())
 
 
 def held(conn: Connection, ids: Collection[str]) -> dict[str, str]:

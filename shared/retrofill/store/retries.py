@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import BigInteger, Connection, Integer, bindparam, exists, insert, select, text, update
+from sqlalchemy import BigInteger, Connection, Integer, bindparam, case, exists, insert, select, text, update
 
 from retrofill.domain.deadline import DeadlineState
 from retrofill.domain.run import RunState
@@ -60,12 +60,15 @@ _PAIRS = Arrays("pairs", old_id=BigInteger, new_id=BigInteger)
 _SUPERSEDE = update(run).where(run.c.id == _PAIRS.c.old_id, has_failed(run)).values(superseded_by=_PAIRS.c.new_id)
 # As long as no session of an earlier attempt may still be busy, the new run does not start: for
 # that, it is told the attempt of the run that it replaces.
-_SAME = ("backfill_id", "pipeline_no", "interval_start", "interval_end", "position", "attempt_id")
+_SAME = ("backfill_id", "pipeline_no", "interval_start", "interval_end", "position", "attempt_id", "restores")
+# An undo has the outputs of what it restores from the start.
+_OUTPUTS = case((run.c.restores.is_not(None), run.c.outputs))
 _INSERT = insert(run).from_select(
-    ["id", *_SAME, "state", "queued_at"],
+    ["id", *_SAME, "outputs", "state", "queued_at"],
     select(
         _PAIRS.c.new_id,
         *(run.c[name] for name in _SAME),
+        _OUTPUTS,
         constant(RunState.QUEUED),
         bindparam("new_queued_at", type_=Moment),
     )

@@ -6,23 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from psycopg.conninfo import conninfo_to_dict
 from tests.support.installation import Installation
-from tests.support.lake import JDBC, Lake, Publisher
+from tests.support.lake import JDBC, Lake, Publisher, jdbc_catalog
 
 
 @pytest.fixture
 def lake(installation: Installation, table_server: str, tmp_path: Path) -> Iterator[Lake]:
     """An empty table in the catalog."""
-    dsn = conninfo_to_dict(installation.settings.dsn_of("owner"))
-    catalog = {
-        "": "org.apache.iceberg.spark.SparkCatalog",
-        ".type": "jdbc",
-        ".uri": f"jdbc:postgresql://{dsn['host']}:{dsn['port']}/{dsn['dbname']}",
-        ".jdbc.user": str(dsn["user"]),
-        ".jdbc.password": str(dsn.get("password") or ""),
-        ".warehouse": str(tmp_path / "warehouse"),
-    }
+    catalog = {**jdbc_catalog(installation.settings.dsn_of("owner")), ".warehouse": str(tmp_path / "warehouse")}
     with Lake(table_server, JDBC, tmp_path, catalog) as made:
         yield made
 

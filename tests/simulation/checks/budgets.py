@@ -26,8 +26,8 @@ class Budgets(Check):
         super().__init__(world)
         # By backfill and its last resume, with which it got its budget.
         self._pauses: Counter[tuple[str, datetime | None]] = Counter()
-        # By backfill: when a run failed, and when and how many core-seconds were reported.
-        self._failed: dict[str, list[float]] = defaultdict(list)
+        # By backfill: when runs failed that were not retried, and when and how many core-seconds were reported.
+        self._failed: dict[str, dict[int, float]] = defaultdict(dict)
         self._used: dict[str, list[tuple[float, float]]] = defaultdict(list)
 
     def committed(self, tx: Tx) -> None:
@@ -55,7 +55,9 @@ class Budgets(Check):
         now = self.world.scheduler.now
         for old, new in changed(tx, "run"):
             if new and new["state"] == "failed" and (old is None or old["state"] != "failed"):
-                self._failed[new["backfill_id"]].append(now)
+                self._failed[new["backfill_id"]][new["id"]] = now
+            if new and new["superseded_by"] is not None:
+                self._failed[new["backfill_id"]].pop(new["id"], None)
         for old, new in changed(tx, "attempt"):
             if new and new["core_seconds"] is not None and (old is None or old["core_seconds"] is None):
                 self._used[new["backfill_id"]].append((now, new["core_seconds"]))
@@ -63,6 +65,6 @@ class Budgets(Check):
     def _used_up(self, backfill: Values, before: float) -> bool:
         """Whether a limit was reached by what was committed before this moment."""
         failed, hours = backfill["budget_failed_runs"], backfill["budget_core_hours"]
-        runs = sum(moment < before for moment in self._failed[backfill["id"]])
+        runs = sum(moment < before for moment in self._failed[backfill["id"]].values())
         used = sum(seconds for moment, seconds in self._used[backfill["id"]] if moment < before)
         return (failed is not None and runs >= failed) or (hours is not None and used >= hours * 3600)

@@ -68,9 +68,9 @@ def one_run_too_few(patch: Patch) -> None:
     """The first interval gets no run but is included in the backfill's run count."""
     insert_runs = planning.insert_runs
 
-    def skip_first(conn: Any, id: str, no: int, made: Any, now: Any, *, backwards: bool) -> None:
+    def skip_first(conn: Any, id: str, no: int, made: Any, now: Any, **more: Any) -> None:
         skipped = ["already exists", *made.skipped[1:]]
-        insert_runs(conn, id, no, replace(made, skipped=skipped), now, backwards=backwards)
+        insert_runs(conn, id, no, replace(made, skipped=skipped), now, **more)
 
     patch(planning, "insert_runs", skip_first)
 

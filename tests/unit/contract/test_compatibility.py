@@ -120,6 +120,7 @@ def test_what_the_types_of_others_are() -> None:
         "BackfillPublishRequested",
         "BackfillRequested",
         "BackfillResumeRequested",
+        "BackfillUndoRequested",
         "CallbackReplayRequested",
         "PipelineApplied",
         "RunBegan",

@@ -85,6 +85,10 @@ BAD = {
         b'{"type": "RunBegan", "backfill_id": "b", "attempt_id": 1, "run_id": "%d", "attempt": 1}' % 2**64,
         "run_id does not fit",
     ),
+    "65 bits as a text in a list": (
+        b'{"type": "RunCancelRequested", "run_ids": ["%d"]}' % 2**64,
+        "run_ids does not fit",
+    ),
     "lines in a name": (b'{"type": "Non\\nsense\\r\\u2028"}', "unknown message type"),
 }
 

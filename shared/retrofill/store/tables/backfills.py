@@ -59,6 +59,8 @@ backfill = Table(
     Column("review", Boolean, nullable=False, server_default=text("false")),
     Column("staged_at", Moment),
     Column("approved_at", Moment),
+    # The backfill whose output its runs undo.
+    Column("undoes", Text),
     # Trace context of the plan, the parent of the spans of its runs.
     Column("traceparent", Text),
     Column("cancel_cause", Text),

@@ -64,6 +64,9 @@ run = Table(
     Column("published", JSONB(none_as_null=True)),
     # Archive with the attempt's code; null where the code is imported in place.
     Column("code_sha256", Text),
+    # Of an undo: the run that it undoes, whose outputs it has from the start. And the run that undid this one.
+    Column("restores", BigInteger),
+    Column("undone_by", BigInteger),
     # The run that replaced it after a retry. Only rows without one count.
     Column("superseded_by", BigInteger),
     lock_only(),

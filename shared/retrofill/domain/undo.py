@@ -1,0 +1,25 @@
+"""The pipeline of a backfill that undoes another: its only task restores what was replaced."""
+
+from __future__ import annotations
+
+from retrofill.domain.pipeline import CodeLocation, PipelineDefinition, TaskDefinition
+
+TASK = "restore"
+# Nothing is imported; it only tells the attempts from those with the user's code.
+CODE = CodeLocation(module="retrofill.driver.restoring", attribute="restore")
+
+
+def undo_of(definition: PipelineDefinition) -> PipelineDefinition:
+    """The definition by which a backfill that was planned with ``definition`` is undone.
+
+    Spark, its settings and the limits stay the same. Deadlines are for the tasks' work.
+    """
+    return definition.model_copy(
+        update={
+            "tasks": (TaskDefinition(name=TASK),),
+            "code": CODE,
+            "batch_mode": "each",
+            "batch_target_seconds": None,
+            "deadlines": (),
+        }
+    )

@@ -1,0 +1,114 @@
+"""What an undo of a backfill reads: the backfill, and what became of each interval since."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, FromClause, and_, exists, func, select, update
+
+from retrofill.domain.planning import SkipReason
+from retrofill.domain.run import RunState
+from retrofill.store.arrays import one_of
+from retrofill.store.states import in_state
+from retrofill.store.tables import backfill, run
+
+
+@dataclass(frozen=True)
+class Undone:
+    """A backfill that is to be undone. ``undoes``: the one that it undoes itself."""
+
+    id: str
+    pipeline_no: int
+    pipeline: str
+    state: str
+    max_active_runs: int
+    definition: dict[str, Any]
+    undoes: str | None
+
+
+_FIND = select(
+    backfill.c.id,
+    backfill.c.pipeline_no,
+    backfill.c.pipeline,
+    backfill.c.state,
+    backfill.c.max_active_runs,
+    backfill.c.definition,
+    backfill.c.undoes,
+).where(one_of(backfill.c.id, "ids"))
+
+
+def find(conn: Connection, ids: Collection[str]) -> dict[str, Undone]:
+    """Backfills by id, without unknown ones."""
+    return {row[0]: Undone(*row) for row in conn.execute(_FIND, {"ids": sorted(ids)})}
+
+
+_later = run.alias("later")
+
+
+def _published(of: FromClause) -> ColumnElement[bool]:
+    return and_(in_state(of, RunState.SUCCEEDED), of.c.published.is_not(None))
+
+
+_AGAIN = exists().where(
+    _later.c.pipeline_no == run.c.pipeline_no,
+    _later.c.interval_start == run.c.interval_start,
+    _later.c.id > run.c.id,
+    _published(_later),
+    _later.c.restores.is_(None),
+    _later.c.undone_by.is_(None),
+)
+_RUNS = select(
+    run.c.interval_start,
+    run.c.interval_end,
+    _published(run).label("published"),
+    run.c.undone_by.is_not(None).label("undone"),
+    _AGAIN.label("again"),
+).where(run.c.superseded_by.is_(None))
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An interval of the undone backfill. ``reason``: why it is left alone."""
+
+    start: datetime
+    end: datetime
+    reason: SkipReason | None
+
+
+def intervals(conn: Connection, id: str, first: datetime | None, last: datetime | None) -> list[Interval]:
+    """Those of a backfill with a run that start in the closed range, in their order."""
+    statement = _RUNS.where(run.c.backfill_id == id).order_by(run.c.interval_start)
+    if first is not None:
+        statement = statement.where(run.c.interval_start >= first)
+    if last is not None:
+        statement = statement.where(run.c.interval_start <= last)
+    return [Interval(row.interval_start, row.interval_end, _reason(row)) for row in conn.execute(statement)]
+
+
+def _reason(row: Any) -> SkipReason | None:
+    if not row.published:
+        return SkipReason.NOT_PUBLISHED
+    if row.undone:
+        return SkipReason.UNDONE
+    return SkipReason.PUBLISHED_AGAIN if row.again else None
+
+
+_undoing = run.alias("undoing")
+_MARK = (
+    update(run)
+    .values(undone_by=_undoing.c.id)
+    .where(
+        one_of(_undoing.c.id, "ids"),
+        in_state(_undoing, RunState.SUCCEEDED),
+        run.c.id == _undoing.c.restores,
+        func.coalesce(run.c.undone_by, 0) < _undoing.c.id,
+    )
+)
+
+
+def mark_undone(conn: Connection, run_ids: Collection[int]) -> None:
+    """Note on the undone runs that these have succeeded in undoing them."""
+    conn.execute(_MARK, {"ids": sorted(run_ids)})

@@ -1,0 +1,249 @@
+"""Undo through the real services: what runs replaced comes back, once, unless it was published again since."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.definitions import alert, daily
+from tests.support.events import Event
+from tests.support.installation import Installation, until
+from tests.support.terminal import Cli, cli
+from tests.support.tiers import some
+
+from retrofill.contract.backfills import BackfillPublishRequested, BackfillUndoRequested, RunRetryRequested
+from retrofill.contract.topics import Topic
+
+__all__ = ["cli"]
+LAST = "2020-01-04"
+COMPLETED = "completed"
+
+
+@pytest.fixture
+def stack(installation: Installation, tmp_path: Path) -> Installation:
+    """Two days by the backfill ``before``, and these and two more by ``wrong``."""
+    installation.start("backfill-planner")
+    installation.apply(daily(max_active_runs=4, batch_size=2, deadlines=[alert("late", "RUN_QUEUED_AT", 3600.0)]))
+    starter(installation, tmp_path)
+    for id, last in (("before", "2020-01-02"), ("wrong", LAST)):
+        installation.request("p", "2020-01-01", last, id=id, reprocess_behavior=COMPLETED)
+        installation.wait_state(id, "succeeded")
+    return installation
+
+
+def starter(stack: Installation, out: Path, **more: str) -> Any:
+    return stack.start("instant-starter", INSTANT_OUT=str(out), RETROFILL_LEASE_SECONDS="3", **more)
+
+
+def undo(stack: Installation, undoes: str = "wrong", id: str = "undo", **more: object) -> Event:
+    """The reply."""
+    request = BackfillUndoRequested.model_validate({"undoes": undoes, **more})
+    return stack.wait_answer(stack.publish(Topic.BACKFILL_REQUESTS, id, request))
+
+
+def days(out: Path) -> Mapping[str, str]:
+    """What a reader sees, by day."""
+    return {path.parent.name: path.read_text() for path in sorted(out.glob("day=*/part-*"))}
+
+
+def written_by(stack: Installation, id: str) -> dict[str, str]:
+    rows = stack.query("SELECT id, interval_start FROM run WHERE backfill_id = %s ORDER BY id", id)
+    return {f"day={row['interval_start']:%Y-%m-%d}": f"run {row['id']}" for row in rows}
+
+
+def test_what_was_replaced_comes_back_and_the_intervals_count_as_not_run(stack: Installation, tmp_path: Path) -> None:
+    assert days(tmp_path) == written_by(stack, "wrong")
+    answer = undo(stack).body
+    assert (answer["type"], answer["runs"], answer["undoes"]) == ("BackfillPlanned", 4, "wrong")
+    stack.wait_state("undo", "succeeded")
+    assert days(tmp_path) == written_by(stack, "before")
+    assert (
+        stack.value("SELECT count(*) FROM deadline AS d JOIN run ON run.id = d.run_id WHERE run.backfill_id = 'undo'")
+        == 0
+    )
+    stack.wait_published()
+    events = [e.body for e in stack.events(Topic.RUN_EVENTS) if e.key == "undo"]
+    assert [body["type"] for body in events if body["run_id"] == events[0]["run_id"]].count("RunSucceeded") == 1
+    # Neither the undone runs nor the undo count: the first two days are done, the others are not.
+    stack.request("p", "2020-01-01", LAST, id="again")
+    assert stack.outcome("again").body["skipped"] == {"already exists": 2}
+    stack.wait_state("again", "succeeded")
+    assert days(tmp_path) == written_by(stack, "before") | written_by(stack, "again")
+
+
+def test_what_was_published_again_or_undone_is_left_alone(stack: Installation, tmp_path: Path) -> None:
+    stack.request("p", "2020-01-01", "2020-01-01", id="later", reprocess_behavior=COMPLETED)
+    stack.wait_state("later", "succeeded")
+    assert undo(stack, id="u1", to="2020-01-03").body["skipped"] == {"published again since": 1}
+    stack.wait_state("u1", "succeeded")
+    answer = undo(stack, id="u2").body
+    assert (answer["runs"], answer["skipped"]) == (1, {"published again since": 1, "undone already": 2})
+    stack.wait_state("u2", "succeeded")
+    message = undo(stack, id="u3").body["message"]
+    assert message == "nothing to undo: of 4 data intervals 1 published again since, 3 undone already"
+    # Once what replaced it is undone as well, it can be.
+    assert undo(stack, "later", id="u4").body["runs"] == 1
+    stack.wait_state("u4", "succeeded")
+    assert undo(stack, id="u5").body["runs"] == 1
+    stack.wait_state("u5", "succeeded")
+    assert days(tmp_path) == written_by(stack, "before")
+
+
+def test_what_somebody_else_changed_fails_alone(stack: Installation, tmp_path: Path) -> None:
+    (tmp_path / "day=2020-01-03" / "_retrofill.json").unlink()
+    undo(stack)
+    stack.wait_state("undo", "failed")
+    (failed,) = stack.query("SELECT error FROM run WHERE backfill_id = 'undo' AND state = 'failed'")
+    assert failed["error"]["type"] == "PublishedAgain"
+    assert "day=2020-01-03 was changed after run" in failed["error"]["message"]
+    kept = {"day=2020-01-03": written_by(stack, "wrong")["day=2020-01-03"]}
+    assert days(tmp_path) == written_by(stack, "before") | kept
+    # It does not count as undone.
+    assert undo(stack, id="again").body["runs"] == 1
+
+
+@pytest.mark.parametrize(
+    ("undoes", "more", "reason", "message"),
+    [
+        ("nothing", {}, "unknown_backfill", "there is no backfill 'nothing' to undo"),
+        (
+            "wrong",
+            {"from": "2020-01-03", "to": "2020-01-01"},
+            "bad_range",
+            "'from' 2020-01-03 is after 'to' 2020-01-01",
+        ),
+        ("wrong", {"from": "2021-01-01"}, "empty_range", "backfill wrong has no run in this range"),
+    ],
+)
+def test_bad_requests_are_rejected(
+    stack: Installation, undoes: str, more: Mapping[str, object], reason: str, message: str
+) -> None:
+    answer = undo(stack, undoes, **more).body
+    assert (answer["type"], answer["reason"]) == ("BackfillRejected", reason)
+    assert message in answer["message"]
+
+
+def test_an_active_backfill_and_an_undo_cannot_be_undone(stack: Installation, tmp_path: Path) -> None:
+    stack.request("p", "2020-01-01", LAST, id="review", reprocess_behavior=COMPLETED, publish="review")
+    stack.wait_state("review", "in_review")
+    assert "backfill review is in_review: wait for its end" in undo(stack, "review", id="u1").body["message"]
+    answer = undo(stack, id="u2").body
+    assert (answer["reason"], answer["conflicting_backfill_id"]) == ("overlap", "review")
+    stack.wait_answer(stack.publish(Topic.BACKFILL_REQUESTS, "review", BackfillPublishRequested()))
+    stack.wait_state("review", "succeeded")
+    assert undo(stack, "review", id="u3", publish="review").body["runs"] == 4
+    stack.wait_state("u3", "in_review")
+    assert days(tmp_path) == written_by(stack, "review")
+    stack.wait_answer(stack.publish(Topic.BACKFILL_REQUESTS, "u3", BackfillPublishRequested()))
+    stack.wait_state("u3", "succeeded")
+    assert days(tmp_path) == written_by(stack, "wrong")
+    message = undo(stack, "u3", id="u4").body["message"]
+    assert message == "backfill u3 is itself the undo of review: request its data intervals again instead"
+
+
+@pytest.mark.parametrize("point", ["plan:runs-written", "plan:outcome-recorded"])
+def test_a_planner_that_dies_plans_an_undo_once(stack: Installation, tmp_path: Path, point: str) -> None:
+    stack.replicas[0].stop()
+    dying = stack.start("backfill-planner", RETROFILL_CRASH_POINT=point)
+    said = stack.publish(Topic.BACKFILL_REQUESTS, "undo", BackfillUndoRequested(undoes="wrong"))
+    until(lambda: dying.process.poll() is not None, "the planner dies", dying.said)
+    assert stack.value("SELECT count(*) FROM run WHERE run.backfill_id = 'undo'") == 0
+    stack.start("backfill-planner")
+    assert stack.wait_answer(said).body["runs"] == 4
+    stack.wait_state("undo", "succeeded")
+    assert days(tmp_path) == written_by(stack, "before")
+    # The same request again gets the same reply.
+    repeated = stack.wait_answer(stack.publish(Topic.BACKFILL_REQUESTS, "undo", BackfillUndoRequested(undoes="wrong")))
+    assert repeated.body["runs"] == 4
+    assert stack.value("SELECT count(*) FROM run WHERE backfill_id = 'undo'") == 4
+
+
+@pytest.mark.parametrize(
+    "point", some(["stage:sealed", "publish:exchange", "publish:clean", "publish:done"], "publish:exchange")
+)
+def test_a_driver_that_dies_restores_once(stack: Installation, tmp_path: Path, point: str) -> None:
+    stack.replicas[1].stop()
+    dying = starter(stack, tmp_path, RETROFILL_CRASH_POINT=f"{point}@2")
+    undo(stack)
+    until(lambda: dying.process.poll() is not None, "the driver dies", dying.said)
+    starter(stack, tmp_path)
+    stack.wait_state("undo", "succeeded")
+    assert days(tmp_path) == written_by(stack, "before")
+
+
+def test_what_is_no_longer_kept_fails_and_is_retried(stack: Installation, tmp_path: Path) -> None:
+    (kept,) = (tmp_path / "_retrofill" / "kept").iterdir()
+    hidden = kept.rename(tmp_path / "hidden")
+    undo(stack)
+    stack.wait_state("undo", "failed")
+    (failed, *_) = stack.query("SELECT error FROM run WHERE backfill_id = 'undo'")
+    assert (failed["error"]["type"], "is no longer kept" in failed["error"]["message"]) == ("NotKept", True)
+    assert days(tmp_path) == written_by(stack, "wrong")
+    hidden.rename(kept)
+    (tmp_path / "day=2020-01-04" / "_retrofill.json").write_text("{}")
+    undo(stack, id="more", publish="review")
+    stack.wait_state("more", "in_review")
+    stack.wait_answer(stack.publish(Topic.BACKFILL_REQUESTS, "more", BackfillPublishRequested()))
+    stack.wait_state("more", "failed")
+    assert len(days(tmp_path)) == 3
+
+
+def test_a_failed_run_of_an_undo_in_review_is_retried(stack: Installation, tmp_path: Path) -> None:
+    (kept,) = (tmp_path / "_retrofill" / "kept").glob("*/day=2020-01-02@4.*")
+    hidden = kept.rename(tmp_path / "hidden")
+    undo(stack, publish="review")
+    stack.wait_state("undo", "in_review")
+    hidden.rename(kept)
+    retried = stack.wait_answer(stack.publish(Topic.BACKFILL_REQUESTS, "undo", RunRetryRequested(all_failed=True)))
+    assert retried.body["runs"] == 1
+    stack.wait_state("undo", "in_review")
+    stack.wait_answer(stack.publish(Topic.BACKFILL_REQUESTS, "undo", BackfillPublishRequested()))
+    stack.wait_state("undo", "succeeded")
+    assert days(tmp_path) == written_by(stack, "before")
+
+
+def test_by_the_command_line(stack: Installation, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in stack.environment().items():
+        monkeypatch.setenv(name, value)
+    dry = ("backfill", "undo", "wrong", "--from", "2020-01-02", "--dry-run")
+    assert "would undo 3 of 3 intervals (3 undo)" in cli(*dry).out
+    assert cli(*dry, "--json").document["runs"] == 3
+    assert days(tmp_path) == written_by(stack, "wrong")
+    done = cli("backfill", "undo", "wrong", "--from", "2020-01-02", "--id", "c", "--watch")
+    assert (done.status, "which undo backfill wrong" in done.out) == (0, True)
+    first = {"day=2020-01-01": written_by(stack, "wrong")["day=2020-01-01"]}
+    assert days(tmp_path) == written_by(stack, "before") | first
+    assert "undoes" in cli("backfill", "show", "c").out
+    shown = cli("intervals", "show", "p", "2020-01-02").out
+    assert "undone by run" in shown and "restored what run" in shown
+    assert "is an undo: request it again" in cli("backfill", "retry", "c").err
+    assert (cli(*dry).status, cli(*dry).err) == (
+        1,
+        "retrofill: nothing to undo: of 3 data intervals 3 undone already\n",
+    )
+    assert cli("backfill", "undo", "nothing", "--dry-run").status == 1
+
+
+def test_a_purge_deletes_what_was_replaced_long_ago_and_leaves_what_can_be_undone(
+    stack: Installation, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in stack.environment().items():
+        monkeypatch.setenv(name, value)
+    with stack.session() as conn:
+        conn.execute("UPDATE retrofill.backfill SET ended_at = ended_at - interval '100 days'")
+        conn.execute("UPDATE retrofill.run SET finished_at = finished_at - interval '100 days'")
+        conn.commit()
+    (today,) = (tmp_path / "_retrofill" / "kept").iterdir()
+    assert cli("purge", "--older-than", "90d").status == 0
+    assert today.exists()
+    undo(stack)
+    stack.wait_state("undo", "succeeded")
+    assert set(days(tmp_path)) == {"day=2020-01-01", "day=2020-01-02"}
+    today.rename(today.with_name("2013-01-01"))
+    with stack.session() as conn:
+        conn.execute("UPDATE retrofill.backfill SET ended_at = now() - interval '100 days', purged_at = NULL")
+        conn.commit()
+    assert cli("purge", "--older-than", "90d").status == 0
+    assert list((tmp_path / "_retrofill" / "kept").iterdir()) == []
