@@ -1,4 +1,4 @@
-"""Publishing a staged day of a table, next to a plain overwrite of the same rows in the same table."""
+"""A staged day of a table published, undone, and a month of days in one range, next to plain writes of the same rows."""
 
 from __future__ import annotations
 
@@ -6,15 +6,22 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from tests.support.lake import FORMATS, Attempt, Lake, server
 
 from benchmarks.core import Benchmark, Figure, figure, ratios
+from retrofill.driver.table_output import TableOutput
 
 ROWS = int(os.environ.get("BENCH_ROWS", "1000000"))
+DAYS = int(os.environ.get("BENCH_DAYS", "30"))
 REPEATS = int(os.environ.get("BENCH_REPEATS", "5"))
 AT_MOST = 1.5
+UNDO_AT_MOST = 1.0
+# The default of RETROFILL_KEEP_REPLACED_DAYS.
+KEEP_DAYS = 7
 DAY = "day >= DATE '2013-01-01' AND day < DATE '2013-01-02'"
 
 
@@ -24,48 +31,100 @@ def seconds(do: Callable[[], object]) -> float:
     return time.monotonic() - began
 
 
-def measured(lake: Lake) -> tuple[list[float], list[float]]:
-    """Seconds of publications and of overwrites, alternating, after one of each to warm up."""
+def source_of(lake: Lake, days: int) -> str:
+    """A table with the rows of so many days, ``ROWS`` together."""
+    source = lake.create(f"{lake.table}_source{days}")
+    day = f"date_add(DATE '2013-01-01', CAST(id % {days} AS int))"
+    rows = f"SELECT {day} AS day, id AS n, concat('row ', id * 7919 % {ROWS}) AS note FROM range({ROWS})"
+    lake.spark.sql(f"INSERT INTO {source} {rows}").collect()
+    return source
+
+
+def attempt_of(lake: Lake, run_id: int, runs: int = 1, restores: int | None = None) -> Attempt:
+    attempt = lake.attempt(run_id=run_id, runs=runs)
+    given = tuple(replace(run, restores=restores) for run in attempt.launch.runs)
+    return Attempt(attempt.sessions, replace(attempt.launch, runs=given, keep_replaced_days=KEEP_DAYS))
+
+
+def staged(lake: Lake, attempt: Attempt, source: str) -> Attempt:
+    attempt.staging.tables.stage("a", attempt.spark, lake.spark.table(source), lake.table, "day")
+    attempt.outputs = attempt.staging.seal()
+    return attempt
+
+
+def undo(lake: Lake, run_id: int, undoes: int) -> None:
+    attempt = attempt_of(lake, run_id, restores=undoes)
+    undone = TableOutput(lake.table, "", "day", "date", lake.format)
+    attempt.staging.tables.restore("restore", attempt.spark, undone, 0)
+    attempt.outputs = attempt.staging.seal()
+    attempt.publish()
+
+
+def of_a_day(lake: Lake, source: str) -> list[Figure]:
+    """Publications, undos and overwrites, alternating, after one of each to warm up."""
     from pyspark.sql.functions import expr
 
-    source = lake.create(f"{lake.table}_source")
-    day = f"SELECT DATE '2013-01-01' AS day, id AS n, concat('row ', id * 7919 % {ROWS}) AS note FROM range({ROWS})"
-    lake.spark.sql(f"INSERT INTO {source} {day}").collect()
-
-    def staged() -> Attempt:
-        attempt = lake.attempt(run_id=len(ours) + 1)
-        attempt.staging.tables.stage("a", attempt.spark, lake.spark.table(source), lake.table, "day")
-        attempt.outputs = attempt.staging.seal()
-        return attempt
-
-    ours: list[float] = []
+    publishing: list[float] = []
+    writing: list[float] = []
+    undoing: list[float] = []
     plain: list[float] = []
-    for _ in range(REPEATS + 1):
-        ours.append(seconds(staged().publish))
+    for n in range(REPEATS + 1):
+        run_id = 2 * n + 1
+        began = time.monotonic()
+        attempt = staged(lake, attempt_of(lake, run_id), source)
+        publishing.append(seconds(attempt.publish))
+        writing.append(time.monotonic() - began)
+        undoing.append(seconds(lambda run_id=run_id: undo(lake, run_id + 1, run_id)))  # type: ignore[misc]
         plain.append(seconds(lambda: lake.spark.table(source).writeTo(lake.table).overwrite(expr(DAY))))
     assert lake.spark.table(lake.table).count() == ROWS
-    lake.spark.sql(f"DROP TABLE {source}").collect()
-    return ours[1:], plain[1:]
+    name = lake.format
+    return [
+        figure(f"{name}: publish a staged day", "s", publishing[1:]),
+        figure(f"{name}: overwrite a day", "s", plain[1:]),
+        figure(f"{name}: publish / overwrite", "x", ratios(publishing[1:], plain[1:]), at_most=AT_MOST),
+        figure(f"{name}: undo / stage and publish", "x", ratios(undoing[1:], writing[1:]), at_most=UNDO_AT_MOST),
+    ]
+
+
+def of_a_range(lake: Lake, source: str) -> list[Figure]:
+    """All days staged at once and published one by one, and the same rows written in one job."""
+    ours: list[float] = []
+    bare: list[float] = []
+
+    def write() -> Any:
+        return lake.spark.table(source).repartition("day").writeTo(lake.table).overwritePartitions()
+
+    for n in range(2):
+        ours.append(seconds(lambda n=n: staged(lake, attempt_of(lake, 1000 * (n + 1), DAYS), source).publish()))  # type: ignore[misc]
+        bare.append(seconds(write))
+    assert lake.spark.table(lake.table).count() == ROWS
+    name = lake.format
+    return [
+        figure(f"{name}: {DAYS} days in a range", "s", ours[1:]),
+        figure(f"{name}: {DAYS} days in one job", "s", bare[1:]),
+        figure(f"{name}: range / job", "x", ratios(ours[1:], bare[1:]), at_most=AT_MOST),
+    ]
 
 
 def run() -> Sequence[Figure]:
     figures = []
     with server() as remote, tempfile.TemporaryDirectory() as folder:
         for format in FORMATS:
-            with Lake(remote, format, Path(folder)) as lake:
-                ours, plain = measured(lake)
-            figures += [
-                figure(f"{format}: publish a staged day", "s", ours),
-                figure(f"{format}: overwrite a day", "s", plain),
-                figure(f"{format}: publish / overwrite", "x", ratios(ours, plain), at_most=AT_MOST),
-            ]
+            for days, measure in ((1, of_a_day), (DAYS, of_a_range)):
+                with Lake(remote, format, Path(folder)) as lake:
+                    source = source_of(lake, days)
+                    # Dynamic overwrites replace only the partitions that have new rows, in both formats.
+                    lake.spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+                    figures += measure(lake, source)
+                    lake.spark.sql(f"DROP TABLE {source}").collect()
     return figures
 
 
 BENCHMARK = Benchmark(
     "tables",
-    f"a staged day of {ROWS:,} rows published in an Iceberg and a Delta table that are partitioned by day",
-    "a plain overwrite of the same rows in the same table, in the same Spark",
-    f"at most {AT_MOST} times the plain overwrite",
+    f"{ROWS:,} rows of a day, and of {DAYS} days in one range, staged, published and undone in Iceberg and Delta tables that "
+    "are partitioned by day",
+    "plain overwrites of the same rows in the same table, in the same Spark",
+    f"at most {AT_MOST} times the plain overwrite, and the undo at most the time of the write",
     run,
 )

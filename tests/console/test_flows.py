@@ -198,4 +198,12 @@ def test_a_review_is_asked_for_and_published_on_its_page(
     expect(page.get_by_role("button", name="Discard")).to_be_visible()
     page.get_by_role("button", name="Publish").click()
     expect(page.locator(".page-head .badge")).to_have_text("succeeded")
-    assert len(list(tmp_path.glob("day=*"))) == 3
+    assert len(list(tmp_path.glob("day=*/part-*"))) == 3
+    page.get_by_role("button", name="Undo").click()
+    expect(page.get_by_role("dialog")).to_contain_text("Restore what 3 runs replaced?")
+    page.get_by_role("button", name="Undo them").click()
+    # The page of the undo.
+    expect(page.get_by_text("undoes", exact=True)).to_be_visible()
+    expect(page.locator(".page-head .badge")).to_have_text("succeeded")
+    expect(page.get_by_role("button", name="Undo")).to_have_count(0)
+    assert list(tmp_path.glob("day=*/part-*")) == []

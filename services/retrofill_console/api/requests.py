@@ -24,6 +24,7 @@ from retrofill.contract.backfills import (
     BackfillPublishRequested,
     BackfillRequested,
     BackfillResumeRequested,
+    BackfillUndoRequested,
     RunCancelRequested,
     RunRetryRequested,
 )
@@ -90,6 +91,11 @@ def retry(console: Console, id: str, _body: object, user: str | None) -> Documen
     if again is None:
         return command(console, id, RunRetryRequested(all_failed=True))
     return command(console, str(uuid.uuid4()), again)
+
+
+def undo(console: Console, id: str, _body: object, user: str | None) -> Document:
+    """By a new backfill."""
+    return command(console, str(uuid.uuid4()), BackfillUndoRequested(undoes=id, triggered_by=user))
 
 
 def cancel_runs(console: Console, body: NamedRuns, _user: str | None) -> Document:

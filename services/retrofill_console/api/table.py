@@ -114,6 +114,7 @@ ASKS = (
     Ask("/api/backfills/{id}/pause", "Start no new runs; runs in progress finish", requests.pause, Nothing),
     Ask("/api/backfills/{id}/resume", "Start runs again", requests.resume, Resume),
     Ask("/api/backfills/{id}/publish", "Publish what a backfill in review has staged", requests.publish, Nothing),
+    Ask("/api/backfills/{id}/undo", "Restore what an ended backfill replaced", requests.undo, Nothing),
     Ask("/api/backfills/{id}/discard", "Cancel a backfill in review", requests.discard, Nothing),
     Ask("/api/backfills/{id}/cancel", "Cancel all runs that have not ended", requests.cancel, Nothing),
     Ask("/api/backfills/{id}/change", "Change an active backfill", requests.change, BackfillChangeRequested),

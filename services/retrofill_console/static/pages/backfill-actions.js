@@ -9,6 +9,7 @@ import { Act, Confirm } from "../parts/parts.js";
 
 export function Actions({ facts, onDone }) {
   const [asking, setAsking] = useState(false);
+  const [undoing, setUndoing] = useState(false);
   const path = `/api/backfills/${encodeURIComponent(facts.id)}`;
   const active = ACTIVE_BACKFILL.has(facts.state);
   const failed = facts.by_state.failed ?? 0;
@@ -28,6 +29,16 @@ export function Actions({ facts, onDone }) {
       onDone(error, null);
     }
   };
+  const undo = async () => {
+    setUndoing(false);
+    try {
+      const answer = await post(`${path}/undo`);
+      go(`/backfills/${encodeURIComponent(answer.id)}`);
+    } catch (error) {
+      onDone(error, null);
+    }
+  };
+  const succeeded = facts.by_state.succeeded ?? 0;
   return html`
     <div class="row" role="group" aria-label="Actions">
       ${facts.state === "running" && html`<${Act} act=${() => post(`${path}/pause`)} onDone=${told("Paused: live runs finish, no others start.")}>Pause<//>`}
@@ -37,6 +48,8 @@ export function Actions({ facts, onDone }) {
         <${Act} act=${() => post(`${path}/discard`)} onDone=${told("Discarded: nothing of it is published.")}>Discard<//>`}
       ${again > 0 && facts.state !== "cancelling" && html`<${Act} act=${() => post(`${path}/retry`)} onDone=${retried}>${facts.ended_at ? "Request again what failed" : "Retry failed"}<//>`}
       ${active && facts.state !== "cancelling" && html`<button type="button" class="danger" onClick=${() => setAsking(true)}>Cancel</button>`}
+      ${facts.ended_at && succeeded > 0 && !facts.undoes && html`<button type="button" onClick=${() => setUndoing(true)}>Undo</button>`}
+      ${undoing && html`<${Confirm} question=${`Restore what ${number(succeeded)} runs replaced? What was published again since stays.`} yes="Undo them" onYes=${undo} onNo=${() => setUndoing(false)} />`}
       ${asking && html`<${Confirm} question=${`Cancel ${number(unfinished)} runs that have not ended? What succeeded stays.`} yes="Cancel them" onYes=${cancel} onNo=${() => setAsking(false)} />`}
     </div>`;
 }

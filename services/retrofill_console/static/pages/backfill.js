@@ -130,6 +130,7 @@ function Settings({ facts }) {
         ["reprocess", REPROCESS[facts.reprocess_behavior]],
         ["excluded", Object.keys(facts.skipped).length ? counts(facts.skipped) : null],
         ["on a run's failure", facts.on_run_failure],
+        ["undoes", facts.undoes && html`<a href=${`/backfills/${encodeURIComponent(facts.undoes)}`}>${facts.undoes}</a>`],
         ["budget", budget],
         ["conf", conf],
         ["code", facts.latest_code ? "the latest at each start" : facts.code_sha256 && html`<code>${facts.code_sha256.slice(0, 12)}</code>`],
