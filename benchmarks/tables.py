@@ -108,6 +108,8 @@ def of_a_range(lake: Lake, source: str) -> list[Figure]:
 
 def run() -> Sequence[Figure]:
     figures = []
+    # As in a driver that uses Connect.
+    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
     with server() as remote, tempfile.TemporaryDirectory() as folder:
         for format in FORMATS:
             for days, measure in ((1, of_a_day), (DAYS, of_a_range)):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Mapping, Protocol
 
 from retrofill.driver.kept import NotKept
@@ -20,6 +21,8 @@ RECENT_COMMITS = 20
 # Of Iceberg, which replaces whole files.
 _MIXED_FILE = "some, but not all, rows match filter"
 _PREFIX = "retrofill."
+# What tells of which interval a commit is.
+_OF_AN_INTERVAL = ("installation", "pipeline", "interval_start", "interval_end")
 
 
 # How long Iceberg keeps a snapshot is counted from its commit.
@@ -50,11 +53,11 @@ class Format(Protocol):
 
     def __init__(self, session: Any, table: str) -> None: ...
 
-    def look(self, marker: Marker) -> str | None:
+    def look(self, marker: Marker, *, again: bool) -> str | None:
         """Note the table's state, from which a commit is valid. If there must be no other, return its version.
 
-        To be called before permission to publish is asked for: whoever replaces this publisher
-        commits after that.
+        ``again``: the run may be published already. To be called before permission to publish is asked
+        for: whoever replaces this publisher commits after that.
         """
 
     def published(self, marker: Marker) -> str | None:
@@ -75,6 +78,12 @@ class Format(Protocol):
     def after(self, marker: Marker) -> Any:
         """The whole table as it was after that commit. Raises ``NotKept``."""
 
+    def only_others_since(self, marker: Marker, own: Marker) -> bool:
+        """Whether all commits between that one and ``look`` say that they replaced other intervals than ``own``.
+
+        False if that cannot be told. Raises ``NotKept``.
+        """
+
 
 def provider_of(session: Any, table: str) -> str:
     """The format of a table, in lower case."""
@@ -90,18 +99,28 @@ class Iceberg:
     def __init__(self, session: Any, table: str) -> None:
         self.session = session
         self.table = table
-        self._position: str | None = None
+        self._position: int | None = None
+        # The snapshot of the run, once it is found.
+        self._own: Any = None
 
-    def look(self, marker: Marker) -> str | None:
+    def look(self, marker: Marker, *, again: bool) -> str | None:
         # The session may know an older state, from which the last publisher's marker is missing.
         self.session.sql(f"REFRESH TABLE {self.table}").collect()
-        found = self.session.table(f"{self.table}.refs").where("name = 'main'").select("snapshot_id").collect()
-        self._position = str(found[0].snapshot_id) if found else None
-        return self.published(marker)
+        # Unlike a query of its metadata, this needs no Spark job.
+        found = self.session.sql(f"SHOW TBLPROPERTIES {self.table} ('current-snapshot-id')").collect()
+        self._position = int(found[0].value) if found[0].value.isdecimal() else None
+        return self.published(marker) if again else None
 
     def published(self, marker: Marker) -> str | None:
-        found = self._snapshots(marker.only("installation", "run_id")).select("snapshot_id").limit(1).collect()
-        return str(found[0].snapshot_id) if found else None
+        from pyspark.sql.functions import col, lit
+
+        ours = lit(True)
+        for name, value in marker.only("installation", "run_id").items():
+            ours &= col("summary")[_PREFIX + name].eqNullSafe(value)
+        snapshots = self.session.table(f"{self.table}.snapshots")
+        found = snapshots.where(ours).select("snapshot_id", "parent_id", "committed_at").limit(1).collect()
+        self._own = found[0] if found else None
+        return str(self._own.snapshot_id) if found else None
 
     def runs_published(self, marker: Marker) -> int:
         from pyspark.sql.functions import col
@@ -139,13 +158,13 @@ class Iceberg:
 
     def keep(self, marker: Marker, days: int) -> None:
         """Tag the snapshot before the commit, until then."""
-        id = self._commit(marker).parent_id
+        if self._own is None:
+            self.published(marker)
+        id = None if self._own is None else self._own.parent_id
         if id is None:
             return
-        found = self.session.table(f"{self.table}.snapshots").where(f"snapshot_id = {id}")
-        age = found.selectExpr("unix_timestamp() - unix_timestamp(committed_at) AS age").collect()
         # A tag's age is that of its snapshot.
-        retained = days + 1 + (age[0].age // _DAY_SECONDS if age else 0)
+        retained = days + 1 + self._age_seconds(id) // _DAY_SECONDS
         tag = f"{_PREFIX[:-1]}_{marker.values['run_id']}"
         self.session.sql(
             f"ALTER TABLE {self.table} CREATE TAG IF NOT EXISTS `{tag}` AS OF VERSION {id} RETAIN {retained} DAYS"
@@ -158,12 +177,34 @@ class Iceberg:
     def after(self, marker: Marker) -> Any:
         return self._as_of(self._commit(marker).snapshot_id)
 
+    def only_others_since(self, marker: Marker, own: Marker) -> bool:
+        from pyspark.sql.functions import col
+
+        commit = self._commit(marker)
+        about = [col("summary")[_PREFIX + name].alias(name) for name in _OF_AN_INTERVAL]
+        later = self.session.table(f"{self.table}.snapshots").where(col("committed_at") >= commit.committed_at)
+        found = {row.snapshot_id: row for row in later.select("snapshot_id", "parent_id", *about).collect()}
+        at = self._position
+        # One that has expired, in between, may have been anybody's.
+        while at != commit.snapshot_id:
+            if at not in found or not _is_of_another(found[at].asDict(), own):
+                return False
+            at = found[at].parent_id
+        return True
+
+    def _age_seconds(self, id: int) -> int:
+        """Since a snapshot's commit, by Spark's clock."""
+        found = self.session.table(f"{self.table}.snapshots").where(f"snapshot_id = {id}")
+        age = found.selectExpr("unix_timestamp() - unix_timestamp(committed_at) AS age").collect()
+        return int(age[0].age) if age else 0
+
     def _commit(self, marker: Marker) -> Any:
+        """The snapshot of a run, with its parent. Raises ``NotKept``."""
         self.session.sql(f"REFRESH TABLE {self.table}").collect()
-        found = self._snapshots(marker.only("installation", "run_id")).select("snapshot_id", "parent_id").collect()
-        if not found:
+        other = Iceberg(self.session, self.table)
+        if other.published(marker) is None:
             raise NotKept(_expired(self.table, marker))
-        return found[0]
+        return other._own
 
     def _as_of(self, id: int) -> Any:
         if not self.session.table(f"{self.table}.snapshots").where(f"snapshot_id = {id}").count():
@@ -178,7 +219,7 @@ class Delta:
         self.session = session
         self.table = table
 
-    def look(self, marker: Marker) -> str | None:  # noqa: ARG002 - the attempt's id is the fence
+    def look(self, marker: Marker, *, again: bool) -> str | None:  # noqa: ARG002 - the attempt's id is the fence
         """A commit may be repeated: the table skips it, at once."""
         return None
 
@@ -214,6 +255,15 @@ class Delta:
     def after(self, marker: Marker) -> Any:
         return self._as_of(int(self._version(marker)))
 
+    def only_others_since(self, marker: Marker, own: Marker) -> bool:
+        first = int(self._version(marker)) + 1
+        (last,) = self.session.sql(f"DESCRIBE HISTORY {self.table} LIMIT 1").select("version").collect()
+        later = last.version + 1 - first
+        if not later:
+            return True
+        ours = {int(version): about for version, about in self._commits({}, f" LIMIT {later}")}
+        return all(_is_of_another(ours.get(first + n, {}), own) for n in range(later))
+
     def _version(self, marker: Marker) -> str:
         version = self.published(marker)
         if version is None:
@@ -231,6 +281,15 @@ class Delta:
         ours = history.where(col("userMetadata").contains('"retrofill"')).collect()
         commits = [(str(row.version), json.loads(row.userMetadata)["retrofill"]) for row in ours]
         return [(version, about) for version, about in commits if having.items() <= about.items()]
+
+
+def _is_of_another(about: Mapping[str, Any], own: Marker) -> bool:
+    """Whether a commit says that it replaced another interval of the same pipeline."""
+    if any(about.get(name) != own.values[name] for name in ("installation", "pipeline")):
+        return False
+    given = (about["interval_start"], about["interval_end"], own.values["interval_start"], own.values["interval_end"])
+    start, end, own_start, own_end = map(datetime.fromisoformat, given)
+    return end <= own_start or own_end <= start
 
 
 def _expired(table: str, marker: Marker) -> str:

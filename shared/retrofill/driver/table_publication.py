@@ -61,7 +61,8 @@ class Tables:
         while True:
             tries += 1
             try:
-                return _walk(steps(publication, self._sessions.publisher()))
+                again = tries > 1 or run.publication > 0
+                return _walk(steps(publication, self._sessions.publisher(), again=again))
             except (StagedOutputGone, NotPermitted, NotPublished, PublishedAgain, NotKept):
                 raise
             except Exception as e:
@@ -115,12 +116,15 @@ def _walk(steps: Steps) -> str | None:
             return cast("str | None", end.value)
 
 
-def steps(publication: TablePublication, session: Any) -> Steps:
-    """One try, step by step: yields a step's name before each change of a table. Returns the table's version."""
+def steps(publication: TablePublication, session: Any, *, again: bool = True) -> Steps:
+    """One try, step by step: yields a step's name before each change of a table. Returns the table's version.
+
+    ``again``: not the first try of the run's first publisher.
+    """
     output = publication.output
     yield "table:look"
     table = FORMATS[output.format](session, output.table)
-    version = table.look(publication.marker)
+    version = table.look(publication.marker, again=again)
     _ask(publication)
     if version is None:
         yield "table:commit"
@@ -157,7 +161,10 @@ def _replace(publication: TablePublication, session: Any, table: Format) -> str 
 def _refuse_changed(publication: TablePublication, session: Any, table: Format, rows: str) -> None:
     """Raise ``PublishedAgain`` if the interval's rows are no longer those that the undone run published."""
     output = publication.output
-    published = table.after(of_run(publication.launch.installation, output.undoes))
+    undone = of_run(publication.launch.installation, output.undoes)
+    if table.only_others_since(undone, publication.marker):
+        return
+    published = table.after(undone)
     if not same_rows(published, session.table(output.table), rows):
         raise PublishedAgain(
             f"the rows of {output.table} were changed after run {output.undoes} had published them, so its undo leaves "

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.lake import Lake, Publisher
+from tests.support.lake import FORMATS, Lake, Publisher
 
+pytestmark = pytest.mark.parametrize("lake", FORMATS, indirect=True)
 STOPS = ("table:look", "table:commit", "table:drop")
 
 

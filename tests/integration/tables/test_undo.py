@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.support.lake import FORMATS, Attempt, Lake, Publisher
+from tests.support.lake import Attempt, Lake, Publisher
 from tests.support.tiers import some
 
 from retrofill.driver.kept import NotKept
@@ -13,8 +13,6 @@ from retrofill.driver.table_output import TableOutput
 
 KEEP_DAYS = 3
 CHANGES = ("INSERT INTO {} VALUES (DATE'2013-01-01', 7, 'somebody')", "DELETE FROM {} WHERE n = 0")
-# Delta's part of these is in the fingerprint of rows, which the others show.
-ICEBERG_FIRST = pytest.mark.parametrize("lake", some(FORMATS, "iceberg"), indirect=True)
 
 
 def publish(lake: Lake, run_id: int, *notes: str, day: str = "2013-01-01") -> None:
@@ -49,7 +47,6 @@ def test_what_was_replaced_comes_back_and_other_days_stay(lake: Lake) -> None:
     assert lake.content() == ["2 later"], "the day was empty before run 1"
 
 
-@ICEBERG_FIRST
 @pytest.mark.parametrize("stop", some(["table:look", "table:commit", "table:keep", "table:drop"], "table:commit"))
 def test_a_publisher_of_an_undo_is_replaced_by_another(lake: Lake, stop: str) -> None:
     publish(lake, 1, "a")
@@ -64,7 +61,6 @@ def test_a_publisher_of_an_undo_is_replaced_by_another(lake: Lake, stop: str) ->
     assert (lake.content(), lake.commits(), lake.staged()) == (["1 a"], 3, [])
 
 
-@ICEBERG_FIRST
 @pytest.mark.parametrize("change", some(CHANGES, CHANGES[0]))
 def test_rows_that_somebody_changed_since_are_left_alone(lake: Lake, change: str) -> None:
     publish(lake, 1, "a")
@@ -78,7 +74,6 @@ def test_rows_that_somebody_changed_since_are_left_alone(lake: Lake, change: str
     assert lake.content() == before
 
 
-@ICEBERG_FIRST
 def test_other_days_and_compactions_do_not_matter(lake: Lake) -> None:
     publish(lake, 1, "a")
     publish(lake, 2, "b")
