@@ -16,6 +16,7 @@ from typing import Any, Mapping, Protocol
 
 from retrofill.driver.kept import NotKept
 from retrofill.driver.table_output import quoted
+from retrofill.errors import first_line
 
 RECENT_COMMITS = 20
 # Of Iceberg, which replaces whole files.
@@ -27,6 +28,7 @@ _OF_AN_INTERVAL = ("installation", "pipeline", "interval_start", "interval_end")
 
 # How long Iceberg keeps a snapshot is counted from its commit.
 _DAY_SECONDS = 86_400
+_AGE = "unix_timestamp() - unix_timestamp(committed_at)"
 
 
 class NotPublished(Exception):
@@ -102,6 +104,7 @@ class Iceberg:
         self._position: int | None = None
         # The snapshot of the run, once it is found.
         self._own: Any = None
+        self._ages: dict[int, int] = {}
 
     def look(self, marker: Marker, *, again: bool) -> str | None:
         # The session may know an older state, from which the last publisher's marker is missing.
@@ -112,15 +115,18 @@ class Iceberg:
         return self.published(marker) if again else None
 
     def published(self, marker: Marker) -> str | None:
-        from pyspark.sql.functions import col, lit
+        from pyspark.sql.functions import col, expr, lit
 
         ours = lit(True)
         for name, value in marker.only("installation", "run_id").items():
             ours &= col("summary")[_PREFIX + name].eqNullSafe(value)
-        snapshots = self.session.table(f"{self.table}.snapshots")
-        found = snapshots.where(ours).select("snapshot_id", "parent_id", "committed_at").limit(1).collect()
-        self._own = found[0] if found else None
-        return str(self._own.snapshot_id) if found else None
+        # Most probably its parent.
+        wanted = ours if self._position is None else ours | (col("snapshot_id") == self._position)
+        columns = ("snapshot_id", "parent_id", "committed_at", ours.alias("ours"), expr(_AGE).alias("age"))
+        found = self.session.table(f"{self.table}.snapshots").where(wanted).select(*columns).collect()
+        self._ages = {row.snapshot_id: int(row.age) for row in found}
+        self._own = next((row for row in found if row.ours), None)
+        return None if self._own is None else str(self._own.snapshot_id)
 
     def runs_published(self, marker: Marker) -> int:
         from pyspark.sql.functions import col
@@ -194,8 +200,10 @@ class Iceberg:
 
     def _age_seconds(self, id: int) -> int:
         """Since a snapshot's commit, by Spark's clock."""
+        if id in self._ages:
+            return self._ages[id]
         found = self.session.table(f"{self.table}.snapshots").where(f"snapshot_id = {id}")
-        age = found.selectExpr("unix_timestamp() - unix_timestamp(committed_at) AS age").collect()
+        age = found.selectExpr(f"{_AGE} AS age").collect()
         return int(age[0].age) if age else 0
 
     def _commit(self, marker: Marker) -> Any:
@@ -207,9 +215,15 @@ class Iceberg:
         return other._own
 
     def _as_of(self, id: int) -> Any:
-        if not self.session.table(f"{self.table}.snapshots").where(f"snapshot_id = {id}").count():
-            raise NotKept(f"snapshot {id} of {self.table} has expired: what it had can no longer be restored")
-        return self.session.sql(f"SELECT * FROM {self.table} VERSION AS OF {id}")
+        from pyspark.errors import AnalysisException, IllegalArgumentException
+
+        try:
+            rows = self.session.sql(f"SELECT * FROM {self.table} VERSION AS OF {id}")
+            # Spark Connect may look for the snapshot only now.
+            rows.schema  # noqa: B018
+        except (AnalysisException, IllegalArgumentException) as e:
+            raise NotKept(f"snapshot {id} of {self.table} cannot be restored: {first_line(e)}") from e
+        return rows
 
 
 class Delta:

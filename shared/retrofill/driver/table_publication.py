@@ -128,6 +128,8 @@ def steps(publication: TablePublication, session: Any, *, again: bool = True) ->
     _ask(publication)
     if version is None:
         yield "table:commit"
+        if output.undoes and not (again and table.published(publication.marker)):
+            _refuse_changed(publication, session, table)
         version = _replace(publication, session, table)
     if publication.launch.keep_replaced_days:
         yield "table:keep"
@@ -140,8 +142,6 @@ def steps(publication: TablePublication, session: Any, *, again: bool = True) ->
 def _replace(publication: TablePublication, session: Any, table: Format) -> str | None:
     output, run = publication.output, publication.run
     rows = condition(output.column, output.type, interval_of(publication.launch, run))
-    if output.undoes and table.published(publication.marker) is None:
-        _refuse_changed(publication, session, table, rows)
     try:
         return table.replace(session.table(output.staged).where(rows), rows, publication.marker)
     except Exception as e:
@@ -158,12 +158,13 @@ def _replace(publication: TablePublication, session: Any, table: Format) -> str 
         raise
 
 
-def _refuse_changed(publication: TablePublication, session: Any, table: Format, rows: str) -> None:
+def _refuse_changed(publication: TablePublication, session: Any, table: Format) -> None:
     """Raise ``PublishedAgain`` if the interval's rows are no longer those that the undone run published."""
     output = publication.output
     undone = of_run(publication.launch.installation, output.undoes)
     if table.only_others_since(undone, publication.marker):
         return
+    rows = condition(output.column, output.type, interval_of(publication.launch, publication.run))
     published = table.after(undone)
     if not same_rows(published, session.table(output.table), rows):
         raise PublishedAgain(

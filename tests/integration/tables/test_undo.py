@@ -15,9 +15,9 @@ KEEP_DAYS = 3
 CHANGES = ("INSERT INTO {} VALUES (DATE'2013-01-01', 7, 'somebody')", "DELETE FROM {} WHERE n = 0")
 
 
-def publish(lake: Lake, run_id: int, *notes: str, day: str = "2013-01-01") -> None:
+def publish(lake: Lake, run_id: int, *notes: str, day: str = "2013-01-01", days: int = KEEP_DAYS) -> None:
     attempt = lake.attempt(run_id=run_id, day=int(day[-2:]))
-    attempt.launch = replace(attempt.launch, keep_replaced_days=KEEP_DAYS)
+    attempt.launch = replace(attempt.launch, keep_replaced_days=days)
     attempt.stage(lake.table, *notes, day=day)
     attempt.publish()
 
@@ -120,3 +120,15 @@ def test_a_snapshot_that_was_replaced_is_tagged_so_that_it_does_not_expire(lake:
     ).collect()
     undo(lake, 4, undoes=3).publish()
     assert lake.content() == ["1 b"]
+
+
+@pytest.mark.parametrize("lake", ["iceberg"], indirect=True)
+def test_a_snapshot_that_has_expired_cannot_be_restored(lake: Lake) -> None:
+    publish(lake, 1, "a", days=0)
+    publish(lake, 2, "b", days=0)
+    expired = "older_than => TIMESTAMP '2999-01-01 00:00:00', retain_last => 1"
+    lake.spark.sql(f"CALL lake.system.expire_snapshots(table => '{lake.table}', {expired})").collect()
+    with pytest.raises(NotKept, match=r"snapshot \d+ of .* cannot be restored: "):
+        undo(lake, 3, undoes=2)
+    with pytest.raises(NotKept, match="the commit of run 1 is no longer in the history"):
+        undo(lake, 3, undoes=1)
