@@ -55,7 +55,7 @@ def staged(lake: Lake, attempt: Attempt, source: str) -> Attempt:
 def undo(lake: Lake, run_id: int, undoes: int) -> None:
     attempt = attempt_of(lake, run_id, restores=undoes)
     undone = TableOutput(lake.table, "", "day", "date", lake.format)
-    attempt.staging.tables.restore("restore", attempt.spark, undone, 0)
+    attempt.staging.tables.restore("restore", attempt.spark, undone)
     attempt.outputs = attempt.staging.seal()
     attempt.publish()
 

@@ -191,7 +191,8 @@ def _decide(
     conn: Connection, request: Request, target: Target, intervals: KnownIntervals, settings: Settings
 ) -> Plan | Rejection:
     if isinstance(request.body, BackfillUndoRequested):
-        return plan_undo(conn, request.body, target.undone, target.stored, settings.max_plan_runs)
+        made = plan_undo(conn, request.body, target.undone, target.stored, settings.max_plan_runs)
+        return made if isinstance(made, Rejection) else too_slow(len(made.skipped), request.timed_out) or made
     return _decide_backfill(conn, request, request.body, target.stored, intervals, settings)
 
 

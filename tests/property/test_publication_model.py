@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from retrofill.driver import publication as publication_module
-from retrofill.driver.kept import KEPT, NotKept, copy, find
+from retrofill.driver.kept import KEPT, NotKept, copy, find, find_before
 from retrofill.driver.publication import (
     AREA,
     Publication,
@@ -35,18 +35,21 @@ ATTEMPT_ID = 25
 KEEP = 0
 
 
-def staged(target: Path, run_id: int, attempt_id: int = ATTEMPT_ID, text: str = "") -> Publication:
+def staged(
+    target: Path, run_id: int, attempt_id: int = ATTEMPT_ID, text: str = "", backfill: str | None = None
+) -> Publication:
     """A run's sealed output, as its driver leaves it."""
     folder = own_folder(target, run_id) / f"{attempt_id}.writing-1"
     (folder / "new").mkdir(parents=True)
     (folder / "new" / "part-0").write_text(text or f"run {run_id}")
-    seal([Written(folder, target, run_id, {"run_id": run_id, "attempt_id": attempt_id})], attempt_id)
+    of = {} if backfill is None else {"backfill_id": backfill}
+    seal([Written(folder, target, run_id, {"run_id": run_id, "attempt_id": attempt_id, **of})], attempt_id)
     return Publication(target, run_id, attempt_id, 0, KEEP)
 
 
 def undo(target: Path, run_id: int, undoes: int) -> Publication:
     """A sealed output of a run that undoes another."""
-    kept = find(target, undoes)
+    kept = find_before(target, undoes)
     folder = own_folder(target, run_id) / f"{ATTEMPT_ID}.writing-1"
     folder.mkdir(parents=True)
     copy(kept, folder / "new")
@@ -341,6 +344,57 @@ def test_two_publishers_of_an_undo_in_every_interleaving(target: Path) -> None:
         assert not (publishers[1].gone or publishers[1].refused), order
         assert (content(target), published_by(target), kept_of(target, 3)) == ("run 1", 3, "run 2"), order
         assert kept_of(target, 2) == "run 1", "it was copied"
+
+
+@KEEPING
+def test_what_others_had_written_comes_back_as_it_was(target: Path) -> None:
+    """A directory without a marker, with markers of other outputs inside."""
+    target = target.with_name("of others")
+    inside = target / "nested" / "_retrofill.json"
+    inside.parent.mkdir(parents=True)
+    inside.write_text("its own")
+    (target / "part-0").write_text("others")
+    publish(staged(target, 2))
+    publish(undo(target, 3, 2))
+    assert (content(target), inside.read_text()) == ("others", "its own")
+    # Again, as if the first undo had failed after it was published.
+    publish(undo(target, 4, 2))
+    assert (content(target), published_by(target)) == ("others", 4)
+
+
+@KEEPING
+def test_what_was_no_directory_is_not_restored(target: Path) -> None:
+    target = target.with_name("current")
+    target.symlink_to("day=2013-01-01")
+    publish(staged(target, 2))
+    with pytest.raises(NotKept, match="was no directory"):
+        undo(target, 3, 2)
+
+
+@KEEPING
+def test_a_retry_in_the_same_backfill_is_undone_with_the_run_that_it_replaced(target: Path) -> None:
+    publish(staged(target, 2, backfill="b"))
+    publish(staged(target, 3, backfill="b"))
+    publish(undo(target, 4, 3))
+    assert content(target) == "run 1"
+
+
+@KEEPING
+def test_what_a_failed_run_has_replaced_is_kept_though_it_put_nothing_away(target: Path) -> None:
+    failed = Publisher(staged(target, 2, backfill="b"))
+    failed.until("publish:clean")
+    publish(staged(target, 3, backfill="b"))
+    publish(undo(target, 4, 3))
+    assert content(target) == "run 1"
+
+
+@KEEPING
+def test_what_stragglers_write_later_does_not_hide_what_is_kept(target: Path) -> None:
+    publish(staged(target, 2))
+    (own_folder(target, 2) / "24.writing-1" / "new").mkdir(parents=True)
+    publish(Publication(target, 2, ATTEMPT_ID, 3, KEEP))
+    publish(undo(target, 3, 2))
+    assert content(target) == "run 1"
 
 
 @KEEPING

@@ -207,7 +207,7 @@ class InstantDriver:
         staging = Staging(self._launch, Piece((run,)))
         if run.restores is not None:
             for output in run.outputs:
-                staging.restore("restore", output, 0)
+                staging.restore("restore", output)
             return staging.seal()[run.id]
         folder = Path(staging.stage("only", f"{self._executor.out}/day={run.interval_start.date().isoformat()}"))
         folder.mkdir()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from pydantic import ValidationError
+
 from retrofill.cli.arguments import read_bound
 from retrofill.cli.output import counts, print_json, print_text
 from retrofill.cli.previewing import print_stretches
@@ -11,6 +13,7 @@ from retrofill.client.connect import load_settings, reading
 from retrofill.client.previewing import stretches
 from retrofill.client.who import local_user
 from retrofill.contract.backfills import BackfillUndoRequested
+from retrofill.contract.explain import explain
 from retrofill.domain.backfill import Publish
 from retrofill.domain.planning import Rejection
 from retrofill.errors import UserError, WrongUsage
@@ -31,7 +34,10 @@ def undo_request(id: str, first: str | None, last: str | None, *, review: bool) 
         "publish": Publish.REVIEW if review else Publish.AT_ONCE,
         "triggered_by": local_user(),
     }
-    return BackfillUndoRequested.model_validate(values)
+    try:
+        return BackfillUndoRequested.model_validate(values)
+    except ValidationError as e:
+        raise WrongUsage(explain(e)) from e
 
 
 def preview_undo(request: BackfillUndoRequested, *, as_json: bool) -> None:

@@ -210,7 +210,13 @@ _RUNTIMES = (
         case((attempt.c.mode == constant(AttemptMode.RANGE), attempt.c.runs), else_=1),
     )
     .select_from(run.outerjoin(attempt, _PRODUCER))
-    .where(run.c.pipeline_no == bindparam("pipeline"), in_state(run, RunState.SUCCEEDED), run.c.started_at.is_not(None))
+    .where(
+        run.c.pipeline_no == bindparam("pipeline"),
+        in_state(run, RunState.SUCCEEDED),
+        run.c.started_at.is_not(None),
+        # An undo does not run the pipeline's tasks.
+        run.c.restores.is_(None),
+    )
     .order_by(run.c.finished_at.desc())
     .limit(bindparam("last", type_=Integer))
 )

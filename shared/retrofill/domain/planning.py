@@ -29,7 +29,7 @@ class SkipReason(StrEnum):
     NOT_OVER_YET = "not over yet"
     OUTSIDE_DATES = "outside the pipeline's dates"
     # Of an undo.
-    NOT_PUBLISHED = "published nothing"
+    NOT_PUBLISHED = "published nothing, or did not succeed"
     PUBLISHED_AGAIN = "published again since"
     UNDONE = "undone already"
 

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from retrofill.domain.pipeline import CodeLocation, PipelineDefinition, TaskDefinition
 
 TASK = "restore"
 # Nothing is imported; it only tells the attempts from those with the user's code.
-CODE = CodeLocation(module="retrofill.driver.restoring", attribute="restore")
+UNDO_MODULE = "retrofill.driver.restoring"
+CODE = CodeLocation(module=UNDO_MODULE, attribute="restore")
+
+
+def is_undo(code: Mapping[str, Any]) -> bool:
+    """Whether an attempt with this code (as stored) undoes others."""
+    return code.get("module") == UNDO_MODULE
 
 
 def undo_of(definition: PipelineDefinition) -> PipelineDefinition:

@@ -219,9 +219,7 @@ class Batch:
     def _restore(self, piece: Piece, staging: Staging, task: Task) -> None:
         session = partial(self._sessions.use, self._launch.tag_of(piece, task.name))
         try:
-            for number, run in enumerate(piece.runs):
-                for output in run.outputs:
-                    restore(staging, session, task.name, number, output)
+            restore(self._launch, piece.runs[0], staging, session, task.name)
         except FAILURES as e:
             self._leave_if_lost(e)
             raise

@@ -2,14 +2,14 @@
 
 What run 7 replaced when it published what its attempt 25 had staged::
 
-    PARENT/_retrofill/kept/2026-01-31/NAME@7.25/25.publish-1/new     the day is that of the publication, in UTC
+    PARENT/_retrofill/kept/2026-01-31/NAME@7/25.publish-1/new     the day is that of the publication, in UTC
 
 Without such a ``new`` (or ``old-1``), there was nothing before.
 """
 
 from __future__ import annotations
 
-import glob
+import errno
 import json
 import os
 import shutil
@@ -38,10 +38,10 @@ class Kept:
     @property
     def run_id(self) -> int | None:
         """The run that had written it, if one had."""
-        return None if self.folder is None else output_of(marker_of(self.folder) or {})
+        return None if self.folder is None else output_of(marker_in(self.folder))
 
 
-def keep(own: Path, area: Path, attempt: int) -> None:
+def keep(own: Path, area: Path) -> None:
     """Move the directory ``own`` of a run, in which the replaced output is, to those kept since today.
 
     Like any publisher's change, one rename: it fails for all but the first.
@@ -49,28 +49,78 @@ def keep(own: Path, area: Path, attempt: int) -> None:
     day = area / KEPT / _today().isoformat()
     day.mkdir(parents=True, exist_ok=True)
     try:
-        own.rename(day / f"{own.name}.{attempt}")
+        own.rename(day / own.name)
     except FileNotFoundError:
         return  # by another publisher
+    except OSError as e:
+        if e.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        # What a straggler wrote for the run after the first was moved.
+        throw_away(own, area)
 
 
 def find(target: Path, run_id: int) -> Kept:
-    """What a run replaced at ``target``. Raises ``NotKept``."""
-    name = glob.escape(f"{target.name}@{run_id}")
-    found = list((target.parent / AREA / KEPT).glob(f"*/{name}.*"))
-    if not found:
-        raise NotKept(f"what run {run_id} replaced at {target} is no longer kept (RETROFILL_KEEP_REPLACED_DAYS)")
-    attempt = found[0].name.rpartition(".")[2]
-    return Kept(next(displaced(found[0], attempt, run_id), None))
+    """What a run replaced at ``target``. Raises ``NotKept`` or ``OSError``."""
+    kept = target.parent / AREA / KEPT
+    for day in sorted(kept.iterdir()) if kept.is_dir() else ():
+        entry = day / f"{target.name}@{run_id}"
+        for folder in _published(entry, run_id):
+            before = displaced(folder, run_id)
+            if not before and entry.exists():
+                return Kept(None)
+            if before and (before[0].is_symlink() or not before[0].is_dir()):
+                raise NotKept(f"what run {run_id} replaced at {target} was no directory: restore it by hand")
+            if before:
+                return Kept(before[0])
+    raise NotKept(f"what run {run_id} replaced at {target} is no longer kept (RETROFILL_KEEP_REPLACED_DAYS)")
 
 
-def displaced(own: Path, attempt: str | int, run_id: int) -> Iterator[Path]:
-    """Directories that were published before those of a run, the last one first."""
-    for folder in own.glob(f"{attempt}.publish-*"):
-        new = folder / "new"
-        if new.is_dir() and (marker_of(new) or {}).get("run_id") != run_id:
-            yield new
-        yield from sorted(folder.glob("old-*"), key=lambda each: int(each.name[4:]), reverse=True)
+def find_before(target: Path, run_id: int) -> Kept:
+    """What was at ``target`` before a run's backfill: a run may have replaced a failed one of the same backfill.
+
+    Raises ``NotKept`` or ``OSError``.
+    """
+    present = marker_in(target)
+    kept = find(target, run_id)
+    while kept.folder is not None:
+        before = marker_in(kept.folder)
+        if (
+            "undoes" in before
+            or before.get("backfill_id") is None
+            or before["backfill_id"] != present.get("backfill_id")
+        ):
+            break
+        kept = find(target, before["run_id"])
+    return kept
+
+
+def has_displaced(own: Path, run_id: int) -> bool:
+    """Whether the directory of a run has what it replaced."""
+    return any(displaced(folder, run_id) for folder in _published(own, run_id))
+
+
+def displaced(folder: Path, run_id: int) -> list[Path]:
+    """What a publisher's folder has of what was published before the run, the last one first."""
+    names = [path.name for path in folder.iterdir()]
+    old = sorted((name for name in names if name.startswith("old-")), key=_number, reverse=True)
+    new = ["new"] if "new" in names and marker_in(folder / "new").get("run_id") != run_id else []
+    return [folder / name for name in (*new, *old)]
+
+
+def _published(own: Path, run_id: int) -> Iterator[Path]:
+    """The folders of a run's publishers, without what another attempt sealed, which was not accepted."""
+    try:
+        folders = sorted(own.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for folder in folders:
+        if ".publish-" in folder.name and marker_in(folder / "new").get("run_id") != run_id:
+            yield folder
+
+
+def _number(name: str) -> int:
+    number = name.rpartition("-")[2]
+    return int(number) if number.isdecimal() else 0
 
 
 def copy(kept: Kept, to: Path) -> None:
@@ -78,8 +128,12 @@ def copy(kept: Kept, to: Path) -> None:
     if kept.folder is None:
         to.mkdir()
         return
+    top = str(kept.folder)
+
     # What is published gets a marker of its own, as a link would change the kept one.
-    ignored = shutil.ignore_patterns(MARKER)
+    def ignored(folder: str, _: list[str]) -> list[str]:
+        return [MARKER] if folder == top else []
+
     shutil.copytree(kept.folder, to, symlinks=True, ignore=ignored, copy_function=_link)
 
 
@@ -113,6 +167,14 @@ def marker_of(folder: Path) -> Mapping[str, Any] | None:
     except ValueError:
         return None
     return fields if isinstance(fields, dict) else None
+
+
+def marker_in(folder: Path) -> Mapping[str, Any]:
+    """What a directory's marker says, if it has one. Raises ``OSError`` if that cannot be told."""
+    try:
+        return marker_of(folder) or {}
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
 
 
 def output_of(marker: Mapping[str, Any]) -> int | None:

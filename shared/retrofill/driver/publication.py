@@ -25,13 +25,27 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generator, Iterator, Mapping, Sequence
+from typing import Any, Generator, Iterable, Iterator, Mapping, Sequence
 
 from retrofill.bus.crash import crash_point
 from retrofill.driver.exchange import exchange
-from retrofill.driver.kept import AREA, MARKER, displaced, forget_old, keep, marker_of, output_of, sweep, throw_away
+from retrofill.driver.kept import (
+    AREA,
+    MARKER,
+    displaced,
+    forget_old,
+    has_displaced,
+    keep,
+    marker_in,
+    marker_of,
+    output_of,
+    sweep,
+    throw_away,
+)
+from retrofill.driver.log import get_log
 from retrofill.durable import sync, sync_all, sync_trees
 
+log = get_log(__name__)
 # Errors of rename if the target is a non-empty directory or a file.
 _OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
 
@@ -96,8 +110,12 @@ def publish(publication: Publication) -> None:
     for step in steps(publication):
         crash_point(step)
     area = publication.target.parent / AREA
-    forget_old(area, publication.keep_days)
-    sweep(area)
+    try:
+        forget_old(area, publication.keep_days)
+        sweep(area)
+    except OSError as e:
+        # It is published. The next publication here tries again.
+        log.warning("replaced_output_not_deleted", area=str(area), error=str(e))
 
 
 def steps(publication: Publication) -> Iterator[str]:
@@ -105,7 +123,7 @@ def steps(publication: Publication) -> Iterator[str]:
     target, run_id = publication.target, publication.run_id
     folder = yield from _take(publication)
     if folder is not None:
-        yield from _retire_earlier_runs(target, run_id)
+        yield from _retire_earlier_runs(publication)
         done = yield from _replace(folder, publication)
     if folder is None or not done:
         yield "publish:verify"
@@ -115,11 +133,18 @@ def steps(publication: Publication) -> Iterator[str]:
                 "nor is it published"
             )
     yield "publish:clean"
-    own, area = own_folder(target, run_id), target.parent / AREA
+    try:
+        _put_away(own_folder(target, run_id), publication)
+    except OSError as e:
+        # It is published. The next publication of the interval deletes the directory.
+        log.warning("replaced_output_not_kept", output=str(target), error=str(e))
+
+
+def _put_away(own: Path, publication: Publication) -> None:
     if publication.keep_days:
-        keep(own, area, publication.attempt)
+        keep(own, publication.target.parent / AREA)
     else:
-        throw_away(own, area)
+        throw_away(own, publication.target.parent / AREA)
 
 
 def published_by(target: Path) -> int | None:
@@ -166,16 +191,21 @@ def _take(publication: Publication) -> Generator[str, None, Path | None]:
     return None
 
 
-def _retire_earlier_runs(target: Path, run_id: int) -> Iterator[str]:
+def _retire_earlier_runs(publication: Publication) -> Iterator[str]:
     """Fence the publishers of all earlier runs. Must precede the replacement."""
+    target = publication.target
     while True:
         yield "publish:list"
-        earlier = sorted(_earlier_runs(target, run_id))
+        earlier = sorted(_earlier_runs(target, publication.run_id))
         if not earlier:
             return
         for folder in earlier:
             yield "publish:retire"
-            throw_away(folder, target.parent / AREA)
+            # One may have published, and failed before it put away what it replaced.
+            if has_displaced(folder, int(folder.name.rpartition("@")[2])):
+                _put_away(folder, publication)
+            else:
+                throw_away(folder, target.parent / AREA)
 
 
 def _earlier_runs(target: Path, run_id: int) -> Iterator[Path]:
@@ -223,24 +253,20 @@ def _replace(folder: Path, publication: Publication) -> Generator[str, None, boo
 
 def _refuse_newer(folder: Path, publication: Publication) -> None:
     """Raise ``PublishedAgain`` if the output is an undo's, and what it undoes is not what is published."""
-    undoes = (_marker(folder / "new") or {}).get("undoes")
-    if undoes is None:
-        return
-    target = publication.target
-    # It may have been displaced already, by this publisher or by a former one.
-    present = _marker(target) if target.exists() else None
-    for former in displaced(folder.parent, publication.attempt, publication.run_id):
-        present = present or _marker(former)
-    if present is None or output_of(present) != undoes:
+    undoes = marker_in(folder / "new").get("undoes")
+    if undoes is not None:
+        # It may have been displaced already, by this publisher or by a former one.
+        refuse_changed(publication.target, undoes, displaced(folder, publication.run_id))
+
+
+def refuse_changed(target: Path, undoes: int, before: Iterable[Path] = ()) -> None:
+    """Raise ``PublishedAgain`` unless a run's output is what is published, or was in the last of ``before``.
+
+    What another undo of that run has restored may be restored again: it may have failed after that.
+    """
+    present = marker_in(target) if target.exists() else next(filter(None, map(marker_in, before)), {})
+    if output_of(present) != undoes and present.get("undoes") != undoes:
         raise PublishedAgain(f"{target} was changed after run {undoes} had published it, so its undo leaves it alone")
-
-
-def _marker(folder: Path) -> Mapping[str, Any] | None:
-    """What a directory's marker says, if it has one."""
-    try:
-        return marker_of(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
 
 
 def _moved(source: Path, to: Path) -> bool:

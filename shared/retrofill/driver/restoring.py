@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Callable
 
+from retrofill.driver.launch import Launch, LaunchedRun
+from retrofill.driver.publication import refuse_changed
 from retrofill.driver.staging import Staging
 from retrofill.driver.table_output import TableOutput
+from retrofill.driver.table_publication import refuse_changed_table
 
 
-def restore(staging: Staging, session: Callable[[], Any], task: str, number: int, output: str) -> None:
-    """Stage what the run that is undone had replaced by ``output``.
+def restore(launch: Launch, run: LaunchedRun, staging: Staging, session: Callable[[], Any], task: str) -> None:
+    """Stage what the run that is undone had replaced.
 
-    ``number``: of the undoing run in the piece. Raises ``NotKept``, ``CannotStage`` or ``OSError``.
+    Raises ``NotKept``, ``PublishedAgain``, ``CannotStage`` or ``OSError``.
     """
-    table = TableOutput.of(output)
-    if table is None:
-        staging.restore(task, output, number)
-    else:
-        staging.tables.restore(task, session(), table, number)
+    assert run.restores is not None
+    for output in run.outputs:
+        table = TableOutput.of(output)
+        if table is None:
+            staging.restore(task, output)
+        else:
+            staging.tables.restore(task, session(), table)
+    # Publishers compare as well, but one output after the other: if one cannot be undone, none is.
+    for output in run.outputs if len(run.outputs) > 1 else ():
+        table = TableOutput.of(output)
+        if table is None:
+            refuse_changed(Path(output), run.restores)
+        else:
+            refuse_changed_table(replace(table, undoes=run.restores), launch, run, session())

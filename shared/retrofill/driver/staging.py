@@ -10,7 +10,7 @@ from typing import Any, Mapping, Sequence
 from urllib.parse import unquote, urlsplit
 
 from retrofill.driver.cannot_stage import CannotStage
-from retrofill.driver.kept import copy, find
+from retrofill.driver.kept import copy, find_before
 from retrofill.driver.launch import Launch, LaunchedRun, Piece
 from retrofill.driver.publication import Written, own_folder, seal
 from retrofill.driver.table_staging import TableStaging
@@ -64,15 +64,15 @@ class Staging:
             self._add(target, staged)
         return str(staged.folder / "new")
 
-    def restore(self, task: str, path: str, number: int) -> None:
-        """Stage what the run that is undone has replaced at ``path``.
+    def restore(self, task: str, path: str) -> None:
+        """Stage what the run that this one undoes has replaced at ``path``.
 
         Raises ``NotKept``, ``CannotStage`` or ``OSError``.
         """
-        undone = self._runs[number].restores
+        undone = self._runs[0].restores
         assert undone is not None
-        kept = find(Path(path), undone)
-        new = Path(self.stage(task, path, number))
+        kept = find_before(Path(path), undone)
+        new = Path(self.stage(task, path))
         copy(kept, new)
         with self._lock:
             about = {"undoes": undone, "output_of": kept.run_id}

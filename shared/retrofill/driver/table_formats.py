@@ -23,12 +23,15 @@ RECENT_COMMITS = 20
 _MIXED_FILE = "some, but not all, rows match filter"
 _PREFIX = "retrofill."
 # What tells of which interval a commit is.
-_OF_AN_INTERVAL = ("installation", "pipeline", "interval_start", "interval_end")
+_OF_AN_INTERVAL = ("installation", "pipeline", "interval_start", "interval_end", "column")
 
 
 # How long Iceberg keeps a snapshot is counted from its commit.
 _DAY_SECONDS = 86_400
 _AGE = "unix_timestamp() - unix_timestamp(committed_at)"
+
+# What tells of which backfill's interval one is.
+_OF_A_BACKFILLS_INTERVAL = ("installation", "backfill_id", "interval_start")
 
 
 class NotPublished(Exception):
@@ -41,6 +44,11 @@ class Marker:
 
     values: Mapping[str, str]
 
+    @property
+    def identity(self) -> dict[str, str]:
+        """What tells the commit of a run, or of an undo of a run, from all others."""
+        return self.only("installation", "run_id" if "run_id" in self.values else "undoes")
+
     def only(self, *names: str) -> dict[str, str]:
         return {name: self.values[name] for name in names}
 
@@ -48,6 +56,11 @@ class Marker:
 def of_run(installation: str, run_id: int) -> Marker:
     """The part of a run's marker that identifies the run."""
     return Marker({"installation": installation, "run_id": str(run_id)})
+
+
+def of_undo(installation: str, run_id: int) -> Marker:
+    """The part of the marker of a run's undo that identifies it."""
+    return Marker({"installation": installation, "undoes": str(run_id)})
 
 
 class Format(Protocol):
@@ -75,7 +88,10 @@ class Format(Protocol):
         """Keep what the commit of the marker's run replaced. Idempotent."""
 
     def before(self, marker: Marker) -> Any:
-        """The whole table as it was before that commit. Raises ``NotKept``."""
+        """The whole table as it was before the first commit of that backfill for that interval.
+
+        A run may have replaced a failed one of the same backfill. Raises ``NotKept``.
+        """
 
     def after(self, marker: Marker) -> Any:
         """The whole table as it was after that commit. Raises ``NotKept``."""
@@ -118,7 +134,7 @@ class Iceberg:
         from pyspark.sql.functions import col, expr, lit
 
         ours = lit(True)
-        for name, value in marker.only("installation", "run_id").items():
+        for name, value in marker.identity.items():
             ours &= col("summary")[_PREFIX + name].eqNullSafe(value)
         # Most probably its parent.
         wanted = ours if self._position is None else ours | (col("snapshot_id") == self._position)
@@ -166,19 +182,26 @@ class Iceberg:
         """Tag the snapshot before the commit, until then."""
         if self._own is None:
             self.published(marker)
-        id = None if self._own is None else self._own.parent_id
-        if id is None:
+        if self._own is None:
             return
-        # A tag's age is that of its snapshot.
-        retained = days + 1 + self._age_seconds(id) // _DAY_SECONDS
-        tag = f"{_PREFIX[:-1]}_{marker.values['run_id']}"
-        self.session.sql(
-            f"ALTER TABLE {self.table} CREATE TAG IF NOT EXISTS `{tag}` AS OF VERSION {id} RETAIN {retained} DAYS"
-        ).collect()
+        tag = f"{_PREFIX[:-1]}_{marker.values['installation'][:8]}_{marker.values['run_id']}"
+        for name, id in (("before", self._own.parent_id), ("after", self._own.snapshot_id)):
+            if id is not None:
+                # A tag's age is that of its snapshot.
+                retained = days + 1 + self._age_seconds(id) // _DAY_SECONDS
+                version = f"AS OF VERSION {id} RETAIN {retained} DAYS"
+                self.session.sql(
+                    f"ALTER TABLE {self.table} CREATE TAG IF NOT EXISTS `{tag}_{name}` {version}"
+                ).collect()
 
     def before(self, marker: Marker) -> Any:
-        id = self._commit(marker).parent_id
-        return self.session.table(self.table).where("false") if id is None else self._as_of(id)
+        self._commit(marker)
+        summary = self._snapshots(marker.only("installation", "run_id")).select("summary").collect()[0].summary
+        of_interval = {name: summary[_PREFIX + name] for name in _OF_A_BACKFILLS_INTERVAL}
+        first = self._snapshots(of_interval).orderBy("committed_at").select("parent_id").first()
+        return (
+            self.session.table(self.table).where("false") if first.parent_id is None else self._as_of(first.parent_id)
+        )
 
     def after(self, marker: Marker) -> Any:
         return self._as_of(self._commit(marker).snapshot_id)
@@ -238,7 +261,7 @@ class Delta:
         return None
 
     def published(self, marker: Marker) -> str | None:
-        of_run = marker.only("installation", "run_id")
+        of_run = marker.identity
         found = self._commits(of_run, f" LIMIT {RECENT_COMMITS}") or self._commits(of_run)
         return found[0][0] if found else None
 
@@ -264,7 +287,9 @@ class Delta:
         """Delta keeps earlier versions by the table's own settings."""
 
     def before(self, marker: Marker) -> Any:
-        return self._as_of(int(self._version(marker)) - 1)
+        (_, about), *_rest = self._commits(marker.identity) or [(self._version(marker), {})]
+        of_interval = {name: about[name] for name in _OF_A_BACKFILLS_INTERVAL}
+        return self._as_of(int(self._commits(of_interval)[-1][0]) - 1)
 
     def after(self, marker: Marker) -> Any:
         return self._as_of(int(self._version(marker)))
@@ -285,7 +310,15 @@ class Delta:
         return version
 
     def _as_of(self, version: int) -> Any:
-        return self.session.sql(f"SELECT * FROM {self.table} VERSION AS OF {version}")
+        from pyspark.errors import AnalysisException
+
+        try:
+            rows = self.session.sql(f"SELECT * FROM {self.table} VERSION AS OF {version}")
+            # Spark Connect may look for the version only now.
+            rows.schema  # noqa: B018
+        except AnalysisException as e:
+            raise NotKept(f"version {version} of {self.table} cannot be restored: {first_line(e)}") from e
+        return rows
 
     def _commits(self, having: Mapping[str, str], limit: str = "") -> list[tuple[str, dict[str, str]]]:
         """The versions of our commits, the latest first, and what they say of themselves."""
@@ -299,7 +332,7 @@ class Delta:
 
 def _is_of_another(about: Mapping[str, Any], own: Marker) -> bool:
     """Whether a commit says that it replaced another interval of the same pipeline."""
-    if any(about.get(name) != own.values[name] for name in ("installation", "pipeline")):
+    if any(about.get(name) != own.values[name] for name in ("installation", "pipeline", "column")):
         return False
     given = (about["interval_start"], about["interval_end"], own.values["interval_start"], own.values["interval_end"])
     start, end, own_start, own_end = map(datetime.fromisoformat, given)
@@ -307,7 +340,8 @@ def _is_of_another(about: Mapping[str, Any], own: Marker) -> bool:
 
 
 def _expired(table: str, marker: Marker) -> str:
-    return f"the commit of run {marker.values['run_id']} is no longer in the history of {table}: it cannot be undone"
+    (run_id,) = (value for name, value in marker.identity.items() if name != "installation")
+    return f"the commit of run {run_id} is no longer in the history of {table}: it cannot be undone"
 
 
 def same_rows(one: Any, other: Any, condition: str) -> bool:
@@ -333,6 +367,9 @@ def _digest(rows: Any, condition: str) -> Any:
         plain = not any(each in field.dataType.simpleString() for each in ("map<", "variant"))
         column = col(quoted(field.name))
         columns.append(column if plain else to_json(struct(column)))
+        if field.nullable:
+            # The hash passes over nulls.
+            columns.append(column.isNull())
     hashed = rows.where(condition).select(xxhash64(*columns).cast("decimal(38,0)").alias("hash"))
     return tuple(hashed.selectExpr("count(*)", "sum(hash)").collect()[0])
 

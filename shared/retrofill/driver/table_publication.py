@@ -15,7 +15,7 @@ from retrofill.driver.log import get_log
 from retrofill.driver.loss import line_of
 from retrofill.driver.publication import PublishedAgain, StagedOutputGone
 from retrofill.driver.session import Sessions
-from retrofill.driver.table_formats import FORMATS, Format, Marker, NotPublished, of_run, same_rows
+from retrofill.driver.table_formats import FORMATS, Format, Marker, NotPublished, of_run, of_undo, same_rows
 from retrofill.driver.table_interval import condition
 from retrofill.driver.table_output import TableOutput
 from retrofill.driver.table_staging import drop
@@ -100,6 +100,8 @@ class TablePublication:
                 "run_id": str(self.run.id),
                 "attempt_id": str(self.attempt),
                 "publication": str(self.run.publication),
+                "column": self.output.column,
+                **({"undoes": str(self.output.undoes)} if self.output.undoes else {}),
                 **{name: moment.astimezone(timezone.utc).isoformat() for name, moment in moments.items()},
             }
         )
@@ -158,15 +160,28 @@ def _replace(publication: TablePublication, session: Any, table: Format) -> str 
         raise
 
 
+def refuse_changed_table(output: TableOutput, launch: Launch, run: LaunchedRun, session: Any) -> None:
+    """Raise ``PublishedAgain`` if the undo of an output would not be published now, or ``NotKept``."""
+    publication = TablePublication(output, launch, run, launch.attempt_id, lambda: True)
+    table = FORMATS[output.format](session, output.table)
+    table.look(publication.marker, again=False)
+    _refuse_changed(publication, session, table)
+
+
 def _refuse_changed(publication: TablePublication, session: Any, table: Format) -> None:
     """Raise ``PublishedAgain`` if the interval's rows are no longer those that the undone run published."""
     output = publication.output
     undone = of_run(publication.launch.installation, output.undoes)
-    if table.only_others_since(undone, publication.marker):
+    former = of_undo(publication.launch.installation, output.undoes)
+    if table.published(former) is not None:
+        # Another undo restored this output, and failed after that.
+        undone = former
+    published, present = table.after(undone), session.table(output.table)
+    # To rename a column is no commit.
+    if published.columns == present.columns and table.only_others_since(undone, publication.marker):
         return
     rows = condition(output.column, output.type, interval_of(publication.launch, publication.run))
-    published = table.after(undone)
-    if not same_rows(published, session.table(output.table), rows):
+    if not same_rows(published, present, rows):
         raise PublishedAgain(
             f"the rows of {output.table} were changed after run {output.undoes} had published them, so its undo leaves "
             "them alone"

@@ -75,12 +75,12 @@ class TableStaging:
         with self._lock:
             self._staged[target] = output
 
-    def restore(self, task: str, session: Any, undone: TableOutput, number: int) -> None:
-        """Stage the rows that the run's interval had before the run that is undone published it.
+    def restore(self, task: str, session: Any, undone: TableOutput) -> None:
+        """Stage the rows that the interval had before the run that this one undoes published it.
 
         Raises ``NotKept`` or ``CannotStage``.
         """
-        run = self._piece.runs[number]
+        (run,) = self._piece.runs
         assert run.restores is not None
         table = FORMATS[undone.format](session, undone.table)
         before = table.before(of_run(self._launch.installation, run.restores))

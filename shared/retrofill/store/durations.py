@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, exists, func, or_, select, true
+from sqlalchemy import BigInteger, ColumnElement, Connection, Text, exists, func, or_, select, true
 from sqlalchemy.sql.selectable import LateralFromClause
 
 from retrofill.domain.attempt import AttemptMode, AttemptOutcome
 from retrofill.domain.batch_size import Past
 from retrofill.domain.run import RunState
+from retrofill.domain.undo import UNDO_MODULE
 from retrofill.store.arrays import Arrays
 from retrofill.store.states import constant, in_state
 from retrofill.store.tables import attempt, run
@@ -31,7 +32,12 @@ _COMPLETE = exists().where(
 )
 
 
-def last_ended(of: Arrays, most: int, *columns: ColumnElement[Any]) -> LateralFromClause:
+# Attempts that undo others, which do not execute the pipeline's tasks.
+_MODULE = attempt.c.code.op("->>", return_type=Text())(constant("module"))
+NO_UNDO = func.coalesce(_MODULE, constant("")) != constant(UNDO_MODULE)
+
+
+def last_ended(of: Arrays, most: int, *columns: ColumnElement[Any], which: ColumnElement[bool]) -> LateralFromClause:
     """The last attempts that ended and did more than publish, of each pipeline (``no``) in ``of``."""
     return (
         select(*columns)
@@ -39,6 +45,7 @@ def last_ended(of: Arrays, most: int, *columns: ColumnElement[Any]) -> LateralFr
             attempt.c.pipeline_no == of.c.no,
             attempt.c.ended_at.is_not(None),
             attempt.c.mode != constant(AttemptMode.PUBLISH),
+            which,
         )
         .order_by(attempt.c.ended_at.desc())
         .limit(most)
@@ -56,12 +63,13 @@ _LAST = last_ended(
     func.extract("epoch", attempt.c.ended_at - attempt.c.began_at).label("seconds"),
     attempt.c.outcome,
     _COMPLETE.label("complete"),
+    which=NO_UNDO,
 )
 _RECENT = select(_OF.c.no, _LAST).select_from(_OF.table).join(_LAST, true())
 
 
 def recent(conn: Connection, numbers: Collection[int]) -> dict[int, list[Past]]:
-    """The last attempts that ended and executed something, by pipeline number, the latest first."""
+    """The last attempts that ended and executed the pipeline's tasks, by pipeline number, the latest first."""
     found: dict[int, list[Past]] = {no: [] for no in numbers}
     for row in conn.execute(_RECENT, _OF.values(no=sorted(numbers))):
         if row.seconds is not None:

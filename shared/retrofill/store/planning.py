@@ -131,6 +131,8 @@ def _insert_chunk(
     names = ["backfill_id", "pipeline_no", "interval_start", "interval_end", "position", "state", "queued_at"]
     if undoes is not None:
         undone = (_UNDONE.c.backfill_id == undoes) & (_UNDONE.c.interval_start == given.c.interval_start)
+        # By the index of succeeded runs of an interval.
+        undone &= (_UNDONE.c.pipeline_no == pipeline_no) & (_UNDONE.c.state == str(RunState.SUCCEEDED))
         wanted = wanted.add_columns(_UNDONE.c.id, _UNDONE.c.outputs)
         wanted = wanted.select_from(given.table.join(_UNDONE, undone & _UNDONE.c.superseded_by.is_(None)))
         names += ["restores", "outputs"]

@@ -16,8 +16,9 @@ from retrofill.domain.attempt import AttemptMode, AttemptOutcome
 from retrofill.domain.backfill import ACTIVE, BackfillState
 from retrofill.domain.estimate import Estimate, Live, Measured, Took, of_backfill
 from retrofill.domain.run import MACHINE, RunState
+from retrofill.domain.undo import is_undo
 from retrofill.store.arrays import Arrays, one_of
-from retrofill.store.durations import last_ended
+from retrofill.store.durations import NO_UNDO, last_ended
 from retrofill.store.states import constant, in_state
 from retrofill.store.tables import attempt, backfill, backfill_progress, run
 from retrofill.store.transition import Values
@@ -57,8 +58,8 @@ def counts(conn: Connection, ids: Collection[str]) -> dict[str, dict[str, int]]:
 
 
 _OF = Arrays("of", no=BigInteger)
-_TOOK = ("backfill_id", "mode", "runs", "outcome", "began_at", "ended_at")
-_LAST = last_ended(_OF, RECENT, *(attempt.c[name] for name in _TOOK))
+_TOOK = ("backfill_id", "mode", "runs", "outcome", "began_at", "ended_at", "code")
+_LAST = last_ended(_OF, RECENT, *(attempt.c[name] for name in _TOOK), which=true())
 _RECENT = select(_OF.c.no, _LAST).select_from(_OF.table).join(_LAST, true())
 _LIVE = select(attempt.c.backfill_id, attempt.c.runs, attempt.c.began_at).where(
     one_of(attempt.c.backfill_id, "ids"), attempt.c.slot.is_not(None)
@@ -68,6 +69,8 @@ _LIVE = select(attempt.c.backfill_id, attempt.c.runs, attempt.c.began_at).where(
 def measured(conn: Connection, backfills: Mapping[str, int], now: datetime) -> dict[str, Measured]:
     """What attempts took as of ``now``, for each of ``backfills`` (pipeline numbers by id)."""
     recent: dict[int, list[tuple[str, Took]]] = {}
+    # Attempts that undo others say nothing about the pipeline's.
+    undoing = set[str]()
     read, ranges = dict.fromkeys(backfills.values(), 0), set[int]()
     for row in conn.execute(_RECENT, _OF.values(no=sorted(set(backfills.values())))):
         read[row.no] += 1
@@ -77,6 +80,8 @@ def measured(conn: Connection, backfills: Mapping[str, int], now: datetime) -> d
         if row.began_at is not None and row.outcome == AttemptOutcome.DONE:
             took = Took(row.runs, _seconds(now, row.began_at), _seconds(now, row.ended_at))
             recent.setdefault(row.no, []).append((row.backfill_id, took))
+            if is_undo(row.code):
+                undoing.add(row.backfill_id)
     live: dict[str, list[Live]] = {}
     for row in conn.execute(_LIVE, {"ids": sorted(backfills)}) if backfills else ():
         age = 0.0 if row.began_at is None else _seconds(now, row.began_at)
@@ -84,7 +89,7 @@ def measured(conn: Connection, backfills: Mapping[str, int], now: datetime) -> d
     return {
         id: Measured(
             own=[took for of, took in recent.get(no, ()) if of == id],
-            pipeline=[took for _, took in recent.get(no, ())],
+            pipeline=[took for of, took in recent.get(no, ()) if of not in undoing],
             live=live.get(id, []),
             all_of_it=read[no] < RECENT,
             ranges=no in ranges,
@@ -131,6 +136,7 @@ _WITH_COST = (
         attempt.c.pipeline_no == bindparam("no"),
         attempt.c.ended_at.is_not(None),
         attempt.c.mode != constant(AttemptMode.PUBLISH),
+        NO_UNDO,
     )
     .order_by(attempt.c.ended_at.desc())
     .limit(RECENT)

@@ -159,7 +159,7 @@ averaged AS (
   WHERE alert ->> 'last_n' IS NOT NULL GROUP BY no)
 SELECT a.no, CAST(coalesce(
   (SELECT r.finished_at FROM retrofill.run AS r
-   WHERE r.pipeline_no = a.no AND r.state = '{RunState.SUCCEEDED}' AND r.started_at IS NOT NULL
+   WHERE r.pipeline_no = a.no AND r.state = '{RunState.SUCCEEDED}' AND r.started_at IS NOT NULL AND r.restores IS NULL
    ORDER BY r.finished_at DESC OFFSET a.n - 1 LIMIT 1), '-infinity') AS text) AS since
 FROM averaged AS a
 """

@@ -107,6 +107,9 @@ _DONE_SINCE = exists().where(
     _later.c.interval_start == run.c.interval_start,
     _later.c.id > run.c.id,
     in_state(_later, RunState.SUCCEEDED),
+    # As if neither had been.
+    _later.c.restores.is_(None),
+    _later.c.undone_by.is_(None),
 )
 _NOT_DONE = (
     select(run.c.interval_start)

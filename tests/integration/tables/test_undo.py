@@ -15,9 +15,11 @@ KEEP_DAYS = 3
 CHANGES = ("INSERT INTO {} VALUES (DATE'2013-01-01', 7, 'somebody')", "DELETE FROM {} WHERE n = 0")
 
 
-def publish(lake: Lake, run_id: int, *notes: str, day: str = "2013-01-01", days: int = KEEP_DAYS) -> None:
+def publish(
+    lake: Lake, run_id: int, *notes: str, day: str = "2013-01-01", days: int = KEEP_DAYS, backfill: str | None = None
+) -> None:
     attempt = lake.attempt(run_id=run_id, day=int(day[-2:]))
-    attempt.launch = replace(attempt.launch, keep_replaced_days=days)
+    attempt.launch = replace(attempt.launch, keep_replaced_days=days, backfill_id=backfill or f"of run {run_id}")
     attempt.stage(lake.table, *notes, day=day)
     attempt.publish()
 
@@ -29,7 +31,7 @@ def undo(lake: Lake, run_id: int, undoes: int) -> Attempt:
     attempt = Attempt(attempt.sessions, replace(attempt.launch, runs=(run,), keep_replaced_days=KEEP_DAYS))
     # As it is in the undone run's row; what it had staged is gone.
     undone = TableOutput(lake.table, f"{lake.table}__gone", "day", "date", lake.format)
-    attempt.staging.tables.restore("restore", attempt.spark, undone, 0)
+    attempt.staging.tables.restore("restore", attempt.spark, undone)
     attempt.outputs = attempt.staging.seal()
     return attempt
 
@@ -111,15 +113,21 @@ def test_a_snapshot_that_was_replaced_is_tagged_so_that_it_does_not_expire(lake:
         publish(lake, run_id, note)
     lake.content()
     refs = {row.name: row for row in lake.spark.table(f"{lake.table}.refs").collect()}
-    assert sorted(refs) == ["main", "retrofill_2", "retrofill_3"], "run 1 replaced nothing"
-    days = refs["retrofill_2"].max_reference_age_in_ms / 86_400_000
+    before, after = ("retrofill_test_2_before", "retrofill_test_2_after")
+    assert sorted(refs) == [
+        "main",
+        *("retrofill_test_1_after", after, before, "retrofill_test_3_after", "retrofill_test_3_before"),
+    ], "run 1 replaced nothing"
+    days = refs[before].max_reference_age_in_ms / 86_400_000
     assert KEEP_DAYS <= days <= KEEP_DAYS + 1
+    # Then nothing of ours is the table's head.
+    lake.spark.sql(f"INSERT INTO {lake.table} VALUES (DATE'2013-01-09', 7, 'foreign')").collect()
     lake.spark.sql(
         f"CALL lake.system.expire_snapshots(table => '{lake.table}', older_than => TIMESTAMP '2999-01-01 00:00:00', "
         "retain_last => 1)"
     ).collect()
     undo(lake, 4, undoes=3).publish()
-    assert lake.content() == ["1 b"]
+    assert lake.content() == ["1 b", "9 foreign"]
 
 
 @pytest.mark.parametrize("lake", ["iceberg"], indirect=True)
@@ -132,3 +140,30 @@ def test_a_snapshot_that_has_expired_cannot_be_restored(lake: Lake) -> None:
         undo(lake, 3, undoes=2)
     with pytest.raises(NotKept, match="the commit of run 1 is no longer in the history"):
         undo(lake, 3, undoes=1)
+
+
+def test_a_renamed_column_is_not_emptied(lake: Lake) -> None:
+    if lake.format == "delta":
+        properties = "'delta.columnMapping.mode' = 'name'"
+        lake.spark.sql(f"ALTER TABLE {lake.table} SET TBLPROPERTIES ({properties})").collect()
+    publish(lake, 1, "a")
+    publish(lake, 2, "b")
+    lake.spark.sql(f"ALTER TABLE {lake.table} RENAME COLUMN note TO remark").collect()
+    error = Publisher(undo(lake, 3, undoes=2)).finish()
+    assert type(error).__name__ == "PublishedAgain"
+
+
+def test_a_retry_is_undone_with_the_failed_run_that_had_published(lake: Lake) -> None:
+    publish(lake, 1, "a")
+    publish(lake, 2, "wrong", backfill="b")
+    publish(lake, 3, "wrong again", backfill="b")
+    undo(lake, 4, undoes=3).publish()
+    assert lake.content() == ["1 a"]
+
+
+def test_what_an_undo_restored_and_failed_after_that_is_restored_again(lake: Lake) -> None:
+    publish(lake, 1, "a")
+    publish(lake, 2, "wrong")
+    undo(lake, 3, undoes=2).publish()
+    error = Publisher(undo(lake, 4, undoes=2)).finish()
+    assert (error, lake.content()) == (None, ["1 a"])
