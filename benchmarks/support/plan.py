@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from tests.support.definitions import alert, daily
 from tests.support.installation import PARTITIONS
 
-from backfill_planner.requests import Intervals, Request, answer_request
+from backfill_planner.requests import Intervals, Request, Target, answer_request
 from retrofill.bus.envelope import Record
 from retrofill.bus.transaction import shard_transaction
 from retrofill.contract.backfills import BackfillRequested
@@ -52,7 +52,7 @@ def main(dsn: str, name: str, runs: int, alerts: int) -> dict[str, float]:
     began = time.monotonic()
     with shard_transaction(engine, PLANNER, 0, 0, MAX_BYTES) as tx:
         planning.lock_pipelines(tx.conn, [stored.no])
-        outcome = answer_request(tx, request, {}, stored, intervals, Settings(), PARTITIONS)
+        outcome = answer_request(tx, request, {}, Target(stored), intervals, Settings(), PARTITIONS)
     seconds = time.monotonic() - began
     assert outcome.answer_type == "BackfillPlanned", outcome
     engine.dispose()

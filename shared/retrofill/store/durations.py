@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, Text, exists, func, or_, select, true
+from sqlalchemy import BigInteger, ColumnElement, Connection, Text, exists, func, literal, or_, select, true
 from sqlalchemy.sql.selectable import LateralFromClause
 
 from retrofill.domain.attempt import AttemptMode, AttemptOutcome
@@ -34,7 +34,7 @@ _COMPLETE = exists().where(
 
 # Attempts that undo others, which do not execute the pipeline's tasks.
 _MODULE = attempt.c.code.op("->>", return_type=Text())(constant("module"))
-NO_UNDO = func.coalesce(_MODULE, constant("")) != constant(UNDO_MODULE)
+NO_UNDO = or_(_MODULE.is_(None), _MODULE != literal(UNDO_MODULE, Text))
 
 
 def last_ended(of: Arrays, most: int, *columns: ColumnElement[Any], which: ColumnElement[bool]) -> LateralFromClause:
