@@ -33,8 +33,8 @@ _COMPLETE = exists().where(
 
 
 # Attempts that undo others, which do not execute the pipeline's tasks.
-_MODULE = attempt.c.code.op("->>", return_type=Text())(constant("module"))
-NO_UNDO = or_(_MODULE.is_(None), _MODULE != literal(UNDO_MODULE, Text))
+_module = attempt.c.code.op("->>", return_type=Text())(constant("module"))
+NO_UNDO = or_(_module.is_(None), _module != literal(UNDO_MODULE, Text))
 
 
 def last_ended(of: Arrays, most: int, *columns: ColumnElement[Any], which: ColumnElement[bool]) -> LateralFromClause:
