@@ -59,6 +59,8 @@ def test_a_run_has_begun_before_its_code_does(world: World) -> None:
     world.launch(wait=True)
     world.say({"begin": 60.0})
     assert world_module(world).begun.wait(10)
+    # Reports are sent by a thread of their own; the code waits.
+    until(lambda: world.reports.fields() != [], "the begin is reported")
     assert world.reports.fields()[0] == "RunBegan"
     world_module(world).go.set()
     assert world.hear() == done(failed=True)
