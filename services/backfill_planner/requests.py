@@ -76,11 +76,6 @@ class Target:
     stored: StoredPipeline | None
     undone: Undone | None = None
 
-    @property
-    def pipeline(self) -> str | None:
-        """The name of an undone backfill's."""
-        return None if self.undone is None else self.undone.pipeline
-
 
 @dataclass(frozen=True)
 class Request:
@@ -142,7 +137,7 @@ def answer_request(
         answer = REGISTRY[before.answer_type].model_validate(before.answer)
         tx.emit(Topic.BACKFILL_EVENTS, request.id, answer, reply_to=request.record)
         return before
-    with span("plan backfill", parent_of(request.record.headers), pipeline=_pipeline(request, target)) as trace:
+    with span("plan backfill", parent_of(request.record.headers), pipeline=_pipeline(request, target) or "") as trace:
         return _answer_first(tx, request, target, intervals, settings, partitions, trace)
 
 
@@ -160,14 +155,13 @@ def _answer_first(
     if isinstance(decision, Rejection):
         answer = BackfillRejected(
             backfill_id=request.id,
-            pipeline=_pipeline(request, target) or None,
+            pipeline=_pipeline(request, target),
             reason=decision.reason,
             message=decision.message,
             conflicting_backfill_id=decision.conflicting_backfill_id,
         )
     else:
-        assert target.stored is not None  # without a pipeline there is no plan
-        answer = _write(tx, request, target.stored, decision, partitions, trace)
+        answer = _write(tx, request, target, decision, partitions, trace)
     outcome = Outcome(answer.type, answer.model_dump(mode="json", by_alias=True, exclude_none=True), request.hash)
     backfills.record_outcome(tx.conn, request.id, outcome)
     crash_point("plan:outcome-recorded")
@@ -176,9 +170,11 @@ def _answer_first(
     return outcome
 
 
-def _pipeline(request: Request, target: Target) -> str:
-    """The name of the pipeline, which may not exist; of an undo, empty if it is not known."""
-    return request.body.pipeline if isinstance(request.body, BackfillRequested) else target.pipeline or ""
+def _pipeline(request: Request, target: Target) -> str | None:
+    """The name of the pipeline, which may not exist. ``None``: the backfill to undo does not exist."""
+    if isinstance(request.body, BackfillRequested):
+        return request.body.pipeline
+    return None if target.undone is None else target.undone.pipeline
 
 
 def _count(answer: BackfillPlanned | BackfillRejected) -> None:
@@ -226,14 +222,16 @@ def _decide_backfill(
 
 
 def _write(
-    tx: Transaction, request: Request, stored: StoredPipeline, made: Plan, partitions: int, trace: str | None
+    tx: Transaction, request: Request, target: Target, made: Plan, partitions: int, trace: str | None
 ) -> BackfillPlanned:
     """Insert all rows of the backfill; returns its event."""
     now = database_now(tx.conn)
-    body = request.body
+    body, stored = request.body, target.stored
+    assert stored is not None  # without a pipeline there is no plan
     backwards = isinstance(body, BackfillRequested) and body.run_backwards
     undoes = body.undoes if isinstance(body, BackfillUndoRequested) else None
-    columns = _columns(request, stored, partitions)
+    most = stored.definition.max_active_runs if target.undone is None else target.undone.max_active_runs
+    columns = _columns(request, stored, most, partitions)
     row = planning.insert_backfill(tx.conn, {**columns, "requested_at": now, "traceparent": trace}, made)
     emit_state(tx, row, BackfillState.RUNNING, now)
     crash_point("plan:backfill-written")
@@ -255,14 +253,14 @@ def _write(
     )
 
 
-def _columns(request: Request, stored: StoredPipeline, partitions: int) -> dict[str, Any]:
+def _columns(request: Request, stored: StoredPipeline, max_active_runs: int, partitions: int) -> dict[str, Any]:
     body, definition = request.body, stored.definition
     return {
         "id": request.id,
         "pipeline_no": stored.no,
         "pipeline": definition.name,
         "shard": partition_of(request.id, partitions),
-        "max_active_runs": body.max_active_runs or definition.max_active_runs,
+        "max_active_runs": body.max_active_runs or max_active_runs,
         "on_run_failure": str(body.on_run_failure),
         "triggered_by": body.triggered_by,
         "definition": definition.as_json(),

@@ -28,7 +28,7 @@ def stack(installation: Installation, tmp_path: Path) -> Installation:
     installation.apply(daily(max_active_runs=4, batch_size=2, deadlines=[alert("late", "RUN_QUEUED_AT", 3600.0)]))
     starter(installation, tmp_path)
     for id, last in (("before", "2020-01-02"), ("wrong", LAST)):
-        installation.request("p", "2020-01-01", last, id=id, reprocess_behavior=COMPLETED)
+        installation.request("p", "2020-01-01", last, id=id, reprocess_behavior=COMPLETED, max_active_runs=3)
         installation.wait_state(id, "succeeded")
     return installation
 
@@ -57,6 +57,7 @@ def test_what_was_replaced_comes_back_and_the_intervals_count_as_not_run(stack: 
     assert days(tmp_path) == written_by(stack, "wrong")
     answer = undo(stack).body
     assert (answer["type"], answer["runs"], answer["undoes"]) == ("BackfillPlanned", 4, "wrong")
+    assert answer["max_active_runs"] == 3, "that of the undone backfill"
     stack.wait_state("undo", "succeeded")
     assert days(tmp_path) == written_by(stack, "before")
     assert (

@@ -12,18 +12,18 @@ from retrofill.domain.planning import Plan
 
 def print_plan(made: Plan, outcomes: Sequence[str], zone: str) -> None:
     """One line per stretch of adjacent intervals with the same outcome, and the totals."""
-    print_stretches(made, stretches(made, outcomes), zone)
+    print_stretches(made, outcomes, zone)
     print_text(f"would create {made.runs:,} runs of {len(outcomes):,} intervals ({counts(Counter(outcomes))})")
 
 
-def print_stretches(made: Plan, found: Sequence[tuple[int, int, str]], zone: str) -> None:
-    """One line per stretch."""
+def print_stretches(made: Plan, outcomes: Sequence[str], zone: str) -> None:
+    """One line per stretch of adjacent intervals with the same outcome."""
     starts, ends = made.intervals.starts, made.intervals.ends
     print_table(
         [f"from ({zone})", "until", "intervals", "outcome"],
         [
             [moment(starts[first], zone), moment(ends[end - 1], zone), end - first, outcome]
-            for first, end, outcome in found
+            for first, end, outcome in stretches(made, outcomes)
         ],
         empty="no intervals",
     )

@@ -10,7 +10,7 @@ from retrofill.cli.arguments import read_bound
 from retrofill.cli.output import counts, print_json, print_text
 from retrofill.cli.previewing import print_stretches
 from retrofill.client.connect import load_settings, reading
-from retrofill.client.previewing import stretches
+from retrofill.client.previewing import stretches_as_json
 from retrofill.client.who import local_user
 from retrofill.contract.backfills import BackfillUndoRequested
 from retrofill.contract.explain import explain
@@ -54,11 +54,9 @@ def preview_undo(request: BackfillUndoRequested, *, as_json: bool) -> None:
     assert stored is not None
     outcomes = [WILL_UNDO if reason is None else str(reason) for reason in made.skipped]
     zone = stored.definition.timezone
-    found = stretches(made, outcomes)
     if not as_json:
-        print_stretches(made, found, zone)
+        print_stretches(made, outcomes, zone)
         return print_text(f"would undo {made.runs:,} of {len(outcomes):,} intervals ({counts(Counter(outcomes))})")
-    starts, ends = made.intervals.starts, made.intervals.ends
     return print_json(
         {
             "accepted": True,
@@ -67,9 +65,6 @@ def preview_undo(request: BackfillUndoRequested, *, as_json: bool) -> None:
             "timezone": zone,
             "runs": made.runs,
             "skipped": made.skipped_counts,
-            "stretches": [
-                {"start": starts[first], "end": ends[end - 1], "intervals": end - first, "outcome": outcome}
-                for first, end, outcome in found
-            ],
+            "stretches": stretches_as_json(made, outcomes),
         }
     )

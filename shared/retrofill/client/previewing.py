@@ -18,7 +18,7 @@ from retrofill.domain.planning import Active, Plan, Reason, Rejection, find_inte
 from retrofill.settings import Settings
 from retrofill.store.clock import database_now
 from retrofill.store.pipelines import StoredPipeline
-from retrofill.store.planning import history
+from retrofill.store.planning import history, overlapping
 
 WILL_RUN = "run"
 
@@ -51,10 +51,7 @@ class Preview:
             "range_end": made.intervals.end,
             "runs": made.runs,
             "skipped": made.skipped_counts,
-            "stretches": [
-                {"start": starts[first], "end": ends[end - 1], "intervals": end - first, "outcome": outcome}
-                for first, end, outcome in stretches(made, outcomes)
-            ],
+            "stretches": stretches_as_json(made, outcomes),
             **({"intervals": listed} if each else {}),
             "expected": self.expected,
             "pool": self.definition.pool,
@@ -117,13 +114,22 @@ def _overlapping(
         return ()
     found = find_intervals(stored.definition, request.spans, settings.max_plan_runs)
     assert not isinstance(found, Rejection)  # an overlap is of intervals
-    return history(conn, stored.no, found).overlapping
+    return overlapping(conn, stored.no, found)
 
 
 def stretches(made: Plan, outcomes: Sequence[str]) -> list[tuple[int, int, str]]:
     """Adjacent intervals with equal outcomes as (first index, end index, outcome)."""
     starts, ends = made.intervals.starts, made.intervals.ends
     return equal_stretches(outcomes, {n for n in range(1, len(starts)) if starts[n] != ends[n - 1]})
+
+
+def stretches_as_json(made: Plan, outcomes: Sequence[str]) -> list[dict[str, Any]]:
+    """The stretches as data."""
+    starts, ends = made.intervals.starts, made.intervals.ends
+    return [
+        {"start": starts[first], "end": ends[end - 1], "intervals": end - first, "outcome": outcome}
+        for first, end, outcome in stretches(made, outcomes)
+    ]
 
 
 def equal_stretches(outcomes: Sequence[str], gaps: Collection[int] = ()) -> list[tuple[int, int, str]]:

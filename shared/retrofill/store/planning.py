@@ -15,6 +15,7 @@ from retrofill.domain.planning import Active, History, Intervals, Plan
 from retrofill.domain.run import RunState
 from retrofill.store.arrays import CHUNK, Arrays
 from retrofill.store.tables import Moment, backfill, backfill_interval, run
+from retrofill.store.undo import counts
 
 # First key of our advisory locks; the second is the pipeline's number.
 PLANNING_LOCK = 0x52464C
@@ -32,9 +33,9 @@ _COVERED = func.coalesce(
 _PARTS = Arrays("part", first=Moment, last=Moment)
 
 
-def history(conn: Connection, pipeline_no: int, intervals: Intervals) -> History:
-    """Active backfills with one of ``intervals``, and the runs that decide on reprocessing."""
-    overlapping = conn.execute(
+def overlapping(conn: Connection, pipeline_no: int, intervals: Intervals) -> list[Active]:
+    """Active backfills with one of ``intervals``, in the order of their requests."""
+    found = conn.execute(
         select(backfill.c.id, backfill.c.state, backfill.c.covers)
         .where(
             backfill.c.pipeline_no == pipeline_no,
@@ -42,7 +43,12 @@ def history(conn: Connection, pipeline_no: int, intervals: Intervals) -> History
             _COVERED.op("&&")(literal(_multirange(intervals), TSTZMULTIRANGE())),
         )
         .order_by(backfill.c.requested_at)
-    ).all()
+    )
+    return [Active(row.id, row.state, row.covers.lower, row.covers.upper) for row in found]
+
+
+def history(conn: Connection, pipeline_no: int, intervals: Intervals) -> History:
+    """Active backfills with one of ``intervals``, and the runs that decide on reprocessing."""
     inside = (run.c.interval_start >= _PARTS.c.first) & (run.c.interval_start < _PARTS.c.last)
     finished = conn.execute(
         select(run.c.interval_start, run.c.state)
@@ -51,16 +57,14 @@ def history(conn: Connection, pipeline_no: int, intervals: Intervals) -> History
             run.c.pipeline_no == pipeline_no,
             run.c.state.in_([RunState.FAILED, RunState.SUCCEEDED]),
             run.c.superseded_by.is_(None),
-            # As if neither the run nor its undo had been.
-            run.c.restores.is_(None),
-            run.c.undone_by.is_(None),
+            counts(run),
         )
         .ext(distinct_on(run.c.interval_start))
         .order_by(run.c.interval_start, run.c.id.desc()),
         _PARTS.values(first=(first for first, _ in intervals.parts), last=(last for _, last in intervals.parts)),
     ).all()
     return History(
-        [Active(row.id, row.state, row.covers.lower, row.covers.upper) for row in overlapping],
+        overlapping(conn, pipeline_no, intervals),
         {row.interval_start: row.state for row in finished},
     )
 

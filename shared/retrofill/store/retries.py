@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import BigInteger, Connection, Integer, bindparam, case, exists, insert, select, text, update
+from sqlalchemy import BigInteger, Connection, Integer, bindparam, case, insert, select, text, update
 
 from retrofill.domain.deadline import DeadlineState
 from retrofill.domain.run import RunState
@@ -17,6 +17,7 @@ from retrofill.store.arrays import Arrays, one_of
 from retrofill.store.failures import has_failed
 from retrofill.store.states import constant, in_state
 from retrofill.store.tables import Moment, deadline, run
+from retrofill.store.undo import succeeded_since
 
 
 @dataclass(frozen=True)
@@ -100,24 +101,14 @@ def armed_deadlines(conn: Connection, run_ids: Collection[int], most: int) -> li
     return list(conn.execute(_ARMED, {"runs": list(run_ids), "most": most}).scalars())
 
 
-_later = run.alias("later")
-# Another backfill processed the interval since.
-_DONE_SINCE = exists().where(
-    _later.c.pipeline_no == run.c.pipeline_no,
-    _later.c.interval_start == run.c.interval_start,
-    _later.c.id > run.c.id,
-    in_state(_later, RunState.SUCCEEDED),
-    # As if neither had been.
-    _later.c.restores.is_(None),
-    _later.c.undone_by.is_(None),
-)
 _NOT_DONE = (
     select(run.c.interval_start)
     .where(
         run.c.backfill_id == bindparam("backfill"),
         in_state(run, RunState.FAILED, RunState.CANCELLED),
         run.c.superseded_by.is_(None),
-        ~_DONE_SINCE,
+        # Another backfill may have processed the interval since.
+        ~succeeded_since(),
     )
     .order_by(run.c.interval_start)
     .limit(bindparam("most", type_=Integer))

@@ -45,27 +45,32 @@ def find(conn: Connection, ids: Collection[str]) -> dict[str, Undone]:
     return {row[0]: Undone(*row) for row in conn.execute(_FIND, {"ids": sorted(ids)})}
 
 
+def counts(of: FromClause) -> ColumnElement[bool]:
+    """Whether a run counts for its interval: not if it was undone or undoes another, as if neither had been."""
+    return and_(of.c.restores.is_(None), of.c.undone_by.is_(None))
+
+
 _later = run.alias("later")
 
 
-def _published(of: FromClause) -> ColumnElement[bool]:
-    return and_(in_state(of, RunState.SUCCEEDED), of.c.published.is_not(None))
+def succeeded_since(*more: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Whether a later run of the interval, of any backfill, succeeded and counts."""
+    return exists().where(
+        _later.c.pipeline_no == run.c.pipeline_no,
+        _later.c.interval_start == run.c.interval_start,
+        _later.c.id > run.c.id,
+        in_state(_later, RunState.SUCCEEDED),
+        counts(_later),
+        *more,
+    )
 
 
-_AGAIN = exists().where(
-    _later.c.pipeline_no == run.c.pipeline_no,
-    _later.c.interval_start == run.c.interval_start,
-    _later.c.id > run.c.id,
-    _published(_later),
-    _later.c.restores.is_(None),
-    _later.c.undone_by.is_(None),
-)
 _RUNS = select(
     run.c.interval_start,
     run.c.interval_end,
-    _published(run).label("published"),
+    and_(in_state(run, RunState.SUCCEEDED), run.c.published.is_not(None)).label("published"),
     run.c.undone_by.is_not(None).label("undone"),
-    _AGAIN.label("again"),
+    succeeded_since(_later.c.published.is_not(None)).label("again"),
 ).where(run.c.superseded_by.is_(None))
 
 

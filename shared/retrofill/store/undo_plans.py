@@ -84,9 +84,9 @@ def _planned(
             f"backfill {undone.id} has more than {max_runs:,} runs in this range: undo a part of it (from, to)",
         )
     intervals = Intervals([each.start for each in found], [each.end for each in found])
-    overlapping = planning.history(conn, undone.pipeline_no, intervals).overlapping
-    if overlapping:
-        return overlap(stored.definition.name, overlapping[0])
+    others = planning.overlapping(conn, undone.pipeline_no, intervals)
+    if others:
+        return overlap(stored.definition.name, others[0])
     made = Plan(intervals, [each.reason for each in found])
     if made.runs == 0:
         why = ", ".join(f"{count:,} {reason}" for reason, count in made.skipped_counts.items())
