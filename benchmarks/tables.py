@@ -13,7 +13,7 @@ from typing import Any
 from tests.support.lake import FORMATS, Attempt, Lake, server
 
 from benchmarks.core import Benchmark, Figure, figure, ratios
-from retrofill.driver.table_output import TableOutput
+from retrofill.driver.tables.output import TableOutput
 
 ROWS = int(os.environ.get("BENCH_ROWS", "1000000"))
 DAYS = int(os.environ.get("BENCH_DAYS", "30"))
@@ -60,6 +60,12 @@ def undo(lake: Lake, run_id: int, undoes: int) -> None:
     attempt.publish()
 
 
+def compared(what: str, ours: list[float], plain: list[float], at_most: float | None = AT_MOST) -> list[Figure]:
+    """``what``: the names of both, with a slash between. Without the first of each, which warms up."""
+    figures = [figure(name, "s", values[1:]) for name, values in zip(what.split(" / "), (ours, plain), strict=True)]
+    return [*figures, figure(what, "x", ratios(ours[1:], plain[1:]), at_most=at_most)]
+
+
 def of_a_day(lake: Lake, source: str) -> list[Figure]:
     """Publications, undos and overwrites, alternating, after one of each to warm up."""
     from pyspark.sql.functions import expr
@@ -77,32 +83,36 @@ def of_a_day(lake: Lake, source: str) -> list[Figure]:
         undoing.append(seconds(lambda run_id=run_id: undo(lake, run_id + 1, run_id)))  # type: ignore[misc]
         plain.append(seconds(lambda: lake.spark.table(source).writeTo(lake.table).overwrite(expr(DAY))))
     assert lake.spark.table(lake.table).count() == ROWS
-    name = lake.format
     return [
-        figure(f"{name}: publish a staged day", "s", publishing[1:]),
-        figure(f"{name}: overwrite a day", "s", plain[1:]),
-        figure(f"{name}: publish / overwrite", "x", ratios(publishing[1:], plain[1:]), at_most=AT_MOST),
-        figure(f"{name}: undo / stage and publish", "x", ratios(undoing[1:], writing[1:]), at_most=UNDO_AT_MOST),
+        *compared("publish a staged day / overwrite a day", publishing, plain),
+        *compared("undo a day / stage and publish a day", undoing, writing, UNDO_AT_MOST),
     ]
 
 
 def of_a_range(lake: Lake, source: str) -> list[Figure]:
-    """All days staged at once and published one by one, and the same rows written in one job."""
+    """All days staged at once and published one by one, the same rows written in one job, and in one job for each day."""
+    from pyspark.sql.functions import expr
+
     ours: list[float] = []
     bare: list[float] = []
+    each: list[float] = []
 
     def write() -> Any:
         return lake.spark.table(source).repartition("day").writeTo(lake.table).overwritePartitions()
 
+    def write_each() -> None:
+        for day in range(DAYS):
+            rows = f"day = date_add(DATE '2013-01-01', {day})"
+            lake.spark.table(source).where(rows).writeTo(lake.table).overwrite(expr(rows))
+
     for n in range(2):
         ours.append(seconds(lambda n=n: staged(lake, attempt_of(lake, 1000 * (n + 1), DAYS), source).publish()))  # type: ignore[misc]
         bare.append(seconds(write))
+        each.append(seconds(write_each))
     assert lake.spark.table(lake.table).count() == ROWS
-    name = lake.format
     return [
-        figure(f"{name}: {DAYS} days in a range", "s", ours[1:]),
-        figure(f"{name}: {DAYS} days in one job", "s", bare[1:]),
-        figure(f"{name}: range / job", "x", ratios(ours[1:], bare[1:]), at_most=AT_MOST),
+        *compared(f"{DAYS} days in a range / {DAYS} days in one job", ours, bare),
+        *compared(f"{DAYS} days in a range / {DAYS} days in {DAYS} jobs", ours, each)[1:],
     ]
 
 
@@ -117,7 +127,8 @@ def run() -> Sequence[Figure]:
                     source = source_of(lake, days)
                     # Dynamic overwrites replace only the partitions that have new rows, in both formats.
                     lake.spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
-                    figures += measure(lake, source)
+                    found = measure(lake, source)
+                    figures += [replace(each, name=f"{format}: {each.name}") for each in found]
                     lake.spark.sql(f"DROP TABLE {source}").collect()
     return figures
 

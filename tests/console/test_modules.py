@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from playwright.sync_api import Page
 
-from retrofill.driver.table_output import TableOutput
+from retrofill.driver.tables.output import TableOutput
 
 ARRANGE = """async ([starts, zone]) => {
     const { arrange } = await import('/static/grid/layout.js');

@@ -43,7 +43,7 @@ from retrofill.driver.launch import Launch, LaunchedRun, Piece
 from retrofill.driver.publishing import Publisher, publish_all
 from retrofill.driver.session import Sessions
 from retrofill.driver.staging import Staging
-from retrofill.driver.table_publication import Tables
+from retrofill.driver.tables.publication import Tables
 from retrofill.settings import Settings
 from run_starter.executors import Condition, Host, Key, LaunchRequest
 from run_starter.handler import CHANNELS, StarterHandler

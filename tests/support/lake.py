@@ -17,8 +17,8 @@ from retrofill import java
 from retrofill.driver.launch import Launch, Piece
 from retrofill.driver.session import Sessions
 from retrofill.driver.staging import Staging
-from retrofill.driver.table_output import TableOutput
-from retrofill.driver.table_publication import TablePublication, Tables, steps
+from retrofill.driver.tables.output import TableOutput
+from retrofill.driver.tables.publication import TablePublication, Tables, steps
 from retrofill.driver.versions import close_by_stop_only
 from retrofill.settings import Settings
 from retrofill.stack.maven import Artifact

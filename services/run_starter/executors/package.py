@@ -31,7 +31,7 @@ _MODULES = (
 def files() -> Iterator[Path]:
     """The modules' files, relative to ``SOURCE``."""
     yield from (Path(f"{name}.py") for name in _MODULES)
-    yield from sorted(path.relative_to(SOURCE) for path in (SOURCE / "driver").glob("*.py"))
+    yield from sorted(path.relative_to(SOURCE) for path in (SOURCE / "driver").rglob("*.py"))
 
 
 def package(home: Path) -> Path:

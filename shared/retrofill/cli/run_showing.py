@@ -14,7 +14,7 @@ from retrofill.cli.options import AsJson
 from retrofill.cli.output import duration, moment, print_facts, print_json, print_table, print_text
 from retrofill.client.connect import load_settings, reading
 from retrofill.client.run_facts import describe
-from retrofill.driver.table_output import TableOutput
+from retrofill.driver.tables.output import TableOutput
 
 
 def show(

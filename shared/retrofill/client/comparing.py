@@ -19,7 +19,7 @@ from retrofill.driver.loss import line_of, witness
 from retrofill.driver.publication import own_folder
 from retrofill.driver.session import connect
 from retrofill.driver.summary import Summary, of_folder, of_table
-from retrofill.driver.table_output import TableOutput
+from retrofill.driver.tables.output import TableOutput
 from retrofill.errors import UserError
 from retrofill.masking import masked_remote
 from retrofill.pools import settings_of

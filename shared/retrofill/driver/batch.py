@@ -190,9 +190,9 @@ class Batch:
         return TimeLimit(task.timeout_seconds * times, error, interrupt, lambda e: self._stuck(task, try_number, e))
 
     def _pipeline(self) -> Pipeline | None:
-        """The user's pipeline;
+        """The user's pipeline; ``None`` if all tasks are scripts, or the run undoes another.
 
-        ``None`` if all tasks are scripts, or the run undoes another. Raises ``CodeMoved`` and what its import raises.
+        Raises ``CodeMoved`` and what its import raises.
         """
         if self._launch.undoes or self._launch.pipeline.only_scripts:
             return None
@@ -204,22 +204,15 @@ class Batch:
         return pipeline
 
     def _body(self, pipeline: Pipeline | None, piece: Piece, staging: Staging, task: Task, trace: str | None) -> object:
-        if self._launch.undoes:
-            self._restore(piece, staging, task)
-            return None
-        if pipeline is None or task.submit is not None:
+        if task.submit is not None:
             self._run_script(self._with_shipped_files(task), piece, staging)
             return None
         try:
+            if pipeline is None:
+                session = partial(self._sessions.use, self._launch.tag_of(piece, task.name))
+                restore(self._launch, piece.runs[0], staging, session, task.name)
+                return None
             return pipeline.functions[task.name](run_of(self._launch, piece, self._sessions, staging, task.name, trace))
-        except FAILURES as e:
-            self._leave_if_lost(e)
-            raise
-
-    def _restore(self, piece: Piece, staging: Staging, task: Task) -> None:
-        session = partial(self._sessions.use, self._launch.tag_of(piece, task.name))
-        try:
-            restore(self._launch, piece.runs[0], staging, session, task.name)
         except FAILURES as e:
             self._leave_if_lost(e)
             raise

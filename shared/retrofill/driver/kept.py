@@ -103,7 +103,7 @@ def displaced(folder: Path, run_id: int) -> list[Path]:
     """What a publisher's folder has of what was published before the run, the last one first."""
     names = [path.name for path in folder.iterdir()]
     old = sorted((name for name in names if name.startswith("old-")), key=_number, reverse=True)
-    new = ["new"] if "new" in names and marker_in(folder / "new").get("run_id") != run_id else []
+    new = ["new"] if "new" in names and not is_of(folder / "new", run_id) else []
     return [folder / name for name in (*new, *old)]
 
 
@@ -114,7 +114,7 @@ def _published(own: Path, run_id: int) -> Iterator[Path]:
     except (FileNotFoundError, NotADirectoryError):
         return
     for folder in folders:
-        if ".publish-" in folder.name and marker_in(folder / "new").get("run_id") != run_id:
+        if ".publish-" in folder.name and not is_of(folder / "new", run_id):
             yield folder
 
 
@@ -160,21 +160,18 @@ def sweep(area: Path) -> None:
             shutil.rmtree(area / name, ignore_errors=True)
 
 
-def marker_of(folder: Path) -> Mapping[str, Any] | None:
-    """What a directory's marker says; ``None`` if it says nothing. Raises ``OSError`` if it is missing."""
-    try:
-        fields = json.loads((folder / MARKER).read_text(encoding="utf-8"))
-    except ValueError:
-        return None
-    return fields if isinstance(fields, dict) else None
-
-
 def marker_in(folder: Path) -> Mapping[str, Any]:
     """What a directory's marker says, if it has one. Raises ``OSError`` if that cannot be told."""
     try:
-        return marker_of(folder) or {}
-    except (FileNotFoundError, NotADirectoryError):
+        fields = json.loads((folder / MARKER).read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def is_of(folder: Path, run_id: int) -> bool:
+    """Whether the run wrote the directory. Raises ``OSError`` if that cannot be told."""
+    return bool(marker_in(folder).get("run_id") == run_id)
 
 
 def output_of(marker: Mapping[str, Any]) -> int | None:

@@ -8,7 +8,7 @@ from typing import Any, Mapping
 
 from retrofill.domain.attempt import AttemptMode
 from retrofill.driver.definition import Definition, known
-from retrofill.driver.table_output import TableOutput
+from retrofill.driver.tables.output import TableOutput
 
 
 @dataclass(frozen=True)

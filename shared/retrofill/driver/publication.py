@@ -35,9 +35,9 @@ from retrofill.driver.kept import (
     displaced,
     forget_old,
     has_displaced,
+    is_of,
     keep,
     marker_in,
-    marker_of,
     output_of,
     sweep,
     throw_away,
@@ -150,22 +150,9 @@ def _put_away(own: Path, publication: Publication) -> None:
 def published_by(target: Path) -> int | None:
     """The run that published ``target``; ``None`` if unknown."""
     try:
-        return _run_in(target)
+        run_id = marker_in(target).get("run_id")
     except OSError:
         return None
-
-
-def _is_of(folder: Path, run_id: int) -> bool:
-    """Whether the run wrote the directory. Raises ``OSError`` if that cannot be told."""
-    try:
-        return _run_in(folder) == run_id
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-
-
-def _run_in(folder: Path) -> int | None:
-    """The run that a directory's marker names. Raises ``OSError``."""
-    run_id = (marker_of(folder) or {}).get("run_id")
     return run_id if isinstance(run_id, int) else None
 
 
@@ -225,7 +212,7 @@ def _replace(folder: Path, publication: Publication) -> Generator[str, None, boo
     target, new = publication.target, folder / "new"
     while True:
         yield "publish:look"
-        if not _is_of(new, publication.run_id):
+        if not is_of(new, publication.run_id):
             # A former publisher got this far, so that it is gone or is what was published before, or
             # we are fenced, which the caller checks.
             return folder.exists()

@@ -17,8 +17,8 @@ from retrofill.driver.launch import Launch, LaunchedRun
 from retrofill.driver.log import get_log
 from retrofill.driver.publication import Publication, publish
 from retrofill.driver.report import Reporter
-from retrofill.driver.table_output import TableOutput
-from retrofill.driver.table_publication import NotPermitted, Tables
+from retrofill.driver.tables.output import TableOutput
+from retrofill.driver.tables.publication import NotPermitted, Tables
 
 log = get_log(__name__)
 # If the file system is unavailable for longer, the run fails.

@@ -9,8 +9,8 @@ from typing import Any, Callable
 from retrofill.driver.launch import Launch, LaunchedRun
 from retrofill.driver.publication import refuse_changed
 from retrofill.driver.staging import Staging
-from retrofill.driver.table_output import TableOutput
-from retrofill.driver.table_publication import refuse_changed_table
+from retrofill.driver.tables.output import TableOutput
+from retrofill.driver.tables.publication import refuse_changed_table
 
 
 def restore(launch: Launch, run: LaunchedRun, staging: Staging, session: Callable[[], Any], task: str) -> None:

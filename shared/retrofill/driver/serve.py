@@ -26,8 +26,8 @@ from retrofill.driver.publishing import Publisher, may_publish, publish_all
 from retrofill.driver.report import Reporter, Wire
 from retrofill.driver.session import Sessions
 from retrofill.driver.submit import Submits
-from retrofill.driver.table_output import TableOutput
-from retrofill.driver.table_publication import NotPermitted, Tables
+from retrofill.driver.tables.output import TableOutput
+from retrofill.driver.tables.publication import NotPermitted, Tables
 from retrofill.driver.time_limit import TaskTimedOut
 from retrofill.tracing import fail_span, span
 from retrofill.user_code.importing import Code

@@ -13,7 +13,7 @@ from retrofill.driver.cannot_stage import CannotStage
 from retrofill.driver.kept import copy, find_before
 from retrofill.driver.launch import Launch, LaunchedRun, Piece
 from retrofill.driver.publication import Written, own_folder, seal
-from retrofill.driver.table_staging import TableStaging
+from retrofill.driver.tables.staging import TableStaging
 
 MAX_OUTPUTS = 1000
 # One message contains all paths of a run.

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Mapping
 
 from retrofill.driver.interval import Interval
-from retrofill.driver.table_interval import condition
-from retrofill.driver.table_output import TableOutput, quoted
+from retrofill.driver.tables.interval import condition
+from retrofill.driver.tables.output import TableOutput, quoted
 
 # By the name of a directory's data files.
 FORMATS = {".parquet": "parquet", ".orc": "orc", ".json": "json", ".csv": "csv"}

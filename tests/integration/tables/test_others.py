@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from tests.support.lake import Attempt, Lake
 
-from retrofill.driver.table_formats import NotPublished
+from retrofill.driver.tables.protocol import NotPublished
 
 Change = Callable[[Lake], object]
 

@@ -9,7 +9,7 @@ from tests.support.lake import Attempt, Lake, Publisher
 from tests.support.tiers import some
 
 from retrofill.driver.kept import NotKept
-from retrofill.driver.table_output import TableOutput
+from retrofill.driver.tables.output import TableOutput
 
 KEEP_DAYS = 3
 CHANGES = ("INSERT INTO {} VALUES (DATE'2013-01-01', 7, 'somebody')", "DELETE FROM {} WHERE n = 0")
@@ -136,7 +136,7 @@ def test_a_snapshot_that_has_expired_cannot_be_restored(lake: Lake) -> None:
     publish(lake, 2, "b", days=0)
     expired = "older_than => TIMESTAMP '2999-01-01 00:00:00', retain_last => 1"
     lake.spark.sql(f"CALL lake.system.expire_snapshots(table => '{lake.table}', {expired})").collect()
-    with pytest.raises(NotKept, match=r"snapshot \d+ of .* cannot be restored: "):
+    with pytest.raises(NotKept, match=r"version \d+ of .* cannot be restored: "):
         undo(lake, 3, undoes=2)
     with pytest.raises(NotKept, match="the commit of run 1 is no longer in the history"):
         undo(lake, 3, undoes=1)

@@ -11,8 +11,8 @@ import pytest
 from retrofill.driver.cannot_stage import NoSuchColumn
 from retrofill.driver.exchange import exchange
 from retrofill.driver.interval import Interval
-from retrofill.driver.table_interval import condition
-from retrofill.driver.table_output import TableOutput, joined, parts_of
+from retrofill.driver.tables.interval import condition
+from retrofill.driver.tables.output import TableOutput, joined, parts_of
 
 NEW_YORK = ZoneInfo("America/New_York")
 

@@ -15,7 +15,7 @@ from retrofill.driver.publication import PublishedAgain
 from retrofill.driver.publishing import publish_all
 from retrofill.driver.restoring import restore
 from retrofill.driver.staging import Staging
-from retrofill.driver.table_publication import Tables
+from retrofill.driver.tables.publication import Tables
 
 NAMES = ("a", "b")
 

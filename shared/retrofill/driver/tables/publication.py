@@ -15,10 +15,13 @@ from retrofill.driver.log import get_log
 from retrofill.driver.loss import line_of
 from retrofill.driver.publication import PublishedAgain, StagedOutputGone
 from retrofill.driver.session import Sessions
-from retrofill.driver.table_formats import FORMATS, Format, Marker, NotPublished, of_run, of_undo, same_rows
-from retrofill.driver.table_interval import condition
-from retrofill.driver.table_output import TableOutput
-from retrofill.driver.table_staging import drop
+from retrofill.driver.tables.formats import FORMATS
+from retrofill.driver.tables.interval import condition
+from retrofill.driver.tables.marker import Marker, of_run, of_undo
+from retrofill.driver.tables.output import TableOutput
+from retrofill.driver.tables.protocol import Format, NotPublished
+from retrofill.driver.tables.staging import drop
+from retrofill.driver.tables.states import same_rows
 from retrofill.errors import first_line
 
 log = get_log(__name__)

@@ -6,7 +6,7 @@ from datetime import datetime, time, timezone
 
 from retrofill.driver.cannot_stage import NoSuchColumn
 from retrofill.driver.interval import Interval
-from retrofill.driver.table_output import quoted
+from retrofill.driver.tables.output import quoted
 
 _DATES = ("date", "string")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from retrofill.driver.cannot_stage import DoesNotFit, NoSuchColumn, OtherInterval
 from retrofill.driver.interval import Interval
-from retrofill.driver.table_output import quoted
+from retrofill.driver.tables.output import quoted
 from retrofill.errors import first_line
 
 

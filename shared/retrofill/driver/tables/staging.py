@@ -20,10 +20,12 @@ from retrofill.driver.cannot_stage import CannotStage, NoSuchColumn, NoSuchTable
 from retrofill.driver.interval import interval_of
 from retrofill.driver.launch import Launch, Piece
 from retrofill.driver.log import get_log
-from retrofill.driver.table_formats import FORMATS, aligned, of_run, provider_of
-from retrofill.driver.table_interval import condition
-from retrofill.driver.table_output import TableOutput, joined, parts_of, quoted
-from retrofill.driver.table_rows import fitted, refuse_misplaced
+from retrofill.driver.tables.formats import FORMATS, provider_of
+from retrofill.driver.tables.interval import condition
+from retrofill.driver.tables.marker import of_run
+from retrofill.driver.tables.output import TableOutput, joined, parts_of, quoted
+from retrofill.driver.tables.rows import fitted, refuse_misplaced
+from retrofill.driver.tables.states import aligned
 from retrofill.errors import first_line
 
 log = get_log(__name__)
