@@ -9,6 +9,7 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import Message as Delivered
 
+from retrofill.bus.clients import POLL_SECONDS
 from retrofill.bus.envelope import headers_of, wire_headers
 from retrofill.contract.partitioning import partition_of
 from retrofill.contract.runs import Report
@@ -16,7 +17,6 @@ from retrofill.contract.topics import Topic
 from retrofill.tracing import HEADER
 
 log = structlog.get_logger(__name__)
-POLL_SECONDS = 1.0
 AGAIN_SECONDS = 0.2
 FLUSH_SECONDS = 5.0
 # Called from any thread that sends, or the wire's own: with ``None`` once a report is durable, else with why it never will be.

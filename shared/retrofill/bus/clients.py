@@ -11,6 +11,11 @@ from pydantic import SecretStr
 
 from retrofill.settings import Settings
 
+# The first message or transaction needs an id from a broker. Without a connection by then, librdkafka asks again only
+# after half a second. It tells nobody when it is connected; the id takes as long anyway.
+CONNECT_SECONDS = 0.05
+# What else a thread that polls has to do waits as long at most: commits for others, its end.
+POLL_SECONDS = 0.1
 _librdkafka = logging.getLogger("librdkafka")
 
 
@@ -54,7 +59,7 @@ def _secret(value: SecretStr | None) -> str | None:
 
 def producer(settings: Settings, client_id: str, **more: Any) -> Producer:
     """An idempotent producer with ``acks=all``; partitions keys like the Java client."""
-    return Producer(
+    made = Producer(
         {
             **common_config(settings, client_id),
             "partitioner": "murmur2_random",
@@ -67,6 +72,8 @@ def producer(settings: Settings, client_id: str, **more: Any) -> Producer:
             **more,
         }
     )
+    made.poll(CONNECT_SECONDS)
+    return made
 
 
 def reader(settings: Settings, client_id: str, **more: Any) -> Consumer:

@@ -8,13 +8,12 @@ import structlog
 from confluent_kafka import Consumer, TopicPartition
 
 from retrofill.bus.calls import CALL_SECONDS, Calls
-from retrofill.bus.clients import common_config
+from retrofill.bus.clients import POLL_SECONDS, common_config
 from retrofill.bus.poller import raise_refusals
 from retrofill.contract.topics import Service
 from retrofill.settings import Settings
 
 log = structlog.get_logger(__name__)
-POLL_SECONDS = 0.5
 
 
 class Membership(threading.Thread):

@@ -13,14 +13,13 @@ import structlog
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from retrofill.bus.calls import CALL_SECONDS, Calls
-from retrofill.bus.clients import common_config
+from retrofill.bus.clients import POLL_SECONDS, common_config
 from retrofill.bus.envelope import BAD_NAME, Record, read_headers
 from retrofill.bus.inbox import Assigned, End, Inbox, Item, NotPositioned, OutOfRange, Positioned, Records, Revoked
 from retrofill.contract.topics import Service
 from retrofill.settings import Settings
 
 log = structlog.get_logger(__name__)
-POLL_SECONDS = 0.25
 POLL_MESSAGES = 1000
 # Handed over but not yet handled, over all partitions; each may always have a few large messages.
 BUFFERED_BYTES = 64_000_000
