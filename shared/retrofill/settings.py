@@ -243,7 +243,7 @@ class Settings(BaseSettings):
         ge=0,
         le=3650,
         description="How long what runs replace by publishing is kept for 'retrofill backfill undo', directories and "
-        "Iceberg snapshots (a tag); 0: not at all. Delta tables keep it by their own settings",
+        "Iceberg snapshots (a branch); 0: not at all. Delta tables keep it by their own settings",
     )
     openlineage_topic: str | None = Field(
         None, description="Kafka topic for OpenLineage run events, which run-starters publish"

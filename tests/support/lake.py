@@ -229,7 +229,7 @@ class Lake:
         if self.format == "delta":
             return str(self.spark.sql(f"DESCRIBE HISTORY {self.table} LIMIT 1").collect()[0].version)
         self.spark.sql(f"REFRESH TABLE {self.table}").collect()
-        return str(self.spark.table(f"{self.table}.refs").collect()[0].snapshot_id)
+        return str(self.spark.table(f"{self.table}.refs").where("name = 'main'").collect()[0].snapshot_id)
 
     def staged(self) -> list[str]:
         """Staged tables that are still there."""

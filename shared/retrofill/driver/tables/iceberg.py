@@ -16,9 +16,6 @@ from retrofill.driver.tables.states import as_of
 _MIXED_FILE = "some, but not all, rows match filter"
 # Begins the names of our properties of a snapshot.
 _PREFIX = "retrofill."
-# How long Iceberg keeps a snapshot is counted from its commit.
-_DAY_SECONDS = 86_400
-_AGE = "unix_timestamp() - unix_timestamp(committed_at)"
 
 
 class Iceberg:
@@ -30,7 +27,6 @@ class Iceberg:
         self._position: int | None = None
         # The snapshot of the run, once it is found.
         self._own: Any = None
-        self._ages: dict[int, int] = {}
 
     def look(self, marker: Marker, *, again: bool) -> str | None:
         self._refresh()
@@ -68,19 +64,14 @@ class Iceberg:
         return self.published(marker)
 
     def keep(self, marker: Marker, days: int) -> None:
-        """Tag the snapshots of the commit and before it."""
+        """A branch with the snapshots of the commit and before it. Both are needed, and two tags are two commits."""
         own = self._own or self._find(marker)
         if own is None:
             return
-        tag = f"retrofill_{marker.values['installation'][:8]}_{marker.values['run_id']}"
-        for name, id in (("before", own.parent_id), ("after", own.snapshot_id)):
-            if id is not None:
-                # A tag's age is that of its snapshot.
-                retained = days + 1 + self._age_seconds(id) // _DAY_SECONDS
-                version = f"AS OF VERSION {id} RETAIN {retained} DAYS"
-                self.session.sql(
-                    f"ALTER TABLE {self.table} CREATE TAG IF NOT EXISTS `{tag}_{name}` {version}"
-                ).collect()
+        branch = f"`retrofill_{marker.values['installation'][:8]}_{marker.values['run_id']}`"
+        # Its age is that of the commit.
+        kept = f"AS OF VERSION {own.snapshot_id} RETAIN {days} DAYS WITH SNAPSHOT RETENTION 2 SNAPSHOTS"
+        self.session.sql(f"ALTER TABLE {self.table} CREATE BRANCH IF NOT EXISTS {branch} {kept}").collect()
 
     def before(self, marker: Marker) -> Any:
         summary = self._commit(marker).summary
@@ -118,22 +109,9 @@ class Iceberg:
 
     def _find(self, marker: Marker) -> Any:
         """The snapshot of the marker's run; ``None`` if there is none."""
-        from pyspark.sql.functions import col, expr
-
-        ours = _says(marker.identity)
-        # Most probably its parent, of which ``keep`` wants the age.
-        wanted = ours if self._position is None else ours | (col("snapshot_id") == self._position)
-        columns = ("snapshot_id", "parent_id", "committed_at", "summary", ours.alias("ours"), expr(_AGE).alias("age"))
-        found = self._snapshots().where(wanted).select(*columns).collect()
-        self._ages.update((row.snapshot_id, int(row.age)) for row in found)
-        return next((row for row in found if row.ours), None)
-
-    def _age_seconds(self, id: int) -> int:
-        """Since a snapshot's commit, by Spark's clock."""
-        if id in self._ages:
-            return self._ages[id]
-        age = self._snapshots().where(f"snapshot_id = {id}").selectExpr(f"{_AGE} AS age").collect()
-        return int(age[0].age) if age else 0
+        columns = ("snapshot_id", "committed_at", "summary")
+        found = self._snapshots().where(_says(marker.identity)).select(*columns).collect()
+        return found[0] if found else None
 
     def _refresh(self) -> None:
         """The session may know an older state, from which the last publisher's marker is missing."""
