@@ -19,7 +19,7 @@ Work = Callable[[], bytes]
 
 @dataclass(frozen=True)
 class _Answer:
-    version: int
+    version: tuple[int, int]
     at: float
     body: bytes
 
@@ -29,11 +29,19 @@ class Shared:
 
     def __init__(self, version: Callable[[], int]) -> None:
         """``version``: rises with every event."""
-        self._version = version
+        self._events = version
+        self._asked = 0
         self._answers: dict[str, _Answer] = {}
         # Those that have not begun: whoever asks now gets their answer.
         self._coming: dict[str, asyncio.Task[bytes]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
+
+    def forget(self) -> None:
+        """Something was asked for and done: whoever did must not be told what was before, even ahead of the event."""
+        self._asked += 1
+
+    def _version(self) -> tuple[int, int]:
+        return self._events(), self._asked
 
     async def get(self, key: str, work: Work) -> bytes:
         """The answer of ``work``, which runs in a thread. Raises what it raises."""

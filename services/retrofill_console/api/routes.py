@@ -67,7 +67,12 @@ def _ask(console: Console, of: Ask) -> Endpoint:
     async def ask(request: Request) -> Response:
         body = _checked(of.body, await _body(request))
         named = (request.path_params["id"],) if of.of_id else ()
-        return answer(await run_in_threadpool(of.work, console, *named, body, request.state.viewer.name), of.status)
+        try:
+            done = await run_in_threadpool(of.work, console, *named, body, request.state.viewer.name)
+        finally:
+            # Without an answer in time, it may be done too.
+            console.shared.forget()
+        return answer(done, of.status)
 
     return ask
 

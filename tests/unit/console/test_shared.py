@@ -54,6 +54,15 @@ def test_many_at_once_cost_one() -> None:
     assert play(act) == ({"1 of 0"}, 1)
 
 
+def test_what_was_asked_for_is_seen_before_its_event() -> None:
+    async def act(world: World) -> Any:
+        before = await world.get()
+        world.shared.forget()
+        return before, await world.get(), await world.get()
+
+    assert play(act) == ("1 of 0", "2 of 0", "2 of 0")
+
+
 def test_each_page_has_its_own() -> None:
     async def act(world: World) -> Any:
         await asyncio.gather(world.get("a"), world.get("b"))
