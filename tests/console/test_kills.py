@@ -42,6 +42,7 @@ def test_a_console_that_is_killed_and_started_again_is_live_again(
     assert page.evaluate("globalThis.notReloaded") is True
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_services_that_are_killed_are_seen_to_come_back(installation: Installation, console: Web, page: Page) -> None:
     planner = installation.start("backfill-planner")

@@ -19,7 +19,7 @@ from retrofill.settings import Settings
 from retrofill.user_code.environments import Environments, Packed
 from retrofill.user_code.store import CodeUnavailable
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.long]
 SIZE = 4_000_000
 PACK = """
 import sys

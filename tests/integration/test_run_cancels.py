@@ -4,11 +4,13 @@ Kafka and Postgres.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
 from tests.support.definitions import alert, daily
 from tests.support.installation import Event, Installation, until
+from tests.support.tiers import some
 
 from retrofill.contract.backfills import (
     BackfillCancelRequested,
@@ -21,6 +23,7 @@ from retrofill.contract.topics import Topic
 DAY = "2020-01-03"
 NEVER = {"INSTANT_SECONDS": "3600"}
 AT_ONCE = {"INSTANT_SECONDS": "0"}
+LIVE = list(itertools.product(["2020-01-01", DAY], ["each", "range"]))
 
 
 @pytest.fixture
@@ -75,8 +78,7 @@ def test_a_queued_run_of_a_paused_backfill_is_cancelled_at_once_and_the_others_g
     assert end.body["message"] == "of 5 runs: 1 cancelled"
 
 
-@pytest.mark.parametrize("mode", ["each", "range"])
-@pytest.mark.parametrize("day", ["2020-01-01", DAY])
+@pytest.mark.parametrize(("day", "mode"), some(LIVE, LIVE[0], LIVE[-1]))
 def test_a_run_of_a_live_attempt_ends_it_and_the_others_are_queued_unsplit(
     stack: Installation, day: str, mode: str
 ) -> None:

@@ -27,6 +27,7 @@ def user(installation: Installation, tmp_path: Path, s3: S3) -> User:
     return user_of(installation, tmp_path / "flows", **s3.environment())
 
 
+@pytest.mark.long
 def test_runs_have_the_code_of_the_bucket_or_none(user: User, s3: S3) -> None:
     one = user.apply("one")
     s3.object(one).write_bytes(b"PK")

@@ -74,6 +74,7 @@ def test_a_backfill_stays_on_the_packages_that_it_was_planned_with(user: User) -
     assert errors(user, "without") == {("ModuleNotFoundError", "No module named 'greeting'")}
 
 
+@pytest.mark.long
 def test_packages_that_were_deleted_fail_runs_with_a_line_and_apply_brings_them_back(
     user: User, tmp_path: Path
 ) -> None:

@@ -79,7 +79,7 @@ def test_output_appears_when_its_attempt_was_accepted_and_a_later_run_replaces_i
         assert kinds == ["RunStarted", "RunPublishing", "RunSucceeded"]
 
 
-@pytest.mark.parametrize("point", some(POINTS, "stage:sealed", "publish:exchange"))
+@pytest.mark.parametrize("point", some(POINTS, "publish:exchange"))
 def test_a_driver_stopped_anywhere_and_woken_after_a_later_run_changes_nothing(
     stack: Installation, tmp_path: Path, point: str
 ) -> None:
@@ -112,7 +112,7 @@ def test_a_driver_stopped_anywhere_and_woken_after_a_later_run_changes_nothing(
 
 
 # Nothing is there yet that could be exchanged.
-@pytest.mark.parametrize("point", some((*POINTS[1:], "publish:rename"), "stage:told", "publish:clean"))
+@pytest.mark.parametrize("point", some((*POINTS[1:], "publish:rename"), "publish:clean"))
 def test_a_driver_killed_anywhere_after_it_staged_is_not_run_again(
     stack: Installation, tmp_path: Path, point: str
 ) -> None:

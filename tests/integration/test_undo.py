@@ -105,9 +105,8 @@ def test_what_somebody_else_changed_fails_alone(stack: Installation, tmp_path: P
     assert undo(stack, id="again").body["runs"] == 1
 
 
-@pytest.mark.parametrize(
-    ("undoes", "more", "reason", "message"),
-    [
+def test_bad_requests_are_rejected(stack: Installation) -> None:
+    for undoes, more, reason, message in (
         ("nothing", {}, "unknown_backfill", "there is no backfill 'nothing' to undo"),
         (
             "wrong",
@@ -116,14 +115,10 @@ def test_what_somebody_else_changed_fails_alone(stack: Installation, tmp_path: P
             "'from' 2020-01-03 is after 'to' 2020-01-01",
         ),
         ("wrong", {"from": "2021-01-01"}, "empty_range", "backfill wrong has no run in this range"),
-    ],
-)
-def test_bad_requests_are_rejected(
-    stack: Installation, undoes: str, more: Mapping[str, object], reason: str, message: str
-) -> None:
-    answer = undo(stack, undoes, **more).body
-    assert (answer["type"], answer["reason"]) == ("BackfillRejected", reason)
-    assert message in answer["message"]
+    ):
+        answer = undo(stack, undoes, id=f"for {reason}", **more).body
+        assert (answer["type"], answer["reason"]) == ("BackfillRejected", reason)
+        assert message in answer["message"]
 
 
 def test_an_active_backfill_and_an_undo_cannot_be_undone(stack: Installation, tmp_path: Path) -> None:
@@ -144,7 +139,7 @@ def test_an_active_backfill_and_an_undo_cannot_be_undone(stack: Installation, tm
     assert message == "backfill u3 is itself the undo of review: request its data intervals again instead"
 
 
-@pytest.mark.parametrize("point", ["plan:runs-written", "plan:outcome-recorded"])
+@pytest.mark.parametrize("point", some(["plan:runs-written", "plan:outcome-recorded"], "plan:runs-written"))
 def test_a_planner_that_dies_plans_an_undo_once(stack: Installation, tmp_path: Path, point: str) -> None:
     stack.replicas[0].stop()
     dying = stack.start("backfill-planner", RETROFILL_CRASH_POINT=point)

@@ -114,6 +114,7 @@ def pool_code() -> str:
     return CODE.replace("EXECUTOR", "pool")
 
 
+@pytest.mark.long
 def test_executors_elsewhere_get_the_file(
     installation: Installation,
     elsewhere: str,

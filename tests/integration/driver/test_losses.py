@@ -86,6 +86,7 @@ def test_errors_of_the_users_own_that_sound_like_a_lost_session_fail_their_task(
     assert "NO_ACTIVE_SESSION" in errors["stops"]["message"]
 
 
+@pytest.mark.long
 def test_an_idle_session_is_kept_alive_and_one_that_spark_closed_loses_the_attempt(world: World) -> None:
     pool = world.executor()
     launch = world.launch(IDLE)

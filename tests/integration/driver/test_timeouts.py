@@ -101,6 +101,7 @@ def test_code_that_hangs_ends_its_driver_and_the_next_attempt_has_one_try_less(w
     assert (begun, over.try_number) == (run.id, 2)
 
 
+@pytest.mark.long
 def test_a_script_that_hangs_ends_with_what_it_started(world: World) -> None:
     (world.out / "job.py").write_text(SCRIPT)
     launch = world.launch(SCRIPTED)

@@ -139,13 +139,12 @@ NO_OPTION = ("--nonsense\n", "Invalid requirement: --nonsense")
 
 
 @pytest.mark.parametrize(
-    "case",
+    ("text", "line"),
     some([ABSENT, OTHER_PYTHON, NO_REQUIREMENT, DAMAGED, CONFLICT, NO_OPTION], ABSENT, NO_REQUIREMENT),
 )
 def test_what_cannot_be_packed_is_told_in_one_line(
-    settings: Settings, requirements: Path, index: Path, case: tuple[str, str]
+    settings: Settings, requirements: Path, index: Path, text: str, line: str
 ) -> None:
-    text, line = case
     shutil.copy(index / "words-1.0-py3-none-any.whl", index / "words-1.0-cp27-cp27m-win32.whl")
     (index / "damaged-1.0-py3-none-any.whl").write_bytes(b"no zip")
     make_wheel(index, "wants", "1.0", "", needs="words>=2")
