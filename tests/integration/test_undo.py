@@ -92,7 +92,9 @@ def test_what_was_published_again_or_undone_is_left_alone(stack: Installation, t
     assert days(tmp_path) == written_by(stack, "before")
 
 
-def test_what_somebody_else_changed_fails_alone(stack: Installation, tmp_path: Path) -> None:
+def test_what_somebody_else_changed_fails_alone(
+    stack: Installation, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "day=2020-01-03" / "_retrofill.json").unlink()
     undo(stack)
     stack.wait_state("undo", "failed")
@@ -101,6 +103,10 @@ def test_what_somebody_else_changed_fails_alone(stack: Installation, tmp_path: P
     assert "day=2020-01-03 was changed after run" in failed["error"]["message"]
     kept = {"day=2020-01-03": written_by(stack, "wrong")["day=2020-01-03"]}
     assert days(tmp_path) == written_by(stack, "before") | kept
+    for name, value in stack.environment().items():
+        monkeypatch.setenv(name, value)
+    shown = cli("intervals", "show", "p", "2020-01-03").out
+    assert "was to restore what run" in shown and "undone by" not in shown
     # It does not count as undone.
     assert undo(stack, id="again").body["runs"] == 1
 

@@ -14,6 +14,7 @@ from retrofill.cli.output import moment, print_json, print_text
 from retrofill.client.connect import load_settings, reading
 from retrofill.client.interval_facts import history
 from retrofill.client.pipeline_facts import find_pipeline
+from retrofill.domain.run import RunState
 
 group = typer.Typer(name="intervals", help="Show what became of a data interval.", no_args_is_help=True)
 
@@ -52,7 +53,8 @@ def _print(row: Mapping[str, Any], zone: str) -> None:
     print_text(f"{moment(row['interval_start'], zone)}: run {row['run_id']} of backfill {row['backfill_id']}{by}")
     print_text(f"  {row['state']} {moment(row['finished_at'])} (UTC), attempt {row['attempt_id']}, code {code}")
     if row["restores"]:
-        print_text(f"  restored what run {row['restores']} had replaced")
+        did = "restored" if row["state"] == RunState.SUCCEEDED else "was to restore"
+        print_text(f"  {did} what run {row['restores']} had replaced")
     if row["undone_by"]:
         print_text(f"  undone by run {row['undone_by']}")
     for output in row["published"]:

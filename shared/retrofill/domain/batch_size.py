@@ -103,21 +103,33 @@ def _fitting(measured: Sequence[Past], target: float) -> tuple[int, str]:
 def fit(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
     """``a`` and ``b``, both at least 0, of the line seconds = a + b · runs nearest to the points.
 
+    Without a plausible line, ``a`` is 0: sizes then change in proportion.
+    """
+    fixed, each = line(points)
+    if each > 0 and fixed > 0:
+        return fixed, each
+    seconds = fixed + each * _mean_runs(points)
+    # If all sizes seem to take the same time, that is also what the largest takes.
+    return 0.0, seconds / (_mean_runs(points) if each > 0 else max(runs for runs, _ in points))
+
+
+def line(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
+    """As ``fit``, also if ``a`` or ``b`` is negative. ``b`` is 0 if all points are of one size.
+
     Least squares over the median of each size, weighted by its number of points: a few outliers
-    change nothing. Without a plausible line, ``a`` is 0: sizes then change in proportion.
+    change nothing.
     """
     by_size: dict[int, list[float]] = {}
     for runs, seconds in points:
         by_size.setdefault(runs, []).append(seconds)
     medians = [(len(found), runs, median(found)) for runs, found in by_size.items()]
-    number = len(points)
-    mean_runs = sum(weight * runs for weight, runs, _ in medians) / number
-    mean_seconds = sum(weight * seconds for weight, _, seconds in medians) / number
+    mean_runs = _mean_runs(points)
+    mean_seconds = sum(weight * seconds for weight, _, seconds in medians) / len(points)
     spread = sum(weight * (runs - mean_runs) ** 2 for weight, runs, _ in medians)
     common = sum(weight * (runs - mean_runs) * (seconds - mean_seconds) for weight, runs, seconds in medians)
     each = common / spread if spread > 0 else 0.0
-    fixed = mean_seconds - each * mean_runs
-    if each > 0 and fixed > 0:
-        return fixed, each
-    # If all sizes seem to take the same time, that is also what the largest takes.
-    return 0.0, mean_seconds / (mean_runs if each > 0 else max(by_size))
+    return mean_seconds - each * mean_runs, each
+
+
+def _mean_runs(points: Sequence[tuple[int, float]]) -> float:
+    return sum(runs for runs, _ in points) / len(points)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, exp, log, sqrt
 
-from retrofill.domain.batch_size import fit
+from retrofill.domain.batch_size import fit, line
 
 # The range holds the true end four times out of five.
 _Z = 1.28
@@ -128,7 +128,7 @@ def estimate(took: Sequence[Took], left: Left, drivers: float) -> Estimate | Non
     if not measured:
         return None
     price = _price(measured, left.live)
-    if left.ranges and price.fixed == 0:
+    if left.ranges and price.fixed == 0 and not _in_proportion(measured):
         # All were of about one size, and a smaller range takes about as long.
         price = replace(price, fixed=price.of(price.size), each=0.0)
     attempts = ceil(left.queued / price.size)
@@ -159,13 +159,19 @@ def busy_drivers(own: Sequence[Took], live: Sequence[Live], since: float | None,
     return busy / window
 
 
+def _in_proportion(measured: Sequence[Took]) -> bool:
+    """Whether small ranges were seen to take less than large ones: most of the time may be that of publishing."""
+    sizes = [took.runs for took in measured]
+    return max(sizes) >= 2 * min(sizes) and line([(took.runs, took.seconds) for took in measured])[1] > 0
+
+
 def _price(measured: Sequence[Took], live: Sequence[Live]) -> _Price:
     """What attempts cost now. The latest weigh most."""
     fixed, each = fit([(took.runs, took.seconds) for took in measured])
-    line = _Price(fixed, each, 0.0, 0.0, 1.0)
-    seen = [(took.runs, took.seconds / line.of(took.runs)) for took in measured]
+    usual = _Price(fixed, each, 0.0, 0.0, 1.0)
+    seen = [(took.runs, took.seconds / usual.of(took.runs)) for took in measured]
     # The quick ones of those that began together end first: one that is late says as much.
-    late = [(one.runs, one.age / line.of(one.runs)) for one in live]
+    late = [(one.runs, one.age / usual.of(one.runs)) for one in live]
     seen = [(runs, ratio) for runs, ratio in late if ratio > 1] + seen
     weights = [_FADING**n for n in range(len(seen))]
     total = sum(weights)
@@ -175,7 +181,7 @@ def _price(measured: Sequence[Took], live: Sequence[Live]) -> _Price:
     known = total * total / sum(weight * weight for weight in weights)
     size = sum(weight * runs for weight, (runs, _) in zip(weights, seen, strict=True)) / total
     return replace(
-        line, fixed=fixed * mean, each=each * mean, spread=spread, weight=known, size=size, runs=size * total
+        usual, fixed=fixed * mean, each=each * mean, spread=spread, weight=known, size=size, runs=size * total
     )
 
 

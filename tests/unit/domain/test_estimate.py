@@ -176,3 +176,13 @@ def test_what_began_long_ago_is_not_expected_to_end_in_the_past() -> None:
     found = estimate([Took(1, 10.0, 0.0)] * 5, Left(0, [Live(1, 500.0)], 0.9), 1)
     assert found is not None
     assert found.low > 0
+
+
+def test_small_ranges_that_took_less_are_expected_to_take_less() -> None:
+    """A year is published day by day, and was split because of one bad day: 16 days of it are left."""
+    # Attempts of a backfill into an Iceberg table, in seconds before now: runs, begin, end.
+    took = [Took(23, 30.1, 15.5), Took(46, 64.3, 30.2), Took(91, 137.9, 64.4), Took(182, 150.4, 0.1)]
+    drivers = busy_drivers(took, [Live(5, 0.5)], None, all_of_it=True)
+    found = estimate(took, Left(11, [Live(5, 0.5)], 349 / 365, ranges=True), drivers)
+    assert found is not None
+    assert found.low <= 10.3 <= found.high, found
