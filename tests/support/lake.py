@@ -30,6 +30,9 @@ PATH, JDBC = "delta_path", "iceberg_jdbc"
 # For Iceberg's JDBC catalog.
 POSTGRES_DRIVER = Artifact("org.postgresql", "postgresql", "42.7.7", "1 MB")
 ICEBERG_S3 = Artifact("org.apache.iceberg", "iceberg-aws-bundle", "1.12.0", "69 MB")
+# Hadoop's client for S3, of the release that Spark brings, and what it needs of Amazon's.
+HADOOP_S3 = Artifact("org.apache.hadoop", "hadoop-aws", "3.4.2", "1 MB")
+AMAZON_S3 = Artifact("software.amazon.awssdk", "s3-transfer-manager", "2.29.52", "14 MB", whole=True)
 # Not every server knows the trailing checksums that Amazon's client adds to all uploads by default.
 CHECKSUMS = "-Daws.requestChecksumCalculation=when_required -Daws.responseChecksumValidation=when_required"
 COLUMNS = "day date, n bigint not null, note string"
@@ -168,8 +171,8 @@ class Publisher:
 class Lake:
     """A table in a real format, and a reader of it."""
 
-    def __init__(self, remote: str, format: str, folder: Path, catalog: Mapping[str, str] | None = None) -> None:
-        """``catalog``: the settings of a catalog ``pg``."""
+    def __init__(self, remote: str, format: str, folder: Path | str, catalog: Mapping[str, str] | None = None) -> None:
+        """``catalog``: the settings of a catalog ``pg``. ``folder``: of tables that are named by their paths."""
         self._remote = remote
         self._catalog = {f"spark.sql.catalog.pg{name}": value for name, value in (catalog or {}).items()}
         self.format = "iceberg" if format in ("iceberg", JDBC) else "delta"

@@ -17,5 +17,14 @@ def maven(settings: Settings, java: Path) -> Maven:
 
 def jar(artifact: Artifact) -> Path:
     """The path of an artifact's jar. Raises ``FetchFailed``."""
+    return _folder(artifact) / artifact.jar
+
+
+def jars(artifact: Artifact) -> list[Path]:
+    """The paths of an artifact's jar and of all that it depends on. Raises ``FetchFailed``."""
+    return sorted(_folder(artifact).glob("*.jar"))
+
+
+def _folder(artifact: Artifact) -> Path:
     settings = Settings()
-    return maven(settings, runtime.find(settings)).fetch(artifact.module, artifact) / artifact.jar
+    return maven(settings, runtime.find(settings)).fetch(artifact.module, artifact)

@@ -206,15 +206,17 @@ class ConnectSessions:
 
 
 def _release(client: Any) -> None:
-    """Spark cannot release a session while an interrupted operation of it is still ending, and does not announce its end."""
+    """Spark cannot release a session while an interrupted operation of it is still ending, and does not announce its end.
+
+    How it refuses depends on how far the operation was: with an error condition, or with a bare ``IllegalStateException``.
+    """
     until = time.monotonic() + RELEASE_SECONDS
     while True:
         try:
             client.release_session()
             return
         except Exception as e:
-            still_ending = (condition(e) or "").startswith("SPARK_CONNECT_ILLEGAL_STATE.")
-            if not still_ending or time.monotonic() > until:
+            if condition(e) in CLOSED or time.monotonic() > until:
                 raise
         time.sleep(RELEASE_AGAIN_SECONDS)
 

@@ -13,6 +13,7 @@ from retrofill.driver.exchange import exchange
 from retrofill.driver.interval import Interval
 from retrofill.driver.tables.interval import condition
 from retrofill.driver.tables.output import TableOutput, joined, parts_of
+from retrofill.driver.tables.staging import drop
 
 NEW_YORK = ZoneInfo("America/New_York")
 
@@ -86,3 +87,27 @@ def test_directories_are_exchanged_or_nothing_happens(tmp_path: Path) -> None:
     done = exchange(one, other)
     assert (other / "file").exists() == (done is True)
     assert (one / "file").exists() == (done is None)
+
+
+class Spark:
+    """A session that only records its statements."""
+
+    def __init__(self) -> None:
+        self.statements: list[str] = []
+
+    def sql(self, statement: str) -> Spark:
+        self.statements.append(statement)
+        return self
+
+    def collect(self) -> None:
+        """Nothing to return."""
+
+
+@pytest.mark.parametrize(("scheme", "goes"), [("", True), ("file://", True), ("s3a://", False), ("hdfs://host", False)])
+def test_only_files_of_this_machine_are_deleted_with_a_table_that_a_path_names(
+    tmp_path: Path, scheme: str, goes: bool
+) -> None:
+    staged = tmp_path / "t__retrofill_1"
+    staged.mkdir()
+    drop(Spark(), f"delta.`{scheme}{staged}`")
+    assert staged.exists() is not goes

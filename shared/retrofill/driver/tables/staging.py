@@ -170,10 +170,10 @@ def _write(rows: Any, output: TableOutput, *, many: bool) -> None:
 def drop(session: Any, table: str) -> None:
     """Drop a staged table and its files."""
     session.sql(f"DROP TABLE IF EXISTS {table} PURGE").collect()
-    path = parts_of(table)[-1]
-    if "/" in path:
+    where = urlsplit(parts_of(table)[-1])
+    if "/" in where.path and where.scheme in ("", "file"):
         # Spark only forgets a table that is named by its path.
-        shutil.rmtree(Path(urlsplit(path).path), ignore_errors=True)
+        shutil.rmtree(Path(where.path), ignore_errors=True)
 
 
 def _sweep(session: Any, parts: list[str], own: str, prefix: str) -> None:
