@@ -7,32 +7,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from functools import partial
 
-from sqlalchemy import Engine, text
+from sqlalchemy import text
 from tests.support.definitions import daily
-from tests.support.installation import PARTITIONS, Installation
-from tests.support.statements import Recorded, recorded
+from tests.support.hot_paths import Hot
+from tests.support.installation import Installation
 
 from benchmarks.core import Benchmark, Figure, figure
 from benchmarks.support.servers import installed, servers
-from retrofill.bus.envelope import Record
-from retrofill.bus.handler import Received
-from retrofill.bus.observability import metrics
-from retrofill.bus.service import Context
-from retrofill.bus.takeover import TopicIds
-from retrofill.bus.transaction import Transaction, shard_transaction
-from retrofill.bus.worker.checks import CHECKS_PER_PASS
-from retrofill.contract.runs import AttemptEnded, Report, RunBegan, RunReported
-from retrofill.contract.topics import RUN_STARTER, Topic
-from retrofill.domain.names import DEFAULT_POOL
-from retrofill.store.engine import make_engine, writes
-from run_starter.executors import Key, LaunchRequest
-from run_starter.handler import DRIVER_FREE, StarterHandler
+from retrofill.bus.transaction import Transaction
+from retrofill.contract.topics import RUN_STARTER
+from retrofill.store.engine import writes
+from run_starter.executors import LaunchRequest
 
 HISTORY_RUNS = int(os.environ.get("BENCH_HISTORY", "1000000"))
 WAITING = (1, 1000)
@@ -76,123 +64,6 @@ WHERE b.pipeline = %(pipeline)s
 """
 
 
-@dataclass
-class Drivers:
-    """An executor that only records its launches."""
-
-    launched: list[LaunchRequest] = field(default_factory=list)
-
-    def free(self) -> int:
-        return SLOTS - len(self.launched)
-
-    def ending(self, keys: Collection[Key]) -> None:
-        """No-op: ``end_one`` has taken the launch out before it reports."""
-
-    def launch(self, launch: LaunchRequest) -> None:
-        self.launched.append(launch)
-
-    def hosted(self) -> set[Key]:
-        """No driver needs watching."""
-        return set()
-
-    def end(self, key: Key) -> None:
-        """No-op: drivers end only through ``end_one``."""
-
-    def close(self) -> None:
-        """No-op: there are no real drivers."""
-
-
-@dataclass
-class Counted:
-    """The cost of transactions."""
-
-    commits: int = 0
-    rows: int = 0
-    sent: Recorded = field(default_factory=Recorded)
-
-
-@dataclass
-class Owner:
-    """The owner of shard 0: the real handler, called in the same transactions as by the bus."""
-
-    engine: Engine
-    handler: StarterHandler
-    drivers: Drivers
-    checks: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def transaction(self, counted: Counted) -> Iterator[Transaction]:
-        """A transaction whose cost is added to ``counted``."""
-        with shard_transaction(self.engine, RUN_STARTER, 0, 0, 900_000) as tx:
-            before = writes(tx.conn)
-            with recorded(self.engine) as sent:
-                yield tx
-            # Without any, the transaction is rolled back.
-            counted.commits += bool(tx.outgoing) or writes(tx.conn) > before
-            counted.rows += tx.conn.execute(text(_ROWS_FETCHED)).scalar_one()
-        counted.sent.statements += sent.statements
-        self.add(tx.checks)
-
-    def add(self, checks: Mapping[str, float]) -> None:
-        """Schedule checks."""
-        for key, after in checks.items():
-            self.checks[key] = min(after, self.checks.get(key, after))
-
-    def check(self, counted: Counted) -> None:
-        """Run due checks, pass by pass, until none is due."""
-        while due := [key for key, after in self.checks.items() if after <= 0]:
-            for group in self.handler.group(due):
-                keys = group[:CHECKS_PER_PASS]
-                for key in keys:
-                    del self.checks[key]
-                with self.transaction(counted) as tx:
-                    self.handler.check(tx, keys)
-
-    def end_one(self, counted: Counted) -> None:
-        """Report the first live run as succeeded: the next one gets its slot."""
-        launch = self.drivers.launched.pop(0)
-        (run,) = launch.runs
-        about = {**launch.about, "run_id": run.id, "attempt": run.attempt}
-        reports = [
-            RunBegan(**about),
-            RunReported(**about, state="succeeded"),
-            AttemptEnded(**launch.about, state="done"),
-        ]
-        with self.transaction(counted) as tx:
-            self.handler.handle(tx, [_received(report) for report in reports])
-        for checks in self.handler.notified(DRIVER_FREE, "", [0]).values():
-            self.add(checks)
-        self.check(counted)
-
-
-def _received(report: Report) -> Received:
-    record = Record(Topic.RUN_REPORTS, 0, 0, report.backfill_id.encode(), report.encode(), {}, (), 0)
-    return Received(record, report.backfill_id, report, "ce")
-
-
-@contextmanager
-def owner(made: Installation) -> Iterator[Owner]:
-    """The owner of shard 0, after its first checks."""
-    settings = made.settings.acting_as(RUN_STARTER.name)
-    engine = make_engine(settings.dsn_of(RUN_STARTER.name), "bench")
-    drivers = Drivers()
-    ids = TopicIds(settings, RUN_STARTER, "bench")
-    context = Context(settings, RUN_STARTER, "bench", engine, ids, PARTITIONS, "bench", lambda: None, lambda *_: None)
-    gauges = set(metrics.REGISTRY._collector_to_names)
-    handler = StarterHandler(context, {DEFAULT_POOL: drivers})
-    try:
-        found = Owner(engine, handler, drivers)
-        with engine.connect() as conn:
-            found.add(handler.taken(conn, 0))
-        found.check(Counted())
-        yield found
-    finally:
-        handler.close()
-        engine.dispose()
-        for gauge in set(metrics.REGISTRY._collector_to_names) - gauges:
-            metrics.REGISTRY.unregister(gauge)
-
-
 def fill(made: Installation, waiting: int, history: int = HISTORY_RUNS) -> None:
     """Insert ``waiting`` running backfills of one pipeline, and another pipeline's history."""
     with made.session() as conn:
@@ -213,34 +84,51 @@ def _insert(conn: object, statement: str, **values: object) -> None:
     conn.execute(statement.encode(), values)  # type: ignore[attr-defined]  # psycopg's types cannot be imported here
 
 
-def freed(made: Installation, waiting: int) -> Counted:
-    """The total cost of freeing ``FREED`` slots, one after the other."""
+def freed(made: Installation, waiting: int) -> Mapping[str, float]:
+    """What freeing a slot costs on average, one after the other."""
     fill(made, waiting)
-    counted = Counted()
-    with owner(made) as owned:
-        assert len(owned.drivers.launched) == SLOTS, "all slots are taken"
-        for _ in range(FREED):
-            owned.end_one(counted)
-            assert len(owned.drivers.launched) == SLOTS, "the slot was taken again"
-    return counted
+    hot = Hot(made)
+    hot.claimed([row["id"] for row in made.query("SELECT id FROM backfill WHERE state = 'running' ORDER BY id")])
+    statements: list[str] = []
+    commits = rows = 0
+    for n in range(FREED):
+        launches = hot.launched.launches
+        assert len(launches) == SLOTS + n, "all slots are taken, again after each that was freed"
+
+        def work(tx: Transaction, launch: LaunchRequest = launches[n]) -> None:
+            nonlocal commits, rows
+            before = writes(tx.conn)
+            hot.ended_and_claimed(tx, launch)
+            commits += writes(tx.conn) > before
+            rows += tx.conn.execute(text(_ROWS_FETCHED)).scalar_one()
+
+        statements += [each.text for each in hot.sent(RUN_STARTER, work).statements if "pg_stat_" not in each.text]
+    return {"commits": commits / FREED, "statements": len(statements) / FREED, "rows fetched": rows / FREED}
 
 
 def run() -> Sequence[Figure]:
     """Measure a single backfill, and a thousand that wait for the same slots."""
-    figures = []
+    counted = {}
     with servers() as on:
         for waiting in WAITING:
             with installed(on) as made:
-                counted = freed(made, waiting)
-            for what, count in (
-                ("commits", counted.commits),
-                ("statements", len(counted.sent.statements)),
-                ("rows fetched", counted.rows),
-            ):
-                figures.append(figure(f"{what}, {waiting:,} of one pipeline", "a freed slot", [count / FREED]))
-            shapes = Counter(statement.text.split("\n")[0][:90] for statement in counted.sent.statements)
-            assert shapes
-    return figures
+                counted[waiting] = freed(made, waiting)
+    one, many = (counted[waiting] for waiting in WAITING)
+    return [
+        *(
+            figure(f"{what}, {waiting:,} of one pipeline", "a freed slot", [count])
+            for waiting in WAITING
+            for what, count in counted[waiting].items()
+        ),
+        figure("commits for a thousand beside one", "x", [many["commits"] / one["commits"]], at_most=1),
+        figure("statements for a thousand more than for one", "", [many["statements"] - one["statements"]], at_most=2),
+        figure(
+            "rows fetched for a thousand more than for one",
+            "",
+            [many["rows fetched"] - one["rows fetched"]],
+            at_most=200,
+        ),
+    ]
 
 
 BENCHMARK = Benchmark(

@@ -27,6 +27,7 @@ from run_starter.definitions import Definitions
 from run_starter.executors import Condition, Key, LaunchRequest, RunToDo
 from run_starter.launching import Launching
 from run_starter.leases import Leases
+from run_starter.memory import backfills_in, pipelines_in
 from run_starter.reports import handle_reports
 from run_starter.starting import Starting
 from run_starter.timeouts import interrupt
@@ -110,6 +111,13 @@ class Hot:
             RUN_STARTER,
             lambda tx: handle_reports(tx, received, self.definitions, max_lost_attempts=5, partitions=PARTITIONS),
         )
+
+    def ended_and_claimed(self, tx: Transaction, launch: LaunchRequest) -> None:
+        """A run's last reports, and the claims that they permit, in one transaction as the handler does."""
+        received = [_received(report) for report in _reports(launch, "succeeded")]
+        handle_reports(tx, received, self.definitions, max_lost_attempts=5, partitions=PARTITIONS)
+        keys = [key for key, after in tx.checks.items() if after <= 0]
+        self.claims.check(tx, backfills_in(keys), pipelines_in(keys))
 
     def asked(self, launch: LaunchRequest) -> Recorded:
         """What the host of an attempt reads for its driver."""

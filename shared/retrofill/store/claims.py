@@ -144,13 +144,20 @@ _SUSPECTS_MAY_START = or_(
 def _claimable() -> Select[Any]:
     """Running backfills with a queued run that may start now and that no failure blocks."""
     b = backfill.c
-    others = exists().where(run.c.backfill_id == b.id, _NO_SUSPECT)
-    suspects = and_(exists().where(run.c.backfill_id == b.id, _SUSPECT), _SUSPECTS_MAY_START)
+    others, suspects = _has(_NO_SUSPECT), and_(_has(_SUSPECT), _SUSPECTS_MAY_START)
     return select(b.id, b.pipeline_no, b.shard, b.max_active_runs, b.requested_at, suspects.label("suspects")).where(
         in_state(backfill, BackfillState.RUNNING),
         or_(others, suspects),
         or_(b.on_run_failure == constant(OnRunFailure.CONTINUE), ~failed_since_resume()),
     )
+
+
+def _has(queued: ColumnElement[bool]) -> ColumnElement[bool]:
+    """The backfill has such a run.
+
+    Not EXISTS: for that, Postgres may read the queued runs of all backfills at once, even if only one is wanted.
+    """
+    return select(run.c.id).where(run.c.backfill_id == backfill.c.id, queued).limit(1).scalar_subquery().is_not(None)
 
 
 def _live() -> ColumnElement[bool]:
