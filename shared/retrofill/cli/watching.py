@@ -198,7 +198,14 @@ def line(progress: Progress, per_second: float | None) -> str:
     """The progress in one line."""
     done = f"{progress.ended:,}/{progress.runs:,} runs ended ({counts(progress.by_state)})"
     ends = f", {left(progress.estimate)}" if progress.estimate else ""
-    return f"{progress.id} {progress.state}: {done}{pace(progress, per_second)}{ends}"
+    next_step = f"; {command}" if (command := goes_on_with(progress)) else ""
+    return f"{progress.id} {progress.state}: {done}{pace(progress, per_second)}{ends}{next_step}"
+
+
+def goes_on_with(progress: Progress) -> str | None:
+    """What a user has to do before it continues, if it waits for that."""
+    command = GOES_ON_WITH.get(BackfillState(progress.state))
+    return None if command is None else command.format(id=progress.id)
 
 
 def pace(progress: Progress, per_second: float | None) -> str:
@@ -224,6 +231,6 @@ def render(progress: Progress, per_second: float | None) -> Group:
     by_state = Text("  ").join(Text(text, style) for text, style in parts)
     if progress.estimate is not None:
         return Group(title, bar, by_state, Text(left(progress.estimate), "dim"))
-    if (command := GOES_ON_WITH.get(BackfillState(progress.state))) is not None:
-        return Group(title, bar, by_state, Text(command.format(id=progress.id), "dim"))
+    if (command := goes_on_with(progress)) is not None:
+        return Group(title, bar, by_state, Text(command, "dim"))
     return Group(title, bar, by_state)

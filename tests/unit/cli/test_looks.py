@@ -44,8 +44,14 @@ def test_speed_is_that_of_the_last_seconds():
 
 def test_a_line_has_everything():
     assert line(check(50), 2.0) == "b running: 50/100 runs ended (50 queued, 50 succeeded), 2.0 runs/s"
-    assert line(check(50, state="paused"), 2.0).endswith(", 2.0 runs/s")
+    assert line(check(50, state="paused"), 2.0).endswith(", 2.0 runs/s; resume with: retrofill backfill resume b")
     assert line(check(100, state="succeeded"), 2.0) == "b succeeded: 100/100 runs ended (100 succeeded)"
+
+
+def test_a_line_says_what_only_a_user_can_do() -> None:
+    assert line(check(50, state="in_review"), None).endswith(
+        "; in review: retrofill backfill diff b, then publish b or discard b"
+    )
 
 
 def test_the_live_display_fits_80_columns():
