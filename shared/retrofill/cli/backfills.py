@@ -47,6 +47,8 @@ from retrofill.domain.names import MAX_BATCH
 from retrofill.errors import Interrupted, UserError, WrongUsage
 from retrofill.settings import Settings
 
+# That of a UUID, as the ids of requests without one are.
+LONGEST_KEPT_ID = 36
 group = typer.Typer(name="backfill", help="Create, watch, change and cancel backfills.", no_args_is_help=True)
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The backfill's id.", autocompletion=backfill_ids)]
@@ -114,7 +116,8 @@ def list_(
             for row in rows
         ],
         empty="no backfills",
-        keep=["state", "ended"],
+        # Ids are copied; very long ones would leave no room for the rest.
+        keep=["state", "ended", *(["id"] if all(len(row["id"]) <= LONGEST_KEPT_ID for row in rows) else [])],
     )
 
 
