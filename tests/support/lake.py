@@ -244,6 +244,28 @@ class Lake:
         return sorted(row.tableName for row in found)
 
 
+def published_once(lake: Lake, *notes: str) -> Iterator[str]:
+    """A day is published once, by the second of its publishers, and by a later run; the first one changes nothing.
+
+    Checks the table, and yields what has just been done. ``notes``: of the later run's rows.
+    """
+    first = lake.attempt(run_id=1)
+    first.stage(lake.table, "first")
+    assert (lake.content(), len(lake.staged())) == ([], 1)
+    yield "staged"
+    former = Publisher(first).until("table:commit")
+    assert Publisher(lake.attempt(run_id=1, attempt_id=50, number=1), of=first).finish() is None
+    assert (lake.content(), lake.commits(), lake.staged()) == (["1 first"], 1, [])
+    yield "published"
+    later = lake.attempt(run_id=2, attempt_id=60)
+    later.stage(lake.table, *notes)
+    later.publish()
+    first.permitted = False
+    assert former.finish() is not None
+    assert (lake.content(), lake.commits()) == ([f"1 {note}" for note in notes], 2)
+    yield "replaced"
+
+
 def launch(run_ids: range, attempt_id: int, day: int, number: int) -> Launch:
     """As a host sends it: daily runs in New York's winter."""
     start = FIRST + (day - 1) * DAY

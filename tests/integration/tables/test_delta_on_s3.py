@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
-from tests.support.lake import AMAZON_S3, HADOOP_S3, PATH, Lake, Publisher, server
+from tests.support.lake import AMAZON_S3, HADOOP_S3, PATH, Lake, published_once, server
 from tests.support.maven import jar, jars
 from tests.support.proxy import Proxy
 from tests.support.seaweed import BUCKET, Seaweed, seaweed
@@ -47,18 +47,7 @@ def servers(store: Seaweed, slow: Proxy) -> Iterator[list[str]]:
 
 def test_rows_are_published_once_and_a_former_publisher_changes_nothing(servers: list[str], store: Seaweed) -> None:
     with Lake(servers[0], "delta", "") as lake:
-        first = lake.attempt(run_id=1)
-        first.stage(lake.table, "first")
-        assert (lake.content(), len(lake.staged())) == ([], 1)
-        former = Publisher(first).until("table:commit")
-        assert Publisher(lake.attempt(run_id=1, attempt_id=50, number=1), of=first).finish() is None
-        assert (lake.content(), lake.commits(), lake.staged()) == (["1 first"], 1, [])
-        later = lake.attempt(run_id=2, attempt_id=60)
-        later.stage(lake.table, "later")
-        later.publish()
-        first.permitted = False
-        assert former.finish() is not None
-        assert (lake.content(), lake.commits()) == (["1 later"], 2)
+        assert list(published_once(lake, "later")) == ["staged", "published", "replaced"]
         left = {name.split("/")[0] for name in store.objects("warehouse/") if "/" in name}
         assert left == {lake.table.rpartition(".")[2]}, "no file of a staged table is left"
 

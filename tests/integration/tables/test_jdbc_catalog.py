@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.installation import Installation
-from tests.support.lake import JDBC, Lake, Publisher, jdbc_catalog
+from tests.support.lake import JDBC, Lake, jdbc_catalog, published_once
 
 
 @pytest.fixture
@@ -19,15 +19,4 @@ def lake(installation: Installation, table_server: str, tmp_path: Path) -> Itera
 
 
 def test_rows_are_published_once_and_a_former_publisher_changes_nothing(lake: Lake) -> None:
-    first = lake.attempt(run_id=1)
-    first.stage(lake.table, "first")
-    assert (lake.content(), len(lake.staged())) == ([], 1)
-    former = Publisher(first).until("table:commit")
-    assert Publisher(lake.attempt(run_id=1, attempt_id=50, number=1), of=first).finish() is None
-    assert (lake.content(), lake.commits(), lake.staged()) == (["1 first"], 1, [])
-    later = lake.attempt(run_id=2, attempt_id=60)
-    later.stage(lake.table)
-    later.publish()
-    first.permitted = False
-    assert former.finish() is not None
-    assert (lake.content(), lake.commits()) == ([], 2)
+    assert list(published_once(lake)) == ["staged", "published", "replaced"]
