@@ -1,4 +1,4 @@
-"""A real object store with conditional writes, and an Iceberg REST catalog over it: SeaweedFS on loopback."""
+"""A real object store with conditional writes: SeaweedFS on loopback."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import botocore.session
 
@@ -18,20 +19,19 @@ from tests.support.installation import until
 
 WEED = Path(sys.executable).with_name("weed")
 KEY, SECRET = "AKIAHUNTER3", "hunter3-hunter3-hunter3"
-BUCKET = "lake"
+BUCKET, REGION = "lake", "us-east-1"
 # All that it listens on.
 PORTS = (
     *("master.port", "master.port.grpc", "volume.port", "volume.port.grpc", "filer.port", "filer.port.grpc"),
-    *("s3.port", "s3.port.grpc", "s3.port.iceberg"),
+    *("s3.port", "s3.port.grpc"),
 )
 
 
 @dataclass(frozen=True)
 class Seaweed:
-    """``port``: of S3. ``catalog``: of the REST catalog, whose warehouse is ``BUCKET``."""
+    """``port``: of S3."""
 
     port: int
-    catalog: int
 
     @property
     def endpoint(self) -> str:
@@ -41,21 +41,21 @@ class Seaweed:
         """Spark's settings for ``s3a://`` addresses. ``port``: that of a proxy before the store."""
         options = {
             "endpoint": f"http://127.0.0.1:{port or self.port}",
-            "endpoint.region": "us-east-1",
+            "endpoint.region": REGION,
             "path.style.access": "true",
             "access.key": KEY,
             "secret.key": SECRET,
         }
         return {f"spark.hadoop.fs.s3a.{name}": value for name, value in options.items()}
 
-    def client(self) -> object:
+    def client(self) -> Any:
         """A client of botocore's."""
-        login = {"aws_access_key_id": KEY, "aws_secret_access_key": SECRET, "region_name": "us-east-1"}
+        login = {"aws_access_key_id": KEY, "aws_secret_access_key": SECRET, "region_name": REGION}
         return botocore.session.get_session().create_client("s3", endpoint_url=self.endpoint, **login)
 
     def objects(self, prefix: str) -> list[str]:
         """The names of the objects that begin with this, without it."""
-        found = self.client().list_objects_v2(Bucket=BUCKET, Prefix=prefix)  # type: ignore[attr-defined]
+        found = self.client().list_objects_v2(Bucket=BUCKET, Prefix=prefix)
         return [each["Key"].removeprefix(prefix) for each in found.get("Contents", [])]
 
 
@@ -69,15 +69,15 @@ def seaweed(folder: Path) -> Iterator[Seaweed]:
     with ExitStack() as holding:
         ports = {name: holding.enter_context(held_port()) for name in PORTS}
         command = [
-            *(WEED, "server", "-dir", data, "-ip", "127.0.0.1", "-ip.bind", "127.0.0.1", "-filer", "-s3"),
-            *("-s3.config", users, "-s3.port.lance", "0", "-master.telemetry=false", "-volume.preStopSeconds", "0"),
-            *("-master.volumeSizeLimitMB", "64", "-volume.max", "50"),
+            *(WEED, "server", "-dir", data, "-s3.config", users),
+            *"-ip 127.0.0.1 -ip.bind 127.0.0.1 -filer -s3 -s3.port.iceberg 0 -s3.port.lance 0".split(),
+            *"-master.volumeSizeLimitMB 64 -volume.max 50 -volume.preStopSeconds 0 -master.telemetry=false".split(),
             *(each for name, port in ports.items() for each in (f"-{name}", str(port))),
         ]
         with log.open("wb") as out:
             process = subprocess.Popen(list(map(str, command)), stdout=out, stderr=out)
         try:
-            made = Seaweed(ports["s3.port"], ports["s3.port.iceberg"])
+            made = Seaweed(ports["s3.port"])
             until(lambda: process.poll() is not None or _has_bucket(made), "the store answers", log.read_text)
             assert process.poll() is None, log.read_text()
             holding.close()
@@ -94,8 +94,8 @@ def _has_bucket(store: Seaweed) -> bool:
             return False
     client = store.client()
     try:
-        client.create_bucket(Bucket=BUCKET)  # type: ignore[attr-defined]
-        client.put_object(Bucket=BUCKET, Key="ready", Body=b"")  # type: ignore[attr-defined]
+        client.create_bucket(Bucket=BUCKET)
+        client.put_object(Bucket=BUCKET, Key="ready", Body=b"")
     except Exception:  # noqa: BLE001 - its parts start one after the other
         return False
     return True
