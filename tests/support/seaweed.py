@@ -70,8 +70,27 @@ def seaweed(folder: Path) -> Iterator[Seaweed]:
         ports = {name: holding.enter_context(held_port()) for name in PORTS}
         command = [
             *(WEED, "server", "-dir", data, "-s3.config", users),
-            *"-ip 127.0.0.1 -ip.bind 127.0.0.1 -filer -s3 -s3.port.iceberg 0 -s3.port.lance 0".split(),
-            *"-master.volumeSizeLimitMB 64 -volume.max 50 -volume.preStopSeconds 0 -master.telemetry=false".split(),
+            *[
+                "-ip",
+                "127.0.0.1",
+                "-ip.bind",
+                "127.0.0.1",
+                "-filer",
+                "-s3",
+                "-s3.port.iceberg",
+                "0",
+                "-s3.port.lance",
+                "0",
+            ],
+            *[
+                "-master.volumeSizeLimitMB",
+                "64",
+                "-volume.max",
+                "50",
+                "-volume.preStopSeconds",
+                "0",
+                "-master.telemetry=false",
+            ],
             *(each for name, port in ports.items() for each in (f"-{name}", str(port))),
         ]
         with log.open("wb") as out:
