@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -185,20 +185,23 @@ class Lake:
     def __enter__(self) -> Lake:
         from pyspark.sql.connect.session import SparkSession
 
-        self.spark, publisher = (SparkSession.builder.remote(self._remote).create() for _ in range(2))
-        self._sessions = Shared(self.spark, publisher)
-        for session in (self.spark, publisher):
-            for name, value in self._catalog.items():
-                session.conf.set(name, value)
-        if self.format == "iceberg":
-            self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self.table.rpartition('.')[0]}").collect()
-        self.create(self.table)
+        with ExitStack() as opened:
+            self.spark, publisher = (SparkSession.builder.remote(self._remote).create() for _ in range(2))
+            self._sessions = Shared(self.spark, publisher)
+            for session in (self.spark, publisher):
+                # One that is left open would wait at the interpreter's end for the server, which is gone by then.
+                opened.callback(session.stop)
+                for name, value in self._catalog.items():
+                    session.conf.set(name, value)
+            if self.format == "iceberg":
+                self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self.table.rpartition('.')[0]}").collect()
+            self.create(self.table)
+            self._opened = opened.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.spark.sql(f"DROP TABLE {self.table}").collect()
-        for session in (self.spark, self._sessions.of_publisher):
-            session.stop()
+        with self._opened:
+            self.spark.sql(f"DROP TABLE {self.table}").collect()
 
     def create(self, table: str, columns: str = COLUMNS, partition: str = "PARTITIONED BY (day)") -> str:
         self.spark.sql(f"CREATE TABLE {table} ({columns}) USING {self.format} {partition}").collect()
