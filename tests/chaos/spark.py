@@ -22,13 +22,14 @@ from typing import Any
 import pandas as pd
 import psutil
 
+from retrofill.domain.pipeline import PipelineDefinition
 from retrofill.settings import Settings
 from tests.acceptance.test_whole_stack import User, backfill
 from tests.chaos import audit
 from tests.chaos.history import History, Known, Wish, gather
 from tests.chaos.oracle import PROMISES, Violation, check
 from tests.chaos.report import Result
-from tests.chaos.stage import still_waiting, waiting
+from tests.chaos.stage import lists_of, still_waiting, waiting
 from tests.support.installation import ROOT, Installation, until
 from tests.support.user import is_driver
 
@@ -108,7 +109,9 @@ def _history(made: Installation) -> History:
     limits = {PIPELINE: definition["max_active_runs"]}
     batches = {PIPELINE: definition.get("batch_size", 1)}
     alerts = {PIPELINE: definition["deadlines"]}
-    return gather(made, Known(made.settings.home, wishes, set(), limits, batches, alerts, undrained=undrained))
+    lists = {PIPELINE: lists_of(PipelineDefinition.model_validate(definition))}
+    known = Known(made.settings.home, wishes, set(), limits, batches, alerts, lists, undrained=undrained)
+    return gather(made, known)
 
 
 def _kill_up(user: User, seconds: float, faults: Counter[str]) -> None:

@@ -34,6 +34,15 @@ class Acknowledging:
 
         return delivered
 
+    def wait_until_durable(self, number: int) -> bool:
+        """Wait for the report with this number, and so for those before it. Returns whether it is durable.
+
+        It is not if it never will be, or if the driver has ended meanwhile.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._durable >= number or self._stopped or self._why is not None)
+            return self._durable >= number
+
     def undelivered(self, why: str) -> None:
         """A report cannot be published."""
         self.on_delivery(0)(why)

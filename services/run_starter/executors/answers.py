@@ -8,7 +8,7 @@ from typing import Any
 
 import structlog
 
-from retrofill.contract.runs import ErrorInfo
+from retrofill.contract.runs import ErrorInfo, RunBegan
 from run_starter.executors import Host, LaunchRequest, TimedOut
 from run_starter.executors.acknowledging import Acknowledging
 from run_starter.executors.driver_reports import NotAReport, report_of
@@ -32,6 +32,8 @@ class Answers:
         self._remote = remote
         self._run_ids = frozenset(run.id for run in launch.runs)
         self._acknowledging = Acknowledging(send)
+        # The number of the report, 0 before the first one.
+        self._last_begin = 0
         self._handlers: Mapping[str, Callable[[Any], None]] = {
             "may_begin": self._on_may_begin,
             "may_publish": self._on_may_publish,
@@ -52,10 +54,15 @@ class Answers:
 
     def _on_may_begin(self, run_id: int) -> None:
         # Heartbeats go on meanwhile: the answer may wait for one of them.
-        _in_thread(self._begin, run_id)
+        _in_thread(self._begin, run_id, self._last_begin)
 
-    def _begin(self, run_id: int) -> None:
-        left = self._host.may_begin(self.launch, run_id)
+    def _begin(self, run_id: int, last_begin: int) -> None:
+        """Answer once the begin of the run before is durable.
+
+        If the attempt falls silent, only its next run in order counts as begun (``Fold.lose``).
+        """
+        durable = self._acknowledging.wait_until_durable(last_begin)
+        left = self._host.may_begin(self.launch, run_id) if durable else None
         if left is not None:
             self.begun = run_id
         self._send({"begin": left})
@@ -74,6 +81,8 @@ class Answers:
             log.error("driver_reported_nonsense", attempt=self.launch.attempt_id, error=str(e))
             self._acknowledging.undelivered(str(e))
             return
+        if isinstance(report, RunBegan):
+            self._last_begin = number
         self._host.publish(self.launch, report, self._acknowledging.on_delivery(number), fields.get("trace"))
 
     def _on_code(self, sha256: str) -> None:

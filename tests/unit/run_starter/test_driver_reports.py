@@ -104,3 +104,41 @@ def test_a_host_publishes_what_is_a_report_and_tells_the_driver_of_the_rest() ->
     answers.hear("report", {"number": 2, "trace": None, "report": theirs})
     assert heard.get(timeout=20) == {"undelivered": "its driver reported on run 3, which it was not given"}
     assert len(host.published) == 1
+
+
+def asked_for_the_second_run() -> tuple[Host, Answers, queue.SimpleQueue[dict[str, Any]], OnDelivery]:
+    """A driver that began a run and asks for the next one, before Kafka has its report."""
+    host, heard = Host(), queue.SimpleQueue[dict[str, Any]]()
+    answers = Answers(host, LAUNCH, heard.put)
+    answers.hear("may_begin", 1)
+    assert heard.get(timeout=20)["begin"] is not None
+    answers.hear("report", {"number": 1, "trace": None, "report": fields("RunBegan", run_id=1, attempt=1)})
+    ((_, on_delivery, _),) = host.published
+    answers.hear("may_begin", 2)
+    return host, answers, heard, on_delivery
+
+
+def test_a_run_begins_once_the_begin_of_the_one_before_is_durable() -> None:
+    """Of an attempt that fell silent, one run counts as begun: others would be executed twice under one number."""
+    _, answers, heard, on_delivery = asked_for_the_second_run()
+    with pytest.raises(queue.Empty):
+        heard.get(timeout=0.2)
+    assert answers.begun == 1
+    on_delivery(None)
+    said = [heard.get(timeout=20) for _ in range(2)]
+    assert {"acknowledged": 1} in said and any(each.get("begin") is not None for each in said)
+    assert answers.begun == 2
+
+
+def test_nothing_begins_after_a_begin_that_never_arrived() -> None:
+    _, answers, heard, on_delivery = asked_for_the_second_run()
+    on_delivery("a RunBegan was not delivered")
+    said = [heard.get(timeout=20) for _ in range(2)]
+    assert {"begin": None} in said and answers.begun == 1
+
+
+def test_nothing_begins_after_the_drivers_end() -> None:
+    _, answers, heard, _ = asked_for_the_second_run()
+    answers.ended(reported=True, reason="")
+    assert heard.get(timeout=20) == {"begin": None}
+    assert answers.begun == 1
