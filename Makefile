@@ -11,8 +11,8 @@ SEED ?=
 ROUNDS ?= 1
 MARKDOWN ?=
 PROFILE ?=
-# Each has servers of its own, and waits for half of the time: two for each core of a small machine.
-WORKERS ?= 4
+# Each has servers of its own. Four on two cores take as long as two, and are less reliable.
+WORKERS ?= 2
 PARALLEL = $(if $(filter-out 1,$(WORKERS)),-n $(WORKERS) --dist loadfile --no-loadscope-reorder)
 export RETROFILL_HOME ?= $(CURDIR)/.retrofill
 
