@@ -76,7 +76,8 @@ class Recorder:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._wire = ReportWire(producer(settings, "recorder"), settings.topic_prefix, settings.partitions)
+        self._producer = producer(settings, "recorder")
+        self._wire = ReportWire(self._producer, settings.topic_prefix, settings.partitions)
         self.allowed = True
         self.accepts = True
         # What it says is left of a lease.
@@ -112,6 +113,10 @@ class Recorder:
 
     def close(self) -> None:
         self._wire.close()
+
+    def flush(self) -> None:
+        """Wait until all reports that it was given are published: it hears of a driver's end before."""
+        assert self._producer.flush(30) == 0
 
     def ended(self, seconds: float = 90) -> End:
         return self._ended.get(timeout=seconds)
@@ -184,6 +189,7 @@ class World:
         """The reports on an attempt, or only on one of its runs, without heartbeats: a short one
         sends none.
         """
+        self.host.flush()
         bodies = [e.body for e in self.installation.events(Topic.RUN_REPORTS)]
         mine = [b for b in bodies if b["attempt_id"] == launch.attempt_id]
         if run is not None:
