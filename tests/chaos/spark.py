@@ -85,6 +85,8 @@ def spark_stack(seed: int, name: str) -> Result:
                 healed = time.monotonic()
                 _wait_succeeded(user, _succeeded(user) + 1)
                 recoveries.setdefault(f"{PARTS[part]} killed (with Spark)", []).append(time.monotonic() - healed)
+            # The last server to be killed may not answer a command yet.
+            _wait_succeeded(user, DAYS)
             user.run("backfill", "watch", ID)
             history = _history(made)
             violations = [*_wrong(user), *check(history, JUDGED)]

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, KafkaException
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
+from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from retrofill.cli.estimating import left
 from retrofill.cli.output import STATE_STYLES, console, counts
@@ -37,8 +38,8 @@ CHECKS_PER_SECOND = 4
 LOAD = 0.2
 RATE_SECONDS = 20.0
 LINE_SECONDS = 5.0
-# How long the database may be unreachable before watching fails.
-OUTAGE_SECONDS = 60.0
+# How long the database or Kafka may be unreachable before watching fails, and the time between two tries.
+OUTAGE_SECONDS, AGAIN_SECONDS = 60.0, 1.0
 # What a backfill waits for that only a user can do.
 GOES_ON_WITH = {
     BackfillState.PAUSED: "resume with: retrofill backfill resume {id}",
@@ -112,7 +113,14 @@ def watch(settings: Settings, id: str, *, quiet: bool = False) -> Progress:
             return progress
 
 
+@retry(
+    retry=retry_if_exception_type(KafkaException),
+    stop=stop_after_delay(OUTAGE_SECONDS),
+    wait=wait_fixed(AGAIN_SECONDS),
+    reraise=True,
+)
 def _listen(consumer: Consumer, settings: Settings, id: str) -> None:
+    """A broker that has just started does not know the leaders of its partitions at first."""
     places = []
     for topic in (Topic.BACKFILL_EVENTS, Topic.RUN_EVENTS):
         places += homes_of(settings, consumer, settings.topic_prefix + topic, id.encode())
@@ -139,7 +147,7 @@ def _read_with_retries(engine: Engine, id: str) -> Progress:
         except OperationalError:
             if time.monotonic() > until:
                 raise
-            time.sleep(1)
+            time.sleep(AGAIN_SECONDS)
 
 
 def _wait_for_event(consumer: Consumer, key: bytes, not_before: float) -> None:
