@@ -11,7 +11,7 @@ SEED ?=
 ROUNDS ?= 1
 MARKDOWN ?=
 PROFILE ?=
-# Each has servers of its own. Four on two cores take as long as two, and are less reliable.
+# Each has servers of its own. On two cores four gain little, and tests that wait fail under their load.
 WORKERS ?= 2
 PARALLEL = $(if $(filter-out 1,$(WORKERS)),-n $(WORKERS) --dist loadfile --no-loadscope-reorder)
 export RETROFILL_HOME ?= $(CURDIR)/.retrofill
