@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
+from contextlib import closing
 from typing import Callable
 
 from retrofill.driver.application import Server
@@ -36,6 +37,8 @@ def reach(remote: str | None, fail: Callable[[str], object], server: Server) -> 
 
 def _ask(remote: str, server: Server) -> None:
     session = connect(remote, str(uuid.uuid4()), witness(**RETRIES), RETRIES, lambda _: None)
-    server.version = session.version
-    server.ask(session)
-    session.stop()
+    # A session whose server did not answer would stay this process's default one.
+    with closing(session.client):
+        server.version = session.version
+        server.ask(session)
+        session.stop()

@@ -24,7 +24,7 @@ from retrofill.driver.keepalive import KeepAlive
 from retrofill.driver.launch import Launch
 from retrofill.driver.loss import CLOSED, condition, gone_in, loss_in, mark, witness
 from retrofill.driver.session_state import Fresh, Tags
-from retrofill.driver.versions import JobTags, close_by_stop_only, has_release, set_all, watch_calls
+from retrofill.driver.versions import JobTags, close_by_stop_only, has_release, leave_at_exit, set_all, watch_calls
 from retrofill.errors import NotConfigured
 
 NAMESPACE = uuid.UUID("7f0f7d43-52f1-5a0c-9c2e-0b8a5f6b3c11")
@@ -242,6 +242,7 @@ def connect(
 
     close_by_stop_only()
     session = SparkSession.builder.remote(connection_string(remote, id)).create()
+    leave_at_exit(session.client)
     # Before the first call, so the policy sees every error.
     watch_calls(session.client, policy, limits, seen)
     return session

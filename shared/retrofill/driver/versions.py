@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import warnings
 from typing import Any, Callable, Mapping
 
@@ -57,6 +58,16 @@ def close_by_stop_only() -> None:
 
 def _leave(_: Any) -> None:
     """Its channel closes itself."""
+
+
+def leave_at_exit(client: Any) -> None:
+    """Let a client end with its session.
+
+    From Spark 4.1 on, each client is kept until the process exits, and then calls its server, or retries for minutes
+    if there is none. A session that is closed needs no such call.
+    """
+    if hasattr(client, "_cleanup_ml_cache"):
+        atexit.unregister(client._cleanup_ml_cache)
 
 
 def has_release(client: Any) -> bool:

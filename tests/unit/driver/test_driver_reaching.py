@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 
 import pytest
+from pyspark.sql.connect.session import SparkSession
 
 from retrofill.driver import reaching
 from retrofill.driver.application import Server
@@ -23,6 +24,7 @@ def test_a_server_that_does_not_answer_is_named_without_its_token(monkeypatch: p
     assert line.startswith(f"Spark at sc://127.0.0.1:{port}/")
     assert " does not answer: " in line
     assert "geheim" not in line and "\n" not in line
+    assert SparkSession.getActiveSession() is None
 
 
 def test_one_that_never_replies_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
