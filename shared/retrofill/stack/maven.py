@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import platformdirs
-
 from retrofill.java import spark_jars, trust_options
 from retrofill.settings import Settings
 
@@ -94,4 +92,7 @@ class Maven:
 
 def cache_folder(settings: Settings) -> Path:
     """Where downloads are kept, for all stacks of this user."""
+    # Imported here: the Spark image starts servers, and downloads nothing.
+    import platformdirs
+
     return settings.cache or Path(platformdirs.user_cache_dir("retrofill"))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from alembic import command
-from alembic.config import Config
 from sqlalchemy import Connection, text
 
 from retrofill.store.tables import SCHEMA
@@ -13,6 +11,10 @@ from retrofill.store.tables import SCHEMA
 
 def upgrade(conn: Connection, revision: str = "head") -> None:
     """Migrate the schema to ``revision`` in the caller's transaction. Idempotent."""
+    # Imported here: it would be a tenth of every command's start.
+    from alembic import command
+    from alembic.config import Config
+
     # Concurrent migrations would both find the old version.
     conn.execute(text("SELECT pg_advisory_xact_lock(hashtext('retrofill.migrations'))"))
     conn.execute(text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"))

@@ -1,0 +1,57 @@
+"""What each image of deploy/Dockerfile starts needs no package but those that its lock installs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LOCKS = ROOT / "deploy" / "requirements"
+OWN = ("retrofill", "backfill_planner", "callback_runner", "deadline_watcher", "retrofill_console", "run_starter")
+# Imports the last argument, a module or a script, and refuses the packages that are named before it.
+IMPORT = """
+import runpy, sys
+*absent, wanted = sys.argv[1:]
+for name in absent:
+    sys.modules[name] = None  # which makes its import an ImportError
+runpy.run_path(wanted, run_name="image") if wanted.endswith(".py") else __import__(wanted)
+"""
+
+
+@pytest.mark.parametrize(
+    ("lock", "wanted"),
+    [
+        ("services", "backfill_planner.__main__"),
+        ("services", "deadline_watcher.__main__"),
+        ("services", "callback_runner.__main__"),
+        ("services", "retrofill_console.__main__"),
+        ("spark", "run_starter.__main__"),
+        ("spark", "retrofill.cli.main"),
+        ("spark", "deploy/spark.py"),
+    ],
+)
+def test_it_starts_with_what_its_lock_installs(lock: str, wanted: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORT, *absent(LOCKS / f"{lock}.lock"), wanted],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def absent(lock: Path) -> list[str]:
+    """The packages that can be imported here, and not where only ``lock`` is installed."""
+    names = {_plain(name) for name in re.findall(r"^([\w.-]+)==", lock.read_text(), re.MULTILINE)}
+    return sorted(
+        package
+        for package, brought_by in packages_distributions().items()
+        if package not in OWN and not names & {_plain(name) for name in brought_by}
+    )
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
