@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import socket
@@ -17,6 +16,7 @@ import uvicorn
 from retrofill.contract.topics import CONSOLE
 from retrofill.errors import NotConfigured, UserError
 from retrofill.logs import configure_logging
+from retrofill.ready import write_ready
 from retrofill.redaction import configure_redaction
 from retrofill.settings import Settings, WrongSetting, read_settings
 from retrofill_console.app import make_app
@@ -84,16 +84,17 @@ class _Server(uvicorn.Server):
         self._console = console
         host, port = listener.getsockname()[:2]
         self._url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
-        self._ready = console.settings.home.absolute() / "run" / f"{CONSOLE}.{os.getpid()}.ready"
+        self._ready: Path | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        _write(self._ready, self._url)
+        self._ready = write_ready(self._console.settings.home, CONSOLE, self._url)
         print(self._url, flush=True)  # noqa: T201 - for whoever started it by hand
         log.info("started", url=self._url)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._ready.unlink(missing_ok=True)
+        if self._ready is not None:
+            self._ready.unlink(missing_ok=True)
         self._console.hub.close()
         await super().shutdown(sockets)
         log.info("stopped")
@@ -102,8 +103,3 @@ class _Server(uvicorn.Server):
         # A second signal must not cut what the first one lets finish.
         if not self.should_exit:
             super().handle_exit(sig, frame)
-
-
-def _write(path: Path, url: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"http": url}))

@@ -4,15 +4,13 @@ workloads, selectors and allowed connections.
 
 from __future__ import annotations
 
-import tomllib
 from ipaddress import ip_address, ip_network
 from typing import Any
 
 import kubernetes_validate
 import pytest
-import yaml
 from tests.support import helm
-from tests.support.helm_cases import CASES, FOREIGN, FULL, MAKE, ROOT, every_case, every_pod, rendered
+from tests.support.helm_cases import CASES, FOREIGN, FULL, ROOT, every_case, every_pod, rendered
 from tests.support.manifests import COMPONENT, of_kind, pods, selects
 
 from retrofill.contract.topics import SERVICES
@@ -22,20 +20,6 @@ pytestmark = pytest.mark.long
 # The oldest and newest Kubernetes versions that the chart supports. Image volumes, which one case
 # uses, are newer than the oldest.
 VERSIONS = ("1.27", "1.37")
-
-
-# the files
-
-
-def test_what_is_made_from_the_code_is_as_the_code_makes_it() -> None:
-    for path, text in MAKE["files"]().items():
-        assert path.read_text() == text, f"run deploy/helm/make.py: {path.name} is not current"
-
-
-def test_the_charts_version_is_the_projects() -> None:
-    chart = yaml.safe_load((helm.CHART / "Chart.yaml").read_text())
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert (chart["version"], chart["appVersion"]) == (version, version)
 
 
 @every_case

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -10,7 +9,6 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import psycopg
 import structlog
@@ -36,6 +34,7 @@ from retrofill.bus.worker.context import WorkerContext
 from retrofill.bus.worker.loop import Loop
 from retrofill.contract.topics import Service
 from retrofill.logs import configure_logging
+from retrofill.ready import write_ready
 from retrofill.settings import NotConfigured, Settings, WrongSetting, read_settings
 from retrofill.signals import on_signals
 from retrofill.store import outbox
@@ -182,7 +181,7 @@ def _serve(context: Context, process: _Process, stopper: threading.Thread, guard
     )
     http.start(health.alive, health.ready)
     register_gauges(context.service, context.engine, loop.owned, topic_ids)
-    ready = _ready_file(settings, context.service, http.url)
+    ready = write_ready(settings.home, context.service.name, http.url)
     log.info("started", instance=context.instance, partitions=context.partitions)
     try:
         loop.run()
@@ -205,15 +204,6 @@ def _stop_when(stopping: threading.Event, loop: Loop, inbox: Inbox) -> None:
     stopping.wait()
     loop.stop()
     inbox.put(Wake())
-
-
-def _ready_file(settings: Settings, service: Service, url: str) -> Path:
-    """Write the file that signals that this process is working; it contains the HTTP address."""
-    folder = settings.home.absolute() / "run"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{service.name}.{os.getpid()}.ready"
-    path.write_text(json.dumps({"http": url}))
-    return path
 
 
 def _topic_ids(settings: Settings, service: Service, instance: str) -> TopicIds:
