@@ -191,7 +191,7 @@ def test_what_the_readme_does_with_kcat(user: User) -> None:
 
 # Commands that run until Ctrl-C, or that end or undo what this module shares. Other tests cover
 # them.
-GO_ON = ("-f", "watch", "service", "--watch")
+GO_ON = ("-f", "watch", "service", "--watch", "console")
 NOT_HERE = ("up", "down", "init", "pause", "resume", "cancel", "drop")
 
 

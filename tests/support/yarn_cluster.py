@@ -27,10 +27,17 @@ from tests.support.stopped import stopped
 HERE = "127.0.0.1"
 START_SECONDS = 120.0
 MAIN = "org.apache.hadoop.yarn.server"
-SERVER_JAR = "hadoop-client-minicluster"
-# It logs in with Bouncy Castle, but does not contain it.
+# Not of the version of Spark's client: servers before 3.5 need libraries that are neither in Java nor in Spark. They log in
+# with Bouncy Castle, but do not contain it.
 NEEDED = [
-    Artifact("org.bouncycastle", f"{name}-jdk18on", "1.82", "9 MB at most") for name in ("bcprov", "bcpkix", "bcutil")
+    *[
+        Artifact("org.apache.hadoop", f"hadoop-client-{name}", "3.5.0", "50 MB at most")
+        for name in ("minicluster", "api", "runtime")
+    ],
+    *[
+        Artifact("org.bouncycastle", f"{name}-jdk18on", "1.82", "9 MB at most")
+        for name in ("bcprov", "bcpkix", "bcutil")
+    ],
 ]
 SERVERS = {"resourcemanager": "resourcemanager.ResourceManager", "nodemanager": "nodemanager.NodeManager"}
 
@@ -154,10 +161,8 @@ def _java_home() -> Path:
 
 
 def _server_jars() -> list[Path]:
-    """Hadoop's servers in one jar, of the version of Spark's client, and what that needs beside it."""
-    (client,) = spark_jars().glob("hadoop-client-api-*.jar")
-    version = client.stem.removeprefix("hadoop-client-api-")
+    """Hadoop's servers in one jar, and what that needs beside it."""
     try:
-        return [jar(each) for each in (Artifact("org.apache.hadoop", SERVER_JAR, version, "50 MB"), *NEEDED)]
+        return [jar(each) for each in NEEDED]
     except FetchFailed as e:
         pytest.skip(str(e))

@@ -36,8 +36,6 @@ FORMATS = {
             "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
             # Fifty tasks to read the log of a small table take longer than the rest of a commit.
             "spark.databricks.delta.snapshotPartitions": "2",
-            # On S3, Hadoop 3.4.2 and newer then create the files of Delta's log by conditional writes.
-            "spark.hadoop.fs.s3a.performance.flags": "create",
         },
     ),
 }

@@ -45,8 +45,8 @@ class Delta:
         version = self.published(marker)
         if version is None:
             raise NotPublished(
-                f"{self.table} has skipped the rows of attempt {values['attempt_id']}: its log has a later attempt for the "
-                "interval"
+                f"{self.table} has no commit of attempt {values['attempt_id']}: its log has a later attempt for the interval, "
+                "or, on S3, another Spark server has overwritten the commit"
             )
         return version
 
