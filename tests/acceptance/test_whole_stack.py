@@ -200,6 +200,7 @@ NOT_HERE = ("up", "down", "init", "pause", "resume", "cancel", "drop")
 REFUSALS = {
     r"backfill (create|dry-run) orders_daily": "already exists",
     r"(backfill show|runs \w+) ID": "no backfill",
+    r"intervals show PIPELINE": "no pipeline 'PIPELINE'",
     r"(callbacks|deadlines) (show|replay) 42": "42",
     r"--requirements requirements.txt": "requirements.txt cannot be read",
     r"dead-letters (replay|drop) 2:\d+": "2:",
