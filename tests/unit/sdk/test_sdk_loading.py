@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,12 @@ one = Pipeline("one", schedule="@daily")
 same = one
 two = Pipeline("two", schedule="@hourly")
 """
+
+
+@pytest.fixture(autouse=True)
+def path_of_this_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading a file leaves its folder on the path; one of these has a ``json.py``."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
 
 
 def test_a_file_with_two_pipelines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
