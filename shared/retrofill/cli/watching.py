@@ -38,8 +38,8 @@ CHECKS_PER_SECOND = 4
 LOAD = 0.2
 RATE_SECONDS = 20.0
 LINE_SECONDS = 5.0
-# How long the database or Kafka may be unreachable before watching fails, and the time between two tries.
-OUTAGE_SECONDS, AGAIN_SECONDS = 60.0, 1.0
+# How long the database or Kafka may be unreachable before watching fails.
+OUTAGE_SECONDS = 60.0
 # What a backfill waits for that only a user can do.
 GOES_ON_WITH = {
     BackfillState.PAUSED: "resume with: retrofill backfill resume {id}",
@@ -88,6 +88,15 @@ class Speed:
         return (after - before) / seconds if after > before and seconds > 0 else None
 
 
+_through_outages = retry(
+    retry=retry_if_exception_type((KafkaException, OperationalError)),
+    stop=stop_after_delay(OUTAGE_SECONDS),
+    wait=wait_fixed(1),
+    reraise=True,
+)
+
+
+@_through_outages
 def read_progress(engine: Engine, id: str) -> Progress:
     """Read a backfill's progress. Raises ``NotThere`` if it does not exist."""
     with snapshot(engine) as conn:
@@ -113,12 +122,7 @@ def watch(settings: Settings, id: str, *, quiet: bool = False) -> Progress:
             return progress
 
 
-@retry(
-    retry=retry_if_exception_type(KafkaException),
-    stop=stop_after_delay(OUTAGE_SECONDS),
-    wait=wait_fixed(AGAIN_SECONDS),
-    reraise=True,
-)
+@_through_outages
 def _listen(consumer: Consumer, settings: Settings, id: str) -> None:
     """A broker that has just started does not know the leaders of its partitions at first."""
     places = []
@@ -131,23 +135,12 @@ def readings(consumer: Consumer, engine: Engine, id: str) -> Iterator[Progress]:
     """Yield the progress now and after events, rate-limited, until the backfill ends."""
     while True:
         began = time.monotonic()
-        progress = _read_with_retries(engine, id)
+        progress = read_progress(engine, id)
         yield progress
         if progress.over:
             return
         cost = time.monotonic() - began
         _wait_for_event(consumer, id.encode(), began + max(1 / CHECKS_PER_SECOND, cost / LOAD))
-
-
-def _read_with_retries(engine: Engine, id: str) -> Progress:
-    until = time.monotonic() + OUTAGE_SECONDS
-    while True:
-        try:
-            return read_progress(engine, id)
-        except OperationalError:
-            if time.monotonic() > until:
-                raise
-            time.sleep(AGAIN_SECONDS)
 
 
 def _wait_for_event(consumer: Consumer, key: bytes, not_before: float) -> None:
