@@ -47,7 +47,7 @@ test: setup lint types schemas ## what CI runs: all checks and tests (WORKERS=1:
 	$(BIN)/python -m pytest $(PARALLEL)
 
 verify: setup lint types schemas ## the long tier: everything, nothing skipped; writes the results pages (SEED=: of the day)
-	$(BIN)/python -m tests.verify $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
+	$(BIN)/python -m tests.verify --workers $(WORKERS) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
 
 chaos: setup ## faults over a running workload, every promise checked (SEED=1 ROUNDS=2 ONLY=kills,rolling PROFILE=verify MARKDOWN=file)
 	$(BIN)/python -m tests.chaos --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) $(if $(PROFILE),--profile $(PROFILE)) $(if $(MARKDOWN),--markdown $(MARKDOWN))

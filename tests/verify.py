@@ -48,10 +48,10 @@ class Stage:
         return done.returncode == 0, time.monotonic() - began
 
 
-def stages(seed: int) -> list[Stage]:
+def stages(seed: int, workers: int) -> list[Stage]:
     """All stages. Benchmarks come last, when no other stage is using the machine."""
     python = sys.executable
-    parallel = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+    parallel = ("-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder")
     on_containers = (f"tests/integration/{name}" for name in ON_CONTAINERS)
     return [
         Stage("tests", "every test, the long ones too", (python, "-m", "pytest", "--long", "--no-skips", *parallel)),
@@ -79,7 +79,7 @@ def stages(seed: int) -> list[Stage]:
 def main() -> int:
     """Run the stages and print a table of the results."""
     asked = _arguments()
-    known = stages(asked.seed)
+    known = stages(asked.seed, asked.workers)
     names = asked.only.split(",") if asked.only else [stage.name for stage in known]
     if unknown := set(names) - {stage.name for stage in known}:
         _say(f"no stage is called {', '.join(sorted(unknown))}; there are {', '.join(stage.name for stage in known)}")
@@ -102,6 +102,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.verify", description=__doc__)
     today = int(datetime.now(UTC).strftime("%Y%m%d"))
     parser.add_argument("--seed", type=int, default=today, help="of chaos; the default is the date, as a number")
+    parser.add_argument("--workers", type=int, default=2, help="processes of the tests' stage")
     parser.add_argument("--only", default="", help="stages, comma separated")
     return parser.parse_args()
 

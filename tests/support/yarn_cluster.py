@@ -105,6 +105,10 @@ class Yarn:
         """The ResourceManager does not answer for the duration of the block."""
         return stopped(self._processes["resourcemanager"])
 
+    def starting_nothing(self) -> AbstractContextManager[None]:
+        """Applications are accepted and do not start for the duration of the block."""
+        return stopped(self._processes["nodemanager"])
+
     def stop(self) -> None:
         """Kill both, and all containers."""
         self._held.close()
