@@ -6,13 +6,13 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
 
+from tests.support import reaper
 from tests.support.forks import Nursery
 from tests.support.installation import Installation
 from tests.support.servers import Servers
@@ -25,8 +25,11 @@ ON_CONTAINERS = STACK == "containers"
 MEMORY_BYTES = 8_000_000_000
 
 
-def pytest_configure() -> None:
-    """Restore Ctrl-C, which is ignored in processes started in the background."""
+WATCHER = pytest.StashKey[subprocess.Popen[bytes]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Watch this process, and restore Ctrl-C, which is ignored in processes started in the background."""
     if STACK not in ("embedded", "containers"):
         raise pytest.UsageError(f"RETROFILL_TEST_STACK is {STACK!r}: it is embedded or containers")
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -36,6 +39,13 @@ def pytest_configure() -> None:
     # Java processes live for about a minute here. The optimizing JIT would only take CPU from the
     # tests.
     os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+    config.stash[WATCHER] = reaper.watch()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End the watcher, after all fixtures."""
+    if watcher := config.stash.get(WATCHER, None):
+        watcher.communicate()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -83,8 +93,8 @@ def _no_settings_from_outside() -> None:
 @pytest.fixture(scope="session")
 def servers() -> Iterator[Servers]:
     """One Kafka and one Postgres for the session, with a template database."""
-    home = tempfile.mkdtemp(prefix="retrofill-tests-", dir=_in_memory())
-    servers = _made_in(Path(home))
+    home = reaper.make_folder(_in_memory())
+    servers = _made_in(home)
     try:
         servers.start()
         servers.nursery = Nursery()
