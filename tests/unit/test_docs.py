@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 from pathlib import Path
 
 import pytest
+from benchmarks.core import Figure
 
 from retrofill.domain import attempt, backfill, callback, deadline, run, task_run
 from retrofill.domain.machine import Machine
@@ -65,6 +67,15 @@ def test_the_table_of_the_readme_is_made_from_the_results() -> None:
 def test_the_tables_of_sizing_are_made_from_the_results() -> None:
     made = runpy.run_path(str(DOCS / "make_sizing.py"))["page"]()
     assert (DOCS / "sizing.md").read_text() == made
+
+
+def test_each_missed_aim_is_explained_and_no_other() -> None:
+    results = json.loads((ROOT / "benchmarks" / "results.json").read_text())
+    missed = {
+        name for name, result in results.items() if any(Figure(**each).met is False for each in result["figures"])
+    }
+    rows = (DOCS / "performance.md").read_text().split("## Missed aims")[1].split("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)`", rows, re.MULTILINE)) == missed
 
 
 def test_settings_that_the_docs_name_exist() -> None:
