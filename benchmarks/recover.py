@@ -14,12 +14,11 @@ from retrofill.contract.topics import PLANNER
 from retrofill.settings import Settings
 
 REPEATS = 3
-STARTER = {"RETROFILL_DRIVER_SLOTS": "2"}
 
 
 def gap(made: Installation, repeat: int) -> float:
     """Seconds without a run start after the run-starter that owns the backfill is killed."""
-    first, second = (made.start(IDLE_STARTER, **STARTER) for _ in range(2))
+    first, second = (made.start(IDLE_STARTER, RETROFILL_DRIVER_SLOTS="2") for _ in range(2))
     owned = "SELECT count(DISTINCT owner) FROM run_starter_shard WHERE owner LIKE ANY(%s)"
     until(lambda: made.value(owned, [f"%-{r.process.pid}" for r in (first, second)]) == 2, "both own shards")
     shard = made.value("SELECT partition FROM run_starter_shard WHERE owner LIKE %s LIMIT 1", f"%-{first.process.pid}")

@@ -13,7 +13,8 @@ from benchmarks.peers import theirs
 from benchmarks.peers.airflow import DEADLINE_SECONDS, Airflow, running
 from benchmarks.peers.ours import Retrofill
 from benchmarks.report import Pages
-from benchmarks.support.flights import FLIGHTS, user_with_spark
+from benchmarks.support.flights import user_with_spark
+from benchmarks.support.plain_days import FLIGHTS
 
 RUNS = 1096
 REPEATS = 3

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
-from tests.support.installation import Replica
+from tests.support.replica import Replica
 from tests.support.user import is_driver
 
 from benchmarks.core import Figure, figure
@@ -25,7 +25,7 @@ class Used:
     """
 
     def __init__(self, home: Path, replicas: Iterable[Replica] = ()) -> None:
-        self.seconds: Counter[str] = Counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
         identity = Layout(home).identity()
         assert identity is not None
         for process in of_stack(identity.id):

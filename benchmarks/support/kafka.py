@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Sequence
 
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import NewTopic
+from confluent_kafka.cimpl import NewTopic
 from tests.support.installation import Installation
 
 from retrofill.bus.clients import admin, producer, reader

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from tests.support.definitions import alert, daily
 from tests.support.installation import PARTITIONS
 
-from backfill_planner.requests import Intervals, Request, Target, answer_request
+from backfill_planner.requests import KnownIntervals, Request, Target, answer_request
 from retrofill.bus.envelope import Record
 from retrofill.bus.transaction import shard_transaction
 from retrofill.contract.backfills import BackfillRequested
@@ -47,7 +47,7 @@ def main(dsn: str, name: str, runs: int, alerts: int) -> dict[str, float]:
     body = BackfillRequested.model_validate({"pipeline": name, "from": FIRST.isoformat(), "to": last.isoformat()})
     request = Request(name, body, Record(Topic.BACKFILL_REQUESTS, 0, 0, name.encode(), b"{}", {}, (), 0))
     before = peak()
-    intervals = Intervals(runs)
+    intervals = KnownIntervals(runs)
     intervals.of(stored, body)  # before the transaction, as the planner does
     began = time.monotonic()
     with shard_transaction(engine, PLANNER, 0, 0, MAX_BYTES) as tx:
