@@ -119,6 +119,13 @@ def cost(user: User, id: str) -> tuple[int, int, int]:
     return row
 
 
+def errors(user: User, id: str) -> list[str]:
+    """The errors of its failed runs."""
+    with psycopg.connect(user.json("status")["postgres"]["dsn"]) as conn:
+        query = "SELECT error::text FROM retrofill.run WHERE backfill_id = %s AND state = 'failed'"
+        return [error for (error,) in conn.execute(query, [id])]
+
+
 def succeeds(user: User, id: str, runs: int) -> None:
     until(lambda: user.progress(id)[0] in ("succeeded", "failed"), f"{id} ended", seconds=300)
     assert user.progress(id) == ("succeeded", runs)
@@ -157,7 +164,7 @@ def test_spark_away_for_long_fails_no_run(user: User) -> None:
     supervisor.stop_parts([SPARK])
     ends = time.monotonic() + SECONDS
     while time.monotonic() < ends:
-        assert cost(user, "outlives")[2] == 0
+        assert cost(user, "outlives")[2] == 0, errors(user, "outlives")
         time.sleep(LOOK_SECONDS)  # nothing is to happen in this time
     until(lambda: "does not answer" in said(user, "backfill", "show", "outlives"), "why", seconds=150)
     supervisor.start_part(SPARK)

@@ -58,6 +58,11 @@ def line_of(loss: BaseException) -> str:
     return first_line(loss)
 
 
+def is_of(error: BaseException, policy: object) -> bool:
+    """Whether the policy's client raised the error, or one of those behind it."""
+    return any(getattr(e, _SEEN_BY, None) is policy for e in errors_of(error))
+
+
 def _shows_loss(error: BaseException, policy: object) -> bool:
     if getattr(error, _SEEN_BY, None) is policy:
         return _condition(error) in GONE or _is_unavailable(error) or _is_another_server(error)

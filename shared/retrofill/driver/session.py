@@ -22,7 +22,7 @@ from retrofill.driver.environment import give, packed_file
 from retrofill.driver.facts import Cost, SparkApplication
 from retrofill.driver.keepalive import KeepAlive
 from retrofill.driver.launch import Launch
-from retrofill.driver.loss import CLOSED, condition, gone_in, loss_in, mark, witness
+from retrofill.driver.loss import CLOSED, condition, gone_in, is_of, loss_in, mark, witness
 from retrofill.driver.session_state import Fresh, Tags
 from retrofill.driver.versions import JobTags, close_by_stop_only, has_release, leave_at_exit, set_all, watch_calls
 from retrofill.errors import NotConfigured
@@ -34,6 +34,8 @@ USER = "retrofill"
 RETRIES = {"max_retries": 40, "initial_backoff": 50, "backoff_multiplier": 2.0, "max_backoff": 2000}
 # How long an interrupted operation may take to end.
 RELEASE_SECONDS, RELEASE_AGAIN_SECONDS = 10.0, 0.1
+# More than the client's retries take.
+CHECK_SECONDS = 120.0
 
 
 class Sessions(Protocol):
@@ -140,10 +142,34 @@ class ConnectSessions:
             self._fresh.restore(self._session)
 
     def lost(self, error: BaseException) -> BaseException | None:
-        """The error if the server closed or forgot the session, restarted, or is unreachable."""
+        """The error if the server closed or forgot the session, restarted, stops, or is unreachable."""
         if self._stopped_by_user:
             return None
-        return loss_in(error, self._policy) or (gone_in(error) if self._is_closed() else None)
+        return (
+            loss_in(error, self._policy)
+            or (gone_in(error) if self._is_closed() else None)
+            or (self._refusal() if is_of(error, self._policy) else None)
+        )
+
+    def _refusal(self) -> BaseException | None:
+        """The error with which Spark fails the smallest job, if it does.
+
+        A server that is told to stop first cancels its jobs and answers for a second or so. Nothing but their text tells
+        these errors from those of the user's own jobs.
+        """
+        failed: list[BaseException] = []
+        asking = threading.Thread(target=self._ask_for_a_row, args=[failed], name="spark-check", daemon=True)
+        asking.start()
+        # One that waits for executors proves nothing.
+        asking.join(CHECK_SECONDS)
+        return failed[0] if failed else None
+
+    def _ask_for_a_row(self, failed: list[BaseException]) -> None:
+        try:
+            self._tags.put(self._session, self._launch.tag, "check")
+            self._session.range(1).count()
+        except Exception as e:  # noqa: BLE001 - whatever it is, no other job can succeed
+            failed.append(e)
 
     def cost(self) -> Cost | None:
         # Also of a session that is closed: the server still has its jobs.

@@ -4,11 +4,26 @@ attempt's session.
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
+from pyspark.sql.connect.functions import udf
+from pyspark.sql.types import LongType
 from tests.integration.driver.conftest import SESSION_SECONDS
 from tests.integration.driver.world import World, world
+from tests.support.installation import until
+from tests.support.spark_cluster import connect_process
+from tests.unit.driver.test_driver_submit import launch as any_launch
 
+from retrofill import java
 from retrofill.contract.topics import Topic
+from retrofill.driver.application import Server
+from retrofill.driver.config import Config
+from retrofill.driver.session import ConnectSessions
+from retrofill.settings import Settings
 
 __all__ = ["world"]
 pytestmark = pytest.mark.spark
@@ -84,6 +99,33 @@ def test_errors_of_the_users_own_that_sound_like_a_lost_session_fail_their_task(
     assert errors["says"]["message"] == "503 SERVICE UNAVAILABLE postgresql://me:***@db/x"
     assert "geheim" not in str(reports)
     assert "NO_ACTIVE_SESSION" in errors["stops"]["message"]
+
+
+def test_a_job_that_an_orderly_stop_of_spark_cancels_is_lost_and_one_that_fails_is_not(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path / "home", spark_cores=2)
+    with connect_process(settings, java.find(settings)) as (remote, server):
+        sessions = ConnectSessions(Config(spark_remote=remote), Server(), any_launch())
+        sessions.open()
+        session = sessions.use("t")
+
+        def job(work: Callable[[int], int]) -> BaseException:
+            with pytest.raises(Exception) as caught:
+                session.range(4).select(udf(work, LongType())("id")).collect()
+            return caught.value
+
+        began = str(tmp_path / "began")
+
+        def holds(each: int) -> int:
+            Path(began).touch()
+            time.sleep(60)  # not waited for: Spark is stopped
+            return each
+
+        error = job(lambda each: each // 0)
+        assert "ZeroDivisionError" in str(error)
+        assert sessions.lost(error) is None
+        threading.Thread(target=lambda: (until(Path(began).exists, "it runs"), server.terminate())).start()
+        loss = sessions.lost(job(holds))
+        assert loss is not None
 
 
 @pytest.mark.long

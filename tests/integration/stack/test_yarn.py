@@ -195,7 +195,7 @@ def test_a_driver_that_starts_slower_than_its_lease_is_not_lost(world: World) ->
 
 def test_a_driver_that_does_not_start_in_time_is_killed_and_counts_as_no_loss(world: World) -> None:
     # Enough for the submission.
-    world.starter(RETROFILL_DRIVER_START_SECONDS="15")
+    world.starter(RETROFILL_DRIVER_START_SECONDS="30")
     with world.yarn.starting_nothing():
         id = world.request("s")
         query = "SELECT outcome FROM attempt WHERE backfill_id = %s AND outcome IS NOT NULL ORDER BY id"
@@ -204,7 +204,7 @@ def test_a_driver_that_does_not_start_in_time_is_killed_and_counts_as_no_loss(wo
         assert world.installation.value("SELECT lost_attempts FROM run WHERE backfill_id = %s", id) == 0
         world.cancel(id)
         apps = world.ended(id)
-    assert len(apps) >= 2
+    assert apps
     assert {app["state"] for app in apps} == {"KILLED"}
 
 
