@@ -40,6 +40,17 @@ def kill_at_points(stage: Stage, points: dict[str, str]) -> None:
         lambda: str({name: (points[name], replica.said()[-2000:]) for name, replica in armed.items()}),
         REACH_SECONDS,
     )
+    for name in points:
+        wait_past_deaths(stage, name)
+
+
+def wait_past_deaths(stage: Stage, name: str) -> None:
+    """Wait until the messages that replicas died of are handled: at a third death they would be set aside, as intended."""
+    statement = f"""
+    SELECT count(*) FROM {SERVICES[name].package}_shard AS s JOIN {SERVICES[name].package}_shard_offset AS o
+    ON (o.partition, o.topic) = (s.partition, s.trying_topic) WHERE o.next_offset <= s.trying_offset
+    """
+    until(lambda: stage.made.value(statement) == 0, f"{name} is past what it died of", seconds=REACH_SECONDS)
 
 
 def stop_at_a_point(stage: Stage, name: str, point: str) -> Replica:

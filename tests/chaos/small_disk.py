@@ -15,6 +15,10 @@ from tests.chaos.stage import Stage
 from tests.support.installation import until
 
 FULL_SECONDS = 10.0
+# More segments than max_wal_size (1 GB) allows for.
+SWITCHES = """
+SELECT pg_switch_wal() FROM generate_series(1, 100) AS n, LATERAL pg_logical_emit_message(true, 'a', n::text)
+"""
 MB = 1_000_000
 # Free space in addition to the directory's current content.
 ROOM_MB = 96
@@ -81,9 +85,9 @@ def _fill_for_a_while(stage: Stage, part: str, folder: Path, fault: str) -> None
 
 
 def _use_room(stage: Stage, part: str) -> None:
-    """Use up preallocated WAL segments. Otherwise it takes minutes until a new one is needed."""
+    """Use up preallocated WAL segments: all at once, or checkpoints recycle old ones as fast as new ones are needed."""
     if part == POSTGRES:
-        stage.quietly(lambda: stage.made.query("SELECT pg_switch_wal() FROM pg_logical_emit_message(true, 'a', 'b')"))
+        stage.quietly(lambda: stage.made.query(SWITCHES))
 
 
 @contextmanager
