@@ -29,9 +29,10 @@ def users_limits(stage: Stage, kills: int = 4) -> None:
     hanging = frozenset(day.isoformat() for day in stage.chance.sample(days, 2))
     failing = frozenset(day.isoformat() for day in days[:6])
     _apply(stage, "hangs", limit=4, batch=4, run_timeout_seconds=TIMEOUT_SECONDS)
-    _apply(stage, "spends", limit=2, batch=1)
+    # One at a time: of those under way when it pauses, the second budget must not be used up already.
+    _apply(stage, "spends", limit=1, batch=1)
     _ask(stage, Wish("hangs", "hangs", days[0], days[15], limit=4, hanging=hanging))
-    spends = Wish("spends", "spends", days[0], days[11], limit=2, failing=failing, budgets=(2, 4))
+    spends = Wish("spends", "spends", days[0], days[11], limit=1, failing=failing, budgets=(2, 4))
     _ask(stage, spends)
     done = 0
     while done < kills:
