@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql.connect.functions import udf
+from pyspark.sql.connect.session import SparkSession
 from pyspark.sql.types import LongType
 from tests.integration.driver.conftest import SESSION_SECONDS
 from tests.integration.driver.world import World, world
@@ -126,6 +127,10 @@ def test_a_job_that_an_orderly_stop_of_spark_cancels_is_lost_and_one_that_fails_
         threading.Thread(target=lambda: (until(Path(began).exists, "it runs"), server.terminate())).start()
         loss = sessions.lost(job(holds))
         assert loss is not None
+        # The server is gone, and pyspark's default session would be that of the tests to come.
+        session.release_session_on_close = False
+        sessions.release()
+        assert SparkSession.getActiveSession() is None
 
 
 @pytest.mark.long
