@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -113,17 +114,20 @@ def said(user: User, *arguments: str) -> str:
 
 def cost(user: User, id: str) -> tuple[int, int, int]:
     """The most attempts of a run, the most counted losses, and how many runs failed."""
-    with psycopg.connect(user.json("status")["postgres"]["dsn"]) as conn:
-        row = conn.execute(WHAT_IT_COST.encode(), [id]).fetchone()
-    assert row is not None
-    return row
+    ((attempts, losses, failed),) = rows(user, WHAT_IT_COST, id)
+    return attempts, losses, failed
 
 
 def errors(user: User, id: str) -> list[str]:
     """The errors of its failed runs."""
+    query = "SELECT error::text FROM retrofill.run WHERE backfill_id = %s AND state = 'failed'"
+    return [error for (error,) in rows(user, query, id)]
+
+
+def rows(user: User, query: str, id: str) -> list[tuple[Any, ...]]:
+    """The result of a query about a backfill."""
     with psycopg.connect(user.json("status")["postgres"]["dsn"]) as conn:
-        query = "SELECT error::text FROM retrofill.run WHERE backfill_id = %s AND state = 'failed'"
-        return [error for (error,) in conn.execute(query, [id])]
+        return conn.execute(query.encode(), [id]).fetchall()
 
 
 def succeeds(user: User, id: str, runs: int) -> None:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -24,7 +25,7 @@ MARK = "TESTS_OF_SESSION"
 def watch() -> subprocess.Popen[bytes]:
     """Mark the children to come, and watch this process. Keep the result: its standard input is what ends."""
     mark = uuid.uuid4().hex
-    # The watcher is a child too, and so is this process one of another session that may be watched.
+    # A watcher has no mark: it must outlive this session, and a session around it, xdist's for example.
     unmarked = {name: value for name, value in os.environ.items() if name != MARK}
     command = [sys.executable, "-m", "tests.support.reaper", mark]
     # In a session of its own: a terminal's Ctrl-C must not end it.
@@ -42,25 +43,16 @@ def _prefix(mark: str) -> str:
     return f"retrofill-tests-{mark[:12]}-"
 
 
-def marked(mark: str) -> list[psutil.Process]:
-    """The live processes with this mark."""
-    found = []
-    for each in psutil.process_iter():
-        try:
-            if each.environ().get(MARK) == mark and each.status() != psutil.STATUS_ZOMBIE:
-                found.append(each)
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-    return found
-
-
 def end(mark: str) -> None:
     """Kill until nothing is left, as a supervisor starts others meanwhile. Then delete the folders."""
-    while left := marked(mark):
+    # Here: most watchers wait for minutes, and these take a second to import.
+    from retrofill.stack.processes import marked, wait_exited
+
+    while left := marked(MARK, mark):
         for each in left:
-            if each.is_running():
+            with suppress(psutil.NoSuchProcess):
                 each.kill()
-        psutil.wait_procs(left, timeout=5)
+        wait_exited(left, 5)
     for parent in {Path("/dev/shm"), Path(tempfile.gettempdir())}:
         for each in parent.glob(f"{_prefix(mark)}*"):
             shutil.rmtree(each)

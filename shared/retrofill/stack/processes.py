@@ -40,10 +40,15 @@ def environment(layout: Layout, stack_id: str) -> dict[str, str]:
 
 def of_stack(stack_id: str) -> list[psutil.Process]:
     """All processes with this stack's marker, except the caller."""
+    return marked(STACK, stack_id)
+
+
+def marked(name: str, value: str) -> list[psutil.Process]:
+    """All processes that were started with this variable in their environment, except the caller."""
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get(STACK) == stack_id and process.pid != os.getpid():
+            if process.environ().get(name) == value and process.pid != os.getpid():
                 found.append(process)
         except psutil.Error:
             continue

@@ -7,6 +7,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -104,10 +105,13 @@ def test_errors_of_the_users_own_that_sound_like_a_lost_session_fail_their_task(
 
 def test_a_job_that_an_orderly_stop_of_spark_cancels_is_lost_and_one_that_fails_is_not(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path / "home", spark_cores=2)
-    with connect_process(settings, java.find(settings)) as (remote, server):
+    with connect_process(settings, java.find(settings)) as (remote, server), ExitStack() as ending:
         sessions = ConnectSessions(Config(spark_remote=remote), Server(), any_launch())
         sessions.open()
         session = sessions.use("t")
+        # Or pyspark's default session is one without a server in the tests to come.
+        session.release_session_on_close = False
+        ending.callback(sessions.release)
 
         def job(work: Callable[[int], int]) -> BaseException:
             with pytest.raises(Exception) as caught:
@@ -125,12 +129,8 @@ def test_a_job_that_an_orderly_stop_of_spark_cancels_is_lost_and_one_that_fails_
         assert "ZeroDivisionError" in str(error)
         assert sessions.lost(error) is None
         threading.Thread(target=lambda: (until(Path(began).exists, "it runs"), server.terminate())).start()
-        loss = sessions.lost(job(holds))
-        assert loss is not None
-        # The server is gone, and pyspark's default session would be that of the tests to come.
-        session.release_session_on_close = False
-        sessions.release()
-        assert SparkSession.getActiveSession() is None
+        assert sessions.lost(job(holds)) is not None
+    assert SparkSession.getActiveSession() is None
 
 
 @pytest.mark.long
