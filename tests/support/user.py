@@ -77,4 +77,7 @@ class User:
 
 def is_driver(process: psutil.Process) -> bool:
     """Whether it is a warm driver, by the module that it was started with."""
-    return any(part.endswith("/retrofill/driver/__main__.py") for part in process.cmdline())
+    try:
+        return any(part.endswith("/retrofill/driver/__main__.py") for part in process.cmdline())
+    except psutil.NoSuchProcess:
+        return False  # exited meanwhile

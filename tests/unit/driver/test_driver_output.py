@@ -84,8 +84,8 @@ class World:
 def is_writer(process: psutil.Process) -> bool:
     try:
         return "retrofill.attempt_logs.writer" in process.cmdline()
-    except psutil.ZombieProcess:
-        # It was killed, and its executor has not noticed yet.
+    except psutil.NoSuchProcess:
+        # It was killed. A process in its last moments is not a zombie for psutil yet.
         return False
 
 
