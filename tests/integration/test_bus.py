@@ -36,7 +36,7 @@ def stands_still(replica: Replica) -> bool:
     return stat.rpartition(")")[2].split()[0] == "T"
 
 
-@pytest.mark.parametrize("point", some(CRASH_POINTS, "batch:before-commit", "relay:fenced", "relay:published"))
+@pytest.mark.parametrize("point", some(CRASH_POINTS, "batch:before-commit", "relay:published"))
 def test_a_planner_killed_at_any_step_leaves_one_outcome(installation: Installation, point: str) -> None:
     dying = installation.start("backfill-planner", RETROFILL_CRASH_POINT=point, wait=False)
     definition = daily()

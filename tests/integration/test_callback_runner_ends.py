@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import threading
 
+import pytest
 from tests.support.callbacks import Callbacks, create_topic, modules, read, receiver
 from tests.support.installation import Installation, until
 from tests.support.receiver import Answer, Receiver
@@ -13,6 +14,7 @@ from tests.support.receiver import Answer, Receiver
 __all__ = ["modules", "receiver"]
 
 
+@pytest.mark.long
 def test_a_runner_that_dies_in_the_middle(
     installation: Installation, receiver: Receiver, modules: dict[str, str]
 ) -> None:

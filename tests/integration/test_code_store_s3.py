@@ -128,6 +128,7 @@ def test_a_missing_bucket_is_told(s3: S3, archive: Archive) -> None:
         store.put(archive)
 
 
+@pytest.mark.long
 def test_a_killed_upload_leaves_nothing(s3: S3, archive: Archive, tmp_path: Path) -> None:
     file = tmp_path / "archive.zip"
     file.write_bytes(archive.content)
@@ -146,6 +147,7 @@ def test_a_killed_upload_leaves_nothing(s3: S3, archive: Archive, tmp_path: Path
     assert store.get(archive.sha256) == archive.content
 
 
+@pytest.mark.long
 def test_a_cut_connection_is_tried_again(s3: S3, archive: Archive) -> None:
     opened(s3.environment()).put(archive)
     with Proxy(("127.0.0.1", s3.port)) as line, ThreadPoolExecutor(1) as thread:
@@ -158,6 +160,7 @@ def test_a_cut_connection_is_tried_again(s3: S3, archive: Archive) -> None:
         assert got.result(60) == archive.content
 
 
+@pytest.mark.long
 def test_a_server_that_is_gone_is_told_in_time(s3: S3, archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_store, "GET_SECONDS", 1.0)
     with Proxy(("127.0.0.1", s3.port)) as line:

@@ -45,6 +45,7 @@ def one(pattern: str) -> str:
     return found
 
 
+@pytest.mark.long
 def test_every_command_of_the_page_does_what_the_page_says(installation: Installation, tmp_path: Path) -> None:
     stack, shell = installation, Shell(installation, make_tools(tmp_path))
     for name in ("backfill-planner", "instant-starter", "deadline-watcher"):

@@ -136,6 +136,7 @@ def test_deadlines_count_the_moment_of_staging(stack: Installation, tmp_path: Pa
     until(lambda: stack.value(met) == 5, "four runs and their backfill are in time before the review ends")
 
 
+@pytest.mark.long
 def test_a_planner_that_dies_as_a_review_begins_begins_it_once(installation: Installation, tmp_path: Path) -> None:
     dying = installation.start("backfill-planner", RETROFILL_CRASH_POINT="review:written")
     installation.apply(daily(max_active_runs=4))

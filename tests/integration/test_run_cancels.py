@@ -176,6 +176,7 @@ def test_a_run_that_ended_is_not_cancelled(stack: Installation) -> None:
     assert stack.runs_by_state(id) == {"succeeded": 1, "failed": 1, "queued": 1}
 
 
+@pytest.mark.long
 def test_a_cancel_outlives_the_services_that_died_over_it(installation: Installation) -> None:
     dying = installation.start("backfill-planner", RETROFILL_CRASH_POINT="run-cancel:written")
     installation.apply(daily(max_active_runs=1))

@@ -131,6 +131,7 @@ def test_a_retry_is_carried_out_once_and_refused_with_the_reason(stack: Installa
     assert "the backfill is cancelled: 'retrofill backfill retry" in retry(stack, id).body["message"]
 
 
+@pytest.mark.long
 def test_a_retry_outlives_a_planner_that_died_over_it(installation: Installation) -> None:
     planner = installation.start("backfill-planner")
     id = paused_over_a_failure(installation)

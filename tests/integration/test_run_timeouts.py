@@ -88,6 +88,7 @@ def test_a_range_that_hangs_is_split_until_one_run_fails_alone(stack: Installati
     assert types[:2] == ["RunStarted", "RunSplit"] and types[-1] == "RunFailed"
 
 
+@pytest.mark.long
 def test_it_fails_for_it_though_its_host_dies_and_once_its_driver_is_surely_gone(stack: Installation) -> None:
     stack.apply(daily(max_active_runs=1, batch_size=2, run_timeout_seconds=3.0))
     starter = stack.start("instant-starter", **HANGS)

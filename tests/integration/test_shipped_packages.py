@@ -48,6 +48,7 @@ def errors(user: User, id: str) -> set[tuple[str, str]]:
     return {(run["error"]["type"], run["error"]["message"]) for run in user.ask("backfill", "show", id)["failed_runs"]}
 
 
+@pytest.mark.long
 def test_a_backfill_stays_on_the_packages_that_it_was_planned_with(user: User) -> None:
     one = apply(user, "greeting==1.0\n")
     shown = user.run("pipelines", "show", "flow").stdout

@@ -112,7 +112,8 @@ def test_a_driver_stopped_anywhere_and_woken_after_a_later_run_changes_nothing(
 
 
 # Nothing is there yet that could be exchanged.
-@pytest.mark.parametrize("point", some((*POINTS[1:], "publish:rename"), "publish:clean"))
+@pytest.mark.long
+@pytest.mark.parametrize("point", (*POINTS[1:], "publish:rename"))
 def test_a_driver_killed_anywhere_after_it_staged_is_not_run_again(
     stack: Installation, tmp_path: Path, point: str
 ) -> None:

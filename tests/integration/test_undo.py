@@ -11,7 +11,6 @@ from tests.support.definitions import alert, daily
 from tests.support.events import Event
 from tests.support.installation import Installation, until
 from tests.support.terminal import Cli, cli
-from tests.support.tiers import some
 
 from retrofill.contract.backfills import BackfillPublishRequested, BackfillUndoRequested, RunRetryRequested
 from retrofill.contract.topics import Topic
@@ -145,7 +144,8 @@ def test_an_active_backfill_and_an_undo_cannot_be_undone(stack: Installation, tm
     assert message == "backfill u3 is itself the undo of review: request its data intervals again instead"
 
 
-@pytest.mark.parametrize("point", some(["plan:runs-written", "plan:outcome-recorded"], "plan:runs-written"))
+@pytest.mark.long
+@pytest.mark.parametrize("point", ["plan:runs-written", "plan:outcome-recorded"])
 def test_a_planner_that_dies_plans_an_undo_once(stack: Installation, tmp_path: Path, point: str) -> None:
     stack.replicas[0].stop()
     dying = stack.start("backfill-planner", RETROFILL_CRASH_POINT=point)
@@ -162,9 +162,8 @@ def test_a_planner_that_dies_plans_an_undo_once(stack: Installation, tmp_path: P
     assert stack.value("SELECT count(*) FROM run WHERE backfill_id = 'undo'") == 4
 
 
-@pytest.mark.parametrize(
-    "point", some(["stage:sealed", "publish:exchange", "publish:clean", "publish:done"], "publish:exchange")
-)
+@pytest.mark.long
+@pytest.mark.parametrize("point", ["stage:sealed", "publish:exchange", "publish:clean", "publish:done"])
 def test_a_driver_that_dies_restores_once(stack: Installation, tmp_path: Path, point: str) -> None:
     stack.replicas[1].stop()
     dying = starter(stack, tmp_path, RETROFILL_CRASH_POINT=f"{point}@2")

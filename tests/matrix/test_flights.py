@@ -22,7 +22,7 @@ from tests.integration.driver.world import World, submitting
 from tests.matrix.connect_server import connect_server
 
 __all__ = ["submitting"]
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 PYTHON = os.environ.get("RETROFILL_TEST_PYTHON") or sys.executable
 FLIGHTS = Path(__file__).parents[2] / "examples" / "flights"
 DAYS = ["2013-01-01", "2013-01-02"]
@@ -52,7 +52,7 @@ def look(run):
 """
 
 
-@pytest.fixture(params=["spark-submit", pytest.param("pool", marks=pytest.mark.long)])
+@pytest.fixture(params=["spark-submit", "pool"])
 def way(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

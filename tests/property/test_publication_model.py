@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.support.tiers import some
 
 from retrofill.driver import publication as publication_module
 from retrofill.driver.kept import KEPT, NotKept, copy, find, find_before
@@ -120,7 +121,12 @@ def beside(target: Path) -> list[str]:
     return [path.name for path in (target.parent / AREA).iterdir() if path.name != KEPT]
 
 
-@pytest.fixture(params=["exchange", "rename", "exchange and keep", "rename and keep"])
+WAYS = ("exchange", "rename", "exchange and keep", "rename and keep")
+# ``make test``: the default, and where directories cannot be exchanged.
+interleaved = pytest.mark.parametrize("way", some(WAYS, "exchange and keep", "rename"), indirect=True)
+
+
+@pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Where directories can be exchanged, and where they cannot; with what they replace kept, or not."""
     way, _, keep = str(request.param).partition(" and ")
@@ -243,6 +249,7 @@ def _go_on(counts: tuple[int, int], who: int, switches: int) -> Iterator[tuple[i
         yield from ((who,) * taken + order for order in _go_on(left, 1 - who, switches - 1))
 
 
+@interleaved
 def test_two_publishers_of_one_run_in_every_interleaving(target: Path) -> None:
     longest = length(staged(target, 2))
     # The second publisher needs more steps, because it takes over what the first one had.
@@ -259,6 +266,7 @@ def test_two_publishers_of_one_run_in_every_interleaving(target: Path) -> None:
         assert not KEEP or kept_of(target, 2) == "run 1", order
 
 
+@interleaved
 def test_a_former_run_and_a_later_one_in_every_interleaving(target: Path) -> None:
     former_steps, later_steps = length(staged(target, 2)), length(staged(target, 3))
     for order in interleavings((former_steps, later_steps + 2)):

@@ -174,6 +174,7 @@ def complaints(refused: bytes | None) -> Iterator[tuple[int, int | None, str]]:
                 return
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("refused", [None, REFUSED], ids=["all are good", "one is refused"])
 def test_every_event_is_published_once_and_in_order(refused: bytes | None) -> None:
     assert list(complaints(refused)) == []

@@ -15,6 +15,7 @@ from contextlib import ExitStack, closing
 from datetime import date, timedelta
 
 import psycopg
+import pytest
 from tests.support.definitions import alert, daily
 from tests.support.installation import Installation, until
 from tests.support.replica import Replica
@@ -191,6 +192,7 @@ def wake_up_beside_the_successor(on_call: OnCall) -> None:
     on_call.wait_called()
 
 
+@pytest.mark.long
 def test_200_deadlines_fire_once_whoever_comes_goes_and_wakes_up(installation: Installation) -> None:
     on_call = OnCall(installation)
     with closing(on_call.held):

@@ -140,6 +140,7 @@ def test_executors_elsewhere_get_the_file(
             each.close()
 
 
+@pytest.mark.long
 def test_spark_submit_and_scripts_have_it(submitting: World, store: tuple[Path, list[PackedEnvironment]]) -> None:
     (submitting.out / "job.py").write_text(SCRIPT)
     code = CODE.replace("EXECUTOR", "spark-submit") + SUBMITS
@@ -161,6 +162,7 @@ import greeting, importlib.util
 )
 
 
+@pytest.mark.long
 def test_on_a_python_that_has_pyspark_and_nothing_of_ours(
     submitting: World, store: tuple[Path, list[PackedEnvironment]], tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from tests.integration.driver.world import World, submitting
+from tests.support.tiers import some
 
 __all__ = ["submitting"]
 pytestmark = pytest.mark.spark
@@ -42,7 +43,7 @@ open(sys.argv[1] + "/told.json", "w").write(json.dumps(told))
 """
 
 
-@pytest.mark.parametrize("executor", ["pool", "spark-submit"])
+@pytest.mark.parametrize("executor", some(["pool", "spark-submit"], "pool"))
 def test_a_script_gets_its_files_and_variables_and_no_second_application(submitting: World, executor: str) -> None:
     (submitting.out / "job.py").write_text(SCRIPT)
     (submitting.out / "single.py").write_text("WHAT = 'single'")

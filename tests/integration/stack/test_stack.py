@@ -158,6 +158,7 @@ def test_killed_parts_are_started_again(one: Home) -> None:
     one.ok("up")
 
 
+@pytest.mark.long
 def test_two_homes_side_by_side_share_nothing(homes: tuple[Home, Home]) -> None:
     one, two = homes
     one.ok("up")

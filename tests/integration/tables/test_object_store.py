@@ -38,6 +38,7 @@ def objects(s3: S3) -> list[str]:
     return [path.name for path in s3.bucket.rglob("*.parquet")]
 
 
+@pytest.mark.long
 def test_rows_are_published_once_and_a_former_publisher_changes_nothing(lake: Lake, s3: S3) -> None:
     for about in published_once(lake, "later"):
         if about == "staged":

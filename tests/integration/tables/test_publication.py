@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-from tests.support.lake import FORMATS, Lake, Publisher
+from tests.support.lake import Lake, Publisher
 
 
-@pytest.mark.parametrize("lake", FORMATS, indirect=True)
 def test_rows_are_invisible_until_they_are_published_and_replace_those_of_the_day(lake: Lake) -> None:
     first = lake.attempt(run_id=1)
     first.stage(lake.table, "a", "b")

@@ -107,6 +107,7 @@ def test_a_staged_table_that_somebody_dropped_is_not_called_published(lake: Lake
     assert lake.content() == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lake", [PATH], indirect=True)
 def test_a_delta_table_may_be_named_by_its_path(lake: Lake) -> None:
     for run, note in enumerate(("a", "b"), 1):

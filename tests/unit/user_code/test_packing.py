@@ -71,6 +71,7 @@ def test_the_same_requirements_are_packed_once(
     assert pack(settings, requirements) == first
 
 
+@pytest.mark.long
 def test_a_pack_is_the_same_everywhere(
     settings: Settings, requirements: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,6 +81,7 @@ def test_a_pack_is_the_same_everywhere(
     assert pack(settings.model_copy(update={"code_store": str(tmp_path / "store-2")}), requirements) == first
 
 
+@pytest.mark.long
 def test_an_environment_that_was_deleted_is_packed_again(settings: Settings, requirements: Path) -> None:
     first = pack(settings, requirements)
     (Path(settings.code_store or "") / f"{first.sha256}.pex").unlink()
@@ -87,6 +89,7 @@ def test_an_environment_that_was_deleted_is_packed_again(settings: Settings, req
     assert f"{first.sha256}.pex" in stored(settings)
 
 
+@pytest.mark.long
 def test_what_lies_on_this_machine_is_looked_at_each_time(settings: Settings, requirements: Path, index: Path) -> None:
     requirements.write_text(f"{index / 'words-1.0-py3-none-any.whl'}\n")
     first = pack(settings, requirements)
@@ -110,6 +113,7 @@ pack(Settings(code_store=sys.argv[1]), Path(sys.argv[2]))
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("suffix", [".pex", ".packed"])
 def test_what_a_killed_one_left_is_not_used(settings: Settings, requirements: Path, suffix: str) -> None:
     code_store = settings.code_store or ""
