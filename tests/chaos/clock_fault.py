@@ -76,11 +76,14 @@ def clock_jumps(stage: Stage, back: float = 12.0, on: float = 6 * LEASE_SECONDS)
 def _live_runs(stage: Stage) -> list[str]:
     """Start runs that are at work at the same time; returns their backfills."""
     days = [FAR + timedelta(days=n) for n in range(LIVE)]
-    wishes = [Wish(f"live-{n}", PROBE, day, day, seconds=LIVE_SECONDS) for n, day in enumerate(days)]
+    # Beside many backfills, the second may begin long after the first.
+    all_there = "all-are-at-work"
+    wishes = [Wish(f"live-{n}", PROBE, d, d, seconds=LIVE_SECONDS, awaits=all_there) for n, d in enumerate(days)]
     ids = [wish.id for wish in wishes]
     stage.extra |= {wish.id: wish for wish in wishes}
     stage.player.send_all(Topic.BACKFILL_REQUESTS, [(wish.id, request_of(wish, stage.folder)) for wish in wishes])
     until(lambda: stage.made.value(AT_WORK, ids) == LIVE, "runs are at work", seconds=60)
+    (stage.folder / all_there).touch()
     return ids
 
 

@@ -49,6 +49,8 @@ class Wish:
     failing: frozenset[str] = frozenset()
     on_run_failure: str = "continue"
     seconds: float = 0.1
+    awaits: str = ""
+    """A file in the workload's folder: the seconds of its runs begin when that is there."""
     backwards: bool = False
     reprocess: str = "none"
     hanging: frozenset[str] = frozenset()

@@ -2,7 +2,8 @@
 processes ranges too.
 
 Drivers import this file. ``conf`` has ``pipeline``, ``folder``, ``seconds`` (duration of a run),
-``failing`` (logical dates that fail) and ``hanging`` (those that never end).
+``awaits`` (a file in the folder; its duration begins when that is there), ``failing`` (logical dates
+that fail) and ``hanging`` (those that never end).
 """
 
 from __future__ import annotations
@@ -34,8 +35,11 @@ def only(run: Any) -> None:
     days = {label(interval.start): interval for interval in run.intervals}
     log = os.open(folder / "work.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
-        end = time.monotonic() + float(run.conf["seconds"])
         note(log, run, list(days))
+        while run.conf["awaits"] and not (folder / str(run.conf["awaits"])).exists():
+            time.sleep(TICK_SECONDS)  # simulated work
+            note(log, run, list(days))
+        end = time.monotonic() + float(run.conf["seconds"])
         while (left := end - time.monotonic()) > 0:
             time.sleep(min(TICK_SECONDS, left))  # simulated work
             note(log, run, list(days))

@@ -283,6 +283,7 @@ def request_of(wish: Wish, folder: Path) -> BackfillRequested:
         "pipeline": wish.pipeline,
         "folder": str(folder),
         "seconds": wish.seconds,
+        "awaits": wish.awaits,
         "failing": sorted(wish.failing),
         "hanging": sorted(wish.hanging),
     }

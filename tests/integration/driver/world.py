@@ -119,7 +119,13 @@ class Recorder:
         assert self._producer.flush(30) == 0
 
     def ended(self, seconds: float = 90) -> End:
-        return self._ended.get(timeout=seconds)
+        """The next driver's end. If there is none, the error shows what all drivers printed last."""
+        try:
+            return self._ended.get(timeout=seconds)
+        except queue.Empty:
+            logs = (self._settings.home / "logs").rglob("*.log")
+            said = "\n".join(f"{path.name}: {path.read_text(errors='replace')[-3000:]}" for path in sorted(logs))
+            raise AssertionError(f"no driver ended within {seconds:.0f} s\n{said}") from None
 
 
 class World:
