@@ -32,7 +32,6 @@ def own() -> Iterator[tuple[OwnServers, Installation]]:
             servers.stop()
 
 
-@pytest.mark.long
 @pytest.mark.embedded
 def test_every_promise_is_kept(own: tuple[OwnServers, Installation]) -> None:
     """Every kind of fault was injected, every kind of work checked, and every promise kept."""

@@ -18,7 +18,6 @@ from tests.support.installation import Installation, until
 DAYS = 60
 
 
-@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_console_that_is_killed_and_started_again_is_live_again(
     installation: Installation, console: Web, page: Page
@@ -61,7 +60,6 @@ def test_services_that_are_killed_are_seen_to_come_back(installation: Installati
     expect(page.get_by_role("progressbar", name="Progress", exact=True)).to_have_attribute("aria-valuenow", str(DAYS))
 
 
-@pytest.mark.long
 def test_what_could_not_be_read_is_read_again_without_an_event(
     installation: Installation, console: Web, page: Page
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from tests.support.installation import Installation
 
 from retrofill.user_code.loading import load_pipelines
@@ -30,7 +29,6 @@ def write(run):
 """
 
 
-@pytest.mark.long
 def test_three_bad_days_fail_alone_in_few_attempts(installation: Installation) -> None:
     out = installation.settings.home / "figures"
     installation.start("backfill-planner")

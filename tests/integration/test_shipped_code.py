@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.support.installation import Installation, until
 from tests.support.shipped import FLOW, User, user_of
+from tests.support.tiers import some
 
 from retrofill.contract.topics import Topic
 
@@ -64,7 +65,6 @@ def test_an_edit_without_apply_changes_nothing(user: User) -> None:
     assert (user.used("made"), user.wrote("made")) == ([one] * 3, ["one"] * 3)
 
 
-@pytest.mark.long
 def test_in_place_is_as_it_lies(user: User) -> None:
     user.apply("one")
     (result,) = user.ask("pipelines", "apply", str(user.folder / "flow.py"), "--in-place")["pipelines"]
@@ -85,8 +85,7 @@ def remove(store: Path, sha256: str) -> str:
     return f"{store / sha256}.zip cannot be read: No such file or directory: "
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("spoil", [damage, remove])
+@pytest.mark.parametrize("spoil", some([damage, remove], damage))
 def test_runs_fail_with_one_line_where_their_code_is_not_there(user: User, store: Path, spoil: Any) -> None:
     one = user.apply("one")
     fields = spoil(store, one)

@@ -19,6 +19,7 @@ from tests.support import tls
 from tests.support.definitions import daily
 from tests.support.installation import ROOT, Installation, until
 from tests.support.servers import Servers
+from tests.support.tiers import some
 
 from retrofill.bus.clients import admin, producer, reader
 from retrofill.bus.observability.diagnosis import explain
@@ -167,8 +168,7 @@ def run(house: Installation, changed: dict[str, str], *command: str) -> subproce
     )
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("command", ["init", "dead-letters list"])
+@pytest.mark.parametrize("command", some(["init", "dead-letters list"], "init"))
 def test_a_command_says_it_in_one_line(command: str, house: Installation, encrypted: Encrypted) -> None:
     changed = {
         "RETROFILL_KAFKA_SSL_CA": str(encrypted.other.certificate),

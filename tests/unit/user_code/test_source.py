@@ -107,7 +107,6 @@ def test_a_pipeline_that_the_services_refuse_is_refused(other: Path, tmp_path: P
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.long
 def test_an_interpreter_that_does_not_exist_is_named(tmp_path: Path) -> None:
     with pytest.raises(PipelineFileError, match=r"^--python /nowhere/python cannot be executed: No such file"):
         read(Path("/nowhere/python"), tmp_path / "home", write(tmp_path, FLOW))
