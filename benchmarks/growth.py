@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 
@@ -16,10 +17,10 @@ from benchmarks.support.servers import IDLE_STARTER, installed, servers
 from retrofill.bus.clients import producer
 
 PIPELINES, DAYS = 100, 3650
-REPEATS = 3
+REPEATS = int(os.environ.get("BENCH_REPEATS", "7"))
 ACCEPTED = 1096
 ORCHESTRATED = 3000
-STARTS = 10
+STARTS = 20
 
 
 def first_start(made: Installation, name: str) -> float:
