@@ -42,7 +42,8 @@ def hang(driver: Driver, runs: Sequence[RunToDo], task: TaskDefinition) -> bool:
         pause = min(left, driver.lease / 5)
         scheduler.wait(object(), pause)
         left -= pause
-        if not driver.beat():
+        # Without its host a driver ends, whatever its code does: a thread of its own reads what the host sends.
+        if not (driver.beat() and driver.executor.process.alive):
             return False
     if not driver.process.cut and not world.broker.down:
         # All its reports are acknowledged, so it may say what its host is to report.
