@@ -22,7 +22,8 @@ MISSED = 1_000_000
 _AGE = "UPDATE backfill SET ended_at = ended_at - interval '100 days' WHERE ended_at IS NOT NULL"
 _INTERVALS = """
 INSERT INTO backfill_interval (backfill_id, interval_start, interval_end, run_id)
-SELECT r.backfill_id, r.interval_start, r.interval_end, r.id FROM run AS r JOIN backfill AS b ON b.id = r.backfill_id WHERE b.pipeline = 'old'
+SELECT r.backfill_id, r.interval_start, r.interval_end, r.id FROM run AS r JOIN backfill AS b ON b.id = r.backfill_id
+WHERE b.pipeline = 'old'
 """
 _MISSED = """
 INSERT INTO deadline (shard, alert, pipeline, backfill_id, run_id, reference, due_at, state, decided_at, digest_seconds, callback)
