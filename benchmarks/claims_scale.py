@@ -86,9 +86,9 @@ def _insert(conn: object, statement: str, **values: object) -> None:
     conn.execute(statement.encode(), values)  # type: ignore[attr-defined]  # psycopg's types cannot be imported here
 
 
-def freed(made: Installation, waiting: int) -> Mapping[str, float]:
+def freed(made: Installation, waiting: int, history: int = HISTORY_RUNS) -> Mapping[str, float]:
     """What freeing a slot costs on average, one after the other."""
-    fill(made, waiting)
+    fill(made, waiting, history)
     hot = Hot(made)
     hot.claimed([row["id"] for row in made.query("SELECT id FROM backfill WHERE state = 'running' ORDER BY id")])
     statements: list[str] = []

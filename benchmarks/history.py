@@ -38,10 +38,10 @@ SELECT id, 0, 'old', 'late', 't', clock_timestamp(), clock_timestamp() FROM lead
 """
 
 
-def closed(made: Installation) -> tuple[float, float]:
-    """Seconds, and MB of memory, that the watcher needs to close a digest of ``MISSED``."""
+def closed(made: Installation, misses: int) -> tuple[float, float]:
+    """Seconds, and MB of memory, that the watcher needs to close a digest of so many misses."""
     with made.session() as conn:
-        conn.execute(_MISSED.encode(), [MISSED])
+        conn.execute(_MISSED.encode(), [misses])
         conn.execute(_DIGEST.encode())
         conn.commit()
         conn.autocommit = True
@@ -72,23 +72,28 @@ def purged(made: Installation) -> tuple[float, int]:
 
 
 def run() -> Sequence[Figure]:
-    """On one installation, one after the other."""
+    """On an installation of its own."""
     with servers() as on, installed(on) as made:
-        fill(made, 1)
-        with made.session() as conn:
-            conn.execute("SET session_replication_role = replica")
-            conn.execute(_INTERVALS.encode())
-            conn.commit()
-        seconds, memory = closed(made)
-        with made.session() as conn:
-            conn.execute(_AGE.encode())
-            conn.commit()
-        first, deleted = purged(made)
-        again, none = purged(made)
+        return measured(made, HISTORY_RUNS, MISSED)
+
+
+def measured(made: Installation, runs: int, misses: int) -> Sequence[Figure]:
+    """One after the other: ``runs`` finished runs, a digest of ``misses`` of them, two purges."""
+    fill(made, 1, runs)
+    with made.session() as conn:
+        conn.execute("SET session_replication_role = replica")
+        conn.execute(_INTERVALS.encode())
+        conn.commit()
+    seconds, memory = closed(made, misses)
+    with made.session() as conn:
+        conn.execute(_AGE.encode())
+        conn.commit()
+    first, deleted = purged(made)
+    again, none = purged(made)
     assert deleted > 0, "the first purge deletes"
     assert none == 0, "the second one finds nothing"
     return [
-        figure(f"closing a digest of {MISSED:,}", "s", [seconds]),
+        figure(f"closing a digest of {misses:,}", "s", [seconds]),
         figure("memory that it adds", "MB", [memory], at_most=50),
         figure("a purge", "s", [first]),
         figure("rows that it deleted", "", [deleted]),
