@@ -21,8 +21,9 @@ from retrofill.contract.runs import AttemptEnded, AttemptHeartbeat, RunStaged
 from retrofill.contract.topics import PLANNER, RUN_STARTER
 from retrofill.domain.attempt import AttemptMode
 from retrofill.domain.run import RunState
-from retrofill.store import backfills, durations, failures, runs
+from retrofill.store import backfills, durations, failures, purge, runs
 from retrofill.store.claims import pipelines_with_suspects
+from retrofill.store.engine import make_engine
 
 YEARS_OF_DAYS = 3650
 PIPELINES = 100
@@ -206,6 +207,18 @@ def test_every_statement_of_the_hot_paths_uses_an_index(old: Hot) -> None:
             for table in scanned(conn, statement)
         }
     assert found == set()
+
+
+def test_a_purge_reads_no_more_than_its_page(old: Hot) -> None:
+    page = purge.Page([f"old-{n}" for n in range(1, 6)], purge.Place())
+    engine = make_engine(old.made.settings.dsn_of("owner"), "test")
+    with recorded(engine) as found, engine.connect() as conn:
+        for kind in purge.KINDS:
+            purge.lock(conn, kind, page, 5000)
+            purge.count(conn, kind, page)
+    engine.dispose()
+    with old.made.session() as conn:
+        assert {(table, each.text) for each in found.statements for table in scanned(conn, each)} == set()
 
 
 def test_a_statement_without_an_index_is_noticed(old: Hot) -> None:

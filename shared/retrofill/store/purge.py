@@ -105,9 +105,10 @@ KINDS = (
     ),
     Kind(
         t.attempt,
+        # OFFSET 0: each is looked up by an index. As a join, Postgres would read all runs for each batch.
         "this.backfill_id = ANY(:ids) AND NOT EXISTS (SELECT FROM retrofill.run AS x"
-        f" WHERE x.attempt_id = this.id AND {_kept('x')})",
-        after="EXISTS (SELECT FROM retrofill.run AS x WHERE x.backfill_id = this.backfill_id AND x.attempt_id = this.id)",
+        f" WHERE x.attempt_id = this.id AND {_kept('x')} OFFSET 0)",
+        after="EXISTS (SELECT FROM retrofill.run AS x WHERE x.attempt_id = this.id OFFSET 0)",
     ),
     Kind(
         t.backfill,
