@@ -72,6 +72,9 @@ class Claims:
         only on how many pools they are of.
         """
         memory = self.of(tx.partition)
+        # The seat of a run that ended is free only within this check, so who waits for one takes part in it.
+        poorest = [key for pool in memory.starving for key in self.starving(tx.partition, pool)[: len(numbers) or 1]]
+        numbers = [*dict.fromkeys([*numbers, *pipelines_in(poorest)])]
         memory.check([*map(backfill_key, ids), *map(pipeline_key, numbers)])
         ids = [*dict.fromkeys([*ids, *memory.unpublished(numbers)])]
         rows = self._locked(tx, ids)

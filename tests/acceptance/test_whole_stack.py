@@ -49,9 +49,15 @@ def backfill(user: User, id: str, first: str, last: str, *more: str) -> None:
     user.run("backfill", "create", "flights_daily", "--from", first, "--to", last, "--id", id, "--conf", conf, *more)
 
 
-def test_a_backfill_on_spark_gives_the_figures_that_pandas_gives(user: User) -> None:
+@pytest.fixture(scope="module")
+def first(user: User) -> str:
+    """A backfill of six days that has succeeded."""
     backfill(user, "first", DAYS[0], DAYS[-1], "--watch")
-    shown = user.json("backfill", "show", "first")
+    return "first"
+
+
+def test_a_backfill_on_spark_gives_the_figures_that_pandas_gives(user: User, first: str) -> None:
+    shown = user.json("backfill", "show", first)
     assert shown["state"] == "succeeded"
     assert shown["by_state"] == {"succeeded": len(DAYS)}
     for day in DAYS:
@@ -116,14 +122,14 @@ def test_one_deadline_one_callback(user: User) -> None:
 
 
 @pytest.mark.long
-def test_up_is_idempotent_and_state_survives_down(user: User) -> None:
+def test_up_is_idempotent_and_state_survives_down(user: User, first: str) -> None:
     before = user.json("status")
     assert "already running" in user.run("up")
     assert user.json("status") == before
     user.run("down")
     assert user.processes() == []
     user.run("up")
-    assert user.json("backfill", "show", "first")["state"] == "succeeded"
+    assert user.json("backfill", "show", first)["state"] == "succeeded"
 
 
 @pytest.mark.long

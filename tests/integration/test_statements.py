@@ -64,6 +64,17 @@ def test_who_has_no_run_left_to_start_takes_no_driver_from_who_has(empty: Hot) -
     assert [launch.backfill_id for launch in empty.take_launches()] == waits
 
 
+def test_who_waits_for_a_seat_gets_the_one_that_a_run_of_its_shard_frees(empty: Hot) -> None:
+    empty.made.query("UPDATE seat SET warm = (no <= 2) RETURNING no")
+    empty.claimed(waiting(empty.made, 1, 5, prefix="busy-"))
+    first, _ = empty.take_launches()
+    small = waiting(empty.made, 1, 1, prefix="small-")
+    empty.claimed(small)
+    assert empty.take_launches() == []
+    empty.sent(RUN_STARTER, lambda tx: empty.ended_and_claimed(tx, first))
+    assert [launch.backfill_id for launch in empty.take_launches()] == small
+
+
 def test_one_report_sends_as_much_as_those_of_a_hundred_runs(empty: Hot) -> None:
     empty.claimed(waiting(empty.made, 1, 101, limit=101))
     first, *others = empty.take_launches()

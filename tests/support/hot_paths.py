@@ -177,7 +177,7 @@ def _reports(launch: LaunchRequest, state: Literal["succeeded", "failed"]) -> li
             TaskReported(**about, task="only", state=state),
             RunReported(**about, state=state),
         ]
-    return [*found, AttemptEnded(**launch.about, state="done")]
+    return [*found, AttemptEnded(**launch.about, state="done", stays=state == "succeeded")]
 
 
 def about_run(launch: LaunchRequest, run: RunToDo) -> dict[str, Any]:
