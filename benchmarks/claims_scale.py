@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 from sqlalchemy import text
 from tests.support.definitions import daily
@@ -64,11 +66,17 @@ WHERE b.pipeline = %(pipeline)s
 """
 
 
+@contextmanager
+def unchecked(made: Installation) -> Iterator[Any]:
+    """A session without the checks of foreign keys, which take most of the time for ten million rows."""
+    with made.session() as conn:
+        conn.execute("SET session_replication_role = replica")
+        yield conn
+
+
 def fill(made: Installation, waiting: int, history: int = HISTORY_RUNS) -> None:
     """Insert ``waiting`` running backfills of one pipeline, and another pipeline's history."""
-    with made.session() as conn:
-        # Without the checks of foreign keys, which take most of the time for ten million rows.
-        conn.execute("SET session_replication_role = replica")
+    with unchecked(made) as conn:
         insert = partial(_insert, conn, definition=json.dumps(daily().as_json()), slots=SLOTS)
         insert(_PIPELINES)
         if history:

@@ -7,9 +7,10 @@ import time
 from collections.abc import Sequence
 from datetime import timedelta
 
+from tests.support.history import INTERVALS
 from tests.support.installation import Installation
 
-from benchmarks.claims_scale import HISTORY_RUNS, fill
+from benchmarks.claims_scale import HISTORY_RUNS, fill, unchecked
 from benchmarks.core import Benchmark, Figure, figure
 from benchmarks.support.servers import installed, servers
 from deadline_watcher.windows import close_due
@@ -20,11 +21,6 @@ from retrofill.store.engine import make_engine
 
 MISSED = 1_000_000
 _AGE = "UPDATE backfill SET ended_at = ended_at - interval '100 days' WHERE ended_at IS NOT NULL"
-_INTERVALS = """
-INSERT INTO backfill_interval (backfill_id, interval_start, interval_end, run_id)
-SELECT r.backfill_id, r.interval_start, r.interval_end, r.id FROM run AS r JOIN backfill AS b ON b.id = r.backfill_id
-WHERE b.pipeline = 'old'
-"""
 _MISSED = """
 INSERT INTO deadline (shard, alert, pipeline, backfill_id, run_id, reference, due_at, state, decided_at, digest_seconds, callback)
 SELECT 0, 'late', 'old', backfill_id, id, 'RUN_QUEUED_AT', clock_timestamp(), 'missed', clock_timestamp(), 60, 'page'
@@ -80,9 +76,8 @@ def run() -> Sequence[Figure]:
 def measured(made: Installation, runs: int, misses: int) -> Sequence[Figure]:
     """One after the other: ``runs`` finished runs, a digest of ``misses`` of them, two purges."""
     fill(made, 1, runs)
-    with made.session() as conn:
-        conn.execute("SET session_replication_role = replica")
-        conn.execute(_INTERVALS.encode())
+    with unchecked(made) as conn:
+        conn.execute(INTERVALS.encode(), {"prefix": "old-"})
         conn.commit()
     seconds, memory = closed(made, misses)
     with made.session() as conn:

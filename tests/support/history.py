@@ -39,7 +39,7 @@ FROM backfill AS b CROSS JOIN generate_series(0, %(runs)s - 1) AS n
 LEFT JOIN attempt AS a ON a.backfill_id = b.id AND a.position = n
 WHERE b.id LIKE %(prefix)s || '%%'
 """
-_INTERVALS = """
+INTERVALS = """
 INSERT INTO backfill_interval (backfill_id, interval_start, interval_end, run_id)
 SELECT backfill_id, interval_start, interval_end, id FROM run WHERE backfill_id LIKE %(prefix)s || '%%'
 """
@@ -100,7 +100,7 @@ def _make(
         **values,
     }
     with made.session() as conn:
-        for statement in (_PIPELINES, _BACKFILLS, _ATTEMPTS, _RUNS, _INTERVALS, _TASKS, _DEADLINES):
+        for statement in (_PIPELINES, _BACKFILLS, _ATTEMPTS, _RUNS, INTERVALS, _TASKS, _DEADLINES):
             conn.execute(statement.encode(), given)
         conn.commit()
         conn.autocommit = True
