@@ -5,6 +5,7 @@ Decided from the rows alone.
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -57,11 +58,11 @@ class Claims:
         """The fewest live attempts of a backfill that a check of ``key`` covers; 0 if unknown."""
         return next((self.fewest.get(no, 0) for no in pipelines_in([key])), 0)
 
-    def starving(self, partition: int, pool: str = "") -> list[str]:
-        """Keys that get the next seat of a pool, or of any: fewest live attempts first, then the longest wait."""
+    def starving(self, partition: int, pool: str = "", count: int = STARVING_AT_ONCE) -> list[str]:
+        """The first keys to get a seat of a pool, or of each: fewest live attempts first, then the longest wait."""
         starving = self.of(partition).starving
         pools = [pool] if pool else list(starving)
-        return [key for each in pools for key in sorted(starving.get(each, ()), key=self.rank)[:STARVING_AT_ONCE]]
+        return [key for each in pools for key in heapq.nsmallest(count, starving.get(each, ()), key=self.rank)]
 
     def check(self, tx: Transaction, ids: Sequence[str], numbers: Sequence[int] = ()) -> int:
         """Check backfills by id and pipelines by number; locked rows are checked again soon.
@@ -73,7 +74,7 @@ class Claims:
         """
         memory = self.of(tx.partition)
         # The seat of a run that ended is free only within this check, so who waits for one takes part in it.
-        poorest = [key for pool in memory.starving for key in self.starving(tx.partition, pool)[: len(numbers) or 1]]
+        poorest = self.starving(tx.partition, count=len(numbers) or 1)
         numbers = [*dict.fromkeys([*numbers, *pipelines_in(poorest)])]
         memory.check([*map(backfill_key, ids), *map(pipeline_key, numbers)])
         ids = [*dict.fromkeys([*ids, *memory.unpublished(numbers)])]
