@@ -224,7 +224,7 @@ class World:
         instance.lingers = machine
         self.crashes.append((instance.service.name, self.scheduler.now))
         for driver in instance.drivers:
-            # A local pool's drivers die with the host; a cluster's survive.
+            # Others outlive their host, for as long as it takes them to notice.
             if self.random.random() < 0.6:
                 self.scheduler.kill(driver.process)
         self.scheduler.kill(instance.process)
