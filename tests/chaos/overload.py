@@ -5,18 +5,21 @@ from __future__ import annotations
 from datetime import date, timedelta
 
 from retrofill.contract.backfills import BackfillCancelRequested
+from retrofill.contract.partitioning import partition_of
 from retrofill.contract.topics import Topic
 from tests.chaos import work
 from tests.chaos.history import Wish
 from tests.chaos.memory import Memory
 from tests.chaos.stage import Stage
-from tests.chaos.workload import request_of
+from tests.chaos.workload import id_in, request_of
 from tests.support.definitions import daily
-from tests.support.installation import until
+from tests.support.installation import PARTITIONS, until
 
 FAR = date(2010, 1, 1)
 MOST_MB = 600.0
 SECONDS = 1200.0
+# Every driver that there is, so that small backfills wait for a seat.
+GIANT_LIMIT = 16
 ANSWERED = "SELECT count(*) FROM backfill_request WHERE id = ANY(%s)"
 ENDED = "SELECT count(*) FROM backfill WHERE id = ANY(%s) AND ended_at IS NOT NULL"
 # Runs of the giant that started before the last small backfill ended.
@@ -49,19 +52,26 @@ def requests_at_once(stage: Stage, count: int = 10_000) -> None:
 def giant(stage: Stage, days: int = 70, small: int = 100) -> None:
     """Run a backfill of ``days`` days of minutes beside small ones, then cancel it.
 
-    The small ones must not wait for it.
+    The small ones must not wait for it, neither in its shard, where half of them are, nor in another.
     """
     stage.made.apply(
-        daily("giant", schedule="* * * * *", max_active_runs=4, code={"file": work.__file__, "attribute": "work"})
+        daily(
+            "giant",
+            schedule="* * * * *",
+            max_active_runs=GIANT_LIMIT,
+            code={"file": work.__file__, "attribute": "work"},
+        )
     )
-    stage.limits["giant"] = 4
-    wish = Wish("giant", "giant", FAR, FAR + timedelta(days=days - 1), limit=4, seconds=0, step=timedelta(minutes=1))
+    stage.limits["giant"] = GIANT_LIMIT
+    last = FAR + timedelta(days=days - 1)
+    wish = Wish("giant", "giant", FAR, last, limit=GIANT_LIMIT, seconds=0, step=timedelta(minutes=1))
+    shard = partition_of(wish.id, PARTITIONS)
     with Memory(stage.crew) as memory:
         _ask(stage, [wish])
         stage.made.wait_state("giant", "running")
         few = [
-            Wish(f"small-{n}", f"p{n % 3}", day := FAR + timedelta(days=2 * n), day + timedelta(days=1), seconds=0)
-            for n in range(small)
+            Wish(id_in((shard + n % 2) % PARTITIONS, "small"), f"p{n % 3}", day, day + timedelta(days=1), seconds=0)
+            for n, day in ((n, FAR + timedelta(days=2 * n)) for n in range(small))
         ]
         _ask(stage, few)
         stage.faults["runs of one backfill"] += len(wish.days)

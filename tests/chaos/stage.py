@@ -26,7 +26,7 @@ from tests.chaos.history import History, Known, Wish, ends_of, gather
 from tests.chaos.limits_sampler import LimitsSampler
 from tests.chaos.pipelines import definitions
 from tests.chaos.timed import TimedReceiver
-from tests.chaos.workload import Player, Script, probe_id, request_of
+from tests.chaos.workload import Player, Script, id_in, request_of
 from tests.support.definitions import alert, daily
 from tests.support.installation import ROOT, Installation, until
 from tests.support.receiver import Answer
@@ -98,7 +98,7 @@ class Stage:
         for shard in range(self.made.settings.partitions) if shards is None else shards:
             day = date(2001, 1, 1) + timedelta(days=self._probes)
             self._probes += 1
-            wish = Wish(probe_id(shard), PROBE, day, day, limit=4, seconds=0.01)
+            wish = Wish(id_in(shard, PROBE), PROBE, day, day, limit=4, seconds=0.01)
             self.extra[wish.id] = wish
             wishes.append(wish.id)
             self.player.send(Topic.BACKFILL_REQUESTS, wish.id, request_of(wish, self.folder), 1)

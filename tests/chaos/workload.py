@@ -27,12 +27,13 @@ from retrofill.contract.backfills import (
     RunRetryRequested,
 )
 from retrofill.contract.base import Message
+from retrofill.contract.partitioning import partition_of
 from retrofill.contract.runs import AttemptEnded, ErrorInfo, Report, RunReported
 from retrofill.contract.topics import Topic
 from tests.chaos.history import Wish
 from tests.chaos.promises.attempts import FORGED
 from tests.chaos.spoiling import Spoiler
-from tests.support.installation import Installation
+from tests.support.installation import PARTITIONS, Installation
 
 # No new request is published while this many are open.
 OPEN = 8
@@ -302,11 +303,9 @@ def request_of(wish: Wish, folder: Path) -> BackfillRequested:
     )
 
 
-def probe_id(shard: int) -> str:
-    """An id for a probe that maps to ``shard``."""
-    from retrofill.contract.partitioning import partition_of
-
+def id_in(shard: int, name: str) -> str:
+    """A new id that begins with ``name`` and maps to ``shard``."""
     while True:
-        id = f"probe-{uuid.uuid4().hex[:8]}"
-        if partition_of(id, 4) == shard:
+        id = f"{name}-{uuid.uuid4().hex[:8]}"
+        if partition_of(id, PARTITIONS) == shard:
             return id
