@@ -5,10 +5,10 @@ Decided from the rows alone.
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from sqlalchemy import RowMapping
 
@@ -16,13 +16,14 @@ from retrofill.bus.handler import RECHECK_SECONDS
 from retrofill.bus.observability import metrics
 from retrofill.bus.transaction import Transaction
 from retrofill.domain.backfill import BackfillState
-from retrofill.store import backfills, hosts, runs
+from retrofill.store import backfills, hosts
 from retrofill.store import claims as store
+from retrofill.store.seat_waits import Rank
 from run_starter.batches import batch_limit, batches, how_many, mode_of
 from run_starter.cancelling import cancel, cancel_runs
-from run_starter.memory import Memory, backfill_key, pipeline_key, pipelines_in, slot_freed
-from run_starter.seating import POLL_SECONDS, offered, publishable, seated, wait
-from run_starter.sharing import YIELD_SECONDS, Candidate, Pipeline, Rivals, Shares, share
+from run_starter.memory import Memory, backfill_key, backfills_in, pipeline_key, pipelines_in
+from run_starter.seating import POLL_SECONDS, leave, offered, publishable, seated, wait
+from run_starter.sharing import JUST_SERVED, Candidate, Pipeline, Rivals, Shares, share
 from run_starter.sizes import batch_sizes
 from run_starter.starting import Starting, Wanted
 from run_starter.suspects import next_attempts, server_of
@@ -44,8 +45,6 @@ class Claims:
     expected: int
     drivers: dict[str, int] = field(default_factory=dict)
     memory: dict[int, Memory] = field(default_factory=dict)
-    # By pipeline: the fewest live attempts of a backfill that could use a slot, as of the last check.
-    fewest: dict[int, int] = field(default_factory=dict)
 
     def of(self, partition: int) -> Memory:
         return self.memory.setdefault(partition, Memory())
@@ -54,15 +53,17 @@ class Claims:
         """Drop the memory of a shard that was lost."""
         self.memory.pop(partition, None)
 
-    def rank(self, key: str) -> int:
-        """The fewest live attempts of a backfill that a check of ``key`` covers; 0 if unknown."""
-        return next((self.fewest.get(no, 0) for no in pipelines_in([key])), 0)
-
     def starving(self, partition: int, pool: str = "", count: int = STARVING_AT_ONCE) -> list[str]:
-        """The first keys to get a seat of a pool, or of each: fewest live attempts first, then the longest wait."""
-        starving = self.of(partition).starving
-        pools = [pool] if pool else list(starving)
-        return [key for each in pools for key in heapq.nsmallest(count, starving.get(each, ()), key=self.rank)]
+        """The first keys to get a seat of a pool, or of each."""
+        return self.of(partition).first(pool, count)
+
+    def check_after_ends(self, tx: Transaction, keys: Sequence[str]) -> int:
+        """Check these, and who waits for a seat, in the transaction in which runs ended: it takes what they free.
+
+        Returns how many attempts it started.
+        """
+        all_keys = dict.fromkeys([*keys, *self.starving(tx.partition, count=len(keys))])
+        return self.check(tx, backfills_in(all_keys), pipelines_in(all_keys))
 
     def check(self, tx: Transaction, ids: Sequence[str], numbers: Sequence[int] = ()) -> int:
         """Check backfills by id and pipelines by number; locked rows are checked again soon.
@@ -73,9 +74,6 @@ class Claims:
         only on how many pools they are of.
         """
         memory = self.of(tx.partition)
-        # The seat of a run that ended is free only within this check, so who waits for one takes part in it.
-        poorest = self.starving(tx.partition, count=len(numbers) or 1)
-        numbers = [*dict.fromkeys([*numbers, *pipelines_in(poorest)])]
         memory.check([*map(backfill_key, ids), *map(pipeline_key, numbers)])
         ids = [*dict.fromkeys([*ids, *memory.unpublished(numbers)])]
         rows = self._locked(tx, ids)
@@ -121,11 +119,11 @@ class Claims:
 
         ``locked``: backfills by id; ``staged``: their accepted runs without a publisher.
         """
-        limits = store.lock_pipelines(tx.conn, numbers)
+        limits, now = store.lock_pipelines(tx.conn, numbers)
         for no in set(numbers) - limits.keys():
             metrics.CLAIMS_PUT_OFF.labels("pipeline_locked").inc()
             tx.schedule_check(pipeline_key(no), RECHECK_SECONDS)
-        if not limits:
+        if now is None:
             return 0
         taken = store.taken_slots(tx.conn, limits)
         readable = self.starting.launching.definitions.of(tx.conn, list(staged)) if staged else {}
@@ -134,15 +132,15 @@ class Claims:
         self._poll(tx, [no for no in free_slots if free_slots[no] <= 0])
         drivers = sum(self.drivers.values()) or self.expected
         to_read = {no: min(free, drivers) + SPARE for no, free in free_slots.items() if free > 0}
-        rows, candidates, pipelines = self._candidates(tx, memory, to_read, locked, limits, taken)
-        seats, totals = offered(tx, self.starting.own(), memory, candidates, pipelines, publications)
+        rows, candidates, pipelines = self._candidates(tx, memory, to_read, locked, limits, taken, now)
+        seats, totals = offered(tx, self.starting.own(), memory, candidates, pipelines, publications, now)
         self.drivers |= totals
         locked_seats = {pool: len(each.free) for pool, each in seats.items()}
         wanted, unseated = seated(publications, seats)
         shares = share(candidates, pipelines, seats)
         for each in unseated:
             # Publishers go first everywhere.
-            shares.lacks(each.pool, each.backfill["pipeline_no"], 0)
+            shares.lacks(each.pool, each.backfill["pipeline_no"], Rank(-1, each.run["staged_at"]))
         self._remember(tx, memory, candidates, pipelines, shares, seats)
         with_suspects = {each.id for each in candidates if each.suspects and each.id in shares.slots}
         wanted += self._chosen(tx, rows, shares, limits, with_suspects)
@@ -161,6 +159,7 @@ class Claims:
         locked: Mapping[str, RowMapping],
         limits: Mapping[int, int],
         taken: Mapping[int, store.Taken],
+        now: datetime,
     ) -> tuple[Mapping[str, RowMapping], list[Candidate], dict[int, Pipeline]]:
         """The backfills with a run to start, locked, and their pipelines."""
         if not to_read:
@@ -175,22 +174,23 @@ class Claims:
                 row["pipeline_no"],
                 row["max_active_runs"],
                 frozenset(with_live_attempts.get(id, ())),
+                found[id].since,
                 definitions[id].executor,
                 found[id].suspects,
                 definitions[id].pool,
             )
             for id, row in rows.items()
         ]
-        rivals: dict[int, list[int]] = {}
+        rivals: dict[int, list[Rank]] = {}
         for each in found.values():
             live = len(with_live_attempts.get(each.id, ()))
             if each.shard != tx.partition and live < each.max_active_runs:
-                rivals.setdefault(each.pipeline_no, []).append(live)
+                rivals.setdefault(each.pipeline_no, []).append(Rank(live, each.since))
         pipelines = {
             no: Pipeline(
                 limits[no],
                 frozenset(taken[no].pipeline_slots),
-                Rivals(tuple(sorted(rivals.get(no, ()))), memory.yielded_for(no)),
+                Rivals.of(rivals.get(no, ()), now, memory.exhausted(no)),
             )
             for no in to_read
         }
@@ -199,7 +199,7 @@ class Claims:
     def _mine(
         self, tx: Transaction, found: Mapping[str, store.Claimant], locked: Mapping[str, RowMapping]
     ) -> dict[str, RowMapping]:
-        """The running claimants of this shard, locked, in the order of their requests."""
+        """The running claimants of this shard, locked, the one served longest ago first."""
         mine = [each for each in found.values() if each.shard == tx.partition]
         missing = [each.id for each in mine if each.id not in locked]
         rows = {**locked, **self._locked(tx, missing)}
@@ -208,7 +208,7 @@ class Claims:
                 metrics.CLAIMS_PUT_OFF.labels("backfill_locked").inc()
                 tx.schedule_check(pipeline_key(each.pipeline_no), RECHECK_SECONDS)
         readable = self.starting.launching.definitions.of(tx.conn, [each.id for each in mine if each.id in rows])
-        ordered = sorted(mine, key=lambda each: (each.requested_at, each.id))
+        ordered = sorted(mine, key=lambda each: (each.since, each.id))
         # A claimant was read before it was locked, so it may have been paused since.
         return {
             each.id: rows[each.id]
@@ -226,24 +226,18 @@ class Claims:
         pools: Collection[str],
     ) -> None:
         """Schedule checks for pipelines and backfills that got fewer slots than they could use."""
-        wait(tx, memory, shares, pools)
+        wait(tx, memory, shares)
+        leave(tx, memory, shares)
         # There may be seats for those who waited, too.
         for pool in [each for each in list(pools or memory.starving) if each not in shares.short]:
             for key in self.starving(tx.partition, pool):
                 tx.schedule_check(key)
         for no in pipelines:
-            left = memory.leave(no, no in shares.left)
-            if left is None:
-                continue
-            metrics.CLAIMS_PUT_OFF.labels("left_to_others").inc()
-            if left == 0.0:
-                tx.notify(runs.SLOT_CHANNEL, [slot_freed(no, tx.partition)])
-            tx.schedule_check(pipeline_key(no), max(RECHECK_SECONDS, YIELD_SECONDS - left))
-        for no in pipelines:
-            self.fewest.pop(no, None)
+            memory.ranks.pop(no, None)
         for each in candidates:
-            live = len(each.slots) + len(shares.slots.get(each.id, ()))
-            self.fewest[each.pipeline_no] = min(live, self.fewest.get(each.pipeline_no, live))
+            given = len(shares.slots.get(each.id, ()))
+            rank = Rank(len(each.slots) + given, JUST_SERVED if given else each.since)
+            memory.ranks[each.pipeline_no] = min(rank, memory.ranks.get(each.pipeline_no, rank))
         waiting = {each.pipeline_no for each in candidates if not each.slots and each.id not in shares.slots}
         self._poll(tx, waiting.difference(shares.left, *shares.short.values()))
 

@@ -144,7 +144,7 @@ class StarterHandler(QuietHandler):
         for key in keys:
             del tx.checks[key]
         try:
-            return self._claims.check(tx, backfills_in(keys), pipelines_in(keys))
+            return self._claims.check_after_ends(tx, keys)
         except Exception as e:
             if classify(e) not in (Fault.FENCED, Fault.WAIT):
                 self._claim_later.add(tx.partition)
@@ -184,9 +184,9 @@ class StarterHandler(QuietHandler):
 
     def group(self, keys: Sequence[str]) -> Sequence[Sequence[str]]:
         """Leases first and alone: they lock runs, which come after backfills in the lock order.
-        Then all backfills and pipelines in one transaction, fewest live attempts first.
+        Then all backfills and pipelines in one transaction.
         """
-        others = sorted((key for key in keys if key not in ALONE), key=self._claims.rank)
+        others = [key for key in keys if key not in ALONE]
         return [*([key] for key in keys if key in ALONE), *([others] if others else [])]
 
     def taken(self, conn: Connection, partition: int) -> Mapping[str, float]:

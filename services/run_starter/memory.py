@@ -5,8 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from heapq import nsmallest
+
+from retrofill.store.seat_waits import Rank
+from run_starter.sharing import What
 
 BACKFILL, PIPELINE = "b:", "p:"
+# So long, slots and seats are left to a rival.
+YIELD_SECONDS = 5.0
+# And then not again for so long: it may be unable to use them.
+ENOUGH_SECONDS = 60.0
+UNKNOWN = Rank(0, datetime.min.replace(tzinfo=UTC))
 # The check of the shard's leases and of what times out.
 LEASES_KEY = "leases"
 # The check of the shard's pipelines that have suspects.
@@ -61,10 +71,12 @@ class Memory:
     starving: dict[str, dict[str, None]] = field(default_factory=dict)
     # Backfills with accepted runs that wait for a publisher, with their pipelines.
     to_publish: dict[str, int] = field(default_factory=dict)
-    # By pipeline (its number) and pool: when a slot or a seat was first left to another shard.
-    yielding_since: dict[int | str, float] = field(default_factory=dict)
-    # By pool: what others were told when, that a backfill with so few live attempts waits for a seat.
-    waits: dict[str, tuple[int, float]] = field(default_factory=dict)
+    # By pipeline: its first backfill that could use a slot, as of the last check.
+    ranks: dict[int, Rank] = field(default_factory=dict)
+    # When what was first left to whom.
+    left_to: dict[What, dict[Rank, float]] = field(default_factory=dict)
+    # By pool: what others were told when, that such a backfill waits for a seat.
+    waits: dict[str, tuple[Rank, float]] = field(default_factory=dict)
 
     def starve(self, pool: str, keys: Iterable[str]) -> None:
         self.starving.setdefault(pool, {}).update(dict.fromkeys(keys))
@@ -77,27 +89,36 @@ class Memory:
             if not waiting:
                 del self.starving[pool]
 
-    def yielded_for(self, what: int | str) -> float:
-        """Seconds since it was first left to others; 0 if it is not."""
-        now = time.monotonic()
-        return now - self.yielding_since.get(what, now)
+    def first(self, pool: str, count: int) -> list[str]:
+        """The first keys to get a seat of a pool, or of each: by rank, then the longest wait."""
+        pools = [pool] if pool else list(self.starving)
+        return [key for each in pools for key in nsmallest(count, self.starving.get(each, ()), key=self._rank)]
 
-    def leave(self, what: int | str, is_left: bool) -> float | None:
-        """Returns for how long it is left to others by now: 0 the first time, ``None`` if it is not."""
-        if not is_left:
-            self.yielding_since.pop(what, None)
-            return None
-        first = what not in self.yielding_since
-        self.yielding_since.setdefault(what, time.monotonic())
-        return 0.0 if first else self.yielded_for(what)
+    def _rank(self, key: str) -> Rank:
+        return next((self.ranks.get(no, UNKNOWN) for no in pipelines_in([key])), UNKNOWN)
 
-    def says_again(self, pool: str, fewest: int, seconds: float) -> bool:
+    def exhausted(self, what: What) -> frozenset[Rank]:
+        """Those who did not take it while it was left to them."""
+        now, left_to = time.monotonic(), self.left_to.get(what, {})
+        for rank in [rank for rank, first in left_to.items() if now - first >= YIELD_SECONDS + ENOUGH_SECONDS]:
+            del left_to[rank]
+        return frozenset(rank for rank, first in left_to.items() if now - first >= YIELD_SECONDS)
+
+    def leave(self, what: What, ranks: Collection[Rank]) -> float:
+        """Remember to whom it is left. Returns for how many more seconds; ``YIELD_SECONDS`` if somebody is new."""
+        now, left_to = time.monotonic(), self.left_to.setdefault(what, {})
+        if any(rank not in left_to for rank in ranks):
+            left_to |= {rank: left_to.get(rank, now) for rank in ranks}
+            return YIELD_SECONDS
+        return YIELD_SECONDS + min(left_to[rank] for rank in ranks) - now
+
+    def says_again(self, pool: str, first: Rank, seconds: float) -> bool:
         """Whether others must be told, because it is news, or was said that long ago."""
         now = time.monotonic()
         before, at = self.waits.get(pool, (None, 0.0))
-        if before == fewest and now - at < seconds:
+        if before is not None and before.live == first.live and now - at < seconds:
             return False
-        self.waits[pool] = (fewest, now)
+        self.waits[pool] = (first, now)
         return True
 
     def unpublished(self, numbers: Collection[int]) -> list[str]:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from sqlalchemy import RowMapping
 
+from retrofill.bus.handler import RECHECK_SECONDS
 from retrofill.bus.observability import metrics
 from retrofill.bus.transaction import Transaction
 from retrofill.domain.attempt import AttemptMode
 from retrofill.domain.pipeline import PipelineDefinition
-from retrofill.store import hosts, seat_waits
+from retrofill.store import hosts, runs, seat_waits
 from retrofill.store.claims import Taken
-from run_starter.memory import Memory, pipeline_key
+from run_starter.memory import YIELD_SECONDS, Memory, pipeline_key, slot_freed
 from run_starter.sharing import Candidate, Pipeline, Rivals, Seats, Shares, free_slots, most
 from run_starter.starting import Wanted
 
@@ -64,6 +66,7 @@ def offered(
     candidates: Sequence[Candidate],
     pipelines: Mapping[int, Pipeline],
     publications: Sequence[Publication],
+    now: datetime,
 ) -> tuple[dict[str, Seats], dict[str, int]]:
     """By pool: as many free seats as these could use, locked, and how many there are, if known.
 
@@ -77,7 +80,7 @@ def offered(
         executors = {each.executor for each in mine} | ({"pool"} if publishers else set())
         count = publishers + most(mine, pipelines)
         offer = hosts.lock_free(tx.conn, own, tx.partition, pool, executors, count) if count else hosts.Offer([])
-        seats[pool] = Seats(offer.seats, Rivals(tuple(sorted(offer.rivals)), memory.yielded_for(pool)))
+        seats[pool] = Seats(offer.seats, Rivals.of(offer.rivals, now, memory.exhausted(pool)))
         if offer.total is not None:
             totals[pool] = offer.total
     return seats, totals
@@ -97,19 +100,27 @@ def seated(publications: Sequence[Publication], seats: Mapping[str, Seats]) -> t
     return wanted, unseated
 
 
-def wait(tx: Transaction, memory: Memory, shares: Shares, pools: Collection[str]) -> None:
-    """Remember who waits for a seat of these pools, and tell the other shards."""
-    for pool in pools:
-        if memory.leave(pool, pool in shares.seats_left) == 0.0:
-            tx.notify(hosts.SEAT_CHANNEL, [pool])
+def leave(tx: Transaction, memory: Memory, shares: Shares) -> None:
+    """Tell the other shards what is left to them, and check again when they had the time to take it."""
+    seconds = {what: memory.leave(what, ranks) for what, ranks in shares.left_to.items()}
+    news = [what for what, left in seconds.items() if left == YIELD_SECONDS]
+    tx.notify(hosts.SEAT_CHANNEL, [pool for pool in news if isinstance(pool, str)])
+    tx.notify(runs.SLOT_CHANNEL, [slot_freed(no, tx.partition) for no in news if isinstance(no, int)])
+    for no, what in shares.left.items():
+        metrics.CLAIMS_PUT_OFF.labels("left_to_others").inc()
+        tx.schedule_check(pipeline_key(no), max(RECHECK_SECONDS, seconds[what]))
+
+
+def wait(tx: Transaction, memory: Memory, shares: Shares) -> None:
+    """Remember who waits for a seat, and tell the other shards."""
     for pool, numbers in shares.short.items():
         metrics.CLAIMS_PUT_OFF.labels("no_driver").inc(len(numbers))
         memory.starve(pool, map(pipeline_key, numbers))
         for no in numbers:
             # In case the notification of a free seat is lost.
             tx.schedule_check(pipeline_key(no), POLL_SECONDS)
-        if memory.says_again(pool, shares.fewest[pool], POLL_SECONDS / 2):
-            seat_waits.wait(tx.conn, tx.partition, pool, shares.fewest[pool], 2 * POLL_SECONDS)
+        if memory.says_again(pool, shares.first[pool], POLL_SECONDS / 2):
+            seat_waits.wait(tx.conn, tx.partition, pool, shares.first[pool], 2 * POLL_SECONDS)
     for pool in [each for each in memory.waits if each not in memory.starving]:
         del memory.waits[pool]
         seat_waits.wait_no_more(tx.conn, tx.partition, pool)

@@ -4,29 +4,37 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Self
 
 from retrofill.domain.names import DEFAULT_POOL
 from retrofill.store.hosts import Seat
+from retrofill.store.seat_waits import Rank
 
-# At most this long, slots and seats are left to other shards' backfills with fewer live attempts.
-YIELD_SECONDS = 5.0
+# With equal numbers of live attempts, a rival goes first only if it has waited for so long. Less is not worth the
+# time until it takes what is left to it.
+LONG = timedelta(seconds=1)
+JUST_SERVED = datetime.max.replace(tzinfo=UTC)
 
 Slots = tuple[int, int, Seat]  # of the backfill, of its pipeline, and where
+What = int | str  # a slot of this pipeline, or a seat of this pool
 
 
 @dataclass(frozen=True)
 class Candidate:
     """A backfill with a run to start. ``slots``: held by its live attempts.
 
-    ``suspects``: one of the runs is to be retried alone.
+    ``since``: when its last attempt was claimed, or it was requested. ``suspects``: one of the runs is to be
+    retried alone.
     """
 
     id: str
     pipeline_no: int
     limit: int
     slots: frozenset[int]
+    since: datetime
     executor: str = "pool"
     suspects: bool = False
     pool: str = DEFAULT_POOL
@@ -34,14 +42,27 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Rivals:
-    """Backfills of other shards that could use the same: their live attempts, fewest first."""
+    """Other backfills that could use the same, the first ones first.
 
-    live: tuple[int, ...] = ()
-    yielded_for: float = 0.0  # seconds since something was first left to one of them
+    ``exhausted``: nothing more is left to these, because they did not take what was.
+    """
 
-    def go_first(self, live: int, left: int) -> bool:
-        """Whether those with fewer than ``live`` attempts need all that is ``left``."""
-        return self.yielded_for < YIELD_SECONDS and bisect_left(self.live, live) >= left
+    ranks: tuple[Rank, ...] = ()
+    exhausted: frozenset[Rank] = frozenset()
+
+    @classmethod
+    def of(cls, ranks: Iterable[Rank], now: datetime, exhausted: frozenset[Rank]) -> Self:
+        """Those of other shards, by the database's clock."""
+        rested = (each if each.since <= now - LONG else Rank(each.live, JUST_SERVED) for each in ranks)
+        return cls(tuple(sorted(rested)), exhausted)
+
+    def before(self, rank: Rank) -> list[Rank]:
+        """Those that go before a backfill."""
+        return [each for each in self.ranks[: bisect_left(self.ranks, rank)] if each not in self.exhausted]
+
+    def joined_by(self, rank: Rank) -> Rivals:
+        """With one more."""
+        return Rivals(tuple(sorted([*self.ranks, rank])), self.exhausted)
 
 
 @dataclass(frozen=True)
@@ -76,34 +97,39 @@ class Seats:
 class Shares:
     """Slots and seats to fill, by backfill; pipelines for which something was missing.
 
-    ``left``: their slots, or the seats of their pool (``seats_left``), are left to rivals. By pool,
-    ``short``: there is no seat; ``fewest``: the fewest live attempts of such a backfill.
+    ``left``: what they left to rivals, ``left_to``. By pool, ``short``: there is no seat; ``first``: the rank of the
+    first such backfill.
     """
 
     slots: dict[str, list[Slots]] = field(default_factory=dict)
-    left: set[int] = field(default_factory=set)
-    seats_left: set[str] = field(default_factory=set)
+    left: dict[int, What] = field(default_factory=dict)
+    left_to: dict[What, set[Rank]] = field(default_factory=dict)
     short: dict[str, set[int]] = field(default_factory=dict)
-    fewest: dict[str, int] = field(default_factory=dict)
+    first: dict[str, Rank] = field(default_factory=dict)
 
-    def lacks(self, pool: str, pipeline_no: int, live: int) -> None:
-        """There is no seat in the pool for a backfill with so many live attempts."""
+    def lacks(self, pool: str, pipeline_no: int, rank: Rank) -> None:
+        """There is no seat in the pool for a backfill."""
         self.short.setdefault(pool, set()).add(pipeline_no)
-        self.fewest[pool] = min(live, self.fewest.get(pool, live))
+        self.first[pool] = min(rank, self.first.get(pool, rank))
+
+    def leave(self, pipeline_no: int, what: What, rivals: Sequence[Rank]) -> None:
+        """A backfill of the pipeline leaves it to these."""
+        self.left[pipeline_no] = what
+        self.left_to.setdefault(what, set()).update(rivals)
 
 
 def share(candidates: Sequence[Candidate], pipelines: Mapping[int, Pipeline], seats: Mapping[str, Seats]) -> Shares:
-    """Give each slot to the candidate with the fewest live attempts (ties: the earlier one).
+    """Give each slot to the candidate with the fewest live attempts (ties: the one served longest ago).
 
     ``seats``: by pool, of each candidate's.
     """
     shares = Shares()
     own = {each.id: free_slots(each.slots, each.limit) for each in candidates}
     shared = {no: free_slots(each.slots, each.limit) for no, each in pipelines.items()}
-    poorest = [(len(each.slots), n) for n, each in enumerate(candidates)]
+    poorest = [(Rank(len(each.slots), each.since), n) for n, each in enumerate(candidates)]
     heapq.heapify(poorest)
     while poorest:
-        live, n = heapq.heappop(poorest)
+        rank, n = heapq.heappop(poorest)
         each = candidates[n]
         no = each.pipeline_no
         if not own[each.id] or not shared[no]:
@@ -111,18 +137,19 @@ def share(candidates: Sequence[Candidate], pipelines: Mapping[int, Pipeline], se
         there = seats[each.pool]
         free = there.count(each.executor)
         if free == 0:
-            shares.lacks(each.pool, no, live)
+            shares.lacks(each.pool, no, rank)
+            # A free seat for another executor may become one for this.
+            there.rivals = there.rivals.joined_by(rank)
             continue
-        if pipelines[no].rivals.go_first(live, len(shared[no])):
-            shares.left.add(no)
+        if len(first := pipelines[no].rivals.before(rank)) >= len(shared[no]):
+            shares.leave(no, no, first)
             continue
-        if there.rivals.go_first(live, free):
-            shares.left.add(no)
-            shares.seats_left.add(each.pool)
+        if len(first := there.rivals.before(rank)) >= free:
+            shares.leave(no, each.pool, first)
             continue
         place = (own[each.id].pop(0), shared[no].pop(0), there.take(each.executor))
         shares.slots.setdefault(each.id, []).append(place)
-        heapq.heappush(poorest, (live + 1, n))
+        heapq.heappush(poorest, (Rank(rank.live + 1, JUST_SERVED), n))
     return shares
 
 

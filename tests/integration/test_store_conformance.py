@@ -68,7 +68,7 @@ def test_a_backfill_from_plan_to_end(both: Both) -> None:
         *BASE,
         ("a", lambda conn: planning.history(conn, 1, plan_of(2).intervals)),
         ("a", lambda conn: backfills.lock_free(conn, ["b1", "b2"])),
-        ("a", lambda conn: claims.lock_pipelines(conn, [1, 9])),
+        ("a", lambda conn: claims.lock_pipelines(conn, [1, 9])[0]),
         ("a", lambda conn: (claims.taken_slots(conn, [1]), claims.claimants(conn, 0, {1: 1}, ["b1", "b2"]))),
         (
             "a",

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 from sqlalchemy import update
-from tests.support.both_stores import BASE, NOW, Both, both, claim, give, installation, over, register
+from tests.support.both_stores import BASE, DAY, NOW, Both, both, claim, give, installation, over, register
 from tests.support.sessions import Step, commit
 
-from retrofill.store import attempts, hosts, launches
+from retrofill.store import attempts, hosts, launches, seat_waits
 from retrofill.store import tables as t
-from retrofill.store.seat_waits import wait, wait_no_more
+from retrofill.store.seat_waits import Rank, wait_no_more
 
 __all__ = ["both", "installation"]
 TABLES = (t.host, t.seat, t.seat_wait)
@@ -29,7 +29,11 @@ def free(conn: Any, own: int, most: int = 9, executors: tuple[str, ...] = ("pool
     """The seats that a claim of shard 0 would get, with what else it learns."""
     offer = hosts.lock_free(conn, [own, 77], 0, pool, executors, most)
     assert {seat.pool for seat in offer.seats} <= {pool}
-    return [(seat.host_id, seat.no) for seat in offer.seats], offer.total, sorted(offer.rivals)
+    return (
+        [(seat.host_id, seat.no) for seat in offer.seats],
+        offer.total,
+        sorted((each.live, (NOW - each.since).days) for each in offer.rivals),
+    )
 
 
 def take(conn: Any, host: int, no: int, slot: int, own: int = 1) -> list[int]:
@@ -43,6 +47,11 @@ def seats(conn: Any, id: int) -> Any:
     return [
         (row["no"], row["warm"], row["attempt_id"], row["backfill_id"], row["live"], row["overdue"]) for row in found
     ]
+
+
+def wait(conn: Any, shard: int, pool: str, live: int, seconds: float) -> None:
+    """Its first backfill waits since so many days."""
+    seat_waits.wait(conn, shard, pool, Rank(live, NOW - live * DAY), seconds)
 
 
 def a(work: Any) -> Step:
@@ -139,7 +148,7 @@ def test_who_waits_is_seen_by_other_shards_for_a_while(both: Both) -> None:
         a(lambda conn: free(conn, 1)),
         a(commit),
     )
-    assert [said[6][2], said[8][2]] == [[3, 7], [3]]
+    assert [said[6][2], said[8][2]] == [[[3, 3], [7, 7]], [[3, 3]]]
     both.same_tables(*TABLES)
 
 
@@ -159,7 +168,7 @@ def test_each_pool_has_its_own_seats(both: Both) -> None:
     )
     assert said[5] == [[[[1, 1], [1, 2]], 2, []], [[[3, 1], [2, 2], [2, 3]], 4, []], [[], None, []]]
     assert said[7] == [[], None, []]
-    assert said[8][1:] == [[], [2]]
+    assert said[8][1:] == [[], [[2, 2]]]
     assert said[11] == [1, 1, 3]
     both.same_tables(*TABLES)
 

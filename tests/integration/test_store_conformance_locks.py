@@ -208,7 +208,7 @@ def test_random_scripts(both: Both, seed: int) -> None:
                     lambda conn: end(conn, id),
                     lambda conn: runs.lock(conn, [id]).keys(),
                     lambda conn: (claims.taken_slots(conn, [1]), claims.claimants(conn, 0, {1: slot}, ["b1"])),
-                    lambda conn: claims.lock_pipelines(conn, [1]),
+                    lambda conn: claims.lock_pipelines(conn, [1])[0],
                     lambda conn: list(backfills.lock_free(conn, ["b1"])),
                     lambda conn: backfills.lock(conn, "b1", wait=False) is None,
                     lambda conn: backfills.run_counts(conn, "b1"),

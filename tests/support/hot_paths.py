@@ -27,7 +27,6 @@ from run_starter.definitions import Definitions
 from run_starter.executors import Condition, Key, LaunchRequest, RunToDo
 from run_starter.launching import Launching
 from run_starter.leases import Leases
-from run_starter.memory import backfills_in, pipelines_in
 from run_starter.reports import handle_reports
 from run_starter.starting import Starting
 from run_starter.timeouts import interrupt
@@ -116,8 +115,7 @@ class Hot:
         """A run's last reports, and the claims that they permit, in one transaction as the handler does."""
         received = [_received(report) for report in _reports(launch, "succeeded")]
         handle_reports(tx, received, self.definitions, max_lost_attempts=5, partitions=PARTITIONS)
-        keys = [key for key, after in tx.checks.items() if after <= 0]
-        self.claims.check(tx, backfills_in(keys), pipelines_in(keys))
+        self.claims.check_after_ends(tx, [key for key, after in tx.checks.items() if after <= 0])
 
     def asked(self, launch: LaunchRequest) -> Recorded:
         """What the host of an attempt reads for its driver."""

@@ -53,19 +53,20 @@ class Taken:
 class Claimant:
     """A backfill with a run that may start now. It may be at its own limit.
 
-    ``suspects``: one of these runs is to be retried alone.
+    ``since``: when its last attempt was claimed, or it was requested. ``suspects``: one of these runs is to be
+    retried alone.
     """
 
     id: str
     pipeline_no: int
     shard: int
     max_active_runs: int
-    requested_at: datetime
+    since: datetime
     suspects: bool
 
 
 _LOCK_PIPELINES = (
-    select(pipeline.c.no, pipeline.c.max_active_runs)
+    select(pipeline.c.no, pipeline.c.max_active_runs, func.clock_timestamp().label("now"))
     .where(one_of(pipeline.c.no, "numbers"))
     .order_by(pipeline.c.no)
     .with_for_update(key_share=True, skip_locked=True)
@@ -75,9 +76,10 @@ _TAKEN = select(attempt.c.pipeline_no, attempt.c.backfill_id, attempt.c.slot, at
 )
 
 
-def lock_pipelines(conn: Connection, numbers: Collection[int]) -> dict[int, int]:
-    """``max_active_runs`` by pipeline number, the rows locked. Locked ones are skipped."""
-    return {row.no: row.max_active_runs for row in conn.execute(_LOCK_PIPELINES, {"numbers": sorted(numbers)})}
+def lock_pipelines(conn: Connection, numbers: Collection[int]) -> tuple[dict[int, int], datetime | None]:
+    """``max_active_runs`` by pipeline number, the rows locked, and the time. Locked ones are skipped."""
+    rows = conn.execute(_LOCK_PIPELINES, {"numbers": sorted(numbers)}).all()
+    return {row.no: row.max_active_runs for row in rows}, max((row.now for row in rows), default=None)
 
 
 def taken_slots(conn: Connection, numbers: Collection[int]) -> dict[int, Taken]:
@@ -141,11 +143,22 @@ _SUSPECTS_MAY_START = or_(
 )
 
 
+# Of the attempt with the last position, which is the last one, but for those that repeat what was lost.
+_LAST_CLAIM = (
+    select(attempt.c.claimed_at)
+    .where(attempt.c.backfill_id == backfill.c.id)
+    .order_by(attempt.c.position.desc())
+    .limit(1)
+    .scalar_subquery()
+)
+
+
 def _claimable() -> Select[Any]:
     """Running backfills with a queued run that may start now and that no failure blocks."""
     b = backfill.c
     others, suspects = _has(_NO_SUSPECT), and_(_has(_SUSPECT), _SUSPECTS_MAY_START)
-    return select(b.id, b.pipeline_no, b.shard, b.max_active_runs, b.requested_at, suspects.label("suspects")).where(
+    since = func.greatest(b.requested_at, _LAST_CLAIM).label("since")
+    return select(b.id, b.pipeline_no, b.shard, b.max_active_runs, since, suspects.label("suspects")).where(
         in_state(backfill, BackfillState.RUNNING),
         or_(others, suspects),
         or_(b.on_run_failure == constant(OnRunFailure.CONTINUE), ~failed_since_resume()),

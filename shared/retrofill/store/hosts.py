@@ -30,12 +30,14 @@ from sqlalchemy import (
     null,
     or_,
     select,
+    true,
     update,
 )
 
 from retrofill.domain.attempt import LIVE
 from retrofill.domain.names import DEFAULT_POOL
 from retrofill.store.arrays import Arrays, none_of, one_of
+from retrofill.store.seat_waits import Rank
 from retrofill.store.states import in_state
 from retrofill.store.tables import attempt, host, seat, seat_wait
 
@@ -77,12 +79,12 @@ class Offer:
     """Free seats of one pool, the nearest first.
 
     ``total``: how many usable seats all its live hosts have, taken ones included; ``None`` if none
-    is free. ``rivals``: the fewest live attempts of each other shard that waits for such a seat.
+    is free. ``rivals``: of each other shard that waits for such a seat, the first backfill.
     """
 
     seats: list[Seat]
     total: int | None = None
-    rivals: tuple[int, ...] = ()
+    rivals: tuple[Rank, ...] = ()
 
 
 _ALIVE = host.c.lease_until > func.clock_timestamp()
@@ -101,20 +103,20 @@ _TOTAL = (
     .scalar_subquery()
 )
 _RIVALS = (
-    select(func.array_agg(seat_wait.c.live))
+    select(func.array_agg(seat_wait.c.live).label("live"), func.array_agg(seat_wait.c.since).label("since"))
     .where(
         seat_wait.c.shard != bindparam("shard"),
         seat_wait.c.pool == bindparam("of_pool"),
         seat_wait.c.until > func.clock_timestamp(),
     )
-    .scalar_subquery()
+    .lateral("rivals")
 )
 _FREE = (
     select(
         *(seat.c.host_id, seat.c.no, host.c.name, seat.c.warm, host.c.submits, host.c.pool),
-        *(_TOTAL.label("total"), _RIVALS.label("rivals")),
+        *(_TOTAL.label("total"), _RIVALS.c.live, _RIVALS.c.since),
     )
-    .select_from(seat.join(host, host.c.id == seat.c.host_id))
+    .select_from(seat.join(host, host.c.id == seat.c.host_id).join(_RIVALS, true()))
     .where(
         seat.c.attempt_id.is_(None),
         host.c.pool == bindparam("of_pool"),
@@ -149,7 +151,8 @@ def lock_free(
     rows = conn.execute(_FREE, given).all()
     if not rows:
         return Offer([])
-    return Offer([Seat(*row[:6]) for row in rows], rows[0].total, tuple(rows[0].rivals or ()))
+    rivals = zip(rows[0].live or (), rows[0].since or (), strict=True)
+    return Offer([Seat(*row[:6]) for row in rows], rows[0].total, tuple(Rank(*each) for each in rivals))
 
 
 _FREED = Arrays("given", id=BigInteger, warm=Boolean)

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import NamedTuple
 
-from sqlalchemy import Connection, Integer, Interval, bindparam, delete, func
+from sqlalchemy import Connection, DateTime, Integer, Interval, bindparam, delete, func
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from retrofill.store.tables import seat_wait
 
+
+class Rank(NamedTuple):
+    """Who gets a free seat: the backfill with the fewest live attempts, then the one that waits longest."""
+
+    live: int
+    since: datetime
+
+
 _WAITS = {
     "live": bindparam("fewest", type_=Integer),
+    "since": bindparam("waits_since", type_=DateTime(timezone=True)),
     "until": func.clock_timestamp() + bindparam("seconds", type_=Interval),
 }
 _WAIT = (
@@ -23,10 +33,10 @@ _WAIT_NO_MORE = delete(seat_wait).where(
 )
 
 
-def wait(conn: Connection, shard: int, pool: str, live: int, seconds: float) -> None:
-    """For so long, others leave a seat of the pool to this shard's backfill with ``live`` attempts."""
-    given = {"ours": shard, "of_pool": pool, "fewest": live, "seconds": timedelta(seconds=seconds)}
-    conn.execute(_WAIT, given)
+def wait(conn: Connection, shard: int, pool: str, first: Rank, seconds: float) -> None:
+    """For so long, others leave a seat of the pool to this shard's ``first`` backfill that waits for one."""
+    given = {"ours": shard, "of_pool": pool, "fewest": first.live, "waits_since": first.since}
+    conn.execute(_WAIT, given | {"seconds": timedelta(seconds=seconds)})
 
 
 def wait_no_more(conn: Connection, shard: int, pool: str) -> None:

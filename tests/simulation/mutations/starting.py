@@ -95,8 +95,9 @@ def claims_beyond_limits(patch: Patch) -> None:
     """A pipeline may have one live run more than its limit."""
     lock_pipelines = claims.lock_pipelines
 
-    def generous(conn: Any, numbers: Any) -> dict[int, int]:
-        return {no: limit + 1 for no, limit in lock_pipelines(conn, numbers).items()}
+    def generous(conn: Any, numbers: Any) -> Any:
+        limits, now = lock_pipelines(conn, numbers)
+        return {no: limit + 1 for no, limit in limits.items()}, now
 
     patch(claims, "lock_pipelines", generous)
 

@@ -1,15 +1,26 @@
 """Slots and seats are shared within every limit, to the backfill with the fewest live attempts first,
-and briefly left to such backfills of other shards.
+and briefly left to such backfills of other shards. Of equals, the one served longest ago is first.
 """
+
+from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from retrofill.store.hosts import Seat
-from run_starter.sharing import YIELD_SECONDS, Candidate, Pipeline, Rivals, Seats, free_slots, most, share
+from retrofill.store.seat_waits import Rank
+from run_starter import sharing
+from run_starter.sharing import JUST_SERVED, LONG, Pipeline, Rivals, Seats, free_slots, most, share
 
 POOLS = ["default", "gpu"]
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+Candidate = partial(sharing.Candidate, since=NOW)
+
+
+def ranks(*live, since=NOW):
+    return tuple(Rank(each, since) for each in live)
 
 
 def seats(count, *, warm=True, submits=True, rivals=None):
@@ -19,7 +30,9 @@ def seats(count, *, warm=True, submits=True, rivals=None):
 
 @st.composite
 def rivals(draw):
-    return Rivals(tuple(sorted(draw(st.lists(st.integers(0, 4), max_size=4)))), draw(st.floats(0, 10)))
+    found = st.builds(Rank, st.integers(0, 4), st.sampled_from([NOW - LONG, NOW, NOW + LONG]))
+    each = tuple(sorted(draw(st.lists(found, max_size=4))))
+    return Rivals(each, frozenset(draw(st.lists(st.sampled_from(each)))) if each else frozenset())
 
 
 @st.composite
@@ -37,7 +50,9 @@ def situations(draw):
             left -= len(own)
             executor = draw(st.sampled_from(["pool", "spark-submit"]))
             pool = draw(st.sampled_from(POOLS))
-            candidates.append(Candidate(f"{no}-{n}", no, draw(st.integers(1, 6)), frozenset(own), executor, pool=pool))
+            candidates.append(
+                Candidate(f"{no}-{n}", no, draw(st.integers(1, 6)), frozenset(own), executor=executor, pool=pool)
+            )
     free = {pool: draw(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=6)) for pool in POOLS}
     return (
         candidates,
@@ -81,7 +96,7 @@ def test_what_is_not_used_is_left_to_somebody_or_has_no_seat(situation):
         own_room = each.limit - len(each.slots) - len(made.slots.get(each.id, ()))
         given = sum(len(made.slots.get(other.id, ())) for other in candidates if other.pipeline_no == no)
         if own_room > 0 and pipelines[no].limit - len(pipelines[no].slots) - given > 0:
-            assert no in made.left | made.short.get(each.pool, set())
+            assert no in made.left.keys() | made.short.get(each.pool, set())
 
 
 @given(situations())
@@ -115,41 +130,60 @@ def test_slots_are_given_lowest_first_to_the_earlier_of_two():
     assert (places(made, "b"), places(made, "a")) == ([(1, 2), (2, 4)], [(1, 3), (3, 5)])
 
 
+def test_of_equals_the_one_served_longest_ago_is_first():
+    candidates = [Candidate("a", 1, 4, frozenset()), Candidate("b", 1, 4, frozenset(), since=NOW - LONG)]
+    made = share(candidates, {1: Pipeline(9, frozenset())}, seats(2))
+    assert (places(made, "b"), places(made, "a")) == ([(1, 1)], [(1, 2)])
+
+
+# Rivals, those of them that are exhausted, how many start, and to how many the rest is left.
 YIELDS = [
-    ((), 0.0, 2, False),
-    ((3,), 0.0, 2, False),
-    ((2,), 0.0, 1, True),  # an equally rich rival: one is taken, then one is left to it
-    ((1,), 0.0, 1, True),
-    ((0, 1), 0.0, 0, True),
-    ((0, 1, 1), 4.999, 0, True),
-    ((0, 1, 1), YIELD_SECONDS, 2, False),
+    (ranks(), (), 2, 0),
+    (ranks(4), (), 2, 0),
+    (ranks(2), (), 1, 1),  # an equally rich rival: one is taken, then one is left to it
+    (ranks(1), (), 1, 1),
+    (ranks(0, 1), (), 0, 2),
+    (ranks(0, 1), ranks(0), 1, 1),
+    (ranks(0, 1, 1), ranks(0, 1), 2, 0),
 ]
 
 
-@pytest.mark.parametrize(("live", "yielded_for", "started", "left"), YIELDS)
-def test_a_slot_is_left_to_each_poorer_rival_for_five_seconds(live, yielded_for, started, left):
+@pytest.mark.parametrize(("rivals", "exhausted", "started", "left_to"), YIELDS)
+@pytest.mark.parametrize("what", [1, "default"])
+def test_a_slot_or_a_seat_is_left_to_each_poorer_rival(what, rivals, exhausted, started, left_to):
     mine = Candidate("a", 1, 4, frozenset({1, 2}))
-    made = share([mine], {1: Pipeline(4, frozenset({1, 2}), Rivals(live, yielded_for))}, seats(10))
-    assert (len(places(made, "a")), bool(made.left), made.seats_left) == (started, left, set())
+    them = Rivals(rivals, frozenset(exhausted))
+    limits = {1: Pipeline(4, frozenset({1, 2}), them) if what == 1 else Pipeline(9, frozenset({1, 2}))}
+    made = share([mine], limits, seats(2, rivals=them if what == "default" else None))
+    assert (len(places(made, "a")), made.left) == (started, {1: what} if left_to else {})
+    assert made.left_to == ({what: set(rivals) - set(exhausted)} if left_to else {})
 
 
-@pytest.mark.parametrize(("live", "yielded_for", "started", "left"), YIELDS)
-def test_so_is_a_seat(live, yielded_for, started, left):
-    mine = Candidate("a", 1, 4, frozenset({1, 2}))
-    free = seats(2, rivals=Rivals(live, yielded_for))
-    made = share([mine], {1: Pipeline(9, frozenset({1, 2}))}, free)
-    assert (len(places(made, "a")), bool(made.seats_left), bool(made.left)) == (started, left, left)
+@pytest.mark.parametrize(("waited", "first"), [(LONG, True), (LONG - timedelta(seconds=0.1), False)])
+def test_an_equal_rival_goes_first_once_it_has_waited_for_a_second(waited, first):
+    them = Rivals.of([Rank(0, NOW - waited)], NOW, frozenset())
+    made = share([Candidate("a", 1, 4, frozenset())], {1: Pipeline(1, frozenset(), them)}, seats(1))
+    assert (places(made, "a") == [], made.left == {1: 1}) == (first, first)
+    assert Rivals.of([Rank(0, NOW)], NOW, frozenset()).ranks == (Rank(0, JUST_SERVED),)
 
 
 def test_where_nothing_could_start_nothing_is_left():
     full = Candidate("a", 1, 2, frozenset({1, 2}))
-    assert not share([full], {1: Pipeline(4, frozenset({1, 2}), Rivals((0,)))}, seats(10)).left
-    made = share([Candidate("a", 1, 2, frozenset({1}))], {1: Pipeline(4, frozenset({1}), Rivals((0,)))}, seats(0))
-    assert (made.left, made.short, made.fewest) == (set(), {"default": {1}}, {"default": 1})
+    assert not share([full], {1: Pipeline(4, frozenset({1, 2}), Rivals(ranks(0)))}, seats(10)).left
+    made = share([Candidate("a", 1, 2, frozenset({1}))], {1: Pipeline(4, frozenset({1}), Rivals(ranks(0)))}, seats(0))
+    assert (made.left, made.short, made.first) == ({}, {"default": {1}}, {"default": Rank(1, NOW)})
+
+
+def test_a_cold_seat_is_left_to_a_poorer_one_that_needs_it_warm():
+    poor, rich = Candidate("a", 1, 1, frozenset()), Candidate("b", 2, 9, frozenset({1}), executor="spark-submit")
+    limits = {1: Pipeline(1, frozenset()), 2: Pipeline(9, frozenset({1}))}
+    made = share([poor, rich], limits, seats(1, warm=False))
+    assert (made.slots, made.left, made.left_to) == ({}, {2: "default"}, {"default": {Rank(0, NOW)}})
+    assert places(share([poor, rich], limits, seats(2, warm=False)), "b") == [(2, 2)]
 
 
 def test_a_cold_seat_serves_only_spark_submit_which_leaves_the_warm_ones():
-    pool, submit = Candidate("a", 1, 1, frozenset()), Candidate("b", 2, 2, frozenset(), "spark-submit")
+    pool, submit = Candidate("a", 1, 1, frozenset()), Candidate("b", 2, 2, frozenset(), executor="spark-submit")
     limits = {1: Pipeline(1, frozenset()), 2: Pipeline(2, frozenset())}
     free = {"default": Seats([*seats(1)["default"].free, Seat(2, 1, "g", False, True)])}
     made = share([pool, submit], limits, free)
@@ -162,4 +196,4 @@ def test_a_cold_seat_serves_only_spark_submit_which_leaves_the_warm_ones():
 def test_a_pool_without_seats_holds_nobody_up_in_another_one():
     mine, other = Candidate("a", 1, 2, frozenset(), pool="gpu"), Candidate("b", 1, 2, frozenset())
     made = share([mine, other], {1: Pipeline(4, frozenset())}, {**seats(5), "gpu": Seats([])})
-    assert (len(places(made, "b")), made.short, made.fewest) == (2, {"gpu": {1}}, {"gpu": 0})
+    assert (len(places(made, "b")), made.short, made.first) == (2, {"gpu": {1}}, {"gpu": Rank(0, NOW)})

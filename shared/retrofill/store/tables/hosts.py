@@ -67,8 +67,9 @@ seat_wait = Table(
     metadata,
     Column("shard", Integer, primary_key=True),
     Column("pool", Text, primary_key=True, server_default=text("'default'")),
-    # The fewest live attempts of such a backfill.
+    # Of the first such backfill: its live attempts, and since when it waits (``Rank``).
     Column("live", Integer, nullable=False),
+    Column("since", Moment, nullable=False, server_default=func.clock_timestamp()),
     # The owner renews it. Past this moment it no longer counts.
     Column("until", Moment, nullable=False),
 )
