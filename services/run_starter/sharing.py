@@ -16,6 +16,8 @@ from retrofill.store.seat_waits import Rank
 # With equal numbers of live attempts, a rival goes first only if it has waited for so long. Less is not worth the
 # time until it takes what is left to it.
 LONG = timedelta(seconds=1)
+# Until then it is ranked after all that are equal, whenever they began to wait.
+AFTER_ALL = timedelta(days=365_000)
 JUST_SERVED = datetime.max.replace(tzinfo=UTC)
 
 Slots = tuple[int, int, Seat]  # of the backfill, of its pipeline, and where
@@ -53,8 +55,8 @@ class Rivals:
     @classmethod
     def of(cls, ranks: Iterable[Rank], now: datetime, exhausted: frozenset[Rank]) -> Self:
         """Those of other shards, by the database's clock."""
-        rested = (each if each.since <= now - LONG else Rank(each.live, JUST_SERVED) for each in ranks)
-        return cls(tuple(sorted(rested)), exhausted)
+        ranked = (each if each.since <= now - LONG else Rank(each.live, each.since + AFTER_ALL) for each in ranks)
+        return cls(tuple(sorted(ranked)), exhausted)
 
     def before(self, rank: Rank) -> list[Rank]:
         """Those that go before a backfill."""

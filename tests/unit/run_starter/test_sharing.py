@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from retrofill.store.hosts import Seat
 from retrofill.store.seat_waits import Rank
 from run_starter import sharing
-from run_starter.sharing import JUST_SERVED, LONG, Pipeline, Rivals, Seats, free_slots, most, share
+from run_starter.sharing import LONG, Pipeline, Rivals, Seats, free_slots, most, share
 
 POOLS = ["default", "gpu"]
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -164,7 +164,9 @@ def test_an_equal_rival_goes_first_once_it_has_waited_for_a_second(waited, first
     them = Rivals.of([Rank(0, NOW - waited)], NOW, frozenset())
     made = share([Candidate("a", 1, 4, frozenset())], {1: Pipeline(1, frozenset(), them)}, seats(1))
     assert (places(made, "a") == [], made.left == {1: 1}) == (first, first)
-    assert Rivals.of([Rank(0, NOW)], NOW, frozenset()).ranks == (Rank(0, JUST_SERVED),)
+    assert share([Candidate("a", 1, 4, frozenset({1}))], {1: Pipeline(2, frozenset({1}), them)}, seats(1)).left == {
+        1: 1
+    }
 
 
 def test_where_nothing_could_start_nothing_is_left():
