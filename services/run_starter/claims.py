@@ -23,7 +23,7 @@ from run_starter.batches import batch_limit, batches, how_many, mode_of
 from run_starter.cancelling import cancel, cancel_runs
 from run_starter.memory import Memory, backfill_key, backfills_in, pipeline_key, pipelines_in
 from run_starter.seating import POLL_SECONDS, leave, offered, publishable, seated, wait
-from run_starter.sharing import JUST_SERVED, Candidate, Pipeline, Rivals, Shares, share
+from run_starter.sharing import Candidate, Pipeline, Rivals, Shares, share
 from run_starter.sizes import batch_sizes
 from run_starter.starting import Starting, Wanted
 from run_starter.suspects import next_attempts, server_of
@@ -137,10 +137,11 @@ class Claims:
         self.drivers |= totals
         locked_seats = {pool: len(each.free) for pool, each in seats.items()}
         wanted, unseated = seated(publications, seats)
-        shares = share(candidates, pipelines, seats)
+        shares = share(candidates, pipelines, seats, now)
         for each in unseated:
             # Publishers go first everywhere.
             shares.lacks(each.pool, each.backfill["pipeline_no"], Rank(-1, each.run["staged_at"]))
+        memory.claimed(shares.slots, now)
         self._remember(tx, memory, candidates, pipelines, shares, seats)
         with_suspects = {each.id for each in candidates if each.suspects and each.id in shares.slots}
         wanted += self._chosen(tx, rows, shares, limits, with_suspects)
@@ -174,7 +175,7 @@ class Claims:
                 row["pipeline_no"],
                 row["max_active_runs"],
                 frozenset(with_live_attempts.get(id, ())),
-                found[id].since,
+                max(found[id].since, memory.claimed_at.get(id, found[id].since)),
                 definitions[id].executor,
                 found[id].suspects,
                 definitions[id].pool,
@@ -235,8 +236,8 @@ class Claims:
         for no in pipelines:
             memory.ranks.pop(no, None)
         for each in candidates:
-            given = len(shares.slots.get(each.id, ()))
-            rank = Rank(len(each.slots) + given, JUST_SERVED if given else each.since)
+            live = len(each.slots) + len(shares.slots.get(each.id, ()))
+            rank = Rank(live, memory.claimed_at.get(each.id, each.since))
             memory.ranks[each.pipeline_no] = min(rank, memory.ranks.get(each.pipeline_no, rank))
         waiting = {each.pipeline_no for each in candidates if not each.slots and each.id not in shares.slots}
         self._poll(tx, waiting.difference(shares.left, *shares.short.values()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from heapq import nsmallest
 
 from retrofill.store.seat_waits import Rank
@@ -16,6 +16,8 @@ BACKFILL, PIPELINE = "b:", "p:"
 YIELD_SECONDS = 5.0
 # And then not again for so long: it may be unable to use them.
 ENOUGH_SECONDS = 60.0
+# Beyond so many backfills, only claims of so long ago are remembered.
+MANY, MINUTES = 1000, timedelta(minutes=10)
 UNKNOWN = Rank(0, datetime.min.replace(tzinfo=UTC))
 # The check of the shard's leases and of what times out.
 LEASES_KEY = "leases"
@@ -73,6 +75,8 @@ class Memory:
     to_publish: dict[str, int] = field(default_factory=dict)
     # By pipeline: its first backfill that could use a slot, as of the last check.
     ranks: dict[int, Rank] = field(default_factory=dict)
+    # By backfill: its last claim, of the last minutes.
+    claimed_at: dict[str, datetime] = field(default_factory=dict)
     # When what was first left to whom.
     left_to: dict[What, dict[Rank, float]] = field(default_factory=dict)
     # By pool: what others were told when, that such a backfill waits for a seat.
@@ -96,6 +100,12 @@ class Memory:
 
     def _rank(self, key: str) -> Rank:
         return next((self.ranks.get(no, UNKNOWN) for no in pipelines_in([key])), UNKNOWN)
+
+    def claimed(self, ids: Iterable[str], now: datetime) -> None:
+        """Remember that attempts of these were claimed."""
+        self.claimed_at |= dict.fromkeys(ids, now)
+        if len(self.claimed_at) > MANY:
+            self.claimed_at = {id: at for id, at in self.claimed_at.items() if now - at < MINUTES}
 
     def exhausted(self, what: What) -> frozenset[Rank]:
         """Those who did not take it while it was left to them."""

@@ -6,7 +6,7 @@ import heapq
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Self
 
 from retrofill.domain.names import DEFAULT_POOL
@@ -18,7 +18,6 @@ from retrofill.store.seat_waits import Rank
 LONG = timedelta(seconds=1)
 # Until then it is ranked after all that are equal, whenever they began to wait.
 AFTER_ALL = timedelta(days=365_000)
-JUST_SERVED = datetime.max.replace(tzinfo=UTC)
 
 Slots = tuple[int, int, Seat]  # of the backfill, of its pipeline, and where
 What = int | str  # a slot of this pipeline, or a seat of this pool
@@ -120,10 +119,12 @@ class Shares:
         self.left_to.setdefault(what, set()).update(rivals)
 
 
-def share(candidates: Sequence[Candidate], pipelines: Mapping[int, Pipeline], seats: Mapping[str, Seats]) -> Shares:
+def share(
+    candidates: Sequence[Candidate], pipelines: Mapping[int, Pipeline], seats: Mapping[str, Seats], now: datetime
+) -> Shares:
     """Give each slot to the candidate with the fewest live attempts (ties: the one served longest ago).
 
-    ``seats``: by pool, of each candidate's.
+    ``seats``: by pool, of each candidate's; ``now``: by the database's clock.
     """
     shares = Shares()
     own = {each.id: free_slots(each.slots, each.limit) for each in candidates}
@@ -140,8 +141,9 @@ def share(candidates: Sequence[Candidate], pipelines: Mapping[int, Pipeline], se
         free = there.count(each.executor)
         if free == 0:
             shares.lacks(each.pool, no, rank)
-            # A free seat for another executor may become one for this.
-            there.rivals = there.rivals.joined_by(rank)
+            if each.executor != "spark-submit":
+                # A cold seat, which serves only that, becomes warm if it is left alone.
+                there.rivals = there.rivals.joined_by(rank)
             continue
         if len(first := pipelines[no].rivals.before(rank)) >= len(shared[no]):
             shares.leave(no, no, first)
@@ -151,7 +153,7 @@ def share(candidates: Sequence[Candidate], pipelines: Mapping[int, Pipeline], se
             continue
         place = (own[each.id].pop(0), shared[no].pop(0), there.take(each.executor))
         shares.slots.setdefault(each.id, []).append(place)
-        heapq.heappush(poorest, (Rank(rank.live + 1, JUST_SERVED), n))
+        heapq.heappush(poorest, (Rank(rank.live + 1, now), n))
     return shares
 
 

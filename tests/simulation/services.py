@@ -10,6 +10,7 @@ from confluent_kafka import KafkaException
 from backfill_planner.handler import PlannerHandler
 from callback_runner.handler import CallbackHandler
 from deadline_watcher.handler import WatcherHandler
+from retrofill.bus.faults import Fault, classify
 from retrofill.bus.handler import Handler
 from retrofill.bus.inbox import Inbox, Notified, Wake
 from retrofill.bus.poller import Poller
@@ -138,6 +139,27 @@ class Instance:
         return MemoryEngine(self.world.database, self.name, lambda: self.lingers)
 
     def _handler(self, context: Context) -> Handler:
+        handler = self._handler_of(context)
+        self._shows_bugs(handler, "check")
+        if isinstance(handler, StarterHandler):
+            self._shows_bugs(handler._claims, "check")
+        return handler
+
+    def _shows_bugs(self, owner: Any, name: str) -> None:
+        """An exception of our own code ends the schedule, though a service would try again and go on."""
+        call = getattr(owner, name)
+
+        def called(*given: Any) -> Any:
+            try:
+                return call(*given)
+            except Exception as e:
+                if classify(e) is Fault.POISON and not self.world.has_bugs:
+                    self.world.scheduler.failure = self.world.scheduler.failure or e
+                raise
+
+        setattr(owner, name, called)
+
+    def _handler_of(self, context: Context) -> Handler:
         if self.service is PLANNER:
             return PlannerHandler(context)
         if self.service is WATCHER:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from retrofill.contract.backfills import BackfillRequested
+from retrofill.contract.backfills import BackfillRequested, RunRetryRequested
 from retrofill.contract.partitioning import partition_of
 from retrofill.contract.pipelines import PipelineApplied
 from retrofill.contract.topics import PLANNER, RUN_STARTER, Topic
@@ -125,6 +125,40 @@ def test_one_that_waits_is_not_passed_by_a_crowd_of_later_ones(seed: int) -> Non
         assert claims(world, *crowd) <= MOST_CLAIMS
 
 
+def test_large_backfills_of_two_shards_use_every_seat() -> None:
+    with world_of(0, seats=3) as world:
+        large = [*names(SAME, "large"), *names(OTHER, "large")]
+        for name in large:
+            apply(world, name)
+        for name in large:
+            ask(world, name, LONG)
+        run_until(world, lambda: all(claims(world, name) >= 2 for name in large))
+        before = claims(world, large[1])
+        first, free = watched(world, large[0])
+        assert free < 0.2
+        assert first < 3 * (claims(world, large[1]) - before) < 9 * first
+
+
+def test_retried_runs_take_turns_with_others() -> None:
+    with world_of(0, seats=1) as world:
+        (again,), small = names(SAME, "again"), names(SAME, "small")
+        for name in (again, *small):
+            apply(world, name)
+        ask(world, again, LONG)
+        world.failing = {(again, run["interval_start"]) for run in world.database.rows("run")}
+        run_until(world, lambda: states(world, again).count("failed") >= 14)
+        world.failing = set()
+        world.publish(Topic.BACKFILL_REQUESTS, again, RunRetryRequested(all_failed=True))
+        run_until(world, lambda: "failed" not in states(world, again))
+        assert claims_until(world, [again], small) <= 4
+
+
+def states(world: World, backfill: str) -> list[str]:
+    """Of the runs that no retry replaced."""
+    rows = world.database.rows("run")
+    return [row["state"] for row in rows if row["backfill_id"] == backfill and row["superseded_by"] is None]
+
+
 def drivers_leave(patch: pytest.MonkeyPatch) -> None:
     """No driver of spark-submit stays: its seat is cold until its host makes it warm."""
     end = Driver._end
@@ -162,6 +196,19 @@ def test_no_seat_is_kept_for_who_cannot_use_it(monkeypatch: pytest.MonkeyPatch) 
         assert watched(world, large)[1] < 0.4
 
 
+def test_who_cannot_use_a_seat_does_not_hide_its_shard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SimulatedExecutor, "condition", lambda me: Condition(me.slots - me.starting, submits=False))
+    with world_of(0, seats=2) as world:
+        (unable,), small, (large,) = names(SAME, "unable"), names(SAME, "small"), names(OTHER, "large")
+        apply(world, unable, executor="spark-submit")
+        for name in (large, *small):
+            apply(world, name)
+        ask(world, unable)
+        ask(world, large, LONG)
+        run_until(world, lambda: claims(world, large) > 2)
+        assert claims_until(world, [large], small) <= MOST_CLAIMS
+
+
 def test_no_slot_is_kept_for_a_pool_that_nobody_serves() -> None:
     with world_of(0, seats=2) as world:
         (unserved,), (large,) = names(SAME, "unserved"), names(OTHER, "large")
@@ -190,6 +237,7 @@ def test_a_backfill_whose_claim_raises_holds_up_no_other(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Starting, "start", starts)
     with world_of(0, seats=2) as world:
+        world.has_bugs = True
         (large,), bad = names(SAME, "large"), names(SAME, "bad", 4)
         for name in (large, *bad):
             apply(world, name)

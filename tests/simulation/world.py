@@ -99,6 +99,7 @@ class World:
         self.hanging: set[tuple[str, Any]] = set()  # those whose user code does not end
         self.healed_at: float | None = None
         self.spark_back_at = 0.0
+        self.has_bugs = False  # on purpose: exceptions of the services' own code are no violation
         self.injected: Counter[str] = Counter()
         self.waiting_for_kafka = 0  # client messages that Kafka has not accepted yet
         self.published: dict[str, int] = {}  # ce_id → how often it was published

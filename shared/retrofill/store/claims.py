@@ -143,7 +143,7 @@ _SUSPECTS_MAY_START = or_(
 )
 
 
-# Of the attempt with the last position, which is the last one, but for those that repeat what was lost.
+# Of the attempt with the last position. Those that repeat a run may be later: who claims them remembers it.
 _LAST_CLAIM = (
     select(attempt.c.claimed_at)
     .where(attempt.c.backfill_id == backfill.c.id)

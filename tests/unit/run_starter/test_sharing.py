@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from retrofill.store.hosts import Seat
 from retrofill.store.seat_waits import Rank
 from run_starter import sharing
-from run_starter.sharing import LONG, Pipeline, Rivals, Seats, free_slots, most, share
+from run_starter.sharing import LONG, Pipeline, Rivals, Seats, free_slots, most
 
 POOLS = ["default", "gpu"]
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 Candidate = partial(sharing.Candidate, since=NOW)
+share = partial(sharing.share, now=NOW + LONG)
 
 
 def ranks(*live, since=NOW):
@@ -182,6 +183,17 @@ def test_a_cold_seat_is_left_to_a_poorer_one_that_needs_it_warm():
     made = share([poor, rich], limits, seats(1, warm=False))
     assert (made.slots, made.left, made.left_to) == ({}, {2: "default"}, {"default": {Rank(0, NOW)}})
     assert places(share([poor, rich], limits, seats(2, warm=False)), "b") == [(2, 2)]
+
+
+def test_a_warm_seat_is_not_left_to_who_submits():
+    poor, rich = Candidate("a", 1, 1, frozenset(), executor="spark-submit"), Candidate("b", 2, 9, frozenset({1}))
+    limits = {1: Pipeline(1, frozenset()), 2: Pipeline(9, frozenset({1}))}
+    assert places(share([poor, rich], limits, seats(1, submits=False)), "b") == [(2, 2)]
+
+
+def test_who_got_one_and_lacks_another_waits_since_now():
+    made = share([Candidate("a", 1, 2, frozenset())], {1: Pipeline(2, frozenset())}, seats(1))
+    assert (places(made, "a"), made.first) == ([(1, 1)], {"default": Rank(1, NOW + LONG)})
 
 
 def test_a_cold_seat_serves_only_spark_submit_which_leaves_the_warm_ones():
