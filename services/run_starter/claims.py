@@ -140,7 +140,8 @@ class Claims:
         shares = share(candidates, pipelines, seats, now)
         for each in unseated:
             # Publishers go first everywhere.
-            shares.lacks(each.pool, each.backfill["pipeline_no"], Rank(-1, each.run["staged_at"]))
+            since = each.run["started_at"] or each.backfill["requested_at"]
+            shares.lacks(each.pool, each.backfill["pipeline_no"], Rank(-1, since))
         memory.claimed(shares.slots, now)
         self._remember(tx, memory, candidates, pipelines, shares, seats)
         with_suspects = {each.id for each in candidates if each.suspects and each.id in shares.slots}
