@@ -54,7 +54,7 @@ class Claims:
         self.memory.pop(partition, None)
 
     def starving(self, partition: int, pool: str = "", count: int = STARVING_AT_ONCE) -> list[str]:
-        """The first keys to get a seat of a pool, or of each."""
+        """The keys to check when there may be a seat of a pool, or of any."""
         return self.of(partition).first(pool, count)
 
     def check_after_ends(self, tx: Transaction, keys: Sequence[str]) -> int:
@@ -143,7 +143,7 @@ class Claims:
             since = each.run["started_at"] or each.backfill["requested_at"]
             shares.lacks(each.pool, each.backfill["pipeline_no"], Rank(-1, since))
         memory.claimed(shares.slots, now)
-        self._remember(tx, memory, candidates, pipelines, shares, seats)
+        self._remember(tx, memory, candidates, shares, seats)
         with_suspects = {each.id for each in candidates if each.suspects and each.id in shares.slots}
         wanted += self._chosen(tx, rows, shares, limits, with_suspects)
         self.starting.start(tx, wanted)
@@ -223,7 +223,6 @@ class Claims:
         tx: Transaction,
         memory: Memory,
         candidates: Sequence[Candidate],
-        pipelines: Mapping[int, Pipeline],
         shares: Shares,
         pools: Collection[str],
     ) -> None:
@@ -234,12 +233,6 @@ class Claims:
         for pool in [each for each in list(pools or memory.starving) if each not in shares.short]:
             for key in self.starving(tx.partition, pool):
                 tx.schedule_check(key)
-        for no in pipelines:
-            memory.ranks.pop(no, None)
-        for each in candidates:
-            live = len(each.slots) + len(shares.slots.get(each.id, ()))
-            rank = Rank(live, memory.claimed_at.get(each.id, each.since))
-            memory.ranks[each.pipeline_no] = min(rank, memory.ranks.get(each.pipeline_no, rank))
         waiting = {each.pipeline_no for each in candidates if not each.slots and each.id not in shares.slots}
         self._poll(tx, waiting.difference(shares.left, *shares.short.values()))
 

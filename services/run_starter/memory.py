@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from heapq import nsmallest
+from itertools import islice
 
 from retrofill.store.seat_waits import Rank
-from run_starter.sharing import What
+from run_starter.sharing import Lack, What
 
 BACKFILL, PIPELINE = "b:", "p:"
 # So long, slots and seats are left to a rival.
@@ -18,7 +19,6 @@ YIELD_SECONDS = 5.0
 ENOUGH_SECONDS = 60.0
 # Beyond so many backfills, only claims of so long ago are remembered.
 MANY, MINUTES = 1000, timedelta(minutes=10)
-UNKNOWN = Rank(0, datetime.min.replace(tzinfo=UTC))
 # The check of the shard's leases and of what times out.
 LEASES_KEY = "leases"
 # The check of the shard's pipelines that have suspects.
@@ -69,12 +69,10 @@ class Memory:
 
     # Pipelines that have had running backfills in the shard.
     pipelines: set[int] = field(default_factory=set)
-    # By pool: check keys that wait for a seat, the longest waiting first.
-    starving: dict[str, dict[str, None]] = field(default_factory=dict)
+    # By pool: check keys that wait for a seat, the longest waiting first, and their first backfill.
+    starving: dict[str, dict[str, Lack]] = field(default_factory=dict)
     # Backfills with accepted runs that wait for a publisher, with their pipelines.
     to_publish: dict[str, int] = field(default_factory=dict)
-    # By pipeline: its first backfill that could use a slot, as of the last check.
-    ranks: dict[int, Rank] = field(default_factory=dict)
     # By backfill: its last claim, of the last minutes.
     claimed_at: dict[str, datetime] = field(default_factory=dict)
     # When what was first left to whom.
@@ -82,8 +80,8 @@ class Memory:
     # By pool: what others were told when, that such a backfill waits for a seat.
     waits: dict[str, tuple[Rank, float]] = field(default_factory=dict)
 
-    def starve(self, pool: str, keys: Iterable[str]) -> None:
-        self.starving.setdefault(pool, {}).update(dict.fromkeys(keys))
+    def starve(self, pool: str, keys: Mapping[str, Lack]) -> None:
+        self.starving.setdefault(pool, {}).update(keys)
 
     def check(self, keys: Collection[str]) -> None:
         """These are checked now, and wait for nothing any more."""
@@ -94,12 +92,13 @@ class Memory:
                 del self.starving[pool]
 
     def first(self, pool: str, count: int) -> list[str]:
-        """The first keys to get a seat of a pool, or of each: by rank, then the longest wait."""
-        pools = [pool] if pool else list(self.starving)
-        return [key for each in pools for key in nsmallest(count, self.starving.get(each, ()), key=self._rank)]
+        """The keys to check for a seat of a pool, or of each: so many by rank, and as many that wait longest.
 
-    def _rank(self, key: str) -> Rank:
-        return next((self.ranks.get(no, UNKNOWN) for no in pipelines_in([key])), UNKNOWN)
+        Otherwise those that cannot use what is free would hide the others.
+        """
+        pools = [self.starving.get(each, {}) for each in ([pool] if pool else self.starving)]
+        by_rank = [key for waiting in pools for key in nsmallest(count, waiting, key=waiting.__getitem__)]
+        return [*dict.fromkeys([*by_rank, *(key for waiting in pools for key in islice(waiting, count))])]
 
     def claimed(self, ids: Iterable[str], now: datetime) -> None:
         """Remember that attempts of these were claimed."""
@@ -123,10 +122,13 @@ class Memory:
         return YIELD_SECONDS + min(left_to[rank] for rank in ranks) - now
 
     def says_again(self, pool: str, first: Rank, seconds: float) -> bool:
-        """Whether others must be told, because it is news, or was said that long ago."""
+        """Whether others must be told, because it is news, or was said that long ago.
+
+        Who is first among equals changes often. That is said once a second.
+        """
         now = time.monotonic()
         before, at = self.waits.get(pool, (None, 0.0))
-        if before is not None and before.live == first.live and now - at < seconds:
+        if before is not None and before.live == first.live and now - at < (seconds if before == first else 1.0):
             return False
         self.waits[pool] = (first, now)
         return True

@@ -113,14 +113,15 @@ def leave(tx: Transaction, memory: Memory, shares: Shares) -> None:
 
 def wait(tx: Transaction, memory: Memory, shares: Shares) -> None:
     """Remember who waits for a seat, and tell the other shards."""
-    for pool, numbers in shares.short.items():
-        metrics.CLAIMS_PUT_OFF.labels("no_driver").inc(len(numbers))
-        memory.starve(pool, map(pipeline_key, numbers))
-        for no in numbers:
+    for pool, lacks in shares.short.items():
+        metrics.CLAIMS_PUT_OFF.labels("no_driver").inc(len(lacks))
+        memory.starve(pool, {pipeline_key(no): lack for no, lack in lacks.items()})
+        for no in lacks:
             # In case the notification of a free seat is lost.
             tx.schedule_check(pipeline_key(no), POLL_SECONDS)
-        if memory.says_again(pool, shares.first[pool], POLL_SECONDS / 2):
-            seat_waits.wait(tx.conn, tx.partition, pool, shares.first[pool], 2 * POLL_SECONDS)
+        first = min(memory.starving[pool].values()).rank
+        if memory.says_again(pool, first, POLL_SECONDS / 2):
+            seat_waits.wait(tx.conn, tx.partition, pool, first, 2 * POLL_SECONDS)
     for pool in [each for each in memory.waits if each not in memory.starving]:
         del memory.waits[pool]
         seat_waits.wait_no_more(tx.conn, tx.partition, pool)

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Self
+from typing import NamedTuple, Self
 
 from retrofill.domain.names import DEFAULT_POOL
 from retrofill.store.hosts import Seat
@@ -18,6 +18,17 @@ from retrofill.store.seat_waits import Rank
 LONG = timedelta(seconds=1)
 # Until then it is ranked after all that are equal, whenever they began to wait.
 AFTER_ALL = timedelta(days=365_000)
+
+
+class Lack(NamedTuple):
+    """Who lacks a seat, in the order in which others hear of it.
+
+    ``submits``: for spark-submit. It may be that no host does that, and then it must hide no other.
+    """
+
+    submits: bool
+    rank: Rank
+
 
 Slots = tuple[int, int, Seat]  # of the backfill, of its pipeline, and where
 What = int | str  # a slot of this pipeline, or a seat of this pool
@@ -98,20 +109,18 @@ class Seats:
 class Shares:
     """Slots and seats to fill, by backfill; pipelines for which something was missing.
 
-    ``left``: what they left to rivals, ``left_to``. By pool, ``short``: there is no seat; ``first``: the rank of the
-    first such backfill.
+    ``left``: what they left to rivals, ``left_to``. ``short``: by pool, there is no seat, for this backfill first.
     """
 
     slots: dict[str, list[Slots]] = field(default_factory=dict)
     left: dict[int, What] = field(default_factory=dict)
     left_to: dict[What, set[Rank]] = field(default_factory=dict)
-    short: dict[str, set[int]] = field(default_factory=dict)
-    first: dict[str, Rank] = field(default_factory=dict)
+    short: dict[str, dict[int, Lack]] = field(default_factory=dict)
 
-    def lacks(self, pool: str, pipeline_no: int, rank: Rank) -> None:
+    def lacks(self, pool: str, pipeline_no: int, rank: Rank, executor: str = "pool") -> None:
         """There is no seat in the pool for a backfill."""
-        self.short.setdefault(pool, set()).add(pipeline_no)
-        self.first[pool] = min(rank, self.first.get(pool, rank))
+        lack, short = Lack(executor == "spark-submit", rank), self.short.setdefault(pool, {})
+        short[pipeline_no] = min(lack, short.get(pipeline_no, lack))
 
     def leave(self, pipeline_no: int, what: What, rivals: Sequence[Rank]) -> None:
         """A backfill of the pipeline leaves it to these."""
@@ -140,7 +149,7 @@ def share(
         there = seats[each.pool]
         free = there.count(each.executor)
         if free == 0:
-            shares.lacks(each.pool, no, rank)
+            shares.lacks(each.pool, no, rank, each.executor)
             if each.executor != "spark-submit":
                 # A cold seat, which serves only that, becomes warm if it is left alone.
                 there.rivals = there.rivals.joined_by(rank)

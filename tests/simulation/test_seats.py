@@ -196,10 +196,11 @@ def test_no_seat_is_kept_for_who_cannot_use_it(monkeypatch: pytest.MonkeyPatch) 
         assert watched(world, large)[1] < 0.4
 
 
-def test_who_cannot_use_a_seat_does_not_hide_its_shard(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("shard", [SAME, OTHER])
+def test_who_cannot_use_a_seat_does_not_hide_others(shard: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SimulatedExecutor, "condition", lambda me: Condition(me.slots - me.starting, submits=False))
     with world_of(0, seats=2) as world:
-        (unable,), small, (large,) = names(SAME, "unable"), names(SAME, "small"), names(OTHER, "large")
+        (unable,), small, (large,) = names(SAME, "unable"), names(SAME, "small"), names(shard, "large")
         apply(world, unable, executor="spark-submit")
         for name in (large, *small):
             apply(world, name)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from retrofill.store.hosts import Seat
 from retrofill.store.seat_waits import Rank
 from run_starter import sharing
-from run_starter.sharing import LONG, Pipeline, Rivals, Seats, free_slots, most
+from run_starter.sharing import LONG, Lack, Pipeline, Rivals, Seats, free_slots, most
 
 POOLS = ["default", "gpu"]
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -97,7 +97,7 @@ def test_what_is_not_used_is_left_to_somebody_or_has_no_seat(situation):
         own_room = each.limit - len(each.slots) - len(made.slots.get(each.id, ()))
         given = sum(len(made.slots.get(other.id, ())) for other in candidates if other.pipeline_no == no)
         if own_room > 0 and pipelines[no].limit - len(pipelines[no].slots) - given > 0:
-            assert no in made.left.keys() | made.short.get(each.pool, set())
+            assert no in made.left.keys() | made.short.get(each.pool, {}).keys()
 
 
 @given(situations())
@@ -174,7 +174,7 @@ def test_where_nothing_could_start_nothing_is_left():
     full = Candidate("a", 1, 2, frozenset({1, 2}))
     assert not share([full], {1: Pipeline(4, frozenset({1, 2}), Rivals(ranks(0)))}, seats(10)).left
     made = share([Candidate("a", 1, 2, frozenset({1}))], {1: Pipeline(4, frozenset({1}), Rivals(ranks(0)))}, seats(0))
-    assert (made.left, made.short, made.first) == ({}, {"default": {1}}, {"default": Rank(1, NOW)})
+    assert (made.left, made.short) == ({}, {"default": {1: Lack(False, Rank(1, NOW))}})
 
 
 def test_a_cold_seat_is_left_to_a_poorer_one_that_needs_it_warm():
@@ -193,7 +193,7 @@ def test_a_warm_seat_is_not_left_to_who_submits():
 
 def test_who_got_one_and_lacks_another_waits_since_now():
     made = share([Candidate("a", 1, 2, frozenset())], {1: Pipeline(2, frozenset())}, seats(1))
-    assert (places(made, "a"), made.first) == ([(1, 1)], {"default": Rank(1, NOW + LONG)})
+    assert (places(made, "a"), made.short) == ([(1, 1)], {"default": {1: Lack(False, Rank(1, NOW + LONG))}})
 
 
 def test_a_cold_seat_serves_only_spark_submit_which_leaves_the_warm_ones():
@@ -203,11 +203,11 @@ def test_a_cold_seat_serves_only_spark_submit_which_leaves_the_warm_ones():
     made = share([pool, submit], limits, free)
     assert [(seat.host_id, seat.warm) for *_, seat in made.slots["a"] + made.slots["b"]] == [(1, True), (2, False)]
     cold = share([pool, submit], limits, seats(3, warm=False))
-    assert (cold.short, list(cold.slots)) == ({"default": {1}}, ["b"])
-    assert share([submit], {2: limits[2]}, seats(3, submits=False)).short == {"default": {2}}
+    assert (list(cold.short["default"]), list(cold.slots)) == ([1], ["b"])
+    assert share([submit], {2: limits[2]}, seats(3, submits=False)).short == {"default": {2: Lack(True, Rank(0, NOW))}}
 
 
 def test_a_pool_without_seats_holds_nobody_up_in_another_one():
     mine, other = Candidate("a", 1, 2, frozenset(), pool="gpu"), Candidate("b", 1, 2, frozenset())
     made = share([mine, other], {1: Pipeline(4, frozenset())}, {**seats(5), "gpu": Seats([])})
-    assert (len(places(made, "b")), made.short, made.first) == (2, {"gpu": {1}}, {"gpu": Rank(0, NOW)})
+    assert (len(places(made, "b")), made.short) == (2, {"gpu": {1: Lack(False, Rank(0, NOW))}})
