@@ -142,7 +142,6 @@ class Claims:
             # Publishers go first everywhere.
             since = each.run["started_at"] or each.backfill["requested_at"]
             shares.lacks(each.pool, each.backfill["pipeline_no"], Rank(-1, since))
-        memory.claimed(shares.slots, now)
         self._remember(tx, memory, candidates, shares, seats)
         with_suspects = {each.id for each in candidates if each.suspects and each.id in shares.slots}
         wanted += self._chosen(tx, rows, shares, limits, with_suspects)
@@ -176,7 +175,7 @@ class Claims:
                 row["pipeline_no"],
                 row["max_active_runs"],
                 frozenset(with_live_attempts.get(id, ())),
-                max(found[id].since, memory.claimed_at.get(id, found[id].since)),
+                found[id].since,
                 definitions[id].executor,
                 found[id].suspects,
                 definitions[id].pool,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
 from heapq import nsmallest
 from itertools import islice
 
@@ -17,8 +16,6 @@ BACKFILL, PIPELINE = "b:", "p:"
 YIELD_SECONDS = 5.0
 # And then not again for so long: it may be unable to use them.
 ENOUGH_SECONDS = 60.0
-# Beyond so many backfills, only claims of so long ago are remembered.
-MANY, MINUTES = 1000, timedelta(minutes=10)
 # The check of the shard's leases and of what times out.
 LEASES_KEY = "leases"
 # The check of the shard's pipelines that have suspects.
@@ -73,8 +70,6 @@ class Memory:
     starving: dict[str, dict[str, Lack]] = field(default_factory=dict)
     # Backfills with accepted runs that wait for a publisher, with their pipelines.
     to_publish: dict[str, int] = field(default_factory=dict)
-    # By backfill: its last claim, of the last minutes.
-    claimed_at: dict[str, datetime] = field(default_factory=dict)
     # When what was first left to whom.
     left_to: dict[What, dict[Rank, float]] = field(default_factory=dict)
     # By pool: what others were told when, that such a backfill waits for a seat.
@@ -99,12 +94,6 @@ class Memory:
         pools = [self.starving.get(each, {}) for each in ([pool] if pool else self.starving)]
         by_rank = [key for waiting in pools for key in nsmallest(count, waiting, key=waiting.__getitem__)]
         return [*dict.fromkeys([*by_rank, *(key for waiting in pools for key in islice(waiting, count))])]
-
-    def claimed(self, ids: Iterable[str], now: datetime) -> None:
-        """Remember that attempts of these were claimed."""
-        self.claimed_at |= dict.fromkeys(ids, now)
-        if len(self.claimed_at) > MANY:
-            self.claimed_at = {id: at for id, at in self.claimed_at.items() if now - at < MINUTES}
 
     def exhausted(self, what: What) -> frozenset[Rank]:
         """Those who did not take it while it was left to them."""

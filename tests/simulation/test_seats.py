@@ -25,7 +25,7 @@ from tests.support.definitions import daily
 
 # Of large backfills, until all small ones have started: a few of their at least 30 runs.
 MOST_CLAIMS = 10
-LONG = "2020-06-30"
+FIRST, LONG = "2020-01-01", "2020-06-30"
 SAME, OTHER = 0, 1  # shards, of two
 SAMPLE_SECONDS = 0.2
 
@@ -60,9 +60,9 @@ def apply(world: World, name: str, **more: Any) -> None:
     world.publish(Topic.PIPELINES, name, PipelineApplied(pipeline=definition))
 
 
-def ask(world: World, id: str, last: str = "2020-01-01", pipeline: str = "") -> None:
-    """Ask for the days until ``last``, of the pipeline of that name, and wait for the plan."""
-    asked = {"pipeline": pipeline or id, "from": "2020-01-01", "to": last}
+def ask(world: World, id: str, last: str = FIRST, pipeline: str = "", first: str = FIRST) -> None:
+    """Ask for the days from ``first`` to ``last``, of the pipeline of that name, and wait for the plan."""
+    asked = {"pipeline": pipeline or id, "from": first, "to": last}
     world.publish(Topic.BACKFILL_REQUESTS, id, BackfillRequested.model_validate(asked))
     run_until(world, lambda: any(row["id"] == id for row in world.database.rows("backfill")))
 
@@ -139,18 +139,35 @@ def test_large_backfills_of_two_shards_use_every_seat() -> None:
         assert first < 3 * (claims(world, large[1]) - before) < 9 * first
 
 
-def test_retried_runs_take_turns_with_others() -> None:
-    with world_of(0, seats=1) as world:
-        (again,), small = names(SAME, "again"), names(SAME, "small")
-        for name in (again, *small):
-            apply(world, name)
-        ask(world, again, LONG)
-        world.failing = {(again, run["interval_start"]) for run in world.database.rows("run")}
+@pytest.mark.parametrize("shard", [SAME, OTHER])
+def test_retried_runs_take_turns_with_others_of_their_pipeline(shard: int) -> None:
+    with world_of(0, seats=2) as world:
+        (again,), (small,) = names(SAME, "again"), names(shard, "small")
+        apply(world, "p", max_active_runs=1)
+        ask(world, again, LONG, "p")
+        world.failing = {("p", run["interval_start"]) for run in world.database.rows("run")}
         run_until(world, lambda: states(world, again).count("failed") >= 14)
         world.failing = set()
         world.publish(Topic.BACKFILL_REQUESTS, again, RunRetryRequested(all_failed=True))
         run_until(world, lambda: "failed" not in states(world, again))
-        assert claims_until(world, [again], small) <= 4
+        ask(world, small, "2021-01-05", "p", "2021-01-01")
+        before = claims(world, again)
+        run_until(world, lambda: claims(world, small) >= 5)
+        assert claims(world, again) - before <= MOST_CLAIMS
+
+
+@pytest.mark.parametrize(("crowded", "alone"), [(SAME, OTHER), (OTHER, SAME)])
+def test_a_crowd_in_one_shard_hides_no_backfill_of_another(crowded: int, alone: int) -> None:
+    with world_of(0, seats=2) as world:
+        crowd, (small,) = names(crowded, "crowd", 30), names(alone, "small")
+        apply(world, "p", max_active_runs=1)
+        for n, name in enumerate(crowd):
+            month = f"{2010 + n // 12}-{n % 12 + 1:02}"
+            ask(world, name, f"{month}-20", "p", f"{month}-01")
+        ask(world, small, "2021-01-05", "p", "2021-01-01")
+        before = claims(world, *crowd)
+        run_until(world, lambda: claims(world, small) >= 1)
+        assert claims(world, *crowd) - before <= len(crowd)
 
 
 def states(world: World, backfill: str) -> list[str]:
@@ -215,12 +232,7 @@ def test_no_slot_is_kept_for_a_pool_that_nobody_serves() -> None:
     with world_of(0, seats=2) as world:
         (unserved,), (large,) = names(SAME, "unserved"), names(OTHER, "large")
         apply(world, "p", pool="other", max_active_runs=2)
-        world.publish(
-            Topic.BACKFILL_REQUESTS,
-            unserved,
-            BackfillRequested.model_validate({"pipeline": "p", "from": "2019-01-01", "to": "2019-01-01"}),
-        )
-        run_until(world, lambda: len(world.database.rows("backfill")) == 1)
+        ask(world, unserved, "2019-01-01", "p", "2019-01-01")
         apply(world, "p", pool="default", max_active_runs=2)
         run_until(world, lambda: world.database.rows("pipeline")[0]["definition"]["pool"] == "default")
         ask(world, large, LONG, "p")

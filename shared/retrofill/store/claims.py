@@ -101,7 +101,7 @@ def claimants(
     """Backfills that could use a free slot, by id: ``with_live_attempts``, and some without any.
 
     Of the latter, each pipeline gets up to ``most`` (by its number) of ``shard``, in the order they
-    were requested, and up to twice as many of any shard: enough to compare.
+    were requested, and as many of lower and of higher shards, the nearest ones: enough to compare.
     """
     given = _MOST.values(no=most, most=most.values())
     more = {"shard": shard, "with_live_attempts": sorted(with_live_attempts)}
@@ -117,10 +117,12 @@ def _claimants() -> CompoundSelect[Any]:
         .limit(_MOST.c.most)
         .lateral("mine")
     )
-    anywhere = _claimable().where(here, ~_live()).limit(2 * _MOST.c.most).lateral("anywhere")
+    others = _claimable().where(here, ~_live()).limit(_MOST.c.most)
+    shard = backfill.c.shard
+    lower = others.where(shard < bindparam("shard")).order_by(shard.desc()).lateral("lower")
+    higher = others.where(shard > bindparam("shard")).order_by(shard).lateral("higher")
     return union_all(
-        select(mine).select_from(_MOST.table).join(mine, true()),
-        select(anywhere).select_from(_MOST.table).join(anywhere, true()),
+        *(select(each).select_from(_MOST.table).join(each, true()) for each in (mine, lower, higher)),
         _claimable().where(one_of(backfill.c.id, "with_live_attempts")),
     )
 
@@ -143,11 +145,10 @@ _SUSPECTS_MAY_START = or_(
 )
 
 
-# Of the attempt with the last position. Those that repeat a run may be later: who claims them remembers it.
 _LAST_CLAIM = (
     select(attempt.c.claimed_at)
     .where(attempt.c.backfill_id == backfill.c.id)
-    .order_by(attempt.c.position.desc())
+    .order_by(attempt.c.id.desc())
     .limit(1)
     .scalar_subquery()
 )

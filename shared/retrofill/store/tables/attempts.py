@@ -89,6 +89,8 @@ attempt = Table(
     Index("attempt_suspect_server_key", "suspect_server", unique=True, postgresql_where=text("slot IS NOT NULL")),
     # The history of a run, and what a purge deletes.
     Index("attempt_backfill_idx", "backfill_id", "position"),
+    # When a backfill was last given a seat.
+    Index("attempt_newest_idx", "backfill_id", "id"),
     # How long a pipeline's last attempts took.
     Index(
         "attempt_ended_idx",
