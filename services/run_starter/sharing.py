@@ -150,7 +150,7 @@ def share(
         free = there.count(each.executor)
         if free == 0:
             shares.lacks(each.pool, no, rank, each.executor)
-            if each.executor != "spark-submit":
+            if there.free and each.executor != "spark-submit":
                 # A cold seat, which serves only that, becomes warm if it is left alone.
                 there.rivals = there.rivals.joined_by(rank)
             continue
