@@ -53,7 +53,8 @@ def wal_full(stage: Stage) -> None:
     folder = servers.layout.data(POSTGRES) / "pg_wal"
     with _on_small_disk(servers, POSTGRES, folder):
         stage.recovered("Postgres with its log elsewhere")
-        _fill_for_a_while(stage, POSTGRES, folder, "full disk under Postgres' write-ahead log")
+        with _no_segment_recycled(stage):
+            _fill_for_a_while(stage, POSTGRES, folder, "full disk under Postgres' write-ahead log")
 
 
 def kafka_full(stage: Stage) -> None:
@@ -76,16 +77,28 @@ def _fill_for_a_while(stage: Stage, part: str, folder: Path, fault: str) -> None
         # Without an SLF4J binding, Kafka logs nothing, so check the pid.
         return servers.pid_or_none(part) != pid
 
-    until(noticed, f"{part} stops for want of room", seconds=120)
-    stage.fault(fault)
-    stage.wait(FULL_SECONDS)
-    filler.unlink()
+    try:
+        until(noticed, f"{part} stops for want of room", seconds=120)
+        stage.fault(fault)
+        stage.wait(FULL_SECONDS)
+    finally:
+        filler.unlink()
     servers.wait_answers(part)
     stage.recovered(f"{'Postgres' if part == POSTGRES else 'Kafka'} without room for its log")
 
 
+@contextmanager
+def _no_segment_recycled(stage: Stage) -> Iterator[None]:
+    """Hold WAL with a replication slot: checkpoints may recycle old segments as fast as new ones are needed."""
+    stage.made.query("SELECT pg_create_physical_replication_slot('chaos', immediately_reserve => true)")
+    try:
+        yield
+    finally:
+        stage.made.query("SELECT pg_drop_replication_slot('chaos')::text")
+
+
 def _use_room(stage: Stage, part: str) -> None:
-    """Use up preallocated WAL segments: all at once, or checkpoints recycle old ones as fast as new ones are needed."""
+    """Use up the WAL segments that are allocated in advance."""
     if part == POSTGRES:
         stage.quietly(lambda: stage.made.query(SWITCHES))
 
