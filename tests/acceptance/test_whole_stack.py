@@ -165,7 +165,9 @@ def blocks(page: Path, heading: str) -> list[str]:
     return [textwrap.dedent(block) for block in re.findall(r"(?:^ {4}.*\n)+", section, re.MULTILINE)]
 
 
-def test_the_readme_is_true(user: User) -> None:
+@pytest.fixture(scope="module")
+def orders(user: User) -> Path:
+    """The output of the README's request, whose commands have run."""
     page = ROOT / "README.md"
     (source,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
     (user.home / "orders.py").write_text(source)
@@ -178,16 +180,20 @@ def test_the_readme_is_true(user: User) -> None:
         if "ID" in words:
             words[words.index("ID")] = user.json("backfill", "list")[0]["id"]
         user.run(*words[1:])
-    assert len(list(out.glob("day=*"))) == 31
+    return out
+
+
+def test_the_readme_is_true(user: User, orders: Path) -> None:
+    assert len(list(orders.glob("day=*"))) == 31
     (newest,) = [b for b in user.json("backfill", "list") if b["pipeline"] == "orders_daily"]
     assert newest["state"] == "succeeded"
 
 
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
-def test_what_the_readme_does_with_kcat(user: User) -> None:
+def test_what_the_readme_does_with_kcat(user: User, orders: Path) -> None:
     (script,) = [block for block in blocks(ROOT / "README.md", "A request") if "kcat" in block]
     kafka = user.json("status")["kafka"]["bootstrap_servers"]
-    script = script.replace("127.0.0.1:19092", kafka).replace("/tmp/orders", str(user.home / "orders"))
+    script = script.replace("127.0.0.1:19092", kafka).replace("/tmp/orders", str(orders))
     ask, read = script.split("kcat -C")
     subprocess.run(["sh", "-ec", ask], check=True, timeout=60)
     until(lambda: any(b["id"] == "by-hand" for b in user.json("backfill", "list")), "it is planned")
@@ -214,6 +220,7 @@ REFUSALS = {
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("orders")
 def test_the_commands_of_all_pages_run(user: User) -> None:
     commands = sorted({command for _, command in shown()})
     ran = [command for command in commands if not {*words_of(command)} & {*GO_ON, *NOT_HERE}]
