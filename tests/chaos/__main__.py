@@ -20,7 +20,7 @@ from tests.chaos.oracle import Violation
 from tests.chaos.plays import LONG, PLAYS, SPARK
 from tests.chaos.profiles import FULL, PROFILES
 from tests.chaos.reliability import PAGE, section, write
-from tests.chaos.report import Result, table
+from tests.chaos.report import Result, facts, row, table
 from tests.chaos.running import run
 from tests.chaos.scenarios import Scenario
 from tests.chaos.servers import OwnServers
@@ -45,15 +45,17 @@ def main() -> int:
             results.append(_play(name, seed + number, asked.profile))
             if results[-1].violations:
                 _say(results[-1].explain())
-            _say(table(results[-1:]))
-    text = table(results)
-    print(text)  # noqa: T201
-    command = f"make chaos SEED={seed} PROFILE={asked.profile}"
+            _say(_shown(results[-1:]))
+    print(_shown(results))  # noqa: T201
     if asked.markdown is not None:
-        asked.markdown.write_text(section(results, command) + "\n")
+        asked.markdown.write_text(section(results, asked.profile) + "\n")
     if asked.reliability is not None:
-        write(asked.reliability, results, command)
+        write(asked.reliability, results, asked.profile)
     return 1 if any(result.violations for result in results) else 0
+
+
+def _shown(results: list[Result]) -> str:
+    return "\n".join([table([row(each) for each in results]), "", *facts(results)])
 
 
 def _say(text: str) -> None:

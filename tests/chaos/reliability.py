@@ -1,4 +1,4 @@
-"""Writes the results section of ``docs/reliability.md``: date, machine, commit, table and aims."""
+"""Writes the results section of ``docs/reliability.md``: aims, and a table whose rows name their commit."""
 
 from __future__ import annotations
 
@@ -7,29 +7,51 @@ import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.chaos.report import AIMS, SERVICE_AIM, Result, missed_aims, table
+from tests.chaos.plays import PLAYS, SPARK
+from tests.chaos.report import AIMS, HEADS, MISSED, SERVICE_AIM, Result, facts, row, table, total
 from tests.support.installation import ROOT
 
+ORDER = [*PLAYS, SPARK]
 PAGE = ROOT / "docs" / "reliability.md"
 BEGIN, END = "<!-- chaos: begin -->", "<!-- chaos: end -->"
 
 
-def section(results: list[Result], command: str) -> str:
-    """The section for one long run."""
-    violations = sum(len(each.violations) for each in results)
-    broken = ", ".join(sorted({each.name for each in results if each.violations}))
-    missed = missed_aims(results)
+def section(results: list[Result], profile: str, before: str = "") -> str:
+    """The section for ``results``.
+
+    ``before``: the section so far, of which the rows of other scenarios stay if they had the same profile.
+    """
+    command = f"make chaos SEED=… ONLY=… PROFILE={profile}"
+    played = {each.name for each in results}
+    kept = [line for line in before.splitlines() if f"`{command}`" in before and _scenario(line) in {*ORDER} - played]
+    rows = [_cells(line) for line in kept if line.startswith("|")]
+    rows += ([*row(each), f"{datetime.now(UTC):%Y-%m-%d}", commit()] for each in results)
+    rows.sort(key=lambda row: ORDER.index(row[0]))
+    said = [*(line for line in kept if not line.startswith("|")), *facts(results)]
+    broken = ", ".join(dict.fromkeys(row[0] for row in rows if row[HEADS.index("violations")] != "0"))
+    missed = sum(cell.count(MISSED) for row in rows for cell in row)
     servers = f"{max(AIMS.values()):.0f} s after a server ({', '.join(AIMS)}), {SERVICE_AIM:.0f} s after a service"
     return "\n".join(
         [
-            f"{datetime.now(UTC):%Y-%m-%d}, commit `{commit()}`, {os.cpu_count()} cores, `{command}`: "
-            f"{sum(each.runs for each in results):,} runs and {sum(each.events for each in results):,} events checked, "
-            f"{violations} violations{f' (in {broken})' if broken else ''}. "
-            f"The aims of the last column: {servers}; {missed or 'none'} missed.",
+            f"`{command}` on {os.cpu_count()} cores: "
+            f"{total(rows, 'runs'):,} runs and {total(rows, 'events checked'):,} events checked, "
+            f"{total(rows, 'violations')} violations{f' (in {broken})' if broken else ''}. "
+            f"The aims for moving again: {servers}; {missed or 'none'} missed.",
             "",
-            table(results),
+            table(rows, "run on", "at commit"),
+            "",
+            *sorted(said, key=lambda line: ORDER.index(_scenario(line))),
         ]
     )
+
+
+def _scenario(line: str) -> str:
+    """The scenario of a row, or of a fact's line."""
+    return _cells(line)[0] if line.startswith("|") else line.partition(":")[0]
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split("|")]
 
 
 def rewrite(text: str, section: str) -> str:
@@ -37,18 +59,25 @@ def rewrite(text: str, section: str) -> str:
 
     Raises ``ValueError`` unless each occurs once.
     """
+    before, _, after = _parted(text)
+    return f"{before}{BEGIN}\n{section}\n{END}{after}"
+
+
+def write(page: Path, results: list[Result], profile: str) -> None:
+    """Write the results into ``page``; rows of scenarios that were not played stay."""
+    text = page.read_text()
+    page.write_text(rewrite(text, section(results, profile, _parted(text)[1])))
+
+
+def _parted(text: str) -> tuple[str, str, str]:
+    """What is before, between and after the two markers."""
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
         raise ValueError(
             f"the page needs one line {BEGIN} and, after it, one line {END}: the section goes between them"
         )
     before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{section}\n{END}{after}"
-
-
-def write(page: Path, results: list[Result], command: str) -> None:
-    """Write the section into ``page``."""
-    page.write_text(rewrite(page.read_text(), section(results, command)))
+    between, _, after = rest.partition(END)
+    return before, between, after
 
 
 def commit() -> str:

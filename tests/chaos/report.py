@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,6 +40,7 @@ class Result:
 # Servers must restart before anything can progress. All other kinds are services.
 AIMS = {"Kafka": 30.0, "Postgres": 30.0, "Spark Connect": 30.0}
 SERVICE_AIM = 15.0
+MISSED = "**missed**"
 
 
 def aim_of(kind: str) -> float:
@@ -46,27 +48,34 @@ def aim_of(kind: str) -> float:
     return next((seconds for name, seconds in AIMS.items() if name in kind), SERVICE_AIM)
 
 
-def table(results: list[Result]) -> str:
-    """A Markdown table: faults by kind, checks, violations and recovery times."""
-    lines = [
-        "| scenario | seed | seconds | faults | runs | events checked | violations | moves again after |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for each in results:
-        faults = ", ".join(f"{count} × {kind}" for kind, count in sorted(_by_kind(each.faults).items()))
-        heals = ", ".join(_heal(kind, times) for kind, times in each.recoveries.items())
-        lines.append(
-            f"| {each.name} | {each.seed} | {each.seconds:.0f} | {faults} | {each.runs} | {each.events} "
-            f"| {len(each.violations)} | {heals} |"
-        )
-    lines.append(_total(results))
-    lines += ["", *(f"{r.name}: {name} {value}" for r in results for name, value in r.facts.items())]
-    return "\n".join(lines)
+HEADS = ("scenario", "seed", "seconds", "faults", "runs", "events checked", "violations", "moves again after")
 
 
-def missed_aims(results: list[Result]) -> int:
-    """Number of kinds of heals that missed their aim."""
-    return sum(max(times) > aim_of(kind) for each in results for kind, times in each.recoveries.items())
+def row(each: Result) -> list[str]:
+    """The cells of one result: faults by kind, checks, violations and recovery times."""
+    faults = ", ".join(f"{count} × {kind}" for kind, count in sorted(_by_kind(each.faults).items()))
+    heals = ", ".join(_heal(kind, times) for kind, times in each.recoveries.items())
+    return [
+        each.name, str(each.seed), f"{each.seconds:.0f}", faults,
+        str(each.runs), str(each.events), str(len(each.violations)), heals,
+    ]  # fmt: skip
+
+
+def table(rows: list[list[str]], *more: str) -> str:
+    """A Markdown table of rows with their total. ``more``: heads of further columns."""
+    heads = [*HEADS, *more]
+    lines = [heads, ["---"] * len(heads), *rows, [*_total(rows), *("" for _ in more)]]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def facts(results: list[Result]) -> list[str]:
+    """A line for each fact that a scenario reports."""
+    return [f"{each.name}: {name} {value}" for each in results for name, value in each.facts.items()]
+
+
+def total(rows: list[list[str]], head: str) -> int:
+    """The sum of a column of numbers."""
+    return sum(int(row[HEADS.index(head)]) for row in rows)
 
 
 def _by_kind(faults: Counter[str]) -> Counter[str]:
@@ -79,13 +88,12 @@ def _by_kind(faults: Counter[str]) -> Counter[str]:
 
 
 def _heal(kind: str, times: list[float]) -> str:
-    late = f" (**missed**: the aim is {aim_of(kind):.0f} s)" if max(times) > aim_of(kind) else ""
+    late = f" ({MISSED}: the aim is {aim_of(kind):.0f} s)" if max(times) > aim_of(kind) else ""
     return f"{kind}: {', '.join(f'{seconds:.1f}' for seconds in times)} s{late}"
 
 
-def _total(results: list[Result]) -> str:
-    return (
-        f"| all | | {sum(r.seconds for r in results):.0f} | {sum(sum(r.faults.values()) for r in results)} "
-        f"| {sum(r.runs for r in results)} | {sum(r.events for r in results)} "
-        f"| {sum(len(r.violations) for r in results)} | |"
-    )
+def _total(rows: list[list[str]]) -> list[str]:
+    seconds, *checked = (str(total(rows, head)) for head in ("seconds", "runs", "events checked", "violations"))
+    # Each fault begins with its count.
+    faults = sum(int(count) for row in rows for count in re.findall(r"(\d+) × ", row[HEADS.index("faults")]))
+    return ["all", "", seconds, str(faults), *checked, ""]

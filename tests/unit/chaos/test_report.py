@@ -10,29 +10,44 @@ import pytest
 from tests.chaos.oracle import Violation
 from tests.chaos.plays import LONG
 from tests.chaos.profiles import PROFILES, SMALLER
-from tests.chaos.reliability import BEGIN, END, PAGE, rewrite, section
+from tests.chaos.reliability import BEGIN, END, PAGE, commit, rewrite, section
 from tests.chaos.report import Result
 
 
-def result(*recoveries: float, violations: int = 0, kind: str = "a service killed") -> Result:
+def result(
+    *recoveries: float, violations: int = 0, kind: str = "a service killed", name: str = "kills", seed: int = 3
+) -> Result:
     """A result of one scenario."""
     broken = [Violation("a_promise", "what")] * violations
-    return Result(
-        "kills", 3, 42.0, Counter({"kill -9 of backfill-planner": 2}), 1500, 50, broken, {kind: [*recoveries]}
-    )
+    faults = Counter({"kill -9 of backfill-planner": 2})
+    return Result(name, seed, 42.0, faults, 1500, 50, broken, {kind: [*recoveries]}, {"samples": seed})
 
 
 def test_a_missed_aim_is_marked() -> None:
-    assert "missed" not in section([result(14.9)], "c").replace("none missed", "")
-    fields = section([result(1.0, 15.1), result(29.0, kind="Kafka killed")], "c")
+    assert "missed" not in section([result(14.9)], "full").replace("none missed", "")
+    fields = section([result(1.0, 15.1), result(29.0, kind="Kafka killed")], "full")
     assert "1.0, 15.1 s (**missed**: the aim is 15 s)" in fields
     assert "; 1 missed." in fields
 
 
 def test_the_section_says_what_was_tried_and_what_broke() -> None:
-    fields = section([result(1.0), result(1.0, violations=2)], "make chaos SEED=3")
-    assert "`make chaos SEED=3`: 100 runs and 3,000 events checked, 2 violations (in kills)." in fields
-    assert "commit `" in fields
+    fields = section([result(1.0), result(1.0, violations=2)], "verify")
+    assert "PROFILE=verify`" in fields
+    assert ": 100 runs and 3,000 events checked, 2 violations (in kills)." in fields
+    assert f"| {commit()} |" in fields
+    assert "| all |  | 84 | 4 | 100 | 3000 | 2 |" in fields
+
+
+def test_a_scenario_played_again_replaces_its_row_only() -> None:
+    before = section([result(20.0, name="kills"), result(20.0, name="wal-full", violations=1)], "verify")
+    again = section([result(1.0, name="wal-full", seed=4)], "verify", before)
+    assert again == section([result(20.0, name="kills"), result(1.0, name="wal-full", seed=4)], "verify")
+    assert [line for line in again.splitlines() if ": samples" in line] == ["kills: samples 3", "wal-full: samples 4"]
+
+
+def test_rows_of_another_profile_do_not_stay() -> None:
+    one = section([result(1.0, name="wal-full")], "verify")
+    assert section([result(1.0, name="wal-full")], "verify", section([result(1.0)], "full")) == one
 
 
 def test_the_section_goes_between_the_markers() -> None:
