@@ -19,11 +19,11 @@ BEGIN, END = "<!-- chaos: begin -->", "<!-- chaos: end -->"
 def section(results: list[Result], profile: str, before: str = "") -> str:
     """The section for ``results``.
 
-    ``before``: the section so far, of which the rows of other scenarios stay if they had the same profile.
+    ``before``: the section so far, of which the rows of other scenarios stay if profile and cores were the same.
     """
-    command = f"make chaos SEED=… ONLY=… PROFILE={profile}"
-    played = {each.name for each in results}
-    kept = [line for line in before.splitlines() if f"`{command}`" in before and _scenario(line) in {*ORDER} - played]
+    head = f"`make chaos SEED=… ONLY=… PROFILE={profile}` on {os.cpu_count()} cores: "
+    others = {*ORDER} - {each.name for each in results}
+    kept = [line for line in before.splitlines() if _scenario(line) in others] if head in before else []
     rows = [_cells(line) for line in kept if line.startswith("|")]
     rows += ([*row(each), f"{datetime.now(UTC):%Y-%m-%d}", commit()] for each in results)
     rows.sort(key=lambda row: ORDER.index(row[0]))
@@ -33,8 +33,7 @@ def section(results: list[Result], profile: str, before: str = "") -> str:
     servers = f"{max(AIMS.values()):.0f} s after a server ({', '.join(AIMS)}), {SERVICE_AIM:.0f} s after a service"
     return "\n".join(
         [
-            f"`{command}` on {os.cpu_count()} cores: "
-            f"{total(rows, 'runs'):,} runs and {total(rows, 'events checked'):,} events checked, "
+            f"{head}{total(rows, 'runs'):,} runs and {total(rows, 'events checked'):,} events checked, "
             f"{total(rows, 'violations')} violations{f' (in {broken})' if broken else ''}. "
             f"The aims for moving again: {servers}; {missed or 'none'} missed.",
             "",
