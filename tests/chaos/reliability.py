@@ -9,11 +9,12 @@ from pathlib import Path
 
 from tests.chaos.plays import PLAYS, SPARK
 from tests.chaos.report import AIMS, HEADS, MISSED, SERVICE_AIM, Result, facts, row, table, total
+from tests.support import pages
 from tests.support.installation import ROOT
 
 ORDER = [*PLAYS, SPARK]
 PAGE = ROOT / "docs" / "reliability.md"
-BEGIN, END = "<!-- chaos: begin -->", "<!-- chaos: end -->"
+MARKERS = "<!-- chaos: begin -->", "<!-- chaos: end -->"
 
 
 def section(results: list[Result], profile: str, before: str = "") -> str:
@@ -24,7 +25,7 @@ def section(results: list[Result], profile: str, before: str = "") -> str:
     head = f"`make chaos SEED=… ONLY=… PROFILE={profile}` on {os.cpu_count()} cores: "
     others = {*ORDER} - {each.name for each in results}
     kept = [line for line in before.splitlines() if _scenario(line) in others] if head in before else []
-    rows = [_cells(line) for line in kept if line.startswith("|")]
+    rows = [pages.cells(line) for line in kept if line.startswith("|")]
     rows += ([*row(each), f"{datetime.now(UTC):%Y-%m-%d}", commit()] for each in results)
     rows.sort(key=lambda row: ORDER.index(row[0]))
     said = [*(line for line in kept if not line.startswith("|")), *facts(results)]
@@ -46,37 +47,14 @@ def section(results: list[Result], profile: str, before: str = "") -> str:
 
 def _scenario(line: str) -> str:
     """The scenario of a row, or of a fact's line."""
-    return _cells(line)[0] if line.startswith("|") else line.partition(":")[0]
-
-
-def _cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.strip("|").split("|")]
-
-
-def rewrite(text: str, section: str) -> str:
-    """Replace the section between the two markers.
-
-    Raises ``ValueError`` unless each occurs once.
-    """
-    before, _, after = _parted(text)
-    return f"{before}{BEGIN}\n{section}\n{END}{after}"
+    return pages.cells(line)[0] if line.startswith("|") else line.partition(":")[0]
 
 
 def write(page: Path, results: list[Result], profile: str) -> None:
     """Write the results into ``page``; rows of scenarios that were not played stay."""
     text = page.read_text()
-    page.write_text(rewrite(text, section(results, profile, _parted(text)[1])))
-
-
-def _parted(text: str) -> tuple[str, str, str]:
-    """What is before, between and after the two markers."""
-    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
-        raise ValueError(
-            f"the page needs one line {BEGIN} and, after it, one line {END}: the section goes between them"
-        )
-    before, _, rest = text.partition(BEGIN)
-    between, _, after = rest.partition(END)
-    return before, between, after
+    before = pages.parted(text, *MARKERS)[1]
+    page.write_text(pages.rewritten(text, *MARKERS, section(results, profile, before)))
 
 
 def commit() -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.chaos.oracle import Violation, fields
+from tests.support import pages
 
 
 @dataclass
@@ -63,9 +64,7 @@ def row(each: Result) -> list[str]:
 
 def table(rows: list[list[str]], *more: str) -> str:
     """A Markdown table of rows with their total. ``more``: heads of further columns."""
-    heads = [*HEADS, *more]
-    lines = [heads, ["---"] * len(heads), *rows, [*_total(rows), *("" for _ in more)]]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return pages.table([*HEADS, *more], [*rows, [*_total(rows), *("" for _ in more)]])
 
 
 def facts(results: list[Result]) -> list[str]:

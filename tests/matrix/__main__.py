@@ -19,10 +19,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from xml.etree import ElementTree
 
+from tests.support import pages
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 PAGE = ROOT / "docs" / "versions.md"
-BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
+MARKERS = "<!-- table -->", "<!-- end of table -->"
 # Minor versions of the Pythons that pyspark's own classifiers name.
 SPARKS = {"3.5": (8, 11), "4.0": (9, 13), "4.1": (10, 14), "4.2": (10, 14), "4.3": (11, 14)}
 WAYS = {"spark-submit": "spark-submit", "pool": "Connect"}
@@ -103,7 +105,7 @@ def main() -> int:
     parser.add_argument("--missing", action="store_true", help="every one that the page has no row of")
     parser.add_argument("--spark", help="this version only")
     given = parser.parse_args()
-    rows = _rows(PAGE.read_text()) if given.missing or given.spark else {}
+    rows = rows_of(PAGE.read_text()) if given.missing or given.spark else {}
     chosen = [
         pair
         for pair in pairs(given.every or given.missing)
@@ -118,29 +120,26 @@ def main() -> int:
         outcomes, versions = run(pair)
         passed = passed and set(outcomes.values()) == {"passed"}
         rows[pair.name] = [*versions, *outcomes.values(), f"{datetime.now(UTC):%Y-%m-%d}", _commit()]
-        _write(rows)
+        PAGE.write_text(written(PAGE.read_text(), rows))
         print(f"matrix: {pair.name}: {outcomes} ({time.monotonic() - began:.0f} s)", flush=True)  # noqa: T201 - progress
     return 0 if passed else 1
 
 
-def _rows(page: str) -> dict[str, list[str]]:
+def rows_of(page: str) -> dict[str, list[str]]:
     """The rows of the page, by their pairs."""
-    lines = page.partition(BEGIN)[2].partition(END)[0].splitlines()[2:]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    return {f"Spark {_minor(row[0])}, Python {_minor(row[1])}": row for row in rows}
+    lines = pages.parted(page, *MARKERS)[1].strip().splitlines()[2:]
+    return {f"Spark {_minor(row[0])}, Python {_minor(row[1])}": row for row in map(pages.cells, lines)}
 
 
 def _minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def _write(rows: dict[str, list[str]]) -> None:
+def written(page: str, rows: dict[str, list[str]]) -> str:
+    """The page with these rows, in order."""
     heads = ["Spark", "Python", *WAYS.values(), "run on", "at commit"]
     ordered = sorted(rows.values(), key=lambda row: [int(n) for n in f"{row[0]}.{row[1]}".split(".")])
-    table = [heads, ["---"] * len(heads), *ordered]
-    lines = "".join(f"| {' | '.join(row)} |\n" for row in table)
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}{lines}{END}{rest.partition(END)[2]}")
+    return pages.rewritten(page, *MARKERS, pages.table(heads, ordered))
 
 
 def _commit() -> str:

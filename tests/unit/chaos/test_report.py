@@ -10,8 +10,11 @@ import pytest
 from tests.chaos.oracle import Violation
 from tests.chaos.plays import LONG
 from tests.chaos.profiles import PROFILES, SMALLER
-from tests.chaos.reliability import BEGIN, END, PAGE, commit, rewrite, section
+from tests.chaos.reliability import MARKERS, PAGE, commit, section
 from tests.chaos.report import Result
+from tests.support.pages import parted, rewritten
+
+BEGIN, END = MARKERS
 
 
 def result(
@@ -52,19 +55,19 @@ def test_rows_of_another_profile_do_not_stay() -> None:
 
 def test_the_section_goes_between_the_markers() -> None:
     page = f"before\n{BEGIN}\nold\n{END}\nafter\n"
-    new = rewrite(page, "new")
+    new = rewritten(page, *MARKERS, "new")
     assert new == f"before\n{BEGIN}\nnew\n{END}\nafter\n"
-    assert rewrite(new, "new") == new
+    assert rewritten(new, *MARKERS, "new") == new
 
 
 @pytest.mark.parametrize("page", ["", BEGIN, END, f"{END}{BEGIN}", f"{BEGIN}{BEGIN}{END}"])
 def test_a_page_without_its_markers_is_refused(page: str) -> None:
     with pytest.raises(ValueError, match="one line"):
-        rewrite(page, "new")
+        rewritten(page, *MARKERS, "new")
 
 
 def test_the_page_has_its_markers() -> None:
-    assert "new" in rewrite(PAGE.read_text(), "new")
+    assert parted(PAGE.read_text(), *MARKERS)[1].strip()
 
 
 def test_the_smaller_profile_plays_all_there_is() -> None:
