@@ -39,5 +39,5 @@ def make_console(settings: Settings) -> Console:
     """Connects to nothing yet. Raises ``NotConfigured`` if an address is missing."""
     settings.bootstrap_servers()
     hub = Hub()
-    engine = make_engine(settings.dsn_of("reader"), NAME, pool_size=CONNECTIONS)
+    engine = make_engine(settings.dsn_of("reader"), NAME, pool_size=CONNECTIONS, limited=True)
     return Console(settings, engine, hub, Shared(lambda: hub.version))

@@ -7,7 +7,8 @@ from typing import Mapping
 
 MASK = "**********"
 _SECRET = re.compile(
-    r"secret|passw|token|credential|jaas|sas\b|signature|(?:access|account|private|api|encryption)[._-]?key",
+    r"secret|pass(?:w|phrase|(?![a-z]))|pwd|token|bearer|credential|jaas|sas\b|signature|authorization|"
+    r"(?:access|account|private|api|encryption)[._-]?key",
     re.IGNORECASE,
 )
 # The login in an address like jdbc:postgresql://user:password@host.

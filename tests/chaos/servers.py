@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psycopg
@@ -16,6 +15,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from retrofill.bus.clients import admin
 from retrofill.stack.layout import KAFKA, POSTGRES, Layout
+from retrofill.stack.ports import held_port
 from retrofill.stack.supervision import Supervisor
 from tests.support.installation import Installation, until
 from tests.support.proxy import Proxy
@@ -87,10 +87,10 @@ class OwnServers(Servers):
     @contextmanager
     def kafka_line(self) -> Iterator[Proxy]:
         """A proxy to Kafka. A separate listener advertises the proxy, so its clients stay on it."""
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        with Proxy(("127.0.0.1", port)) as line:
-            self._listen_also(port, line.port)
+        with ExitStack() as ending:
+            with held_port() as port:
+                line = ending.enter_context(Proxy(("127.0.0.1", port)))
+                self._listen_also(port, line.port)
             yield line
 
     def _listen_also(self, port: int, fields: int) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import uuid
 
+import psycopg
 import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from tests.support.installation import Installation
 
 from retrofill.bus.clients import admin
+from retrofill.contract.topics import PLANNER, SERVICES
 
 
 def init(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -46,6 +49,33 @@ def test_init_needs_both_addresses_before_it_changes_anything(installation: Inst
     assert done.returncode == 1
     assert "RETROFILL_KAFKA_BOOTSTRAP_SERVERS is not set" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def without_limits(installation: Installation) -> dict[str, str]:
+    """A login of the planner as a pooler or a DSN of the operator's may make it."""
+    dsn = psycopg.conninfo.make_conninfo(
+        installation.settings.dsn_of("owner"), options="-c transaction_timeout=0 -c lock_timeout=0"
+    )
+    return installation.environment() | {"RETROFILL_POSTGRES_SERVICE_DSNS": json.dumps({PLANNER.name: dsn})}
+
+
+def test_init_refuses_a_login_whose_stopped_process_would_hold_its_locks(installation: Installation) -> None:
+    done = init(without_limits(installation))
+    assert done.returncode == 1
+    assert done.stderr.startswith("retrofill: this Postgres session has no transaction_timeout, lock_timeout, ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_service_does_not_start_with_such_a_login(installation: Installation) -> None:
+    refused = installation.start(PLANNER.name, wait=False, **without_limits(installation))
+    assert refused.process.wait(60) == 1
+    assert "this Postgres session has no transaction_timeout, lock_timeout, " in refused.said()
+
+
+@pytest.mark.parametrize("service", sorted(SERVICES))
+def test_one_login_for_all_gets_the_limits_of_the_services(installation: Installation, service: str) -> None:
+    """The owner's role has none of its own, and a service that lacks them would not get ready."""
+    installation.start(service, RETROFILL_POSTGRES_SERVICE_DSNS="{}")
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ SECRET_IN_SPARK = [
         "spark.x.passwd",
         "spark.kafka.sasl.jaas.config",
     ),
+    *("spark.executorEnv.DB_PASS", "spark.yarn.appMasterEnv.PGPASS", "spark.executorEnv.ADMIN_PWD"),
 ]
 
 
@@ -66,6 +67,8 @@ def test_no_secret_is_shown() -> None:
                 **dict.fromkeys(SECRET_IN_SPARK, SECRET),
                 "spark.driver.extraJavaOptions": f"-Djavax.net.ssl.keyStorePassword={SECRET}",
                 "spark.sql.catalog.c.url": f"jdbc:postgresql://u:{SECRET}@h/d",
+                "spark.x.url": f"jdbc:sqlserver://h;user=sa;pwd={SECRET}",
+                "spark.x.header": f"Bearer {SECRET}",
                 "spark.executor.memory": "2g",
             },
         }

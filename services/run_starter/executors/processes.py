@@ -138,7 +138,7 @@ def last_words(home: Path, start: int) -> str | None:
     except OSError:
         return None
     found = next((line.strip() for line in reversed(lines) if line.strip() and not line.startswith("{")), None)
-    return None if found is None else redacted(found[:LAST_CHARS])
+    return None if found is None else redacted(found)[:LAST_CHARS]
 
 
 def exit_reason(process: subprocess.Popen[str], why: str | None) -> str:

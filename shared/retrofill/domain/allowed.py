@@ -18,7 +18,7 @@ from retrofill.masking import hides
 DEFAULT = "default"
 # Prefix of environment variables there, of which the lists below have none.
 ENVIRONMENT = "env."
-# Resources, planning and writing. None of these names a class, a program, a file or an address.
+# Resources, planning and writing. None of these, without the exceptions below, names new code, a program or an address.
 _SETTINGS = (
     "spark.app.name",
     "spark.cores.max",
@@ -71,7 +71,11 @@ _EXCEPT = (
     "spark.sql.hive.*",
     "spark.sql.legacy.hive.*",
     "spark.sql.legacy.setCommandRejectsSparkCoreConfs",
+    "spark.sql.maven.*",
     "spark.sql.redaction.*",
+    "spark.sql.streaming.checkpointLocation",
+    "spark.sql.streaming.stateStore.compression.codec",
+    "spark.sql.warehouse.dir",
 )
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
 

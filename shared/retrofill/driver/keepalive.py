@@ -24,7 +24,7 @@ _UNITS = {"us": 1e-6, "ms": 1e-3, "": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h
 class KeepAlive:
     """Sends the server a small request four times per session timeout."""
 
-    def __init__(self, session: Any, first: Callable[[Any], object]) -> None:
+    def __init__(self, session: Any, first: Callable[[Any], object] = lambda _: None) -> None:
         """``first`` is called with the session before the first request, in the same thread."""
         self._session = session
         self._first = first

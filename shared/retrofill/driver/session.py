@@ -87,7 +87,7 @@ def session_id(installation: str, attempt_id: int) -> str:
 
 
 class ConnectSessions:
-    """A Spark Connect session. Opening it costs the server nothing until it is used."""
+    """A Spark Connect session. Without settings, opening it costs the server nothing until it is used."""
 
     publishes_apart = True
 
@@ -101,7 +101,10 @@ class ConnectSessions:
         self._lock = threading.Lock()
         self._session: Any = None
         self._publisher: Any = None
+        self._used = False
+        # Of the session and the publisher's, each from when the server knows it.
         self._keep_alive: KeepAlive | None = None
+        self._publisher_alive: KeepAlive | None = None
         self._stopped_by_user = False
         self._fresh: Fresh | None = None
         self._tags = Tags()
@@ -113,16 +116,21 @@ class ConnectSessions:
             self._close(session_id(launch.installation, attempt_id))
         self._session = self._ready(session_id(launch.installation, launch.attempt_id))
         self._stop, self._session.stop = self._session.stop, self._stopped
-        if (file := packed_file()) is not None:
+        file = packed_file()
+        if file is not None:
             give(self._session, self._remote or "", file)
+        # User code may do other work before it first uses the session.
+        if file is not None or self._jars or self._launch.pipeline.spark_conf:
+            self._keep_alive = KeepAlive(self._session, self._server.ask)
 
     def use(self, tag: str) -> Any:
-        """The session, tagged for this thread. From the first call on it is kept alive."""
+        """The session, tagged for this thread. From the first call on, at the latest, it is kept alive."""
         self._tags.put(self._session, self._launch.tag, tag)
         with self._lock:
+            if not self._used and len(self._launch.runs) > 1:
+                self._fresh = Fresh.of(self._session)
+            self._used = True
             if self._keep_alive is None:
-                if len(self._launch.runs) > 1:
-                    self._fresh = Fresh.of(self._session)
                 self._keep_alive = KeepAlive(self._session, self._server.ask)
         return self._session
 
@@ -131,6 +139,7 @@ class ConnectSessions:
         if self._publisher is None:
             # Nobody needs to close it for a lost driver: the tables refuse its commits.
             self._publisher = self._ready(str(uuid.uuid4()))
+            self._publisher_alive = KeepAlive(self._publisher)
         return self._publisher
 
     def application(self) -> SparkApplication | None:
@@ -173,7 +182,7 @@ class ConnectSessions:
 
     def cost(self) -> Cost | None:
         # Also of a session that is closed: the server still has its jobs.
-        return None if self._keep_alive is None else cost_of(self._ui, self._launch.tag)
+        return cost_of(self._ui, self._launch.tag) if self._used else None
 
     def interrupt(self) -> None:
         """Interrupt by tag, and close the session to end untagged work too."""
@@ -190,7 +199,8 @@ class ConnectSessions:
             self._session = None
 
     def release_publisher(self) -> None:
-        if self._publisher is not None:
+        if self._publisher_alive is not None:
+            self._publisher_alive.stop()
             self._publisher.stop()
             self._publisher = None
 

@@ -22,14 +22,16 @@ from retrofill.driver.config import Config
 from retrofill.driver.definition import Script, Task
 from retrofill.driver.ending import ending
 from retrofill.driver.environment import packed_file, with_environment
+from retrofill.driver.errors import MAX_SEARCHED
 from retrofill.driver.launch import Launch, Piece
 from retrofill.driver.script_fields import BadArgument, Fields
 from retrofill.driver.staging import Staging
 from retrofill.groups import lines_until_exit
 from retrofill.java import with_jars
+from retrofill.redaction import redacted
 from retrofill.spark_home import SparkHome
 
-LAST_LINES = 20
+LAST_LINES, LINE_CHARS = 20, 500
 PY_FILES, JARS, FILES = "spark.submit.pyFiles", "spark.jars", "spark.files"
 # With the first two, the script's own Spark would become a Connect client; with the third, its
 # spark-submit would not read spark-env.sh, because that of the driver has.
@@ -204,17 +206,18 @@ def _send(process: subprocess.Popen[str], line: str) -> None:
         return  # it has just exited
 
 
-def _pass_on(process: subprocess.Popen[str]) -> deque[str]:
+def _pass_on(process: subprocess.Popen[str]) -> list[str]:
     """Copy the script's standard error to ours until it exits, then kill its group.
 
-    Returns the last lines.
+    Returns the last lines, masked.
     """
     last: deque[str] = deque(maxlen=LAST_LINES)
     assert process.stderr is not None
     for line in lines_until_exit(process, process.stderr):
-        last.append(line.rstrip()[:500])
+        last.append(line[:MAX_SEARCHED].rstrip())
         sys.stderr.write(line)
-    return last
+    # Before they are cut: half of a secret would not be recognized.
+    return [redacted(line)[:LINE_CHARS] for line in last]
 
 
 def _kill(script: Running) -> None:

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,7 +26,8 @@ from retrofill import java
 from retrofill.contract.topics import Topic
 from retrofill.driver.application import Server
 from retrofill.driver.config import Config
-from retrofill.driver.session import ConnectSessions
+from retrofill.driver.loss import witness
+from retrofill.driver.session import ConnectSessions, connect
 from retrofill.settings import Settings
 
 __all__ = ["world"]
@@ -131,6 +134,28 @@ def test_a_job_that_an_orderly_stop_of_spark_cancels_is_lost_and_one_that_fails_
         threading.Thread(target=lambda: (until(Path(began).exists, "it runs"), server.terminate())).start()
         assert sessions.lost(job(holds)) is not None
     assert SparkSession.getActiveSession() is None
+
+
+def test_sessions_that_spark_knows_are_kept_alive_used_or_not(world: World) -> None:
+    """One with settings exists before a task first uses it, and the publisher's between two publications."""
+    launch = any_launch()
+    pipeline = replace(launch.pipeline, spark_conf={"spark.sql.shuffle.partitions": "3"})
+    config = Config(spark_remote=world.settings.spark_remote)
+    with ExitStack() as ending:
+        made = ConnectSessions(config, Server(), replace(launch, pipeline=pipeline, attempt_id=next(World.ids)))
+        made.open()
+        ending.callback(made.release)
+        publisher = made.publisher()
+        ending.callback(made.release_publisher)
+        control = connect(config.spark_remote, str(uuid.uuid4()), witness(), {}, lambda _: None)
+        ending.callback(control.stop)
+        assert {each.conf.get("spark.sql.ansi.enabled") for each in (publisher, control)} == {"true"}
+        time.sleep(2 * SESSION_SECONDS)
+        with pytest.raises(Exception, match="SESSION_CLOSED"):
+            control.range(1).count()
+        for session in (made.use("t"), publisher):
+            assert session.conf.get("spark.sql.shuffle.partitions") == "3"
+            assert session.range(3).count() == 3
 
 
 @pytest.mark.long

@@ -58,6 +58,9 @@ LOADS_CODE = [
     *(
         "spark.sql.artifact.copyFromLocalToFs.allowDestLocal",
         "spark.shuffle.manager",
+        "spark.sql.maven.additionalRemoteRepositories",
+        "spark.sql.warehouse.dir",
+        "spark.sql.streaming.checkpointLocation",
         "spark.sql.x.password",
         "spark.sql.x\nspark.jars",
         "",
@@ -97,6 +100,10 @@ LOOKED_AT = {
     "spark.sql.defaultColumn.allowedProviders", "spark.sql.execution.pythonUDF",
     "spark.sql.execution.columnar.ArrowCachedBatchSerializer", "spark.sql.execution.columnar.DefaultCachedBatchSerializer",
     "spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
+    "spark.sql.parquet.compression.codec", "spark.sql.orc.compression.codec", "spark.sql.avro.compression.codec",
+    "spark.sql.execution.arrow.compression.codec", "spark.sql.legacy.allowCreatingManagedTableUsingNonemptyLocation",
+    "spark.sql.legacy.createHiveTableByDefault", "spark.sql.streaming.forceDeleteTempCheckpointLocation",
+    "spark.sql.sources.default",
 }  # fmt: skip
 
 
@@ -110,7 +117,9 @@ def test_no_setting_of_this_spark_that_sounds_like_code_is_allowed_unseen() -> N
     names = {found.decode().rstrip(".") for found in re.findall(rb"spark\.sql\.[A-Za-z0-9_.]+", texts)}
     assert len(names) > 500
     suspicious = re.compile(
-        r"class|provider|listener|plugin|extension|jar|serializer|python$|command$|impl$", re.IGNORECASE
+        r"class|provider|listener|plugin|extension|jar|serializer|maven|repositor|python$|command$|impl$|"
+        r"codec$|default$|dir$|location$|path$|url$|uri$|host$|address$|factory$|manager$",
+        re.IGNORECASE,
     )
     assert {name for name in names if suspicious.search(name) and setting_allowed(name, [DEFAULT])} <= LOOKED_AT
 

@@ -25,7 +25,7 @@ from retrofill.driver.definition import Script, Task
 from retrofill.driver.launch import Launch
 from retrofill.driver.script_fields import BadArgument, Fields
 from retrofill.driver.staging import Staging
-from retrofill.driver.submit import GROUP, Submission, Submits
+from retrofill.driver.submit import GROUP, LINE_CHARS, Submission, Submits
 from retrofill.driver.submit import SubmitFailed as Failed
 from retrofill.properties import read_properties
 
@@ -147,6 +147,15 @@ def test_a_script_that_succeeds(tmp_path: Path) -> None:
 def test_a_script_that_fails_tells_its_last_lines(tmp_path: Path) -> None:
     with pytest.raises(Failed, match=r"(?s)ended with status 3.*the reason$"):
         run(tmp_path, "import sys; print('the reason', file=sys.stderr); sys.exit(3)")
+
+
+def test_no_cut_of_what_a_script_said_shows_half_of_a_secret(tmp_path: Path) -> None:
+    for secret in ("postgresql://me:geheim@db/x", '{"password": "geheim123"}'):
+        until_secret = secret.index("geheim") + len("geheim")
+        said = "x" * (LINE_CHARS - until_secret) + secret
+        with pytest.raises(Failed) as failed:
+            run(tmp_path, f"import sys; print({said!r}, file=sys.stderr); sys.exit(3)")
+        assert "xxx" in str(failed.value) and "gehe" not in str(failed.value)
 
 
 def grandchild(tmp_path: Path) -> tuple[subprocess.Popen[bytes], int]:
