@@ -21,6 +21,9 @@ GONE = frozenset(
     }
 )
 CLOSED = frozenset({"INVALID_HANDLE.SESSION_CLOSED", "INVALID_HANDLE.SESSION_NOT_FOUND"})
+# What a server that is told to stop says of jobs, apart from errors without a condition: it cancels those that run, and
+# reports an illegal state of the stopped context as an internal error.
+_OF_A_STOP = ("OPERATION_CANCELED", "INTERNAL_ERROR")
 _SEEN_BY = "_retrofill_seen_by"
 
 
@@ -61,6 +64,19 @@ def line_of(loss: BaseException) -> str:
 def is_of(error: BaseException, policy: object) -> bool:
     """Whether the policy's client raised the error, or one of those behind it."""
     return any(getattr(e, _SEEN_BY, None) is policy for e in errors_of(error))
+
+
+def may_be_of_a_stop(error: BaseException) -> bool:
+    """Whether a server that stops could fail a call like that. Errors that say what was wrong with the call are not such."""
+    import grpc
+    from pyspark.errors import PySparkException
+
+    all_of_it = list(errors_of(error))
+    refused = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+    if any(isinstance(e, grpc.RpcError) and e.code() in refused for e in all_of_it):
+        return False
+    conditions = [_condition(e) for e in all_of_it if isinstance(e, PySparkException)]
+    return all(each is None or each.startswith(_OF_A_STOP) for each in conditions)
 
 
 def _shows_loss(error: BaseException, policy: object) -> bool:

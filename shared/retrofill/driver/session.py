@@ -22,7 +22,7 @@ from retrofill.driver.environment import give, packed_file
 from retrofill.driver.facts import Cost, SparkApplication
 from retrofill.driver.keepalive import KeepAlive
 from retrofill.driver.launch import Launch
-from retrofill.driver.loss import CLOSED, condition, gone_in, is_of, loss_in, mark, witness
+from retrofill.driver.loss import CLOSED, condition, gone_in, is_of, loss_in, mark, may_be_of_a_stop, witness
 from retrofill.driver.session_state import Fresh, Tags
 from retrofill.driver.versions import JobTags, close_by_stop_only, has_release, leave_at_exit, set_all, watch_calls
 from retrofill.errors import NotConfigured
@@ -34,8 +34,9 @@ USER = "retrofill"
 RETRIES = {"max_retries": 40, "initial_backoff": 50, "backoff_multiplier": 2.0, "max_backoff": 2000}
 # How long an interrupted operation may take to end.
 RELEASE_SECONDS, RELEASE_AGAIN_SECONDS = 10.0, 0.1
-# More than the client's retries take.
-CHECK_SECONDS = 120.0
+# Of the check whether Spark still runs jobs, which must be over before an interrupted task counts as stuck (``GRACE_SECONDS``).
+CHECK_SECONDS = 8.0
+CHECK_RETRIES = {"max_retries": 5, "initial_backoff": 50, "backoff_multiplier": 2.0, "max_backoff": 500}
 
 
 class Sessions(Protocol):
@@ -97,7 +98,7 @@ class ConnectSessions:
         self._jars = settings.spark_jars
         self._server = server
         self._launch = launch
-        self._policy = witness(**RETRIES)
+        self._policy, self._publishers = witness(**RETRIES), witness(**RETRIES)
         self._lock = threading.Lock()
         self._session: Any = None
         self._publisher: Any = None
@@ -114,7 +115,7 @@ class ConnectSessions:
         launch = self._launch
         for attempt_id in launch.earlier:
             self._close(session_id(launch.installation, attempt_id))
-        self._session = self._ready(session_id(launch.installation, launch.attempt_id))
+        self._session = self._ready(session_id(launch.installation, launch.attempt_id), self._policy)
         self._stop, self._session.stop = self._session.stop, self._stopped
         file = packed_file()
         if file is not None:
@@ -138,7 +139,7 @@ class ConnectSessions:
         """Another session: user code may stop its own one or change it."""
         if self._publisher is None:
             # Nobody needs to close it for a lost driver: the tables refuse its commits.
-            self._publisher = self._ready(str(uuid.uuid4()))
+            self._publisher = self._ready(str(uuid.uuid4()), self._publishers)
             self._publisher_alive = KeepAlive(self._publisher)
         return self._publisher
 
@@ -151,17 +152,18 @@ class ConnectSessions:
             self._fresh.restore(self._session)
 
     def lost(self, error: BaseException) -> BaseException | None:
-        """The error if the server closed or forgot the session, restarted, stops, or is unreachable."""
-        if self._stopped_by_user:
-            return None
-        return (
-            loss_in(error, self._policy)
-            or (gone_in(error) if self._is_closed() else None)
-            or (self._refusal() if is_of(error, self._policy) else None)
-        )
+        """The error if the server closed or forgot a session of ours, restarted, stops, or is unreachable."""
+        # What follows a stop by user code is the user's, but not in the publisher's session.
+        ours = [self._publishers, *([] if self._stopped_by_user else [self._policy])]
+        found = next((loss for policy in ours if (loss := loss_in(error, policy)) is not None), None)
+        if found is None and self._policy in ours and self._is_closed():
+            found = gone_in(error)
+        if found is None and any(is_of(error, policy) for policy in ours) and may_be_of_a_stop(error):
+            found = self._stop_of_the_server()
+        return found
 
-    def _refusal(self) -> BaseException | None:
-        """The error with which Spark fails the smallest job, if it does.
+    def _stop_of_the_server(self) -> BaseException | None:
+        """The error with which Spark fails the smallest job of a session that nobody has changed, if it stops.
 
         A server that is told to stop first cancels its jobs and answers for a second or so. Nothing but their text tells
         these errors from those of the user's own jobs.
@@ -171,13 +173,15 @@ class ConnectSessions:
         asking.start()
         # One that waits for executors proves nothing.
         asking.join(CHECK_SECONDS)
-        return failed[0] if failed else None
+        return failed[0] if failed and may_be_of_a_stop(failed[0]) else None
 
     def _ask_for_a_row(self, failed: list[BaseException]) -> None:
+        policy = witness(**CHECK_RETRIES)
         try:
-            self._tags.put(self._session, self._launch.tag, "check")
-            self._session.range(1).count()
-        except Exception as e:  # noqa: BLE001 - whatever it is, no other job can succeed
+            session = connect(self._remote, str(uuid.uuid4()), policy, CHECK_RETRIES, partial(mark, policy))
+            session.range(1).count()
+            session.stop()
+        except Exception as e:  # noqa: BLE001 - the caller looks at it
             failed.append(e)
 
     def cost(self) -> Cost | None:
@@ -218,20 +222,20 @@ class ConnectSessions:
         """Whether the client closed it because of the server's response."""
         return self._session is not None and bool(self._session.client.is_closed)
 
-    def _ready(self, id: str) -> Any:
+    def _ready(self, id: str, policy: Any) -> Any:
         """A session with the pipeline's settings and the pool's jars."""
-        session = self._connect(id)
+        session = self._connect(id, policy)
         if conf := self._launch.pipeline.spark_conf:
             set_all(session, conf)
         if self._jars:
             session.addArtifacts(*self._jars)
         return session
 
-    def _connect(self, id: str) -> Any:
-        return connect(self._remote, id, self._policy, RETRIES, partial(mark, self._policy))
+    def _connect(self, id: str, policy: Any) -> Any:
+        return connect(self._remote, id, policy, RETRIES, partial(mark, policy))
 
     def _close(self, id: str) -> None:
-        session = self._connect(id)
+        session = self._connect(id, self._policy)
         with closed_is_fine():
             # Creates the session if it never existed, so that closing it makes its id unusable.
             session.interruptAll()

@@ -7,10 +7,12 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable
+import zipfile
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql.connect.functions import udf
@@ -134,6 +136,77 @@ def test_a_job_that_an_orderly_stop_of_spark_cancels_is_lost_and_one_that_fails_
         threading.Thread(target=lambda: (until(Path(began).exists, "it runs"), server.terminate())).start()
         assert sessions.lost(job(holds)) is not None
     assert SparkSession.getActiveSession() is None
+
+
+@pytest.fixture
+def own(world: World) -> Iterator[Callable[..., ConnectSessions]]:
+    """Makes an attempt's sessions, with settings of a driver."""
+    with ExitStack() as ending:
+
+        def make(**more: Any) -> ConnectSessions:
+            config = Config(spark_remote=world.settings.spark_remote, **more)
+            made = ConnectSessions(config, Server(), replace(any_launch(), attempt_id=next(World.ids)))
+            ending.callback(made.release)
+            ending.callback(made.release_publisher)
+            return made
+
+        yield make
+
+
+def raised(call: Callable[[], object]) -> BaseException:
+    with pytest.raises(Exception) as caught:
+        call()
+    return caught.value
+
+
+def test_a_session_that_user_code_made_useless_is_not_lost(own: Callable[..., ConnectSessions]) -> None:
+    sessions = own()
+    sessions.open()
+    session = sessions.use("t")
+    session.conf.set("spark.sql.adaptive.customCostEvaluatorClass", "nowhere.AtAll")
+    error = raised(session.range(1).count)
+    assert "nowhere.AtAll" in str(error)
+    assert sessions.lost(error) is None
+
+
+def test_a_session_that_cannot_be_opened_fails_with_sparks_own_words(
+    own: Callable[..., ConnectSessions], tmp_path: Path
+) -> None:
+    jars = []
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        with zipfile.ZipFile(tmp_path / folder / "x.jar", "w") as jar:
+            jar.writestr("of", folder)
+        jars.append(str(tmp_path / folder / "x.jar"))
+    sessions = own(spark_jars=tuple(jars))
+    error = raised(sessions.open)
+    assert "x.jar" in str(error)
+    assert sessions.lost(error) is None
+
+
+def test_an_error_of_a_publication_is_no_loss_when_the_run_has_ended(own: Callable[..., ConnectSessions]) -> None:
+    sessions = own()
+    sessions.open()
+    sessions.use("t").range(1).count()
+    publisher = sessions.publisher()
+    sessions.release()
+    assert sessions.lost(raised(lambda: publisher.table("nowhere").count())) is None
+    assert sessions.lost(raised(lambda: publisher.sql("SELECT raise_error('no')").collect())) is None
+
+
+def test_the_publishers_session_may_be_lost_when_user_code_stopped_its_own(
+    world: World, own: Callable[..., ConnectSessions]
+) -> None:
+    sessions = own()
+    sessions.open()
+    session, publisher = sessions.use("t"), sessions.publisher()
+    assert publisher.range(1).count() == 1
+    session.stop()
+    other = connect(world.settings.spark_remote, publisher.session_id, witness(), {}, lambda _: None)
+    other.range(1).count()
+    other.stop()
+    assert sessions.lost(raised(session.range(1).count)) is None
+    assert sessions.lost(raised(publisher.range(1).count)) is not None
 
 
 def test_sessions_that_spark_knows_are_kept_alive_used_or_not(world: World) -> None:
