@@ -166,8 +166,10 @@ class Claims:
         if not to_read:
             return {}, [], {}
         with_live_attempts = {id: slots for no in to_read for id, slots in taken[no].of_backfills.items()}
-        found = store.claimants(tx.conn, tx.partition, to_read, with_live_attempts)
-        rows = self._mine(tx, found, locked)
+        # Also of other shards of this instance, whose backfills are rivals.
+        unreadable = [id for each in self.memory.values() for id, no in each.unreadable.items() if no in to_read]
+        found = store.claimants(tx.conn, tx.partition, to_read, with_live_attempts, unreadable)
+        rows = self._mine(tx, memory, found, locked)
         definitions = self.starting.launching.definitions.of(tx.conn, list(rows)) if rows else {}
         candidates = [
             Candidate(
@@ -198,7 +200,7 @@ class Claims:
         return rows, candidates, pipelines
 
     def _mine(
-        self, tx: Transaction, found: Mapping[str, store.Claimant], locked: Mapping[str, RowMapping]
+        self, tx: Transaction, memory: Memory, found: Mapping[str, store.Claimant], locked: Mapping[str, RowMapping]
     ) -> dict[str, RowMapping]:
         """The running claimants of this shard, locked, the one served longest ago first."""
         mine = [each for each in found.values() if each.shard == tx.partition]
@@ -209,6 +211,9 @@ class Claims:
                 metrics.CLAIMS_PUT_OFF.labels("backfill_locked").inc()
                 tx.schedule_check(pipeline_key(each.pipeline_no), RECHECK_SECONDS)
         readable = self.starting.launching.definitions.of(tx.conn, [each.id for each in mine if each.id in rows])
+        unreadable = {each.id: each.pipeline_no for each in mine if each.id in rows and each.id not in readable}
+        for no in memory.pass_over(unreadable):
+            tx.schedule_check(pipeline_key(no))
         ordered = sorted(mine, key=lambda each: (each.since, each.id))
         # A claimant was read before it was locked, so it may have been paused since.
         return {

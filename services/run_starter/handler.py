@@ -176,6 +176,7 @@ class StarterHandler(QuietHandler):
     def _to_check(self, tx: Transaction) -> list[str]:
         """The fewest keys that cover all active work of the shard, in case a hint was lost."""
         active = backfills.active(tx.conn, tx.partition)
+        self._claims.of(tx.partition).forget_all_but({each.id for each in active})
         one_by_one = {each.id for each in active if each.state == BackfillState.CANCELLING}
         one_by_one |= set(store.backfills_to_publish(tx.conn, tx.partition))
         one_by_one |= set(run_cancels.backfills_with_any(tx.conn, tx.partition))

@@ -70,6 +70,8 @@ class Memory:
     starving: dict[str, dict[str, Lack]] = field(default_factory=dict)
     # Backfills with accepted runs that wait for a publisher, with their pipelines.
     to_publish: dict[str, int] = field(default_factory=dict)
+    # Running backfills whose definitions cannot be read here, with their pipelines: they claim nothing.
+    unreadable: dict[str, int] = field(default_factory=dict)
     # When what was first left to whom.
     left_to: dict[What, dict[Rank, float]] = field(default_factory=dict)
     # By pool: what others were told when, that such a backfill waits for a seat.
@@ -121,6 +123,16 @@ class Memory:
             return False
         self.waits[pool] = (first, now)
         return True
+
+    def pass_over(self, unreadable: Mapping[str, int]) -> set[int]:
+        """These claim nothing. Returns the pipelines of those that are new: others may take their places."""
+        new = unreadable.keys() - self.unreadable.keys()
+        self.unreadable |= unreadable
+        return {unreadable[id] for id in new}
+
+    def forget_all_but(self, active: Collection[str]) -> None:
+        """Only these backfills have not ended."""
+        self.unreadable = {id: self.unreadable[id] for id in self.unreadable.keys() & active}
 
     def unpublished(self, numbers: Collection[int]) -> list[str]:
         """Backfills of these pipelines with accepted runs that wait for a publisher."""

@@ -100,6 +100,32 @@ def test_a_backfill_from_plan_to_end(both: Both) -> None:
     both.same_tables(t.backfill, t.backfill_interval, t.run, t.attempt, t.task_run)
 
 
+def test_who_is_of_no_use_takes_no_place_among_the_claimants(both: Both) -> None:
+    def of(shard: int, most: int, *unusable: str) -> Step:
+        return ("a", lambda conn: sorted(claims.claimants(conn, shard, {1: most}, ["b1"], unusable)))
+
+    made = [("a", lambda conn, n=n: make_backfill(conn, f"b{n}", first=START + n * 9 * DAY)) for n in range(2, 6)]
+    said = both.play(
+        *BASE,
+        *made,
+        ("a", lambda conn: start(conn, 1, 1)),
+        ("a", lambda conn: requested_in_order(conn, [f"b{n}" for n in range(2, 6)])),
+        of(0, 2),
+        of(0, 2, "b2", "b3", "nobody"),
+        of(0, 2, "b2", "b3", "b4", "b5"),
+        # With a live attempt it takes no place.
+        of(0, 2, "b1", "b2"),
+        of(1, 2, "b2", "b3", "b4"),
+        ("a", commit),
+    )
+    assert said[-6:-1] == [["b1", "b2", "b3"], ["b1", "b4", "b5"], ["b1"], ["b1", "b3", "b4"], ["b1", "b5"]]
+
+
+def requested_in_order(conn: Any, ids: list[str]) -> None:
+    for n, id in enumerate(ids):
+        conn.execute(update(t.backfill).where(t.backfill.c.id == id).values(requested_at=NOW + n * DAY))
+
+
 def test_a_failure_that_was_read_before_a_resume_and_committed_after_it_counts(both: Both) -> None:
     """A resume accepts only the failures committed before it. One that failed before the resume but
     committed after it still counts.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date, timedelta
 from itertools import count
 from typing import Any
 
@@ -9,9 +10,10 @@ import pytest
 
 from retrofill.contract.backfills import BackfillCancelRequested, BackfillRequested
 from retrofill.contract.pipelines import PipelineApplied
-from retrofill.contract.topics import CALLBACK_RUNNER, RUN_STARTER, Topic
+from retrofill.contract.topics import CALLBACK_RUNNER, PLANNER, RUN_STARTER, Topic
 from retrofill.store import attempts
-from run_starter.memory import LEASES_KEY, backfill_key
+from run_starter.handler import StarterHandler
+from run_starter.memory import LEASES_KEY, Memory, backfill_key
 from tests.simulation.memory import errors
 from tests.simulation.memory.rows import NO_KEY_UPDATE
 from tests.simulation.schedule import DRAIN_SECONDS, Scenario, run_until, run_until_drained
@@ -41,6 +43,15 @@ def check(world: World, key: str) -> None:
         assert instance.loop is not None
         for partition in instance.loop.owned():
             instance.loop._context.shards[partition].schedule_check(key, 0.0)
+
+
+def memory_of(world: World) -> Memory:
+    """What the only run-starter remembers of the only shard."""
+    (instance,) = world.alive(RUN_STARTER)
+    assert instance.loop is not None
+    handler = instance.loop._context.handler
+    assert isinstance(handler, StarterHandler)
+    return handler._claims.of(0)
 
 
 def test_a_step_of_the_databases_clock_ends_no_lease(world: World) -> None:
@@ -100,6 +111,43 @@ def test_a_definition_that_cannot_be_read_stops_its_own_backfill_only() -> None:
         run_until(world, is_isolated)
         world.publish(Topic.BACKFILL_REQUESTS, "unreadable", BackfillCancelRequested())
         drain(world, scenario)
+        world.close()
+
+
+def test_definitions_that_cannot_be_read_hide_no_other_backfill_of_their_pipeline() -> None:
+    """Many that a newer release planned come before one that can be read."""
+    with exchanged():
+        world = World(next(seed for seed in range(100) if World(seed).partitions == 1))
+        world.start(PLANNER)
+        world.publish(Topic.PIPELINES, "p", PipelineApplied(pipeline=daily("p", max_active_runs=2)))
+        stored = world.database.tables["backfill"].rows
+
+        def ask(id: str, day: date) -> None:
+            asked = {"pipeline": "p", "from": f"{day}", "to": f"{day}"}
+            world.publish(Topic.BACKFILL_REQUESTS, id, BackfillRequested.model_validate(asked))
+
+        for n in range(40):
+            ask(f"unreadable-{n}", date(2019, 1, 1) + timedelta(days=n))
+        run_until(world, lambda: len(world.database.rows("backfill")) == 40)
+        for row in stored:
+            row.committed = {**row.committed, "definition": {"written_by": "a newer release"}}
+        ask("other", date(2020, 1, 1))
+        run_until(world, lambda: len(world.database.rows("backfill")) == 41)
+        began = world.scheduler.now
+        world.start(RUN_STARTER)
+
+        def states() -> dict[str, str]:
+            return {row["id"]: row["state"] for row in world.database.rows("backfill")}
+
+        run_until(world, lambda: states()["other"] == "succeeded" or world.scheduler.now > began + 60)
+        unreadable = [f"unreadable-{n}" for n in range(40)]
+        assert states() == {"other": "succeeded"} | dict.fromkeys(unreadable, "running")
+        # They are remembered for as long as they are active.
+        memory = memory_of(world)
+        assert memory.unreadable == dict.fromkeys(unreadable, 1)
+        for id in unreadable:
+            world.publish(Topic.BACKFILL_REQUESTS, id, BackfillCancelRequested())
+        run_until(world, lambda: set(states().values()) == {"succeeded", "cancelled"} and not memory.unreadable)
         world.close()
 
 

@@ -35,7 +35,7 @@ from sqlalchemy import (
 from retrofill.domain.backfill import BackfillState, OnRunFailure
 from retrofill.domain.names import DEFAULT_POOL
 from retrofill.domain.run import RunState
-from retrofill.store.arrays import Arrays, one_of
+from retrofill.store.arrays import Arrays, none_of, one_of
 from retrofill.store.failures import failed_since_resume
 from retrofill.store.states import constant, in_state
 from retrofill.store.tables import attempt, backfill, pipeline, run
@@ -96,28 +96,32 @@ _MOST = Arrays("given", no=BigInteger, most=Integer)
 
 
 def claimants(
-    conn: Connection, shard: int, most: Mapping[int, int], with_live_attempts: Collection[str]
+    conn: Connection,
+    shard: int,
+    most: Mapping[int, int],
+    with_live_attempts: Collection[str],
+    unusable: Collection[str] = (),
 ) -> dict[str, Claimant]:
     """Backfills that could use a free slot, by id: ``with_live_attempts``, and some without any.
 
     Of the latter, each pipeline gets up to ``most`` (by its number) of ``shard``, in the order they
     were requested, and as many of lower and of higher shards, the nearest ones: enough to compare.
+    The ``unusable`` are not among these.
     """
     given = _MOST.values(no=most, most=most.values())
-    more = {"shard": shard, "with_live_attempts": sorted(with_live_attempts)}
+    more = {"shard": shard, "with_live_attempts": sorted(with_live_attempts), "unusable": sorted(unusable)}
     return {row[0]: Claimant(*row) for row in conn.execute(_CLAIMANTS, given | more)}
 
 
 def _claimants() -> CompoundSelect[Any]:
-    here = backfill.c.pipeline_no == _MOST.c.no
+    idle = _claimable().where(backfill.c.pipeline_no == _MOST.c.no, none_of(backfill.c.id, "unusable"), ~_live())
     mine = (
-        _claimable()
-        .where(here, backfill.c.shard == bindparam("shard"), ~_live())
+        idle.where(backfill.c.shard == bindparam("shard"))
         .order_by(backfill.c.requested_at)
         .limit(_MOST.c.most)
         .lateral("mine")
     )
-    others = _claimable().where(here, ~_live()).limit(_MOST.c.most)
+    others = idle.limit(_MOST.c.most)
     shard = backfill.c.shard
     lower = others.where(shard < bindparam("shard")).order_by(shard.desc()).lateral("lower")
     higher = others.where(shard > bindparam("shard")).order_by(shard).lateral("higher")
