@@ -159,7 +159,9 @@ class Seats(threading.Thread):
                 with self._engine.begin() as conn:
                     hosts.withdraw(conn, id)
             else:
-                self._set_warm(each, id, [row for row in rows if row["host_id"] == id])
+                mine = [row for row in rows if row["host_id"] == id]
+                self._make_missing(each, id, mine)
+                self._set_warm(each, id, mine)
             self._speak_for_waiting(each)
 
     def _keep_lease(self, of: PoolSeats, condition: Condition) -> int:
@@ -225,6 +227,13 @@ class Seats(threading.Thread):
             about = {"backfill_id": row["backfill_id"], "attempt_id": row["attempt_id"]}
             error = ErrorInfo(type="DriverLost", message=why)
             self._host.report(AttemptEnded(**about, state="released", error=error))
+
+    def _make_missing(self, of: PoolSeats, id: int, rows: Sequence[Row]) -> None:
+        """Make the seats again that another host deleted because this one seemed to be long dead."""
+        if missing := set(range(1, of.count + 1)).difference(row["no"] for row in rows):
+            log.warning("seats_made_again", host=id, pool=of.pool, seats=len(missing))
+            with self._engine.begin() as conn:
+                hosts.make_seats(conn, id, sorted(missing))
 
     def _set_warm(self, of: PoolSeats, id: int, rows: Sequence[Row]) -> None:
         changes = warmed(rows, of.executor.condition().room)

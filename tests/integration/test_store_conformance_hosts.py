@@ -128,12 +128,17 @@ def test_the_rows_of_a_host_long_dead_go_unless_a_seat_is_taken(both: Both) -> N
         a(lambda conn: take(conn, 2, 1, 1)),
         a(lambda conn: [register(conn), hosts.renew(conn, 1, 9.0, submits=True, note=None)]),
         a(lambda conn: [seats(conn, id) for id in (1, 2, 3)]),
+        a(lambda conn: [hosts.renew(conn, 2, 60.0, submits=True, note=None), hosts.make_seats(conn, 2, [2])]),
+        a(lambda conn: seats(conn, 2)),
         a(lambda conn: hosts.withdraw(conn, 3)),
         a(lambda conn: seats(conn, 3)),
         a(commit),
     )
     # It went when the next one registered, which is therefore the second.
-    assert said[6] == [[], [[1, True, 1, "b1", True, False]], [[1, False, None, None, None, None]]] or said[6]
+    taken = [1, True, 1, "b1", True, None]
+    assert said[6] == [[], [taken], [[1, False, None, None, None, None]]]
+    # Its host makes the other one again.
+    assert said[7:9] == [[True, None], [taken, [2, False, None, None, None, None]]]
     assert said[5][1] is False
 
 

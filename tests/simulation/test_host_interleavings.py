@@ -110,6 +110,27 @@ def test_a_replica_that_stops_finishes_what_it_began_and_gives_back_the_rest(wor
     assert began(world) == {(1, 0)}
 
 
+def test_a_host_that_was_silent_for_long_has_all_its_seats_again() -> None:
+    """Another one registered meanwhile. It deleted the free seats, but not the one with an attempt."""
+    with exchanged():
+        world = World(next(seed for seed in range(100) if World(seed).partitions == 1))
+        world.settings = world.settings.model_copy(update={"driver_slots": 3})
+        for service in world.services:
+            world.start(service)
+        scenario = begin(world)
+        run_until(world, lambda: bool(world.at_work))
+        (silent,) = world.alive(RUN_STARTER)
+        silent.process.frozen = True
+        world.database.offset += 3600.0
+        world.start(RUN_STARTER)
+        run_until(world, lambda: len(world.database.rows("host")) == 2)
+        assert seats(world, host_id=1) == 1
+        silent.process.frozen = False
+        drain(world, scenario)
+        assert [seats(world, host_id=id) for id in (1, 2)] == [3, 3]
+        world.close()
+
+
 def test_seats_that_become_free_elsewhere_are_used_by_the_only_owner(world: World) -> None:
     scenario = begin(world, at_once=3, days=9, max_active_runs=3)
     drain(world, scenario)

@@ -259,8 +259,14 @@ def register(
     given = {"called": name, "seconds": timedelta(seconds=seconds), "may_submit": submits, "why": note, "url": logs}
     given["of_pool"] = pool
     id = int(conn.execute(_REGISTER, given).scalar_one())
-    conn.execute(_MAKE_SEATS, _NUMBERS.values(host_id=[id] * seats, no=range(1, seats + 1), warm=[False] * seats))
+    make_seats(conn, id, range(1, seats + 1))
     return id
+
+
+def make_seats(conn: Connection, id: int, numbers: Collection[int]) -> None:
+    """New cold seats of a host, which has none with these numbers."""
+    count = len(numbers)
+    conn.execute(_MAKE_SEATS, _NUMBERS.values(host_id=[id] * count, no=numbers, warm=[False] * count))
 
 
 def renew(
@@ -274,6 +280,8 @@ def renew(
     spark: str | None = None,
 ) -> bool:
     """Extend the host's lease; false if it was so long dead that its rows are gone.
+
+    If one of its seats was taken then, its row and that seat are still there, and the free seats are not.
 
     ``python`` and ``spark``: the versions of its drivers, if known now.
     """

@@ -84,6 +84,7 @@ HOT = {
     "host renewed": lambda conn: hosts.renew(conn, 1, 1.0, submits=True, note="n"),
     "seats": lambda conn: hosts.seats_of(conn, [1]),
     "acknowledged": lambda conn: hosts.acknowledge(conn, 1, 1),
+    "seats made again": lambda conn: hosts.make_seats(conn, 1, [1]),
     "seat warmed": lambda conn: hosts.set_warm(conn, 1, 1, warm=True),
     "seats withdrawn": lambda conn: hosts.withdraw(conn, 1),
     "attempts locked": lambda conn: attempts.lock(conn, [1]),
