@@ -82,8 +82,11 @@ def differences(
 
 
 def _policy(topic: str, wanted: Mapping[str, str], current: Mapping[str, str], *, cursor: bool) -> Iterator[Difference]:
-    policy, retention = current["cleanup.policy"], current["retention.ms"]
-    deletes = "delete" in policy and retention != FOREVER
+    policy = current["cleanup.policy"]
+    limits = {
+        each: current[each] for each in ("retention.ms", "retention.bytes") if current.get(each, FOREVER) != FOREVER
+    }
+    deletes = "delete" in policy and bool(limits)
     if wanted.get("cleanup.policy") == "compact":
         if deletes:
             why = (
@@ -96,8 +99,17 @@ def _policy(topic: str, wanted: Mapping[str, str], current: Mapping[str, str], *
     if "compact" in policy:
         why = "older messages of a key may be deleted before they are read"
         yield Difference(topic, "cleanup.policy", policy, "delete", why, fatal=True)
-    if wanted.get("retention.ms") == FOREVER and deletes:
-        yield Difference(topic, "retention.ms", retention, FOREVER, "dead letters are deleted before anyone reads them")
-    elif deletes and int(retention) < DAY_MS:
-        why = "messages may be deleted before they are read, which stops their shard"
-        yield Difference(topic, "retention.ms", retention, str(7 * DAY_MS), why)
+    if not deletes:
+        return
+    letters = wanted.get("retention.ms") == FOREVER
+    why = (
+        "dead letters are deleted before anyone reads them"
+        if letters
+        else "messages may be deleted before they are read, which stops their shard"
+    )
+    for setting, found in limits.items():
+        # However large a size is, it may be less than what is written in a day.
+        if letters or setting == "retention.bytes":
+            yield Difference(topic, setting, found, FOREVER, why)
+        elif int(found) < DAY_MS:
+            yield Difference(topic, setting, found, str(7 * DAY_MS), why)
