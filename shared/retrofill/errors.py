@@ -21,6 +21,12 @@ def kind_and_line(error: BaseException) -> str:
     return line if line == name else f"{name}: {line}"
 
 
+def last_line(text: str | None) -> str:
+    """The last line with text in what a program printed."""
+    lines = [" ".join(line.split()) for line in (text or "").splitlines()]
+    return next((line for line in reversed(lines) if line), "")
+
+
 def shortened(text: str, characters: int) -> str:
     """``text`` of at most so many characters; an ellipsis says that it was longer."""
     return text if len(text) <= characters else f"{text[: characters - 1]}…"

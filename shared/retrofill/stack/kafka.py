@@ -13,6 +13,7 @@ from retrofill.settings import Settings
 from retrofill.stack import kafka_auth
 from retrofill.stack.layout import KAFKA, Identity, Layout
 from retrofill.stack.maven import Artifact
+from retrofill.stack.processes import why_it_ended
 
 VERSION = "4.3.0"
 BROKER = Artifact("org.apache.kafka", "kafka_2.13", VERSION, "41 MB", whole=True)
@@ -59,7 +60,7 @@ def _format(java: Path, jars: Path, cluster_id: str, properties: Path, environme
         capture_output=True, text=True, check=False, env=environment,
     )  # fmt: skip
     if done.returncode != 0:
-        raise OSError(f"its storage could not be formatted: {(done.stderr or done.stdout).strip().splitlines()[-1]}")
+        raise OSError(f"its storage could not be formatted: {why_it_ended(done)}")
 
 
 def _broker_settings(settings: Settings, ports: dict[str, int]) -> dict[str, object]:

@@ -15,6 +15,7 @@ from psycopg import sql
 
 from retrofill.contract.topics import SERVICES
 from retrofill.stack.layout import POSTGRES, Identity, Layout
+from retrofill.stack.processes import why_it_ended
 from retrofill.store.roles import READER
 
 DATABASE = "retrofill"
@@ -73,7 +74,7 @@ def _initialize(data: Path, prefix: list[str], user: int, password: str, environ
             capture_output=True, text=True, check=False, env=environment,
         )  # fmt: skip
     if done.returncode != 0:
-        raise OSError(f"its data directory could not be initialized: {done.stderr.strip().splitlines()[-1]}")
+        raise OSError(f"its data directory could not be initialized: {why_it_ended(done)}")
     draft.rename(data)
 
 

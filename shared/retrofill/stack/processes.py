@@ -8,10 +8,12 @@ import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import psutil
 
 from retrofill.contract.topics import SERVICES
+from retrofill.errors import last_line
 from retrofill.groups import STACK
 from retrofill.stack.layout import ADDRESSES, POSTGRES, Layout
 
@@ -19,6 +21,11 @@ HOME = "RETROFILL_HOME"
 SERVICE_SECONDS = 8.0
 SERVER_SECONDS = 25.0
 KILL_SECONDS = 5.0
+
+
+def why_it_ended(done: CompletedProcess[str]) -> str:
+    """The last line that a program printed, rather of its errors; its exit status if it printed nothing."""
+    return last_line(done.stderr) or last_line(done.stdout) or f"exit status {done.returncode}"
 
 
 def environment(layout: Layout, stack_id: str) -> dict[str, str]:

@@ -20,7 +20,7 @@ from typing import Any
 from retrofill.contract.topics import RUN_STARTER
 from retrofill.stack import failing
 from retrofill.stack.layout import POSTGRES, SUPERVISOR, Identity, Layout
-from retrofill.stack.processes import environment
+from retrofill.stack.processes import environment, why_it_ended
 
 STOP_SECONDS = 20
 RPC_SECONDS = 10.0
@@ -111,7 +111,7 @@ class Supervisor:
             check=False,
         )
         if done.returncode != 0:
-            raise OSError(f"supervisord: {(done.stderr or done.stdout).strip().splitlines()[-1]}")
+            raise OSError(f"supervisord: {why_it_ended(done)}")
 
     def start_part(self, name: str) -> None:
         """Start a program if it is not running; does not wait for it."""

@@ -15,9 +15,10 @@ from hashlib import sha256 as hashed
 from pathlib import Path
 
 from retrofill.durable import sync, sync_trees
+from retrofill.errors import last_line
 from retrofill.redaction import redacted
 from retrofill.settings import Settings
-from retrofill.user_code.interpreter import Interpreter, NoInterpreter, last_line
+from retrofill.user_code.interpreter import Interpreter, NoInterpreter
 from retrofill.user_code.open_store import open_store, store_of
 from retrofill.user_code.packing import SUFFIX, hash_of
 from retrofill.user_code.store import CodeUnavailable

@@ -6,6 +6,8 @@ import json
 import subprocess
 from dataclasses import dataclass
 
+from retrofill.errors import last_line
+
 ASK_SECONDS = 60.0
 _ASK = """
 import json, site, sys, sysconfig
@@ -45,9 +47,3 @@ class Interpreter:
         except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError) as e:
             why = last_line(getattr(e, "stderr", None)) or getattr(e, "strerror", None) or f"it is no Python ({e})"
             raise NoInterpreter(f"{path} cannot be used: {why}") from e
-
-
-def last_line(text: str | None) -> str:
-    """The last line with text in what a program printed."""
-    lines = [" ".join(line.split()) for line in (text or "").splitlines()]
-    return next((line for line in reversed(lines) if line), "")

@@ -14,10 +14,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from retrofill.domain.environment import PackedEnvironment
-from retrofill.errors import UserError
+from retrofill.errors import UserError, last_line
 from retrofill.redaction import redacted
 from retrofill.settings import Settings
-from retrofill.user_code.interpreter import Interpreter, NoInterpreter, last_line
+from retrofill.user_code.interpreter import Interpreter, NoInterpreter
 from retrofill.user_code.open_store import open_store
 from retrofill.user_code.requirements import NoRequirements, is_complete, read_requirements
 from retrofill.user_code.store import CodeStore, CodeStoreFails, CodeUnavailable, Missing
