@@ -48,7 +48,7 @@ def main(dsn: str, name: str, runs: int, alerts: int) -> dict[str, float]:
     request = Request(name, body, Record(Topic.BACKFILL_REQUESTS, 0, 0, name.encode(), b"{}", {}, (), 0))
     before = peak()
     intervals = KnownIntervals(runs)
-    intervals.of(stored, body)  # before the transaction, as the planner does
+    intervals.add(stored, body)  # before the transaction, as the planner does
     began = time.monotonic()
     with shard_transaction(engine, PLANNER, 0, 0, MAX_BYTES) as tx:
         planning.lock_pipelines(tx.conn, [stored.no])

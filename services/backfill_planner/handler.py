@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import Connection
 
 from backfill_planner import commands, endings
+from backfill_planner.admission import Admission
 from backfill_planner.barrier import PipelinesBarrier
 from backfill_planner.progress import EVERY_SECONDS as PROGRESS_SECONDS
 from backfill_planner.progress import PROGRESS, Announcer
 from backfill_planner.requests import AnyRequest, KnownIntervals, Request, Target, answer_request
 from backfill_planner.slow import TimedOut
-from retrofill.bus.faults import Poison
+from retrofill.bus.faults import Conflict, Poison
 from retrofill.bus.handler import Hold, QuietHandler, Received
 from retrofill.bus.service import Context
 from retrofill.bus.transaction import Transaction
@@ -28,8 +29,6 @@ from retrofill.settings import Settings
 from retrofill.store import backfills, pipelines, planning, undo
 from retrofill.store.undo_plans import stored_undo
 
-HOLD_SECONDS = 0.1
-
 
 class PlannerHandler(QuietHandler):
     def __init__(self, context: Context) -> None:
@@ -37,23 +36,12 @@ class PlannerHandler(QuietHandler):
         self._intervals = KnownIntervals(context.settings.max_plan_runs)
         self._timed_out = TimedOut()
         self._barrier = PipelinesBarrier(context.topic_ids)
+        self._admission = Admission(context, self._intervals, self._barrier)
         self._progress = Announcer()
 
     def admit(self, received: Sequence[Received]) -> Mapping[str, Hold]:
-        """Hold requests for pipelines not known yet, and compute the intervals of the others."""
-        self._intervals.forget()
-        requests = [(one, one.message) for one in received if isinstance(one.message, BackfillRequested)]
-        if not requests:
-            return {}
-        in_batch = {one.key for one in received if isinstance(one.message, PipelineApplied)}
-        with self._context.engine.connect() as conn:
-            stored = pipelines.find(conn, {body.pipeline for _, body in requests})
-            for one, body in requests:
-                if body.pipeline in stored:
-                    self._intervals.of(stored[body.pipeline], body)
-                elif body.pipeline not in in_batch and not self._barrier.as_of(conn, one.record):
-                    return {one.record.topic: Hold(one.record.offset, HOLD_SECONDS)}
-        return {}
+        """Hold requests for pipelines not known yet, and what exceeds a step."""
+        return self._admission.admit(received)
 
     def handle(self, tx: Transaction, received: Sequence[Received]) -> None:
         """Apply pipelines and answer requests and commands.
@@ -76,6 +64,8 @@ class PlannerHandler(QuietHandler):
         requests = [(one, one.message) for one in received if isinstance(one.message, AnyRequest)]
         targets = _targets(tx.conn, [body for _, body in requests])
         planning.lock_pipelines(tx.conn, [each.stored.no for each in targets.values() if each.stored])
+        if len(requests) > 1:
+            self._check_known(requests, targets)
         known = dict(backfills.outcomes(tx.conn, {one.key for one, _ in requests})) if requests else {}
         for one in received:
             match one.message:
@@ -94,6 +84,17 @@ class PlannerHandler(QuietHandler):
                     commands.handle_command(tx, one, other, self._context.partitions)
                 case other:
                     raise _wrong_topic(one, other)
+
+    def _check_known(
+        self, requests: Sequence[tuple[Received, AnyRequest]], targets: Mapping[tuple[str, str], Target]
+    ) -> None:
+        """Raise ``Conflict`` if a pipeline was changed since: in the transaction, the intervals of one request are
+        computed at most.
+        """
+        for _, body in requests:
+            stored = targets.get(_target(body), Target(None)).stored
+            if isinstance(body, BackfillRequested) and stored and not self._intervals.has(stored, body):
+                raise Conflict(f"pipeline {body.pipeline!r} was changed while its intervals were computed")
 
     def check(self, tx: Transaction, keys: Sequence[str]) -> None:
         """Check backfills. One statement finds those to decide on, and only they are locked."""

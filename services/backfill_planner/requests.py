@@ -96,21 +96,45 @@ class Request:
 
 
 class KnownIntervals:
-    """Data intervals, computed before the transaction because that may take seconds."""
+    """Data intervals of one step's requests, computed before its transaction because that may take seconds.
+
+    Together they are not more than one request may have, so memory does not grow with the batch.
+    """
 
     def __init__(self, max_runs: int) -> None:
         self._max_runs = max_runs
         self._known: dict[tuple[str, object], Intervals | Rejection] = {}
+        # Rows that the step's plans write: runs and their deadlines.
+        self._rows = 0
+
+    def add(self, stored: StoredPipeline, body: BackfillRequested) -> bool:
+        """Compute the intervals of one more request. False: they are too many for the same step."""
+        key, rows_of_run = _key(stored, body), 1 + len(stored.definition.deadlines)
+        most = max(0, self._max_runs - self._rows) // rows_of_run if self._rows else self._max_runs
+        found = self._known.get(key) or find_intervals(stored.definition, body.spans, most)
+        runs = len(found.starts) if isinstance(found, Intervals) else 0
+        too_many = runs > most or (isinstance(found, Rejection) and found.reason == Reason.TOO_MANY_RUNS)
+        if self._rows and too_many:
+            return False
+        self._known[key] = found
+        self._rows += runs * rows_of_run
+        return True
+
+    def has(self, stored: StoredPipeline, body: BackfillRequested) -> bool:
+        """Whether the intervals were computed, by this definition."""
+        return _key(stored, body) in self._known
 
     def of(self, stored: StoredPipeline, body: BackfillRequested) -> Intervals | Rejection:
         """The intervals of a request, recomputed only if the pipeline has changed since."""
-        key = (stored.hash, body.spans)
-        if key not in self._known:
-            self._known[key] = find_intervals(stored.definition, body.spans, self._max_runs)
-        return self._known[key]
+        return self._known.get(_key(stored, body)) or find_intervals(stored.definition, body.spans, self._max_runs)
 
     def forget(self) -> None:
         self._known.clear()
+        self._rows = 0
+
+
+def _key(stored: StoredPipeline, body: BackfillRequested) -> tuple[str, object]:
+    return stored.hash, body.spans
 
 
 def check_id(key: str, body: AnyRequest) -> None:

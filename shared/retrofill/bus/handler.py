@@ -33,7 +33,7 @@ class Received:
 
 @dataclass(frozen=True)
 class Hold:
-    """Handle nothing of a topic from ``offset`` on for ``seconds``."""
+    """Handle nothing of a topic from ``offset`` on for ``seconds``; 0: until the next step."""
 
     offset: int
     seconds: float

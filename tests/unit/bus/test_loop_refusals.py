@@ -99,6 +99,17 @@ def test_a_batch_that_lands_is_handled_in_one():
     assert len(played.context.poller.given_back) == 5
 
 
+def test_what_a_handler_leaves_to_the_next_step_is_handled_in_it():
+    played = Played(lambda offsets: None)
+    played.context.handler.admit = lambda received: {TOPIC: Hold(received[0].record.offset + 2, 0.0)}
+    ends = []
+    played.play(5, steps=0)
+    for _ in range(3):
+        played.run(played.shard)
+        ends.append(played.shard.queues[TOPIC].next_offset)
+    assert (ends, played.handled, played.tries) == ([2, 4, 5], [0, 1, 2, 3, 4], 3)
+
+
 @pytest.mark.parametrize("bad", range(5))
 def test_of_a_batch_with_poison_only_the_one_is_put_aside(bad):
     played = Played(lambda offsets: Poison("x") if bad in offsets else None).play(5)
