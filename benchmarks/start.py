@@ -44,7 +44,7 @@ def only(run):
 
 
 def started(settings: Settings, sender: Producer, notes: Path, n: int) -> tuple[float, float]:
-    """Milliseconds from publishing the n-th day's request to the first line of its task, and to its first row.
+    """Seconds from publishing the n-th day's request to the first line of its task, and to its first row.
 
     The task writes the times to ``notes``. It runs on this machine, so all times are from one
     clock.
@@ -59,7 +59,7 @@ def started(settings: Settings, sender: Producer, notes: Path, n: int) -> tuple[
     # Wait until the driver is free again.
     _wait_for(subscriber, id, "RunSucceeded")
     subscriber.close()
-    line, row = (1000 * (float(moment) - began) for moment in notes.read_text().split())
+    line, row = (float(moment) - began for moment in notes.read_text().split())
     return line, row
 
 
@@ -100,8 +100,8 @@ def run() -> Sequence[Figure]:
         lines, rows, calls = [], [], []
         for n in range(REPEATS):
             line, row = started(settings, sender, notes, WARM + n)
-            lines.append(line)
-            rows.append(row)
+            lines.append(1000 * line)
+            rows.append(1000 * row)
             calls.append(1000 * connect_call(settings.spark_remote))
     above = [a - b for a, b in zip(rows, calls, strict=True)]
     return [

@@ -57,7 +57,7 @@ class Retrofill:
     def first_run(self) -> float:
         """Seconds from a request for one day to the first line of its task."""
         self._day += 1
-        return started(self.settings, self._sender, self.notes, self._day)
+        return started(self.settings, self._sender, self.notes, self._day)[0]
 
     def runs_a_second(self, runs: int, repeat: int) -> float:
         """Runs per second, from the first start to the last end, by the database clock."""
