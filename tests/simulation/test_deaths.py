@@ -12,9 +12,12 @@ from backfill_planner.handler import PlannerHandler
 from retrofill.bus.handler import Received
 from retrofill.bus.worker.deaths import DEATHS
 from retrofill.contract.backfills import BackfillRequested
+from retrofill.contract.base import Message
+from retrofill.contract.pipelines import PipelineApplied
 from retrofill.contract.topics import PLANNER, Topic
-from tests.simulation.schedule import DRAIN_SECONDS, Scenario, run_until_drained
+from tests.simulation.schedule import DRAIN_SECONDS, Scenario, run_until, run_until_drained
 from tests.simulation.world import World
+from tests.support.definitions import daily
 
 KILLER = "killer"
 
@@ -22,10 +25,13 @@ KILLER = "killer"
 def request(world: World, id: str, year: int) -> None:
     body = {"pipeline": "p0", "from": f"{year}-01-01", "to": f"{year}-01-01"}
     message = BackfillRequested.model_validate(body)
-    ce_id = world.publish(Topic.BACKFILL_REQUESTS, id, message, partition=0)
-    if id == KILLER:
-        # Expect a dead letter with its key and bytes, and no reply.
-        world.poison[ce_id] = (id.encode(), message.encode())
+    expect(world, id, message, world.publish(Topic.BACKFILL_REQUESTS, id, message, partition=0))
+
+
+def expect(world: World, key: str, message: Message, ce_id: str) -> None:
+    """Expect of the killer a dead letter with its key and bytes, and no reply."""
+    if key == KILLER:
+        world.poison[ce_id] = (key.encode(), message.encode())
         del world.published[ce_id]
 
 
@@ -50,20 +56,33 @@ def planner_dies_of(world: World, patch: pytest.MonkeyPatch, killer: str) -> Cou
     return deaths
 
 
+def is_set_aside_alone(world: World, scenario: Scenario, deaths: Counter[int]) -> None:
+    run_until(world, lambda: bool(world.broker.read(str(Topic.DEAD_LETTERS))))
+    run_until_drained(world, scenario, world.scheduler.now + DRAIN_SECONDS)
+    world.oracle.check_end()
+    (letter,) = (entry for _, _, entry in world.broker.read(str(Topic.DEAD_LETTERS)))
+    assert letter.key == KILLER.encode()
+    assert f"died {DEATHS} times" in dict(letter.headers)["retrofill_reason"].decode()  # type: ignore[union-attr]
+    # At most two crashes in a batch with other messages: the shard made progress in between.
+    assert (deaths[1] >= DEATHS, sum(deaths.values()) <= DEATHS + 2) == (True, True)
+
+
 def test_a_message_that_ends_its_process_is_set_aside_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     deaths = planner_dies_of(world, monkeypatch, KILLER)
     scenario = Scenario(world)
     scenario.apply("p0")
     for n, id in enumerate(("before-1", "before-2", KILLER, "after-1", "after-2")):
         request(world, id, 2001 + n)
-    scheduler = world.scheduler
-    end = scheduler.now + DRAIN_SECONDS
-    scheduler.run(lambda: scheduler.now >= end or bool(world.broker.read(str(Topic.DEAD_LETTERS))))
-    run_until_drained(world, scenario, end)
-    world.oracle.check_end()
-    (letter,) = (entry for _, _, entry in world.broker.read(str(Topic.DEAD_LETTERS)))
-    assert letter.key == KILLER.encode()
-    assert f"died {DEATHS} times" in dict(letter.headers)["retrofill_reason"].decode()  # type: ignore[union-attr]
+    is_set_aside_alone(world, scenario, deaths)
     assert {row["id"] for row in world.database.rows("backfill")} == {"before-1", "before-2", "after-1", "after-2"}
-    # At most two crashes in a batch with other messages: the shard made progress in between.
-    assert (deaths[1] >= DEATHS, sum(deaths.values()) <= DEATHS + 2) == (True, True)
+
+
+def test_one_on_an_added_partition_is_set_aside_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    deaths = planner_dies_of(world, monkeypatch, KILLER)
+    world.broker.add_partitions(str(Topic.PIPELINES), 1)
+    world.broker.groups[PLANNER.group("")].grown(world.broker.topics)
+    for name in ("before", KILLER, "after"):
+        message = PipelineApplied(pipeline=daily(name))
+        expect(world, name, message, world.publish(Topic.PIPELINES, name, message, partition=world.partitions))
+    is_set_aside_alone(world, Scenario(world), deaths)
+    assert {row["name"] for row in world.database.rows("pipeline")} == {"before", "after"}

@@ -128,7 +128,7 @@ def take_over(
         ).one()
         offsets = stored_offsets(conn, service, partition, topic_ids, service.reads)
         suspect = find_suspect(conn, service, partition, offsets, row)
-        unmoved = unmoved_offsets(conn, service, partition)
+        unmoved = unmoved_offsets(conn, service, partition, offsets)
         checks = dict(handler.taken(conn, partition))
         crash_point("takeover:before-commit")
     crash_point("takeover:committed")

@@ -9,7 +9,7 @@ from retrofill.bus.envelope import Record
 from retrofill.bus.faults import Conflict, Fenced, Poison
 from retrofill.bus.handler import Hold, QuietHandler
 from retrofill.bus.inbox import End, Records
-from retrofill.bus.worker import batches
+from retrofill.bus.worker import context
 from retrofill.bus.worker.batches import Batches
 from retrofill.bus.worker.context import WorkerContext
 from retrofill.bus.worker.deaths import DEATHS, Suspect
@@ -173,10 +173,10 @@ class TestCareful:
     def written(self, monkeypatch):
         found = []
 
-        def record_try(engine, service, partition, epoch, record, deaths=0):
+        def record_try(engine, service, partition, epoch, record, deaths):
             found.append(None if record is None else (record.offset, deaths))
 
-        monkeypatch.setattr(batches, "record_try", record_try)
+        monkeypatch.setattr(context, "record_try", record_try)
         return found
 
     def careful(self, failing, deaths=0):

@@ -19,7 +19,7 @@ from retrofill.bus.inbox import End
 from retrofill.bus.observability import metrics
 from retrofill.bus.transaction import Move, move_offsets
 from retrofill.bus.worker.context import WorkerContext
-from retrofill.bus.worker.deaths import DEATHS, record_try
+from retrofill.bus.worker.deaths import DEATHS
 from retrofill.bus.worker.failures import Failures, short
 from retrofill.bus.worker.shard import Shard
 from retrofill.bus.worker.triage import Dead, Misplaced, triage
@@ -83,7 +83,7 @@ class Batches:
         if deaths >= DEATHS:
             self._set_aside(shard, record, f"the process died {deaths} times while handling only this message")
             return True
-        record_try(self._context.engine, self._context.service, shard.partition, shard.epoch, record, deaths)
+        self._context.record_try(shard, record, deaths)
         shard.trying = True
         return False
 
@@ -92,7 +92,7 @@ class Batches:
         if not shard.trying:
             return
         try:
-            record_try(self._context.engine, self._context.service, shard.partition, shard.epoch, None)
+            self._context.record_try(shard, None)
             shard.trying = False
         except (Fenced, SQLAlchemyError, OSError) as e:
             # The shard has a new owner, or the record is replaced before the next try.

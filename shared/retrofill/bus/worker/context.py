@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Engine
 
+from retrofill.bus.envelope import Record
 from retrofill.bus.handler import Handler
 from retrofill.bus.poller import Poller
 from retrofill.bus.takeover import TopicIds
 from retrofill.bus.transaction import Transaction, shard_transaction
-from retrofill.bus.worker.added import added_transaction
+from retrofill.bus.worker.added import added_transaction, record_added_try
+from retrofill.bus.worker.deaths import record_try
 from retrofill.bus.worker.shard import Shard
 from retrofill.bus.worker.shards import Shards
 from retrofill.contract.topics import Service
@@ -51,6 +53,13 @@ class WorkerContext:
         if shard.added:
             return added_transaction(self.engine, self.service, shard.partition, limit)
         return shard_transaction(self.engine, self.service, shard.partition, shard.epoch, limit)
+
+    def record_try(self, shard: Shard, record: Record | None, deaths: int = 0) -> None:
+        """Commit that ``record``, or nothing, is being tried. Raises ``Fenced`` for a former owner."""
+        if shard.added:
+            record_added_try(self.engine, self.service, shard.partition, shard.offsets, record, deaths)
+        else:
+            record_try(self.engine, self.service, shard.partition, shard.epoch, record, deaths)
 
     def schedule_checks(self, shard: Shard, checks: Mapping[str, float]) -> None:
         """Schedule checks of a shard: ``checks`` is seconds from now by key."""

@@ -8,7 +8,7 @@ happen only then (``docs/decisions/deaths-are-counted-late.md``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,12 +51,14 @@ def find_suspect(
     return Suspect(tried.trying_topic, tried.trying_offset, deaths)
 
 
-def unmoved_offsets(conn: Connection, service: Service, partition: int) -> dict[str, int]:
-    """At a takeover: the offsets, by topic, that have not moved since the last takeover."""
+def unmoved_offsets(conn: Connection, service: Service, partition: int, topics: Collection[str]) -> dict[str, int]:
+    """At a takeover: the offsets of ``topics`` that have not moved since the last takeover."""
     table = SERVICE_TABLES[service.package].offset
-    rows = conn.execute(
+    found = conn.execute(
         select(table.c.topic, table.c.next_offset, table.c.taken_offset).where(table.c.partition == partition)
     ).all()
+    # Added partitions of two topics may have the same number, and other owners.
+    rows = [row for row in found if row.topic in topics]
     moved = [row.topic for row in rows if row.taken_offset != row.next_offset]
     if moved:
         ours = (table.c.partition == partition) & (table.c.topic == func.any(moved))
@@ -65,7 +67,7 @@ def unmoved_offsets(conn: Connection, service: Service, partition: int) -> dict[
 
 
 def record_try(
-    engine: Engine, service: Service, partition: int, epoch: int, record: Record | None, deaths: int = 0
+    engine: Engine, service: Service, partition: int, epoch: int, record: Record | None, deaths: int
 ) -> None:
     """Commit that ``record``, or nothing, is being tried. Raises ``Fenced`` for a former owner."""
     values = {

@@ -61,6 +61,9 @@ def _offset(package: str) -> Table:
         # next_offset at the last takeover. If it has not moved since, the next message may have
         # killed an owner.
         Column("taken_offset", BigInteger),
+        # Of an added partition, which has no row in the shard table: the same as there.
+        Column("trying_offset", BigInteger),
+        Column("trying_deaths", SmallInteger),
     )
 
 
