@@ -12,7 +12,7 @@ from retrofill.admin.init import initialize
 from retrofill.bus.clients import admin
 from retrofill.contract.backfills import BackfillRequested
 from retrofill.contract.pipelines import PipelineApplied
-from retrofill.contract.topics import Topic
+from retrofill.contract.topics import PLANNER, Topic
 
 
 def test_partitions_that_are_added_to_topics_stop_nobody(installation: Installation) -> None:
@@ -23,6 +23,7 @@ def test_partitions_that_are_added_to_topics_stop_nobody(installation: Installat
     # Different counts for the two topics, so the group assigns no member all topics of some
     # partitions.
     wanted = [NewPartitions(prefix + Topic.BACKFILL_REQUESTS, 8), NewPartitions(prefix + Topic.PIPELINES, 6)]
+    wanted.append(NewPartitions(PLANNER.cursor_topic(prefix), 5))
     for future in client.create_partitions(wanted).values():
         future.result(20)
     # Clients that see eight partitions use all of them. For the planners' four, half of the keys on

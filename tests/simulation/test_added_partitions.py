@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from retrofill.bus.relay.relay import Relay
 from retrofill.contract.topics import PLANNER, Topic
 from tests.simulation.schedule import Scenario, run_schedule
 from tests.simulation.shims import exchanged
+from tests.simulation.test_interleavings import begin, drain
+from tests.simulation.world import World
 
 SCHEDULES = 16
 
@@ -36,3 +41,28 @@ def test_added_partitions_break_no_invariant(monkeypatch: pytest.MonkeyPatch) ->
         for seed in range(SCHEDULES):
             run_schedule(seed)
     assert {str(Topic.BACKFILL_REQUESTS), str(Topic.PIPELINES)} == set(on_added)
+
+
+def test_only_the_owner_of_the_first_partition_of_a_cursor_topic_is_the_relay(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.start(PLANNER)
+    cursor = PLANNER.cursor_topic("")
+    group = world.broker.groups[f"{PLANNER.group('')}-relay"]
+    relays: list[tuple[str, str]] = []
+    take_over = Relay._take_over
+
+    def taken(self: Relay) -> Any:
+        if self._topic == cursor:
+            relays.append((self._instance, group.owner((cursor, 0)).name))
+        return take_over(self)
+
+    monkeypatch.setattr(Relay, "_take_over", taken)
+    world.broker.add_partitions(cursor, 8)
+    group.grown(world.broker.topics)
+    for second in range(5):
+        world.scheduler.at(world.scheduler.now + second, group.rebalance)
+    drain(world, begin(world))
+    owners = {group.owner((cursor, partition)).name for partition in range(9)}
+    assert owners == {instance.name for instance in world.alive(PLANNER)}
+    assert relays and all(relay == owner for relay, owner in relays)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from retrofill.bus.clients import producer, reader
-from retrofill.bus.relay.cursor import TAKEN_KEY, read_cursor
+from retrofill.bus.relay.cursor import CURSOR_PARTITION, TAKEN_KEY, read_cursor
 from retrofill.contract.topics import Service
 from retrofill.settings import Settings
 
@@ -103,7 +103,7 @@ def fence(settings: Settings, service: Service, epoch: int) -> int:
     mark = str(epoch).encode()
     client.init_transactions(KAFKA_SECONDS)
     client.begin_transaction()
-    client.produce(topic, key=TAKEN_KEY, value=mark)
+    client.produce(topic, key=TAKEN_KEY, value=mark, partition=CURSOR_PARTITION)
     client.flush(KAFKA_SECONDS)
     client.commit_transaction(KAFKA_SECONDS)
     return read_cursor(settings, topic, "retrofill-recover", mark)

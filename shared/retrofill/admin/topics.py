@@ -16,7 +16,7 @@ FOREVER = "-1"
 
 
 class TopicsDiffer(Exception):
-    """A topic has too few partitions, or a cursor topic more than one."""
+    """A topic has too few partitions."""
 
 
 def create_topics(settings: Settings) -> None:
@@ -34,17 +34,12 @@ def create_topics(settings: Settings) -> None:
                 raise
     for name, count in _partition_counts(client, list(wanted)).items():
         needed = wanted[name].num_partitions
+        # More do no harm (bus/worker/added.py, bus/membership.py), and Kafka cannot remove them.
         if count < needed:
             raise TopicsDiffer(
                 f"topic {name} has {count} partitions but needs {needed}: add the missing ones with "
                 f"'kafka-topics --alter --topic {name} --partitions {needed}', "
                 "or set RETROFILL_TOPIC_PREFIX to a prefix of its own"
-            )
-        # Topics of the contract may have more (bus/worker/added.py), but a cursor topic's partition
-        # is a lock.
-        if count > needed == 1 and not name.endswith(tuple(Topic)):
-            raise TopicsDiffer(
-                f"topic {name} has {count} partitions but needs exactly 1: stop the services and delete it"
             )
 
 

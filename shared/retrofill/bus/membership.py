@@ -1,8 +1,9 @@
-"""Relay election: the relay is the group member that has the cursor topic's one partition."""
+"""Relay election: the relay is the group member that has the cursor topic's first partition."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 
 import structlog
 from confluent_kafka import Consumer, TopicPartition
@@ -10,6 +11,7 @@ from confluent_kafka import Consumer, TopicPartition
 from retrofill.bus.calls import CALL_SECONDS, Calls
 from retrofill.bus.clients import POLL_SECONDS, common_config
 from retrofill.bus.poller import raise_refusals
+from retrofill.bus.relay.cursor import CURSOR_PARTITION
 from retrofill.contract.topics import Service
 from retrofill.settings import Settings
 
@@ -51,7 +53,7 @@ class Membership(threading.Thread):
 
     def confirm(self, offset: int) -> None:
         """Commit ``offset``. Raises ``KafkaException`` if the partition is no longer ours."""
-        offsets = [TopicPartition(self._topic, 0, offset)]
+        offsets = [TopicPartition(self._topic, CURSOR_PARTITION, offset)]
         reply = self._calls.submit(lambda: self._consumer.commit(offsets=offsets, asynchronous=False))
         raise_refusals(reply.result(CALL_SECONDS))
 
@@ -64,10 +66,16 @@ class Membership(threading.Thread):
         consumer.incremental_assign(partitions)
         # Only the membership counts; another consumer reads the cursor.
         consumer.pause(partitions)
-        self.assigned.set()
-        self._changed.set()
+        if _has_cursor(partitions):
+            self.assigned.set()
+            self._changed.set()
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         consumer.incremental_unassign(partitions)
-        self.assigned.clear()
-        self._changed.set()
+        if _has_cursor(partitions):
+            self.assigned.clear()
+            self._changed.set()
+
+
+def _has_cursor(partitions: Iterable[TopicPartition]) -> bool:
+    return any(each.partition == CURSOR_PARTITION for each in partitions)

@@ -48,7 +48,7 @@ class Service:
         return f"retrofill_{self.package}"
 
     def cursor_topic(self, prefix: str) -> str:
-        """Its relay's topic: the partition's owner publishes; the last record is the cursor."""
+        """Its relay's topic: its first partition's owner publishes; the last record there is the cursor."""
         return f"{prefix}cursors.{self.name}"
 
     def group(self, prefix: str) -> str:

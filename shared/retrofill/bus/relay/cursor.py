@@ -17,6 +17,8 @@ log = structlog.get_logger(__name__)
 KAFKA_SECONDS = 10.0
 # An empty fetch reports the end of a topic, so it must not wait for new messages.
 FETCH_WAIT_MS = 10
+# The owner of this partition is the relay. Others, which somebody added, are never used.
+CURSOR_PARTITION = 0
 CURSOR_KEY = b"cursor"
 # The epoch of the last relay to take over, on the same topic.
 TAKEN_KEY = b"taken"
@@ -25,7 +27,7 @@ TAKEN_KEY = b"taken"
 def read_end(settings: Settings, topic: str, client_id: str) -> int:
     """The next offset of the cursor topic. Raises ``KafkaException``."""
     with _reading(settings, client_id) as consumer:
-        return consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=KAFKA_SECONDS)[1]
+        return consumer.get_watermark_offsets(TopicPartition(topic, CURSOR_PARTITION), timeout=KAFKA_SECONDS)[1]
 
 
 def read_cursor(settings: Settings, topic: str, client_id: str, mark: bytes | None) -> int:
@@ -34,11 +36,11 @@ def read_cursor(settings: Settings, topic: str, client_id: str, mark: bytes | No
     Without a mark, reads up to the topic's end at the time of the call. Raises ``KafkaException``.
     """
     with _reading(settings, client_id) as consumer:
-        low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=KAFKA_SECONDS)
+        low, high = consumer.get_watermark_offsets(TopicPartition(topic, CURSOR_PARTITION), timeout=KAFKA_SECONDS)
         back = 100
         while True:
             start = max(low, high - back)
-            found = last_cursor(consumer, TopicPartition(topic, 0, start), mark)
+            found = last_cursor(consumer, TopicPartition(topic, CURSOR_PARTITION, start), mark)
             if found is not None or start == low:
                 return int(found or 0)
             back *= 10
@@ -76,7 +78,7 @@ def read_marks(settings: Settings, topics: Iterable[str], client_id: str) -> dic
 def _bounds(consumer: Consumer, topic: str) -> tuple[int, int] | None:
     """Low and high watermark; ``None`` where the topic may not be read."""
     try:
-        return consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=KAFKA_SECONDS)
+        return consumer.get_watermark_offsets(TopicPartition(topic, CURSOR_PARTITION), timeout=KAFKA_SECONDS)
     except KafkaException as e:
         if e.args[0].code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
             raise
@@ -86,7 +88,7 @@ def _bounds(consumer: Consumer, topic: str) -> tuple[int, int] | None:
 
 def _last_values(consumer: Consumer, starts: Mapping[str, int]) -> dict[str, dict[bytes, bytes]]:
     """By topic, the last value of each key, from its start offset to its end."""
-    consumer.assign([TopicPartition(topic, 0, start) for topic, start in starts.items()])
+    consumer.assign([TopicPartition(topic, CURSOR_PARTITION, start) for topic, start in starts.items()])
     last: dict[str, dict[bytes, bytes]] = {topic: {} for topic in starts}
     unread = set(starts)
     while unread and (message := consumer.poll(KAFKA_SECONDS)) is not None:

@@ -21,7 +21,7 @@ from retrofill.bus.crash import crash_point
 from retrofill.bus.faults import Fenced
 from retrofill.bus.membership import Membership
 from retrofill.bus.observability import metrics
-from retrofill.bus.relay.cursor import CURSOR_KEY, KAFKA_SECONDS, TAKEN_KEY, read_cursor, read_end
+from retrofill.bus.relay.cursor import CURSOR_KEY, CURSOR_PARTITION, KAFKA_SECONDS, TAKEN_KEY, read_cursor, read_end
 from retrofill.bus.relay.holds import Holds
 from retrofill.bus.relay.numbering import Batch, Numbering
 from retrofill.bus.relay.refusals import Decision, Hold, Narrow, Wait, decide
@@ -190,7 +190,8 @@ class Relay(threading.Thread):
         (``docs/decisions/relay-reads-its-own-mark.md``).
         """
         client.begin_transaction()
-        client.produce(self._topic, key=TAKEN_KEY, value=str(self._numbering.epoch).encode(), headers=[])
+        mark = str(self._numbering.epoch).encode()
+        client.produce(self._topic, key=TAKEN_KEY, value=mark, partition=CURSOR_PARTITION, headers=[])
         client.flush(KAFKA_SECONDS)
         client.commit_transaction(KAFKA_SECONDS)
 

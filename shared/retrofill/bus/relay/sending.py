@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from sqlalchemy import RowMapping
 
 from retrofill.bus.crash import crash_point
-from retrofill.bus.relay.cursor import KAFKA_SECONDS
+from retrofill.bus.relay.cursor import CURSOR_PARTITION, KAFKA_SECONDS
 from retrofill.bus.relay.refusals import ROW_CODES, TOPIC_CODES, Refusal
 from retrofill.contract.partitioning import place_of
 from retrofill.store import outbox
@@ -47,7 +47,7 @@ class Sending:
         crash_point("relay:kafka-begun")
         if all(self._produce_row(row) for row in rows):
             topic, key, value = cursor()
-            self._produce(topic, key, value, [], 0, lambda *_: None)
+            self._produce(topic, key, value, [], CURSOR_PARTITION, lambda *_: None)
         elif self.overall is None:
             return False
         if not self._delivered(len(rows) + 1) or any(
