@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from datetime import date, timedelta
+from functools import partial
 from itertools import count
 from typing import Any
 
 import pytest
 
+from retrofill.bus.relay.relay import Relay
 from retrofill.contract.backfills import BackfillCancelRequested, BackfillRequested
 from retrofill.contract.pipelines import PipelineApplied
 from retrofill.contract.topics import CALLBACK_RUNNER, PLANNER, RUN_STARTER, Topic
 from retrofill.store import attempts
+from retrofill.store.tables import SERVICE_TABLES
 from run_starter.handler import StarterHandler
 from run_starter.memory import LEASES_KEY, Memory, backfill_key
+from tests.simulation import services
+from tests.simulation.drivers import Driver
 from tests.simulation.memory import errors
 from tests.simulation.memory.rows import NO_KEY_UPDATE
 from tests.simulation.schedule import DRAIN_SECONDS, Scenario, run_until, run_until_drained
@@ -74,6 +79,33 @@ def test_a_step_of_the_databases_clock_ends_no_lease(world: World) -> None:
     mine = {run.id for run in driver.launch.runs}
     assert attempt["outcome"] == "done"
     assert {row["attempt"] for row in world.database.rows("run") if row["id"] in mine} == {1}
+
+
+def test_nor_does_one_at_which_the_lease_of_another_attempt_ends(world: World) -> None:
+    """One driver is silent for longer than a lease, the other for less when the clock jumps.
+
+    The first one's end has the owner look at all leases. Only its own attempt must be lost.
+    """
+    scenario = begin(world, at_once=2, days=20)
+    scheduler = world.scheduler
+    run_until(world, lambda: bool(running(world)))
+    (silent, *_) = running(world)
+    silent.process.frozen = True
+    later = scheduler.now + silent.lease / 2
+    run_until(world, lambda: scheduler.now >= later and len(running(world)) == 2)
+    (other,) = (driver for driver in running(world) if driver is not silent)
+    other.process.frozen = True
+    scheduler.at(scheduler.now + 0.75 * other.lease, lambda: setattr(other.process, "frozen", False))
+    world.database.offset += 3600.0
+    drain(world, scenario)
+    outcomes = {row["id"]: row["outcome"] for row in world.database.rows("attempt")}
+    assert (outcomes[silent.launch.attempt_id], outcomes[other.launch.attempt_id]) == ("lost", "done")
+
+
+def running(world: World) -> list[Driver]:
+    """The drivers at work of which the database has had a sign of life."""
+    ids = {row["id"] for row in world.database.rows("attempt") if row["state"] == "running"}
+    return [driver for driver in world.at_work if driver.launch.attempt_id in ids]
 
 
 def test_a_definition_that_cannot_be_read_stops_its_own_backfill_only() -> None:
@@ -255,6 +287,26 @@ def test_a_batch_whose_deletion_postgres_did_not_take_is_not_published_again(wor
     world.scheduler.on_step = stop
     drain(world, scenario)
     assert len(outages) == 3
+
+
+def test_a_relay_that_takes_over_notices_that_postgres_lost_a_published_batch(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Postgres went back after the service's start, which looks for that too.
+
+    The relay must not give the batch's number to other rows.
+    """
+    drain(world, begin(world))
+    (row,) = world.database.tables[SERVICE_TABLES[PLANNER.package].relay.name].rows
+    batch = row.committed["batch"]
+    row.committed = {**row.committed, "batch": batch - 1, "batch_ids": []}
+    reasons: list[str] = []
+    monkeypatch.setattr(services, "Relay", partial(Relay, went_back=reasons.append))
+    (planner,) = world.alive(PLANNER)
+    world.crash(planner, machine=False)
+    world.start(PLANNER)
+    run_until(world, lambda: bool(reasons), 60.0)
+    assert reasons[0].startswith(f"Kafka has batch {batch} of the backfill-planner, Postgres only {batch - 1}: ")
 
 
 def test_a_command_waits_for_as_long_as_somebody_else_has_its_backfill(world: World) -> None:
