@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 
-from tests.simulation.jobs import Done, Share, find, run_all, stay_on_one_processor
+from tests.simulation.jobs import Done, Found, Share, find, run_all, stay_on_one_processor
 from tests.simulation.mutations import INVARIANT_OF, MUTATIONS
 
 # Every mutation must be found within this many schedules.
@@ -70,12 +70,12 @@ def _find_all(names: list[str], share: Share, jobs: int) -> bool:
         asked = {name: pool.submit(find, name, share) for name in names}
         for name, answer in asked.items():
             found = answer.result()
-            said = f"not found in {share.schedules} schedules"
-            if found is not None:
+            said = found
+            if isinstance(found, Found):
                 said = f"found by {found.check}, seed {found.seed}, after {found.schedules} schedules: {found.what}"
             sys.stdout.write(f"{INVARIANT_OF[name]:>2}  {name:<{width}}  {said}\n")
             sys.stdout.flush()
-    return all(answer.result() is not None for answer in asked.values())
+    return all(isinstance(answer.result(), Found) for answer in asked.values())
 
 
 def _many(first: int, schedules: int | None, seconds: float | None, jobs: int) -> int:

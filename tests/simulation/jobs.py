@@ -14,8 +14,10 @@ from itertools import count, islice, takewhile
 
 from retrofill.contract.topics import WATCHER
 from tests.simulation import shims
+from tests.simulation.checks.base import Violation
 from tests.simulation.mutations import INVARIANT_OF, applied
 from tests.simulation.schedule import Result, run_schedule
+from tests.simulation.scheduler import Stuck
 from tests.simulation.world import World
 
 # Schedules between two collections of cyclic garbage; older generations are collected less often.
@@ -92,12 +94,14 @@ class Found:
     what: str
 
 
-def find(name: str, share: Share) -> Found | None:
-    """The first seed of the share that finds the mutation ``name``, or ``None``.
+def find(name: str, share: Share) -> Found | str:
+    """The first seed of the share that finds the mutation ``name``, or why there is none.
 
-    A seed that also fails without the mutation does not count. If the mutation is about deadlines,
-    schedules without deadlines are skipped and not counted.
+    Only a violation or a schedule that is stuck finds it: with another exception, the mutation may not
+    fit the code and break nothing that a check is for. A seed that also fails without the mutation does
+    not count. If the mutation is about deadlines, schedules without deadlines are skipped and not counted.
     """
+    other = ""
     with shims.exchanged(), _collected_between():
         seeds = replace(share, schedules=None).seeds()
         if INVARIANT_OF[name] in ABOUT_DEADLINES:
@@ -105,10 +109,12 @@ def find(name: str, share: Share) -> Found | None:
         for n, seed in enumerate(islice(seeds, share.schedules), 1):
             with applied(name):
                 error = _error_of(seed)
-            if error is not None and _error_of(seed) is None:
+            if isinstance(error, Violation | Stuck) and _error_of(seed) is None:
                 return Found(seed, n, getattr(error, "check", type(error).__name__), str(error)[:150])
+            if error is not None:
+                other = other or f"; seed {seed} ended with {type(error).__name__}: {error}"
             _collect(n)
-    return None
+    return f"not found in {share.schedules} schedules{other}"
 
 
 def _has_deadlines(seed: int) -> bool:
@@ -120,7 +126,7 @@ def _has_deadlines(seed: int) -> bool:
 def _error_of(seed: int) -> Exception | None:
     try:
         run_schedule(seed)
-    except Exception as e:  # noqa: BLE001 - any failure means that the mutation was found
+    except Exception as e:  # noqa: BLE001 - the caller decides what it means
         return e
     return None
 

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
-from retrofill.store import claims
+from retrofill.store import backfills, claims
+from tests.simulation.jobs import Share, find
 from tests.simulation.memory.engine import Database, Unsupported
-from tests.simulation.mutations import INVARIANTS, MUTATIONS, applied
-from tests.simulation.mutations.patch import Patches
+from tests.simulation.mutations import INVARIANT_OF, INVARIANTS, MUTATIONS, applied
+from tests.simulation.mutations.patch import Patch, Patches
 from tests.simulation.schedule import run_schedule
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.shims import exchanged
@@ -77,6 +78,18 @@ def test_a_violation_is_found_and_told_with_its_seed() -> None:
     for name in names:
         assert re.search(f"{name} +found by .*, seed ", said.stdout), said.stdout
     assert all(mutations for _, mutations in INVARIANTS.values()) and len(INVARIANTS) == 14
+
+
+def test_an_exception_of_the_mutated_code_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not show that a check finds what the mutation breaks."""
+
+    def broken(patch: Patch) -> None:
+        patch(backfills, "lock_free", lambda conn, ids: {}["no such column"])
+
+    monkeypatch.setitem(MUTATIONS, "broken", broken)
+    monkeypatch.setitem(INVARIANT_OF, "broken", 14)
+    found = find("broken", Share(0, schedules=1))
+    assert found == "not found in 1 schedules; seed 0 ended with KeyError: 'no such column'"
 
 
 @pytest.mark.parametrize("name", MUTATIONS)

@@ -140,13 +140,7 @@ def locked_rows_are_forgotten(patch: Patch) -> None:
 
 def looks_wait_for_locks(patch: Patch) -> None:
     """A check waits for a backfill that another session has locked."""
-    wait = backfills.lock
-
-    def lock_all(conn: Any, ids: Any) -> Any:
-        found = {id: wait(conn, id, wait=True) for id in sorted(ids)}
-        return {id: row for id, row in found.items() if row is not None}
-
-    patch(backfills, "lock_free", lock_all)
+    patch(backfills, "_LOCK_FREE", backfills._LOCK_FREE.with_for_update(key_share=True))
 
 
 def events_outside_the_transaction(patch: Patch) -> None:
