@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psutil
 
-from tests.chaos.faults import drivers_of
+from tests.chaos.faults import freeze_drivers, thaw_drivers
 from tests.chaos.server_faults import back, own
 from tests.chaos.stage import Stage
 from tests.support.installation import until
@@ -20,10 +20,9 @@ def drivers_frozen(stage: Stage, count: int = 3) -> None:
     for _ in range(count):
         stage.wait(stage.chance.uniform(0.3, 1.0))
         before = stage.made.value(LOST)
-        frozen = _freeze(stage)
+        frozen = freeze_drivers(stage, "SIGSTOP of a driver")
         wait_lost(stage, before)
-        for driver in frozen:
-            _thaw(driver)
+        thaw_drivers(frozen)
         # Idle drivers missed nothing, so they survive.
         until(
             lambda frozen=frozen: not all(map(_there, frozen)), "a driver that slept through its lease ends", seconds=60
@@ -55,27 +54,6 @@ def _cut(stage: Stage, line: Proxy, *, stalled: bool) -> None:
 def wait_lost(stage: Stage, before: int) -> None:
     """Wait until another attempt is lost."""
     until(lambda: stage.made.value(LOST) > before, "an attempt is lost", seconds=60)
-
-
-def _freeze(stage: Stage) -> list[psutil.Process]:
-    found: list[psutil.Process] = []
-
-    def there() -> bool:
-        found[:] = drivers_of(stage)
-        return bool(found)
-
-    until(there, "there are drivers")
-    for driver in found:
-        driver.suspend()
-        stage.fault("SIGSTOP of a driver")
-    return found
-
-
-def _thaw(driver: psutil.Process) -> None:
-    try:
-        driver.resume()
-    except psutil.NoSuchProcess:
-        return  # the host has killed it
 
 
 def _there(driver: psutil.Process) -> bool:

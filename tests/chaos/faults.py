@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -88,6 +89,41 @@ def wait_relay_taken(stage: Stage, name: str, epoch: int) -> None:
 def wait_says(replica: Replica, text: str) -> None:
     """Wait for ``text`` in a replica's log."""
     until(lambda: text in replica.said(), f"the log says {text}", lambda: replica.said()[-2000:], REACH_SECONDS)
+
+
+def a_replica(stage: Stage, name: str) -> Replica:
+    """A running replica of a service, once there is one: a fault without its victim would be no fault."""
+    found: list[Replica] = []
+
+    def there() -> bool:
+        found[:] = stage.crew.of(name)
+        return bool(found)
+
+    until(there, f"there is a replica of {name}", seconds=REACH_SECONDS)
+    return found[0]
+
+
+def freeze_drivers(stage: Stage, kind: str) -> list[psutil.Process]:
+    """SIGSTOP all drivers, once there is one; returns those that stand still."""
+    frozen: list[psutil.Process] = []
+
+    def stand_still() -> bool:
+        for driver in drivers_of(stage):
+            with suppress(psutil.NoSuchProcess):
+                driver.suspend()
+                stage.fault(kind)
+                frozen.append(driver)
+        return bool(frozen)
+
+    until(stand_still, "there are drivers", seconds=REACH_SECONDS)
+    return frozen
+
+
+def thaw_drivers(drivers: list[psutil.Process]) -> None:
+    """Resume those that their host has not killed."""
+    for driver in drivers:
+        with suppress(psutil.NoSuchProcess):
+            driver.resume()
 
 
 def kill_drivers(stage: Stage, count: int) -> int:

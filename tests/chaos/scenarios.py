@@ -22,9 +22,8 @@ def kills(stage: Stage, count: int = 12) -> None:
     for _ in range(count):
         stage.wait(stage.chance.uniform(0.3, 3.0))
         name = stage.chance.choice(NAMES)
-        for replica in stage.crew.of(name)[:1]:
-            replica.kill()
-            stage.fault(f"kill -9 of {name}")
+        faults.a_replica(stage, name).kill()
+        stage.fault(f"kill -9 of {name}")
     stage.recovered(f"{SERVICE} killed")
 
 
@@ -74,11 +73,11 @@ def random_freezes(stage: Stage, count: int = 6) -> None:
     for _ in range(count):
         stage.wait(stage.chance.uniform(0.3, 2.0))
         name = stage.chance.choice(NAMES)
-        for replica in stage.crew.of(name)[:1]:
-            replica.freeze()
-            stage.fault(f"SIGSTOP of {name}")
-            stage.wait(stage.chance.choice([1.0, FROZEN_SECONDS]))
-            replica.thaw()
+        replica = faults.a_replica(stage, name)
+        replica.freeze()
+        stage.fault(f"SIGSTOP of {name}")
+        stage.wait(stage.chance.choice([1.0, FROZEN_SECONDS]))
+        replica.thaw()
     stage.recovered(f"{SERVICE} woken")
 
 
@@ -86,6 +85,7 @@ def rolling(stage: Stage, count: int = 3) -> None:
     """Rolling restarts of all services under load."""
     for _ in range(count):
         for name in NAMES:
+            faults.a_replica(stage, name)
             stage.crew.replace(name)
             stage.fault(f"restart of {name}")
             stage.wait(stage.chance.uniform(0.5, 2.0))

@@ -129,14 +129,15 @@ def open_transaction(stage: Stage, seconds: float = 120.0) -> None:
 @contextmanager
 def held(stage: Stage) -> Iterator[int]:
     """Hold the locks; yields the backfill's shard."""
-    active = "SELECT id FROM backfill WHERE ended_at IS NULL AND pipeline <> %s ORDER BY id LIMIT 1"
-    until(lambda: bool(stage.made.query(active, PROBE)), "a backfill is active")
+    active = "SELECT id, shard FROM backfill WHERE ended_at IS NULL AND pipeline <> %s ORDER BY id LIMIT 1 FOR UPDATE"
+    found: list[tuple[str, int]] = []
     with stage.made.session() as conn:
-        found = conn.execute(
-            "SELECT id, shard FROM backfill WHERE ended_at IS NULL AND pipeline <> %s ORDER BY id LIMIT 1 FOR UPDATE",
-            [PROBE],
-        ).fetchone()
-        assert found is not None
+
+        def locked() -> bool:
+            found[:] = conn.execute(active, [PROBE]).fetchall()
+            return bool(found)
+
+        until(locked, "a backfill is active")
         conn.execute("UPDATE pipeline SET lock_only = 1 WHERE name = 'p0'")
-        conn.execute("SELECT 1 FROM run WHERE backfill_id = %s AND finished_at IS NULL FOR UPDATE", [found[0]])
-        yield int(found[1])
+        conn.execute("SELECT 1 FROM run WHERE backfill_id = %s AND finished_at IS NULL FOR UPDATE", [found[0][0]])
+        yield found[0][1]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 
-import psutil
 import psycopg
 
 from tests.chaos.crew import NAMES
-from tests.chaos.faults import drivers_of
+from tests.chaos.faults import REACH_SECONDS, a_replica, freeze_drivers, thaw_drivers
 from tests.chaos.server_faults import back, held, own
 from tests.chaos.servers import KAFKA, POSTGRES, postgres_address, through_postgres_line
 from tests.chaos.stage import Stage
+from tests.support.installation import until
 from tests.support.proxy import Proxy
 
 Fault = Callable[[Stage], AbstractContextManager[None]]
@@ -26,9 +26,9 @@ def several(stage: Stage, rounds: int = 4, count: int = 3) -> None:
 
 
 def group(stage: Stage, chosen: Sequence[Fault]) -> None:
-    """Begin all faults, then heal all of them."""
+    """Begin all faults, in the order of ``FAULTS``, then heal all of them."""
     with ExitStack() as healing:
-        for fault in chosen:
+        for fault in sorted(chosen, key=FAULTS.index):
             healing.enter_context(fault(stage))
             stage.wait(stage.chance.uniform(0.1, 1.5))
         stage.wait(stage.chance.uniform(2.0, LONGEST))
@@ -39,38 +39,29 @@ def group(stage: Stage, chosen: Sequence[Fault]) -> None:
 def frozen_service(stage: Stage) -> Iterator[None]:
     """Freeze one replica for longer than its session timeout."""
     name = stage.chance.choice(NAMES)
-    frozen = stage.crew.of(name)[:1]
-    for replica in frozen:
-        replica.freeze()
+    frozen = a_replica(stage, name)
+    frozen.freeze()
     stage.fault(f"together: SIGSTOP of {name}")
     yield
-    for replica in frozen:
-        if replica.process.poll() is None:
-            replica.thaw()
+    if frozen.process.poll() is None:
+        frozen.thaw()
 
 
 @contextmanager
 def killed_services(stage: Stage) -> Iterator[None]:
     """Kill two services at once."""
     for name in stage.chance.sample(NAMES, 2):
-        for replica in stage.crew.of(name)[:1]:
-            replica.kill()
-            stage.fault(f"together: kill -9 of {name}")
+        a_replica(stage, name).kill()
+        stage.fault(f"together: kill -9 of {name}")
     yield
 
 
 @contextmanager
 def frozen_drivers(stage: Stage) -> Iterator[None]:
     """Freeze all drivers; their host keeps running."""
-    frozen = drivers_of(stage)
-    for driver in frozen:
-        with suppress(psutil.NoSuchProcess):
-            driver.suspend()
-            stage.fault("together: SIGSTOP of a driver")
+    frozen = freeze_drivers(stage, "together: SIGSTOP of a driver")
     yield
-    for driver in frozen:
-        with suppress(psutil.NoSuchProcess):
-            driver.resume()
+    thaw_drivers(frozen)
 
 
 @contextmanager
@@ -110,21 +101,28 @@ def cut_postgres(stage: Stage) -> Iterator[None]:
 def open_transaction(stage: Stage) -> Iterator[None]:
     """Lock a backfill, its runs and a pipeline in another transaction."""
     with ExitStack() as transaction:
-        with suppress(psycopg.Error):
-            # If another fault has already taken Postgres down, no lock can be taken.
-            transaction.enter_context(held(stage))
-            stage.fault("together: a write transaction left open")
+        until(lambda: _locked(stage, transaction), "another transaction has its locks", seconds=REACH_SECONDS)
+        stage.fault("together: a write transaction left open")
         yield
         with suppress(psycopg.Error):
             transaction.close()  # killing Postgres has ended it
 
 
+def _locked(stage: Stage, transaction: ExitStack) -> bool:
+    try:
+        transaction.enter_context(held(stage))
+    except psycopg.Error:
+        return False  # Postgres ends one transaction of a deadlock
+    return True
+
+
+# Those that need something to work come before those that end it.
 FAULTS: list[Fault] = [
+    open_transaction,
+    frozen_drivers,
+    cut_postgres,
     frozen_service,
     killed_services,
-    frozen_drivers,
     killed_kafka,
     killed_postgres,
-    cut_postgres,
-    open_transaction,
 ]

@@ -117,15 +117,20 @@ def _history(made: Installation) -> History:
 
 
 def _kill_up(user: User, seconds: float, faults: Counter[str]) -> None:
-    """Kill ``up`` while it starts the stack."""
+    """Kill ``up`` while it starts the stack: after ``seconds``, or sooner if it ends before."""
     command = [str(Path(sys.executable).with_name("retrofill")), "up"]
-    process = subprocess.Popen(command, env=user.environment, cwd=user.home, stdout=subprocess.DEVNULL)
-    try:
-        process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        faults["kill -9 of up"] += 1
-    process.wait()
+    while True:
+        process = subprocess.Popen(command, env=user.environment, cwd=user.home, stdout=subprocess.DEVNULL)
+        try:
+            status = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            faults["kill -9 of up"] += 1
+            return
+        assert status == 0, f"up ended with status {status} before it was killed"
+        user.run("down")
+        seconds /= 2
 
 
 def _kill(user: User, part: str) -> None:

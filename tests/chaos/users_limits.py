@@ -39,9 +39,8 @@ def users_limits(stage: Stage, kills: int = 4) -> None:
         stage.wait(stage.chance.uniform(0.5, 3.0))
         done += faults.kill_drivers(stage, 1)
     for name in ("run-starter", "backfill-planner"):
-        for replica in stage.crew.of(name):
-            replica.kill()
-            stage.fault(f"kill -9 of {name}")
+        faults.a_replica(stage, name).kill()
+        stage.fault(f"kill -9 of {name}")
     for n, budget in enumerate([Budget(failed_runs=most) for most in spends.budgets[1:]] + [Budget()], start=1):
         until(lambda n=n: stage.made.value(PAUSES, spends.id) == n, f"it pauses, {n}", seconds=120)
         # The player resumes all that is paused, without another budget.
