@@ -22,7 +22,7 @@ Row = dict[str, Any]
 POISON = "poison-"
 LETTERS = (str(Topic.DEAD_LETTERS),)
 TABLES = (
-    *("pipeline", "backfill", "backfill_request", "backfill_interval"),
+    *("pipeline", "backfill", "backfill_request", "backfill_command", "backfill_interval"),
     *("run", "run_cancel", "task_run", "attempt", "host", "seat", "deadline", "callback", "callback_run"),
 )
 # Service sessions with an open transaction, and waiting locks. Neither lasts long after a heal.

@@ -19,6 +19,7 @@ from tests.chaos.promises import (
     outputs,
     poison,
     refusals,
+    rejections,
     stream,
     users_limits,
 )
@@ -29,6 +30,7 @@ PROMISES: dict[str, Promise] = {
     for family in (
         backfills,
         refusals,
+        rejections,
         limits,
         attempts,
         changes,

@@ -62,6 +62,7 @@ def every_interval_has_its_outcome(history: History) -> Iterator[str]:
     for run in history.rows("run"):
         runs[run["backfill_id"]].append(run)
     by_itself = {row["run_id"] for row in history.rows("run_cancel")}
+    by_user = _cancelled_by_users(history)
     for row in history.rows("backfill"):
         wish = history.wishes.get(row["id"])
         if wish is None:
@@ -75,11 +76,23 @@ def every_interval_has_its_outcome(history: History) -> Iterator[str]:
         if made != {run["id"] for run in runs[wish.id]} - retries or len(made) != row["runs"]:
             yield f"{wish.id} says {row['runs']} runs, its intervals name {len(made)}, there are {len(runs[wish.id])}"
         current = [run for run in runs[wish.id] if run.get("superseded_by") is None]
-        yield from _outcomes(wish, row, current, by_itself, cancelled=wish.id in history.cancelled)
+        asked, cancelled = wish.id in by_user, wish.id in history.cancelled
+        yield from _outcomes(wish, row, current, by_itself, asked=asked, cancelled=cancelled)
 
 
-def _outcomes(wish: Wish, row: Row, runs: list[Row], by_itself: set[int], *, cancelled: bool) -> Iterator[str]:
-    """``by_itself``: the runs whose own cancel was accepted."""
+def _cancelled_by_users(history: History) -> set[str]:
+    """Backfills that began to cancel in reply to a command, not over a failed run."""
+    first: dict[str, Row] = {}
+    for event in history.of(Topic.BACKFILL_EVENTS):
+        if event.body["type"] == "BackfillCancelling":
+            first.setdefault(event.key, event.body)
+    return {id for id, body in first.items() if "in_reply_to" in body}
+
+
+def _outcomes(
+    wish: Wish, row: Row, runs: list[Row], by_itself: set[int], *, asked: bool, cancelled: bool
+) -> Iterator[str]:
+    """``by_itself``: the runs whose own cancel was accepted. ``asked``: a user's cancel was, ``cancelled``: one was sent."""
     states = Counter(run["state"] for run in runs)
     stops = cancelled or (wish.on_run_failure == "cancel" and states["failed"] > 0)
     for run in runs:
@@ -90,7 +103,6 @@ def _outcomes(wish: Wish, row: Row, runs: list[Row], by_itself: set[int], *, can
         )
         if run["state"] not in expected:
             yield f"{wish.id}: {day} is {run['state']} instead of {' or '.join(sorted(expected))}"
-    asked = row["cancel_cause"] == "user"
     state = "cancelled" if asked else "failed" if states["failed"] or states["cancelled"] else "succeeded"
     if row["state"] != state:
         yield f"{wish.id} is {row['state']} instead of {state} (runs: {dict(states)})"

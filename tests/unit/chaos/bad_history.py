@@ -23,6 +23,7 @@ from tests.unit.chaos.good_history import (
     event,
     letter,
     note,
+    rejection,
     run_event,
     run_row,
 )
@@ -148,6 +149,47 @@ def _one_key_for_two(history: History) -> None:
     history.calls.append({**history.calls[0], "deadline": 1})
 
 
+def rejected(command: str, seconds: float, place: int, **body: Any) -> Bad:
+    """A user's command was rejected at this moment: the answer comes at this place of the events."""
+
+    def spoil(history: History) -> None:
+        sent = event("b", command, **body)
+        answer = rejection(sent)
+        put(history, Topic.BACKFILL_REQUESTS, sent)
+        history.events["backfill-events"].insert(place, answer)
+        row = {"backfill_id": "b", "ce_id": sent.headers["ce_id"], "decided_at": at(seconds)}
+        history.tables["backfill_command"].append(row)
+
+    return spoil
+
+
+def _after_a_pause(spoil: Bad) -> Bad:
+    def paused(history: History) -> None:
+        spoil(history)
+        history.events["backfill-events"].insert(1, event("b", "BackfillPaused"))
+
+    return paused
+
+
+def _accepted_cancel(history: History) -> None:
+    history.cancelled.add("b")
+    history.events["backfill-events"].insert(1, event("b", "BackfillCancelling", in_reply_to="c"))
+
+
+FIRST_DAY, SECOND_DAY = {"intervals": ["2001-01-01"]}, {"intervals": ["2001-01-02"]}
+# Rightly: too early, too late or for nothing.
+DUE: list[tuple[str, Bad]] = [
+    ("before its request", rejected("BackfillPauseRequested", 0, 0)),
+    ("a cancel after the end", rejected("BackfillCancelRequested", 11, 2)),
+    ("a resume after the end", rejected("BackfillResumeRequested", 11, 2)),
+    ("another budget while it runs", rejected("BackfillResumeRequested", 5, 1, budget={})),
+    ("a run that has ended", rejected("RunCancelRequested", 5, 1, **FIRST_DAY)),
+    ("one of two runs has ended", rejected("RunCancelRequested", 5, 1, intervals=["2001-01-02", "2001-01-01"])),
+    ("a day without a run", rejected("RunCancelRequested", 5, 1, intervals=["2001-01-03"])),
+    ("no run has failed", rejected("RunRetryRequested", 1.5, 1, all_failed=True)),
+    # The failure is noted at 2, when it may not have been committed yet: that is sure at 2.5.
+    ("no run has failed for sure", rejected("RunRetryRequested", 2.2, 1, all_failed=True)),
+]
 T = Topic
 BAD: list[tuple[str, str, Bad]] = [
     ("every_request_is_answered", "no answer", lambda h: h.events["backfill-events"].__delitem__(slice(0, 3, 2))),
@@ -165,6 +207,16 @@ BAD: list[tuple[str, str, Bad]] = [
     ("every_interval_has_its_outcome", "succeeded in spite of a cancel", _cancelled_by_itself),
     ("every_interval_has_its_outcome", "the wrong end", lambda h: change(h, "backfill", 0, state="succeeded")),
     ("every_interval_has_its_outcome", "nobody asked", lambda h: h.wishes.clear()),
+    ("every_interval_has_its_outcome", "a cancel without effect", _accepted_cancel),
+    ("rejections_are_due", "a cancel while it runs", rejected("BackfillCancelRequested", 5, 1)),
+    ("rejections_are_due", "a pause while it runs", rejected("BackfillPauseRequested", 5, 1)),
+    ("rejections_are_due", "a resume while it runs", rejected("BackfillResumeRequested", 5, 1)),
+    ("rejections_are_due", "a resume while it is paused", _after_a_pause(rejected("BackfillResumeRequested", 5, 1))),
+    ("rejections_are_due", "a run at work", rejected("RunCancelRequested", 7, 1, **SECOND_DAY)),
+    ("rejections_are_due", "a run that fails later", rejected("RunCancelRequested", 1.5, 1, **FIRST_DAY)),
+    ("rejections_are_due", "a run has failed", rejected("RunRetryRequested", 3, 1, all_failed=True)),
+    ("rejections_are_due", "nobody sent it", lambda h: h.events["backfill-requests"].clear()),
+    ("rejections_are_due", "it is not recorded", lambda h: h.tables["backfill_command"].clear()),
     ("retries_replace_failed_runs", "by nothing", lambda h: change(h, "run", 0, superseded_by=9)),
     ("retries_replace_failed_runs", "what succeeded", lambda h: change(h, "run", 1, superseded_by=1)),
     ("retries_replace_failed_runs", "by another day", _replaced_by(1, 5)),

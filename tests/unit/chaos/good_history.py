@@ -17,6 +17,7 @@ from tests.support.events import Event
 DAYS = [datetime(2001, 1, n, tzinfo=UTC) for n in (1, 2, 3)]
 BEGAN = datetime(2024, 5, 1, 12, tzinfo=UTC)
 SECOND = ("p", "2001-01-02")
+WRITTEN_BY_OTHERS = ("backfill-requests", "run-reports")
 ALERT = {"name": "soon", "reference": "RUN_QUEUED_AT", "interval_seconds": 5, "callback": {"name": "hook"}}
 
 
@@ -40,9 +41,15 @@ def run_event(type: str, run: int, attempt: int, seconds: float, **more: Any) ->
     return event("b", type, pipeline="p", run_id=run, attempt=attempt, at=at(seconds), **more)
 
 
+def rejection(command: Event) -> Event:
+    """The answer that refuses a command."""
+    about = {"in_reply_to": command.headers["ce_id"], "command": command.body["type"]}
+    return event(command.key, "BackfillCommandRejected", **about)
+
+
 def good() -> History:
     """Two days of one backfill with limit 1. The first attempt has both as a batch, which ends with
-    the first day's failure. The second day is lost once, and misses its deadline.
+    the first day's failure. The second day is lost once, and misses its deadline. A command comes after the end.
     """
     runs = [
         run_row(1, DAYS[0], "failed", attempt=1, attempt_id=11, started_at=at(1), finished_at=at(2)),
@@ -55,6 +62,7 @@ def good() -> History:
         attempt_row(12, 1, 1, "lost", 2.5, 3, 4),
         {**attempt_row(13, 1, 1, "done", 5.5, 6, 9), "suspect_server": "sc://spark"},
     ]
+    command = event("b", "BackfillPauseRequested")
     deadlines = [deadline_row(1, 1, "void", due=at(5)), deadline_row(2, 2, "missed", due=at(5))]
     history = History(
         wishes={
@@ -70,6 +78,7 @@ def good() -> History:
                 for n, day in enumerate(DAYS[:2])
             ],
             "backfill_request": [{"id": "b", "decided_at": at(0)}, {"id": "late", "decided_at": at(5)}],
+            "backfill_command": [{"backfill_id": "b", "ce_id": command.headers["ce_id"], "decided_at": at(11)}],
             "run": runs,
             "attempt": attempts,
             "host": [{"id": 1, "pool": "default"}],
@@ -83,11 +92,13 @@ def good() -> History:
             "run_starter_shard_offset": [{"topic": "run-reports", "partition": 0, "next_offset": 9}],
         },
         events={
+            "backfill-requests": [command],
             "backfill-events": [
                 event("b", "BackfillPlanned", backfill_id="b", runs=2, in_reply_to="r1"),
                 event("b", "BackfillFailed", backfill_id="b"),
                 event("b", "BackfillPlanned", backfill_id="b", runs=2, in_reply_to="r2"),
                 event("late", "BackfillRejected", backfill_id="late", reason="overlap", conflicting_backfill_id="b"),
+                rejection(command),
             ],
             "run-events": [
                 run_event("RunStarted", 1, 1, 1, attempt_id=11),
@@ -138,7 +149,7 @@ def good() -> History:
             "service": "s", "topic": topic, "key": e.key, "ce_id": e.headers.get("ce_id"),
             "digest": hashlib.md5(e.value, usedforsecurity=False).hexdigest(),
         }
-        for topic, events in history.events.items() for e in events if topic != "run-reports"
+        for topic, events in history.events.items() for e in events if topic not in WRITTEN_BY_OTHERS
     ]  # fmt: skip
     return history
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.chaos.history import History
 from tests.chaos.oracle import PROMISES, check
-from tests.unit.chaos.bad_history import BAD, Bad, change
+from tests.unit.chaos.bad_history import BAD, DUE, Bad, change
 from tests.unit.chaos.good_history import at, good
 
 
@@ -23,6 +23,13 @@ def test_each_way_of_breaking_it_is_found(promise: str, what: str, spoil: Bad) -
     history = good()
     spoil(history)
     assert promise in {violation.promise for violation in check(history)}
+
+
+@pytest.mark.parametrize(("what", "add"), DUE, ids=[what for what, _ in DUE])
+def test_a_rejection_that_is_due_is_none(what: str, add: Bad) -> None:
+    history = good()
+    add(history)
+    assert check(history, ["rejections_are_due"]) == []
 
 
 def _clock_went_back(history: History) -> None:
