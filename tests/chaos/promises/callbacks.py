@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 from retrofill.contract.topics import Topic
@@ -107,17 +108,33 @@ def each_callback_has_one_key(history: History) -> Iterator[str]:
 
 
 def no_call_comes_early(history: History) -> Iterator[str]:
-    """Calls come after the deadline, after the committed miss, and never after a success."""
-    missed = {c["id"]: c["began"] for c in history.changes if c["entity"] == "deadline" and c["to"] == "missed"}
+    """Calls come after the deadline, after the facts that they are about, and never after a success."""
+    facts = _facts(history)
     ended = {c["id"]: c["at"] for c in history.changes if c["entity"] == "callback" and c["to"] == "succeeded"}
     due = {row["id"]: row["due_at"] for row in history.rows("deadline")}
     for id, calls in _calls(history).items():
         for call in calls:
-            first = max([due.get(id, call["at"]), missed.get(str(id), call["at"])])
+            first = max([due.get(id, call["at"]), *facts[id]])
             if call["at"] < first - history.clock_slack:
-                yield f"callback {id} was called at {call['at']}, its deadline was due and missed by {first}"
+                yield f"callback {id} was called at {call['at']}, what it is about had happened by {first}"
             if call["at"] > ended.get(str(id), call["at"]) + history.clock_slack:
                 yield f"callback {id} was called at {call['at']}, after it succeeded at {ended[str(id)]}"
+
+
+def _facts(history: History) -> dict[int, list[datetime]]:
+    """When the transactions began of what each callback is about: a miss, failed runs, or a backfill's end."""
+    began = {(change["entity"], change["id"], change["to"]): change["began"] for change in history.changes}
+    of = [(row["callback_id"], ("run", str(row["run_id"]), "failed")) for row in history.rows("callback_run")]
+    for row in history.rows("callback"):
+        id, occasion = row["deadline_id"], row["occasion"]
+        if occasion is None:
+            of.append((id, ("deadline", str(id), "missed")))
+        elif occasion != "run_failed":
+            of.append((id, ("backfill", row["backfill_id"], occasion.removeprefix("backfill_"))))
+    facts: dict[int, list[datetime]] = defaultdict(list)
+    for id, change in of:
+        facts[id] += [began[change]] if change in began else []
+    return facts
 
 
 def _alerts(history: History) -> dict[int, Row]:

@@ -358,5 +358,7 @@ BAD: list[tuple[str, str, Bad]] = [
     ("each_callback_has_one_key", "of another", _one_key_for_two),
     ("no_call_comes_early", "before its moment", lambda h: h.calls[0].update(at=at(4.9))),
     ("no_call_comes_early", "before the miss", lambda h: h.calls[0].update(at=at(5.5))),
+    ("no_call_comes_early", "before the run failed", lambda h: h.calls[1].update(at=at(1.9))),
+    ("no_call_comes_early", "before the backfill ended", lambda h: h.calls[2].update(at=at(9.9))),
     ("no_call_comes_early", "after its success", lambda h: h.calls[0].update(at=at(8))),
 ]  # fmt: skip
