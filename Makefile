@@ -40,7 +40,7 @@ compose-demo: setup ## thirty days on containers, two replicas a service, some k
 	$(BIN)/python examples/flights/compose_demo.py --days $(if $(filter-out 365,$(DAYS)),$(DAYS),30) $(if $(KEEP),--keep)
 
 check: setup lint types schemas ## the fast tier: lint, types, schemas, every test without servers, 100 simulated schedules
-	$(BIN)/python -m pytest --quiet --no-servers $(PARALLEL) tests/unit tests/property tests/simulation
+	$(BIN)/python -m pytest --quiet --no-servers $(PARALLEL)
 	$(BIN)/python -m tests.simulation --schedules 100
 
 test: setup lint types schemas ## what CI runs: all checks and tests (WORKERS=1: one after the other)

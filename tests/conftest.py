@@ -23,7 +23,8 @@ STACK = os.environ.get("RETROFILL_TEST_STACK") or "embedded"
 ON_CONTAINERS = STACK == "containers"
 # Required free memory; a session's files take about a tenth of it.
 MEMORY_BYTES = 8_000_000_000
-
+# The second is Spark Connect, of the tests of tables.
+SERVER_FIXTURES = {"servers", "table_server"}
 
 WATCHER = pytest.StashKey[subprocess.Popen[bytes]]()
 
@@ -70,7 +71,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _needs_servers(item: pytest.Item) -> bool:
     starts_its_own = any(item.get_closest_marker(name) for name in ("embedded", "spark", "servers"))
-    return starts_its_own or "servers" in getattr(item, "fixturenames", ())
+    return starts_its_own or not SERVER_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
 
 
 @pytest.hookimpl(wrapper=True)
