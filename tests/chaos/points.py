@@ -34,6 +34,7 @@ OWN: dict[str, tuple[str, ...]] = {
         "run-retry:written",
         "end:written",
         "end:committed",
+        "pause:written",
     ),
     "run-starter": (
         "claim:written",

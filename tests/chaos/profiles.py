@@ -1,4 +1,4 @@
-"""Scenario sizes: full, or small enough to run all of them in half an hour (``verify``)."""
+"""Scenario sizes: full, or small enough to run all of them in less than an hour (``verify``)."""
 
 from __future__ import annotations
 
