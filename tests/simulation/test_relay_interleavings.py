@@ -1,4 +1,4 @@
-"""Exhaustive interleavings of two real relays: a crash, or a pause that ends late, at every step.
+"""Interleavings of two real relays: a crash at every step, or a pause that ends at each eighth of the other's.
 
 ``tests/property/test_outbox_relay_model.py`` explores a model of the protocol. Here, two real
 relays run on the in-memory Kafka and Postgres. Tasks switch only where one waits, so a pair of

@@ -13,6 +13,7 @@ from benchmarks.core import Figure
 from retrofill.domain import attempt, backfill, callback, deadline, run, task_run
 from retrofill.domain.machine import Machine
 from retrofill.settings import Settings
+from retrofill.store.roles import WRITES
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -54,6 +55,26 @@ def test_the_diagram_is_the_table_of_edges(machine: Machine) -> None:
     assert {b for a, b in drawn if a == OUTSIDE} <= {str(state) for state in machine.states}
 
 
+def test_the_table_of_writers_is_that_of_the_grants() -> None:
+    """A right to one column is in the same place as that to update."""
+    granted = {
+        (table, place, service.removeprefix("backfill-"))
+        for service, tables in WRITES.items()
+        for table, rights in tables.items()
+        for right in set(rights) - {"lock"}
+        for place in ({"INSERT": 0, "DELETE": 2}.get(right, 1),)
+    }
+    after = (DOCS / "how-it-works.md").read_text().split("| table | inserted by | updated by | deleted by |\n")[1]
+    shown = {
+        (table, place, service)
+        for tables, *cells in re.findall(r"^\| (`.*) \| (.*) \| (.*) \| (.*) \|$", after.split("\n\n")[0], re.MULTILINE)
+        for table in re.findall(r"`(\w+)`", tables)
+        for place, cell in enumerate(cells)
+        for service in re.findall(r"planner|run-starter|deadline-watcher|callback-runner", cell)
+    }
+    assert shown == granted
+
+
 def test_the_table_of_settings_is_made_from_the_settings() -> None:
     made = runpy.run_path(str(ROOT / "tools" / "configuration.py"))["page"]()
     assert (DOCS / "configuration.md").read_text() == made
@@ -71,11 +92,16 @@ def test_the_tables_of_sizing_are_made_from_the_results() -> None:
 
 def test_each_missed_aim_is_explained_and_no_other() -> None:
     results = json.loads((ROOT / "benchmarks" / "results.json").read_text())
-    missed = {
-        name for name, result in results.items() if any(Figure(**each).met is False for each in result["figures"])
-    }
+    measured = {name: [Figure(**each) for each in result["figures"]] for name, result in results.items()}
     rows = (DOCS / "performance.md").read_text().split("## Missed aims")[1].split("\n## ")[0]
-    assert set(re.findall(r"^\| `(\w+)`", rows, re.MULTILINE)) == missed
+    explained: dict[str, set[str]] = {}
+    for name, figures in re.findall(r"^\| `(\w+)`: (.*?) \|", rows, re.MULTILINE):
+        explained.setdefault(name, set()).update(figures.split("; "))
+    missed = {name: {figure.name for figure in figures if figure.met is False} for name, figures in measured.items()}
+    assert explained.keys() == {name for name, figures in missed.items() if figures}
+    for name, figures in explained.items():
+        # Those that are at their aim are above it on one day and below it on another.
+        assert missed[name] <= figures <= {figure.name for figure in measured[name] if figure.limit is not None}, name
 
 
 def test_settings_that_the_docs_name_exist() -> None:
@@ -88,6 +114,13 @@ def test_settings_that_the_docs_name_exist() -> None:
         named = set(re.findall(r"RETROFILL_[A-Z_]+", page.read_text()))
         named = {name.removesuffix("_FILE") for name in named}
         assert named <= known, f"{page.relative_to(ROOT)}: {named - known}"
+
+
+def test_log_events_that_operating_explains_exist() -> None:
+    rows = (DOCS / "operating.md").read_text().split("| `event` in a service's log | meaning |")[1].split("\n\n")[0]
+    code = "".join(file.read_text() for folder in ("services", "shared") for file in (ROOT / folder).rglob("*.py"))
+    events = re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", rows, re.MULTILINE)))
+    assert events and [event for event in events if f'"{event}"' not in code] == []
 
 
 def test_every_link_leads_somewhere() -> None:
