@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import structlog
 from confluent_kafka import Producer
@@ -68,14 +69,19 @@ class Relay(threading.Thread):
         self._membership = Membership(settings, service, instance, self._woken)
         self._holds = Holds()
         self._numbering = Numbering(engine, service, self._holds)
+        # Since when nothing was published, and why; ``None`` after a success.
+        self._failing: tuple[str, str] | None = None
 
     def is_active(self) -> bool:
         """Whether Kafka assigned the relay to this instance; from any thread."""
         return self._membership.assigned.is_set()
 
     def problem(self) -> str | None:
-        """Why Kafka refuses events although it answers, or ``None``; from any thread."""
-        return self._holds.problem() if self._membership.assigned.is_set() else None
+        """Why Kafka refuses or does not store events although it answers, or ``None``; from any thread."""
+        if not self._membership.assigned.is_set():
+            return None
+        failing = self._failing
+        return self._holds.problem() if failing is None else f"nothing published since {failing[0]}: {failing[1]}"
 
     def wake(self, *, later: bool = False) -> None:
         """There may be rows to publish; from any thread. ``later``: they may wait a moment."""
@@ -109,7 +115,7 @@ class Relay(threading.Thread):
                 metrics.RETRIES.labels("relay", "fenced" if isinstance(e, Fenced) else "wait").inc()
                 if isinstance(e, Fenced):
                     metrics.FENCES.labels("relay").inc()
-                log.warning("relay_again", error=kind_and_line(e))
+                log.warning("relay_again", error=kind_and_line(e), failing=self._failing and self._failing[1])
                 self._stopping.wait(RETRY_SECONDS)
 
     def _wait(self, seconds: float | None) -> None:
@@ -128,6 +134,7 @@ class Relay(threading.Thread):
         client, batch = self._take_over()
         while self._membership.assigned.is_set() and not self._stopping.is_set():
             if batch is None:
+                self._failing = None
                 self._wait(self._holds.seconds_to_next(IDLE_POLL_SECONDS))
                 self._try_topics(client)
                 batch = self._numbering.next(None)
@@ -142,6 +149,7 @@ class Relay(threading.Thread):
                     # of another batch the numbers of those it discarded, which the broker may
                     # have, and it would acknowledge them as repeats without storing them.
                     return
+                self._failing = None
                 metrics.PUBLISHED.inc(len(batch.rows))
                 metrics.PUBLISH_SECONDS.observe(time.monotonic() - began)
                 crash_point("relay:published")
@@ -212,6 +220,9 @@ class Relay(threading.Thread):
             return True
         rows = [(row["id"], row["topic"]) for row in batch.rows]
         decision = decide(rows, sending.refused, sending.overall, slow=sending.slow)
+        if sending.slow or isinstance(decision, Wait):
+            since = datetime.now(UTC).isoformat(" ", "seconds") if self._failing is None else self._failing[0]
+            self._failing = (since, sending.reason())
         self._numbering.refused(batch, decision)
         self._report(batch, decision)
         if sending.abort() and not isinstance(decision, Wait):

@@ -36,6 +36,7 @@ class Sending:
     refused: dict[int, Refusal] = field(default_factory=dict)
     overall: Refusal | None = None
     slow: bool = False
+    _waiting: dict[int, RowMapping] = field(default_factory=dict)
 
     def publish(self, rows: Sequence[RowMapping], cursor: Callable[[], tuple[str, bytes, bytes]]) -> bool:
         """Publish ``rows`` in order, and the cursor (topic, key, value), in one transaction.
@@ -82,10 +83,23 @@ class Sending:
 
     def reason(self) -> str:
         """Why the batch was not published, in one line."""
+        if self.slow:
+            # What the abort then discarded was also refused, but that says nothing.
+            late = f"no delivery for {STALL_SECONDS:.0f} s, or not all delivered within {MAX_SECONDS:.0f} s"
+            return "; ".join([late, *self._waits()])
         first = next(iter(self.refused.values()), None)
-        if self.overall is not None or first is not None:
-            return (self.overall or first).text  # type: ignore[union-attr]  # one of them is set
-        return f"no delivery for {STALL_SECONDS:.0f} s, or not all delivered within {MAX_SECONDS:.0f} s"
+        cause = self.overall or first
+        return "" if cause is None else cause.text
+
+    def _waits(self) -> list[str]:
+        """Where rows wait: the first one of each partition that was not delivered."""
+        firsts: dict[tuple[str, int], int] = {}
+        for id, row in self._waiting.items():
+            firsts.setdefault((row["topic"], place_of(row["key"], self.partitions)), id)
+        return [
+            f"partition {partition} of {self.prefix}{topic} has not stored outbox row {id}"
+            for (topic, partition), id in firsts.items()
+        ]
 
     def _produce_row(self, row: RowMapping) -> bool:
         """Returns False where nothing more can be sent in this transaction."""
@@ -105,6 +119,7 @@ class Sending:
         except (ValueError, TypeError) as e:
             self.refused[row["id"]] = Refusal(KafkaError._INVALID_ARG, f"cannot be sent: {e}")
             return False
+        self._waiting[row["id"]] = row
         return True
 
     def _produce(
@@ -130,6 +145,8 @@ class Sending:
     def _delivery(self, id: int, error: KafkaError | None, _: Any) -> None:
         if error is not None:
             self.refused[id] = _refusal(error)
+        else:
+            self._waiting.pop(id, None)
 
     def _delivered(self, left: int) -> bool:
         """Wait while deliveries progress; returns whether all were delivered or refused."""
