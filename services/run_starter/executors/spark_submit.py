@@ -2,7 +2,8 @@
 
 The driver uses the protocol of the warm pool, but over a socket, because spark-submit keeps the
 pipes. In client mode the driver is a child and connects over loopback. In cluster mode the socket
-is the only link: closing it makes the driver exit; if it breaks, only the lease ends the attempt.
+is the only link: closing it makes the driver exit. If it breaks, the application is killed; until the
+cluster says that it has ended, only the lease ends the attempt.
 """
 
 from __future__ import annotations
