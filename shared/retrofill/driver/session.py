@@ -11,7 +11,7 @@ import os
 import threading
 import time
 import uuid
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Callable, Iterator, Mapping, Protocol
 
@@ -115,8 +115,10 @@ class ConnectSessions:
         launch = self._launch
         for attempt_id in launch.earlier:
             self._close(session_id(launch.installation, attempt_id))
-        self._session = self._ready(session_id(launch.installation, launch.attempt_id), self._policy)
+        # Known before anything can fail, so that it is released in any case.
+        self._session = self._connect(session_id(launch.installation, launch.attempt_id), self._policy)
         self._stop, self._session.stop = self._session.stop, self._stopped
+        self._prepare(self._session)
         file = packed_file()
         if file is not None:
             give(self._session, self._remote or "", file)
@@ -139,7 +141,9 @@ class ConnectSessions:
         """Another session: user code may stop its own one or change it."""
         if self._publisher is None:
             # Nobody needs to close it for a lost driver: the tables refuse its commits.
-            self._publisher = self._ready(str(uuid.uuid4()), self._publishers)
+            self._publisher = self._connect(str(uuid.uuid4()), self._publishers)
+        if self._publisher_alive is None:
+            self._prepare(self._publisher)
             self._publisher_alive = KeepAlive(self._publisher)
         return self._publisher
 
@@ -177,12 +181,14 @@ class ConnectSessions:
 
     def _ask_for_a_row(self, failed: list[BaseException]) -> None:
         policy = witness(**CHECK_RETRIES)
+        session = connect(self._remote, str(uuid.uuid4()), policy, CHECK_RETRIES, partial(mark, policy))
         try:
-            session = connect(self._remote, str(uuid.uuid4()), policy, CHECK_RETRIES, partial(mark, policy))
             session.range(1).count()
-            session.stop()
         except Exception as e:  # noqa: BLE001 - the caller looks at it
             failed.append(e)
+        finally:
+            with suppress(Exception):  # it ends with its server
+                session.stop()
 
     def cost(self) -> Cost | None:
         # Also of a session that is closed: the server still has its jobs.
@@ -205,8 +211,9 @@ class ConnectSessions:
     def release_publisher(self) -> None:
         if self._publisher_alive is not None:
             self._publisher_alive.stop()
+        if self._publisher is not None:
             self._publisher.stop()
-            self._publisher = None
+        self._publisher = self._publisher_alive = None
 
     def _end(self) -> None:
         if self._keep_alive is not None:
@@ -222,14 +229,12 @@ class ConnectSessions:
         """Whether the client closed it because of the server's response."""
         return self._session is not None and bool(self._session.client.is_closed)
 
-    def _ready(self, id: str, policy: Any) -> Any:
-        """A session with the pipeline's settings and the pool's jars."""
-        session = self._connect(id, policy)
+    def _prepare(self, session: Any) -> None:
+        """Give a session the pipeline's settings and the pool's jars."""
         if conf := self._launch.pipeline.spark_conf:
             set_all(session, conf)
         if self._jars:
             session.addArtifacts(*self._jars)
-        return session
 
     def _connect(self, id: str, policy: Any) -> Any:
         return connect(self._remote, id, policy, RETRIES, partial(mark, policy))

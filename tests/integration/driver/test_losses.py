@@ -182,6 +182,8 @@ def test_a_session_that_cannot_be_opened_fails_with_sparks_own_words(
     error = raised(sessions.open)
     assert "x.jar" in str(error)
     assert sessions.lost(error) is None
+    sessions.release()
+    assert SparkSession.getActiveSession() is None
 
 
 def test_an_error_of_a_publication_is_no_loss_when_the_run_has_ended(own: Callable[..., ConnectSessions]) -> None:
