@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -15,9 +14,9 @@ from sqlalchemy import Connection, RowMapping, select
 
 from retrofill.domain.run import RunState
 from retrofill.driver.interval import Interval
-from retrofill.driver.loss import line_of, witness
+from retrofill.driver.loss import line_of
 from retrofill.driver.publication import own_folder
-from retrofill.driver.session import connect
+from retrofill.driver.session import connect_apart
 from retrofill.driver.summary import Summary, of_folder, of_table
 from retrofill.driver.tables.output import TableOutput
 from retrofill.errors import UserError
@@ -91,7 +90,7 @@ def spark_of(settings: Settings, definition: Mapping[str, Any]) -> Iterator[Any]
         raise UserError(f"RETROFILL_POOLS does not define the pool {pool!r} of the pipeline") from e
     if remote is None:
         raise UserError("comparing reads the outputs by Spark Connect: set RETROFILL_SPARK_REMOTE")
-    session = connect(remote, str(uuid.uuid4()), witness(**RETRIES), RETRIES, lambda _: None)
+    session = connect_apart(remote, RETRIES)
     try:
         try:
             # The first call connects.

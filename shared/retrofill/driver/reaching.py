@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-import uuid
 from contextlib import closing
 from typing import Callable
 
 from retrofill.driver.application import Server
-from retrofill.driver.loss import line_of, witness
-from retrofill.driver.session import connect
+from retrofill.driver.loss import line_of
+from retrofill.driver.session import connect_apart
 from retrofill.masking import masked_remote
 
 # A server that starts answers late; one that is gone is tried again by the next process.
@@ -36,7 +35,7 @@ def reach(remote: str | None, fail: Callable[[str], object], server: Server) -> 
 
 
 def _ask(remote: str, server: Server) -> None:
-    session = connect(remote, str(uuid.uuid4()), witness(**RETRIES), RETRIES, lambda _: None)
+    session = connect_apart(remote, RETRIES)
     # A session whose server did not answer would stay this process's default one.
     with closing(session.client):
         server.version = session.version

@@ -124,7 +124,7 @@ class ConnectSessions:
             give(self._session, self._remote or "", file)
         # User code may do other work before it first uses the session.
         if file is not None or self._jars or self._launch.pipeline.spark_conf:
-            self._keep_alive = KeepAlive(self._session, self._server.ask)
+            self._keep()
 
     def use(self, tag: str) -> Any:
         """The session, tagged for this thread. From the first call on, at the latest, it is kept alive."""
@@ -133,8 +133,7 @@ class ConnectSessions:
             if not self._used and len(self._launch.runs) > 1:
                 self._fresh = Fresh.of(self._session)
             self._used = True
-            if self._keep_alive is None:
-                self._keep_alive = KeepAlive(self._session, self._server.ask)
+            self._keep()
         return self._session
 
     def publisher(self) -> Any:
@@ -180,8 +179,7 @@ class ConnectSessions:
         return failed[0] if failed and may_be_of_a_stop(failed[0]) else None
 
     def _ask_for_a_row(self, failed: list[BaseException]) -> None:
-        policy = witness(**CHECK_RETRIES)
-        session = connect(self._remote, str(uuid.uuid4()), policy, CHECK_RETRIES, partial(mark, policy))
+        session = connect_apart(self._remote, CHECK_RETRIES)
         try:
             session.range(1).count()
         except Exception as e:  # noqa: BLE001 - the caller looks at it
@@ -214,6 +212,10 @@ class ConnectSessions:
         if self._publisher is not None:
             self._publisher.stop()
         self._publisher = self._publisher_alive = None
+
+    def _keep(self) -> None:
+        if self._keep_alive is None:
+            self._keep_alive = KeepAlive(self._session, self._server.ask)
 
     def _end(self) -> None:
         if self._keep_alive is not None:
@@ -291,6 +293,12 @@ def connect(
     # Before the first call, so the policy sees every error.
     watch_calls(session.client, policy, limits, seen)
     return session
+
+
+def connect_apart(remote: str | None, limits: Mapping[str, Any]) -> Any:
+    """A Connect session with an id of its own, which retries as ``limits`` say. Raises like ``connect``."""
+    policy = witness(**limits)
+    return connect(remote, str(uuid.uuid4()), policy, limits, partial(mark, policy))
 
 
 def connection_string(remote: str | None, id: str) -> str:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import threading
 import time
-import uuid
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -22,6 +21,7 @@ from tests.integration.driver.conftest import SESSION_SECONDS
 from tests.integration.driver.world import World, world
 from tests.support.installation import until
 from tests.support.spark_cluster import connect_process
+from tests.unit.driver.test_driver_loss import raised
 from tests.unit.driver.test_driver_submit import launch as any_launch
 
 from retrofill import java
@@ -29,7 +29,7 @@ from retrofill.contract.topics import Topic
 from retrofill.driver.application import Server
 from retrofill.driver.config import Config
 from retrofill.driver.loss import witness
-from retrofill.driver.session import ConnectSessions, connect
+from retrofill.driver.session import ConnectSessions, connect, connect_apart
 from retrofill.settings import Settings
 
 __all__ = ["world"]
@@ -140,23 +140,18 @@ def test_a_job_that_an_orderly_stop_of_spark_cancels_is_lost_and_one_that_fails_
 
 @pytest.fixture
 def own(world: World) -> Iterator[Callable[..., ConnectSessions]]:
-    """Makes an attempt's sessions, with settings of a driver."""
+    """Makes an attempt's sessions, with the pipeline's ``spark_conf`` and settings of a driver."""
     with ExitStack() as ending:
 
-        def make(**more: Any) -> ConnectSessions:
-            config = Config(spark_remote=world.settings.spark_remote, **more)
-            made = ConnectSessions(config, Server(), replace(any_launch(), attempt_id=next(World.ids)))
+        def make(conf: dict[str, str] | None = None, **more: Any) -> ConnectSessions:
+            config, launch = Config(spark_remote=world.settings.spark_remote, **more), any_launch()
+            pipeline = replace(launch.pipeline, spark_conf=conf or {})
+            made = ConnectSessions(config, Server(), replace(launch, pipeline=pipeline, attempt_id=next(World.ids)))
             ending.callback(made.release)
             ending.callback(made.release_publisher)
             return made
 
         yield make
-
-
-def raised(call: Callable[[], object]) -> BaseException:
-    with pytest.raises(Exception) as caught:
-        call()
-    return caught.value
 
 
 def test_a_session_that_user_code_made_useless_is_not_lost(own: Callable[..., ConnectSessions]) -> None:
@@ -211,26 +206,23 @@ def test_the_publishers_session_may_be_lost_when_user_code_stopped_its_own(
     assert sessions.lost(raised(publisher.range(1).count)) is not None
 
 
-def test_sessions_that_spark_knows_are_kept_alive_used_or_not(world: World) -> None:
+def test_sessions_that_spark_knows_are_kept_alive_used_or_not(
+    world: World, own: Callable[..., ConnectSessions]
+) -> None:
     """One with settings exists before a task first uses it, and the publisher's between two publications."""
-    launch = any_launch()
-    pipeline = replace(launch.pipeline, spark_conf={"spark.sql.shuffle.partitions": "3"})
-    config = Config(spark_remote=world.settings.spark_remote)
+    made = own({"spark.sql.shuffle.partitions": "3"})
+    made.open()
+    publisher = made.publisher()
+    control = connect_apart(world.settings.spark_remote, {})
     with ExitStack() as ending:
-        made = ConnectSessions(config, Server(), replace(launch, pipeline=pipeline, attempt_id=next(World.ids)))
-        made.open()
-        ending.callback(made.release)
-        publisher = made.publisher()
-        ending.callback(made.release_publisher)
-        control = connect(config.spark_remote, str(uuid.uuid4()), witness(), {}, lambda _: None)
         ending.callback(control.stop)
         assert {each.conf.get("spark.sql.ansi.enabled") for each in (publisher, control)} == {"true"}
         time.sleep(2 * SESSION_SECONDS)
         with pytest.raises(Exception, match="SESSION_CLOSED"):
             control.range(1).count()
-        for session in (made.use("t"), publisher):
-            assert session.conf.get("spark.sql.shuffle.partitions") == "3"
-            assert session.range(3).count() == 3
+    for session in (made.use("t"), publisher):
+        assert session.conf.get("spark.sql.shuffle.partitions") == "3"
+        assert session.range(3).count() == 3
 
 
 @pytest.mark.long

@@ -220,14 +220,15 @@ class Relay(threading.Thread):
             return True
         rows = [(row["id"], row["topic"]) for row in batch.rows]
         decision = decide(rows, sending.refused, sending.overall, slow=sending.slow)
+        reason = sending.reason()
         if sending.slow or isinstance(decision, Wait):
             since = datetime.now(UTC).isoformat(" ", "seconds") if self._failing is None else self._failing[0]
-            self._failing = (since, sending.reason())
+            self._failing = (since, reason)
         self._numbering.refused(batch, decision)
         self._report(batch, decision)
         if sending.abort() and not isinstance(decision, Wait):
             return False
-        raise NotPublished(sending.reason())
+        raise NotPublished(reason)
 
     def _report(self, batch: Batch, decision: Decision) -> None:
         match decision:

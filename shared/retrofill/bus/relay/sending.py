@@ -36,7 +36,8 @@ class Sending:
     refused: dict[int, Refusal] = field(default_factory=dict)
     overall: Refusal | None = None
     slow: bool = False
-    _waiting: dict[int, RowMapping] = field(default_factory=dict)
+    # Topic and partition of each row that was not delivered yet.
+    _waiting: dict[int, tuple[str, int]] = field(default_factory=dict)
 
     def publish(self, rows: Sequence[RowMapping], cursor: Callable[[], tuple[str, bytes, bytes]]) -> bool:
         """Publish ``rows`` in order, and the cursor (topic, key, value), in one transaction.
@@ -87,15 +88,14 @@ class Sending:
             # What the abort then discarded was also refused, but that says nothing.
             late = f"no delivery for {STALL_SECONDS:.0f} s, or not all delivered within {MAX_SECONDS:.0f} s"
             return "; ".join([late, *self._waits()])
-        first = next(iter(self.refused.values()), None)
-        cause = self.overall or first
-        return "" if cause is None else cause.text
+        cause, *_ = filter(None, (self.overall, *self.refused.values()))
+        return cause.text
 
     def _waits(self) -> list[str]:
         """Where rows wait: the first one of each partition that was not delivered."""
         firsts: dict[tuple[str, int], int] = {}
-        for id, row in self._waiting.items():
-            firsts.setdefault((row["topic"], place_of(row["key"], self.partitions)), id)
+        for id, place in self._waiting.items():
+            firsts.setdefault(place, id)
         return [
             f"partition {partition} of {self.prefix}{topic} has not stored outbox row {id}"
             for (topic, partition), id in firsts.items()
@@ -119,7 +119,7 @@ class Sending:
         except (ValueError, TypeError) as e:
             self.refused[row["id"]] = Refusal(KafkaError._INVALID_ARG, f"cannot be sent: {e}")
             return False
-        self._waiting[row["id"]] = row
+        self._waiting[row["id"]] = row["topic"], partition
         return True
 
     def _produce(
