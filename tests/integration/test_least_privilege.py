@@ -14,14 +14,15 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.cimpl import NewTopic
 from pydantic import SecretStr
+from tests.integration.test_relay_refusals import emit, ready, values
 from tests.support.definitions import alert, daily
 from tests.support.installation import Installation, until
 from tests.support.servers import Servers
 
 from retrofill.admin import access
-from retrofill.admin.users import create_users
+from retrofill.admin.users import create_users, exactly
 from retrofill.bus.clients import admin, producer, reader
-from retrofill.contract.topics import CONSOLE, OPERATOR, REQUESTER, SERVICES, WATCHER, Topic
+from retrofill.contract.topics import CONSOLE, OPERATOR, PLANNER, REQUESTER, SERVICES, WATCHER, Topic
 from retrofill.settings import Settings
 
 pytestmark = pytest.mark.embedded
@@ -186,11 +187,12 @@ def test_each_reads_and_writes_its_own_topics_and_no_other(house: Installation, 
 def test_each_has_its_own_groups_and_transactional_ids_and_no_other(house: Installation, who: str) -> None:
     settings = house.settings.acting_as(who)
     groups = {name: service.group(settings.topic_prefix) for name, service in SERVICES.items()}
-    relays = {name: f"{group}-relay" for name, group in groups.items()}
+    relays = {name: service.relay_id(settings.topic_prefix) for name, service in SERVICES.items()}
+    ids = {name: service.transactional_ids(settings.topic_prefix)[-1] for name, service in SERVICES.items()}
     own = {who} & set(SERVICES)
     assert {name for name, group in groups.items() if not refused(partial(schedule_check, settings, group))} == own
     assert {name for name, group in relays.items() if not refused(partial(schedule_check, settings, group))} == own
-    assert {name for name, id in relays.items() if not refused(partial(begin, settings, id))} == own
+    assert {name for name, id in ids.items() if not refused(partial(begin, settings, id))} == own
     assert refused(partial(begin, settings, f"{settings.topic_prefix}made-up"))
 
 
@@ -236,6 +238,26 @@ def test_the_whole_path_works_with_each_as_itself(guarded: Servers, clean: Insta
     said = "".join(replica.said() for replica in clean.replicas)
     assert said.count('"started"') == 4
     assert [secret for secret in secrets if secret.get_secret_value().split("password=")[-1].split()[0] in said] == []
+
+
+def test_a_missing_right_on_one_topic_holds_only_its_events(guarded: Servers, clean: Installation) -> None:
+    settings = guarded.as_admin(clean.settings)
+    planner = access.table(settings)[PLANNER.name]
+    topic = f"{settings.topic_prefix}{Topic.PIPELINE_EVENTS}"
+    only = access.Access(planner.who, frozenset(), frozenset({topic}))
+    (right,) = access.acls(only, settings.kafka_user(planner.who))
+    client = admin(settings, "test")
+    (taken,) = client.delete_acls([exactly(right)], request_timeout=SECONDS).values()
+    taken.result()
+    service = clean.start(planner.who)
+    rows = (Topic.BACKFILL_EVENTS, b"1"), (Topic.PIPELINE_EVENTS, b"first"), (Topic.PIPELINE_EVENTS, b"second")
+    emit(clean, *rows, (Topic.BACKFILL_EVENTS, b"2"))
+    until(lambda: values(clean, Topic.BACKFILL_EVENTS) == [b"1", b"2"], "the others go on", service.said)
+    until(lambda: f"topic {Topic.PIPELINE_EVENTS} rejects" in (ready(clean, service)["events"] or ""), "it is named")
+    client.create_acls([right], request_timeout=SECONDS)[right].result()
+    clean.wait_published()
+    assert values(clean, Topic.PIPELINE_EVENTS) == [b"first", b"second"]
+    assert clean.events(Topic.DEAD_LETTERS) == []
 
 
 def test_init_again_takes_back_what_is_in_no_row(guarded: Servers, house: Installation) -> None:

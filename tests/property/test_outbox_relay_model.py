@@ -10,6 +10,9 @@ key are committed in order.
 Kafka permanently refuses one row, so its batch never commits. Once that transaction is aborted (by
 its own producer or by a successor), the batch is narrowed under the same number, and a row that is
 refused alone is set aside.
+
+A batch may also be too slow: its relay aborts, and then relays publish with another transactional
+id, which the relay's row names. A relay of an older release knows only the first id.
 """
 
 from collections import deque
@@ -19,6 +22,7 @@ import pytest
 
 ROWS = 3
 RELAYS = 2
+IDS = 2
 
 
 @dataclass(frozen=True)
@@ -33,10 +37,15 @@ class Protocol:
     refuses: int | None = None
     sets_aside_alone: bool = True
     decides_by_batch: bool = True
+    # How often a batch is slow, which changes the id, and whether relay B is of an older release.
+    slow: int = 0
+    change_asserts_epoch: bool = True
+    older: bool = False
+    older_waits: bool = True
 
     @property
     def takeovers(self):
-        return RELAYS + self.crashes
+        return RELAYS + self.crashes + self.slow
 
 
 @dataclass(frozen=True)
@@ -45,12 +54,14 @@ class Relay:
 
     step: int = 0  # takeover progress; the takeover's length means done
     epoch: int = 0
+    id: int = 0
     producer: int = 0
     cursor: int = 0
     batch: tuple[int, tuple[int, ...]] | None = None  # the batch that it has to publish
     sent: bool = False  # its Kafka transaction is open and complete
     refused: tuple[int, tuple[int, ...]] | None = None  # the refused batch that the decision is about
     aborted: bool = False  # its own producer has aborted the transaction
+    changes: bool = False  # its own producer has aborted a slow transaction, and the id changes next
 
 
 @dataclass(frozen=True)
@@ -62,12 +73,14 @@ class World:
     epoch: int = 0
     number: int = 0
     ids: tuple[int, ...] = ()
-    producer: int = 0
+    id: int = 0
+    producers: tuple[int, ...] = (0,) * IDS
     read: tuple[int, ...] = ()  # what a read_committed subscriber has seen
     cursor: int = 0
     aside: tuple[int, ...] = ()
     relays: tuple[Relay, ...] = (Relay(),) * RELAYS
     crashes: int = 0
+    slow: int = 0
 
 
 def moves(world, protocol):
@@ -75,21 +88,24 @@ def moves(world, protocol):
     if world.written < ROWS:
         yield "commit a row", replace(world, written=world.written + 1, outbox=(*world.outbox, world.written))
     for i, relay in enumerate(world.relays):
-        for name, after, mine in steps(world, relay, protocol):
+        for name, after, mine in steps(world, relay, protocol, older=protocol.older and i == 1):
             yield f"{'AB'[i]}: {name}", replace(after, relays=(*after.relays[:i], mine, *after.relays[i + 1 :]))
 
 
-def steps(world, relay, protocol):
+def steps(world, relay, protocol, *, older):
     """One relay's possible next steps: (name, next world, next relay)."""
     if relay != Relay() and world.crashes < protocol.crashes:
         yield "crash", replace(world, crashes=world.crashes + 1), Relay()
     if relay.step < len(protocol.takeover):
-        yield from taking_over(world, relay, protocol)
+        yield from taking_over(world, relay, protocol, older=older)
+    elif relay.changes:
+        current = relay.epoch == world.epoch or not protocol.change_asserts_epoch
+        yield "change the id", replace(world, id=(world.id + 1) % IDS) if current else world, Relay()
     elif relay.aborted:
         yield from settled(world, relay, protocol)
     elif relay.batch is None:
         yield from next_batch(world, relay, protocol)
-    elif relay.producer != world.producer:
+    elif relay.producer != world.producers[relay.id]:
         yield "refused by Kafka", world, Relay()
     elif protocol.refuses in relay.batch[1]:
         yield "refused, aborted", world, replace(relay, refused=relay.batch, batch=None, aborted=True)
@@ -97,19 +113,32 @@ def steps(world, relay, protocol):
             yield "refused, abort unknown", replace(world, crashes=world.crashes + 1), Relay(refused=relay.batch)
     elif not relay.sent:
         yield "produce", world, replace(relay, sent=True)
+        if world.slow < protocol.slow and not older:
+            yield "slow, aborted", replace(world, slow=world.slow + 1), replace(relay, batch=None, changes=True)
     else:
         number, rows = relay.batch
         committed = replace(world, read=world.read + rows, cursor=number)
         yield "commit in Kafka", committed, replace(relay, batch=None, sent=False)
 
 
-def taking_over(world, relay, protocol):
+def taking_over(world, relay, protocol, *, older):
     following = replace(relay, step=relay.step + 1)
     match protocol.takeover[relay.step]:
+        case "id":
+            yield "read the id", world, replace(following, id=world.id)
+        case "epoch" if older and protocol.older_waits and world.id != 0:
+            return
         case "epoch" if world.epoch < protocol.takeovers:
-            yield "take the epoch", replace(world, epoch=world.epoch + 1), replace(following, epoch=world.epoch + 1)
-        case "fence" if world.producer < protocol.takeovers:
-            yield "fence", replace(world, producer=world.producer + 1), replace(following, producer=world.producer + 1)
+            id = relay.id if "id" in protocol.takeover else 0 if older else world.id
+            yield (
+                "take the epoch",
+                replace(world, epoch=world.epoch + 1),
+                replace(following, epoch=world.epoch + 1, id=id),
+            )
+        case "fence" if sum(world.producers) < protocol.takeovers:
+            number = world.producers[relay.id] + 1
+            producers = (*world.producers[: relay.id], number, *world.producers[relay.id + 1 :])
+            yield "fence", replace(world, producers=producers), replace(following, producer=number)
         case "cursor":
             yield "read the cursor", world, replace(following, cursor=world.cursor)
         case "recover" if protocol.asserts_epoch and relay.epoch != world.epoch:
@@ -202,7 +231,7 @@ def explore(protocol):
         following = list(moves(world, protocol))
         # The model bounds takeovers and reality does not, so worlds that used them all up are not
         # stuck.
-        bounded = protocol.takeovers in (world.epoch, world.producer)
+        bounded = protocol.takeovers in (world.epoch, sum(world.producers))
         if not following and not bounded and sorted(world.read + world.aside) != list(range(ROWS)):
             stuck.append(trace(before, world))
         for name, after in following:
@@ -220,7 +249,12 @@ def trace(before, world):
     return names[::-1]
 
 
-AS_BUILT = {"all rows are good": Protocol(), "one is refused": Protocol(crashes=1, refuses=1)}
+AS_BUILT = {
+    "all rows are good": Protocol(),
+    "one is refused": Protocol(crashes=1, refuses=1),
+    "some batches are slow": Protocol(crashes=0, slow=2),
+    "one relay is of an older release": Protocol(crashes=0, slow=2, older=True),
+}
 
 
 @pytest.mark.parametrize("protocol", AS_BUILT.values(), ids=AS_BUILT.keys())
@@ -241,6 +275,13 @@ def test_as_built_every_row_is_published_once_and_in_order_or_set_aside(protocol
         pytest.param(Protocol(crashes=1, refuses=1, sets_aside_alone=False), id="the whole refused batch is set aside"),
         pytest.param(
             Protocol(crashes=1, refuses=1, decides_by_batch=False), id="what was decided is done to another batch"
+        ),
+        pytest.param(Protocol(crashes=0, slow=1, change_asserts_epoch=False), id="the id changes at any epoch"),
+        pytest.param(
+            Protocol(("id", "epoch", "fence", "cursor", "recover"), crashes=0, slow=1), id="the id is read first"
+        ),
+        pytest.param(
+            Protocol(crashes=0, slow=1, older=True, older_waits=False), id="an older release uses the first id"
         ),
     ],
 )

@@ -32,7 +32,7 @@ from retrofill.settings import Settings
 
 @dataclass(frozen=True)
 class Access:
-    """The rights of one principal. Topics are full names; ``groups`` are prefixes."""
+    """The rights of one principal. Topics are full names; groups and transactional ids are prefixes."""
 
     who: str
     reads: frozenset[str]
@@ -64,7 +64,7 @@ def _of_service(service: Service, settings: Settings) -> Access:
         _named(prefix, service.reads) | {each.cursor_topic(prefix) for each in SERVICES.values()},
         writes,
         groups=(group,),
-        transactional_ids=(f"{group}-relay",),
+        transactional_ids=(service.relay_id(prefix),),
     )
 
 
@@ -123,7 +123,7 @@ def acls(access: Access, user: str) -> set[AclBinding]:
         AclBinding(
             kind,
             name,
-            ResourcePatternType.PREFIXED if kind is group else ResourcePatternType.LITERAL,
+            ResourcePatternType.LITERAL if kind is topic else ResourcePatternType.PREFIXED,
             f"User:{user}",
             "*",
             operation,

@@ -97,11 +97,12 @@ def fence(settings: Settings, service: Service, epoch: int) -> int:
     From here on Kafka stores ``epoch``, whatever happens to Postgres. Raises ``KafkaException``.
     """
     topic = service.cursor_topic(settings.topic_prefix)
-    transactional_id = f"{service.group(settings.topic_prefix)}-relay"
     # librdkafka logs that it waits for an open transaction, which means nothing to a user.
-    client = producer(settings, "retrofill-recover", **{"transactional.id": transactional_id, "log_level": 2})
+    # All ids: the older Postgres may not know which of them the relay used last.
+    for id in service.transactional_ids(settings.topic_prefix):
+        client = producer(settings, "retrofill-recover", **{"transactional.id": id, "log_level": 2})
+        client.init_transactions(KAFKA_SECONDS)
     mark = str(epoch).encode()
-    client.init_transactions(KAFKA_SECONDS)
     client.begin_transaction()
     client.produce(topic, key=TAKEN_KEY, value=mark, partition=CURSOR_PARTITION)
     client.flush(KAFKA_SECONDS)

@@ -38,7 +38,7 @@ def create_users(settings: Settings) -> None:
         wanted, found = acls(access, user), _acls_of(client, user)
         # New rights first, so running services are not interrupted.
         _all_done(client.create_acls(list(wanted - found), request_timeout=REQUEST_SECONDS) if wanted - found else {})
-        stale = [_exactly(each) for each in found - wanted if each.name.startswith(settings.topic_prefix)]
+        stale = [exactly(each) for each in found - wanted if each.name.startswith(settings.topic_prefix)]
         _all_done(client.delete_acls(stale, request_timeout=REQUEST_SECONDS) if stale else {})
 
 
@@ -77,7 +77,8 @@ def _acls_of(client: AdminClient, user: str) -> set[AclBinding]:
         raise
 
 
-def _exactly(acl: AclBinding) -> AclBindingFilter:
+def exactly(acl: AclBinding) -> AclBindingFilter:
+    """A filter that only this right matches."""
     return AclBindingFilter(
         acl.restype, acl.name, acl.resource_pattern_type, acl.principal, acl.host, acl.operation, acl.permission_type
     )

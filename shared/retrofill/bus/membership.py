@@ -31,7 +31,7 @@ class Membership(threading.Thread):
         self._consumer = Consumer(
             {
                 **common_config(settings, f"{instance}-relay"),
-                "group.id": f"{service.group(settings.topic_prefix)}-relay",
+                "group.id": service.relay_id(settings.topic_prefix),
                 "group.protocol": "consumer",
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,

@@ -24,6 +24,8 @@ class Topic(StrEnum):
     DEAD_LETTERS = "dead-letters"
 
 
+# So many relays, one after the other, can each find out that a topic does not store.
+TRANSACTIONAL_IDS = 16
 COMPACTED = frozenset({Topic.PIPELINES, Topic.BACKFILL_STATES, Topic.INTERVAL_STATES})
 # Topics that not only services write, or that a service writes itself: the reader may write them, and
 # republishes a message from a wrong partition.
@@ -54,6 +56,15 @@ class Service:
     def group(self, prefix: str) -> str:
         """Its consumer group."""
         return f"{prefix}{self.name}"
+
+    def relay_id(self, prefix: str) -> str:
+        """Its relay's group, and the prefix of the relay's transactional ids."""
+        return f"{self.group(prefix)}-relay"
+
+    def transactional_ids(self, prefix: str) -> tuple[str, ...]:
+        """The ids with which its relay publishes: one at a time (``docs/decisions/relay-changes-its-id.md``)."""
+        first = self.relay_id(prefix)
+        return (first, *(f"{first}-{n}" for n in range(1, TRANSACTIONAL_IDS)))
 
 
 def is_own(topic: str, prefix: str) -> bool:

@@ -44,17 +44,18 @@ def prepare(
         # Formatted in a draft directory and renamed, so a kill leaves a complete storage or none.
         draft = data.with_name(f"{data.name}.part")
         shutil.rmtree(draft, ignore_errors=True)
-        _write(properties, {**values, "log.dirs": draft})
-        _format(java, jars, identity.cluster_id, properties, environment)
+        write(properties, {**values, "log.dirs": draft})
+        format_storage(java, jars, identity.cluster_id, properties, environment)
         draft.rename(data)
-    _write(properties, values)
+    write(properties, values)
     return [
         str(java), "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=4", "-Djava.awt.headless=true",
         "-cp", f"{jars}/*", "kafka.Kafka", str(properties),
     ]  # fmt: skip
 
 
-def _format(java: Path, jars: Path, cluster_id: str, properties: Path, environment: dict[str, str]) -> None:
+def format_storage(java: Path, jars: Path, cluster_id: str, properties: Path, environment: dict[str, str]) -> None:
+    """Format the storage that the properties name. Raises ``OSError``."""
     done = subprocess.run(
         [str(java), "-cp", f"{jars}/*", "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(properties)],
         capture_output=True, text=True, check=False, env=environment,
@@ -100,6 +101,7 @@ def _broker_settings(settings: Settings, ports: dict[str, int]) -> dict[str, obj
     }
 
 
-def _write(properties: Path, values: dict[str, object]) -> None:
+def write(properties: Path, values: dict[str, object]) -> None:
+    """Write the broker's properties, for nobody else to read."""
     properties.touch(mode=0o600)
     properties.write_text("".join(f"{name}={value}\n" for name, value in values.items()))

@@ -127,6 +127,8 @@ class Broker:
         self.readers: list[Reader] = []
         # The error code with which a topic refuses a value, or ``None``.
         self.refuses: Callable[[str, bytes | None], int | None] = lambda topic, value: None
+        # Topics that cannot store anything, not even the end of a transaction.
+        self.stuck: set[str] = set()
         self.on_append: list[Callable[[str, int, Entry], None]] = []
 
     def create(self, topic: str, partitions: int) -> None:
@@ -218,7 +220,7 @@ class Broker:
             self.turns.at(self.turns.now + self.delay(), lambda place=place: self._mark(transaction, place))  # type: ignore[misc]
 
     def _mark(self, transaction: Transaction, place: tuple[str, int]) -> None:
-        if self.down:
+        if self.down or place[0] in self.stuck:
             self.turns.at(self.turns.now + 0.2, lambda: self._mark(transaction, place))
             return
         topic, partition = place

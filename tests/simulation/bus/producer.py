@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
@@ -60,27 +61,53 @@ class FakeProducer:
 
     def flush(self, timeout: float = 0) -> int:
         """Send queued messages; returns how many were not sent."""
-        while self._waiting:
+        until = self._c.scheduler.now + timeout
+        kept: list[Any] = []
+        while self._waiting or kept:
+            if not self._waiting:
+                # A partition that cannot store is part of the transaction all the same.
+                self._waiting, kept = kept, []
+                if not self._wait_to_store(until):
+                    return len(self._waiting)
             try:
                 self._c.step("produce")
                 if self._id is not None:
                     self._wait_for_markers(timeout)
                 transaction = None if self._id is None else self._broker.begin(str(self._id), self._epoch)
             except (Fence, KafkaException):
+                self._waiting = kept + self._waiting
                 return len(self._waiting)
             if not self._waiting:
-                break  # another thread has sent it
-            topic, key, value, headers, partition, fields = self._waiting.pop(0)
+                continue  # another thread has sent it
+            topic, key, value, headers, partition, fields = message = self._waiting.pop(0)
+            if topic in self._broker.stuck:
+                if transaction is not None:
+                    transaction.partitions.add((topic, partition or 0))
+                kept.append(message)
+                continue
             if (code := self._broker.refuses(topic, value)) is not None:
                 # Like the broker, refuse all messages that were sent together.
                 self._failed = code
                 refused = [fields, *(each[-1] for each in self._waiting if each[0] == topic)]
-                self._waiting = []
+                self._waiting, kept = [], []
                 for each in refused:
                     each(KafkaError(code), None)
                 return 0
             self._broker.append(topic, key, value, headers, partition=partition, transaction=transaction)
+            fields(None, None)
         return 0
+
+    def _wait_to_store(self, until: float) -> bool:
+        """Wait until a topic of the queue stores messages; returns whether one does."""
+        while all(each[0] in self._broker.stuck for each in self._waiting):
+            if self._c.scheduler.now >= until:
+                return False
+            self._c.scheduler.wait(object(), 0.2)
+        return True
+
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        """Metadata without an error."""
+        return SimpleNamespace(topics={topic: SimpleNamespace(error=None)})
 
     def commit_transaction(self, timeout: float) -> None:
         """Commit. The reply may be lost although the commit took effect."""

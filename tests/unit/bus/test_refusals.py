@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError
 
-from retrofill.bus.relay.refusals import Decision, Hold, Narrow, Refusal, SetAside, Wait, decide
+from retrofill.bus.relay.refusals import Decision, Hold, Narrow, Refusal, SetAside, Stuck, Wait, decide
 
 ROWS = [(n, "a" if n % 2 else "b") for n in range(10, 20)]
 LARGE = Refusal(KafkaError.MSG_SIZE_TOO_LARGE, "too large")
@@ -44,3 +44,8 @@ def test_what_follows(
 def test_a_batch_that_is_too_slow_gets_smaller_and_one_row_waits() -> None:
     assert decide(ROWS, {}, None, slow=True) == Narrow(5)
     assert decide(ROWS[:1], {}, None, slow=True) == Wait()
+
+
+def test_only_the_topics_of_rows_that_are_slow_alone_are_held() -> None:
+    assert decide(ROWS, {}, None, slow=True, stuck=[12, 14]) == Stuck(frozenset({"b"}))
+    assert decide(ROWS[2:3], {}, None, slow=True, stuck=[12]) == Stuck(frozenset({"b"}))

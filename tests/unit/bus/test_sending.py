@@ -53,14 +53,17 @@ def sent(*stuck: str) -> tuple[Sending, bool]:
 def test_all_is_stored() -> None:
     sending, published = sent()
     assert published
-    assert not sending.slow
+    assert (sending.slow, sending.stuck) == (False, [])
 
 
-@pytest.mark.parametrize("topics", [["bad"], ["good", "bad"], ["bad", "cursor"], ["cursor"]])
-def test_nothing_is_committed_of_which_a_part_was_not_stored(topics: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("topics", "stuck"), [(["bad"], [2]), (["good", "bad"], [1, 2]), (["bad", "cursor"], []), (["cursor"], [])]
+)
+def test_rows_are_stuck_only_if_the_cursor_is_not(topics: list[str], stuck: list[int]) -> None:
     sending, published = sent(*topics)
     assert not published
     assert sending.slow
+    assert [row["id"] for row in sending.stuck] == stuck
 
 
 def test_the_reason_names_the_first_row_of_each_partition_also_after_the_abort() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+from sqlalchemy import RowMapping
 
 FIRST_SECONDS = 5.0
 MAX_SECONDS = 60.0
@@ -12,11 +14,15 @@ MAX_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Held:
-    """One topic: why it was refused, the current pause in seconds, and its end (monotonic)."""
+    """One topic: why it was refused, the current pause in seconds, and its end (monotonic).
+
+    ``rows``: those that it did not store in time, the first of each partition.
+    """
 
     reason: str
     seconds: float
     until: float
+    rows: Sequence[RowMapping] = ()
 
 
 class Holds:
@@ -25,21 +31,22 @@ class Holds:
     def __init__(self) -> None:
         self._held: Mapping[str, Held] = {}
 
-    def hold(self, topic: str, reason: str) -> None:
+    def hold(self, topic: str, reason: str, rows: Sequence[RowMapping] = ()) -> None:
         """Pause ``topic``, twice as long each time, up to ``MAX_SECONDS``."""
         before = self._held.get(topic)
         seconds = FIRST_SECONDS if before is None else min(2 * before.seconds, MAX_SECONDS)
         # Replaced, never mutated: other threads read it.
-        self._held = {**self._held, topic: Held(reason, seconds, time.monotonic() + seconds)}
+        self._held = {**self._held, topic: Held(reason, seconds, time.monotonic() + seconds, rows)}
 
     def waiting(self) -> list[str]:
         """Topics that must not be tried yet."""
         now = time.monotonic()
         return [topic for topic, held in self._held.items() if held.until > now]
 
-    def due(self) -> list[str]:
+    def due(self) -> dict[str, Held]:
         """Held topics that may be tried again."""
-        return [topic for topic in self._held if topic not in self.waiting()]
+        waiting = self.waiting()
+        return {topic: held for topic, held in self._held.items() if topic not in waiting}
 
     def release(self, topics: Iterable[str]) -> None:
         """End the holds on ``topics``."""

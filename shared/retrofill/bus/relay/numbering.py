@@ -13,7 +13,7 @@ from retrofill.bus.crash import crash_point
 from retrofill.bus.faults import Fenced
 from retrofill.bus.relay.cursor import Marks
 from retrofill.bus.relay.holds import Holds
-from retrofill.bus.relay.refusals import Decision, Hold, Narrow, SetAside, Wait
+from retrofill.bus.relay.refusals import Decision, Hold, Narrow, SetAside, Stuck, Wait
 from retrofill.bus.relay.setting_aside import set_aside
 from retrofill.bus.went_back import contradiction
 from retrofill.contract.topics import Service
@@ -44,6 +44,8 @@ class Numbering:
         self._holds = holds
         self._own: ServiceTables = SERVICE_TABLES[service.package]
         self.epoch = -1
+        # Which of the service's transactional ids to publish with.
+        self.transactional = 0
         self._limit = BATCH_ROWS
         # A refused batch's number, row ids and decision, applied once its transaction is aborted.
         self._refused: tuple[int, list[int], Decision] | None = None
@@ -52,9 +54,21 @@ class Numbering:
         """Become the relay in Postgres: from here on, a predecessor cannot number rows."""
         relay = self._own.relay
         with self._engine.begin() as conn:
-            self.epoch = conn.execute(
-                update(relay).values(epoch=relay.c.epoch + 1).returning(relay.c.epoch)
-            ).scalar_one()
+            self.epoch, self.transactional = conn.execute(
+                update(relay)
+                .values(epoch=relay.c.epoch + 1, taken_epoch=relay.c.epoch + 1)
+                .returning(relay.c.epoch, relay.c.transactional)
+            ).one()
+
+    def change_id(self) -> None:
+        """Have relays publish with the next transactional id, from the next takeover on.
+
+        Only after this relay's own transaction was certainly aborted: it was the last one to take
+        over with this id, so nobody can commit with it any more.
+        """
+        ids = len(self._service.transactional_ids(""))
+        with self._engine.begin() as conn:
+            self._update(conn, transactional=(self.transactional + 1) % ids)
 
     def recover(self, cursor: int) -> Batch | None:
         """Delete the last batch if ``cursor`` shows it was published; returns the next to send.
@@ -113,6 +127,10 @@ class Numbering:
                 self._limit = rows
                 return ids[:rows]
             case Hold(topics):
+                return [row["id"] for row in self._rows(conn, ids) if row["topic"] not in topics]
+            case Stuck(topics):
+                # It may only have been slow: then fewer rows get through.
+                self._limit = max(1, len(ids) // 2)
                 return [row["id"] for row in self._rows(conn, ids) if row["topic"] not in topics]
             case SetAside(id, reason):
                 crash_point("relay:setting-aside")

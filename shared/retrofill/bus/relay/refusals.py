@@ -1,8 +1,8 @@
-"""Decides about a refused batch: wait, try fewer rows, hold a topic, or set one row aside."""
+"""Decides about a batch that was not published: wait, try fewer rows, hold a topic, or set one row aside."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaError
@@ -59,6 +59,13 @@ class Hold:
 
 
 @dataclass(frozen=True)
+class Stuck:
+    """Topics that did not store their rows, though the cursor's topic did. Rows of other topics continue."""
+
+    topics: frozenset[str]
+
+
+@dataclass(frozen=True)
 class SetAside:
     """This row, alone in its batch, is refused permanently."""
 
@@ -66,16 +73,22 @@ class SetAside:
     reason: str
 
 
-Decision = Wait | Narrow | Hold | SetAside
+Decision = Wait | Narrow | Hold | Stuck | SetAside
 
 
 def decide(
-    rows: Sequence[tuple[int, str]], refused: Mapping[int, Refusal], overall: Refusal | None, *, slow: bool = False
+    rows: Sequence[tuple[int, str]],
+    refused: Mapping[int, Refusal],
+    overall: Refusal | None,
+    *,
+    slow: bool = False,
+    stuck: Collection[int] = (),
 ) -> Decision:
     """Decide about a batch of ``rows`` (id, topic) that was not published.
 
     ``refused``: the broker's refusals of single rows, by id. ``overall``: its refusal of the
-    transaction. ``slow``: the rows were not delivered in time. The broker refuses all messages of a
+    transaction. ``slow``: the rows were not delivered in time; ``stuck``: those of them
+    that were not, though the cursor was. The broker refuses all messages of a
     request together, valid ones too, so only a row that was refused alone is set aside.
     """
     topics = {topic: refused[id].text for id, topic in rows if id in refused and refused[id].code in TOPIC_CODES}
@@ -91,6 +104,8 @@ def decide(
         # A missing write permission is reported for the transaction, without the topic.
         all_topics = {topic for _, topic in rows}
         return Hold(dict.fromkeys(all_topics, overall.text)) if len(all_topics) == 1 else Narrow(len(rows) // 2)
+    if stuck:
+        return Stuck(frozenset(topic for id, topic in rows if id in stuck))
     if slow and len(rows) > 1:
         return Narrow(len(rows) // 2)
     return Wait()

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from datetime import UTC, datetime
+from collections.abc import Callable, Sequence
 
 import structlog
-from confluent_kafka import Producer
-from sqlalchemy import Engine
+from confluent_kafka import KafkaError, KafkaException, Producer
+from sqlalchemy import Engine, RowMapping
 
 from retrofill.bus.clients import producer
 from retrofill.bus.crash import crash_point
@@ -25,7 +24,8 @@ from retrofill.bus.observability import metrics
 from retrofill.bus.relay.cursor import CURSOR_KEY, CURSOR_PARTITION, KAFKA_SECONDS, TAKEN_KEY, read_cursor, read_end
 from retrofill.bus.relay.holds import Holds
 from retrofill.bus.relay.numbering import Batch, Numbering
-from retrofill.bus.relay.refusals import Decision, Hold, Narrow, Wait, decide
+from retrofill.bus.relay.refusals import Narrow, Wait, decide
+from retrofill.bus.relay.reporting import report, stamp
 from retrofill.bus.relay.sending import Sending
 from retrofill.contract.topics import Service
 from retrofill.errors import kind_and_line
@@ -115,8 +115,13 @@ class Relay(threading.Thread):
                 metrics.RETRIES.labels("relay", "fenced" if isinstance(e, Fenced) else "wait").inc()
                 if isinstance(e, Fenced):
                     metrics.FENCES.labels("relay").inc()
-                log.warning("relay_again", error=kind_and_line(e), failing=self._failing and self._failing[1])
+                else:
+                    self._fails(kind_and_line(e))
+                log.warning("relay_again", error=kind_and_line(e), since=self._failing and self._failing[0])
                 self._stopping.wait(RETRY_SECONDS)
+
+    def _fails(self, reason: str) -> None:
+        self._failing = (stamp() if self._failing is None else self._failing[0], reason)
 
     def _wait(self, seconds: float | None) -> None:
         """Wait until woken, and then for more rows if those that woke us may wait."""
@@ -163,8 +168,9 @@ class Relay(threading.Thread):
         self._membership.confirm(read_end(self._settings, self._topic, f"{self._instance}-cursor"))
         self._numbering.take_epoch()
         crash_point("relay:epoch-taken")
-        client = self._producer()
-        client.init_transactions(KAFKA_SECONDS)
+        id = self._service.transactional_ids(self._settings.topic_prefix)[self._numbering.transactional]
+        client = self._producer(id)
+        self._fence(client)
         crash_point("relay:fenced")
         self._mark(client)
         cursor = self._read_cursor()
@@ -178,12 +184,23 @@ class Relay(threading.Thread):
         log.info("relay_taken", epoch=self._numbering.epoch, cursor=cursor, resending=resending)
         return client, batch
 
-    def _producer(self) -> Producer:
+    def _fence(self, client: Producer) -> None:
+        try:
+            client.init_transactions(KAFKA_SECONDS)
+        except KafkaException as e:
+            if e.args[0].code() != KafkaError.CONCURRENT_TRANSACTIONS:
+                raise
+            raise NotPublished(
+                "a partition cannot store the end of the last transaction: bring it back "
+                "('kafka-topics.sh --describe --under-min-isr-partitions' lists it)"
+            ) from None
+
+    def _producer(self, transactional_id: str) -> Producer:
         return producer(
             self._settings,
             f"{self._instance}-relay",
             **{
-                "transactional.id": f"{self._service.group(self._settings.topic_prefix)}-relay",
+                "transactional.id": transactional_id,
                 "transaction.timeout.ms": 60_000,
                 "linger.ms": 1,
                 # How long a topic may be unknown before messages to it are refused.
@@ -200,7 +217,11 @@ class Relay(threading.Thread):
         client.begin_transaction()
         mark = str(self._numbering.epoch).encode()
         client.produce(self._topic, key=TAKEN_KEY, value=mark, partition=CURSOR_PARTITION, headers=[])
-        client.flush(KAFKA_SECONDS)
+        if client.flush(KAFKA_SECONDS) > 0:
+            raise NotPublished(
+                f"partition {CURSOR_PARTITION} of {self._topic} stores nothing: bring back its leader, or as many "
+                "replicas as its min.insync.replicas"
+            )
         client.commit_transaction(KAFKA_SECONDS)
 
     def _read_cursor(self) -> int:
@@ -213,46 +234,44 @@ class Relay(threading.Thread):
         Returns False where it was refused and aborted, and a decision waits for the takeover that
         has to follow. Raises where the outcome is unknown, or there is nothing to decide.
         """
-        sending = Sending(client, self._settings.topic_prefix, self._partitions)
+        sending = self._sending(client)
         if sending.publish(batch.rows, lambda: (self._topic, CURSOR_KEY, str(batch.number).encode())):
             self._numbering.published()
             self._holds.release(row["topic"] for row in batch.rows)
             return True
         rows = [(row["id"], row["topic"]) for row in batch.rows]
-        decision = decide(rows, sending.refused, sending.overall, slow=sending.slow)
+        stuck = [row["id"] for row in sending.stuck]
+        decision = decide(rows, sending.refused, sending.overall, slow=sending.slow, stuck=stuck)
         reason = sending.reason()
-        if sending.slow or isinstance(decision, Wait):
-            since = datetime.now(UTC).isoformat(" ", "seconds") if self._failing is None else self._failing[0]
-            self._failing = (since, reason)
+        if isinstance(decision, Narrow) and sending.slow:
+            self._fails(reason)
         self._numbering.refused(batch, decision)
-        self._report(batch, decision)
-        if sending.abort() and not isinstance(decision, Wait):
+        report(decision, batch, sending, self._holds)
+        aborted = sending.abort()
+        if aborted and sending.slow:
+            # A partition that cannot store the end of the transaction keeps its id busy.
+            self._numbering.change_id()
+        if aborted and not isinstance(decision, Wait):
             return False
         raise NotPublished(reason)
 
-    def _report(self, batch: Batch, decision: Decision) -> None:
-        match decision:
-            case Hold(topics):
-                for topic, reason in topics.items():
-                    self._holds.hold(topic, reason)
-                    metrics.RETRIES.labels("relay", "topic").inc()
-                    log.error(
-                        "topic_refused",
-                        topic=self._settings.topic_prefix + topic,
-                        reason=reason,
-                        what_to_do="recreate the topic ('retrofill init' creates missing ones) or grant the right to "
-                        "write to it; its events wait in the outbox, other topics continue",
-                    )
-            case Narrow(rows):
-                metrics.RETRIES.labels("relay", "narrow").inc()
-                log.info("batch_narrowed", batch=batch.number, rows=len(batch.rows), to=rows)
-            case _:
-                pass
+    def _sending(self, client: Producer) -> Sending:
+        return Sending(client, self._settings.topic_prefix, self._partitions)
 
     def _try_topics(self, client: Producer) -> None:
-        """Check whether held topics exist again: a failed send would block all topics."""
-        for topic in self._holds.due():
+        """Check whether held topics take messages again: a failed send would block all topics."""
+        for topic, held in self._holds.due().items():
             found = client.list_topics(self._settings.topic_prefix + topic, timeout=KAFKA_SECONDS)
             error = found.topics[self._settings.topic_prefix + topic].error
             if error is not None:
                 self._holds.hold(topic, f"{error.name()}: {error.str()}")
+            elif held.rows and not self._stores(topic, held.rows):
+                self._holds.hold(topic, held.reason, held.rows)
+
+    def _stores(self, topic: str, rows: Sequence[RowMapping]) -> bool:
+        """Whether ``topic`` stores ``rows``, by a trial that nobody sees. Each topic has its own id for that."""
+        try:
+            id = f"{self._service.relay_id(self._settings.topic_prefix)}-trial-{topic}"
+            return self._sending(self._producer(id)).stores(rows)
+        except KafkaException:
+            return False

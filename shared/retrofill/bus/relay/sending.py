@@ -19,6 +19,8 @@ from retrofill.store import outbox
 
 # After this long without a single delivery, the rest will not be delivered either.
 STALL_SECONDS = 10.0
+# As long as a partition may take to store one row of a trial.
+TRIAL_SECONDS = 5.0
 # Less than ``transaction.timeout.ms``, so the broker does not end the transaction first.
 MAX_SECONDS = 40.0
 
@@ -27,7 +29,8 @@ MAX_SECONDS = 40.0
 class Sending:
     """Publishes one batch. ``refused`` (by row id) and ``overall`` say why it was not published.
 
-    ``slow``: delivery stalled or took too long.
+    ``slow``: delivery stalled or took too long. ``stuck``: the rows (the first of each partition)
+    that were not delivered although the cursor was, which takes the same way.
     """
 
     client: Producer
@@ -36,8 +39,9 @@ class Sending:
     refused: dict[int, Refusal] = field(default_factory=dict)
     overall: Refusal | None = None
     slow: bool = False
-    # Topic and partition of each row that was not delivered yet.
-    _waiting: dict[int, tuple[str, int]] = field(default_factory=dict)
+    stuck: list[RowMapping] = field(default_factory=list)
+    _waiting: dict[int, RowMapping] = field(default_factory=dict)
+    _cursor_stored: bool = False
 
     def publish(self, rows: Sequence[RowMapping], cursor: Callable[[], tuple[str, bytes, bytes]]) -> bool:
         """Publish ``rows`` in order, and the cursor (topic, key, value), in one transaction.
@@ -49,7 +53,7 @@ class Sending:
         crash_point("relay:kafka-begun")
         if all(self._produce_row(row) for row in rows):
             topic, key, value = cursor()
-            self._produce(topic, key, value, [], CURSOR_PARTITION, lambda *_: None)
+            self._produce(topic, key, value, [], CURSOR_PARTITION, self._cursor_delivery)
         elif self.overall is None:
             return False
         if not self._delivered(len(rows) + 1) or any(
@@ -65,6 +69,19 @@ class Sending:
                 raise
             return False
         return True
+
+    def stores(self, rows: Sequence[RowMapping]) -> bool:
+        """Whether Kafka stores ``rows``. They are sent in a transaction that is always aborted.
+
+        An aborted transaction keeps its id busy until its partitions have stored its end, so the
+        answer is also no while the last trial waits for that. Raises ``KafkaException``.
+        """
+        self.client.init_transactions(TRIAL_SECONDS)
+        self.client.begin_transaction()
+        sent = all(self._produce_row(row) for row in rows)
+        stored = sent and self.client.flush(TRIAL_SECONDS) == 0 and not self.refused
+        self.client.abort_transaction(KAFKA_SECONDS)
+        return stored
 
     def _aborts(self, e: KafkaException) -> bool:
         """Whether the broker refused the commit and only an abort can follow."""
@@ -87,27 +104,34 @@ class Sending:
         if self.slow:
             # What the abort then discarded was also refused, but that says nothing.
             late = f"no delivery for {STALL_SECONDS:.0f} s, or not all delivered within {MAX_SECONDS:.0f} s"
-            return "; ".join([late, *self._waits()])
-        cause, *_ = filter(None, (self.overall, *self.refused.values()))
-        return cause.text
+            return "; ".join([late, *(self.place(row) for row in self._firsts())])
+        first = next(iter(self.refused.values()), None)
+        cause = self.overall or first
+        return "" if cause is None else cause.text
 
-    def _waits(self) -> list[str]:
-        """Where rows wait: the first one of each partition that was not delivered."""
-        firsts: dict[tuple[str, int], int] = {}
-        for id, place in self._waiting.items():
-            firsts.setdefault(place, id)
-        return [
-            f"partition {partition} of {self.prefix}{topic} has not stored outbox row {id}"
-            for (topic, partition), id in firsts.items()
-        ]
+    def place(self, row: RowMapping) -> str:
+        """Where ``row`` waits, as one phrase."""
+        topic = self.prefix + row["topic"]
+        return f"partition {self.partition_of(row)} of {topic} has not stored outbox row {row['id']}"
+
+    def partition_of(self, row: RowMapping) -> int:
+        """The partition of ``row``."""
+        return place_of(row["key"], self.partitions)
+
+    def _firsts(self) -> list[RowMapping]:
+        """The first row of each partition that was not delivered."""
+        firsts: dict[tuple[str, int], RowMapping] = {}
+        for row in self._waiting.values():
+            firsts.setdefault((row["topic"], self.partition_of(row)), row)
+        return list(firsts.values())
 
     def _produce_row(self, row: RowMapping) -> bool:
         """Returns False where nothing more can be sent in this transaction."""
         on_delivery = partial(self._delivery, row["id"])
         try:
             headers = outbox.unpack_headers(row["headers"])
-            partition = place_of(row["key"], self.partitions)
-            self._produce(self.prefix + row["topic"], row["key"], row["value"], headers, partition, on_delivery)
+            topic, partition = self.prefix + row["topic"], self.partition_of(row)
+            self._produce(topic, row["key"], row["value"], headers, partition, on_delivery)
         except KafkaException as e:
             refusal = _refusal(e.args[0])
             if refusal.code == KafkaError._STATE:
@@ -119,7 +143,7 @@ class Sending:
         except (ValueError, TypeError) as e:
             self.refused[row["id"]] = Refusal(KafkaError._INVALID_ARG, f"cannot be sent: {e}")
             return False
-        self._waiting[row["id"]] = row["topic"], partition
+        self._waiting[row["id"]] = row
         return True
 
     def _produce(
@@ -148,12 +172,17 @@ class Sending:
         else:
             self._waiting.pop(id, None)
 
+    def _cursor_delivery(self, error: KafkaError | None, _: Any) -> None:
+        self._cursor_stored = self._cursor_stored or error is None
+
     def _delivered(self, left: int) -> bool:
         """Wait while deliveries progress; returns whether all were delivered or refused."""
         began = time.monotonic()
         while (now_left := self.client.flush(STALL_SECONDS)) > 0:
-            if now_left >= left or time.monotonic() - began > MAX_SECONDS - STALL_SECONDS:
+            stalled = now_left >= left
+            if stalled or time.monotonic() - began > MAX_SECONDS - STALL_SECONDS:
                 self.slow = True
+                self.stuck = self._firsts() if stalled and self._cursor_stored else []
                 return False
             left = now_left
         return True

@@ -105,7 +105,12 @@ def _relay(package: str) -> Table:
         # The last numbered batch, and its rows until they are known to be published.
         Column("batch", BigInteger, nullable=False, server_default=text("0")),
         Column("batch_ids", ARRAY(BigInteger), nullable=False, server_default=text("'{}'")),
+        # Which of the transactional ids the relay publishes with, and the last epoch that was taken by
+        # a release that knows of it. An older one cannot take over while another id than the first is used.
+        Column("transactional", SmallInteger, nullable=False, server_default=text("0")),
+        Column("taken_epoch", BigInteger, nullable=False, server_default=text("0")),
         CheckConstraint('"only"', name="one_row"),
+        CheckConstraint("transactional = 0 OR taken_epoch = epoch", name="older_releases_wait"),
     )
 
 
