@@ -164,7 +164,8 @@ class Stack:
             return ready()
 
         if not waiting(check):
-            raise PartFailed(f"{name} is not ready after {seconds:.0f} s: {_last_line(log)}; log: {log}")
+            said = _last_line(log) or "it has logged nothing yet"
+            raise PartFailed(f"{name} is not ready after {seconds:.0f} s: {said}; log: {log}")
 
     def _is_ready(self, supervisor: Supervisor, name: str) -> bool:
         return (self._layout.run / f"{name}.{supervisor.status()[name].pid}.ready").exists()
