@@ -127,7 +127,8 @@ def thaw_drivers(drivers: list[psutil.Process]) -> None:
 
 
 def kill_drivers(stage: Stage, count: int) -> int:
-    """``kill -9`` up to ``count`` drivers; returns how many were killed."""
+    """``kill -9`` up to ``count`` drivers; returns how many were killed. Fails if none appears."""
+    until(lambda: bool(drivers_of(stage)), "there is a driver to kill", seconds=120)
     drivers = drivers_of(stage)
     killed = stage.chance.sample(drivers, min(count, len(drivers)))
     for driver in killed:
