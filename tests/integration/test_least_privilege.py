@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.cimpl import NewTopic
 from pydantic import SecretStr
 from tests.integration.test_relay_refusals import emit, ready, values
@@ -100,13 +100,30 @@ def expected(who: str, which: int) -> set[str]:
     return {name for given in MAY[who][which].split() for name in short.get(given, [given])}
 
 
+STARTING = (
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+)
+
+
 def refused(do: Callable[[], object]) -> bool:
-    """Whether Kafka denied the call. Any other error fails the test."""
-    try:
-        do()
-    except KafkaException as e:
-        return _is_refusal(e.args[0])
-    return False
+    """Whether Kafka denied the call, once its coordinators have started. Any other error fails the test."""
+    denied: list[bool] = []
+
+    def answered() -> bool:
+        try:
+            do()
+        except KafkaException as e:
+            if e.args[0].code() in STARTING:
+                return False
+            denied.append(_is_refusal(e.args[0]))
+        else:
+            denied.append(False)
+        return True
+
+    until(answered, "Kafka's coordinators have started")
+    return denied[0]
 
 
 def _is_refusal(error: KafkaError) -> bool:
@@ -164,10 +181,12 @@ def _who(settings: Settings) -> str:
 
 
 def schedule_check(settings: Settings, group: str) -> None:
-    """Request a group's committed offsets. Raises ``KafkaException``."""
-    asked = [ConsumerGroupTopicPartitions(group)]
+    """Request a group's description. Raises ``KafkaException``.
+
+    Not its offsets: librdkafka 2.x crashes if the coordinator answers that it is still starting.
+    """
     client = admin(settings, "test")  # must outlive the request
-    client.list_consumer_group_offsets(asked, request_timeout=SECONDS)[group].result()
+    client.describe_consumer_groups([group], request_timeout=SECONDS)[group].result()
 
 
 def begin(settings: Settings, transactional_id: str) -> None:
