@@ -48,7 +48,7 @@ def test_only_the_owner_of_the_first_partition_of_a_cursor_topic_is_the_relay(
 ) -> None:
     world.start(PLANNER)
     cursor = PLANNER.cursor_topic("")
-    group = world.broker.groups[f"{PLANNER.group('')}-relay"]
+    group = world.broker.groups[PLANNER.relay_id("")]
     relays: list[tuple[str, str]] = []
     take_over = Relay._take_over
 

@@ -67,7 +67,7 @@ class Bench:
             code = KafkaError.MSG_SIZE_TOO_LARGE
             self.broker.refuses = lambda topic, value: code if topic == TOPIC and value == refused else None
         self.group = Group([PLANNER.cursor_topic("")], 1, random.Random(1))
-        self.broker.groups[f"{PLANNER.group('')}-relay"] = self.group
+        self.broker.groups[PLANNER.relay_id("")] = self.group
         self.fault_at, self.wake_at = fault_at, wake_at
         self.steps = {"A": 0, "B": 0}
         self.faulty = False

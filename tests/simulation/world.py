@@ -113,8 +113,7 @@ class World:
             self.broker.create(service.cursor_topic(""), 1)
             topics = [str(topic) for topic in service.reads]
             self.broker.groups[service.group("")] = Group(topics, self.partitions, self.random)
-            relay = f"{service.group('')}-relay"
-            self.broker.groups[relay] = Group([service.cursor_topic("")], 1, self.random)
+            self.broker.groups[service.relay_id("")] = Group([service.cursor_topic("")], 1, self.random)
 
     def _create_rows(self) -> None:
         tx = self.database.begin("init")
@@ -278,8 +277,7 @@ class World:
     def rebalance(self, service: Service | None = None) -> None:
         """Move partitions of a service, or its relay."""
         service = service or self.random.choice(self.services)
-        group = service.group("")
-        self.broker.groups[self.random.choice([group, f"{group}-relay"])].rebalance()
+        self.broker.groups[self.random.choice([service.group(""), service.relay_id("")])].rebalance()
         self.broker.woken()
 
     def heal(self) -> None:

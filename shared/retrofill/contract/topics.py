@@ -24,12 +24,12 @@ class Topic(StrEnum):
     DEAD_LETTERS = "dead-letters"
 
 
-# So many relays, one after the other, can each find out that a topic does not store.
-TRANSACTIONAL_IDS = 16
 COMPACTED = frozenset({Topic.PIPELINES, Topic.BACKFILL_STATES, Topic.INTERVAL_STATES})
 # Topics that not only services write, or that a service writes itself: the reader may write them, and
 # republishes a message from a wrong partition.
 REPUBLISHED = frozenset({Topic.PIPELINES, Topic.BACKFILL_REQUESTS, Topic.RUN_REPORTS, Topic.CALLBACK_REQUESTS})
+# So many relays, one after the other, can each find out that a topic does not store.
+TRANSACTIONAL_IDS = 16
 
 
 @dataclass(frozen=True)

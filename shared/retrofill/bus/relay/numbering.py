@@ -16,7 +16,7 @@ from retrofill.bus.relay.holds import Holds
 from retrofill.bus.relay.refusals import Decision, Hold, Narrow, SetAside, Stuck, Wait
 from retrofill.bus.relay.setting_aside import set_aside
 from retrofill.bus.went_back import contradiction
-from retrofill.contract.topics import Service
+from retrofill.contract.topics import TRANSACTIONAL_IDS, Service
 from retrofill.store.arrays import one_of
 from retrofill.store.history import PostgresWentBack
 from retrofill.store.outbox import take
@@ -66,9 +66,8 @@ class Numbering:
         Only after this relay's own transaction was certainly aborted: it was the last one to take
         over with this id, so nobody can commit with it any more.
         """
-        ids = len(self._service.transactional_ids(""))
         with self._engine.begin() as conn:
-            self._update(conn, transactional=(self.transactional + 1) % ids)
+            self._update(conn, transactional=(self.transactional + 1) % TRANSACTIONAL_IDS)
 
     def recover(self, cursor: int) -> Batch | None:
         """Delete the last batch if ``cursor`` shows it was published; returns the next to send.
