@@ -3,6 +3,10 @@ end as of the request's arrival."""
 
 from __future__ import annotations
 
+import time
+from dataclasses import dataclass
+
+import structlog
 from sqlalchemy import Connection, select
 
 from retrofill.bus.envelope import Record
@@ -10,13 +14,25 @@ from retrofill.bus.takeover import TopicIds
 from retrofill.contract.topics import PLANNER, Topic
 from retrofill.store.tables import SERVICE_TABLES
 
+log = structlog.get_logger(__name__)
+# How often the log says that a request still waits.
+LOG_SECONDS = 5.0
+
+
+@dataclass
+class _Target:
+    """What must be read before a request is refused: offsets of ``pipelines`` by partition."""
+
+    ends: dict[int, int]
+    logged_at: float  # monotonic; at first, when it began to wait
+
 
 class PipelinesBarrier:
     """For each held request, the ends of ``pipelines`` after its arrival."""
 
     def __init__(self, topic_ids: TopicIds) -> None:
         self._topic_ids = topic_ids
-        self._targets: dict[tuple[str, int, int], dict[int, int]] = {}
+        self._targets: dict[tuple[str, int, int], _Target] = {}
 
     def as_of(self, conn: Connection, record: Record) -> bool:
         """Whether the planners have read ``pipelines`` to its end as of ``record``'s first call.
@@ -28,13 +44,19 @@ class PipelinesBarrier:
             # Refreshed each time, so partitions added to the topic count too.
             partitions = range(self._topic_ids.refresh()[Topic.PIPELINES])
             ends = self._topic_ids.ends.high_watermarks({str(Topic.PIPELINES): list(partitions)})
-            self._targets[place] = {partition: offset for (_, partition), offset in ends.items() if offset > 0}
+            targets = {partition: offset for (_, partition), offset in ends.items() if offset > 0}
+            self._targets[place] = _Target(targets, time.monotonic())
         offset = SERVICE_TABLES[PLANNER.package].offset
         rows = conn.execute(
             select(offset.c.partition, offset.c.next_offset).where(offset.c.topic == str(Topic.PIPELINES))
         ).all()
         read = dict(rows)
-        if any(read.get(p, 0) < target for p, target in self._targets[place].items()):
+        target = self._targets[place]
+        if unread := sorted(p for p, end in target.ends.items() if read.get(p, 0) < end):
+            if time.monotonic() - target.logged_at >= LOG_SECONDS:
+                target.logged_at = time.monotonic()
+                where = {"topic": record.topic, "shard": record.partition, "offset": record.offset}
+                log.warning("request_waits_for_pipelines", **where, unread_partitions=unread)
             return False
         del self._targets[place]
         return True

@@ -120,6 +120,7 @@ _EXCHANGED: dict[str, dict[str, Any]] = {
     },
     "retrofill.bus.observability.metrics": {"register": lambda collector: None},
     "backfill_planner.admission": {"time": Time},
+    "backfill_planner.barrier": {"time": Time},
     "backfill_planner.progress": {"time": Time},
     "run_starter.handler": {"producer": _producer},
     "run_starter.leases": {"time": Time},

@@ -11,6 +11,7 @@ import pytest
 
 from retrofill.bus.relay.relay import Relay
 from retrofill.contract.backfills import BackfillCancelRequested, BackfillRequested
+from retrofill.contract.partitioning import partition_of
 from retrofill.contract.pipelines import PipelineApplied
 from retrofill.contract.topics import CALLBACK_RUNNER, PLANNER, RUN_STARTER, Topic
 from retrofill.store import attempts
@@ -324,6 +325,51 @@ def test_a_command_waits_for_as_long_as_somebody_else_has_its_backfill(world: Wo
     world.scheduler.at(end, lambda: world.database.rollback(other))
     world.scheduler.run(lambda: world.scheduler.now >= end)
     assert world.database.rows("backfill")[0]["state"] == "running"
+    drain(world, scenario)
+    assert world.database.rows("backfill")[0]["state"] == "cancelled"
+
+
+def test_a_locked_backfill_holds_only_what_follows_its_command_on_the_same_topic() -> None:
+    """A command waits for it, and a pipeline of the same shard is applied behind that command.
+
+    A request for an unknown pipeline in another shard, which is refused once all pipelines are read,
+    must not wait for the lock.
+    """
+    with exchanged():
+        world = next(world for seed in count() if (world := World(seed)).partitions > 1)
+        try:
+            _hold_a_lock_in_one_shard_and_ask_in_another(world)
+        finally:
+            world.close()
+
+
+def _hold_a_lock_in_one_shard_and_ask_in_another(world: World) -> None:
+    shard = partition_of("b", world.partitions)
+    other_shards = (f"r{n}" for n in count() if partition_of(f"r{n}", world.partitions) != shard)
+    same_shard = (f"q{n}" for n in count() if partition_of(f"q{n}", world.partitions) == shard)
+    asking, pipeline = next(other_shards), next(same_shard)
+    for service in world.services:
+        world.start(service)
+    scenario = begin(world)
+    world.scheduler.run(lambda: bool(world.database.rows("backfill")))
+    (row,) = [row for row in world.database.tables["backfill"].rows if row.committed]
+    holder = world.database.begin("somebody else")
+    holder.lock(row, NO_KEY_UPDATE)
+    world.publish(Topic.BACKFILL_REQUESTS, "b", BackfillCancelRequested())
+    end = world.scheduler.now + 3.0
+    world.scheduler.at(end, lambda: None)
+    world.scheduler.run(lambda: world.scheduler.now >= end)
+    world.publish(Topic.PIPELINES, pipeline, PipelineApplied(pipeline=daily(pipeline)))
+    request = {"pipeline": "nobody", "from": "2020-01-01", "to": "2020-01-03"}
+    world.publish(Topic.BACKFILL_REQUESTS, asking, BackfillRequested.model_validate(request))
+
+    def refused() -> bool:
+        events = [world.body(entry) for _, _, entry in world.broker.read(str(Topic.BACKFILL_EVENTS))]
+        return [event["type"] for event in events if event["backfill_id"] == asking] == ["BackfillRejected"]
+
+    run_until(world, refused, 30.0)
+    assert world.database.rows("backfill")[0]["state"] == "running"
+    world.database.rollback(holder)
     drain(world, scenario)
     assert world.database.rows("backfill")[0]["state"] == "cancelled"
 

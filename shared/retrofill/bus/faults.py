@@ -30,6 +30,10 @@ class Poison(Exception):
     """The message can never be handled; the text becomes the reason on its dead letter."""
 
 
+class Locked(Exception):
+    """Another transaction holds a row that the message needs; the text is Postgres's."""
+
+
 class Fault(Enum):
     """The class of an exception, and what follows from it."""
 
@@ -37,7 +41,8 @@ class Fault(Enum):
     CONFLICT = "conflict"  # roll back and decide again
     TIMEOUT = "timeout"  # like a conflict, with limited retries: the database answers, this work takes too long
     POISON = "poison"  # the data is at fault: dead-letter it
-    WAIT = "wait"  # a dependency is down: back off
+    LOCKED = "locked"  # another transaction holds a row: hold the topic of the message that needs it
+    WAIT = "wait"  # a dependency is down, or a lock that the whole shard needs is held: back off
 
 
 def classify(error: BaseException) -> Fault:
@@ -46,6 +51,8 @@ def classify(error: BaseException) -> Fault:
         return Fault.FENCED
     if isinstance(error, Conflict):
         return Fault.CONFLICT
+    if isinstance(error, Locked):
+        return Fault.LOCKED
     if isinstance(error, DBAPIError):
         state = getattr(error.orig, "sqlstate", None)
         if state is None and isinstance(error, DataError):
@@ -56,6 +63,11 @@ def classify(error: BaseException) -> Fault:
         return Fault.WAIT
     # Anything else comes from our own decision code: the same message would raise it again.
     return Fault.POISON
+
+
+def is_lock_timeout(error: DBAPIError) -> bool:
+    """Whether a statement waited for a lock for as long as ``lock_timeout`` allows."""
+    return getattr(error.orig, "sqlstate", None) == LOCK_TIMEOUT
 
 
 def _classify_state(state: str | None, *, disconnected: bool) -> Fault:

@@ -1,12 +1,14 @@
 """Which message of a refused batch becomes a dead letter, and which never does."""
 
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 import retrofill.contract  # noqa: F401  registers every message type
 from retrofill.bus.envelope import Record
-from retrofill.bus.faults import Conflict, Fenced, Poison
+from retrofill.bus.faults import Conflict, Fenced, Locked, Poison
 from retrofill.bus.handler import Hold, QuietHandler
 from retrofill.bus.inbox import End, Records
 from retrofill.bus.worker import context
@@ -15,7 +17,8 @@ from retrofill.bus.worker.context import WorkerContext
 from retrofill.bus.worker.deaths import DEATHS, Suspect
 from retrofill.bus.worker.failures import Failures
 from retrofill.bus.worker.intake import Intake
-from retrofill.bus.worker.shard import Ownership
+from retrofill.bus.worker.shard import Ownership, TopicQueue
+from retrofill.bus.worker.shards import STUCK_FAILURES
 from retrofill.contract.partitioning import partition_of
 from retrofill.contract.topics import WATCHER, Topic
 
@@ -154,6 +157,50 @@ def test_a_dependency_that_is_down_is_waited_for():
     assert (played.handled, played.buried) == ([], [])
     assert played.shard.retry_at > 0
     assert played.shard.queues[TOPIC].next_offset == 0
+
+
+def test_a_locked_row_holds_the_message_that_needs_it_and_what_follows():
+    played = Played(lambda offsets: Locked("held") if 2 in offsets else None).play(5)
+    queue = played.shard.queues[TOPIC]
+    assert (played.handled, played.buried, queue.next_offset) == ([0, 1], [], 2)
+    assert (queue.refused, queue.held_until > 0, played.shard.retry_at) == (1, True, 0.0)
+    # Tried alone from now on, for as long as it takes.
+    queue.held_until, tries = 0.0, played.tries
+    played.run(played.shard)
+    assert (queue.refused, played.tries, played.buried) == (2, tries + 1, [])
+    queue.held_until = 0.0
+    played.failing = lambda offsets: None
+    played.play(0)
+    assert (played.handled, queue.refused) == ([0, 1, 2, 3, 4], 0)
+
+
+def test_the_other_topics_of_its_shard_go_on_and_readiness_names_it():
+    played = Played(lambda offsets: Locked("held") if 0 in offsets else None)
+    played.play(1, steps=0)
+    other = str(Topic.RUN_EVENTS)
+    played.shard.queues[other] = TopicQueue()
+    played.shard.add(Record(other, played.shard.partition, 9, KEY, b'{"type":"DeadlineResolved"}', {}, (), 0))
+    played.run(played.shard)  # both, before the one at fault is known
+    for _ in range(STUCK_FAILURES):
+        assert played.context.shards.problems() == {"shards": None}
+        played.shard.queues[TOPIC].held_until = 0.0
+        played.run(played.shard)
+    reason = f"{TOPIC}: the message at offset 0 waits for a locked row: held"
+    assert played.context.shards.problems() == {"shards": f"shard {played.shard.partition}: {reason}"}
+    played.run(played.shard)
+    assert played.shard.queues[other].next_offset == 10
+
+
+def test_only_a_row_that_the_handler_needs_counts_as_locked():
+    """A shard's own row that is locked makes the whole shard wait: no topic of it could go on."""
+    timed_out = OperationalError("SELECT", {}, SimpleNamespace(sqlstate="55P03"))
+    played = Played(lambda offsets: None)
+    played.context.handler.handle = mock.Mock(side_effect=timed_out)
+    with pytest.raises(Locked):
+        played._handle(mock.Mock(), [])
+    played.failing = lambda offsets: timed_out
+    played.play(2, steps=1)
+    assert (played.shard.queues[TOPIC].refused, played.shard.retry_at > 0) == (0, True)
 
 
 def test_a_fence_ends_the_work_and_keeps_nothing():

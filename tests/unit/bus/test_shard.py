@@ -65,6 +65,14 @@ class TestBatch:
         assert offsets(shard.batch(9, 9.9)) == [("b", 0)]
         assert offsets(shard.batch(9, 10.0)) == [("a", 5), ("a", 6), ("b", 0)]
 
+    def test_a_message_that_was_refused_is_tried_without_the_other_topics(self, shard):
+        fill(shard, record(0, "b"), record(1, "b"), record(5))
+        shard.queues["b"].refused, shard.queues["b"].held_until = 1, 10.0
+        assert offsets(shard.batch(9, 9.9)) == [("a", 5)]
+        assert offsets(shard.batch(9, 10.0)) == [("b", 0)]
+        shard.done("b", 1, 1)
+        assert offsets(shard.batch(9, 10.0)) == [("a", 5), ("b", 1)]
+
     def test_what_is_held_counts_neither_as_message_nor_as_end(self, shard):
         fill(shard, record(5), end(6))
         shard.queues["a"].held_until = 10.0

@@ -6,7 +6,8 @@ import time
 
 import structlog
 
-from retrofill.bus.faults import Poison
+from retrofill.bus.envelope import Record
+from retrofill.bus.faults import Locked, Poison
 from retrofill.bus.observability import metrics
 from retrofill.bus.worker.context import WorkerContext
 from retrofill.bus.worker.shard import Ownership, Shard
@@ -34,9 +35,19 @@ class Failures:
         """Retry the shard after a pause that doubles up to ``MAX_BACKOFF_SECONDS``."""
         shard.failures += 1
         shard.problem = short(error)
-        seconds = min(0.05 * 2 ** min(shard.failures, 10), MAX_BACKOFF_SECONDS)
+        seconds = _pause(shard.failures)
         shard.retry_at = time.monotonic() + seconds
         log.warning(event, shard=shard.partition, seconds=seconds, error=short(error))
+
+    def hold(self, shard: Shard, record: Record, error: BaseException) -> None:
+        """Retry ``record`` after a pause that doubles likewise; only its topic waits for it."""
+        queue = shard.queues[record.topic]
+        queue.refused += 1
+        queue.problem = f"the message at offset {record.offset} waits for a locked row: {short(error)}"
+        seconds = _pause(queue.refused)
+        queue.held_until = time.monotonic() + seconds
+        place = {"topic": record.topic, "offset": record.offset}
+        log.warning("message_waits", shard=shard.partition, **place, seconds=seconds, error=short(error))
 
     def lose(self, shard: Shard, ownership: Ownership) -> None:
         """Drop the shard's state and stop reading it; its state becomes ``ownership``."""
@@ -46,6 +57,10 @@ class Failures:
             self._context.handler.lost(shard.partition)
 
 
+def _pause(failures: int) -> float:
+    return min(0.05 * 2.0 ** min(failures, 10), MAX_BACKOFF_SECONDS)
+
+
 def short(error: BaseException) -> str:
-    """One line on an exception, without the type for ``Poison``."""
-    return first_line(error) if isinstance(error, Poison) else kind_and_line(error)
+    """One line on an exception, without the type for ``Poison`` and ``Locked``."""
+    return first_line(error) if isinstance(error, Poison | Locked) else kind_and_line(error)

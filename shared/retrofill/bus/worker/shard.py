@@ -36,6 +36,8 @@ class TopicQueue:
     expected: int = 0  # the next offset to queue; anything before it is stale
     items: deque[Record | End] = field(default_factory=deque)
     held_until: float = 0.0  # monotonic; nothing of this topic is handled before
+    refused: int = 0  # tries in a row in which the first message needed a locked row
+    problem: str | None = None  # the last of them
     read_to: int = 0  # offset of the last end with everything before it handled
 
 
@@ -119,9 +121,8 @@ class Shard:
         At most ``limit`` messages and ``max_bytes``, but at least one message.
         """
         taken = size = 0
-        for queue in self.queues.values():
-            if queue.held_until > now:
-                continue
+        for queue in self._open(now):
+            limit = 1 if queue.refused else limit
             for item in queue.items:
                 if isinstance(item, Record):
                     if taken >= limit or (taken and size + item.size > max_bytes):
@@ -129,6 +130,11 @@ class Shard:
                     taken += 1
                     size += item.size
                 yield item
+
+    def _open(self, now: float) -> list[TopicQueue]:
+        """The queues that are not held. One whose first message waits for a row is tried without the others."""
+        queues = [queue for queue in self.queues.values() if queue.held_until <= now]
+        return next(([queue] for queue in queues if queue.refused and queue.items), queues)
 
     def has_messages(self, now: float) -> bool:
         """Whether a message may be handled now."""
@@ -152,7 +158,12 @@ class Shard:
                 queue.read_to = item.offset
             else:
                 handled.append(item)
+                queue.refused = 0
         return handled
+
+    def waiting(self, tries: int) -> list[str]:
+        """One line on each topic whose first message needed a locked row ``tries`` times in a row or more."""
+        return [f"{topic}: {queue.problem}" for topic, queue in list(self.queues.items()) if queue.refused >= tries]
 
     def due_checks(self, now: float) -> list[str]:
         """Keys to check now."""

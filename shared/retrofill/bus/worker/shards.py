@@ -40,10 +40,16 @@ class Shards:
 
     def problems(self) -> dict[str, str | None]:
         """One line on all shards that cannot continue, under ``shards``; from any thread."""
-        stuck = [s for s in self if s.ownership is Ownership.STOPPED or s.failures >= STUCK_FAILURES]
-        lines = (f"{s.topics[0] if s.added else 'shard'} {s.partition}: {s.problem}" for s in stuck)
+        lines = [f"{s.topics[0] if s.added else 'shard'} {s.partition}: {line}" for s in self for line in _stuck(s)]
         return {"shards": "; ".join(lines) or None}
 
     def owned(self) -> list[int]:
         """Partitions, without added ones, that this instance owns; from any thread."""
         return [shard.partition for shard in self._fixed.values() if shard.ownership is Ownership.OWNED]
+
+
+def _stuck(shard: Shard) -> Iterator[str | None]:
+    """Why the shard, or a topic of it, cannot continue."""
+    if shard.ownership is Ownership.STOPPED or shard.failures >= STUCK_FAILURES:
+        yield shard.problem
+    yield from shard.waiting(STUCK_FAILURES)
