@@ -23,35 +23,36 @@ LOG_SECONDS = 5.0
 class _Target:
     """What must be read before a request is refused: offsets of ``pipelines`` by partition."""
 
+    offset: int  # of the request
     ends: dict[int, int]
     logged_at: float  # monotonic; at first, when it began to wait
 
 
 class PipelinesBarrier:
-    """For each held request, the ends of ``pipelines`` after its arrival."""
+    """For the held request of each partition, the ends of ``pipelines`` after its arrival."""
 
     def __init__(self, topic_ids: TopicIds) -> None:
         self._topic_ids = topic_ids
-        self._targets: dict[tuple[str, int, int], _Target] = {}
+        self._targets: dict[tuple[str, int], _Target] = {}
 
     def as_of(self, conn: Connection, record: Record) -> bool:
         """Whether the planners have read ``pipelines`` to its end as of ``record``'s first call.
 
         Raises ``KafkaException`` if the broker does not answer; the request then waits.
         """
-        place = (record.topic, record.partition, record.offset)
-        if place not in self._targets:
+        place = (record.topic, record.partition)
+        target = self._targets.get(place)
+        if target is None or target.offset != record.offset:
             # Refreshed each time, so partitions added to the topic count too.
             partitions = range(self._topic_ids.refresh()[Topic.PIPELINES])
             ends = self._topic_ids.ends.high_watermarks({str(Topic.PIPELINES): list(partitions)})
             targets = {partition: offset for (_, partition), offset in ends.items() if offset > 0}
-            self._targets[place] = _Target(targets, time.monotonic())
+            target = self._targets[place] = _Target(record.offset, targets, time.monotonic())
         offset = SERVICE_TABLES[PLANNER.package].offset
         rows = conn.execute(
             select(offset.c.partition, offset.c.next_offset).where(offset.c.topic == str(Topic.PIPELINES))
         ).all()
         read = dict(rows)
-        target = self._targets[place]
         if unread := sorted(p for p, end in target.ends.items() if read.get(p, 0) < end):
             if time.monotonic() - target.logged_at >= LOG_SECONDS:
                 target.logged_at = time.monotonic()

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from retrofill.attempt_logs.files import folder_of
 from retrofill.bus.clients import producer
-from retrofill.bus.faults import Conflict, Fault, Poison, classify
+from retrofill.bus.faults import Conflict, Fault, Poison, classify, needing_rows
 from retrofill.bus.handler import QuietHandler, Received
 from retrofill.bus.observability import metrics
 from retrofill.bus.service import Context
@@ -144,7 +144,8 @@ class StarterHandler(QuietHandler):
         for key in keys:
             del tx.checks[key]
         try:
-            return self._claims.check_after_ends(tx, keys)
+            with needing_rows():
+                return self._claims.check_after_ends(tx, keys)
         except Exception as e:
             if classify(e) not in (Fault.FENCED, Fault.WAIT):
                 self._claim_later.add(tx.partition)

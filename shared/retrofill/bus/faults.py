@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
 
 from confluent_kafka import KafkaException
 from sqlalchemy.exc import DataError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolExhausted
+
+from retrofill.errors import kind_and_line
 
 UNIQUE_VIOLATION = "23505"
 EXCLUSION_VIOLATION = "23P01"
@@ -31,7 +35,7 @@ class Poison(Exception):
 
 
 class Locked(Exception):
-    """Another transaction holds a row that the message needs; the text is Postgres's."""
+    """Another transaction holds a row that a message or a check needs; the text is Postgres's."""
 
 
 class Fault(Enum):
@@ -41,7 +45,7 @@ class Fault(Enum):
     CONFLICT = "conflict"  # roll back and decide again
     TIMEOUT = "timeout"  # like a conflict, with limited retries: the database answers, this work takes too long
     POISON = "poison"  # the data is at fault: dead-letter it
-    LOCKED = "locked"  # another transaction holds a row: hold the topic of the message that needs it
+    LOCKED = "locked"  # another transaction holds a row: hold what needs it, not the shard
     WAIT = "wait"  # a dependency is down, or a lock that the whole shard needs is held: back off
 
 
@@ -65,14 +69,23 @@ def classify(error: BaseException) -> Fault:
     return Fault.POISON
 
 
-def is_lock_timeout(error: DBAPIError) -> bool:
-    """Whether a statement waited for a lock for as long as ``lock_timeout`` allows."""
-    return getattr(error.orig, "sqlstate", None) == LOCK_TIMEOUT
+@contextmanager
+def needing_rows() -> Iterator[None]:
+    """Around a handler's decisions: raises ``Locked`` for a lock awaited for ``lock_timeout``.
+
+    Outside, such a lock is one that all of the shard's work needs.
+    """
+    try:
+        yield
+    except DBAPIError as e:
+        if getattr(e.orig, "sqlstate", None) == LOCK_TIMEOUT:
+            raise Locked(kind_and_line(e)) from e
+        raise
 
 
 def _classify_state(state: str | None, *, disconnected: bool) -> Fault:
     if state == LOCK_TIMEOUT:
-        # Another transaction holds the lock; the message is not at fault, however long it takes.
+        # Another transaction holds the lock; nothing of ours is at fault, however long it takes.
         return Fault.WAIT
     if state in (STATEMENT_TIMEOUT, TRANSACTION_TIMEOUT, IDLE_IN_TRANSACTION):
         # The last two also close the connection, yet this work is at fault: a handler that computes

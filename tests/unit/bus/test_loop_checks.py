@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from retrofill.bus.faults import Conflict, Fenced, Poison
 from retrofill.bus.handler import QuietHandler
@@ -13,6 +14,8 @@ from retrofill.bus.worker.context import WorkerContext
 from retrofill.bus.worker.failures import Failures
 from retrofill.bus.worker.shard import Ownership
 from retrofill.contract.topics import WATCHER
+
+LOCKED = OperationalError("UPDATE", {}, SimpleNamespace(sqlstate="55P03"))
 
 
 class InOneGroup(QuietHandler):
@@ -55,7 +58,7 @@ def test_what_lands_is_checked_once_and_together():
     assert played.shard.checks == {}
 
 
-@pytest.mark.parametrize("error", [Conflict("x"), Poison("x"), KeyError("x")])
+@pytest.mark.parametrize("error", [Conflict("x"), Poison("x"), KeyError("x"), LOCKED])
 @pytest.mark.parametrize("bad", "abcd")
 def test_a_refused_key_holds_up_no_other(bad, error):
     played = Played(lambda keys: error if bad in keys else None)
@@ -66,6 +69,7 @@ def test_a_refused_key_holds_up_no_other(bad, error):
         k for keys in played.handler.seen for k in keys if bad not in keys
     }
     assert list(played.shard.checks) == [bad]
+    assert played.shard.retry_at == 0.0
 
 
 def test_where_the_database_is_down_all_wait_and_none_is_lost():

@@ -1,14 +1,13 @@
 """Which message of a refused batch becomes a dead letter, and which never does."""
 
 from types import SimpleNamespace
-from unittest import mock
 
 import pytest
 from sqlalchemy.exc import OperationalError
 
 import retrofill.contract  # noqa: F401  registers every message type
 from retrofill.bus.envelope import Record
-from retrofill.bus.faults import Conflict, Fenced, Locked, Poison
+from retrofill.bus.faults import Conflict, Fenced, Locked, Poison, needing_rows
 from retrofill.bus.handler import Hold, QuietHandler
 from retrofill.bus.inbox import End, Records
 from retrofill.bus.worker import context
@@ -23,7 +22,7 @@ from retrofill.contract.partitioning import partition_of
 from retrofill.contract.topics import WATCHER, Topic
 
 TOPIC = str(Topic.DEADLINES)
-KEY = b"7"
+KEY, BODY = b"7", b'{"type":"DeadlineResolved","deadline_id":7}'
 
 
 class Engine:
@@ -83,10 +82,7 @@ class Played(Batches):
 
     def play(self, count, steps=100):
         partition = self.shard.partition
-        records = tuple(
-            Record(TOPIC, partition, n, KEY, b'{"type":"DeadlineResolved","deadline_id":7}', {}, (), 0)
-            for n in range(count)
-        )
+        records = tuple(Record(TOPIC, partition, n, KEY, BODY, {}, (), 0) for n in range(count))
         self.intake.take(Records((*records, End(TOPIC, partition, count))))
         for _ in range(steps):
             if not self.shard.has_messages(0.0) or self.shard.ownership is not Ownership.OWNED:
@@ -179,27 +175,46 @@ def test_the_other_topics_of_its_shard_go_on_and_readiness_names_it():
     played.play(1, steps=0)
     other = str(Topic.RUN_EVENTS)
     played.shard.queues[other] = TopicQueue()
-    played.shard.add(Record(other, played.shard.partition, 9, KEY, b'{"type":"DeadlineResolved"}', {}, (), 0))
-    played.run(played.shard)  # both, before the one at fault is known
-    for _ in range(STUCK_FAILURES):
+    played.shard.add(Record(other, played.shard.partition, 9, KEY, BODY, {}, (), 0))
+    while played.shard.queues[TOPIC].refused < STUCK_FAILURES:
         assert played.context.shards.problems() == {"shards": None}
         played.shard.queues[TOPIC].held_until = 0.0
         played.run(played.shard)
     reason = f"{TOPIC}: the message at offset 0 waits for a locked row: held"
     assert played.context.shards.problems() == {"shards": f"shard {played.shard.partition}: {reason}"}
-    played.run(played.shard)
     assert played.shard.queues[other].next_offset == 10
+
+
+def test_conflicts_before_a_lock_count_for_no_other_message():
+    errors = [Conflict("x"), Conflict("x"), Locked("held"), Conflict("x")]
+    played = Played(lambda offsets: errors.pop(0) if errors else None)
+    played.play(1, steps=4)
+    assert (played.buried, played.shard.conflicts) == ([], 0)
+    other = str(Topic.RUN_EVENTS)
+    played.shard.queues[other] = TopicQueue()
+    played.shard.add(Record(other, played.shard.partition, 0, KEY, BODY, {}, (), 0))
+    played.run(played.shard)
+    assert (played.buried, played.shard.conflicts) == ([], 1)
+
+
+def test_a_message_that_admission_holds_is_not_said_to_wait_for_a_row():
+    played = Played(lambda offsets: Locked("held"))
+    played.play(1, steps=1)
+    assert played.shard.waiting(1) != []
+    played.shard.queues[TOPIC].held_until = 0.0
+    played.context.handler.admit = lambda received: {TOPIC: Hold(0, 60.0)}
+    played.run(played.shard)
+    assert played.shard.waiting(1) == []
 
 
 def test_only_a_row_that_the_handler_needs_counts_as_locked():
     """A shard's own row that is locked makes the whole shard wait: no topic of it could go on."""
     timed_out = OperationalError("SELECT", {}, SimpleNamespace(sqlstate="55P03"))
-    played = Played(lambda offsets: None)
-    played.context.handler.handle = mock.Mock(side_effect=timed_out)
-    with pytest.raises(Locked):
-        played._handle(mock.Mock(), [])
-    played.failing = lambda offsets: timed_out
-    played.play(2, steps=1)
+    with pytest.raises(Locked), needing_rows():
+        raise timed_out
+    with pytest.raises(OperationalError), needing_rows():
+        raise OperationalError("SELECT", {}, SimpleNamespace(sqlstate="57014"))
+    played = Played(lambda offsets: timed_out).play(2, steps=1)
     assert (played.shard.queues[TOPIC].refused, played.shard.retry_at > 0) == (0, True)
 
 

@@ -67,11 +67,25 @@ class TestBatch:
 
     def test_a_message_that_was_refused_is_tried_without_the_other_topics(self, shard):
         fill(shard, record(0, "b"), record(1, "b"), record(5))
-        shard.queues["b"].refused, shard.queues["b"].held_until = 1, 10.0
+        shard.queues["b"].refuse(10.0, "locked")
         assert offsets(shard.batch(9, 9.9)) == [("a", 5)]
         assert offsets(shard.batch(9, 10.0)) == [("b", 0)]
         shard.done("b", 1, 1)
         assert offsets(shard.batch(9, 10.0)) == [("a", 5), ("b", 1)]
+
+    def test_it_is_tried_in_turn_with_the_others(self, shard):
+        """Each of its tries may take a second, so in many shards the next one is always due."""
+        fill(shard, record(0, "b"), record(5), record(6))
+        shard.queues["b"].refuse(10.0, "locked")
+        shard.others_first = True
+        assert offsets(shard.batch(1, 99.0)) == [("a", 5)]
+        shard.done("a", 6, 1)
+        assert offsets(shard.batch(1, 99.0)) == [("b", 0)]
+        shard.queues["b"].refuse(99.0, "locked")
+        shard.others_first = True
+        shard.done("a", 7, 1)
+        shard.others_first = True
+        assert offsets(shard.batch(1, 99.0)) == [("b", 0)]
 
     def test_what_is_held_counts_neither_as_message_nor_as_end(self, shard):
         fill(shard, record(5), end(6))
@@ -199,6 +213,24 @@ class TestNextDue:
         assert shard.next_due(0.2) is None
         shard.ends_since = 40.0
         assert shard.next_due(0.5) == 40.5
+
+    def test_ends_behind_a_held_message_keep_nobody_busy(self, shard):
+        fill(shard, record(5), end(6))
+        shard.queues["a"].refuse(NEVER, "locked")
+        shard.ends_since = LONG_AGO
+        assert shard.next_due(0.2) == NEVER
+
+    def test_a_check_does_not_overtake_a_message_of_its_key_that_waits_for_a_row(self, shard):
+        fill(shard, record(5))
+        shard.schedule_check("k", LONG_AGO)
+        shard.schedule_check("other", LONG_AGO)
+        assert shard.due_checks(LONG_AGO) == ["k", "other"]
+        shard.queues["a"].refuse(NEVER, "locked")
+        assert shard.due_checks(LONG_AGO) == ["other"]
+        shard.checks.pop("other")
+        assert shard.next_due(0.2) == NEVER
+        shard.done("a", 6, 1)
+        assert shard.due_checks(LONG_AGO) == ["k"]
 
     def test_a_message_whose_hold_is_over_is_due_at_once(self, shard):
         fill(shard, record(5))

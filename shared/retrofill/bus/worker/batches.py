@@ -9,21 +9,20 @@ from dataclasses import dataclass
 
 import structlog
 from sqlalchemy import text
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 
 from retrofill.bus.crash import crash_point
 from retrofill.bus.envelope import Record
-from retrofill.bus.faults import Fault, Fenced, Locked, classify, is_lock_timeout
+from retrofill.bus.faults import Fault, Fenced, classify, needing_rows
 from retrofill.bus.handler import Hold, Received
 from retrofill.bus.inbox import End
 from retrofill.bus.observability import metrics
-from retrofill.bus.transaction import Move, Transaction, move_offsets
+from retrofill.bus.transaction import Move, move_offsets
 from retrofill.bus.worker.context import WorkerContext
 from retrofill.bus.worker.deaths import DEATHS
 from retrofill.bus.worker.failures import Failures, short
 from retrofill.bus.worker.shard import Shard
 from retrofill.bus.worker.triage import Dead, Misplaced, triage
-from retrofill.errors import kind_and_line
 
 log = structlog.get_logger(__name__)
 FLUSH_ENDS_SECONDS = 0.2
@@ -126,7 +125,7 @@ class Batches:
         for topic, count in work.counts.items():
             queued = list(shard.queues[topic].items)[:count]
             if topic in holds:
-                shard.queues[topic].held_until = now + holds[topic].seconds
+                shard.queues[topic].hold(now + holds[topic].seconds)
                 queued = [i for i in queued if i.offset < holds[topic].offset]
             items += queued
         return self._triage(shard, items)
@@ -144,7 +143,8 @@ class Batches:
             for one in work.received:
                 crash_point(f"handle:{one.key}")
             if work.received:
-                self._handle(tx, work.received)
+                with needing_rows():
+                    self._context.handler.handle(tx, work.received)
             move_offsets(tx.conn, self._context.service, shard.partition, work.moves)
             crash_point("batch:before-commit")
         crash_point("batch:committed")
@@ -154,15 +154,6 @@ class Batches:
         for letter in work.dead:
             metrics.DEAD_LETTERS.labels(letter.record.topic).inc()
             log.warning("dead_letter", topic=letter.record.topic, offset=letter.record.offset, reason=letter.reason)
-
-    def _handle(self, tx: Transaction, received: Sequence[Received]) -> None:
-        """Raises ``Locked`` if a row that the messages need is locked, unlike those of the shard."""
-        try:
-            self._context.handler.handle(tx, received)
-        except DBAPIError as e:
-            if is_lock_timeout(e):
-                raise Locked(kind_and_line(e)) from e
-            raise
 
     def _landed(self, shard: Shard, work: Work) -> None:
         shard.failures = 0
@@ -205,6 +196,7 @@ class Batches:
         elif not records:
             self._failures.back_off(shard, error, "batch_waits")
         elif fault is Fault.LOCKED:
+            shard.conflicts = 0
             self._failures.hold(shard, records[0], error)
         elif fault is Fault.POISON or self._conflict_persists(shard):
             self._set_aside(shard, records[0], short(error))

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import structlog
 
 from retrofill.bus.crash import crash_point
-from retrofill.bus.faults import Fault, classify
+from retrofill.bus.faults import Fault, classify, needing_rows
 from retrofill.bus.observability import metrics
 from retrofill.bus.transaction import Transaction
 from retrofill.bus.worker.context import WorkerContext
@@ -18,6 +18,7 @@ from retrofill.bus.worker.shard import Shard
 log = structlog.get_logger(__name__)
 CHECKS_PER_PASS = 50
 CONFLICT_SECONDS = 0.02
+LOCKED_SECONDS = 0.5
 
 
 class Checks:
@@ -63,7 +64,8 @@ class Checks:
         try:
             with self._context.transaction(shard) as tx:
                 crash_point("check:begun")
-                self._context.handler.check(tx, keys)
+                with needing_rows():
+                    self._context.handler.check(tx, keys)
                 crash_point("check:before-commit")
             crash_point("check:committed")
         except Exception as e:  # noqa: BLE001 - classified by the caller; a check is never lost
@@ -90,17 +92,20 @@ class Checks:
             shard.schedule_check(key, now + self._pause(shard, key, fault))
         if fault is Fault.WAIT:
             self._failures.back_off(shard, error, "check_waits")
+        elif fault is Fault.LOCKED:
+            log.warning("check_waits", shard=shard.partition, checks=list(keys), error=short(error))
         elif fault is Fault.CONFLICT:
             log.info("check_again", shard=shard.partition, checks=list(keys), error=short(error))
         else:
             log.error("check_failed", shard=shard.partition, checks=list(keys), exc_info=error)
 
     def _pause(self, shard: Shard, key: str, fault: Fault) -> float:
-        """Seconds until a refused key is checked again; grows for a conflict that persists."""
+        """Seconds until a refused key is checked again; grows for a conflict or a lock that persists."""
         if fault is Fault.WAIT:
             return 0.0
-        if fault is not Fault.CONFLICT:
+        if fault not in (Fault.CONFLICT, Fault.LOCKED):
             return MAX_BACKOFF_SECONDS
         before = shard.conflicting_checks.get(key, 0)
         shard.conflicting_checks[key] = before + 1
-        return min(CONFLICT_SECONDS * 2.0 ** min(before, 10), MAX_BACKOFF_SECONDS)
+        first = CONFLICT_SECONDS if fault is Fault.CONFLICT else LOCKED_SECONDS
+        return min(first * 2.0 ** min(before, 10), MAX_BACKOFF_SECONDS)

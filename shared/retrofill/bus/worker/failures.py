@@ -42,10 +42,10 @@ class Failures:
     def hold(self, shard: Shard, record: Record, error: BaseException) -> None:
         """Retry ``record`` after a pause that doubles likewise; only its topic waits for it."""
         queue = shard.queues[record.topic]
-        queue.refused += 1
-        queue.problem = f"the message at offset {record.offset} waits for a locked row: {short(error)}"
-        seconds = _pause(queue.refused)
-        queue.held_until = time.monotonic() + seconds
+        seconds = _pause(queue.refused + 1)
+        problem = f"the message at offset {record.offset} waits for a locked row: {short(error)}"
+        queue.refuse(time.monotonic() + seconds, problem)
+        shard.others_first = True
         place = {"topic": record.topic, "offset": record.offset}
         log.warning("message_waits", shard=shard.partition, **place, seconds=seconds, error=short(error))
 

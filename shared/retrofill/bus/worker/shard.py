@@ -40,6 +40,20 @@ class TopicQueue:
     problem: str | None = None  # the last of them
     read_to: int = 0  # offset of the last end with everything before it handled
 
+    def hold(self, until: float) -> None:
+        """Handle nothing before ``until``. The first message was not tried, or needs no locked row."""
+        self.held_until, self.refused, self.problem = until, 0, None
+
+    def refuse(self, until: float, problem: str) -> None:
+        """Try the first message again at ``until``: it needed a locked row."""
+        self.held_until, self.refused, self.problem = until, self.refused + 1, problem
+
+    @property
+    def waiting_key(self) -> str | None:
+        """The key of the first message if it needed a locked row."""
+        first = next((item for item in self.items if isinstance(item, Record)), None) if self.refused else None
+        return first.key.decode(errors="replace") if first is not None and first.key else None
+
 
 @dataclass
 class Shard:
@@ -66,6 +80,7 @@ class Shard:
     alone: int = 0  # messages still to handle one by one, to find the one at fault in a refused batch
     careful: int = 0  # messages still to record, one by one, before handling: former owners died here
     suspect: Suspect | None = None  # the message that the last owner was trying when it died
+    others_first: bool = False  # a locked row cost the last try a second: now those that wait for none
     trying: bool = False  # Postgres records a message as being tried
     dirty: bool = False  # offsets moved since the last commit to Kafka
     last_offsets: dict[str, int] = field(default_factory=dict)  # at the time of the fence
@@ -85,6 +100,7 @@ class Shard:
         self.conflicts = 0
         self.careful = 0
         self.suspect = None
+        self.others_first = False
         self.trying = False
         self.dirty = False
         self.ends_since = None
@@ -132,9 +148,17 @@ class Shard:
                 yield item
 
     def _open(self, now: float) -> list[TopicQueue]:
-        """The queues that are not held. One whose first message waits for a row is tried without the others."""
+        """The queues that are not held.
+
+        One whose first message needed a locked row is tried without the others, and in turn with them: each
+        of its tries may take a second.
+        """
         queues = [queue for queue in self.queues.values() if queue.held_until <= now]
-        return next(([queue] for queue in queues if queue.refused and queue.items), queues)
+        refused = [queue for queue in queues if queue.refused]
+        others = [queue for queue in queues if not queue.refused]
+        if refused and not (self.others_first and any(isinstance(item, Record) for q in others for item in q.items)):
+            return refused[:1]
+        return others
 
     def has_messages(self, now: float) -> bool:
         """Whether a message may be handled now."""
@@ -158,7 +182,8 @@ class Shard:
                 queue.read_to = item.offset
             else:
                 handled.append(item)
-                queue.refused = 0
+                queue.refused, queue.problem = 0, None
+                self.others_first = False
         return handled
 
     def waiting(self, tries: int) -> list[str]:
@@ -166,8 +191,12 @@ class Shard:
         return [f"{topic}: {queue.problem}" for topic, queue in list(self.queues.items()) if queue.refused >= tries]
 
     def due_checks(self, now: float) -> list[str]:
-        """Keys to check now."""
-        return [key for key, due in self.checks.items() if due <= now]
+        """Keys to check now. A check does not overtake a message of its key that waits for a locked row."""
+        return [key for key, due in self._free_checks() if due <= now]
+
+    def _free_checks(self) -> list[tuple[str, float]]:
+        waiting = {queue.waiting_key for queue in self.queues.values()}
+        return [(key, due) for key, due in self.checks.items() if key not in waiting]
 
     def schedule_check(self, key: str, due: float) -> None:
         """Check ``key`` at ``due``, or earlier if it is already scheduled."""
@@ -180,10 +209,10 @@ class Shard:
         if self.ownership is not Ownership.OWNED:
             return None
         now = time.monotonic()
-        dues = list(self.checks.values())
+        dues = [due for _, due in self._free_checks()]
         # An expired hold is not itself due; its messages are (below).
         dues += [queue.held_until for queue in self.queues.values() if queue.items and queue.held_until > now]
-        if self.ends_since is not None:
+        if self.ends_since is not None and self.has_ends(now):
             dues.append(self.ends_since + flush_seconds)
         if self.has_messages(now):
             dues.append(0.0)
