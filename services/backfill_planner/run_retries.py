@@ -82,18 +82,18 @@ def retry_runs(
     except ValidationError:
         message = "a newer release planned the backfill: upgrade the backfill-planner to retry its runs"
         return BackfillCommandRejected(backfill_id=id, command=command.type, message=message)
-    new = _replace(tx, row, decision, alerts_counting_from(alerts, *AT_PLANNING), partitions)
+    count, new = _replace(tx, row, decision, alerts_counting_from(alerts, *AT_PLANNING), partitions)
     # Which of the failures were accepted is not known, so those that were count as replaced first:
     # as long as one is left that may not have been, the backfill is paused or cancelled over it.
-    backfills.change(tx.conn, id, {"failed_before": max(0, row["failed_before"] - len(new))})
+    backfills.change(tx.conn, id, {"failed_before": max(0, row["failed_before"] - count)})
     if row["state"] == S.IN_REVIEW:
         _leave_review(tx, row)
     crash_point("run-retry:written")
-    listed = new if len(new) <= MAX_LISTED else []
+    listed = new if count <= MAX_LISTED else []
     return RunsRetried(
         backfill_id=id,
         pipeline=row["pipeline"],
-        runs=len(new),
+        runs=count,
         run_ids=tuple(each.id for each in listed),
         intervals=tuple(each.interval_start for each in listed),
     )
@@ -129,24 +129,30 @@ def _decide(tx: Transaction, id: str, row: RowMapping | None, command: RunRetryR
 
 def _replace(
     tx: Transaction, row: RowMapping, decision: RetryRuns, alerts: Sequence[DeadlineAlert], partitions: int
-) -> list[NewRun]:
-    """Replace the runs, ``CHUNK`` of them per statement, and arm the deadlines of the new ones."""
+) -> tuple[int, list[NewRun]]:
+    """Replace the runs, ``CHUNK`` of them per statement, and arm the deadlines of the new ones.
+
+    Returns their number, and the first ``MAX_LISTED`` of them or some more.
+    """
     now = database_now(tx.conn)
     armer = Armer(tx, row["id"], row["pipeline"], partitions, now)
     new: list[NewRun] = []
+    count, last = 0, -1
     left = MAX_HINTS
     while True:
         # Of the runs that fail meanwhile, only later ones are retried as well.
-        chunk = retries.failed(tx.conn, row["id"], decision.ids, after=new[-1].position if new else -1, most=CHUNK)
+        chunk = retries.failed(tx.conn, row["id"], decision.ids, after=last, most=CHUNK)
         if not chunk:
-            return new
+            return count, new
         made = retries.replace(tx.conn, chunk, now)
         for alert in alerts:
             armer.arm(alert, [Subject(each.id, arm(alert, _counts_from(alert, each, now), now)) for each in made])
         open_ones = retries.armed_deadlines(tx.conn, [each.replaces for each in made], left) if left else []
         resolve(tx, open_ones)
         left -= len(open_ones)
-        new += made
+        count, last = count + len(made), made[-1].position
+        if len(new) <= MAX_LISTED:
+            new += made
 
 
 def _counts_from(alert: DeadlineAlert, run: NewRun, now: datetime) -> Any:

@@ -62,11 +62,10 @@ def history(conn: Connection, pipeline_no: int, intervals: Intervals) -> History
         .ext(distinct_on(run.c.interval_start))
         .order_by(run.c.interval_start, run.c.id.desc()),
         _PARTS.values(first=(first for first, _ in intervals.parts), last=(last for _, last in intervals.parts)),
-    ).all()
-    return History(
-        overlapping(conn, pipeline_no, intervals),
-        {row.interval_start: row.state for row in finished},
     )
+    # Row by row, and with one object for each state: there may be as many as a request may have runs.
+    states = {row.interval_start: RunState(row.state) for row in finished}
+    return History(overlapping(conn, pipeline_no, intervals), states)
 
 
 def _multirange(intervals: Intervals) -> MultiRange[datetime]:

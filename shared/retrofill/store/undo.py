@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, FromClause, and_, exists, func, select, update
 
-from retrofill.domain.planning import SkipReason
+from retrofill.domain.planning import Intervals, SkipReason
 from retrofill.domain.run import RunState
 from retrofill.store.arrays import one_of
 from retrofill.store.states import in_state
@@ -74,23 +74,21 @@ _RUNS = select(
 ).where(run.c.superseded_by.is_(None))
 
 
-@dataclass(frozen=True)
-class Interval:
-    """An interval of the undone backfill. ``reason``: why it is left alone."""
-
-    start: datetime
-    end: datetime
-    reason: SkipReason | None
-
-
-def intervals(conn: Connection, id: str, first: datetime | None, last: datetime | None) -> list[Interval]:
-    """Those of a backfill with a run that start in the closed range, in their order."""
+def intervals(
+    conn: Connection, id: str, first: datetime | None, last: datetime | None
+) -> tuple[Intervals, list[SkipReason | None]]:
+    """Those of a backfill with a run that start in the closed range, in their order, and why each is left alone."""
     statement = _RUNS.where(run.c.backfill_id == id).order_by(run.c.interval_start)
     if first is not None:
         statement = statement.where(run.c.interval_start >= first)
     if last is not None:
         statement = statement.where(run.c.interval_start <= last)
-    return [Interval(row.interval_start, row.interval_end, _reason(row)) for row in conn.execute(statement)]
+    starts, ends, reasons = [], [], []
+    for row in conn.execute(statement):
+        starts.append(row.interval_start)
+        ends.append(row.interval_end)
+        reasons.append(_reason(row))
+    return Intervals(starts, ends), reasons
 
 
 def _reason(row: Any) -> SkipReason | None:

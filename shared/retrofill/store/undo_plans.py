@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from retrofill.contract.backfills import BackfillUndoRequested
 from retrofill.domain.backfill import ACTIVE
 from retrofill.domain.pipeline import PipelineDefinition
-from retrofill.domain.planning import Intervals, Plan, Reason, Rejection, overlap
+from retrofill.domain.planning import Plan, Reason, Rejection, overlap
 from retrofill.domain.schedule import range_bound
 from retrofill.domain.undo import undo_of
 from retrofill.store import planning, undo
@@ -72,23 +72,22 @@ def _planned(
     asked: tuple[datetime | None, datetime | None],
     max_runs: int,
 ) -> Plan | Rejection:
-    found = undo.intervals(conn, undone.id, *asked)
-    if not found:
+    intervals, reasons = undo.intervals(conn, undone.id, *asked)
+    if not reasons:
         return Rejection(
             Reason.EMPTY_RANGE,
             f"backfill {undone.id} has no run in this range (any more): 'retrofill runs list {undone.id}' shows its runs",
         )
-    if len(found) > max_runs:
+    if len(reasons) > max_runs:
         return Rejection(
             Reason.TOO_MANY_RUNS,
             f"backfill {undone.id} has more than {max_runs:,} runs in this range: undo a part of it (from, to)",
         )
-    intervals = Intervals([each.start for each in found], [each.end for each in found])
     others = planning.overlapping(conn, undone.pipeline_no, intervals)
     if others:
         return overlap(stored.definition.name, others[0])
-    made = Plan(intervals, [each.reason for each in found])
+    made = Plan(intervals, reasons)
     if made.runs == 0:
         why = ", ".join(f"{count:,} {reason}" for reason, count in made.skipped_counts.items())
-        return Rejection(Reason.NOTHING_TO_RUN, f"nothing to undo: of {len(found):,} data intervals {why}")
+        return Rejection(Reason.NOTHING_TO_RUN, f"nothing to undo: of {len(reasons):,} data intervals {why}")
     return made
