@@ -25,6 +25,7 @@ from tests.chaos.crew import Crew
 from tests.chaos.history import History, Known, Wish, ends_of, gather
 from tests.chaos.limits_sampler import LimitsSampler
 from tests.chaos.pipelines import definitions
+from tests.chaos.report import aim_of
 from tests.chaos.timed import TimedReceiver
 from tests.chaos.workload import Player, Script, id_in, request_of
 from tests.support.definitions import alert, daily
@@ -47,6 +48,14 @@ ENVIRONMENT = {
 }
 DRAIN_SECONDS = 150.0
 PROBE = "probe"
+# Of the probe that was called last, by the database's clock.
+STATIONS = """
+SELECT extract(epoch FROM b.requested_at) - %s AS planned, extract(epoch FROM r.started_at) - %s AS started,
+       extract(epoch FROM b.ended_at) - %s AS ended, extract(epoch FROM c.finished_at) - %s AS called
+FROM backfill b JOIN run r ON r.backfill_id = b.id
+JOIN deadline d ON d.backfill_id = b.id JOIN callback c ON c.deadline_id = d.id
+WHERE b.id = ANY(%s) ORDER BY greatest(b.ended_at, c.finished_at) DESC LIMIT 1
+"""
 
 
 @dataclass
@@ -91,9 +100,10 @@ class Stage:
     def recovered(self, kind: str, shards: Sequence[int] | None = None) -> float:
         """Wait until work progresses after a heal; returns the seconds.
 
-        A probe request to each shard must complete, including its deadline's callback.
+        A probe request to each shard must complete, including its deadline's callback. If the aim is missed, a
+        fact says what the slowest probe waited for.
         """
-        began = time.monotonic()
+        began, sent = time.monotonic(), time.time()
         wishes = []
         for shard in range(self.made.settings.partitions) if shards is None else shards:
             day = date(2001, 1, 1) + timedelta(days=self._probes)
@@ -115,6 +125,9 @@ class Stage:
         )
         seconds = time.monotonic() - began
         self.recoveries.setdefault(kind, []).append(seconds)
+        if seconds > aim_of(kind):
+            (slowest,) = self.made.query(STATIONS, *[sent] * 4, wishes)
+            self.facts[f"the slowest probe after {kind}"] = ", ".join(f"{k} {s:.1f} s" for k, s in slowest.items())
         return seconds
 
     @staticmethod
