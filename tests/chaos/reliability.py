@@ -58,11 +58,16 @@ def write(page: Path, results: list[Result], profile: str) -> None:
 
 
 def commit() -> str:
-    """The tested commit: tag or short hash, and whether the tree had changes."""
+    """The tested commit: tag or short hash, and whether the tree had changes other than this page's."""
     try:
-        done = subprocess.run(
-            ["git", "describe", "--tags", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
-        )
+        described = _git("describe", "--tags", "--always")
+        changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", f":!{PAGE.relative_to(ROOT)}")
     except FileNotFoundError:
         return "unknown (no git)"
-    return done.stdout.strip() if done.returncode == 0 else "unknown"
+    return f"{described}{'-dirty' if changed else ''}" if described else "unknown"
+
+
+def _git(*arguments: str) -> str:
+    """What git prints, or nothing if it fails."""
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else ""
