@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from tests.support.git import git
 
 from benchmarks.core import Benchmark, Figure
 from benchmarks.plot import bars
@@ -78,13 +78,8 @@ def machine() -> dict[str, str]:
 
 def commit() -> str:
     """The measured commit, with a ``+`` if the code has uncommitted changes."""
-    changed = _git("status", "--porcelain", "--", "*.py", "*.sql", "requirements.lock")
-    return _git("rev-parse", "--short=10", "HEAD") + ("+" if changed else "")
-
-
-def _git(*arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=FOLDER.parent, capture_output=True, text=True, check=False)
-    return done.stdout.strip()
+    changed = git("status", "--porcelain", "--", "*.py", "*.sql", "requirements.lock")
+    return git("rev-parse", "--short=10", "HEAD") + ("+" if changed else "")
 
 
 def _installed(name: str) -> bool:

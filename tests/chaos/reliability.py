@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.chaos.plays import PLAYS, SPARK
 from tests.chaos.report import AIMS, HEADS, MISSED, SERVICE_AIM, Result, facts, row, table, total
 from tests.support import pages
+from tests.support.git import git
 from tests.support.installation import ROOT
 
 ORDER = [*PLAYS, SPARK]
@@ -60,14 +60,8 @@ def write(page: Path, results: list[Result], profile: str) -> None:
 def commit() -> str:
     """The tested commit: tag or short hash, and whether the tree had changes other than this page's."""
     try:
-        described = _git("describe", "--tags", "--always")
-        changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", f":!{PAGE.relative_to(ROOT)}")
+        described = git("describe", "--tags", "--always")
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", f":!{PAGE.relative_to(ROOT)}")
     except FileNotFoundError:
         return "unknown (no git)"
     return f"{described}{'-dirty' if changed else ''}" if described else "unknown"
-
-
-def _git(*arguments: str) -> str:
-    """What git prints, or nothing if it fails."""
-    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
-    return done.stdout.strip() if done.returncode == 0 else ""

@@ -21,7 +21,7 @@ from run_starter.memory import LEASES_KEY, Memory, backfill_key
 from tests.simulation import services
 from tests.simulation.drivers import Driver
 from tests.simulation.memory import errors
-from tests.simulation.memory.rows import NO_KEY_UPDATE
+from tests.simulation.memory.rows import NO_KEY_UPDATE, Tx
 from tests.simulation.schedule import DRAIN_SECONDS, Scenario, run_until, run_until_drained
 from tests.simulation.scheduler import Task
 from tests.simulation.servers import LOST, body_of
@@ -316,17 +316,23 @@ def test_a_command_waits_for_as_long_as_somebody_else_has_its_backfill(world: Wo
     Such failures, however many, must not dead-letter the message.
     """
     scenario = begin(world)
-    world.scheduler.run(lambda: bool(world.database.rows("backfill")))
-    (row,) = [row for row in world.database.tables["backfill"].rows if row.committed]
-    other = world.database.begin("somebody else")
-    other.lock(row, NO_KEY_UPDATE)
-    world.publish(Topic.BACKFILL_REQUESTS, "b", BackfillCancelRequested())
+    other = _cancel_what_another_session_has_locked(world)
     end = world.scheduler.now + 8.0
     world.scheduler.at(end, lambda: world.database.rollback(other))
     world.scheduler.run(lambda: world.scheduler.now >= end)
     assert world.database.rows("backfill")[0]["state"] == "running"
     drain(world, scenario)
     assert world.database.rows("backfill")[0]["state"] == "cancelled"
+
+
+def _cancel_what_another_session_has_locked(world: World) -> Tx:
+    """Request the cancellation of the backfill, whose row the returned transaction has locked."""
+    world.scheduler.run(lambda: bool(world.database.rows("backfill")))
+    (row,) = [row for row in world.database.tables["backfill"].rows if row.committed]
+    other = world.database.begin("somebody else")
+    other.lock(row, NO_KEY_UPDATE)
+    world.publish(Topic.BACKFILL_REQUESTS, "b", BackfillCancelRequested())
+    return other
 
 
 def test_a_locked_backfill_holds_only_what_follows_its_command_on_the_same_topic() -> None:
@@ -351,11 +357,7 @@ def _hold_a_lock_in_one_shard_and_ask_in_another(world: World) -> None:
     for service in world.services:
         world.start(service)
     scenario = begin(world)
-    world.scheduler.run(lambda: bool(world.database.rows("backfill")))
-    (row,) = [row for row in world.database.tables["backfill"].rows if row.committed]
-    holder = world.database.begin("somebody else")
-    holder.lock(row, NO_KEY_UPDATE)
-    world.publish(Topic.BACKFILL_REQUESTS, "b", BackfillCancelRequested())
+    holder = _cancel_what_another_session_has_locked(world)
     end = world.scheduler.now + 3.0
     world.scheduler.at(end, lambda: None)
     world.scheduler.run(lambda: world.scheduler.now >= end)

@@ -12,7 +12,7 @@ from retrofill.bus.faults import Fault, classify, needing_rows
 from retrofill.bus.observability import metrics
 from retrofill.bus.transaction import Transaction
 from retrofill.bus.worker.context import WorkerContext
-from retrofill.bus.worker.failures import MAX_BACKOFF_SECONDS, Failures, short
+from retrofill.bus.worker.failures import MAX_BACKOFF_SECONDS, Failures, pause, short
 from retrofill.bus.worker.shard import Shard
 
 log = structlog.get_logger(__name__)
@@ -108,4 +108,4 @@ class Checks:
         before = shard.conflicting_checks.get(key, 0)
         shard.conflicting_checks[key] = before + 1
         first = CONFLICT_SECONDS if fault is Fault.CONFLICT else LOCKED_SECONDS
-        return min(first * 2.0 ** min(before, 10), MAX_BACKOFF_SECONDS)
+        return pause(first, before)

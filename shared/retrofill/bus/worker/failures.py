@@ -14,6 +14,7 @@ from retrofill.bus.worker.shard import Ownership, Shard
 from retrofill.errors import first_line, kind_and_line
 
 log = structlog.get_logger(__name__)
+FIRST_BACKOFF_SECONDS = 0.1
 MAX_BACKOFF_SECONDS = 5.0
 
 
@@ -35,14 +36,14 @@ class Failures:
         """Retry the shard after a pause that doubles up to ``MAX_BACKOFF_SECONDS``."""
         shard.failures += 1
         shard.problem = short(error)
-        seconds = _pause(shard.failures)
+        seconds = pause(FIRST_BACKOFF_SECONDS, shard.failures - 1)
         shard.retry_at = time.monotonic() + seconds
         log.warning(event, shard=shard.partition, seconds=seconds, error=short(error))
 
     def hold(self, shard: Shard, record: Record, error: BaseException) -> None:
         """Retry ``record`` after a pause that doubles likewise; only its topic waits for it."""
         queue = shard.queues[record.topic]
-        seconds = _pause(queue.refused + 1)
+        seconds = pause(FIRST_BACKOFF_SECONDS, queue.refused)
         problem = f"the message at offset {record.offset} waits for a locked row: {short(error)}"
         queue.refuse(time.monotonic() + seconds, problem)
         shard.others_first = True
@@ -57,8 +58,9 @@ class Failures:
             self._context.handler.lost(shard.partition)
 
 
-def _pause(failures: int) -> float:
-    return min(0.05 * 2.0 ** min(failures, 10), MAX_BACKOFF_SECONDS)
+def pause(first: float, before: int) -> float:
+    """Seconds until the next try: ``first``, doubled for each failure ``before``, up to ``MAX_BACKOFF_SECONDS``."""
+    return min(first * 2.0 ** min(before, 10), MAX_BACKOFF_SECONDS)
 
 
 def short(error: BaseException) -> str:
