@@ -86,6 +86,8 @@ class MemoryTable:
             (str(c.name), condition(str(c.sqltext))) for c in table.constraints if isinstance(c, CheckConstraint)
         ]
         self.uniques = list(_uniques(table))
+        # Of each index, by key: the rows of which any version ever had it.
+        self._had: dict[str, dict[Any, dict[Row, None]]] = {unique.name: {} for unique in self.uniques}
         self.keys = {name for unique in self.uniques if unique.where is _always for name in unique.columns}
         self.parents = [(fk.parent.name, fk.column.table.name, fk.column.name) for fk in table.foreign_keys]
 
@@ -122,7 +124,7 @@ class MemoryTable:
                 raise errors.integrity(pg.ForeignKeyViolation, f"{self.name}.{name}: no such {parent}")
         self.rows.append(row)
         tx.lock(row, UPDATE)
-        tx.write(self, row, values)
+        self._write(tx, row, values)
         return row, None
 
     def update(self, tx: Tx, row: Row, old: Values, changes: Values) -> Values:
@@ -132,8 +134,14 @@ class MemoryTable:
         for unique in self.uniques:
             if unique.key(old) != unique.key(values) and self._clashing(tx, row, unique, values) is not None:
                 raise unique.violated()
-        tx.write(self, row, values)
+        self._write(tx, row, values)
         return values
+
+    def _write(self, tx: Tx, row: Row, values: Values) -> None:
+        for unique in self.uniques:
+            if (key := unique.key(values)) is not None:
+                self._had[unique.name].setdefault(key, {})[row] = None
+        tx.write(self, row, values)
 
     def lock_mode(self, changed: Iterable[str]) -> str:
         """The row lock that an update of these columns takes."""
@@ -149,11 +157,12 @@ class MemoryTable:
 
     def _clashing(self, tx: Tx, new: Row, unique: Unique, values: Values) -> Row | None:
         """A row that definitely conflicts. Waits for transactions whose outcome decides that."""
-        if unique.key(values) is None:
+        key = unique.key(values)
+        if key is None:
             return None
         while True:
             unclear: list[Tx] = []
-            for row in self.rows:
+            for row in self._had[unique.name].get(key, ()):
                 if row is new:
                     continue
                 other = row.writer if row.writer is not tx else None
