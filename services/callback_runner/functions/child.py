@@ -8,7 +8,6 @@ lease, or stdin closes, this process kills itself, so it does not run beside a r
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import inspect
 import json
@@ -63,6 +62,8 @@ def invoke(function: Callable[..., object], kwargs: dict[str, Any], context: dic
         kwargs = {**kwargs, "context": context}
     result = function(**kwargs)
     if inspect.isawaitable(result):
+        import asyncio  # on demand: importing it takes longer than all the rest of this process
+
         asyncio.run(_wait_for(result))
 
 
