@@ -153,10 +153,9 @@ _EXCHANGED: dict[str, dict[str, Any]] = {
 
 
 @contextmanager
-def exchanged() -> Iterator[None]:
-    """Run the services' modules on the simulation set with ``running()``."""
+def exchanged(level: int = logging.CRITICAL) -> Iterator[None]:
+    """Run the services' modules on the simulation set with ``running()``; they log from ``level``."""
     before: list[tuple[Any, str, Any]] = []
-    level = logging.CRITICAL
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(level), cache_logger_on_first_use=False)
     for module, names in _EXCHANGED.items():
         for name, instead in names.items():

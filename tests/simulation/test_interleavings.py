@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import date, timedelta
 from functools import partial
 from itertools import count
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from retrofill.bus.relay.relay import Relay
 from retrofill.contract.backfills import BackfillCancelRequested, BackfillRequested
@@ -21,7 +23,7 @@ from run_starter.memory import LEASES_KEY, Memory, backfill_key
 from tests.simulation import services
 from tests.simulation.drivers import Driver
 from tests.simulation.memory import errors
-from tests.simulation.memory.rows import NO_KEY_UPDATE, Tx
+from tests.simulation.memory.rows import NO_KEY_UPDATE, UPDATE, Tx
 from tests.simulation.schedule import DRAIN_SECONDS, Scenario, run_until, run_until_drained
 from tests.simulation.scheduler import Task
 from tests.simulation.servers import LOST, body_of
@@ -374,6 +376,35 @@ def _hold_a_lock_in_one_shard_and_ask_in_another(world: World) -> None:
     world.database.rollback(holder)
     drain(world, scenario)
     assert world.database.rows("backfill")[0]["state"] == "cancelled"
+
+
+def test_a_request_that_waits_for_a_held_pipeline_is_named_in_the_log() -> None:
+    """It is about an unknown pipeline, which may be the one of a message that waits for a locked row."""
+    with exchanged(logging.WARNING), capture_logs() as said:
+        world = next(world for seed in count() if (world := World(seed)).partitions > 1)
+        try:
+            shard = partition_of("p", world.partitions)
+            asking = next(id for n in count() if partition_of(id := f"r{n}", world.partitions) != shard)
+            world.start(PLANNER)
+            world.publish(Topic.PIPELINES, "p", PipelineApplied(pipeline=daily("p")))
+            run_until(world, lambda: bool(world.database.rows("pipeline")))
+            other = world.database.begin("somebody else")
+            other.lock(world.database.tables["pipeline"].rows[0], UPDATE)
+            world.publish(Topic.PIPELINES, "p", PipelineApplied(pipeline=daily("p", max_active_runs=2)))
+            request = {"pipeline": "nobody", "from": "2020-01-01", "to": "2020-01-03"}
+            world.publish(Topic.BACKFILL_REQUESTS, asking, BackfillRequested.model_validate(request))
+
+            def waits() -> list[dict[str, Any]]:
+                return [entry for entry in said if entry["event"] == "request_waits_for_pipelines"]
+
+            run_until(world, lambda: bool(waits()))
+            found = waits()[0]
+            assert found["shard"] == partition_of(asking, world.partitions)
+            assert (found["topic"], found["offset"], found["unread_partitions"]) == ("backfill-requests", 0, [shard])
+            world.database.rollback(other)
+            run_until(world, lambda: [row["id"] for row in world.database.rows("backfill_request")] == [asking])
+        finally:
+            world.close()
 
 
 def test_a_call_that_goes_on_after_its_shard_is_somebody_elses_is_recorded_once() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import selectors
 import threading
 from collections.abc import Callable, Sequence
 
@@ -54,12 +55,14 @@ class Listener(threading.Thread):
             conn.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
         # Notifications may have been missed while disconnected.
         self._on_notification("", "")
-        while not self._stopping.is_set():
-            for notify in conn.notifies(timeout=NOTIFY_WAIT_SECONDS):
-                if not self._is_own(notify.pid):
-                    self._on_notification(notify.channel, notify.payload)
-                if self._stopping.is_set():
-                    return
+        with selectors.DefaultSelector() as selector:
+            selector.register(conn, selectors.EVENT_READ)
+            while not self._stopping.is_set():
+                for notify in conn.notifies(timeout=0):
+                    if not self._is_own(notify.pid):
+                        self._on_notification(notify.channel, notify.payload)
+                # Not by the timeout above: psycopg wakes up ten times a second for it.
+                selector.select(NOTIFY_WAIT_SECONDS)
 
     def stop(self) -> None:
         """End the daemon thread at its next wake-up, without waiting for it."""

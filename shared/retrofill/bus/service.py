@@ -191,10 +191,10 @@ def _serve(context: Context, process: _Process, stopper: threading.Thread, guard
         # its metrics and logs stay readable.
         process.poller.stop()
         process.handler.close()
-        http.stop()
         relay.stop()
         process.listener.stop()
         process.announcer.stop()
+        http.stop()
         context.engine.dispose()
         log.info("stopped")
 

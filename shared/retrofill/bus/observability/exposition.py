@@ -20,8 +20,6 @@ Checks = Callable[[], Mapping[str, str | None]]
 # The rest of the path and the query → status, headers, body.
 Page = Callable[[str, str], tuple[str, Mapping[str, str], bytes]]
 EVERYWHERE = "0.0.0.0"
-# How long a request to stop may go unnoticed.
-STOP_SECONDS = 0.1
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -42,9 +40,7 @@ class Exposition:
         self._pages: dict[str, Page] = {}
         self._metrics: WSGIApplication = make_wsgi_app()
         self._server = make_server(host, port, self._answer, _Server, _Quiet)
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(STOP_SECONDS,), name="http", daemon=True
-        )
+        self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
         self._address = address or (_own_address() if host == EVERYWHERE else host)
 
     @property
