@@ -9,13 +9,15 @@ import structlog
 from confluent_kafka import Consumer, TopicPartition
 
 from retrofill.bus.calls import CALL_SECONDS, Calls
-from retrofill.bus.clients import POLL_SECONDS, common_config
+from retrofill.bus.clients import common_config
 from retrofill.bus.poller import raise_refusals
 from retrofill.bus.relay.cursor import CURSOR_PARTITION
 from retrofill.contract.topics import Service
 from retrofill.settings import Settings
 
 log = structlog.get_logger(__name__)
+# How long a request to commit or to stop may go unnoticed.
+POLL_SECONDS = 0.25
 
 
 class Membership(threading.Thread):
