@@ -18,6 +18,7 @@ from retrofill.contract.pipelines import PipelineApplied
 from retrofill.contract.topics import CALLBACK_RUNNER, PLANNER, RUN_STARTER, Topic
 from retrofill.store import attempts
 from retrofill.store.tables import SERVICE_TABLES
+from run_starter.claims import Claims
 from run_starter.handler import StarterHandler
 from run_starter.memory import LEASES_KEY, Memory, backfill_key
 from tests.simulation import services
@@ -405,6 +406,22 @@ def test_a_request_that_waits_for_a_held_pipeline_is_named_in_the_log() -> None:
             run_until(world, lambda: [row["id"] for row in world.database.rows("backfill_request")] == [asking])
         finally:
             world.close()
+
+
+def test_a_claim_that_needs_a_locked_row_does_not_hold_the_reports_before_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is made in their transaction, for as long as the row is locked."""
+    raised = []
+
+    def claims(*_: object) -> int:
+        raised.append(True)
+        raise errors.lock_timeout()
+
+    monkeypatch.setattr(Claims, "check_after_ends", claims)
+    drain(world, begin(world))
+    assert raised
+    assert [row["state"] for row in world.database.rows("run")] == ["succeeded"] * 3
 
 
 def test_a_call_that_goes_on_after_its_shard_is_somebody_elses_is_recorded_once() -> None:
