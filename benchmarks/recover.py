@@ -29,8 +29,8 @@ def gap(made: Installation, repeat: int) -> float:
     until(lambda: made.runs_by_state(id).get("succeeded", 0) > 20, "it runs")
     first.kill()
     # Its last statement may still be under way.
-    sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE %s"
-    until(lambda: made.value(sessions, f"%-{first.process.pid}%") == 0, "its sessions are gone")
+    sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name ~ %s"
+    until(lambda: made.value(sessions, f"-{first.process.pid}(-|$)") == 0, "its sessions are gone")
     killed = made.value("SELECT clock_timestamp()")
     # Only the shard's owner writes ``started_at``, and the first owner is dead.
     again = "SELECT min(started_at) FROM run WHERE backfill_id = %s AND started_at > %s"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 from datetime import date, timedelta
 from functools import partial
 from itertools import count
@@ -344,12 +345,13 @@ def test_a_locked_backfill_holds_only_what_follows_its_command_on_the_same_topic
     A request for an unknown pipeline in another shard, which is refused once all pipelines are read,
     must not wait for the lock.
     """
-    with exchanged():
-        world = next(world for seed in count() if (world := World(seed)).partitions > 1)
-        try:
-            _hold_a_lock_in_one_shard_and_ask_in_another(world)
-        finally:
-            world.close()
+    with exchanged(), closing(of_several_shards()) as world:
+        _hold_a_lock_in_one_shard_and_ask_in_another(world)
+
+
+def of_several_shards() -> World:
+    """The first world with more than one shard; nothing runs in it yet."""
+    return next(world for seed in count() if (world := World(seed)).partitions > 1)
 
 
 def _hold_a_lock_in_one_shard_and_ask_in_another(world: World) -> None:
@@ -381,31 +383,27 @@ def _hold_a_lock_in_one_shard_and_ask_in_another(world: World) -> None:
 
 def test_a_request_that_waits_for_a_held_pipeline_is_named_in_the_log() -> None:
     """It is about an unknown pipeline, which may be the one of a message that waits for a locked row."""
-    with exchanged(logging.WARNING), capture_logs() as said:
-        world = next(world for seed in count() if (world := World(seed)).partitions > 1)
-        try:
-            shard = partition_of("p", world.partitions)
-            asking = next(id for n in count() if partition_of(id := f"r{n}", world.partitions) != shard)
-            world.start(PLANNER)
-            world.publish(Topic.PIPELINES, "p", PipelineApplied(pipeline=daily("p")))
-            run_until(world, lambda: bool(world.database.rows("pipeline")))
-            other = world.database.begin("somebody else")
-            other.lock(world.database.tables["pipeline"].rows[0], UPDATE)
-            world.publish(Topic.PIPELINES, "p", PipelineApplied(pipeline=daily("p", max_active_runs=2)))
-            request = {"pipeline": "nobody", "from": "2020-01-01", "to": "2020-01-03"}
-            world.publish(Topic.BACKFILL_REQUESTS, asking, BackfillRequested.model_validate(request))
+    with exchanged(logging.WARNING), closing(of_several_shards()) as world, capture_logs() as said:
+        shard = partition_of("p", world.partitions)
+        asking = next(id for n in count() if partition_of(id := f"r{n}", world.partitions) != shard)
+        world.start(PLANNER)
+        world.publish(Topic.PIPELINES, "p", PipelineApplied(pipeline=daily("p")))
+        run_until(world, lambda: bool(world.database.rows("pipeline")))
+        other = world.database.begin("somebody else")
+        other.lock(world.database.tables["pipeline"].rows[0], UPDATE)
+        world.publish(Topic.PIPELINES, "p", PipelineApplied(pipeline=daily("p", max_active_runs=2)))
+        request = {"pipeline": "nobody", "from": "2020-01-01", "to": "2020-01-03"}
+        world.publish(Topic.BACKFILL_REQUESTS, asking, BackfillRequested.model_validate(request))
 
-            def waits() -> list[dict[str, Any]]:
-                return [entry for entry in said if entry["event"] == "request_waits_for_pipelines"]
+        def waits() -> list[dict[str, Any]]:
+            return [entry for entry in said if entry["event"] == "request_waits_for_pipelines"]
 
-            run_until(world, lambda: bool(waits()))
-            found = waits()[0]
-            assert found["shard"] == partition_of(asking, world.partitions)
-            assert (found["topic"], found["offset"], found["unread_partitions"]) == ("backfill-requests", 0, [shard])
-            world.database.rollback(other)
-            run_until(world, lambda: [row["id"] for row in world.database.rows("backfill_request")] == [asking])
-        finally:
-            world.close()
+        run_until(world, lambda: bool(waits()))
+        found = waits()[0]
+        assert found["shard"] == partition_of(asking, world.partitions)
+        assert (found["topic"], found["offset"], found["unread_partitions"]) == ("backfill-requests", 0, [shard])
+        world.database.rollback(other)
+        run_until(world, lambda: [row["id"] for row in world.database.rows("backfill_request")] == [asking])
 
 
 def test_a_claim_that_needs_a_locked_row_does_not_hold_the_reports_before_it(
