@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import calendar
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
-from itertools import takewhile
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
@@ -26,8 +25,12 @@ CHANGES_A_YEAR = 4
 SKIPPED_HOURS = 2
 SKIPPED_DAYS = 2
 
+# Python's calendar without its first and last year: all days in it have neighbors, in any time zone.
+FIRST_YEAR, LAST_YEAR = 2, 9998
+
+A_MINUTE = timedelta(minutes=1)
 ONE_DAY = timedelta(days=1)
-NEAR = timedelta(days=3)
+A_MONTH = timedelta(days=31)
 
 
 class BadSchedule(ValueError):
@@ -67,42 +70,40 @@ def check_schedule(schedule: str, timezone: str) -> None:
 def ticks(schedule: str, timezone: str, start: datetime) -> Iterator[datetime]:
     """Ticks at or after ``start``, in UTC, rising, until the end of the calendar.
 
-    Across DST changes, as in Debian's cron: a tick in a skipped hour fires right after it, one in a
-    repeated hour fires once, and wildcard hours follow real time.
+    Across clock changes, as in Debian's cron: a tick at a skipped time fires right after the gap and one
+    at a repeated time fires once, but with a wildcard minute or hour ticks follow real time.
     """
-    last = None
-    try:
-        cron, zone = cron_of(schedule), ZoneInfo(timezone)
-        # Only with ticks on every day; otherwise most days have none.
-        found = _by_days if cron.split()[2:4] == ["*", "*"] else _one_by_one
-        for moment in found(cron, zone, start):
-            if moment >= start and moment != last:
-                yield moment
-                last = moment
-    except OverflowError:
-        return
+    zone = ZoneInfo(timezone)
+    # A clock change may move ticks of the day before past midnight.
+    found = _by_days(cron_of(schedule), zone, start.astimezone(zone).date() - ONE_DAY)
+    return (tick for tick in found if tick >= start)
 
 
-def _by_days(cron: str, zone: ZoneInfo, start: datetime) -> Iterator[datetime]:
-    """All ticks from the day of ``start`` on, in UTC.
+def _by_days(cron: str, zone: ZoneInfo, first: date) -> Iterator[datetime]:
+    """All ticks of the local dates from ``first`` on, in UTC, rising.
 
-    Matching days without a clock change nearby have the same hours and minutes. Only for the other
-    days the library computes each tick, which is much slower with many ticks a day.
+    Matching days without a clock change nearby have the same hours and minutes.
     """
     sim, times = _parsed(cron)
-    day = first = start.astimezone(zone).date()
-    while date.min + NEAR < day < date.max - NEAR:
+    follows_real_time = any(field.startswith("*") for field in cron.split()[:2])
+    ticks_near_change = _real_ticks if follows_real_time else _named_ticks
+    # Where clocks go back past midnight, ticks of two dates alternate.
+    near_change: set[datetime] = set()
+    previous = first
+    for day in _matching_days(sim, first):
         offset = _steady_offset(zone, day)
+        if offset is not None or day - previous > ONE_DAY:
+            yield from sorted(near_change)
+            near_change.clear()
+        midnight = datetime(day.year, day.month, day.day)
         if offset is None:
-            end = _midnight(zone, day + ONE_DAY)
-            yield from takewhile(lambda tick: tick < end, _one_by_one(cron, zone, _midnight(zone, day)))  # noqa: B023
-        elif sim.match_day(day):
-            midnight = datetime(day.year, day.month, day.day, tzinfo=UTC) - offset
+            near_change.update(ticks_near_change(zone, midnight, times))
+        else:
+            start = midnight.replace(tzinfo=UTC) - offset
             for since in times:
-                yield midnight + since
-        day += ONE_DAY
-    # At the edges of the calendar a day has no neighbor.
-    yield from _one_by_one(cron, zone, start if day == first else _midnight(zone, day))
+                yield start + since
+        previous = day
+    yield from sorted(near_change)
 
 
 @lru_cache(maxsize=64)
@@ -117,22 +118,47 @@ def _parsed(cron: str) -> tuple[CronSim, tuple[timedelta, ...]]:
     return sim, tuple(times)
 
 
-def _one_by_one(cron: str, zone: ZoneInfo, start: datetime) -> Iterator[datetime]:
-    """Ticks from ``start`` on, in UTC, computed by the library."""
-    # It starts strictly after its argument, which it truncates to the minute.
-    before = start.astimezone(UTC) - timedelta(minutes=1)
-    return (tick.astimezone(UTC) for tick in CronSim(cron, before.astimezone(zone)))
+def _matching_days(sim: CronSim, day: date) -> Iterator[date]:
+    """The days from ``day`` on that match the last three fields of an expression."""
+    while day.year <= LAST_YEAR:
+        if day.month not in sim.months:
+            day = (day.replace(day=1) + A_MONTH).replace(day=1)
+            continue
+        if sim.match_day(day):
+            yield day
+        day += ONE_DAY
 
 
-def _midnight(zone: ZoneInfo, day: date) -> datetime:
-    return datetime(day.year, day.month, day.day, tzinfo=zone).astimezone(UTC)
+def _real_ticks(zone: ZoneInfo, midnight: datetime, times: Iterable[timedelta]) -> Iterator[datetime]:
+    """Every moment at which a clock of ``zone`` shows one of ``times`` that day, in UTC, in any order."""
+    for since in times:
+        for fold in (0, 1):
+            moment = _moment(zone, midnight + since, fold)
+            if moment is not None:
+                yield moment
+
+
+def _named_ticks(zone: ZoneInfo, midnight: datetime, times: Iterable[timedelta]) -> Iterator[datetime]:
+    """One moment for each of ``times`` that day, in UTC. In a gap, it is the first minute after the gap."""
+    local = midnight
+    for since in times:
+        local = max(midnight + since, local)
+        while (moment := _moment(zone, local)) is None:
+            local += A_MINUTE
+        yield moment
+
+
+def _moment(zone: ZoneInfo, local: datetime, fold: int = 0) -> datetime | None:
+    """When a clock of ``zone`` shows ``local``, in UTC; ``None`` if it skips that time."""
+    moment = local.replace(tzinfo=zone, fold=fold).astimezone(UTC)
+    return moment if moment.astimezone(zone).replace(tzinfo=None) == local else None
 
 
 def _steady_offset(zone: ZoneInfo, day: date) -> timedelta | None:
-    """The UTC offset around ``day``; ``None`` if it changes or is not in whole minutes."""
+    """The UTC offset around ``day``; ``None`` if it changes."""
     first = _offset(zone, day - ONE_DAY)
     steady = first == _offset(zone, day) == _offset(zone, day + ONE_DAY) == _offset(zone, day + 2 * ONE_DAY)
-    return first if steady and first is not None and not first.seconds % 60 else None
+    return first if steady else None
 
 
 @lru_cache(maxsize=4096)
@@ -197,20 +223,20 @@ def range_bound(value: date | datetime, timezone: str, *, end: bool) -> datetime
     A bare date means that whole day in ``timezone``: its first moment, or with ``end`` its last
     microsecond. Raises ``ValueError`` for a datetime without an offset or outside the calendar.
     """
+    outside = f"{value.isoformat()} is outside the calendar, which has the years {FIRST_YEAR} to {LAST_YEAR}"
+    zone = ZoneInfo(timezone)
     try:
-        zone = ZoneInfo(timezone)
         if isinstance(value, datetime):
             if value.tzinfo is None:
                 raise ValueError(f"{value.isoformat()} has no UTC offset: write it like 2024-01-31T00:00:00+00:00")
             moment = value.astimezone(UTC)
         elif end:
-            following = datetime.combine(value + timedelta(days=1), time.min, zone).astimezone(UTC)
-            return following - timedelta(microseconds=1)
+            moment = datetime.combine(value + ONE_DAY, time.min, zone).astimezone(UTC) - datetime.resolution
         else:
             moment = datetime.combine(value, time.min, zone).astimezone(UTC)
-        # Ticks are computed from just before it, in the zone: both must be in the calendar there.
-        moment.astimezone(zone)
-        (moment - timedelta(minutes=1)).astimezone(zone)
-        return moment
+        inside = FIRST_YEAR <= moment.astimezone(zone).year <= LAST_YEAR
     except OverflowError as e:
-        raise ValueError(f"{value.isoformat()} is outside the calendar") from e
+        raise ValueError(outside) from e
+    if not inside:
+        raise ValueError(outside)
+    return moment

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from tests.unit.domain.moments import NEW_YORK, bounds, utc
 
 from retrofill.domain.schedule import (
+    FIRST_YEAR,
+    LAST_YEAR,
     PRESETS,
     BadSchedule,
     TooManyIntervals,
@@ -106,14 +108,12 @@ def test_a_range_without_end_stops_at_the_limit():
         boundaries("* * * * *", "UTC", utc(2024, 1, 1), datetime.max.replace(tzinfo=UTC), 50)
 
 
-def test_the_year_9999_has_no_interval_that_the_calendar_does_not_end():
-    assert bounds("@daily", "UTC", date(9999, 12, 30), date(9999, 12, 30)) == [utc(9999, 12, 30), utc(9999, 12, 31)]
-    assert boundaries("@daily", "UTC", utc(9999, 12, 30), utc(9999, 12, 31), 9) == [
-        utc(9999, 12, 30),
-        utc(9999, 12, 31),
-    ]
-    assert boundaries("@daily", "UTC", utc(9999, 12, 31), utc(9999, 12, 31), 9) == []
-    assert boundaries("@yearly", "UTC", utc(9999, 1, 1), utc(9999, 1, 1), 9) == []
+def test_the_last_year_has_no_interval_that_the_calendar_does_not_end():
+    last = utc(LAST_YEAR, 12, 30), utc(LAST_YEAR, 12, 31)
+    assert bounds("@daily", "UTC", date(LAST_YEAR, 12, 30), date(LAST_YEAR, 12, 30)) == [*last]
+    assert boundaries("@daily", "UTC", *last, 9) == [*last]
+    assert boundaries("@daily", "UTC", last[1], last[1], 9) == []
+    assert boundaries("@yearly", "UTC", utc(LAST_YEAR, 1, 1), utc(LAST_YEAR, 1, 1), 9) == []
 
 
 @pytest.mark.parametrize(
@@ -121,6 +121,9 @@ def test_the_year_9999_has_no_interval_that_the_calendar_does_not_end():
     [
         (date(9999, 12, 31), "UTC", True),
         (date(9999, 12, 31), NEW_YORK, True),
+        (date(LAST_YEAR + 1, 1, 1), NEW_YORK, False),
+        (utc(LAST_YEAR, 12, 31, 15), "Asia/Tokyo", False),
+        (utc(FIRST_YEAR, 1, 1, 4), NEW_YORK, False),
         (date(1, 1, 1), "Asia/Tokyo", False),
         (date(1, 1, 1), "UTC", False),
         (date(1, 1, 1), NEW_YORK, False),
@@ -166,7 +169,7 @@ def test_far_too_many_are_refused_without_looking_at_one(schedule, zone, monkeyp
     """Enumerating even the allowed number takes many seconds and would block all other planning."""
     monkeypatch.setattr("retrofill.domain.schedule.ticks", lambda *_: pytest.fail("the ticks were enumerated"))
     with pytest.raises(TooManyIntervals):
-        boundaries(schedule, zone, utc(1, 2, 1), utc(9999, 12, 30), 500_000)
+        boundaries(schedule, zone, utc(FIRST_YEAR, 2, 1), utc(LAST_YEAR, 12, 30), 500_000)
 
 
 def test_a_moment_that_the_zone_has_no_time_for_is_outside_the_calendar():
