@@ -43,11 +43,10 @@ def only(run):
 """
 
 
-def started(settings: Settings, sender: Producer, notes: Path, n: int) -> tuple[float, float]:
-    """Seconds from publishing the n-th day's request to the first line of its task, and to its first row.
+def started(settings: Settings, sender: Producer, notes: Path, n: int) -> list[float]:
+    """Seconds from publishing the n-th day's request to each of the times that its task writes to ``notes``.
 
-    The task writes the times to ``notes``. It runs on this machine, so all times are from one
-    clock.
+    It runs on this machine, so all times are from one clock.
     """
     id = f"bench-{uuid.uuid4().hex[:8]}"
     subscriber = at_end(settings, Topic.RUN_EVENTS, [partition_of(id, settings.partitions)])
@@ -59,8 +58,7 @@ def started(settings: Settings, sender: Producer, notes: Path, n: int) -> tuple[
     # Wait until the driver is free again.
     _wait_for(subscriber, id, "RunSucceeded")
     subscriber.close()
-    line, row = (float(moment) - began for moment in notes.read_text().split())
-    return line, row
+    return [float(moment) - began for moment in notes.read_text().split()]
 
 
 def _wait_for(subscriber: Consumer, id: str, type: str) -> None:

@@ -11,10 +11,8 @@ from pathlib import Path
 from benchmarks.core import Benchmark, Figure, figure, ratios
 from benchmarks.peers import theirs
 from benchmarks.peers.airflow import DEADLINE_SECONDS, Airflow, running
-from benchmarks.peers.ours import Retrofill
+from benchmarks.peers.ours import Retrofill, stack
 from benchmarks.report import Pages
-from benchmarks.support.flights import user_with_spark
-from benchmarks.support.plain_days import FLIGHTS
 
 RUNS = 1096
 REPEATS = 3
@@ -49,22 +47,14 @@ def main(arguments: list[str]) -> int:
 
 def measured(binaries: Path) -> Sequence[Figure]:
     """Start both systems and measure them alternately."""
-    with tempfile.TemporaryDirectory(prefix="retrofill-peers-") as folder:
-        return _on_a_stack(binaries, Path(folder))
-
-
-def _on_a_stack(binaries: Path, folder: Path) -> Sequence[Figure]:
-    environment = {
-        "PEER_NOTES": str(folder / "notes"),
-        "PEER_DEADLINE_SECONDS": str(DEADLINE_SECONDS),
-        "RETROFILL_CALLBACKS": '{"note_the_time": "benchmarks.peers.pipelines:note_the_time"}',
-        "PYTHONPATH": ":".join([str(FLIGHTS.parents[1]), *filter(None, sys.path)]),
-    }
-    with user_with_spark(flights=False, more=environment) as user:
-        ours = Retrofill(user)
-        owner = ours.settings.dsn_of("owner")
-        with running(binaries, folder / "airflow", owner, ours.settings.driver_slots) as airflow:
-            return compared(ours, airflow)
+    with (
+        tempfile.TemporaryDirectory(prefix="retrofill-peers-") as folder,
+        stack(Path(folder), DEADLINE_SECONDS) as ours,
+        running(
+            binaries, Path(folder) / "airflow", ours.settings.dsn_of("owner"), ours.settings.driver_slots
+        ) as airflow,
+    ):
+        return compared(ours, airflow)
 
 
 def compared(ours: Retrofill, airflow: Airflow) -> Sequence[Figure]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -11,8 +14,9 @@ import psycopg
 from tests.support.installation import until
 
 from benchmarks.start import started
-from benchmarks.support.flights import User
+from benchmarks.support.flights import User, user_with_spark
 from benchmarks.support.kafka import ask, at_end
+from benchmarks.support.plain_days import FLIGHTS
 from retrofill.bus.clients import producer
 from retrofill.contract.backfills import BackfillRequested
 from retrofill.contract.partitioning import partition_of
@@ -57,7 +61,8 @@ class Retrofill:
     def first_run(self) -> float:
         """Seconds from a request for one day to the first line of its task."""
         self._day += 1
-        return started(self.settings, self._sender, self.notes, self._day)[0]
+        (line,) = started(self.settings, self._sender, self.notes, self._day)
+        return line
 
     def runs_a_second(self, runs: int, repeat: int) -> float:
         """Runs per second, from the first start to the last end, by the database clock."""
@@ -100,6 +105,19 @@ class Retrofill:
         with psycopg.connect(self.settings.dsn_of("owner"), autocommit=True) as conn:
             ended = "SELECT ended_at IS NOT NULL FROM retrofill.backfill WHERE id = %s"
             until(lambda: conn.execute(ended, [id]).fetchone() == (True,), f"the end of {id}", seconds=SECONDS)
+
+
+@contextmanager
+def stack(folder: Path, deadline_seconds: float) -> Iterator[Retrofill]:
+    """A whole stack whose tasks and callbacks note their times in ``folder``."""
+    environment = {
+        "PEER_NOTES": str(folder / "notes"),
+        "PEER_DEADLINE_SECONDS": str(deadline_seconds),
+        "RETROFILL_CALLBACKS": '{"note_the_time": "benchmarks.peers.pipelines:note_the_time"}',
+        "PYTHONPATH": ":".join([str(FLIGHTS.parents[1]), *filter(None, sys.path)]),
+    }
+    with user_with_spark(flights=False, more=environment) as user:
+        yield Retrofill(user)
 
 
 def _times(notes: Path) -> list[float]:
