@@ -199,8 +199,8 @@ CASES = {
     "no_date": Case(request(to="tomorrow"), Dead("'tomorrow' is neither a date")),
     "day_that_is_not": Case(request(to="2024-02-30"), Dead("to:")),
     "calendars_end": Case(request(to="9999-12-31"), rejected("bad_range")),
-    "unbounded": Case(request("minutely", to="9999-12-30"), rejected("too_many_runs")),
-    "unbounded_daily": Case(request(**{"from": "0001-01-02", "to": "9999-12-30"}), rejected("too_many_runs")),
+    "unbounded": Case(request("minutely", to="9998-12-31"), rejected("too_many_runs")),
+    "unbounded_daily": Case(request(**{"from": "0002-01-01", "to": "9998-12-31"}), rejected("too_many_runs")),
     "never": Case(applied("never", schedule="0 0 30 2 *"), Dead("'0 0 30 2 *'"), topic=Topic.PIPELINES),
     "no_zone": Case(applied("no_zone", timezone="Mars/Olympus"), Dead("unknown time zone"), topic=Topic.PIPELINES),
     # attempts to inject code
