@@ -15,6 +15,8 @@ PROFILE ?=
 WORKERS ?= 2
 PARALLEL = $(if $(filter-out 1,$(WORKERS)),-n $(WORKERS) --dist loadfile --no-loadscope-reorder)
 export RETROFILL_HOME ?= $(CURDIR)/.retrofill
+# The tests start hundreds of Python processes: without compiled files, each compiles all code anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo compose-demo check test verify chaos bench bench-peers lint types schemas lock clean
