@@ -223,7 +223,6 @@ def range_bound(value: date | datetime, timezone: str, *, end: bool) -> datetime
     A bare date means that whole day in ``timezone``: its first moment, or with ``end`` its last
     microsecond. Raises ``ValueError`` for a datetime without an offset or outside the calendar.
     """
-    outside = f"{value.isoformat()} is outside the calendar, which has the years {FIRST_YEAR} to {LAST_YEAR}"
     zone = ZoneInfo(timezone)
     try:
         if isinstance(value, datetime):
@@ -235,8 +234,10 @@ def range_bound(value: date | datetime, timezone: str, *, end: bool) -> datetime
         else:
             moment = datetime.combine(value, time.min, zone).astimezone(UTC)
         inside = FIRST_YEAR <= moment.astimezone(zone).year <= LAST_YEAR
-    except OverflowError as e:
-        raise ValueError(outside) from e
+    except OverflowError:
+        inside = False
     if not inside:
-        raise ValueError(outside)
+        raise ValueError(
+            f"{value.isoformat()} is outside the calendar, which has the years {FIRST_YEAR} to {LAST_YEAR}"
+        )
     return moment
