@@ -43,7 +43,6 @@ compose-demo: setup ## thirty days on containers, two replicas a service, some k
 
 check: setup lint types schemas ## the fast tier: lint, types, schemas, every test without servers, 100 simulated schedules
 	$(BIN)/python -m pytest --quiet --no-servers $(PARALLEL)
-	$(BIN)/python -m tests.simulation --schedules 100
 
 test: setup lint types schemas ## what CI runs: all checks and tests (WORKERS=1: one after the other)
 	$(BIN)/python -m pytest $(PARALLEL)

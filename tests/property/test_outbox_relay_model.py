@@ -16,7 +16,8 @@ id, which the relay's row names. A relay of an older release knows only the firs
 """
 
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import pytest
 
@@ -48,8 +49,7 @@ class Protocol:
         return RELAYS + self.crashes + self.slow
 
 
-@dataclass(frozen=True)
-class Relay:
+class Relay(NamedTuple):
     """The in-memory state of one relay process."""
 
     step: int = 0  # takeover progress; the takeover's length means done
@@ -64,8 +64,7 @@ class Relay:
     changes: bool = False  # its own producer has aborted a slow transaction, and the id changes next
 
 
-@dataclass(frozen=True)
-class World:
+class World(NamedTuple):
     """Postgres, Kafka and the relay processes."""
 
     written: int = 0  # number of rows committed to the outbox
@@ -86,21 +85,21 @@ class World:
 def moves(world, protocol):
     """Every possible next step, with its name."""
     if world.written < ROWS:
-        yield "commit a row", replace(world, written=world.written + 1, outbox=(*world.outbox, world.written))
+        yield "commit a row", world._replace(written=world.written + 1, outbox=(*world.outbox, world.written))
     for i, relay in enumerate(world.relays):
         for name, after, mine in steps(world, relay, protocol, older=protocol.older and i == 1):
-            yield f"{'AB'[i]}: {name}", replace(after, relays=(*after.relays[:i], mine, *after.relays[i + 1 :]))
+            yield f"{'AB'[i]}: {name}", after._replace(relays=(*after.relays[:i], mine, *after.relays[i + 1 :]))
 
 
 def steps(world, relay, protocol, *, older):
     """One relay's possible next steps: (name, next world, next relay)."""
     if relay != Relay() and world.crashes < protocol.crashes:
-        yield "crash", replace(world, crashes=world.crashes + 1), Relay()
+        yield "crash", world._replace(crashes=world.crashes + 1), Relay()
     if relay.step < len(protocol.takeover):
         yield from taking_over(world, relay, protocol, older=older)
     elif relay.changes:
         current = relay.epoch == world.epoch or not protocol.change_asserts_epoch
-        yield "change the id", replace(world, id=(world.id + 1) % IDS) if current else world, Relay()
+        yield "change the id", world._replace(id=(world.id + 1) % IDS) if current else world, Relay()
     elif relay.aborted:
         yield from settled(world, relay, protocol)
     elif relay.batch is None:
@@ -108,44 +107,44 @@ def steps(world, relay, protocol, *, older):
     elif relay.producer != world.producers[relay.id]:
         yield "refused by Kafka", world, Relay()
     elif protocol.refuses in relay.batch[1]:
-        yield "refused, aborted", world, replace(relay, refused=relay.batch, batch=None, aborted=True)
+        yield "refused, aborted", world, relay._replace(refused=relay.batch, batch=None, aborted=True)
         if world.crashes < protocol.crashes:
-            yield "refused, abort unknown", replace(world, crashes=world.crashes + 1), Relay(refused=relay.batch)
+            yield "refused, abort unknown", world._replace(crashes=world.crashes + 1), Relay(refused=relay.batch)
     elif not relay.sent:
-        yield "produce", world, replace(relay, sent=True)
+        yield "produce", world, relay._replace(sent=True)
         if world.slow < protocol.slow and not older:
-            yield "slow, aborted", replace(world, slow=world.slow + 1), replace(relay, batch=None, changes=True)
+            yield "slow, aborted", world._replace(slow=world.slow + 1), relay._replace(batch=None, changes=True)
     else:
         number, rows = relay.batch
-        committed = replace(world, read=world.read + rows, cursor=number)
-        yield "commit in Kafka", committed, replace(relay, batch=None, sent=False)
+        committed = world._replace(read=world.read + rows, cursor=number)
+        yield "commit in Kafka", committed, relay._replace(batch=None, sent=False)
 
 
 def taking_over(world, relay, protocol, *, older):
-    following = replace(relay, step=relay.step + 1)
+    following = relay._replace(step=relay.step + 1)
     match protocol.takeover[relay.step]:
         case "id":
-            yield "read the id", world, replace(following, id=world.id)
+            yield "read the id", world, following._replace(id=world.id)
         case "epoch" if older and protocol.older_waits and world.id != 0:
             return
         case "epoch" if world.epoch < protocol.takeovers:
             id = relay.id if "id" in protocol.takeover else 0 if older else world.id
             yield (
                 "take the epoch",
-                replace(world, epoch=world.epoch + 1),
-                replace(following, epoch=world.epoch + 1, id=id),
+                world._replace(epoch=world.epoch + 1),
+                following._replace(epoch=world.epoch + 1, id=id),
             )
         case "fence" if sum(world.producers) < protocol.takeovers:
             number = world.producers[relay.id] + 1
             producers = (*world.producers[: relay.id], number, *world.producers[relay.id + 1 :])
-            yield "fence", replace(world, producers=producers), replace(following, producer=number)
+            yield "fence", world._replace(producers=producers), following._replace(producer=number)
         case "cursor":
-            yield "read the cursor", world, replace(following, cursor=world.cursor)
+            yield "read the cursor", world, following._replace(cursor=world.cursor)
         case "recover" if protocol.asserts_epoch and relay.epoch != world.epoch:
             yield "refused by Postgres", world, Relay()
         case "recover" if world.number <= relay.cursor:
             for name, after, batch in dropped_and_numbered(world, relay.cursor):
-                yield f"drop and {name}", after, replace(following, batch=batch)
+                yield f"drop and {name}", after, following._replace(batch=batch)
         case "recover":
             # Only rows that still exist can be sent again.
             yield from decided(world, following, protocol)
@@ -156,7 +155,7 @@ def settled(world, relay, protocol):
     if relay.epoch != world.epoch:
         yield "refused by Postgres", world, Relay()
         return
-    yield from decided(world, replace(relay, aborted=False), protocol)
+    yield from decided(world, relay._replace(aborted=False), protocol)
 
 
 def decided(world, relay, protocol):
@@ -164,17 +163,17 @@ def decided(world, relay, protocol):
     row aside.
     """
     number, refused = relay.refused or (0, ())
-    relay = replace(relay, refused=None)
+    relay = relay._replace(refused=None)
     rows = tuple(row for row in world.ids if row in world.outbox)
     if not refused or (protocol.decides_by_batch and (number, refused) != (world.number, world.ids)):
-        yield "resend", world, replace(relay, batch=(world.number, rows))
+        yield "resend", world, relay._replace(batch=(world.number, rows))
     elif len(refused) > 1 and protocol.sets_aside_alone:
         for count in range(1, len(refused)):
             first = rows[:count]
-            yield f"narrow to {count}", replace(world, ids=first), replace(relay, batch=(world.number, first))
+            yield f"narrow to {count}", world._replace(ids=first), relay._replace(batch=(world.number, first))
     else:
         left = tuple(row for row in world.outbox if row not in refused)
-        yield "set aside", replace(world, outbox=left, ids=(), aside=world.aside + refused), relay
+        yield "set aside", world._replace(outbox=left, ids=(), aside=world.aside + refused), relay
 
 
 def next_batch(world, relay, protocol):
@@ -186,7 +185,7 @@ def next_batch(world, relay, protocol):
         return
     for name, after, batch in dropped_and_numbered(world, world.number):
         if after != world or batch is not None:
-            yield name, after, replace(relay, batch=batch)
+            yield name, after, relay._replace(batch=batch)
 
 
 def dropped_and_numbered(world, last):
@@ -195,9 +194,9 @@ def dropped_and_numbered(world, last):
     """
     left = tuple(row for row in world.outbox if row not in world.ids)
     if not left:
-        yield "number nothing", replace(world, outbox=left, number=last, ids=()), None
+        yield "number nothing", world._replace(outbox=left, number=last, ids=()), None
     for count in range(1, len(left) + 1):
-        after = replace(world, outbox=left, number=last + 1, ids=left[:count])
+        after = world._replace(outbox=left, number=last + 1, ids=left[:count])
         yield f"number {count}", after, (last + 1, left[:count])
 
 

@@ -5,11 +5,13 @@ publication always stands.
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from tests.support.tiers import some
@@ -137,13 +139,21 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture
-def target(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """In memory, if the machine has such a file system: some tests make tens of thousands of folders."""
+    memory = Path("/dev/shm")
+    with TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else tmp_path) as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def target(way: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An output that an earlier run has published. These tests do not simulate power loss, so
     nothing is flushed to disk.
     """
     for name in ("sync", "sync_all", "sync_trees"):
         monkeypatch.setattr(publication_module, name, lambda _: None)
-    target = tmp_path / "table" / "day=2013-01-01"
+    target = folder / "table" / "day=2013-01-01"
     publish(staged(target, 1))
     return target
 

@@ -21,7 +21,7 @@ from tests.simulation.scheduler import Scheduler
 from tests.simulation.shims import exchanged
 
 ROOT = Path(__file__).parents[2]
-SCHEDULES = 40
+SCHEDULES = 100
 
 
 def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
