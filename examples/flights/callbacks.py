@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
 
 def page_oncall(context: dict[str, Any], **kwargs: Any) -> None:
-    """Simulate a page: append a JSON line to the file that ``FLIGHTS_PAGES`` names."""
+    """Simulate a page: append a JSON line to the file that ``FLIGHTS_PAGES`` names (default ``/tmp/pages.jsonl``)."""
     line = json.dumps({"context": context, "kwargs": kwargs}, default=str, sort_keys=True)
-    with Path(os.environ["FLIGHTS_PAGES"]).open("a") as pages:
+    default = Path(tempfile.gettempdir()) / "pages.jsonl"
+    with Path(os.environ.get("FLIGHTS_PAGES", default)).open("a") as pages:
         pages.write(line + "\n")

@@ -47,13 +47,12 @@ class Compose:
         # Held while the demo runs: Docker can bind these ports, and no other process gets them.
         self._held = ExitStack()
         if not self._env.exists():
-            names = [line.split("=")[0] for line in (ROOT / ".env.example").read_text().splitlines() if line[:1] != "#"]
+            lines = [line for line in (ROOT / ".env.example").read_text().splitlines() if line[:1] != "#"]
             self._env.touch(mode=0o600)
             # An embedded stack may use the default ports.
             ports = {name: self._held.enter_context(held_port()) for name in ("POSTGRES_PORT", "KAFKA_PORT")}
-            callbacks = {"RETROFILL_CALLBACKS": f"'{json.dumps({'page_oncall': 'flights.callbacks:page_oncall'})}'"}
-            values = {name: secrets.token_hex(16) for name in names} | ports | callbacks
-            self._env.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
+            filled = [f"{line}{secrets.token_hex(16)}" if line.endswith("=") else line for line in lines]
+            self._env.write_text("\n".join([*filled, *(f"{name}={port}" for name, port in ports.items()), ""]))
 
     def command(self, *args: str) -> list[str]:
         """The full command line of a Compose command."""

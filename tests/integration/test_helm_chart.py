@@ -157,12 +157,18 @@ def test_selectors_match_just_the_pods_that_are_meant(case: str) -> None:
     assert {f"{FULL}-{name}" for name in SERVICES} <= set(of_kind(rendered(case), "Deployment"))
 
 
-# Allowed egress ports besides DNS (53) and Postgres: Kafka, Spark, webhooks, and those that a case
-# adds.
+# Allowed egress ports besides DNS (53) and Postgres: Kafka, Spark, webhooks, the run-starters' for logs,
+# and those that a case adds.
 MAY_CALL = {
     "least": {"run-starter": {15002}, "callback-runner": {443}, "": {9093, 9094}},
     "hook": {"run-starter": {15002}, "callback-runner": {443}, "": {9093, 9094}},
-    "all": {"run-starter": {15002, 443, 4318, "executors"}, "callback-runner": {443}, "": {9093, 9094}},
+    "all": {
+        "run-starter": {15002, 443, 4318, "executors"},
+        "callback-runner": {443},
+        "cli": {9464},
+        "console": {9464},
+        "": {9093, 9094},
+    },
 }
 
 
@@ -180,7 +186,32 @@ def test_a_pod_may_call_only_what_it_needs(case: str) -> None:
         assert ports == {53, 5432} | MAY_CALL[case][""] | MAY_CALL[case].get(component, set())
         called = [port["port"] for spec in own for rule in spec.get("ingress", []) for port in rule["ports"]]
         assert called[:1] == ["web"] * (component == "console") + ["http"] * (component in SERVICES)
-        assert len(called) - len(called[:1]) == 2 * (component == "run-starter" and case == "all")
+        starter = component == "run-starter"
+        assert called[1:] == ["http"] * starter + [7078, 7178] * (starter and case == "all")
+
+
+def test_the_command_line_and_the_console_read_logs_though_metrics_are_for_one_alone() -> None:
+    closed = {**CASES["all"], "networkPolicy": {"metrics": {"from": [{"podSelector": {"matchLabels": {"app": "x"}}}]}}}
+    found = helm.render(closed)
+    labels = {component: pod.labels for component, pod in pods(found).items()}
+    policies = [each["spec"] for each in of_kind(found, "NetworkPolicy").values()]
+
+    def peers(direction: str, side: str, component: str, port: Any) -> list[dict[str, Any]]:
+        own = [spec for spec in policies if selects(spec["podSelector"], labels[component])]
+        rules = [rule for spec in own for rule in spec.get(direction, []) if {"port": port} in rule.get("ports", [])]
+        return [peer["podSelector"] for rule in rules for peer in rule[side]]
+
+    may_call = {
+        each
+        for each in labels
+        if any(selects(s, labels[each]) for s in peers("ingress", "from", "run-starter", "http"))
+    }
+    assert may_call == {"cli", "console"}
+    for component in may_call:
+        reached = {
+            each for each in labels if any(selects(s, labels[each]) for s in peers("egress", "to", component, 9464))
+        }
+        assert reached == {"run-starter"}
 
 
 def test_webhooks_reach_public_addresses_only() -> None:

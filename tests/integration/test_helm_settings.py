@@ -71,7 +71,7 @@ def test_a_pod_is_given_its_own_secrets_only(case: str) -> None:
             expected |= {("cluster-ca", "ca.crt")}
             # Strimzi creates the users.
             expected -= {("retrofill-init", "kafka-passwords")}
-        if case == "all" and pod.component == "callback-runner":
+        if case == "all" and pod.component in ("callback-runner", "cli"):
             expected |= {("hooks", "all")}
         if case == "all" and pod.component == "console":
             expected |= {("retrofill-console", "token")}

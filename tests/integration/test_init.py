@@ -17,9 +17,9 @@ from retrofill.bus.clients import admin
 from retrofill.contract.topics import PLANNER, SERVICES
 
 
-def init(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+def init(environment: dict[str, str], before: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", "from retrofill.cli.main import run; run()", "init"],
+        [sys.executable, "-c", f"{before}from retrofill.cli.main import run; run()", "init"],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
@@ -40,6 +40,14 @@ def test_init_refuses_what_differs_from_the_first_one(installation: Installation
     assert done.returncode == 1
     assert done.stderr.startswith("retrofill: this database was initialized with ")
     assert done.stderr.count("\n") == 1
+
+
+def test_init_refuses_a_postgres_that_is_too_old(installation: Installation) -> None:
+    """None is at hand, so the oldest that it accepts is a later one."""
+    later = "from retrofill.admin import database; database.OLDEST_POSTGRES = 99; "
+    done = init(installation.environment(), later)
+    assert done.returncode == 1
+    assert done.stderr == "retrofill: Postgres is version 18, but Retrofill needs 99 or newer\n"
 
 
 def test_init_needs_both_addresses_before_it_changes_anything(installation: Installation) -> None:

@@ -56,7 +56,7 @@ ALL: dict[str, Any] = {
             "keda": {"minReplicas": 2, "maxReplicas": 99},
         },
     },
-    "cli": {"enabled": True},
+    "cli": {"enabled": True, "secretSettings": {"WEBHOOK_SECRETS": {"secret": "hooks", "key": "all"}}},
     "console": {"enabled": True, "token": {"secret": "retrofill-console"}},
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
     "keda": {"enabled": True},

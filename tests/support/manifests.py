@@ -71,8 +71,8 @@ def selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
     """Whether the label selector matches. Supports only the forms that the chart uses."""
     assert set(selector) <= {"matchLabels", "matchExpressions"}
     for each in selector.get("matchExpressions", []):
-        assert each["operator"] == "NotIn"
-        if labels.get(each["key"]) in each["values"]:
+        assert each["operator"] in ("In", "NotIn")
+        if (labels.get(each["key"]) in each["values"]) is (each["operator"] == "NotIn"):
             return False
     return selector.get("matchLabels", {}).items() <= labels.items()
 

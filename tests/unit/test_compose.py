@@ -4,6 +4,7 @@ that all are locked down.
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,17 @@ def test_every_password_is_in_the_example_and_is_used() -> None:
     example = set(re.findall(r"^(\w+)_PASSWORD=$", (ROOT / ".env.example").read_text(), re.MULTILINE))
     assert example == set().union(*map(passwords, PARTS.values()))
     assert passwords(PARTS["init"]) == example - FOR_PEOPLE
+
+
+def test_the_examples_may_name_the_callbacks_that_they_name() -> None:
+    (given,) = re.findall(r"^RETROFILL_CALLBACKS='(.*)'$", (ROOT / ".env.example").read_text(), re.MULTILINE)
+    allowed = json.loads(given)
+    pipelines = (ROOT / "examples" / "flights" / "pipeline.py").read_text()
+    named = set(re.findall(r'(?:callback=|Callback\(|on_\w+=\[)"(\w+)"', pipelines))
+    assert named == set(allowed)
+    for place in allowed.values():
+        module, _, function = place.partition(":")
+        assert f"def {function}(" in (ROOT / "examples" / f"{module.replace('.', '/')}.py").read_text()
 
 
 @pytest.mark.parametrize("name", OWN)

@@ -25,6 +25,12 @@ LOCK_SECONDS = 1
 TRIES = 60
 # Lock timeout; deadlock.
 _CONFLICTS = ("55P03", "40P01")
+# The first that has transaction_timeout, which every service sets.
+OLDEST_POSTGRES = 17
+
+
+class PostgresTooOld(Exception):
+    """The server is older than ``OLDEST_POSTGRES``."""
 
 
 class InstallationDiffers(Exception):
@@ -34,7 +40,7 @@ class InstallationDiffers(Exception):
 def prepare_database(settings: Settings, revision: str = "head") -> Installation:
     """Migrate, create roles, and fix or check the installation. Idempotent.
 
-    Raises ``InstallationDiffers``.
+    Raises ``InstallationDiffers`` and ``PostgresTooOld``.
 
     Services may be running: it waits for their locks only briefly and retries, so as not to block
     them.
@@ -54,6 +60,7 @@ def prepare_database(settings: Settings, revision: str = "head") -> Installation
 
 def _prepare(engine: Engine, settings: Settings, revision: str) -> Installation:
     with engine.begin() as conn:
+        _check_version(conn)
         # A session that waits for a table lock blocks every later one.
         conn.execute(text(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'"))
         # A schema newer than this release keeps its version and grants: both releases are running,
@@ -65,6 +72,13 @@ def _prepare(engine: Engine, settings: Settings, revision: str) -> Installation:
         if (schema_version(conn) or "") >= t.REVISION:
             _record_history(conn)
         return found
+
+
+def _check_version(conn: Connection) -> None:
+    driver = conn.connection.driver_connection
+    assert driver is not None
+    if (major := driver.info.server_version // 10_000) < OLDEST_POSTGRES:
+        raise PostgresTooOld(f"Postgres is version {major}, but Retrofill needs {OLDEST_POSTGRES} or newer")
 
 
 def _is_conflict(error: BaseException) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import typer
 from confluent_kafka import KafkaException
 
-from retrofill.admin.database import InstallationDiffers
+from retrofill.admin.database import InstallationDiffers, PostgresTooOld
 from retrofill.admin.init import initialize
 from retrofill.admin.topic_settings import compare_topics
 from retrofill.admin.topics import TopicsDiffer
@@ -37,7 +37,7 @@ def init(as_json: AsJson = False) -> None:
     settings.bootstrap_servers()
     try:
         initialize(settings)
-    except (InstallationDiffers, LimitsMissing, TopicsDiffer, NoAuthorizer) as e:
+    except (InstallationDiffers, PostgresTooOld, LimitsMissing, TopicsDiffer, NoAuthorizer) as e:
         raise UserError(str(e)) from e
     except KafkaException as e:
         raise UserError(f"Kafka cannot be used: {explain(settings, e)}") from e

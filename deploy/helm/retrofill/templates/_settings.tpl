@@ -33,3 +33,18 @@ RETROFILL_{{ $name }}: {{ include "retrofill.text" $value | quote }}
 {{- end }}
 {{- end }}
 {{- end }}
+
+{{/* Settings whose values are secrets: which Secrets to mount where, as JSON; and the variables that name the files. */}}
+{{- define "retrofill.secretFiles" -}}
+{{- $files := list }}
+{{- range $setting, $from := . }}
+{{- $files = append $files (dict "secret" $from.secret "key" $from.key "path" (lower $setting | replace "_" "-")) }}
+{{- end }}
+{{- toJson $files }}
+{{- end }}
+
+{{- define "retrofill.secretSettings" -}}
+{{- range $setting, $_ := . }}
+- {name: RETROFILL_{{ $setting }}_FILE, value: /etc/retrofill/{{ lower $setting | replace "_" "-" }}}
+{{- end }}
+{{- end }}
