@@ -26,25 +26,26 @@ def table() -> str:
     loop = spark(r"a day of \d+ in a plain loop.*")
     rows = [
         ("1,096 daily runs planned", *_beside(airflow, "1,096 runs there", "s")),
-        ("from the request until the first run runs", *_beside(airflow, "first run runs", "s")),
-        ("runs that do nothing, one by one", *_beside(airflow, "trivial runs", "runs/s")),
+        ("from the request to the first running run", *_beside(airflow, "first run runs", "s")),
+        ("runs that do nothing, one at a time", *_beside(airflow, "trivial runs", "runs/s")),
         (
-            f"a day of {spark.what.partition(' ')[0]} days of flights, in ranges",
+            f"time per day, backfill of {spark.what.partition(' ')[0]} days of flights, in ranges",
             f"{spark(r'a day of .*, in ranges'):.3f} s",
             f"plain Spark loop: {loop:.3f} s; one job for all: {spark(r'a day of .* in one job'):.3f} s",
         ),
         (
-            "the same in batches, and one by one",
-            f"{spark(r'a day of .*, in batches.*'):.2f} s, {spark(r'a day of .*, one by one'):.2f} s",
+            "the same in batches; one run at a time",
+            f"{spark(r'a day of .*, in batches.*'):.2f} s; {spark(r'a day of .*, one by one'):.2f} s",
             f"plain Spark loop: {loop:.2f} s",
         ),
-        ("the same by a spark-submit each", "", f"{spark('a day by spark-submit.*'):.1f} s"),
+        ("the same, one spark-submit per day", "", f"{spark('a day by spark-submit.*'):.1f} s"),
     ]
-    lines = ["| | Retrofill | beside it |", "|---|---|---|", *(f"| {' | '.join(row)} |" for row in rows)]
+    lines = ["| | Retrofill | compared with |", "|---|---|---|", *(f"| {' | '.join(row)} |" for row in rows)]
     return (
         "\n".join(lines)
-        + f"\n\nMeasured side by side on {spark.cores} cores that everything shares, with the same parallelism"
-        " ([all figures, and the aims that are missed](benchmarks/RESULTS.md),\n[beside Airflow](benchmarks/peers/RESULTS.md)).\n"
+        + f"\n\nMeasured side by side on {spark.cores} cores shared by all processes, with the same parallelism"
+        " ([all results, with the targets that are missed](benchmarks/RESULTS.md),\n"
+        "[compared with Airflow](benchmarks/peers/RESULTS.md)).\n"
     )
 
 

@@ -136,8 +136,8 @@ class Settings(BaseSettings):
     code_store: StoreAddress | None = Field(
         None,
         description="Directory or fsspec address (s3://, gs://, abfs://, hdfs://…) for archives of pipeline code, shared by "
-        "the users who apply pipelines and all drivers; if not set, drivers import code from its original path. The "
-        "embedded stack has one",
+        "the users who apply pipelines and all run-starters, which give drivers the code; if not set, drivers import code "
+        "from its original path. The embedded stack has one",
     )
     code_store_options: StoreOptions | None = Field(
         None,
@@ -145,7 +145,7 @@ class Settings(BaseSettings):
         "its library's own configuration",
     )
     code_cache: Path | None = Field(
-        None, description="Directory where drivers unpack these archives; default: code-cache in RETROFILL_HOME"
+        None, description="Directory where run-starters unpack these archives; default: code-cache in RETROFILL_HOME"
     )
     code_max_bytes: int = Field(10_000_000, ge=1, description="Maximum total size of a pipeline's code")
 
