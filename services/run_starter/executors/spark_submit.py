@@ -120,7 +120,7 @@ class SparkSubmit:
             reason = f"spark-submit could not be started: {e}"
         finally:
             # A driver in the cluster that never connected can no longer begin: nothing listens.
-            exited = submitted is None or not submitted.remote or submitted.lines is None
+            exited = submitted is None or not submitted.remote or submitted.connection is None
             left = submitted is not None and submitted.remote and not reported and not self._closing
             if left and not exited:
                 exited, left = self._kill(launch), False
@@ -224,7 +224,7 @@ class SparkSubmit:
             return False
         connection, lines = connected
         with connection, lines:
-            return submitted.connect(lines) and self._converse(submitted, lines)
+            return submitted.connect(connection) and self._converse(submitted, lines)
 
     def _accept_driver(self, submitted: Submitted) -> tuple[socket.socket, Any] | None:
         """Accept the connection that sends the token (``None``: none in time); close others."""

@@ -18,7 +18,7 @@ from run_starter.executors.answers import Answers
 class Submitted:
     """One attempt in its own driver, which may be ``remote``: in the cluster.
 
-    ``lines``: the connection, once the driver has connected.
+    ``connection``: set once the driver has connected.
     """
 
     answers: Answers
@@ -27,15 +27,15 @@ class Submitted:
     token: str
     folder: Path
     remote: bool
-    lines: Any = None
+    connection: socket.socket | None = None
     ending: bool = False
     why_lost: str | None = None
     _writing: threading.Lock = field(default_factory=threading.Lock)
 
-    def connect(self, lines: Any) -> bool:
+    def connect(self, connection: socket.socket) -> bool:
         """Store the driver's connection. Returns False if the driver is being ended."""
         with self._writing:
-            self.lines = lines
+            self.connection = connection
             return not self.ending
 
     def send(self, message: dict[str, Any]) -> bool:
@@ -49,7 +49,7 @@ class Submitted:
         A signal would stop Spark first, and the driver would report the failing tasks.
         """
         with self._writing:
-            asked = not self.ending and self.lines is not None and self._try({"end": True})
+            asked = not self.ending and self.connection is not None and self._try({"end": True})
             self.ending = True
         if asked:
             processes.kill_later(self.process)
@@ -57,10 +57,10 @@ class Submitted:
             processes.end(self.process)
 
     def _try(self, message: dict[str, Any]) -> bool:
+        assert self.connection is not None
         try:
-            self.lines.write(json.dumps(message) + "\n")
-            self.lines.flush()
-        except (OSError, ValueError):
+            self.connection.sendall(f"{json.dumps(message)}\n".encode())
+        except OSError:
             # Either side has closed the connection.
             return False
         return True

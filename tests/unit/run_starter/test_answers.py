@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import queue
 import socket
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from tests.unit.driver.pooled import Recorder, launch
 
 from run_starter.executors.answers import Answers
+from run_starter.executors.handshake import handshake
 from run_starter.executors.submitted import Submitted
 
 OWN, OTHER = "a" * 64, "b" * 64
@@ -41,12 +42,27 @@ def test_a_driver_gets_the_code_of_its_own_pipeline_only() -> None:
 def test_a_driver_that_has_hung_up_is_told_nothing(tmp_path: Path) -> None:
     ours, theirs = socket.socketpair()
     submitted = Submitted(None, None, ours, "", tmp_path, True)  # type: ignore[arg-type]
-    lines = ours.makefile("rw")
-    assert submitted.connect(lines)
+    assert submitted.connect(ours)
     assert submitted.send({"begin": 1.0})
     assert theirs.recv(100) == b'{"begin": 1.0}\n'
     theirs.close()
     assert not submitted.send({"begin": 2.0})
-    with suppress(BrokenPipeError):
-        lines.close()
     ours.close()
+
+
+def test_what_a_driver_says_while_it_is_answered_is_heard(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair()
+    said = [{"token": "t"}, *({"event": n} for n in range(100))]
+    theirs.sendall("".join(f"{json.dumps(each)}\n" for each in said).encode())
+    theirs.shutdown(socket.SHUT_WR)
+    lines = handshake(ours, "t")
+    assert lines is not None
+    submitted = Submitted(None, None, ours, "", tmp_path, True)  # type: ignore[arg-type]
+    assert submitted.connect(ours)
+    heard = []
+    for line in lines:
+        heard.append(json.loads(line))
+        assert submitted.send({"ack": 1})
+    assert heard == said[1:]
+    for each in (lines, ours, theirs):
+        each.close()
