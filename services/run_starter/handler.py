@@ -67,7 +67,7 @@ class StarterHandler(QuietHandler):
         self._context = context
         self._definitions = Definitions()
         # The last task's report travels with the run's, which follows at once.
-        reports = producer(settings, f"{context.instance}-reports", **{"linger.ms": 1})
+        reports = partial(producer, settings, f"{context.instance}-reports", **{"linger.ms": 1})
         self.host = DriverHost(
             context.engine,
             ReportWire(reports, settings.topic_prefix, context.partitions),

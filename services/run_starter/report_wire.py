@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -11,6 +13,7 @@ from confluent_kafka import Message as Delivered
 
 from retrofill.bus.clients import POLL_SECONDS
 from retrofill.bus.envelope import headers_of, wire_headers
+from retrofill.bus.member import is_fatal
 from retrofill.contract.partitioning import partition_of
 from retrofill.contract.runs import Report
 from retrofill.contract.topics import Topic
@@ -24,10 +27,15 @@ OnDelivery = Callable[[str | None], object]
 
 
 class ReportWire:
-    """Publishes reports, those of one backfill in the order in which they are sent. Thread-safe."""
+    """Publishes reports, those of one backfill in the order in which they are sent. Thread-safe.
 
-    def __init__(self, client: Producer, topic_prefix: str, partitions: int) -> None:
-        self._producer = client
+    ``make`` makes a producer: the first one, and the next one after an error that ended the last.
+    """
+
+    def __init__(self, make: Callable[[], Producer], topic_prefix: str, partitions: int) -> None:
+        self._make = make
+        self._producer = make()
+        self._lock = threading.Lock()
         self._topic = f"{topic_prefix}{Topic.RUN_REPORTS}"
         self._partitions = partitions
         self._closed = threading.Event()
@@ -42,8 +50,9 @@ class ReportWire:
 
         headers = wire_headers(headers_of(report, source) | ({} if trace is None else {HEADER: trace}))
         while not self._closed.is_set():
+            client = self._producer
             try:
-                self._producer.produce(
+                client.produce(
                     self._topic,
                     key=report.backfill_id.encode(),
                     partition=partition_of(report.backfill_id, self._partitions),
@@ -51,9 +60,11 @@ class ReportWire:
                     headers=headers,
                     on_delivery=delivered,
                 )
-                self._producer.poll(0)
+                self._poll(client, 0)
                 return
             except (BufferError, KafkaException) as e:
+                if self._replaced(client, e):
+                    continue
                 if not _passes(e):
                     on_delivery(f"a {report.type} cannot be sent: {e}")
                     return
@@ -63,7 +74,8 @@ class ReportWire:
 
     def close(self) -> None:
         """Wait a little until everything is delivered. Nothing can be sent any more."""
-        self._producer.flush(FLUSH_SECONDS)
+        with suppress(KafkaException):  # a fatal error
+            self._producer.flush(FLUSH_SECONDS)
         self._closed.set()
         self._thread.join(POLL_SECONDS * 2)
 
@@ -78,7 +90,37 @@ class ReportWire:
         # Before the first report, which then does not wait for it.
         self._connect()
         while not self._closed.is_set():
-            self._producer.poll(POLL_SECONDS)
+            self._poll(self._producer, POLL_SECONDS)
+
+    def _poll(self, client: Producer, seconds: float) -> None:
+        """Serve delivery reports. The binding raises a fatal error here; those that wait are then still to be served."""
+        try:
+            client.poll(seconds)
+        except KafkaException as e:
+            if not self._replaced(client, e):
+                raise
+
+    def _replaced(self, client: Producer, error: BaseException) -> bool:
+        """Whether ``error`` ended the client, and another one is in its place."""
+        if not (isinstance(error, KafkaException) and is_fatal(error.args[0])):
+            return False
+        with self._lock:
+            first = self._producer is client
+            if first:
+                log.error("kafka_producer_failed", error=error.args[0].str())
+                self._producer = self._make()
+        if first:
+            _give_up(client)
+        return True
+
+
+def _give_up(client: Producer) -> None:
+    """Have it say of all reports that it still has that they were not delivered."""
+    client.purge()
+    until = time.monotonic() + FLUSH_SECONDS
+    while len(client) and time.monotonic() < until:
+        with suppress(KafkaException):
+            client.poll(POLL_SECONDS)
 
 
 def _passes(error: BufferError | KafkaException) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import ResourceType
 from confluent_kafka.cimpl import NewTopic
 from pydantic import SecretStr
 from tests.integration.test_relay_refusals import emit, ready, values
@@ -277,6 +278,28 @@ def test_a_missing_right_on_one_topic_holds_only_its_events(guarded: Servers, cl
     clean.wait_published()
     assert values(clean, Topic.PIPELINE_EVENTS) == [b"first", b"second"]
     assert clean.events(Topic.DEAD_LETTERS) == []
+
+
+def test_a_service_that_may_join_its_group_again_goes_on(guarded: Servers, clean: Installation) -> None:
+    """Kafka's client gives up for good on a heartbeat that is refused."""
+    settings = guarded.as_admin(clean.settings)
+    user = settings.kafka_user(PLANNER.name)
+    groups = [
+        right
+        for right in access.acls(access.table(settings)[PLANNER.name], user)
+        if right.restype == ResourceType.GROUP
+    ]
+    client = admin(settings, "test")
+    service = clean.start(PLANNER.name)
+    clean.apply(daily())
+    for taken in client.delete_acls([exactly(right) for right in groups], request_timeout=SECONDS).values():
+        taken.result()
+    until(lambda: service.said().count("kafka_consumer_failed") >= 2, "poller and relay were refused", service.said)
+    for given in client.create_acls(groups, request_timeout=SECONDS).values():
+        given.result()
+    id = clean.request("p", "2020-01-01", "2020-01-03")
+    clean.wait_event(Topic.BACKFILL_EVENTS, lambda e: e.body.get("backfill_id") == id, "the request is answered")
+    assert service.process.poll() is None
 
 
 def test_init_again_takes_back_what_is_in_no_row(guarded: Servers, house: Installation) -> None:

@@ -13,6 +13,7 @@ from callback_runner.decide import Impossible, Outcome, Raised, Returned
 from callback_runner.tries import Permit
 from retrofill.bus.clients import producer
 from retrofill.bus.envelope import new_headers, wire_headers
+from retrofill.bus.member import is_fatal
 from retrofill.contract.topics import CALLBACK_RUNNER, is_own
 from retrofill.settings import Settings
 
@@ -74,10 +75,16 @@ class TopicSender:
                 on_delivery=lambda error, _: answers.append(error),
             )
         except (KafkaException, BufferError) as e:
+            if isinstance(e, KafkaException):
+                self._forget_after(e.args[0])
             return Raised(f"the message was not sent: {e}")
         while not answers:
             permit.left()
-            client.poll(POLL_SECONDS)
+            try:
+                client.poll(POLL_SECONDS)
+            except KafkaException as e:
+                self._forget_after(e.args[0])
+                return Raised(f"Kafka did not accept the message: {e.args[0].str()}", uncertain=True)
         (error,) = answers
         if error is None:
             return Returned()
@@ -94,7 +101,7 @@ class TopicSender:
 
     def _forget_after(self, error: KafkaError) -> None:
         """Drop the producer after a fatal error: it accepts nothing more."""
-        if error.fatal() or error.code() == KafkaError._FATAL:
+        if is_fatal(error):
             with self._lock:
                 self._made = None
 

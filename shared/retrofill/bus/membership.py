@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from retrofill.bus.calls import CALL_SECONDS, Calls
 from retrofill.bus.clients import common_config
+from retrofill.bus.member import Member, is_fatal
 from retrofill.bus.poller import raise_refusals
 from retrofill.bus.relay.cursor import CURSOR_PARTITION
 from retrofill.contract.topics import Service
@@ -30,7 +31,7 @@ class Membership(threading.Thread):
         self._stopping = threading.Event()
         self._calls = Calls()
         self.assigned = threading.Event()
-        self._consumer = Consumer(
+        self._member = Member(
             {
                 **common_config(settings, f"{instance}-relay"),
                 "group.id": service.relay_id(settings.topic_prefix),
@@ -38,25 +39,28 @@ class Membership(threading.Thread):
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
                 "auto.offset.reset": "latest",
-            }
+            },
+            [self._topic],
+            self._on_assign,
+            self._on_revoke,
         )
 
     def run(self) -> None:
         """Poll until stopped."""
-        self._consumer.subscribe(
-            [self._topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
-        )
         while not self._stopping.is_set():
             self._calls.run_pending()
-            message = self._consumer.poll(POLL_SECONDS)
+            message = self._member.poll(POLL_SECONDS)
             if message is not None and (error := message.error()) is not None:
                 log.debug("relay_membership", error=error.str())
-        self._consumer.close()
+                if is_fatal(error):
+                    self._member.replace(error)
+                    self._lose()
+        self._member.consumer.close()
 
     def confirm(self, offset: int) -> None:
         """Commit ``offset``. Raises ``KafkaException`` if the partition is no longer ours."""
         offsets = [TopicPartition(self._topic, CURSOR_PARTITION, offset)]
-        reply = self._calls.submit(lambda: self._consumer.commit(offsets=offsets, asynchronous=False))
+        reply = self._calls.submit(lambda: self._member.consumer.commit(offsets=offsets, asynchronous=False))
         raise_refusals(reply.result(CALL_SECONDS))
 
     def stop(self) -> None:
@@ -75,8 +79,11 @@ class Membership(threading.Thread):
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         consumer.incremental_unassign(partitions)
         if _has_cursor(partitions):
-            self.assigned.clear()
-            self._changed.set()
+            self._lose()
+
+    def _lose(self) -> None:
+        self.assigned.clear()
+        self._changed.set()
 
 
 def _has_cursor(partitions: Iterable[TopicPartition]) -> bool:

@@ -16,6 +16,7 @@ from retrofill.bus.calls import CALL_SECONDS, Calls
 from retrofill.bus.clients import POLL_SECONDS, common_config
 from retrofill.bus.envelope import BAD_NAME, Record, read_headers
 from retrofill.bus.inbox import Assigned, End, Inbox, Item, NotPositioned, OutOfRange, Positioned, Records, Revoked
+from retrofill.bus.member import Member, is_fatal
 from retrofill.contract.topics import Service
 from retrofill.settings import Settings
 
@@ -47,7 +48,6 @@ class Poller(threading.Thread):
     def __init__(self, settings: Settings, service: Service, instance: str, inbox: Inbox) -> None:
         super().__init__(name="poller", daemon=True)
         self._prefix = settings.topic_prefix
-        self._service = service
         self._inbox = inbox
         self._calls = Calls()
         self._stopping = threading.Event()
@@ -61,7 +61,7 @@ class Poller(threading.Thread):
         self._assigned: set[tuple[str, int]] = set()
         self._lock = threading.Lock()
         self._limit = settings.batch_messages * 4
-        self._consumer = Consumer(
+        self._member = Member(
             {
                 **common_config(settings, instance),
                 "group.id": service.group(self._prefix),
@@ -80,7 +80,10 @@ class Poller(threading.Thread):
                 "fetch.error.backoff.ms": 50,
                 # Other timeouts are set on the broker for the consumer protocol, but not this one.
                 "max.poll.interval.ms": 300_000,
-            }
+            },
+            [self._prefix + topic for topic in service.reads],
+            self._on_assign,
+            self._on_revoke,
         )
 
     # Called from the worker's thread.
@@ -119,17 +122,32 @@ class Poller(threading.Thread):
 
     def run(self) -> None:
         """Poll until stopped."""
-        topics = [self._prefix + topic for topic in self._service.reads]
-        self._consumer.subscribe(topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke)
         while not self._stopping.is_set():
             self._calls.run_pending()
             self._throttle()
-            first = self._consumer.poll(POLL_SECONDS)
+            first = self._member.poll(POLL_SECONDS)
             if first is not None:
-                self._hand_over([first, *self._consumer.consume(POLL_MESSAGES, 0)])
+                failed = self._hand_over([first, *self._consumer.consume(POLL_MESSAGES, 0)])
+                if failed is not None:
+                    self._join_again(failed)
         self._consumer.close()
 
-    def _hand_over(self, messages: list[Message]) -> None:
+    @property
+    def _consumer(self) -> Consumer:
+        return self._member.consumer
+
+    def _join_again(self, error: KafkaError) -> None:
+        """Give everything up, as others are assigned it, and join the group as a new member."""
+        self._member.replace(error)
+        with self._lock:
+            self._throttled.clear()
+        lost = [TopicPartition(topic, partition) for topic, partition in self._assigned]
+        self._assigned.clear()
+        self._inbox.put(Revoked(self._plain(lost)))
+
+    def _hand_over(self, messages: list[Message]) -> KafkaError | None:
+        """Hand over what was polled; returns the error that ended the consumer, if there is one."""
+        failed: KafkaError | None = None
         items: list[Record | End] = []
         others: list[Item] = []
         for message in messages:
@@ -143,6 +161,8 @@ class Poller(threading.Thread):
                 items.append(End(topic, partition, message.offset() or 0))
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:
                 others.append(OutOfRange(topic, -1 if partition is None else partition, error.str()))
+            elif is_fatal(error):
+                failed = error
             else:
                 log.warning("kafka_error", error=error.str(), topic=topic, partition=partition)
         with self._lock:
@@ -153,6 +173,7 @@ class Poller(threading.Thread):
             self._inbox.put(Records(tuple(items)))
         for other in others:
             self._inbox.put(other)
+        return failed
 
     def _rewind(self, command: Rewind) -> None:
         targets = [TopicPartition(self._prefix + t, command.partition, o) for t, o in command.offsets.items()]

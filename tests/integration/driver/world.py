@@ -77,7 +77,7 @@ class Recorder:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._producer = producer(settings, "recorder")
-        self._wire = ReportWire(self._producer, settings.topic_prefix, settings.partitions)
+        self._wire = ReportWire(lambda: self._producer, settings.topic_prefix, settings.partitions)
         self.allowed = True
         self.accepts = True
         # What it says is left of a lease.

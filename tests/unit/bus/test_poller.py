@@ -47,7 +47,7 @@ def test_a_few_large_messages_pause_their_partition_and_many_small_ones_do_not()
     inbox = Inbox()
     settings = Settings(kafka_bootstrap_servers="127.0.0.1:9", topic_prefix="")
     poller = Poller(settings, WATCHER, "test", inbox)
-    poller._consumer = consumer = Recording()  # type: ignore[assignment]  # no broker answers here
+    poller._member.consumer = consumer = Recording()  # type: ignore[assignment]  # no broker answers here
     poller._assigned = {(TOPIC, p) for p in range(8)}
     most = BUFFERED_BYTES // 8 // len(LARGE)
     poller._hand_over([message(0, n, LARGE) for n in range(most + 1)] + [message(1, n, b"{}") for n in range(500)])

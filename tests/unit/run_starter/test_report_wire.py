@@ -54,7 +54,7 @@ def heartbeat() -> AttemptHeartbeat:
 def sent(broker: Broker) -> str | None:
     """What becomes of a report."""
     answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-    wire = ReportWire(broker, "t.", 12)  # type: ignore[arg-type]
+    wire = ReportWire(lambda: broker, "t.", 12)  # type: ignore[arg-type, return-value]
     wire.send(heartbeat(), "test", answers.put)
     try:
         return answers.get(timeout=20)
@@ -83,3 +83,46 @@ def test_one_that_kafka_refuses_is_said() -> None:
     broker.refuses = KafkaError(KafkaError._MSG_TIMED_OUT)
     said = sent(broker)
     assert said is not None and said.startswith("a AttemptHeartbeat was not delivered: ")
+
+
+class Failing(Broker):
+    """One that a fatal error has ended: as in librdkafka, ``poll`` and ``produce`` raise it."""
+
+    def __init__(self) -> None:
+        super().__init__(BufferError(), asked_until=0)
+        self.failed = threading.Event()
+
+    def produce(self, topic: str, **more: Any) -> None:
+        if self.failed.is_set():
+            raise KafkaException(KafkaError(KafkaError._FATAL))
+        super().produce(topic, **more)
+        self.failed.set()
+
+    def poll(self, seconds: float) -> None:
+        if self.refuses is None:
+            self.failed.wait(seconds)
+            if self.failed.is_set():
+                raise KafkaException(KafkaError(KafkaError._FATAL))
+        else:
+            super().poll(seconds)
+
+    def purge(self) -> None:
+        self.refuses = KafkaError(KafkaError._PURGE_INFLIGHT)
+
+    def __len__(self) -> int:
+        return len(self._published)
+
+
+def test_a_producer_that_failed_for_good_is_replaced_and_what_it_had_is_said_to_be_lost() -> None:
+    clients: list[Any] = [Failing(), Broker(BufferError(), asked_until=0)]
+    made = iter(clients)
+    wire = ReportWire(lambda: next(made), "t.", 12)
+    answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    wire.send(heartbeat(), "test", answers.put)
+    said = answers.get(timeout=20)
+    assert said is not None and said.startswith("a AttemptHeartbeat was not delivered: ")
+    for _ in range(2):
+        wire.send(heartbeat(), "test", answers.put)
+        assert answers.get(timeout=20) is None
+    assert wire._thread.is_alive()
+    wire.close()

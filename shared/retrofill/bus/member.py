@@ -1,0 +1,63 @@
+"""A member of a consumer group, which joins again where librdkafka gives up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import structlog
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+
+log = structlog.get_logger(__name__)
+FIRST_PAUSE_SECONDS = 0.5
+MAX_PAUSE_SECONDS = 30.0
+OnPartitions = Callable[[Consumer, list[TopicPartition]], None]
+
+
+class Member:
+    """A consumer that subscribes to topics, for one thread.
+
+    A heartbeat that the coordinator refuses, such as for a missing right or an error that librdkafka does not know,
+    ends a consumer for good: it stays silent even when the coordinator accepts heartbeats again. Replace it then.
+    """
+
+    def __init__(
+        self, config: Mapping[str, Any], topics: Sequence[str], on_assign: OnPartitions, on_revoke: OnPartitions
+    ) -> None:
+        self._config = dict(config)
+        self._topics = list(topics)
+        self._on_assign = on_assign
+        self._on_revoke = on_revoke
+        self.consumer = Consumer(self._config)
+        self._join_at: float | None = 0.0
+        self._pause = FIRST_PAUSE_SECONDS
+
+    def poll(self, seconds: float) -> Message | None:
+        """The next message or error. Joins the group first, once it is time to."""
+        if self._join_at is not None and time.monotonic() >= self._join_at:
+            self._join_at = None
+            self.consumer.subscribe(
+                self._topics, on_assign=self._assigned, on_revoke=self._on_revoke, on_lost=self._on_revoke
+            )
+        return self.consumer.poll(seconds)
+
+    def replace(self, error: KafkaError) -> None:
+        """Take another consumer, which joins after a pause that grows until one is assigned something.
+
+        The caller has lost all partitions, whether ``on_revoke`` is called or not.
+        """
+        log.error("kafka_consumer_failed", error=error.str(), joins_again_in_seconds=self._pause)
+        self.consumer.close()
+        self.consumer = Consumer(self._config)
+        self._join_at = time.monotonic() + self._pause
+        self._pause = min(self._pause * 2, MAX_PAUSE_SECONDS)
+
+    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._pause = FIRST_PAUSE_SECONDS
+        self._on_assign(consumer, partitions)
+
+
+def is_fatal(error: KafkaError) -> bool:
+    """Whether a client is of no use after this error."""
+    return error.code() == KafkaError._FATAL or error.fatal()
