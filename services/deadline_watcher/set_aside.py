@@ -10,12 +10,11 @@ import structlog
 
 from deadline_watcher.decide import Row
 from deadline_watcher.verdicts import apply_verdicts
-from retrofill.bus.faults import Fault, classify
+from retrofill.bus.savepoint import SET_ASIDE_SECONDS, undone
 from retrofill.bus.transaction import Transaction
 from retrofill.errors import first_line
 
 log = structlog.get_logger(__name__)
-SET_ASIDE_SECONDS = 60.0
 
 
 @dataclass
@@ -32,25 +31,10 @@ class SetAside:
 
     def judge(self, tx: Transaction, rows: Sequence[Row]) -> None:
         """Judge a batch; if it fails, judge one by one and set aside those that fail."""
-        if _judged(tx, rows) is None:
+        if undone(tx, lambda: apply_verdicts(tx, rows)) is None:
             return
         for row in rows:
-            error = _judged(tx, [row])
+            error = undone(tx, lambda row=row: apply_verdicts(tx, [row]))  # type: ignore[misc]
             if error is not None:
                 self.until[row["id"]] = time.monotonic() + SET_ASIDE_SECONDS
                 log.error("deadline_set_aside", deadline=row["id"], alert=row["alert"], error=first_line(error))
-
-
-def _judged(tx: Transaction, rows: Sequence[Row]) -> Exception | None:
-    """Judge in a savepoint. Returns an error that the data caused, undone; raises others."""
-    outgoing, hooks, checks = len(tx.outgoing), len(tx.after_commit), dict(tx.checks)
-    try:
-        with tx.conn.begin_nested():
-            apply_verdicts(tx, rows)
-    except Exception as e:
-        if classify(e) is not Fault.POISON:
-            raise
-        del tx.outgoing[outgoing:], tx.after_commit[hooks:]
-        tx.checks = checks
-        return e
-    return None

@@ -16,13 +16,17 @@ from datetime import datetime
 
 import structlog
 from confluent_kafka import KafkaException
+from sqlalchemy import RowMapping
 
 from retrofill.bus.crash import crash_point
+from retrofill.bus.savepoint import SET_ASIDE_SECONDS, undone
 from retrofill.bus.takeover import Ends
 from retrofill.bus.transaction import Transaction
 from retrofill.contract.runs import ErrorInfo
 from retrofill.contract.topics import Topic
 from retrofill.domain.attempt import LIVE
+from retrofill.domain.names import MAX_BATCH
+from retrofill.errors import first_line
 from retrofill.store import attempts, hosts
 from retrofill.store import runs as store
 from retrofill.store.clock import database_now
@@ -60,6 +64,8 @@ class Leases:
     # By shard, monotonic: when it was taken over, and when each live attempt's lease was renewed.
     taken_at: dict[int, float] = field(default_factory=dict)
     renewed_at: dict[int, dict[int, float]] = field(default_factory=dict)
+    # By shard: attempts that cannot be ended, and until when (monotonic) they are left alone.
+    set_aside: dict[int, dict[int, float]] = field(default_factory=dict)
 
     def taken(self, partition: int) -> None:
         """Measure the shard's leases from now: what its last owner saw is unknown."""
@@ -76,7 +82,7 @@ class Leases:
 
     def forget(self, partition: int) -> None:
         """Drop what is known of a shard that was lost."""
-        for remembered in (self.asked, self.read, self.taken_at, self.renewed_at):
+        for remembered in (self.asked, self.read, self.taken_at, self.renewed_at, self.set_aside):
             remembered.pop(partition, None)
 
     def check(self, tx: Transaction) -> None:
@@ -88,7 +94,7 @@ class Leases:
             if not interrupt(tx, self.definitions, asked.moment):
                 self._expire(tx, asked.moment)
             asked = None
-        leases = attempts.leases(tx.conn, shard)
+        leases = self._leases(tx)
         renewed = self.renewed_at.get(shard, {})
         self.renewed_at[shard] = {
             lease.attempt_id: renewed[lease.attempt_id] for lease in leases if lease.attempt_id in renewed
@@ -105,6 +111,15 @@ class Leases:
             tx.schedule_check(LEASES_KEY, WAIT_FOR_END_SECONDS)
         else:
             tx.schedule_check(LEASES_KEY, WAIT_FOR_END_SECONDS)
+
+    def _leases(self, tx: Transaction) -> list[attempts.Lease]:
+        """The leases of live attempts without those set aside, which are looked at again later."""
+        now = time.monotonic()
+        aside = {id: until for id, until in self.set_aside.get(tx.partition, {}).items() if until > now}
+        self.set_aside[tx.partition] = aside
+        if aside:
+            tx.schedule_check(LEASES_KEY, min(aside.values()) - now)
+        return [lease for lease in attempts.leases(tx.conn, tx.partition) if lease.attempt_id not in aside]
 
     def _due_in(self, shard: int, lease: attempts.Lease, now: datetime) -> float:
         """Seconds until the lease may end or a run of the attempt times out."""
@@ -125,8 +140,8 @@ class Leases:
             log.warning("end_unknown", shard=shard, error=str(e))
 
     def _expire(self, tx: Transaction, moment: datetime) -> None:
-        """End the attempts whose leases ended before ``moment``, one after another."""
-        ids = [lease.attempt_id for lease in attempts.leases(tx.conn, tx.partition) if lease.until < moment]
+        """End the attempts whose leases ended before ``moment``, or as many as one transaction can; the next ends more."""
+        ids = [lease.attempt_id for lease in self._leases(tx) if lease.until < moment]
         # Seats are locked before attempts.
         unacknowledged = hosts.unacknowledged(tx.conn, ids) if ids else set()
         found = {
@@ -136,8 +151,17 @@ class Leases:
             and row["lease_until"] < moment
             and self._remaining(tx.partition, id, row["lease_seconds"]) <= 0
         }
-        if not found:
+        chosen = _first(found)
+        if not chosen or undone(tx, lambda: self._lose(tx, chosen, unacknowledged)) is None:
             return
+        for id, row in chosen.items():
+            error = undone(tx, lambda id=id, row=row: self._lose(tx, {id: row}, unacknowledged))  # type: ignore[misc]
+            if error is not None:
+                self.set_aside[tx.partition][id] = time.monotonic() + SET_ASIDE_SECONDS
+                log.error("lease_set_aside", attempt=id, backfill=row["backfill_id"], error=first_line(error))
+
+    def _lose(self, tx: Transaction, found: Mapping[int, RowMapping], unacknowledged: Collection[int]) -> None:
+        """End locked attempts."""
 
         def lose(fold: Fold) -> Outcome:
             for id, row in found.items():
@@ -159,3 +183,15 @@ class Leases:
         )
         tx.notify(hosts.SEAT_CHANNEL, [""])
         crash_point("lease:end-written")
+
+
+def _first(found: Mapping[int, RowMapping]) -> dict[int, RowMapping]:
+    """Attempts with as many runs as the largest range together, or one: Postgres ends transactions that compute for long."""
+    left = MAX_BATCH
+    chosen: dict[int, RowMapping] = {}
+    for id, row in found.items():
+        if chosen and row["runs"] > left:
+            break
+        chosen[id] = row
+        left -= row["runs"]
+    return chosen

@@ -4,6 +4,7 @@ and Postgres. The drivers' pool has the address of a Spark server, which none of
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -135,3 +136,22 @@ def _shows_suspects(stack: Installation, cli: Cli, monkeypatch: pytest.MonkeyPat
 
 def _are_over(stack: Installation, attempts: list[int]) -> bool:
     return bool(stack.value("SELECT bool_and(state = 'ended') FROM attempt WHERE id = ANY(%s)", attempts))
+
+
+def test_an_attempt_that_cannot_be_ended_keeps_no_other_lease_from_ending(stack: Installation) -> None:
+    """A run of another release, whose losses this one cannot read."""
+    settings = {"INSTANT_SECONDS": "3600", "RETROFILL_DRIVER_SLOTS": "8", "RETROFILL_LEASE_SECONDS": "3"}
+    first = stack.start("instant-starter", **settings)
+    stack.apply(daily(max_active_runs=4))
+    stack.request("p", "2020-01-01", "2020-01-04")
+    started = running(stack, 4)
+    bad = started[1]
+    stack.query('UPDATE run SET losses = \'{"last": [{"unknown": 1}]}\' WHERE id = %s RETURNING id', bad["id"])
+    second = stack.start("instant-starter", **settings)
+    first.kill()
+    others = {run["attempt_id"] for run in started} - {bad["attempt_id"]}
+    lost = "SELECT id FROM attempt WHERE outcome = 'lost'"
+    until(lambda: others <= {row["id"] for row in stack.query(lost)}, "the others' leases end", second.said)
+    (line,) = [line for line in second.said().splitlines() if "lease_set_aside" in line]
+    assert json.loads(line)["attempt"] == bad["attempt_id"]
+    assert "check_failed" not in second.said()

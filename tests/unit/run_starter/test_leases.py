@@ -1,0 +1,17 @@
+"""How many attempts end in one transaction when their leases do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from run_starter.leases import _first
+
+
+@pytest.mark.parametrize(
+    ("runs", "together"), [([1] * 3000, 2500), ([2500, 1], 1), ([2000, 400, 200, 1], 2), ([4000, 1], 1), ([], 0)]
+)
+def test_a_transaction_ends_as_many_runs_as_one_range_has(runs: list[int], together: int) -> None:
+    found: Any = {id: {"runs": count} for id, count in enumerate(runs)}
+    assert list(_first(found)) == list(range(together))
