@@ -78,7 +78,8 @@ class Claims:
         ids = [*dict.fromkeys([*ids, *memory.unpublished(numbers)])]
         rows = self._locked(tx, ids)
         self._recheck_locked(tx, [id for id in ids if id not in rows])
-        approved = [id for id, row in rows.items() if not backfills.is_held(row)]
+        most = self._drivers() + SPARE
+        approved = {id: min(row["max_active_runs"], most) for id, row in rows.items() if not backfills.is_held(row)}
         staged = store.staged(tx.conn, approved) if approved else {}
         memory.publish_later({id: rows[id]["pipeline_no"] for id in staged}, checked=ids)
         running = dict.fromkeys([*numbers, *(rows[id]["pipeline_no"] for id in staged)])
@@ -92,6 +93,9 @@ class Claims:
                     pass
         memory.pipelines |= running.keys()
         return self._start(tx, memory, list(running), rows, staged) if running else 0
+
+    def _drivers(self) -> int:
+        return sum(self.drivers.values()) or self.expected
 
     def _locked(self, tx: Transaction, ids: Sequence[str]) -> dict[str, RowMapping]:
         """Those of these backfills that nobody else has locked, without queued runs to be cancelled."""
@@ -130,8 +134,7 @@ class Claims:
         publications = publishable(locked, staged, readable, limits, taken)
         free_slots = {no: limits[no] - len(taken[no].pipeline_slots) for no in limits}
         self._poll(tx, [no for no in free_slots if free_slots[no] <= 0])
-        drivers = sum(self.drivers.values()) or self.expected
-        to_read = {no: min(free, drivers) + SPARE for no, free in free_slots.items() if free > 0}
+        to_read = {no: min(free, self._drivers()) + SPARE for no, free in free_slots.items() if free > 0}
         rows, candidates, pipelines = self._candidates(tx, memory, to_read, locked, limits, taken, now)
         seats, totals = offered(tx, self.starting.own(), memory, candidates, pipelines, publications, now)
         self.drivers |= totals

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import insert, select
+from sqlalchemy import insert, select, update
 from tests.support.both_stores import (
     BASE,
     DAY,
@@ -90,6 +90,25 @@ def test_earlier_attempts_are_those_that_did_not_end_by_themselves(both: Both) -
         ("a", commit),
     )
     assert said[3] == [[2, [2, 3]], [3, [3, 4]], [4, [4, 5]]]
+
+
+def test_accepted_runs_are_read_for_as_many_publishers_as_there_may_be(both: Both) -> None:
+    def accept(conn: Any) -> int:
+        values = {"state": "staged", "outputs": {"folders": []}, "accepted_attempt": 1}
+        return int(conn.execute(update(t.run).where(t.run.c.position > 0).values(values)).rowcount)
+
+    def found(conn: Any, wanted: dict[str, int]) -> dict[str, list[int]]:
+        return {id: [row["position"] for row in rows] for id, rows in claims.staged(conn, wanted).items()}
+
+    said = both.play(
+        put(),
+        ("a", lambda conn: [make_backfill(conn, id, 4, START + n * 9 * DAY) for n, id in enumerate(["b1", "b2"])]),
+        ("a", lambda conn: found(conn, {"b1": 9})),
+        ("a", accept),
+        ("a", lambda conn: found(conn, {"b2": 2, "b1": 9})),
+        ("a", commit),
+    )
+    assert said[2:5] == [{}, 6, {"b2": [1, 2], "b1": [1, 2, 3]}]
 
 
 def test_what_is_left_of_a_lease(both: Both) -> None:
@@ -180,10 +199,10 @@ def test_a_staged_run_is_published_by_another(both: Both) -> None:
             lambda conn: (attempts.accepted(conn, 1, 1), attempts.accepted(conn, 9, 1), attempts.accepted(conn, 1, 9)),
         ),
         ("a", lambda conn: (accept(conn, 1, 1), attempts.accepted(conn, 1, 1), attempts.accepted(conn, 1, 2))),
-        ("a", lambda conn: (claims.staged(conn, ["b1"]), runs.backfills_to_publish(conn, 0))),
+        ("a", lambda conn: (claims.staged(conn, {"b1": 9}), runs.backfills_to_publish(conn, 0))),
         ("a", lambda conn: (leave(conn, 1, 1, to=RunState.STAGED), leave(conn, 1, 2), over(conn, 1, "lost"))),
         ("a", lambda conn: (attempts.accepted(conn, 1, 1), attempts.accepted(conn, 1, 2), runs.count_unfinished(conn))),
-        ("a", lambda conn: (claims.staged(conn, ["b1", "b2"]), attempts.leases(conn, 0))),
+        ("a", lambda conn: (claims.staged(conn, {"b1": 9, "b2": 9}), attempts.leases(conn, 0))),
         ("a", lambda conn: (runs.backfills_to_publish(conn, 0), runs.backfills_to_publish(conn, 1))),
         ("a", lambda conn: (backfills.progress(conn, "b1"), backfills.to_be_decided(conn, ["b1"]))),
         ("a", commit),
@@ -191,12 +210,12 @@ def test_a_staged_run_is_published_by_another(both: Both) -> None:
         ("b", lambda conn: give(conn, 9, 1, to="publishing", before="staged")),
         ("a", lambda conn: runs.move(conn, "succeeded", [{"id": 1, "attempt_id": 1}], {"finished_at": NOW})),
         ("a", commit),
-        ("b", lambda conn: (claims.staged(conn, ["b1"]), renew(conn, 2, 120), lease_left(conn, 2, 1))),
+        ("b", lambda conn: (claims.staged(conn, {"b1": 9}), renew(conn, 2, 120), lease_left(conn, 2, 1))),
         # Its publisher is the attempt that has it, not the one that staged it.
         ("b", lambda conn: (attempts.accepted(conn, 1, 1), attempts.accepted(conn, 2, 1))),
         ("b", lambda conn: attempts.to_be_ended(conn, [1, 2])),
         ("b", lambda conn: runs.move(conn, "staged", [{"id": 1, "attempt_id": 2}], adopt)),
-        ("b", lambda conn: (attempts.accepted(conn, 2, 1), claims.staged(conn, ["b1"]))),
+        ("b", lambda conn: (attempts.accepted(conn, 2, 1), claims.staged(conn, {"b1": 9}))),
         ("b", commit),
     )
     said = said[len(BASE) :]

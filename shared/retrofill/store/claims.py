@@ -268,13 +268,22 @@ def pipelines_with_suspects(conn: Connection, shard: int) -> set[int]:
     return set(conn.execute(_SHARDS_SUSPECTS, {"shard": shard}).scalars())
 
 
-_STAGED = (
+_NEXT_STAGED = (
     select(run)
-    .where(one_of(run.c.backfill_id, "backfills"), in_state(run, RunState.STAGED))
-    .order_by(run.c.backfill_id, run.c.position)
+    .where(run.c.backfill_id == _WANTED.c.backfill_id, in_state(run, RunState.STAGED))
+    .order_by(run.c.position)
+    .limit(_WANTED.c.count)
+    .lateral("next_staged")
+)
+_STAGED = (
+    select(_NEXT_STAGED)
+    .select_from(_WANTED.table)
+    .join(_NEXT_STAGED, true())
+    .order_by(_WANTED.c.no, _NEXT_STAGED.c.position)
 )
 
 
-def staged(conn: Connection, backfill_ids: Collection[str]) -> dict[str, list[RowMapping]]:
-    """Accepted runs that wait for a publisher, by backfill, the first ones first."""
-    return _by_backfill(conn, _STAGED, {"backfills": sorted(backfill_ids)})
+def staged(conn: Connection, wanted: Mapping[str, int]) -> dict[str, list[RowMapping]]:
+    """Accepted runs that wait for a publisher by backfill, the first ones, at most as many as ``wanted`` of each."""
+    given = _WANTED.values(backfill_id=wanted, count=wanted.values())
+    return _by_backfill(conn, _STAGED, given)

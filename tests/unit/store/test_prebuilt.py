@@ -121,7 +121,7 @@ HOT = {
     "progress announced again": lambda conn: progress.put(conn, [{"backfill_id": "b", "sequence": 2, "runs": {}}]),
     "durations": lambda conn: durations.recent(conn, [1]),
     "queued runs": lambda conn: claims.next_queued(conn, {"b": 1}),
-    "staged runs": lambda conn: claims.staged(conn, ["b"]),
+    "staged runs": lambda conn: claims.staged(conn, {"b": 1}),
     "definitions": lambda conn: Definitions().of(conn, ["b"]),
     "pipelines": lambda conn: pipelines.find(conn, ["p"]),
     "codes": lambda conn: pipelines.codes(conn, [1]),
