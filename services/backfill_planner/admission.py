@@ -17,6 +17,7 @@ from retrofill.bus.service import Context
 from retrofill.contract.backfills import BackfillRequested, BackfillUndoRequested, RunRetryRequested
 from retrofill.contract.pipelines import PipelineApplied
 from retrofill.store import pipelines
+from retrofill.store.engine import reading
 from retrofill.store.pipelines import StoredPipeline
 
 HOLD_SECONDS = 0.1
@@ -43,7 +44,8 @@ class Admission:
             return {}
         applied = {one.key for one in received if isinstance(one.message, PipelineApplied)}
         began, alone = time.monotonic(), False
-        with self._context.engine.connect() as conn:
+        # Computing must not happen within a transaction, which Postgres ends when it is idle for long.
+        with reading(self._context.engine) as conn:
             stored = _first_pipelines(conn, large)
             for number, one in enumerate(large):
                 body = one.message if isinstance(one.message, BackfillRequested) else None

@@ -96,8 +96,8 @@ _EXCHANGED: dict[str, dict[str, Any]] = {
     "retrofill.bus.calls": {"SimpleQueue": CallsQueue, "Future": Future},
     "retrofill.bus.envelope": {"uuid": _Uuid},
     "retrofill.bus.takeover": {"admin": lambda settings, client_id: FakeAdmin(connections())},
+    "retrofill.bus.member": {"Consumer": lambda config: FakeConsumer(connections(), config), "time": Time},
     "retrofill.bus.poller": {
-        "Consumer": lambda config: FakeConsumer(connections(), config),
         "threading": Threading,
         "Poller.start": _start_as_task,
         "Poller.join": _no_join,
@@ -106,7 +106,6 @@ _EXCHANGED: dict[str, dict[str, Any]] = {
     "retrofill.bus.relay.sending": {"time": Time},
     "retrofill.bus.relay.holds": {"time": Time},
     "retrofill.bus.membership": {
-        "Consumer": lambda config: FakeConsumer(connections(), config),
         "threading": Threading,
         "Membership.start": _start_as_task,
         "Membership.join": _no_join,

@@ -134,6 +134,27 @@ def test_what_does_not_fit_is_not_computed_beyond_the_limit(found: list[int]) ->
     assert played(work) == [1, [60, 0]]
 
 
+def test_no_transaction_is_open_while_intervals_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Postgres would end it, and the request be refused."""
+    options: list[str] = []
+    find = planned.find_intervals
+
+    def work(conn: Any) -> Any:
+        def recorded(*, isolation_level: str) -> Any:
+            options.append(isolation_level)
+            return conn
+
+        def checked(*given: Any) -> Any:
+            assert options == ["AUTOCOMMIT"]
+            return find(*given)
+
+        monkeypatch.setattr(conn, "execution_options", recorded)
+        monkeypatch.setattr(planned, "find_intervals", checked)
+        return len(Planner(conn, daily()).step(batch(request(days=40))))
+
+    assert played(work) == 1
+
+
 def test_the_same_intervals_count_each_time_but_are_computed_once(found: list[int]) -> None:
     def work(conn: Any) -> Any:
         return len(Planner(conn, daily()).step(batch(*[request(days=40)] * 12))), found
