@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import threading
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Mapping, Sequence
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from retrofill.driver.cannot_stage import CannotStage
+from retrofill.driver.file_uri import path_in
 from retrofill.driver.kept import copy, find_before
 from retrofill.driver.launch import Launch, LaunchedRun, Piece
 from retrofill.driver.publication import Written, own_folder, seal
@@ -18,6 +20,7 @@ from retrofill.driver.tables.staging import TableStaging
 MAX_OUTPUTS = 1000
 # One message contains all paths of a run.
 MAX_OUTPUT_CHARACTERS = 200_000
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
 
 @dataclass(frozen=True)
@@ -221,12 +224,12 @@ def local_path(path: str) -> Path:
     Publication needs a rename of directories that is atomic and fails if the source is missing, as
     on POSIX.
     """
-    parts = urlsplit(str(path))
-    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
-        path = unquote(parts.path)
-    elif "://" in str(path) or parts.scheme not in ("", "file"):
+    local, other = path_in(str(path)), _SCHEME.match(str(path))
+    if local is not None:
+        path = unquote(local)
+    elif other is not None:
         raise CannotStage(
-            f"{path} cannot be staged: {parts.scheme}: has no atomic rename of directories; use a local or shared POSIX file "
+            f"{path} cannot be staged: {other.group(1)}: has no atomic rename of directories; use a local or shared POSIX file "
             "system, or write a table with run.stage_table"
         )
     target = Path(path)

@@ -50,6 +50,12 @@ def test_local_paths(path: str) -> None:
     assert local_path(path) == Path("/data/day=1")
 
 
+@pytest.mark.parametrize("scheme", ["", "file:", "file://", "file://localhost"])
+@pytest.mark.parametrize("path", ["/data/c#/day=1", "/data/c?/day=1", "/data/c:1/day=1"])
+def test_every_character_of_a_local_path_counts(scheme: str, path: str) -> None:
+    assert local_path(scheme + path) == Path(path)
+
+
 @pytest.mark.parametrize(
     ("path", "why"),
     [

@@ -111,3 +111,22 @@ def test_only_files_of_this_machine_are_deleted_with_a_table_that_a_path_names(
     staged.mkdir()
     drop(Spark(), f"delta.`{scheme}{staged}`")
     assert staged.exists() is not goes
+
+
+@pytest.mark.parametrize("scheme", ["", "file:", "file://"])
+@pytest.mark.parametrize("folder", ["c#", "c?", "c%23"])
+def test_a_dropped_table_is_deleted_where_its_whole_name_says_and_nothing_beside_it(
+    tmp_path: Path, scheme: str, folder: str
+) -> None:
+    (tmp_path / "c").mkdir()
+    staged = tmp_path / folder / "t__retrofill_1"
+    staged.mkdir(parents=True)
+    drop(Spark(), f"delta.`{scheme}{staged}`")
+    assert not staged.exists()
+    assert (tmp_path / "c").exists()
+
+
+def test_a_directory_that_is_not_named_as_a_staged_table_is_never_deleted(tmp_path: Path) -> None:
+    for name in (tmp_path, f"file://elsewhere{tmp_path}"):
+        drop(Spark(), f"delta.`{name}`")
+    assert tmp_path.exists()

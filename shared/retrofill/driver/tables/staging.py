@@ -14,9 +14,9 @@ from dataclasses import replace
 from datetime import timezone
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from retrofill.driver.cannot_stage import CannotStage, NoSuchColumn, NoSuchTable
+from retrofill.driver.file_uri import path_in
 from retrofill.driver.interval import interval_of
 from retrofill.driver.launch import Launch, Piece
 from retrofill.driver.log import get_log
@@ -29,6 +29,8 @@ from retrofill.driver.tables.states import aligned
 from retrofill.errors import first_line
 
 log = get_log(__name__)
+# In the names of all staged tables.
+OURS = "__retrofill_"
 MAX_TABLES = 100
 
 
@@ -133,7 +135,7 @@ class TableStaging:
         """What the names of all attempts at this interval begin with."""
         start = self._piece.interval_start.astimezone(timezone.utc).isoformat()
         text = f"{self._launch.installation} {self._launch.pipeline.name} {start}"
-        return f"{parts[-1]}__retrofill_{hashlib.sha256(text.encode()).hexdigest()[:10]}_"
+        return f"{parts[-1]}{OURS}{hashlib.sha256(text.encode()).hexdigest()[:10]}_"
 
 
 def resolved(session: Any, table: str) -> list[str]:
@@ -170,10 +172,12 @@ def _write(rows: Any, output: TableOutput, *, many: bool) -> None:
 def drop(session: Any, table: str) -> None:
     """Drop a staged table and its files."""
     session.sql(f"DROP TABLE IF EXISTS {table} PURGE").collect()
-    where = urlsplit(parts_of(table)[-1])
-    if "/" in where.path and where.scheme in ("", "file"):
+    name = parts_of(table)[-1]
+    folder = Path(path_in(name) or name)
+    # Nothing else is ever deleted, whatever a name may look like.
+    if folder.is_absolute() and OURS in folder.name:
         # Spark only forgets a table that is named by its path.
-        shutil.rmtree(Path(where.path), ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _sweep(session: Any, parts: list[str], own: str, prefix: str) -> None:
