@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -13,7 +15,7 @@ from retrofill.driver.exchange import exchange
 from retrofill.driver.interval import Interval
 from retrofill.driver.tables.interval import condition
 from retrofill.driver.tables.output import TableOutput, joined, parts_of
-from retrofill.driver.tables.staging import drop
+from retrofill.driver.tables.staging import drop, sweep
 
 NEW_YORK = ZoneInfo("America/New_York")
 
@@ -90,17 +92,18 @@ def test_directories_are_exchanged_or_nothing_happens(tmp_path: Path) -> None:
 
 
 class Spark:
-    """A session that only records its statements."""
+    """A session that only records its statements, and answers each with these tables."""
 
-    def __init__(self) -> None:
+    def __init__(self, *tables: str) -> None:
         self.statements: list[str] = []
+        self._tables = tables
 
     def sql(self, statement: str) -> Spark:
         self.statements.append(statement)
         return self
 
-    def collect(self) -> None:
-        """Nothing to return."""
+    def collect(self) -> list[SimpleNamespace]:
+        return [SimpleNamespace(tableName=name) for name in self._tables]
 
 
 @pytest.mark.parametrize(("scheme", "goes"), [("", True), ("file://", True), ("s3a://", False), ("hdfs://host", False)])
@@ -130,3 +133,13 @@ def test_a_directory_that_is_not_named_as_a_staged_table_is_never_deleted(tmp_pa
     for name in (tmp_path, f"file://elsewhere{tmp_path}"):
         drop(Spark(), f"delta.`{name}`")
     assert tmp_path.exists()
+
+
+@pytest.mark.parametrize("table", ["a|b", "it's", "a.b", "a\\b"])
+def test_only_what_is_named_as_a_staged_table_is_swept_however_much_spark_lists(table: str) -> None:
+    left = f"{table}__RETROFILL_0123456789_7_1"
+    session = Spark("a", "b", "x" + left, f"{table}__retrofill_other_7_1", left)
+    sweep(session, ["lake", "db", table], "own", f"{table}__retrofill_0123456789_")
+    asked, *dropped = session.statements
+    assert re.fullmatch(r"SHOW TABLES IN lake\.db LIKE '[a-z0-9_*]+'", asked)
+    assert dropped == [f"DROP TABLE IF EXISTS lake.db.`{left}` PURGE"]

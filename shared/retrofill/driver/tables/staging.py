@@ -8,6 +8,7 @@ format, and no reader of the target sees them.
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 import threading
 from dataclasses import replace
@@ -69,7 +70,7 @@ class TableStaging:
         ours = condition(found.name, type, whole)
         ready = fitted(rows, schema, table)
         staged = self._name(task, target, parts)
-        _sweep(session, parts, staged[-1], self._prefix(parts))
+        sweep(session, parts, staged[-1], self._prefix(parts))
         output = TableOutput(target, joined(staged), found.name, type, provider)
         with self._lock:
             self._staged.pop(target, None)
@@ -180,11 +181,13 @@ def drop(session: Any, table: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _sweep(session: Any, parts: list[str], own: str, prefix: str) -> None:
+def sweep(session: Any, parts: list[str], own: str, prefix: str) -> None:
     """Drop what earlier attempts at the interval have left: they were not accepted, or are published."""
     if "/" in parts[-1]:
         return
-    found = session.sql(f"SHOW TABLES IN {joined(parts[:-1])} LIKE '{prefix}*'").collect()
+    # Spark takes a pattern apart at | and the parts for regular expressions, so it may list more than was asked for.
+    pattern = re.sub(r"[^A-Za-z0-9_]", "*", prefix)
+    found = session.sql(f"SHOW TABLES IN {joined(parts[:-1])} LIKE '{pattern}*'").collect()
     for name in (row.tableName for row in found):
-        if name != own:
+        if name != own and name.lower().startswith(prefix.lower()):
             drop(session, joined([*parts[:-1], name]))
