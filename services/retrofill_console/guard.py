@@ -9,9 +9,8 @@ from starlette.requests import HTTPConnection
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from retrofill.domain.names import LOOPBACK
 from retrofill_console.answers import JSON, failed
-from retrofill_console.login import Login
+from retrofill_console.login import Login, is_loopback
 
 API = "/api/"
 # What may be asked for before a login.
@@ -73,7 +72,7 @@ FOREIGN = "another site's page sent this; scripts send Origin: with the console'
 
 def _is_own_name(host: str) -> bool:
     try:
-        return urlsplit(f"//{host}").hostname in LOOPBACK
+        return is_loopback(urlsplit(f"//{host}").hostname or "")
     except ValueError:  # half a bracket
         return False
 

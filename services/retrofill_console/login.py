@@ -12,7 +12,6 @@ from ipaddress import ip_address, ip_network
 from typing import Literal
 
 from retrofill.client.who import MAX_NAME, local_user
-from retrofill.domain.names import LOOPBACK
 from retrofill.errors import UserError
 from retrofill.settings import Settings
 
@@ -95,7 +94,11 @@ class Login:
 
 
 def is_loopback(host: str) -> bool:
-    return host in LOOPBACK or host.startswith("127.")
+    """Whether only this machine is reached by it. Of names, others than localhost may lead anywhere."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _clean(name: str | None) -> str | None:

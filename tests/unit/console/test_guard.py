@@ -33,12 +33,14 @@ def asked(method: str, path: str, headers: dict[str, str], **more: Any) -> Any:
         return client.request(method, path, headers=headers)
 
 
-@pytest.mark.parametrize("host", ["localhost", "localhost:18470", "127.0.0.1:1", "[::1]:18470"])
+@pytest.mark.parametrize("host", ["localhost", "localhost:18470", "127.0.0.1:1", "127.0.0.2:18470", "[::1]:18470"])
 def test_the_own_names_are_let_in(host: str) -> None:
     assert asked("GET", "/api/backfills", {"host": host}).status_code == 200
 
 
-@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example:18470", "[", ""])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.evil.example", "localhost.evil.example", "127.0.0.1.evil.example:18470", "[", ""]
+)
 @pytest.mark.parametrize("path", ["/", "/api/backfills"])
 def test_a_name_that_was_made_to_lead_here_is_not(host: str, path: str) -> None:
     assert asked("GET", path, {"host": host}).status_code == 403

@@ -23,6 +23,7 @@ def login(now: float | None = None, **more: Any) -> Login:
     [
         ({"console_host": "0.0.0.0"}, "lets others in without a login: set RETROFILL_CONSOLE_TOKEN_FILE"),
         ({"console_host": "console.example"}, "lets others in without a login"),
+        ({"console_host": "127.corp.example.com"}, "lets others in without a login"),
         ({"console_token": "short"}, "RETROFILL_CONSOLE_TOKEN is too short"),
         ({"console_user_header": "X-User"}, "without RETROFILL_CONSOLE_PROXIES: anyone could send it"),
     ],
