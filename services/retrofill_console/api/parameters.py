@@ -10,11 +10,13 @@ from retrofill.contract.base import MAX_INT
 from retrofill.errors import WrongUsage
 
 MOST, USUAL = 10_000, 50
+# Python refuses to read texts of thousands of digits.
+MOST_DIGITS = 20
 
 
 def number(text: str, name: str, first: int = 1, last: int = MAX_INT) -> int:
     """A number between two bounds. Raises ``WrongUsage``."""
-    if not (text.isascii() and text.isdigit() and first <= int(text[:20]) <= last):
+    if not (text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS and first <= int(text) <= last):
         raise WrongUsage(f"{name}={text[:40]}: use a number from {first:,} to {last:,}")
     return int(text)
 
