@@ -54,6 +54,12 @@ class Shared:
         return await asyncio.shield(self._coming[key])
 
     async def _compute(self, key: str, work: Work) -> bytes:
+        try:
+            return await self._compute_alone(key, work)
+        finally:
+            self._tidy(key)
+
+    async def _compute_alone(self, key: str, work: Work) -> bytes:
         async with self._locks.setdefault(key, asyncio.Lock()):
             # From here on, others may need a later one.
             del self._coming[key]
@@ -68,8 +74,13 @@ class Shared:
         self._answers.pop(key, None)
         self._answers[key] = answer
         if len(self._answers) > MOST:
-            # The oldest one; its lock goes too if nobody waits for it.
             oldest = next(iter(self._answers))
             del self._answers[oldest]
-            if oldest in self._locks and not self._locks[oldest].locked():
-                del self._locks[oldest]
+            self._tidy(oldest)
+
+    def _tidy(self, key: str) -> None:
+        """Remove the lock of a key without an answer, unless somebody has it or waits for it."""
+        # A lock that was released is not locked, though the one who waits for it gets it next.
+        waited_for = key in self._coming
+        if key in self._locks and key not in self._answers and not waited_for and not self._locks[key].locked():
+            del self._locks[key]

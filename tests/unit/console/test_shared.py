@@ -105,9 +105,6 @@ def test_who_asks_after_an_event_does_not_get_what_was_begun_before_it() -> None
 
 def test_an_error_is_everyone_s_and_the_next_one_tries_again() -> None:
     async def act(world: World) -> Any:
-        def fail() -> bytes:
-            raise OSError("gone")
-
         found = await asyncio.gather(*(world.shared.get("k", fail) for _ in range(3)), return_exceptions=True)
         return [str(each) for each in found], await world.get()
 
@@ -139,3 +136,43 @@ def test_the_oldest_answers_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> No
         return world.computed
 
     assert play(act) == 6
+
+
+def fail() -> bytes:
+    raise OSError("gone")
+
+
+def test_what_fails_leaves_nothing() -> None:
+    async def act(world: World) -> int:
+        for n in range(5):
+            with pytest.raises(OSError, match="gone"):
+                await world.shared.get(str(n), fail)
+        return len(world.shared._locks)
+
+    assert play(act) == 0
+
+
+def test_after_an_error_there_is_still_one_at_a_time() -> None:
+    async def act(world: World) -> Any:
+        def fail_when_open() -> bytes:
+            world.began.set()
+            assert world.open.wait(10)
+            return fail()
+
+        world.open.clear()
+        failing = asyncio.create_task(world.shared.get("k", fail_when_open))
+        await asyncio.to_thread(world.began.wait, 10)
+        world.began.clear()
+        waiting = asyncio.create_task(world.get())
+        await asyncio.sleep(0)
+        world.open.set()
+        with pytest.raises(OSError, match="gone"):
+            await failing
+        world.open.clear()
+        await asyncio.to_thread(world.began.wait, 10)
+        another = asyncio.create_task(world.get())
+        await asyncio.sleep(0.1)
+        world.open.set()
+        return await waiting, await another, world.most
+
+    assert play(act) == ("1 of 0", "2 of 0", 1)
