@@ -46,6 +46,7 @@ class Launching:
         earlier: Sequence[int] = (),
         lease_seconds: float | None = None,
         tries: Mapping[int, Mapping[str, int]] | None = None,
+        unpublished: Sequence[int] = (),
     ) -> LaunchRequest:
         """``runs`` are rows of ``backfill``, as before the claim; ``tries``: see ``tries_used``."""
         publishes = mode == AttemptMode.PUBLISH
@@ -61,6 +62,7 @@ class Launching:
             installation=self.installation,
             keep_replaced_days=self.keep_replaced_days,
             earlier=tuple(earlier),
+            unpublished=tuple(unpublished),
         )
 
     def first(self, attempt_id: int) -> bool:
@@ -100,6 +102,7 @@ class Launching:
             [each.id for each in launches.earlier(conn, [(backfill["id"], runs)])],
             found.attempt["lease_seconds"],
             tries_used(conn, [(definition, runs)]),
+            [each.id for each in launches.unpublished(conn, [(backfill["id"], runs)]) if each.id != attempt_id],
         )
 
     def definitions_now(self, tx: Transaction, rows: Sequence[RowMapping]) -> dict[str, PipelineDefinition]:

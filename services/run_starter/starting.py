@@ -19,6 +19,7 @@ from retrofill.store import attempts, hosts, runs
 from retrofill.store.clock import database_now
 from retrofill.store.hosts import Seat
 from retrofill.store.launches import earlier as earlier_attempts
+from retrofill.store.launches import unpublished as unpublished_attempts
 from retrofill.store.transition import Plus
 from run_starter.announcing import publishing
 from run_starter.executors import LaunchRequest
@@ -63,7 +64,7 @@ class Starting:
         definitions = self.launching.definitions_now(tx, [each.backfill for each in wanted])
         new = [_new(each, definitions[each.backfill["id"]]) for each in wanted]
         again = [(each.backfill["id"], each.runs) for each in wanted if _is_repeated(each)]
-        earlier = earlier_attempts(tx.conn, again)
+        earlier, unpublished = earlier_attempts(tx.conn, again), unpublished_attempts(tx.conn, again)
         tries = tries_used(tx.conn, [(definitions[id], runs) for id, runs in again])
         own = self.own()
         ids = attempts.insert_all(tx.conn, new, own, now + timedelta(seconds=lease), lease)
@@ -81,6 +82,7 @@ class Starting:
                 definitions[each.backfill["id"]],
                 earlier=[one.id for one in earlier if one.has_any(each.backfill["id"], each.runs)],
                 tries=tries,
+                unpublished=[one.id for one in unpublished if one.has_any(each.backfill["id"], each.runs)],
             )
             for id, each in claimed
             if each.seat.host_id in own

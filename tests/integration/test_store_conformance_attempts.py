@@ -111,6 +111,38 @@ def test_accepted_runs_are_read_for_as_many_publishers_as_there_may_be(both: Bot
     assert said[2:5] == [{}, 6, {"b2": [1, 2], "b1": [1, 2, 3]}]
 
 
+def test_ranges_of_which_other_runs_are_to_be_published(both: Both) -> None:
+    """By themselves, or by a publisher, or after a review. Of the second range, nothing was accepted."""
+
+    def found(conn: Any) -> list[tuple[int, list[int]]]:
+        rows = conn.execute(select(t.run.c.id, t.run.c.position).order_by(t.run.c.id)).mappings().all()
+        again = launches.unpublished(conn, [("b1", rows[:1]), ("b1", rows[3:]), ("b2", rows)])
+        again.sort(key=lambda each: each.id)
+        return [(each.id, [row["id"] for row in rows if each.has_any("b1", [row])]) for each in again]
+
+    def play(conn: Any) -> None:
+        for first, ids in ((1, (1, 2, 3)), (4, (4, 5, 6))):
+            range = claim(conn, first, first=first, count=3, mode="range")
+            give(conn, range, *ids)
+            begin(conn, range, *ids)
+
+    said = both.play(
+        put(),
+        ("a", lambda conn: make_backfill(conn, "b1", days=6)),
+        ("a", play),
+        ("a", lambda conn: (accept(conn, 1, 1), finish(conn, 1, 1, RunState.FAILED), found(conn))),
+        ("a", lambda conn: (leave(conn, 2, 4, 5, 6), over(conn, 2, "lost"))),
+        ("a", lambda conn: (accept(conn, 1, 2), leave(conn, 1, 3), found(conn))),
+        ("a", lambda conn: (leave(conn, 1, 2, to=RunState.STAGED), over(conn, 1, "lost"), found(conn))),
+        ("a", lambda conn: claim(conn, 1, first=2, mode="publish")),
+        ("a", lambda conn: (give(conn, 3, 2, to=RunState.PUBLISHING, before=RunState.STAGED), found(conn))),
+        ("a", lambda conn: (finish(conn, 2, 3), found(conn))),
+        ("a", commit),
+    )
+    first, second = [1, [1, 2, 3]], [2, [4, 5, 6]]
+    assert [said[n][-1] for n in (3, 5, 6, 8, 9)] == [[first, second], [first], [first], [first], []]
+
+
 def test_what_is_left_of_a_lease(both: Both) -> None:
     """Of a live attempt that may begin a run of its own, also after it seems to have ended."""
     said = both.play(

@@ -77,6 +77,8 @@ class LaunchRequest:
     installation: str = ""
     # How long what a publication replaces is kept; 0: not at all.
     keep_replaced_days: int = 0
+    # Ranges that had some of these runs, and of which others may still publish what they staged.
+    unpublished: tuple[int, ...] = ()
 
     @property
     def key(self) -> Key:
@@ -107,6 +109,7 @@ class LaunchRequest:
             "earlier": list(self.earlier),
             "installation": self.installation,
             "keep_replaced_days": self.keep_replaced_days,
+            "unpublished": list(self.unpublished),
         }
 
 

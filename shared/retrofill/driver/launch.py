@@ -94,6 +94,7 @@ class Launch:
     lease. ``last``: whether the process is replaced after it. ``earlier``: attempts whose Spark
     sessions must be closed first. ``installation``: id of the installation, of which several may
     share a Spark server. ``keep_replaced_days``: how long what is replaced is kept.
+    ``unpublished``: attempts of which other runs may still publish rows from a table that they share with these.
     """
 
     backfill_id: str
@@ -108,6 +109,7 @@ class Launch:
     earlier: tuple[int, ...] = ()
     installation: str = ""
     keep_replaced_days: int = 0
+    unpublished: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Launch:

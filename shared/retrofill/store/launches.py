@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Connection, Integer, RowMapping, Text, bindparam, func, select
+from sqlalchemy import Connection, Integer, RowMapping, Select, Text, bindparam, exists, func, or_, select
 
 from retrofill.domain.attempt import LIVE, AttemptMode, AttemptOutcome
-from retrofill.domain.run import RunState
+from retrofill.domain.run import GOING, RunState
 from retrofill.domain.task_run import TASK_TIMED_OUT, TaskState
 from retrofill.store.arrays import Arrays, one_of
 from retrofill.store.backfills import COLUMNS
@@ -18,7 +19,7 @@ from retrofill.store.tables import attempt, backfill, run, task_run
 
 @dataclass(frozen=True)
 class Earlier:
-    """An attempt that did not end by itself. Its runs have these positions in the backfill."""
+    """An attempt that had runs of a batch before. Its runs have these positions in the backfill."""
 
     id: int
     backfill_id: str
@@ -32,17 +33,41 @@ class Earlier:
 
 
 _AGAIN = Arrays("again", backfill_id=Text, first=Integer, last=Integer)
-_EARLIER = select(attempt.c.id, attempt.c.backfill_id, attempt.c.position, attempt.c.runs).where(
+_BEFORE = select(attempt.c.id, attempt.c.backfill_id, attempt.c.position, attempt.c.runs).where(
     attempt.c.backfill_id == _AGAIN.c.backfill_id,
     attempt.c.position <= _AGAIN.c.last,
     attempt.c.position + attempt.c.runs > _AGAIN.c.first,
+)
+_EARLIER = _BEFORE.where(
     attempt.c.outcome != constant(AttemptOutcome.DONE),
     attempt.c.mode != constant(AttemptMode.PUBLISH),
+)
+# Live ones count: the output of some of their runs may be about to be accepted.
+_UNPUBLISHED = _BEFORE.where(
+    attempt.c.mode == constant(AttemptMode.RANGE),
+    exists().where(
+        run.c.backfill_id == attempt.c.backfill_id,
+        run.c.position >= attempt.c.position,
+        run.c.position < attempt.c.position + attempt.c.runs,
+        in_state(run, *GOING),
+        or_(run.c.attempt_id == attempt.c.id, run.c.accepted_attempt == attempt.c.id),
+    ),
 )
 
 
 def earlier(conn: Connection, again: Sequence[tuple[str, Sequence[RowMapping]]]) -> list[Earlier]:
     """Attempts that had runs of these batches, each of one backfill, and did not end by themselves."""
+    return _before(conn, _EARLIER, again)
+
+
+def unpublished(conn: Connection, again: Sequence[tuple[str, Sequence[RowMapping]]]) -> list[Earlier]:
+    """Ranges that had runs of these batches, and of which other runs may still have to publish what they staged."""
+    return _before(conn, _UNPUBLISHED, again)
+
+
+def _before(
+    conn: Connection, attempts: Select[Any], again: Sequence[tuple[str, Sequence[RowMapping]]]
+) -> list[Earlier]:
     if not again:
         return []
     given = _AGAIN.values(
@@ -51,7 +76,7 @@ def earlier(conn: Connection, again: Sequence[tuple[str, Sequence[RowMapping]]])
         last=(max(row["position"] for row in rows) for _, rows in again),
     )
     # An attempt may have had runs of several batches.
-    return [*dict.fromkeys(Earlier(*row) for row in conn.execute(_EARLIER, given))]
+    return [*dict.fromkeys(Earlier(*row) for row in conn.execute(attempts, given))]
 
 
 _USED = (

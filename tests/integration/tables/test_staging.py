@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from tests.support.lake import FORMATS, PATH, Lake, Publisher
 from tests.support.tiers import some
 
 from retrofill.driver.cannot_stage import CannotStage, DoesNotFit, NoSuchColumn, NoSuchTable, OtherInterval
+from retrofill.driver.staging import Staging
 
 
 def test_a_later_task_reads_what_is_staged(lake: Lake) -> None:
@@ -83,6 +85,30 @@ def test_a_range_stages_once_and_publishes_each_run_by_itself(lake: Lake) -> Non
     assert (sorted(attempt.outputs), len(lake.staged())) == ([5, 6, 7], 1)
     attempt.publish()
     assert (lake.content(), lake.commits(), lake.staged()) == (["1 a", "3 c"], 4, [])
+
+
+def test_the_table_of_a_range_stays_until_all_its_runs_are_published(lake: Lake) -> None:
+    ranged = lake.attempt(run_id=5, runs=3)
+    ranged.staging.tables.stage(
+        "a", ranged.spark, ranged.rows(("2013-01-01", 1, "a"), ("2013-01-03", 3, "c")), lake.table, "day"
+    )
+    ranged.outputs = ranged.staging.seal()
+    # The first run's publication failed, and it was retried.
+    again = lake.attempt(run_id=8)
+    again.launch = replace(again.launch, unpublished=(ranged.launch.attempt_id,))
+    again.staging = Staging(again.launch, again.piece)
+    again.stage(lake.table, "again")
+    assert len(lake.staged()) == 2
+    again.publish()
+    later = lake.attempt(run_id=5, runs=3, number=1)
+    later.outputs = ranged.outputs
+    later.launch = replace(later.launch, runs=later.launch.runs[1:])
+    later.publish(ranged.launch.attempt_id)
+    assert lake.content() == ["1 again", "3 c"]
+    # Only what nobody publishes from is left, for the next attempt.
+    last = lake.attempt(run_id=9)
+    last.stage(lake.table, "last")
+    assert len(lake.staged()) == 1
 
 
 def test_two_tables_of_an_attempt_are_both_published_though_the_first_publisher_is_lost_between(lake: Lake) -> None:

@@ -143,3 +143,10 @@ def test_only_what_is_named_as_a_staged_table_is_swept_however_much_spark_lists(
     asked, *dropped = session.statements
     assert re.fullmatch(r"SHOW TABLES IN lake\.db LIKE '[a-z0-9_*]+'", asked)
     assert dropped == [f"DROP TABLE IF EXISTS lake.db.`{left}` PURGE"]
+
+
+def test_what_the_other_runs_of_a_range_are_still_to_publish_from_is_not_swept() -> None:
+    first = "t__retrofill_0123456789_"
+    session = Spark(f"{first}7_1", f"{first}7_2", f"{first}77_1", f"{first}8_1")
+    sweep(session, ["db", "t"], f"{first}9_1", first, [7])
+    assert session.statements[1:] == [f"DROP TABLE IF EXISTS db.{first}{left} PURGE" for left in ("77_1", "8_1")]

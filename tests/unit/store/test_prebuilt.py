@@ -74,6 +74,7 @@ HOT = {
     "to publish": lambda conn: runs.backfills_to_publish(conn, 0),
     "attempts inserted": lambda conn: attempts.insert_all(conn, [NEW], [1], NOW, 1.0),
     "earlier attempts": lambda conn: launches.earlier(conn, [("b", [{"position": 0}])]),
+    "unpublished attempts": lambda conn: launches.unpublished(conn, [("b", [{"position": 0}])]),
     "launch": lambda conn: launches.given(conn, 1),
     "free seats": lambda conn: hosts.lock_free(conn, [1], 0, "default", ["pool"], 1),
     "seats freed": lambda conn: hosts.free(conn, {1: True}),

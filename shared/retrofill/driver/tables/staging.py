@@ -14,7 +14,7 @@ import threading
 from dataclasses import replace
 from datetime import timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, Collection
 
 from retrofill.driver.cannot_stage import CannotStage, NoSuchColumn, NoSuchTable
 from retrofill.driver.file_uri import path_in
@@ -70,7 +70,7 @@ class TableStaging:
         ours = condition(found.name, type, whole)
         ready = fitted(rows, schema, table)
         staged = self._name(task, target, parts)
-        sweep(session, parts, staged[-1], self._prefix(parts))
+        sweep(session, parts, staged[-1], self._prefix(parts), self._launch.unpublished)
         output = TableOutput(target, joined(staged), found.name, type, provider)
         with self._lock:
             self._staged.pop(target, None)
@@ -181,13 +181,18 @@ def drop(session: Any, table: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def sweep(session: Any, parts: list[str], own: str, prefix: str) -> None:
-    """Drop what earlier attempts at the interval have left: they were not accepted, or are published."""
+def sweep(session: Any, parts: list[str], own: str, prefix: str, unpublished: Collection[int] = ()) -> None:
+    """Drop what earlier attempts at the interval have left: they were not accepted, or are published.
+
+    Not those of ``unpublished`` attempts: the table of a range begins with its first interval, which may be tried again
+    while the others wait for a publisher or a review.
+    """
     if "/" in parts[-1]:
         return
     # Spark takes a pattern apart at | and the parts for regular expressions, so it may list more than was asked for.
     pattern = re.sub(r"[^A-Za-z0-9_]", "*", prefix)
     found = session.sql(f"SHOW TABLES IN {joined(parts[:-1])} LIKE '{pattern}*'").collect()
+    kept = tuple(f"{prefix}{id}_".lower() for id in unpublished)
     for name in (row.tableName for row in found):
-        if name != own and name.lower().startswith(prefix.lower()):
+        if name != own and name.lower().startswith(prefix.lower()) and not name.lower().startswith(kept):
             drop(session, joined([*parts[:-1], name]))
