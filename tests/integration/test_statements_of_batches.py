@@ -7,8 +7,11 @@ from tests.support.history import waiting
 from tests.support.hot_paths import Hot, about_run, without_definitions
 from tests.support.installation import Installation
 
-from retrofill.contract.runs import AttemptEnded, RunBegan
+from retrofill.contract.runs import AttemptEnded, RunBegan, RunStaged
+from retrofill.contract.topics import RUN_STARTER
+from retrofill.domain.attempt import AttemptMode
 from retrofill.domain.names import MAX_BATCH
+from run_starter.executors import LaunchRequest
 
 # Enough that a statement for each would show.
 MANY = 1_000
@@ -70,3 +73,21 @@ def test_a_large_range_times_out_with_as_many_statements_as_a_small_one(empty: H
         found.append([*looked.shapes(), *without_definitions(interrupted), *without_definitions(ended)])
         assert empty.made.value("SELECT count(*) FROM run WHERE backfill_id = %s AND error IS NULL", *ids) == 2 * size
     assert found[0] == found[1]
+
+
+def test_what_is_left_of_a_lost_range_is_told_that_accepted_runs_still_publish_from_it(empty: Hot) -> None:
+    ids = waiting(empty.made, 1, 8, limit=2, batch_size=4, batch_mode="range")
+    empty.claimed(ids)
+    lost, other = empty.take_launches()
+    empty.reported([other])
+    empty.heard([RunBegan(**about_run(lost, run)) for run in lost.runs])
+    empty.heard([RunStaged(**about_run(lost, lost.runs[0]), outputs=("/nowhere",))])
+    empty.heard([AttemptEnded(**lost.about, state="lost", begun=lost.runs[0].id)])
+    empty.claimed(ids)
+    (rest,) = (each for each in empty.take_launches() if each.mode == AttemptMode.RANGE)
+    assert rest.as_json()["unpublished"] == [lost.attempt_id]
+    # Another host finds the same.
+    derived: list[LaunchRequest | None] = []
+    launching = empty.claims.starting.launching
+    empty.sent(RUN_STARTER, lambda tx: derived.append(launching.derive(tx.conn, rest.attempt_id)))
+    assert derived == [rest]
