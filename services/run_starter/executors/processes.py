@@ -17,6 +17,8 @@ from retrofill.groups import STACK, await_exit
 from retrofill.redaction import redacted
 
 GRACE_SECONDS = 2.0
+# For a helper to see that its driver is gone and start what is to follow, which takes milliseconds on an idle machine.
+HELPER_SECONDS = 2.0
 MAX_BACKOFF_SECONDS = 30.0
 # Beyond this, doubling changes nothing and would overflow.
 MAX_DOUBLINGS = 10
@@ -95,7 +97,7 @@ def end(process: subprocess.Popen[str]) -> None:
 
 def kill_later(process: subprocess.Popen[str]) -> None:
     """Kill the process with all its children after the grace period. Returns at once."""
-    killer = threading.Timer(GRACE_SECONDS, _kill, args=(process, _family(process.pid)))
+    killer = threading.Timer(GRACE_SECONDS, _start_killing, args=(process.pid, _family(process.pid)))
     killer.daemon = True
     killer.start()
 
@@ -108,8 +110,31 @@ def _family(pid: int) -> list[psutil.Process]:
         return []
 
 
-def _kill(process: subprocess.Popen[str], family: Sequence[psutil.Process]) -> None:
-    for each in [*_family(process.pid), *family]:
+def _start_killing(pid: int, family: Sequence[psutil.Process]) -> None:
+    # No daemon: what does not end by itself would survive a run-starter that stops meanwhile.
+    threading.Thread(target=_kill, args=(pid, {*_family(pid), *family}), name="killer", daemon=False).start()
+
+
+def _kill(pid: int, family: Collection[psutil.Process]) -> None:
+    """Kill the driver's session, and what is left of the other sessions a moment later.
+
+    A script's helper leads its own. Only if it sees its driver go, it ends the script's application in the cluster.
+    """
+    own = [each for each in family if _session(each) == pid]
+    _kill_all(own)
+    _, left = psutil.wait_procs([each for each in family if each not in own], HELPER_SECONDS)
+    _kill_all(left)
+
+
+def _session(process: psutil.Process) -> int | None:
+    try:
+        return os.getsid(process.pid)
+    except ProcessLookupError:
+        return None
+
+
+def _kill_all(processes: Collection[psutil.Process]) -> None:
+    for each in processes:
         try:
             # psutil compares creation times, so a reused pid is not killed.
             each.kill()
