@@ -7,13 +7,13 @@ from collections.abc import Collection, Mapping, Sequence
 from sqlalchemy import Connection
 
 from deadline_watcher.decide import seconds_to_next
-from deadline_watcher.set_aside import SetAside
 from deadline_watcher.verdicts import apply_verdicts, recover
 from deadline_watcher.windows import close_due
 from retrofill.bus.faults import Poison
 from retrofill.bus.handler import RECHECK_SECONDS, QuietHandler, Received
 from retrofill.bus.observability import metrics
 from retrofill.bus.service import Context
+from retrofill.bus.set_aside import SetAside
 from retrofill.bus.transaction import Transaction
 from retrofill.contract.deadlines import DeadlineArmed, DeadlineResolved
 from retrofill.store import deadlines
@@ -30,7 +30,8 @@ SWEEP_SECONDS = 0.2
 class WatcherHandler(QuietHandler):
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._set_aside = SetAside()
+        self._deadlines = SetAside("deadline_set_aside", logged={"deadline": "id", "alert": "alert"})
+        self._digests = SetAside("digest_set_aside", logged={"digest": "id", "alert": "alert"})
         # Position of each shard's sweep.
         self._sweeps: dict[int, deadlines.Place] = {}
         metrics.register(
@@ -72,11 +73,12 @@ class WatcherHandler(QuietHandler):
     def _check_due(self, tx: Transaction) -> None:
         """Judge due deadlines and schedule the next check."""
         # First, so a miss found now opens a new window instead of joining one that has ended.
-        close_due(tx)
-        excluding = self._set_aside.ids()
-        rows = deadlines.lock_due(tx.conn, tx.partition, excluding)
-        self._set_aside.judge(tx, rows)
-        earliest, now = deadlines.next_moment(tx.conn, tx.partition, self._set_aside.ids())
+        close_due(tx, self._digests)
+        rows = deadlines.lock_due(tx.conn, tx.partition, self._deadlines.ids())
+        self._deadlines.each(tx, rows, apply_verdicts)
+        # A digest has the id of a deadline that is missed, so no other row is excluded with it.
+        excluding = self._deadlines.ids() | self._digests.ids()
+        earliest, now = deadlines.next_moment(tx.conn, tx.partition, excluding)
         tx.schedule_check(DUE, seconds_to_next(earliest, now, more=len(rows) >= deadlines.BATCH))
 
     def _sweep(self, tx: Transaction) -> None:
@@ -92,7 +94,7 @@ class WatcherHandler(QuietHandler):
 
     def _check_one(self, tx: Transaction, id: int) -> None:
         rows = deadlines.lock_named(tx.conn, tx.partition, [id])
-        self._set_aside.judge(tx, rows)
+        self._deadlines.each(tx, rows, apply_verdicts)
         # A miss may have opened a digest.
         tx.schedule_check(DUE)
         if not rows:

@@ -18,6 +18,7 @@ from retrofill.contract.base import Message
 from retrofill.contract.deadlines import CallbackRequested
 from retrofill.contract.topics import Topic
 from retrofill.domain.deadline import DeadlineState, End
+from retrofill.domain.templates import in_zone
 from retrofill.store import callbacks, deadlines, digests, subjects
 from retrofill.store.clock import database_now
 from retrofill.store.digests import Kind
@@ -79,14 +80,18 @@ def _miss(tx: Transaction, verdicts: Verdicts, tasks: TaskEnds, now: datetime) -
     ending = [{"id": row["id"], "digest_id": digest_of.get(row["id"])} for row in verdicts.missed]
     landed = deadlines.end(tx.conn, DeadlineState.MISSED, ending, now)
     deadlines.recover(tx.conn, {id: at for id, at in verdicts.recovered.items() if id in landed})
-    alone = [row for row in verdicts.missed if row["id"] in landed and row["id"] not in digest_of]
-    if not alone:
+    told = [row for row in verdicts.missed if row["id"] in landed]
+    if not told:
         return
-    backfills = subjects.backfill_facts(tx.conn, {row["backfill_id"] for row in alone})
+    backfills = subjects.backfill_facts(tx.conn, {row["backfill_id"] for row in told})
     calls = []
-    for row in alone:
+    for row in told:
         fields = events.facts(row, backfills[row["backfill_id"]], tasks, now)
         event = events.missed(row, fields)
+        if row["id"] in digest_of:
+            # Its digest tells it. What cannot be told must raise now, while it is armed: later its whole digest would wait.
+            in_zone(fields, backfills[row["backfill_id"]].timezone)
+            continue
         tx.emit(Topic.DEADLINE_MISSED, row["id"], event)
         if row["id"] in verdicts.recovered:
             tx.emit(Topic.DEADLINE_MISSED, row["id"], events.recovered(row, verdicts.recovered[row["id"]]))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sqlalchemy import RowMapping
 
 from deadline_watcher import events
 from deadline_watcher.verdicts import call, task_ends
+from retrofill.bus.set_aside import SetAside
 from retrofill.bus.transaction import Transaction
 from retrofill.contract.topics import Topic
 from retrofill.store import deadlines, digests, subjects
@@ -15,9 +18,13 @@ from retrofill.store.clock import database_now
 LISTED = 1_000
 
 
-def close_due(tx: Transaction) -> None:
-    """Close the shard's digests whose window has ended."""
-    for window in digests.lock_due(tx.conn, tx.partition):
+def close_due(tx: Transaction, set_aside: SetAside) -> None:
+    """Close the shard's digests whose window has ended, except those that are set aside."""
+    set_aside.each(tx, digests.lock_due(tx.conn, tx.partition, set_aside.ids()), _close_all)
+
+
+def _close_all(tx: Transaction, windows: Sequence[RowMapping]) -> None:
+    for window in windows:
         _close(tx, window)
 
 

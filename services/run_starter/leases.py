@@ -10,7 +10,7 @@ last saw the lease renewed (or took over the shard). A step of the database's cl
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -19,14 +19,13 @@ from confluent_kafka import KafkaException
 from sqlalchemy import RowMapping
 
 from retrofill.bus.crash import crash_point
-from retrofill.bus.savepoint import SET_ASIDE_SECONDS, undone
+from retrofill.bus.set_aside import SetAside
 from retrofill.bus.takeover import Ends
 from retrofill.bus.transaction import Transaction
 from retrofill.contract.runs import ErrorInfo
 from retrofill.contract.topics import Topic
 from retrofill.domain.attempt import LIVE
 from retrofill.domain.names import MAX_BATCH
-from retrofill.errors import first_line
 from retrofill.store import attempts, hosts
 from retrofill.store import runs as store
 from retrofill.store.clock import database_now
@@ -64,8 +63,10 @@ class Leases:
     # By shard, monotonic: when it was taken over, and when each live attempt's lease was renewed.
     taken_at: dict[int, float] = field(default_factory=dict)
     renewed_at: dict[int, dict[int, float]] = field(default_factory=dict)
-    # By shard: attempts that cannot be ended, and until when (monotonic) they are left alone.
-    set_aside: dict[int, dict[int, float]] = field(default_factory=dict)
+    # Attempts that cannot be ended.
+    set_aside: SetAside = field(
+        default_factory=lambda: SetAside("lease_set_aside", logged={"attempt": "id", "backfill": "backfill_id"})
+    )
 
     def taken(self, partition: int) -> None:
         """Measure the shard's leases from now: what its last owner saw is unknown."""
@@ -82,7 +83,7 @@ class Leases:
 
     def forget(self, partition: int) -> None:
         """Drop what is known of a shard that was lost."""
-        for remembered in (self.asked, self.read, self.taken_at, self.renewed_at, self.set_aside):
+        for remembered in (self.asked, self.read, self.taken_at, self.renewed_at):
             remembered.pop(partition, None)
 
     def check(self, tx: Transaction) -> None:
@@ -114,11 +115,9 @@ class Leases:
 
     def _leases(self, tx: Transaction) -> list[attempts.Lease]:
         """The leases of live attempts without those set aside, which are looked at again later."""
-        now = time.monotonic()
-        aside = {id: until for id, until in self.set_aside.get(tx.partition, {}).items() if until > now}
-        self.set_aside[tx.partition] = aside
+        aside = self.set_aside.ids()
         if aside:
-            tx.schedule_check(LEASES_KEY, min(aside.values()) - now)
+            tx.schedule_check(LEASES_KEY, self.set_aside.ends_in())
         return [lease for lease in attempts.leases(tx.conn, tx.partition) if lease.attempt_id not in aside]
 
     def _due_in(self, shard: int, lease: attempts.Lease, now: datetime) -> float:
@@ -151,17 +150,11 @@ class Leases:
             and row["lease_until"] < moment
             and self._remaining(tx.partition, id, row["lease_seconds"]) <= 0
         }
-        chosen = _first(found)
-        if not chosen or undone(tx, lambda: self._lose(tx, chosen, unacknowledged)) is None:
-            return
-        for id, row in chosen.items():
-            error = undone(tx, lambda id=id, row=row: self._lose(tx, {id: row}, unacknowledged))  # type: ignore[misc]
-            if error is not None:
-                self.set_aside[tx.partition][id] = time.monotonic() + SET_ASIDE_SECONDS
-                log.error("lease_set_aside", attempt=id, backfill=row["backfill_id"], error=first_line(error))
+        self.set_aside.each(tx, _first(found), lambda tx, rows: self._lose(tx, rows, unacknowledged))
 
-    def _lose(self, tx: Transaction, found: Mapping[int, RowMapping], unacknowledged: Collection[int]) -> None:
+    def _lose(self, tx: Transaction, rows: Sequence[RowMapping], unacknowledged: Collection[int]) -> None:
         """End locked attempts."""
+        found = {row["id"]: row for row in rows}
 
         def lose(fold: Fold) -> Outcome:
             for id, row in found.items():
@@ -185,13 +178,13 @@ class Leases:
         crash_point("lease:end-written")
 
 
-def _first(found: Mapping[int, RowMapping]) -> dict[int, RowMapping]:
+def _first(found: Mapping[int, RowMapping]) -> list[RowMapping]:
     """Attempts with as many runs as the largest range together, or one: Postgres ends transactions that compute for long."""
     left = MAX_BATCH
-    chosen: dict[int, RowMapping] = {}
-    for id, row in found.items():
+    chosen: list[RowMapping] = []
+    for row in found.values():
         if chosen and row["runs"] > left:
             break
-        chosen[id] = row
+        chosen.append(row)
         left -= row["runs"]
     return chosen

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from typing import Any
 
 from tests.integration.deadline_events import fields, moment
 from tests.support.definitions import alert, daily
@@ -99,3 +100,63 @@ def test_each_miss_is_in_one_digest_however_windows_open_and_close_under_it(inst
     windows = sorted((moment(e.body["opened_at"]), moment(e.body["closed_at"])) for e in digests)
     for (_, closed), (opened, _) in pairwise(windows):
         assert closed <= opened, "one window of an alert is open at a time"
+
+
+# A reference that no release writes, in one deadline of each shard.
+FIRST_OF_EACH_SHARD = "SELECT min(id) FROM deadline WHERE alert = 'quiet' GROUP BY shard"
+SPOIL = f"UPDATE deadline SET reference = 'NONSENSE' WHERE id IN ({FIRST_OF_EACH_SHARD}) RETURNING id"
+REPAIR = "UPDATE deadline SET reference = 'RUN_QUEUED_AT' WHERE reference = 'NONSENSE' RETURNING id"
+# What joined a digest before this release read it.
+JOIN = """
+WITH mine AS (UPDATE deadline SET state = 'missed', decided_at = clock_timestamp(), digest_id = id
+              WHERE reference = 'NONSENSE' RETURNING *)
+INSERT INTO deadline_digest (id, shard, pipeline, alert, target, opened_at, closes_at)
+SELECT id, shard, pipeline, alert, id::text, clock_timestamp(), clock_timestamp() FROM mine RETURNING id
+"""
+
+
+def planned(installation: Installation, days: int, *alerts: dict[str, Any]) -> None:
+    """Deadlines of a backfill that nobody watches yet."""
+    planner = installation.start("backfill-planner")
+    installation.apply(daily(deadlines=list(alerts)))
+    installation.outcome(installation.request("p", "2020-01-01", f"2020-01-{days:02}"))
+    planner.stop()
+
+
+def in_digests(installation: Installation) -> list[int]:
+    """The deadlines that digests list, each as often as it is listed."""
+    return sorted(each["deadline_id"] for e in fields(installation, "DeadlinesMissed") for each in e.body["missed"])
+
+
+def test_one_that_cannot_be_read_joins_no_digest(installation: Installation) -> None:
+    planned(installation, 20, alert("quiet", "RUN_QUEUED_AT", 1, digest_seconds=1))
+    bad = {row["id"] for row in installation.query(SPOIL)}
+    everyone = sorted(row["id"] for row in installation.query("SELECT id FROM deadline"))
+    watcher = installation.start("deadline-watcher")
+    until(lambda: in_digests(installation) == [id for id in everyone if id not in bad], "all others are told")
+    assert {row["id"] for row in installation.query("SELECT id FROM deadline WHERE state = 'armed'")} == bad
+    assert watcher.said().count("deadline_set_aside") == len(bad)
+    watcher.stop()
+    installation.query(REPAIR)
+    # Only this process had set them aside.
+    installation.start("deadline-watcher")
+    until(lambda: in_digests(installation) == everyone, "those too, once")
+
+
+def test_a_digest_that_cannot_be_closed_stops_nothing_else_of_its_shard(installation: Installation) -> None:
+    quiet = alert("quiet", "RUN_QUEUED_AT", 1, digest_seconds=1)
+    planned(installation, 20, quiet, alert("soon", "RUN_QUEUED_AT", 1))
+    bad = [row["id"] for row in installation.query(SPOIL)]
+    assert sorted(row["id"] for row in installation.query(JOIN)) == sorted(bad)
+    watcher = installation.start("deadline-watcher")
+    until(lambda: len(in_digests(installation)) == 20 - len(bad), "the other digests are told")
+    until(lambda: len(fields(installation)) == 20, "and what has no digest")
+    open_ = installation.query("SELECT id FROM deadline_digest WHERE closed_at IS NULL")
+    assert sorted(row["id"] for row in open_) == sorted(bad)
+    assert watcher.said().count("digest_set_aside") == len(bad)
+    assert "check_failed" not in watcher.said()
+    watcher.stop()
+    installation.query(REPAIR)
+    installation.start("deadline-watcher")
+    until(lambda: len(in_digests(installation)) == 20, "those too")
+    assert len(set(in_digests(installation))) == 20

@@ -11,6 +11,7 @@ from tests.support.installation import Installation
 from tests.support.statements import recorded, scanned
 
 from deadline_watcher.windows import LISTED, close_due
+from retrofill.bus.set_aside import SetAside
 from retrofill.bus.transaction import shard_transaction
 from retrofill.contract.base import decode
 from retrofill.contract.deadlines import DeadlinesMissed
@@ -48,7 +49,7 @@ def test_a_digest_of_very_many_lists_the_first_and_counts_them_all(installation:
         lead,
     )
     with shard_transaction(engine, WATCHER, 0, 0, 900_000) as tx:
-        close_due(tx)
+        close_due(tx, SetAside("digest_set_aside"))
     parts = [decode(each.value) for each in tx.outgoing if each.topic == Topic.DEADLINE_MISSED]
     listed = [each.deadline_id for part in parts if isinstance(part, DeadlinesMissed) for each in part.missed]
     assert listed == [lead, *(id for id in ids if id != lead)][:LISTED]

@@ -139,7 +139,7 @@ _EXCHANGED: dict[str, dict[str, Any]] = {
     },
     # Its senders poll too.
     "run_starter.report_wire": {"ReportWire._serve": lambda wire: None},
-    "deadline_watcher.set_aside": {"time": Time},
+    "retrofill.bus.set_aside": {"time": Time},
     "callback_runner.call": {"threading": Threading, "time": Time, "Retrying": _retrying},
     "callback_runner.handler": {
         "threading": Threading,

@@ -12,9 +12,10 @@ from confluent_kafka.admin import AdminClient
 from sqlalchemy import Engine
 
 from backfill_planner.progress import announce
-from deadline_watcher.set_aside import SetAside
+from deadline_watcher.verdicts import apply_verdicts
 from retrofill.bus.envelope import Record
 from retrofill.bus.handler import Received
+from retrofill.bus.set_aside import SetAside
 from retrofill.bus.takeover import Ends
 from retrofill.bus.transaction import Transaction, shard_transaction
 from retrofill.contract.runs import AttemptEnded, AttemptHeartbeat, Report, RunBegan, RunReported, TaskReported
@@ -153,8 +154,10 @@ class Hot:
             "LIMIT %s RETURNING id",
             count,
         )
-        aside = SetAside()
-        found = self.sent(WATCHER, lambda tx: aside.judge(tx, deadlines.lock_due(tx.conn, 0, aside.ids())))
+        aside = SetAside("deadline_set_aside")
+        found = self.sent(
+            WATCHER, lambda tx: aside.each(tx, deadlines.lock_due(tx.conn, 0, aside.ids()), apply_verdicts)
+        )
         ids = [row["id"] for row in armed]
         missed = "SELECT count(*) FROM deadline WHERE id = ANY(%s) AND state = 'missed'"
         assert self.made.value(missed, ids) == count

@@ -111,6 +111,19 @@ class Transaction:
         """After the commit, notify the listeners of ``channel``, in this process and in others."""
         self.notifications += [(channel, str(payload)) for payload in payloads]
 
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """If the block raises, undo what it wrote and all that it left for the commit."""
+        outgoing, hooks, notifications = len(self.outgoing), len(self.after_commit), len(self.notifications)
+        checks = dict(self.checks)
+        try:
+            with self.conn.begin_nested():
+                yield
+        except Exception:
+            del self.outgoing[outgoing:], self.after_commit[hooks:], self.notifications[notifications:]
+            self.checks = checks
+            raise
+
     def _add(
         self, topic: Topic, key: bytes | None, value: bytes | None, headers: outbox.HeaderList, *, linger: bool = False
     ) -> None:

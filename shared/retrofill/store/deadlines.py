@@ -213,7 +213,7 @@ _g = deadline_digest.c
 _NEXT_MOMENT = select(
     func.least(
         _earliest(_d.due_at, _ARMED, none_of(_d.id, "excluding")),
-        _earliest(_g.closes_at, _g.shard == bindparam("shard"), _g.closed_at.is_(None)),
+        _earliest(_g.closes_at, _g.shard == bindparam("shard"), _g.closed_at.is_(None), none_of(_g.id, "excluding")),
         type_=Moment,
     ),
     func.clock_timestamp(),
@@ -221,7 +221,10 @@ _NEXT_MOMENT = select(
 
 
 def next_moment(conn: Connection, shard: int, excluding: Collection[int] = ()) -> tuple[datetime | None, datetime]:
-    """When the shard's next deadline is due or digest closes, and the database's time."""
+    """When the shard's next deadline is due or digest closes, and the database's time.
+
+    Both without the ids ``excluding``.
+    """
     due_at, now = conn.execute(_NEXT_MOMENT, {"shard": shard, "excluding": sorted(excluding)}).one()
     return due_at, now
 

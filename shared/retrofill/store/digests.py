@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, RowMapping, bindparam, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
-from retrofill.store.arrays import one_of
+from retrofill.store.arrays import none_of, one_of
 from retrofill.store.clock import database_now
 from retrofill.store.tables import deadline_digest as digest
 
@@ -69,6 +69,7 @@ _LOCK_DUE = (
         _c.shard == bindparam("shard"),
         _c.closed_at.is_(None),
         _c.closes_at <= select(func.clock_timestamp()).scalar_subquery(),
+        none_of(_c.id, "excluding"),
     )
     .order_by(_c.id)
     .with_for_update(skip_locked=True)
@@ -77,12 +78,12 @@ _CLOSE = update(digest).where(_c.id == bindparam("digest")).values(closed_at=bin
 _HOLD = select(_c.id, _c.closed_at).where(one_of(_c.id, "ids")).order_by(_c.id).with_for_update(read=True)
 
 
-def lock_due(conn: Connection, shard: int) -> Sequence[RowMapping]:
-    """The shard's digests that are due to close, locked.
+def lock_due(conn: Connection, shard: int, excluding: Collection[int] = ()) -> Sequence[RowMapping]:
+    """The shard's digests that are due to close except ``excluding``, locked.
 
     Those being joined right now are skipped.
     """
-    return conn.execute(_LOCK_DUE, {"shard": shard}).mappings().all()
+    return conn.execute(_LOCK_DUE, {"shard": shard, "excluding": sorted(excluding)}).mappings().all()
 
 
 def close(conn: Connection, id: int, now: datetime) -> None:

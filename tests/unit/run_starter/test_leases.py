@@ -13,5 +13,5 @@ from run_starter.leases import _first
     ("runs", "together"), [([1] * 3000, 2500), ([2500, 1], 1), ([2000, 400, 200, 1], 2), ([4000, 1], 1), ([], 0)]
 )
 def test_a_transaction_ends_as_many_runs_as_one_range_has(runs: list[int], together: int) -> None:
-    found: Any = {id: {"runs": count} for id, count in enumerate(runs)}
-    assert list(_first(found)) == list(range(together))
+    found: Any = {id: {"id": id, "runs": count} for id, count in enumerate(runs)}
+    assert [row["id"] for row in _first(found)] == list(range(together))
