@@ -8,8 +8,8 @@ from typing import Any
 
 import structlog
 
-from retrofill.contract.runs import ErrorInfo, RunBegan
-from run_starter.executors import Host, LaunchRequest, TimedOut
+from retrofill.contract.runs import AttemptEnded, ErrorInfo, RunBegan
+from run_starter.executors import Host, LaunchRequest, OnDelivery, TimedOut
 from run_starter.executors.acknowledging import Acknowledging
 from run_starter.executors.driver_reports import NotAReport, report_of
 
@@ -20,12 +20,23 @@ Send = Callable[[dict[str, Any]], object]
 class Answers:
     """``send`` gets the answers, from any thread. ``begun``: the last run allowed to begin.
 
+    ``over``: whether the driver's report of the attempt's end is durable; ``on_over`` is called then.
     ``remote``: the driver cannot read this machine's files.
     """
 
-    def __init__(self, host: Host, launch: LaunchRequest, send: Send, *, remote: bool = False) -> None:
+    def __init__(
+        self,
+        host: Host,
+        launch: LaunchRequest,
+        send: Send,
+        *,
+        remote: bool = False,
+        on_over: Callable[[], object] = lambda: None,
+    ) -> None:
         self.launch = launch
         self.begun: int | None = None
+        self.over = False
+        self._on_over = on_over
         self._timed_out: TimedOut | None = None
         self._host = host
         self._send = send
@@ -83,7 +94,19 @@ class Answers:
             return
         if isinstance(report, RunBegan):
             self._last_begin = number
-        self._host.publish(self.launch, report, self._acknowledging.on_delivery(number), fields.get("trace"))
+        on_delivery: OnDelivery = self._acknowledging.on_delivery(number)
+        if isinstance(report, AttemptEnded):
+            on_delivery = self._then_over(on_delivery)
+        self._host.publish(self.launch, report, on_delivery, fields.get("trace"))
+
+    def _then_over(self, on_delivery: OnDelivery) -> OnDelivery:
+        def delivered(why: str | None) -> None:
+            if why is None and not self.over:
+                self.over = True
+                self._on_over()
+            on_delivery(why)
+
+        return delivered
 
     def _on_code(self, sha256: str) -> None:
         if sha256 == self.launch.pipeline.code.sha256:

@@ -37,6 +37,9 @@ from run_starter.executors.logs import AttemptLogs
 from run_starter.executors.submitted import Submitted
 
 log = structlog.get_logger(__name__)
+# From the durable end of an attempt until its driver must have exited. Stopping Spark may take so long if it writes the
+# event log to a distant store. Nothing else ends such a driver: its lease is over, and its attempt is done.
+EXIT_SECONDS = 120.0
 
 
 class SparkSubmit:
@@ -108,7 +111,15 @@ class SparkSubmit:
         key = launch.key
         reported, reason, submitted = False, "spark-submit could not be started", None
         remote = submission.is_remote(self._settings, launch)
-        answers = Answers(self._host, launch, lambda answer: submitted and submitted.send(answer), remote=remote)
+        overdue = threading.Timer(EXIT_SECONDS, self._end_overdue, args=(key,))
+        overdue.daemon = True
+        answers = Answers(
+            self._host,
+            launch,
+            lambda answer: submitted and submitted.send(answer),
+            remote=remote,
+            on_over=overdue.start,
+        )
         try:
             submitted = self._submit(answers)
             with self._lock:
@@ -119,9 +130,13 @@ class SparkSubmit:
         except Exception as e:  # noqa: BLE001 - no Java, no socket, no memory: reported as the loss's reason
             reason = f"spark-submit could not be started: {e}"
         finally:
+            overdue.cancel()
+            reported = reported or answers.over
             # A driver in the cluster that never connected can no longer begin: nothing listens.
             exited = submitted is None or not submitted.remote or submitted.connection is None
-            left = submitted is not None and submitted.remote and not reported and not self._closing
+            # One that reported its end and was ended nevertheless did not exit by itself.
+            unsure = submitted is not None and submitted.remote and (not reported or submitted.ending)
+            left = unsure and not self._closing
             if left and not exited:
                 exited, left = self._kill(launch), False
             with self._lock:
@@ -132,6 +147,10 @@ class SparkSubmit:
             if left:
                 # After the report, which must come before the end of the lease. The next attempt waits for it too.
                 self._kill(launch)
+
+    def _end_overdue(self, key: Key) -> None:
+        log.warning("driver_does_not_exit", attempt=key, seconds=EXIT_SECONDS)
+        self.end(key)
 
     def _kill(self, launch: LaunchRequest) -> bool:
         """Kill the attempt's applications; returns whether they have ended. The next attempt waits for that too."""

@@ -1,0 +1,97 @@
+"""A driver of spark-submit must exit once its attempt is over."""
+
+from __future__ import annotations
+
+import queue
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.driver.pooled import Recorder, launch
+
+from retrofill.contract.runs import Report
+from retrofill.settings import Settings
+from run_starter.executors import LaunchRequest, OnDelivery, spark_submit
+from run_starter.executors.spark_submit import SparkSubmit
+
+# A driver that reports the end of its attempt, says it is done (``done``) and hangs or exits (``exits``).
+DRIVER = """
+import json, os, signal, socket, sys
+address, _, port = os.environ["RETROFILL_DRIVER_SOCKET"].rpartition(":")
+host = socket.create_connection((address, int(port)))
+heard = host.makefile("r")
+say = lambda kind, what: host.sendall((json.dumps({kind: what}) + "\\n").encode())
+def hear(kind):
+    while kind not in json.loads(heard.readline()):
+        pass
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+say("token", os.environ["RETROFILL_DRIVER_TOKEN"])
+hear("settings")
+say("ready", {})
+hear("launch")
+end = {"type": "AttemptEnded", "sent_at": "2020-01-01T00:00:00Z", "state": "done"}
+say("report", {"number": 1, "report": end})
+hear("acknowledged")
+if "done" in sys.argv:
+    say("done", {"reported": True})
+if "exits" not in sys.argv:
+    while True:
+        signal.pause()
+"""
+
+
+class Durable(Recorder):
+    """A host whose reports are durable at once."""
+
+    def publish(self, launch: LaunchRequest, report: Report, on_delivery: OnDelivery, trace: str | None) -> None:
+        on_delivery(None)
+
+
+class World:
+    """An executor of such drivers. ``killed``: the tags of applications that it had killed in the cluster."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.host = Durable()
+        self.how: tuple[str, ...] = ()
+        self.killed: queue.SimpleQueue[Sequence[str]] = queue.SimpleQueue()
+        patch.setattr(spark_submit, "EXIT_SECONDS", 0.1)
+        patch.setattr(spark_submit, "cluster_for", lambda *_: "a cluster")
+        patch.setattr(spark_submit.clusters, "end", lambda _, tags: self.killed.put(tags))
+        patch.setattr(spark_submit.submission, "command", lambda *_: (sys.executable, "-c", DRIVER, *self.how))
+        self.executor = SparkSubmit(Settings(home=folder), self.host)
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    made = World(tmp_path, monkeypatch)
+    yield made
+    made.executor.close()
+
+
+@pytest.mark.parametrize("how", [(), ("done",)], ids=["while it stops Spark", "though it is done"])
+@pytest.mark.parametrize("remote", [False, True], ids=["here", "in the cluster"])
+def test_a_driver_that_hangs_after_its_attempt_is_ended(
+    world: World, monkeypatch: pytest.MonkeyPatch, how: tuple[str, ...], remote: bool
+) -> None:
+    monkeypatch.setattr(spark_submit.submission, "is_remote", lambda *_: remote)
+    world.how = how
+    world.executor.launch(launch(1))
+    assert world.host.ended() == (1, True, "the driver process was ended by signal 9")
+    assert world.executor.hosted() == set()
+    if remote:
+        (tag,) = world.killed.get(timeout=20)
+        assert tag.endswith("-1")
+    assert world.killed.empty()
+
+
+def test_a_driver_that_exits_after_its_attempt_is_left_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spark_submit.submission, "is_remote", lambda *_: True)
+    monkeypatch.setattr(spark_submit, "EXIT_SECONDS", 60.0)
+    ended: list[Any] = []
+    monkeypatch.setattr(world.executor, "end", ended.append)
+    world.how = ("done", "exits")
+    world.executor.launch(launch(1))
+    assert world.host.ended() == (1, True, "the driver process exited with status 0")
+    assert not ended and world.killed.empty()
