@@ -223,6 +223,7 @@ class LocalPool:
 
     def _on_exit(self, worker: Worker) -> None:
         reason = processes.exit_reason(worker.process, worker.why_lost)
+        worker.hang_up()
         if not worker.ready and worker.why_lost is None:
             words = processes.last_words(self._settings.home, worker.logged)
             reason += "" if words is None else f": {words}"
@@ -265,7 +266,8 @@ class LocalPool:
             for worker in replaced:
                 self._workers.remove(worker)
         for worker, launch in given:
-            # If the process has exited, its reader reports the launch as lost.
+            # If the process has exited, its reader reports the launch as lost. If it never reads it, it is ended once
+            # the attempt's lease is over.
             last = worker.runs + launch.executions >= self._settings.driver_max_runs
             worker.send({"launch": {**launch.as_json(), "last": last}})
         for worker in replaced:

@@ -286,6 +286,9 @@ class SparkSubmit:
 
 def _close_when_gone(submitted: Submitted) -> None:
     await_exit(submitted.process.pid)
+    if submitted.ending:
+        # A driver in the cluster that is stopped would never close it, and only then its application is killed.
+        submitted.hang_up()
     try:
         # Closing does not wake a thread blocked in accept.
         submitted.server.shutdown(socket.SHUT_RDWR)

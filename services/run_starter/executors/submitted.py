@@ -6,12 +6,16 @@ import json
 import socket
 import subprocess
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from run_starter.executors import processes
 from run_starter.executors.answers import Answers
+
+# A driver that is stopped reads nothing, so a message may be on its way to it forever.
+ASK_SECONDS = 0.1
 
 
 @dataclass
@@ -48,13 +52,25 @@ class Submitted:
 
         A signal would stop Spark first, and the driver would report the failing tasks.
         """
-        with self._writing:
-            asked = not self.ending and self.connection is not None and self._try({"end": True})
-            self.ending = True
-        if asked:
+        if self._ask():
             processes.kill_later(self.process)
         else:
             processes.end(self.process)
+
+    def hang_up(self) -> None:
+        """Close the connection, whoever reads or writes there. What has arrived is still read."""
+        if self.connection is not None:
+            with suppress(OSError):
+                self.connection.shutdown(socket.SHUT_RDWR)
+
+    def _ask(self) -> bool:
+        free = self._writing.acquire(timeout=ASK_SECONDS)
+        try:
+            before, self.ending = self.ending, True
+            return free and not before and self.connection is not None and self._try({"end": True})
+        finally:
+            if free:
+                self._writing.release()
 
     def _try(self, message: dict[str, Any]) -> bool:
         assert self.connection is not None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import threading
+from contextlib import suppress
+from queue import SimpleQueue
 from typing import Any
 
 from retrofill.user_code.environments import Packed
@@ -12,7 +14,10 @@ from run_starter.executors.answers import Answers
 
 
 class Worker:
-    """One warm process. Its messages are handled on its own reader thread."""
+    """One warm process. Its messages are handled on its own reader thread, and sent by a thread of its own.
+
+    A process that is stopped reads nothing, and a launch of many runs is larger than a pipe.
+    """
 
     def __init__(self, process: subprocess.Popen[str], logged: int, packed: Packed | None = None) -> None:
         """``logged``: how much drivers had logged before it started."""
@@ -26,27 +31,32 @@ class Worker:
         self.runs = 0
         self.reader: threading.Thread | None = None
         self.why_lost: str | None = None
-        self._writing = threading.Lock()
+        # ``None`` closes the process's input.
+        self._messages: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
+        threading.Thread(target=self._write, name="driver-writer", daemon=True).start()
 
     @property
     def busy(self) -> bool:
         """Whether it has an attempt."""
         return self.answers is not None
 
-    def send(self, message: dict[str, Any]) -> bool:
-        """Send one line. Returns False if the process has exited, which its reader notices too."""
-        assert self.process.stdin is not None
-        try:
-            with self._writing:
-                self.process.stdin.write(json.dumps(message) + "\n")
-                self.process.stdin.flush()
-        except OSError:
-            return False
-        return True
+    def send(self, message: dict[str, Any]) -> None:
+        """Send one line, after those before it. Never blocks; whether the process has exited, its reader notices."""
+        self._messages.put(message)
 
     def retire(self) -> None:
         """Let the idle process exit by closing its input."""
         self.retiring = True
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """Close the process's input, after all messages. Never blocks."""
+        self._messages.put(None)
+
+    def _write(self) -> None:
         assert self.process.stdin is not None
-        with self._writing:
-            self.process.stdin.close()
+        # The process may have exited.
+        with suppress(OSError), self.process.stdin as pipe:
+            while (message := self._messages.get()) is not None:
+                pipe.write(json.dumps(message) + "\n")
+                pipe.flush()

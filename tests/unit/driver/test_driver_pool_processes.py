@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import os
 import queue
+import signal
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import replace
 
 import psutil
@@ -187,3 +189,23 @@ def test_a_process_is_told_that_an_attempt_is_its_last(world: World) -> None:
         assert world.host.ended()[:2] == (id, True)
         seen.append(note.read_text())
     assert seen == ["False", "True", "False"]
+
+
+def test_a_stopped_process_holds_nobody_up_and_its_attempt_can_be_ended(world: World) -> None:
+    """A launch of many runs does not fit into its pipe."""
+    pool = world.pool()
+    until(lambda: pool.condition().room == 1, "it is ready")
+    (pid,) = pids(pool)
+    os.kill(pid, signal.SIGSTOP)
+    launching = threading.Thread(target=pool.launch, args=(launch(1, range(1, 2001)),), daemon=True)
+    launching.start()
+    try:
+        launching.join(20)
+        assert not launching.is_alive()
+        pool.end(1)
+        assert world.host.ended() == (1, False, "the driver process was ended by signal 9")
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+    pool.launch(launch(2))
+    assert world.host.ended()[:2] == (2, True)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import queue
 import socket
+import subprocess
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -66,3 +69,25 @@ def test_what_a_driver_says_while_it_is_answered_is_heard(tmp_path: Path) -> Non
     assert heard == said[1:]
     for each in (lines, ours, theirs):
         each.close()
+
+
+def test_a_driver_that_reads_nothing_is_ended_though_a_message_is_on_its_way(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair()
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True, text=True
+    )
+    submitted = Submitted(None, process, ours, "", tmp_path, True)  # type: ignore[arg-type]
+    assert submitted.connect(ours)
+    sent: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    sending = threading.Thread(target=lambda: sent.put(submitted.send({"begin": "x" * 10_000_000})), daemon=True)
+    sending.start()
+    assert theirs.recv(1) == b"{"
+    ending = threading.Thread(target=submitted.end, daemon=True)
+    ending.start()
+    assert process.wait(20) == -15
+    ending.join(20)
+    assert not ending.is_alive()
+    submitted.hang_up()
+    assert sent.get(timeout=20) is False
+    ours.close()
+    theirs.close()

@@ -1,12 +1,14 @@
-"""A driver of spark-submit must exit once its attempt is over."""
+"""Drivers of spark-submit that must exit: because their attempt is over, or is ended."""
 
 from __future__ import annotations
 
+import json
 import queue
+import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from tests.unit.driver.pooled import Recorder, launch
@@ -55,12 +57,27 @@ class World:
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.host = Durable()
         self.how: tuple[str, ...] = ()
+        self.program = DRIVER
+        self.environments: queue.SimpleQueue[Mapping[str, str]] = queue.SimpleQueue()
         self.killed: queue.SimpleQueue[Sequence[str]] = queue.SimpleQueue()
         patch.setattr(spark_submit, "EXIT_SECONDS", 0.1)
         patch.setattr(spark_submit, "cluster_for", lambda *_: "a cluster")
         patch.setattr(spark_submit.clusters, "end", lambda _, tags: self.killed.put(tags))
-        patch.setattr(spark_submit.submission, "command", lambda *_: (sys.executable, "-c", DRIVER, *self.how))
+        patch.setattr(spark_submit.submission, "command", self._command)
         self.executor = SparkSubmit(Settings(home=folder), self.host)
+
+    def _command(self, _: object, __: object, environment: Mapping[str, str], *___: object) -> tuple[str, ...]:
+        self.environments.put(environment)
+        return (sys.executable, "-c", self.program, *self.how)
+
+    def connect(self) -> tuple[socket.socket, IO[str]]:
+        """As a driver in the cluster. Returns what it can write to and read from, the settings first."""
+        environment = self.environments.get(timeout=20)
+        address, _, port = environment["RETROFILL_DRIVER_SOCKET"].rpartition(":")
+        connection = socket.create_connection((address, int(port)))
+        connection.settimeout(20)
+        connection.sendall(json.dumps({"token": environment["RETROFILL_DRIVER_TOKEN"]}).encode() + b"\n")
+        return connection, connection.makefile("r")
 
 
 @pytest.fixture
@@ -95,3 +112,18 @@ def test_a_driver_that_exits_after_its_attempt_is_left_alone(world: World, monke
     world.executor.launch(launch(1))
     assert world.host.ended() == (1, True, "the driver process exited with status 0")
     assert not ended and world.killed.empty()
+
+
+def test_a_driver_in_the_cluster_that_is_stopped_is_ended_with_its_application(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It neither reads that it is to end nor closes its connection."""
+    monkeypatch.setattr(spark_submit.submission, "is_remote", lambda *_: True)
+    world.program = "import time; time.sleep(600)"
+    world.executor.launch(launch(1))
+    connection, lines = world.connect()
+    with connection, lines:
+        assert "settings" in json.loads(lines.readline())
+        world.executor.end(1)
+        assert world.host.ended() == (1, False, "the driver process was ended by signal 9")
+    assert len(world.killed.get(timeout=20)) == 1
