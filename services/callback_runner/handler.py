@@ -8,11 +8,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import partial
+from itertools import chain
 
 from sqlalchemy import Connection
 
 from callback_runner.call import LEASE_SECONDS, RENEW_SECONDS, Call
-from callback_runner.claims import claim_of
+from callback_runner.claims import Claim, claim_of
 from callback_runner.collected import close_all
 from callback_runner.decide import Raised, Waiting, after_try, max_per_pipeline, seconds_to_next, take_turns
 from callback_runner.kinds import Kinds
@@ -22,10 +23,12 @@ from retrofill.bus.crash import crash_point
 from retrofill.bus.faults import Poison
 from retrofill.bus.handler import RECHECK_SECONDS, QuietHandler, Received
 from retrofill.bus.service import Context
+from retrofill.bus.set_aside import SetAside
 from retrofill.bus.transaction import Transaction
 from retrofill.contract.deadlines import CallbackReplayRequested, CallbackRequested
 from retrofill.store import callbacks
 from retrofill.store.engine import make_engine
+from retrofill.store.transition import Values
 
 # The only check key: the shard's callbacks.
 CALLBACKS = "callbacks"
@@ -64,6 +67,7 @@ class CallbackHandler(QuietHandler):
         self._claims = 0
         # By shard and token: since when another runner's lease has been over (monotonic).
         self._silent: dict[int, dict[str, float]] = {}
+        self._set_aside = SetAside("callback_set_aside", "deadline_id", {"deadline": "deadline_id", "callback": "name"})
 
     def handle(self, tx: Transaction, received: Sequence[Received]) -> None:
         """Answer replay requests; which callbacks to call is decided from the rows."""
@@ -90,8 +94,9 @@ class CallbackHandler(QuietHandler):
             free -= len(claimed)
             running.update(claimed)
         full = [pipeline for pipeline, calls in running.items() if calls >= self._max_per_pipeline]
-        next_try = callbacks.next_try(tx.conn, tx.partition, full) if free > 0 else None
-        next_lapse, now = callbacks.next_lapse(tx.conn, tx.partition)
+        excluding = self._set_aside.ids()
+        next_try = callbacks.next_try(tx.conn, tx.partition, full, excluding) if free > 0 else None
+        next_lapse, now = callbacks.next_lapse(tx.conn, tx.partition, excluding)
         if reclaim_in is not None:
             next_lapse = now + timedelta(seconds=reclaim_in)
         # What is locked, perhaps by a failure that joins it, is still due: do not ask in a loop.
@@ -131,11 +136,15 @@ class CallbackHandler(QuietHandler):
         the database's clock may have stepped. Returns the seconds until that holds for another.
         """
         now, before = time.monotonic(), self._silent.get(tx.partition, {})
-        lapsed = callbacks.lock_lapsed(tx.conn, tx.partition, mine)
+        lapsed = callbacks.lock_lapsed(tx.conn, tx.partition, mine, self._set_aside.ids())
         silent = self._silent[tx.partition] = {row["token"]: before.get(row["token"], now) for row in lapsed}
-        for row in lapsed:
-            if now - silent[row["token"]] < SILENT_SECONDS:
-                continue
+        dead = [row for row in lapsed if now - silent[row["token"]] >= SILENT_SECONDS]
+        self._set_aside.each(tx, dead, self._record_lost)
+        left = [since + SILENT_SECONDS - now for since in silent.values() if now - since < SILENT_SECONDS]
+        return min(left, default=None)
+
+    def _record_lost(self, tx: Transaction, dead: Sequence[Values]) -> None:
+        for row in dead:
             tried = Tried(
                 deadline_id=row["deadline_id"],
                 name=row["name"],
@@ -151,8 +160,6 @@ class CallbackHandler(QuietHandler):
             once = bool(row["options"].get("at_most_once"))
             decision = after_try(died, tried.attempts, self._settings.callback_max_attempts, at_most_once=once)
             record(tx, tried, decision)
-        left = [since + SILENT_SECONDS - now for since in silent.values() if now - since < SILENT_SECONDS]
-        return min(left, default=None)
 
     def _claim(self, tx: Transaction, running: Mapping[str, int], free: int) -> tuple[list[str], bool]:
         """Claim up to ``free`` callbacks, called after the commit.
@@ -160,12 +167,14 @@ class CallbackHandler(QuietHandler):
         Returns their pipelines, and whether others that are due were locked.
         """
         full = [pipeline for pipeline, calls in running.items() if calls >= self._max_per_pipeline]
-        waiting = [
-            Waiting(**row) for row in callbacks.due(tx.conn, tx.partition, full, min(free, self._max_per_pipeline))
-        ]
+        of_each = min(free, self._max_per_pipeline)
+        due = callbacks.due(tx.conn, tx.partition, full, of_each, self._set_aside.ids())
+        waiting = [Waiting(**row) for row in due]
         chosen = take_turns(waiting, running, self._served, free, self._max_per_pipeline)
         pending = callbacks.lock_pending(tx.conn, chosen)
-        claims = [claim_of(row, tx.partition) for row in close_all(tx, pending)]
+        # The others already have their event: for them there is nothing to undo.
+        collects = any(row["collects"] for row in pending)
+        claims = list(chain.from_iterable(self._set_aside.each(tx, pending, _claims_of, writes=collects)))
         rows = [{"deadline_id": c.deadline_id, "token": c.token, "attempts": c.attempt} for c in claims]
         landed = callbacks.claim(tx.conn, rows, LEASE_SECONDS)
         claims = [claim for claim in claims if claim.deadline_id in landed]
@@ -188,3 +197,7 @@ class CallbackHandler(QuietHandler):
         with self._lock:
             self._calls.pop(call.claim.token, None)
         self._context.notified(SLOT_FREE, "")
+
+
+def _claims_of(tx: Transaction, pending: Sequence[Values]) -> list[Claim]:
+    return [claim_of(row, tx.partition) for row in close_all(tx, pending)]

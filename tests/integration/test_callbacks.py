@@ -23,7 +23,7 @@ from tests.support.callbacks import (
     receiver,
     shared,
 )
-from tests.support.installation import until
+from tests.support.installation import Installation, until
 from tests.support.receiver import Answer, Receiver
 from tests.support.terminal import cli
 
@@ -53,6 +53,27 @@ def test_a_row_of_an_older_version_is_called_with_what_it_has(callbacks: Callbac
     id = callbacks.add("function", "save", kwargs={"path": str(out)}, event={}, pipeline="")
     callbacks.ended(id, "succeeded")
     assert json.loads(out.read_text()) == [{}, {"deadline_id": id, "idempotency_key": f"{id}:save", "attempt": 1}]
+
+
+def test_one_that_cannot_be_called_stops_no_other_of_its_shard(
+    installation: Installation, modules: dict[str, str], tmp_path: Path
+) -> None:
+    callbacks = Callbacks(installation)
+
+    def add_good() -> list[int]:
+        return [callbacks.add("function", "save", kwargs={"path": str(tmp_path / str(n))}) for n in range(8)]
+
+    # Of these, a runner died during the call of half.
+    bad = [callbacks.add("function", "save", options=["no object"]) for _ in range(16)]
+    lost = "UPDATE callback SET state = 'running', token = deadline_id, attempts = 1, lease_until = clock_timestamp()"
+    installation.query(f"{lost} WHERE deadline_id = ANY(%s) RETURNING deadline_id", bad[::2])
+    good = add_good()
+    runner = installation.start("callback-runner", **modules)
+    until(lambda: runner.said().count("callback_set_aside") == len(bad), "all that are bad are set aside")
+    for id in good + add_good():
+        callbacks.ended(id, "succeeded")
+    assert [callbacks.row(id)["state"] for id in bad] == ["running", "pending"] * 8
+    assert "check_failed" not in runner.said()
 
 
 def test_a_failure_that_is_certain_is_tried_again_even_if_it_may_be_called_once_only(callbacks: Callbacks) -> None:

@@ -61,10 +61,13 @@ def test_deadlines_digests_and_callbacks(both: Both) -> None:
         ),
         ("a", lambda conn: [row["deadline_id"] for row in callbacks.due(conn, 0, [], 2)]),
         ("a", lambda conn: [row["deadline_id"] for row in callbacks.due(conn, 0, ["p"], 2)]),
+        ("a", lambda conn: [row["deadline_id"] for row in callbacks.due(conn, 0, [], 2, [1])]),
         ("a", lambda conn: (callbacks.next_try(conn, 0, []) is None, callbacks.next_lapse(conn, 0))),
+        ("a", lambda conn: callbacks.next_try(conn, 0, [], [1, 2]) is None),
         ("a", lambda conn: callbacks.lock_pending(conn, [2, 1, 9])),
         ("a", lambda conn: callbacks.claim(conn, [{"deadline_id": 1, "token": "t", "attempts": 1}], -5.0)),
         ("a", lambda conn: callbacks.lock_lapsed(conn, 0, ["u"])),
+        ("a", lambda conn: (callbacks.lock_lapsed(conn, 0, [], [1]), callbacks.next_lapse(conn, 0, [1]))),
         ("a", lambda conn: callbacks.lock_lapsed(conn, 0, ["t"])),
         (
             "a",

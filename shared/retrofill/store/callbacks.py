@@ -35,6 +35,7 @@ from retrofill.store.transition import FromNow, Plus, Values, transition
 S = CallbackState
 _c = callback.c
 _SHARD = bindparam("shard", type_=Integer)
+_NOT_SET_ASIDE = none_of(_c.deadline_id, "set_aside")
 _NOW = func.clock_timestamp(type_=Moment)
 # A subquery is computed once, so it can bound an index scan.
 _ONCE = select(_NOW).scalar_subquery()
@@ -58,7 +59,7 @@ def _pipelines() -> CTE:
 _PIPELINES = _pipelines()
 _PENDING = (
     select(_c.deadline_id, _c.pipeline, _c.next_try_at)
-    .where(_c.shard == _SHARD, in_state(callback, S.PENDING), _c.pipeline == _PIPELINES.c.pipeline)
+    .where(_c.shard == _SHARD, in_state(callback, S.PENDING), _c.pipeline == _PIPELINES.c.pipeline, _NOT_SET_ASIDE)
     .order_by(_c.next_try_at)
 )
 _OF_OTHERS = _PIPELINES.c.pipeline.is_not(None) & none_of(_PIPELINES.c.pipeline, "excluding")
@@ -72,29 +73,44 @@ _NEXT = _PENDING.limit(1).lateral("next")
 _NEXT_TRY = select(func.min(_NEXT.c.next_try_at)).select_from(_PIPELINES.join(_NEXT, true())).where(_OF_OTHERS)
 
 
-def due(conn: Connection, shard: int, excluding: Collection[str], of_each: int) -> Sequence[Values]:
+def due(
+    conn: Connection, shard: int, excluding: Collection[str], of_each: int, set_aside: Collection[int] = ()
+) -> Sequence[Values]:
     """The shard's due callbacks, up to ``of_each`` per pipeline, except pipelines ``excluding``.
 
+    Rows with an id in ``set_aside`` are skipped, as in the functions below.
     Each is ``deadline_id``, ``pipeline`` and ``since``. Finding a pipeline takes one index probe,
     however many of its callbacks are due.
     """
-    parameters = {"shard": shard, "excluding": list(excluding), "of_each": of_each}
+    parameters = {
+        "shard": shard,
+        "excluding": list(excluding),
+        "of_each": of_each,
+        "set_aside": sorted(set_aside),
+    }
     return [row._asdict() for row in conn.execute(_DUE, parameters)]
 
 
-def next_try(conn: Connection, shard: int, excluding: Collection[str]) -> datetime | None:
+def next_try(
+    conn: Connection, shard: int, excluding: Collection[str], set_aside: Collection[int] = ()
+) -> datetime | None:
     """When the next callback of the shard is due, except those of the pipelines ``excluding``."""
-    moment: datetime | None = conn.execute(_NEXT_TRY, {"shard": shard, "excluding": list(excluding)}).scalar()
+    parameters = {"shard": shard, "excluding": list(excluding), "set_aside": sorted(set_aside)}
+    moment: datetime | None = conn.execute(_NEXT_TRY, parameters).scalar()
     return moment
 
 
-_LAPSES = select(_c.lease_until).where(_c.shard == _SHARD, in_state(callback, S.RUNNING)).order_by(_c.lease_until)
+_LAPSES = (
+    select(_c.lease_until)
+    .where(_c.shard == _SHARD, in_state(callback, S.RUNNING), _NOT_SET_ASIDE)
+    .order_by(_c.lease_until)
+)
 _NEXT_LAPSE = select(_LAPSES.limit(1).scalar_subquery(), _NOW)
 
 
-def next_lapse(conn: Connection, shard: int) -> tuple[datetime | None, datetime]:
+def next_lapse(conn: Connection, shard: int, set_aside: Collection[int] = ()) -> tuple[datetime | None, datetime]:
     """When the next lease ends, and the database's time."""
-    moment, now = conn.execute(_NEXT_LAPSE, {"shard": shard}).one()
+    moment, now = conn.execute(_NEXT_LAPSE, {"shard": shard, "set_aside": sorted(set_aside)}).one()
     return moment, now
 
 
@@ -123,19 +139,22 @@ def lock_pending(conn: Connection, ids: Sequence[int]) -> Sequence[Values]:
 
 _LOCK_LAPSED = (
     select(*_CALL, _c.token)
-    .where(_c.shard == _SHARD, in_state(callback, S.RUNNING), _c.lease_until <= _ONCE, none_of(_c.token, "excluding"))
+    .where(_c.shard == _SHARD, in_state(callback, S.RUNNING), _c.lease_until <= _ONCE)
+    .where(none_of(_c.token, "excluding"), _NOT_SET_ASIDE)
     .order_by(_c.deadline_id)
     .with_for_update(key_share=True, skip_locked=True)
 )
 
 
-def lock_lapsed(conn: Connection, shard: int, excluding: Collection[str]) -> Sequence[Values]:
+def lock_lapsed(
+    conn: Connection, shard: int, excluding: Collection[str], set_aside: Collection[int] = ()
+) -> Sequence[Values]:
     """The shard's callbacks with an ended lease, locked, except the tokens ``excluding``.
 
     The lock comes before the decision, so a lease renewed in between does not count as ended.
     """
-    rows = conn.execute(_LOCK_LAPSED, {"shard": shard, "excluding": list(excluding)})
-    return [row._asdict() for row in rows]
+    parameters = {"shard": shard, "excluding": list(excluding), "set_aside": sorted(set_aside)}
+    return [row._asdict() for row in conn.execute(_LOCK_LAPSED, parameters)]
 
 
 def claim(conn: Connection, rows: Sequence[Values], lease_seconds: float) -> set[int]:

@@ -25,11 +25,11 @@ def callbacks_without_leases(patch: Patch) -> None:
     """A check reclaims other runners' callbacks immediately."""
     lapsed = callbacks.lock_lapsed
 
-    def at_once(conn: Any, shard: int, excluding: Any) -> Any:
+    def at_once(conn: Any, shard: int, excluding: Any, set_aside: Any = ()) -> Any:
         table = callback
         running = (table.c.shard == shard) & (table.c.state == str(CallbackState.RUNNING))
         conn.execute(update(table).where(running).values(lease_until=database_now(conn)))
-        return lapsed(conn, shard, excluding)
+        return lapsed(conn, shard, excluding, set_aside)
 
     patch(callbacks, "lock_lapsed", at_once)
 

@@ -11,6 +11,7 @@ from tests.support.sessions import MemoryStore, commit, rollback
 
 from callback_runner.handler import CALLBACKS, CallbackHandler
 from retrofill.bus.handler import RECHECK_SECONDS
+from retrofill.bus.set_aside import SetAside
 from retrofill.bus.transaction import Transaction
 from retrofill.contract.topics import CALLBACK_RUNNER
 from retrofill.settings import Settings
@@ -42,6 +43,7 @@ def handler() -> CallbackHandler:
     made._lock = threading.Lock()
     made._calls, made._turns, made._served, made._silent = {}, {}, {}, {}
     made._closed, made._claims = False, 0
+    made._set_aside = SetAside("callback_set_aside", "deadline_id")
     made._engine = made._kinds = None  # type: ignore[assignment]
     return made
 
