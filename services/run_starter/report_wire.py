@@ -11,9 +11,8 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import Message as Delivered
 
-from retrofill.bus.clients import POLL_SECONDS
+from retrofill.bus.clients import POLL_SECONDS, is_fatal
 from retrofill.bus.envelope import headers_of, wire_headers
-from retrofill.bus.member import is_fatal
 from retrofill.contract.partitioning import partition_of
 from retrofill.contract.runs import Report
 from retrofill.contract.topics import Topic

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import psutil
-
+from retrofill.stack.processes import is_alive
 from tests.chaos.faults import freeze_drivers, thaw_drivers
 from tests.chaos.server_faults import back, own
 from tests.chaos.stage import Stage
@@ -25,7 +24,9 @@ def drivers_frozen(stage: Stage, count: int = 3) -> None:
         thaw_drivers(frozen)
         # Idle drivers missed nothing, so they survive.
         until(
-            lambda frozen=frozen: not all(map(_there, frozen)), "a driver that slept through its lease ends", seconds=60
+            lambda frozen=frozen: not all(map(is_alive, frozen)),
+            "a driver that slept through its lease ends",
+            seconds=60,
         )
         stage.recovered("drivers woken")
 
@@ -54,10 +55,3 @@ def _cut(stage: Stage, line: Proxy, *, stalled: bool) -> None:
 def wait_lost(stage: Stage, before: int) -> None:
     """Wait until another attempt is lost."""
     until(lambda: stage.made.value(LOST) > before, "an attempt is lost", seconds=60)
-
-
-def _there(driver: psutil.Process) -> bool:
-    try:
-        return driver.is_running() and driver.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False

@@ -11,9 +11,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from callback_runner.claims import Claim
 from callback_runner.decide import Impossible, Outcome, Raised, Returned
 from callback_runner.tries import Permit
-from retrofill.bus.clients import producer
+from retrofill.bus.clients import is_fatal, producer
 from retrofill.bus.envelope import new_headers, wire_headers
-from retrofill.bus.member import is_fatal
 from retrofill.contract.topics import CALLBACK_RUNNER, is_own
 from retrofill.settings import Settings
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka.admin import AdminClient
 from pydantic import SecretStr
 
@@ -93,3 +93,8 @@ def reader(settings: Settings, client_id: str, **more: Any) -> Consumer:
 
 def admin(settings: Settings, client_id: str) -> AdminClient:
     return AdminClient(common_config(settings, client_id))
+
+
+def is_fatal(error: KafkaError) -> bool:
+    """Whether a client is of no use after this error."""
+    return error.code() == KafkaError._FATAL or error.fatal()

@@ -56,8 +56,3 @@ class Member:
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._pause = FIRST_PAUSE_SECONDS
         self._on_assign(consumer, partitions)
-
-
-def is_fatal(error: KafkaError) -> bool:
-    """Whether a client is of no use after this error."""
-    return error.code() == KafkaError._FATAL or error.fatal()

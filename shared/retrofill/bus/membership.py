@@ -9,8 +9,8 @@ import structlog
 from confluent_kafka import Consumer, TopicPartition
 
 from retrofill.bus.calls import CALL_SECONDS, Calls
-from retrofill.bus.clients import common_config
-from retrofill.bus.member import Member, is_fatal
+from retrofill.bus.clients import common_config, is_fatal
+from retrofill.bus.member import Member
 from retrofill.bus.poller import raise_refusals
 from retrofill.bus.relay.cursor import CURSOR_PARTITION
 from retrofill.contract.topics import Service

@@ -13,10 +13,10 @@ import structlog
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from retrofill.bus.calls import CALL_SECONDS, Calls
-from retrofill.bus.clients import POLL_SECONDS, common_config
+from retrofill.bus.clients import POLL_SECONDS, common_config, is_fatal
 from retrofill.bus.envelope import BAD_NAME, Record, read_headers
 from retrofill.bus.inbox import Assigned, End, Inbox, Item, NotPositioned, OutOfRange, Positioned, Records, Revoked
-from retrofill.bus.member import Member, is_fatal
+from retrofill.bus.member import Member
 from retrofill.contract.topics import Service
 from retrofill.settings import Settings
 

@@ -81,14 +81,15 @@ def end_all(layout: Layout, stack_id: str) -> int:
 def wait_exited(processes: Iterable[psutil.Process], seconds: float) -> list[psutil.Process]:
     """Wait until the processes exit. Returns those still alive. Zombies count as exited."""
     until = time.monotonic() + seconds
-    alive = [process for process in processes if _is_alive(process)]
+    alive = [process for process in processes if is_alive(process)]
     while alive and time.monotonic() < until:
         time.sleep(0.05)
-        alive = [process for process in alive if _is_alive(process)]
+        alive = [process for process in alive if is_alive(process)]
     return alive
 
 
-def _is_alive(process: psutil.Process) -> bool:
+def is_alive(process: psutil.Process) -> bool:
+    """Whether the process has not exited. A zombie has."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -18,6 +18,7 @@ from tests.support.installation import until
 from tests.unit.driver.pooled import World, launch, pids, world
 
 from retrofill.domain.attempt import AttemptMode
+from retrofill.stack.processes import is_alive
 from run_starter.executors import Condition, local_pool, processes
 
 __all__ = ["world"]
@@ -32,14 +33,7 @@ def test_a_driver_is_gone_with_its_process_though_a_child_holds_its_pipe_and_say
     assert world.host.ended() == (2, False, "Spark lost the session")
     # Killed processes may take a moment to exit.
     left = [p for p in psutil.process_iter() if _group(p.pid) == pid]
-    until(lambda: not any(_lives(p) for p in left), "the whole group is gone", lambda: str(left))
-
-
-def _lives(process: psutil.Process) -> bool:
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    until(lambda: not any(is_alive(p) for p in left), "the whole group is gone", lambda: str(left))
 
 
 def _group(pid: int) -> int | None:

@@ -13,6 +13,7 @@ import pytest
 from tests.support.installation import until
 
 from retrofill.driver.submit import GROUP
+from retrofill.stack.processes import is_alive
 from run_starter.executors import processes
 
 # Starts a helper in a session of its own, gives it its first line, writes its own pid, and stops itself.
@@ -70,14 +71,7 @@ class World:
         self.everyone += parent.children(recursive=True)
 
     def is_over(self) -> bool:
-        return not any(_lives(each) for each in self.everyone)
-
-
-def _lives(process: psutil.Process) -> bool:
-    try:
-        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
+        return not any(is_alive(each) for each in self.everyone)
 
 
 @pytest.fixture
@@ -85,7 +79,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     made = World(tmp_path)
     yield made
     for each in made.everyone:
-        if _lives(each):
+        if is_alive(each):
             each.kill()
 
 
