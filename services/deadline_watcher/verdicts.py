@@ -89,8 +89,10 @@ def _miss(tx: Transaction, verdicts: Verdicts, tasks: TaskEnds, now: datetime) -
         fields = events.facts(row, backfills[row["backfill_id"]], tasks, now)
         event = events.missed(row, fields)
         if row["id"] in digest_of:
-            # Its digest tells it. What cannot be told must raise now, while it is armed: later its whole digest would wait.
-            in_zone(fields, backfills[row["backfill_id"]].timezone)
+            # Its digest tells it. What its callback could not say must raise now, while it is armed: later its whole
+            # digest would wait.
+            if row["callback"] is not None:
+                in_zone(fields, backfills[row["backfill_id"]].timezone)
             continue
         tx.emit(Topic.DEADLINE_MISSED, row["id"], event)
         if row["id"] in verdicts.recovered:

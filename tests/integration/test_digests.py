@@ -106,6 +106,7 @@ def test_each_miss_is_in_one_digest_however_windows_open_and_close_under_it(inst
 FIRST_OF_EACH_SHARD = "SELECT min(id) FROM deadline WHERE alert = 'quiet' GROUP BY shard"
 SPOIL = f"UPDATE deadline SET reference = 'NONSENSE' WHERE id IN ({FIRST_OF_EACH_SHARD}) RETURNING id"
 REPAIR = "UPDATE deadline SET reference = 'RUN_QUEUED_AT' WHERE reference = 'NONSENSE' RETURNING id"
+IN_ZONE = "UPDATE backfill SET definition = jsonb_set(definition, '{timezone}', '\"%s\"') RETURNING id"
 # What joined a digest before this release read it.
 JOIN = """
 WITH mine AS (UPDATE deadline SET state = 'missed', decided_at = clock_timestamp(), digest_id = id
@@ -141,6 +142,21 @@ def test_one_that_cannot_be_read_joins_no_digest(installation: Installation) -> 
     # Only this process had set them aside.
     installation.start("deadline-watcher")
     until(lambda: in_digests(installation) == everyone, "those too, once")
+
+
+def test_a_time_zone_that_this_host_does_not_know_holds_up_only_what_needs_it(installation: Installation) -> None:
+    plain, calls = (alert(name, "RUN_QUEUED_AT", 1, digest_seconds=1) for name in ("plain", "calls"))
+    planned(installation, 20, plain, {**calls, "callback": "page"})
+    installation.query(IN_ZONE % "Nowhere/Else")
+    watcher = installation.start("deadline-watcher")
+    until(lambda: len(in_digests(installation)) == 20, "all without a callback are told")
+    until(lambda: watcher.said().count("deadline_set_aside") == 20, "the others are named")
+    armed = installation.query("SELECT alert FROM deadline WHERE state = 'armed'")
+    assert [row["alert"] for row in armed] == ["calls"] * 20
+    watcher.stop()
+    installation.query(IN_ZONE % "UTC")
+    installation.start("deadline-watcher")
+    until(lambda: len(set(in_digests(installation))) == 40, "those too")
 
 
 def test_a_digest_that_cannot_be_closed_stops_nothing_else_of_its_shard(installation: Installation) -> None:

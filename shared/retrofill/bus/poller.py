@@ -139,11 +139,7 @@ class Poller(threading.Thread):
     def _join_again(self, error: KafkaError) -> None:
         """Give everything up, as others are assigned it, and join the group as a new member."""
         self._member.replace(error)
-        with self._lock:
-            self._throttled.clear()
-        lost = [TopicPartition(topic, partition) for topic, partition in self._assigned]
-        self._assigned.clear()
-        self._inbox.put(Revoked(self._plain(lost)))
+        self._lose([TopicPartition(topic, partition) for topic, partition in self._assigned])
 
     def _hand_over(self, messages: list[Message]) -> KafkaError | None:
         """Hand over what was polled; returns the error that ended the consumer, if there is one."""
@@ -248,12 +244,15 @@ class Poller(threading.Thread):
         self._inbox.put(Assigned(self._plain(partitions)))
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self._assigned -= {(p.topic, p.partition) for p in partitions}
         consumer.incremental_unassign(self._held(partitions))
+        self._lose(partitions)
+
+    def _lose(self, partitions: list[TopicPartition]) -> None:
+        self._assigned -= {(p.topic, p.partition) for p in partitions}
+        lost = self._plain(partitions)
         with self._lock:
-            for key in self._plain(partitions):
-                self._throttled.discard(key)
-        self._inbox.put(Revoked(self._plain(partitions)))
+            self._throttled.difference_update(lost)
+        self._inbox.put(Revoked(lost))
 
     def _plain(self, partitions: list[TopicPartition]) -> tuple[tuple[str, int], ...]:
         return tuple((p.topic.removeprefix(self._prefix), p.partition) for p in partitions)
