@@ -153,7 +153,10 @@ class Settings(BaseSettings):
     topic_prefix: str = Field("retrofill.", description="Prefix of every topic")
     partitions: int = Field(12, ge=1, le=1000, description="Partitions of every topic (fixed once at init)")
     replication_factor: int = Field(3, ge=1, description="Replication factor of topics that init creates")
-    max_message_bytes: int = Field(900_000, description="Maximum size of a message value that a service publishes")
+    # Room for what has to be one message: the failures of a window, all that a run published.
+    max_message_bytes: int = Field(
+        900_000, ge=500_000, description="Maximum size of a message value that a service publishes"
+    )
 
     # limits and times
     max_plan_runs: int = Field(500_000, ge=1, description="Maximum number of runs per backfill")

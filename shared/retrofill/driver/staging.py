@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import threading
@@ -18,8 +19,8 @@ from retrofill.driver.publication import Written, own_folder, seal
 from retrofill.driver.tables.staging import TableStaging
 
 MAX_OUTPUTS = 1000
-# One message contains all paths of a run.
-MAX_OUTPUT_CHARACTERS = 200_000
+# One message contains all outputs of a run, as JSON. ``RETROFILL_MAX_MESSAGE_BYTES`` has room for these.
+MAX_OUTPUTS_BYTES = 200_000
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
 
@@ -127,14 +128,17 @@ class Staging:
                         f"task {staged.task!r} staged {target} but wrote no directory: write to the path that run.stage returns"
                     )
             self._check_complete()
+            outputs = self.tables.outputs()
+            for target, staged in self._staged.items():
+                outputs[staged.run.id] = (*outputs.get(staged.run.id, ()), str(target))
+            for each in outputs.values():
+                _check_number(len(each))
+                _check_size(each)
             written = [
                 Written(staged.folder, target, staged.run.id, {**self._about(staged.run), **staged.about})
                 for target, staged in self._staged.items()
             ]
             seal(written, self._launch.attempt_id)
-            outputs = self.tables.outputs()
-            for target, staged in self._staged.items():
-                outputs[staged.run.id] = (*outputs.get(staged.run.id, ()), str(target))
             return outputs
 
     def discard(self) -> None:
@@ -189,11 +193,8 @@ class Staging:
                 )
 
     def _check(self, task: str, target: Path, run: LaunchedRun) -> None:
-        mine = [other for other, staged in self._staged.items() if staged.run is run]
-        if len(mine) >= MAX_OUTPUTS:
-            raise CannotStage(f"a run may stage at most {MAX_OUTPUTS:,} outputs: stage their parent directory")
-        if sum(len(str(other)) for other in (*mine, target)) > MAX_OUTPUT_CHARACTERS:
-            raise CannotStage("the outputs' paths are too long in total: stage their parent directory")
+        mine = {other for other, staged in self._staged.items() if staged.run is run}
+        _check_number(len(mine | {target}))
         same = self._staged.get(target)
         if same is not None and same.task != task:
             raise CannotStage(f"task {same.task!r} already stages {target}: only one task may write an output")
@@ -216,6 +217,20 @@ class Staging:
             "interval_start": run.interval_start.isoformat(),
             "interval_end": run.interval_end.isoformat(),
         }
+
+
+def _check_number(outputs: int) -> None:
+    if outputs > MAX_OUTPUTS:
+        raise CannotStage(f"a run may stage at most {MAX_OUTPUTS:,} outputs: stage their parent directory")
+
+
+def _check_size(outputs: Sequence[str]) -> None:
+    size = len(json.dumps(outputs, ensure_ascii=False).encode(errors="surrogatepass"))
+    if size > MAX_OUTPUTS_BYTES:
+        raise CannotStage(
+            f"the paths and tables that a run stages have {size:,} bytes; the limit is {MAX_OUTPUTS_BYTES:,}: "
+            "stage their parent directory"
+        )
 
 
 def local_path(path: str) -> Path:

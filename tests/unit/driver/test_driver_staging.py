@@ -104,6 +104,33 @@ def test_the_number_of_outputs_is_limited(staging: Staging, tmp_path: Path, monk
         staging.stage("a", f"{tmp_path}/{n}")
     with pytest.raises(CannotStage, match="at most 3 outputs"):
         staging.stage("a", f"{tmp_path}/more")
+    # A retry stages the same ones.
+    staging.stage("a", f"{tmp_path}/2")
+
+
+def test_tables_count_as_outputs(staging: Staging, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("retrofill.driver.staging.MAX_OUTPUTS", 3)
+    monkeypatch.setattr(staging.tables, "outputs", lambda: {7: ("table:one", "table:two")})
+    write(staging.stage("a", f"{tmp_path}/1"))
+    assert len(staging.seal()[7]) == 3
+    more = staging_of(8)
+    monkeypatch.setattr(more.tables, "outputs", lambda: {8: ("table:one", "table:two")})
+    for n in range(2):
+        write(more.stage("a", f"{tmp_path}/more-{n}"))
+    with pytest.raises(CannotStage, match="at most 3 outputs"):
+        more.seal()
+
+
+def test_all_outputs_of_a_run_fit_into_a_message(tmp_path: Path) -> None:
+    one = tmp_path / ("\u65e5" * 80)
+    few, many = staging_of(7), staging_of(8)
+    for n in range(400):
+        write(few.stage("a", f"{one}-{n}"))
+    few.seal()
+    for n in range(1000):
+        write(many.stage("a", f"{one}-{n}"))
+    with pytest.raises(CannotStage, match=r"have \d+,\d+ bytes; the limit is 200,000: stage their parent directory"):
+        many.seal()
 
 
 def test_a_task_that_wrote_elsewhere_is_told_so(staging: Staging, tmp_path: Path) -> None:
