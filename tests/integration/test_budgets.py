@@ -13,7 +13,7 @@ import pytest
 from tests.support.definitions import daily
 from tests.support.installation import Event, Installation, until
 
-from retrofill.contract.backfills import BackfillResumeRequested
+from retrofill.contract.backfills import BackfillCancelRequested, BackfillResumeRequested
 from retrofill.contract.topics import Topic
 from retrofill.domain.budget import Budget
 
@@ -104,3 +104,13 @@ def test_a_moment_pauses_a_backfill(stack: Installation) -> None:
     late = stack.request("p", "2021-01-01", "2021-01-02", budget={"until": now.isoformat()})
     rejected = stack.outcome(late).body
     assert (rejected["type"], rejected["reason"]) == ("BackfillRejected", "budget_past")
+
+
+def test_a_backfill_without_a_real_end_can_be_shown_and_cancelled(stack: Installation) -> None:
+    # In UTC, that is in a year that Python does not know.
+    id = request(stack, until="9999-12-31T23:59:59-05:00")
+    assert stack.outcome(id).body["type"] == "BackfillPlanned"
+    stack.start("instant-starter", INSTANT_SECONDS="600")
+    until(lambda: stack.runs_by_state(id).get("running") == 1, "it runs")
+    assert stack.wait_answer(stack.publish(Topic.BACKFILL_REQUESTS, id, BackfillCancelRequested())).body["type"]
+    assert stack.wait_state(id, "cancelled")

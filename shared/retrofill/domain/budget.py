@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from pydantic import AwareDatetime, Field
+from pydantic import AwareDatetime, Field, field_validator
 
 from retrofill.domain.data import Data
+from retrofill.domain.deadline import FIRST, LAST
 
 
 class Budget(Data):
@@ -18,6 +19,12 @@ class Budget(Data):
         None, ge=0.001, le=1e9, description="Hours of executor cores, as far as Spark tells them"
     )
     until: AwareDatetime | None = Field(None, description="A moment: runs may start until a minute after it")
+
+    @field_validator("until")
+    @classmethod
+    def _of_all_calendars(cls, until: datetime | None) -> datetime | None:
+        """The last day of the year 9999 may be one of the next year in UTC, which Python cannot read from Postgres."""
+        return None if until is None else min(max(until, FIRST), LAST)
 
 
 @dataclass(frozen=True)

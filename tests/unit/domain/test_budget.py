@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -35,3 +36,11 @@ def test_the_reason_says_how_much_was_used() -> None:
     assert used_up(Budget(core_hours=10), Spent(0, 36_360, NOW)) == (
         "10.10 core-hours were used, of at most 10 (core_hours)"
     )
+
+
+@pytest.mark.parametrize("text", ["9999-12-31T23:59:59-05:00", "9999-12-31T23:59:59Z", "0001-01-01T00:00:00+05:00"])
+def test_a_moment_at_the_end_of_the_calendar_can_be_stored_and_read_in_every_zone(text: str) -> None:
+    until = Budget.model_validate({"until": text}).until
+    assert until is not None
+    for zone in ("UTC", "Etc/GMT+12", "Pacific/Kiritimati"):
+        assert until.astimezone(ZoneInfo(zone)) == until
