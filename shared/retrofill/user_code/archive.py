@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from retrofill.domain.pipeline import PipelineDefinition
+from retrofill.user_code.loading import absolute
 from retrofill.user_code.source import Source
 
 T = TypeVar("T")
@@ -61,7 +62,16 @@ def files_of(root: Path, source: Source, include: Sequence[Path] = ()) -> dict[s
         for name, path in _included(root, given):
             if found.setdefault(name, path).resolve() != path.resolve():
                 raise CannotArchive(f"--include {given}: the archive already has another {name}: rename one of the two")
+    for name in found:
+        _check_name(root, name)
     return found
+
+
+def _check_name(root: Path, name: str) -> None:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise CannotArchive(f"{name!a} in {root}: its name is not UTF-8: rename it") from None
 
 
 def build(files: Mapping[str, Path], max_bytes: int) -> Archive:
@@ -161,7 +171,7 @@ def _included(root: Path, given: Path) -> Iterable[tuple[str, Path]]:
 
     Names are relative to ``root``, or to the parent of ``given`` if it is outside.
     """
-    path = given.absolute()
+    path = absolute(given)
     if not path.exists():
         raise CannotArchive(f"--include {given}: no such file or directory")
     above = root if path.is_relative_to(root) else path.parent

@@ -35,9 +35,23 @@ def pipelines_in(source: str | Path) -> tuple[dict[str, str], dict[str, Pipeline
     Raises ``PipelineFileError``.
     """
     if is_path(source):
-        path = Path(source).absolute()
+        path = absolute(Path(source))
+        try:
+            str(path).encode()
+        except UnicodeEncodeError:
+            raise PipelineFileError(f"{str(path)!a}: its name is not UTF-8: rename it") from None
         return {"file": str(path)}, _found(import_file(path), str(path))
     return {"module": str(source)}, _found(_import_named(str(source)), str(source))
+
+
+def absolute(path: Path) -> Path:
+    """The path from the root, without ``..``, so that its text tells in which directories it is.
+
+    Links are kept, as of a deployment that is exchanged, but those before a ``..`` lead elsewhere.
+    """
+    path = path.absolute()
+    up = max((n for n, part in enumerate(path.parts, start=1) if part == ".."), default=0)
+    return Path(*path.parts[:up]).resolve().joinpath(*path.parts[up:]) if up else path
 
 
 def is_path(source: str | Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -29,6 +30,23 @@ def test_a_file_with_two_pipelines(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     found = load_pipelines("two_of_them.py")
     assert [(made.name, code.attribute) for made, code in found] == [("one", "one"), ("two", "two")]
     assert {code.file for _, code in found} == {str(tmp_path / "two_of_them.py")}
+
+
+@pytest.mark.parametrize("source", ["../flows/up.py", "below/../up.py", "link/../flows/up.py"])
+def test_the_place_of_a_file_has_no_step_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    for each in ("flows/below", "elsewhere"):
+        (tmp_path / each).mkdir(parents=True)
+    (tmp_path / "flows" / "up.py").write_text(GOOD)
+    (tmp_path / "flows" / "link").symlink_to(tmp_path / "elsewhere")
+    monkeypatch.chdir(tmp_path / "flows")
+    assert {code.file for _, code in load_pipelines(source)} == {str(tmp_path / "flows" / "up.py")}
+
+
+def test_a_name_that_is_not_utf8(tmp_path: Path) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/fl\xe9.py"))
+    path.write_text(GOOD)
+    with pytest.raises(PipelineFileError, match=r"fl\\udce9\.py': its name is not UTF-8: rename it"):
+        load_pipelines(path)
 
 
 def test_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,6 +142,43 @@ def test_two_included_under_one_name(folder: Path) -> None:
     assert names(folder, folder / "helper.py") == OWN
 
 
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("../shared/x.sql", "x.sql"),
+        ("../common/lib", "lib/m.py"),
+        ("package/../picture.png", "picture.png"),
+        ("../flows/picture.png", "picture.png"),
+        ("link/../shared/x.sql", "x.sql"),
+    ],
+)
+def test_an_included_one_is_where_it_would_be_by_its_whole_path(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, given: str, name: str
+) -> None:
+    for each in ("shared/x.sql", "common/lib/m.py"):
+        (folder.parent / each).parent.mkdir(parents=True)
+        (folder.parent / each).write_text("")
+    # As the system does: not the directory of the link, but that of where it leads.
+    (folder / "link").symlink_to(folder.parent / "common")
+    monkeypatch.chdir(folder)
+    assert set(names(folder, Path(given))) - set(OWN) == {name}
+
+
+def test_an_included_folder_does_not_hide_one_of_the_same_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for each in (folder / "common", folder.parent / "common"):
+        each.mkdir()
+        (each / "__init__.py").write_text("")
+    monkeypatch.chdir(folder)
+    with pytest.raises(CannotArchive, match=r"the archive already has another common/__init__\.py"):
+        names(folder, Path("../common"))
+
+
+def test_a_name_that_is_not_utf8_is_told(folder: Path) -> None:
+    Path(os.fsdecode(os.fsencode(folder) + b"/donn\xe9es.csv")).write_text("")
+    with pytest.raises(CannotArchive, match=r"'donn\\udce9es\.csv' in .*: its name is not UTF-8: rename it"):
+        names(folder)
+
+
 def test_an_included_one_that_is_not_there(folder: Path) -> None:
     with pytest.raises(CannotArchive, match=r"--include .*nothing: no such file or directory"):
         names(folder, folder / "nothing")
