@@ -85,7 +85,10 @@ class Call:
         stopped = Raised("the callback-runner was stopped", at_once=True)
         if self._stopping.is_set():
             return stopped
-        begun = self._kinds.begin(self.claim, lambda: self._alive_until, LEASE_SECONDS)
+        if time.monotonic() >= self._alive_until:
+            # This process was suspended past its lease: another runner may be making this call.
+            return Raised("the lease ended before the call began", at_once=True)
+        begun = self._kinds.begin(self.claim, lambda: self._alive_until)
         if not isinstance(begun, tuple):
             return begun
         trying, limit = begun
@@ -134,7 +137,7 @@ class Call:
                 return Raised("the lease ended during the call: the database did not answer", at_once=True)
             return None
         self._alive_until = now + LEASE_SECONDS
-        trying.lease_renewed()
+        trying.lease_renewed(self._alive_until)
         return None
 
     # recording

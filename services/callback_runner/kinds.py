@@ -30,11 +30,11 @@ class Kinds:
     def _sender(self) -> Sender:
         return make_sender(self._settings.webhook_allow)
 
-    def begin(self, claim: Claim, alive_until: Callable[[], float], lease_seconds: float) -> Begun:
+    def begin(self, claim: Claim, alive_until: Callable[[], float]) -> Begun:
         """Begin a try. ``alive_until``: the end of the claim's lease, in monotonic seconds."""
         match claim.kind:
             case "function":
-                return self._function(claim, lease_seconds)
+                return self._function(claim, alive_until())
             case "webhook" if claim.off_since is not None:
                 return switched_off(claim.name, claim.off_since)
             case "webhook":
@@ -46,12 +46,12 @@ class Kinds:
             case _:
                 return Impossible(f"this callback-runner does not support callbacks of kind {claim.kind!r}")
 
-    def _function(self, claim: Claim, lease_seconds: float) -> Begun:
+    def _function(self, claim: Claim, alive_until: float) -> Begun:
         target = self._settings.callbacks.get(claim.name)
         if target is None:
             return unknown(claim.name, self._settings.callbacks)
         try:
-            return FunctionTry(target, claim, lease_seconds), self._settings.callback_timeout_seconds
+            return FunctionTry(target, claim, alive_until), self._settings.callback_timeout_seconds
         except OSError as e:
             return Raised(f"the process for the call could not be started: {e}")
 

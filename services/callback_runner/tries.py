@@ -16,8 +16,8 @@ class Try(Protocol):
     def wait(self, seconds: float) -> bool:
         """Whether it ended within ``seconds``."""
 
-    def lease_renewed(self) -> None:
-        """The claim's lease was renewed."""
+    def lease_renewed(self, alive_until: float) -> None:
+        """The claim's lease was renewed, until then in monotonic seconds."""
 
     def kill(self) -> None:
         """Cut the try off. Safe from any thread and after its end."""
@@ -87,7 +87,7 @@ class ThreadTry:
     def wait(self, seconds: float) -> bool:
         return self._ended.wait(max(seconds, 0.0))
 
-    def lease_renewed(self) -> None:
+    def lease_renewed(self, alive_until: float) -> None:
         """Nothing to do: the permit reads the lease's end itself."""
 
     def kill(self) -> None:

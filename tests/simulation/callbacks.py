@@ -54,7 +54,7 @@ class SimulatedTry:
         """Wait up to ``seconds``; returns whether the call ended."""
         return self._ended.wait(max(0.0, seconds))
 
-    def lease_renewed(self) -> None:
+    def lease_renewed(self, alive_until: float) -> None:
         """No-op: ``alive_until()`` already includes the renewal."""
 
     def kill(self) -> None:
@@ -72,8 +72,6 @@ class SimulatedKinds:
     def __init__(self, world: World, process: Process) -> None:
         self._world, self._process = world, process
 
-    def begin(
-        self, claim: Claim, alive_until: Callable[[], float], lease_seconds: float
-    ) -> tuple[SimulatedTry, float] | Outcome:
+    def begin(self, claim: Claim, alive_until: Callable[[], float]) -> tuple[SimulatedTry, float] | Outcome:
         """A new attempt and its time limit in seconds."""
         return SimulatedTry(self._world, self._process, claim, alive_until), 7.0

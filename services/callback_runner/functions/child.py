@@ -2,8 +2,9 @@
 
 It reads the arguments as one line of JSON from stdin. It imports the user's code, and therefore
 nothing of the service. Exit status 0 means that the function returned; the end of stdout and stderr
-becomes the error message. Each further line on stdin renews the claim. If none arrives within the
-lease, or stdin closes, this process kills itself, so it does not run beside a repeated call.
+becomes the error message. Each further line on stdin renews the claim: until when, by this machine's
+monotonic clock, which processes share. At that time, or if stdin closes, this process kills itself, so
+it does not run beside a repeated call.
 """
 
 from __future__ import annotations
@@ -19,10 +20,7 @@ import threading
 import time
 import traceback
 from collections.abc import Awaitable, Callable
-from typing import Any
-
-# The lease began before this process started, so only this share of it counts.
-LEASE_SHARE = 0.8
+from typing import Any, NoReturn
 
 
 def main(target: str) -> int:
@@ -30,10 +28,10 @@ def main(target: str) -> int:
     with os.fdopen(os.dup(0), "rb", buffering=0) as lifeline:
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
-        call = json.loads(_read_line(lifeline.fileno()))
-        threading.Thread(
-            target=_end_with_claim, args=(lifeline.fileno(), call["lease_seconds"] * LEASE_SHARE), daemon=True
-        ).start()
+        call, alive_until = _read_call(lifeline.fileno())
+        if time.monotonic() >= alive_until:
+            _end()  # before anything of the user's: it was suspended on its way here
+        threading.Thread(target=_end_with_claim, args=(lifeline.fileno(), alive_until), daemon=True).start()
         try:
             invoke(resolve(target), call["kwargs"], call["context"])
         except Exception:  # noqa: BLE001 - any error of the user's code is this call's outcome
@@ -80,27 +78,41 @@ async def _wait_for(result: Awaitable[object]) -> None:
     await result
 
 
-def _read_line(fd: int) -> bytes:
-    """Read the first line. Bytes read beyond it may be dropped: later lines have no content."""
-    parts: list[bytes] = []
-    while True:
+def _read_call(fd: int) -> tuple[dict[str, Any], float]:
+    """The first line, and until when the claim is ours, as it or what was read with it says."""
+    text = b""
+    while b"\n" not in text:
         part = os.read(fd, 65536)
-        parts.append(part)
-        if not part or b"\n" in part:
-            return b"".join(parts).split(b"\n", 1)[0]
+        if not part:
+            _end()
+        text += part
+    first, _, renewals = text.partition(b"\n")
+    call: dict[str, Any] = json.loads(first)
+    return call, _last(renewals) or call["alive_until"]
 
 
-def _end_with_claim(fd: int, seconds: float) -> None:
+def _last(renewals: bytes) -> float | None:
+    """The end of the last renewal. Each was written at once, so all are whole."""
+    found = renewals.split()
+    return float(found[-1]) if found else None
+
+
+def _end_with_claim(fd: int, alive_until: float) -> None:
     """Kill this process and its children once the claim is no longer renewed."""
     with selectors.DefaultSelector() as selector:
         selector.register(fd, selectors.EVENT_READ)
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
+        while (left := alive_until - time.monotonic()) > 0:
             if selector.select(left):
-                if not os.read(fd, 4096):
+                renewals = os.read(fd, 4096)
+                if not renewals:
                     break
-                until = time.monotonic() + seconds
+                alive_until = _last(renewals) or alive_until
+    _end()
+
+
+def _end() -> NoReturn:
     os.killpg(os.getpgid(0), signal.SIGKILL)
+    raise SystemExit(1)  # never reached
 
 
 if __name__ == "__main__":

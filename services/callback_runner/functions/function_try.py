@@ -13,15 +13,15 @@ class FunctionTry:
     # The process imports user code at once, and an import may have effects.
     begun = True
 
-    def __init__(self, target: str, claim: Claim, lease_seconds: float) -> None:
-        self._child = Child(target, claim.kwargs, claim.context, lease_seconds)
+    def __init__(self, target: str, claim: Claim, alive_until: float) -> None:
+        self._child = Child(target, claim.kwargs, claim.context, alive_until)
         self._killed = False
 
     def wait(self, seconds: float) -> bool:
         return self._child.wait(seconds)
 
-    def lease_renewed(self) -> None:
-        self._child.lease_renewed()
+    def lease_renewed(self, alive_until: float) -> None:
+        self._child.lease_renewed(alive_until)
 
     def kill(self) -> None:
         self._killed = self._killed or not self._child.wait(0)

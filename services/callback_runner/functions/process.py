@@ -18,12 +18,10 @@ DRAIN_SECONDS = 1.0
 
 
 class Child:
-    """A call of ``module:function`` in its own process and process group."""
+    """A call of ``module:function`` in its own process and process group, which ends at ``alive_until`` (monotonic)."""
 
-    def __init__(
-        self, target: str, kwargs: Mapping[str, Any], context: Mapping[str, Any], lease_seconds: float
-    ) -> None:
-        call = {"kwargs": kwargs, "context": context, "lease_seconds": lease_seconds}
+    def __init__(self, target: str, kwargs: Mapping[str, Any], context: Mapping[str, Any], alive_until: float) -> None:
+        call = {"kwargs": kwargs, "context": context, "alive_until": alive_until}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "callback_runner.functions.child", target],
             stdin=subprocess.PIPE,
@@ -48,10 +46,10 @@ class Child:
             return False
         return True
 
-    def lease_renewed(self) -> None:
-        """Send the child a line that renews its claim."""
+    def lease_renewed(self, alive_until: float) -> None:
+        """Let the child go on until then."""
         if not self._writer.is_alive():
-            self._write(b"\n")
+            self._write(f"{alive_until!r}\n".encode())
 
     @property
     def signalled(self) -> bool:

@@ -6,9 +6,12 @@ import json
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from tests.support.installation import until
 
+from callback_runner.call import Call
 from callback_runner.claims import Claim
 from callback_runner.decide import Raised, Returned
 from callback_runner.functions.function_try import FunctionTry
@@ -63,7 +66,7 @@ def call(tmp_path, monkeypatch):
     started = []
 
     def start(name, lease_seconds=30.0, **kwargs):
-        child = Child(f"their_functions:{name}", kwargs, CONTEXT, lease_seconds)
+        child = Child(f"their_functions:{name}", kwargs, CONTEXT, time.monotonic() + lease_seconds)
         started.append(child)
         return child
 
@@ -79,7 +82,7 @@ def trying(call):
 
     def start(name, **kwargs):
         claim = Claim(5, 0, "page", "function", "p", {}, kwargs, {}, 1, 0, "t", None)
-        made.append(FunctionTry(f"their_functions:{name}", claim, 30.0))
+        made.append(FunctionTry(f"their_functions:{name}", claim, time.monotonic() + 30.0))
         return made[-1]
 
     yield start
@@ -202,7 +205,35 @@ def test_a_call_whose_claim_is_renewed_goes_on(call, tmp_path):
     pids_of(path)
     for _ in range(8):
         assert not child.wait(0.4)
-        child.lease_renewed()
+        child.lease_renewed(time.monotonic() + 2.0)
+
+
+def test_a_renewal_before_the_process_reads_counts(call, tmp_path):
+    path = tmp_path / "pids"
+    child = call("hang", lease_seconds=2.0, path=str(path))
+    until(lambda: not child._writer.is_alive(), "the call is sent")
+    child.lease_renewed(time.monotonic() + 60.0)
+    pids_of(path)
+    assert not child.wait(3.0)
+
+
+def test_after_its_lease_a_process_calls_nothing(call, tmp_path):
+    path = tmp_path / "out"
+    child = call("save", lease_seconds=-1.0, path=str(path))
+    assert result(child) == "the call ended with no output: killed by SIGKILL"
+    assert not path.exists()
+
+
+def test_a_runner_that_slept_past_its_lease_begins_no_call(monkeypatch):
+    began, recorded = [], []
+    monkeypatch.setattr(Call, "_record", lambda self, outcome: recorded.append(outcome))
+    kinds = SimpleNamespace(begin=lambda *_: began.append(True))
+    made = Call(Claim(5, 0, "page", "function", "p", {}, {}, {}, 1, 0, "t", None), None, None, kinds, lambda _: None)
+    made._alive_until = time.monotonic() - 1
+    made.start()
+    made.join(20)
+    assert recorded == [Raised("the lease ended before the call began", at_once=True)]
+    assert not began
 
 
 def ended(trying):
