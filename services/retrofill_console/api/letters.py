@@ -16,12 +16,18 @@ from retrofill_console.api.parameters import limit
 from retrofill_console.asking import ANSWER_SECONDS
 from retrofill_console.console import Console
 
+# A letter may have 1.9 MB. All are read again at each new one.
+VALUE_BYTES = 10_000
+
 
 def listed(console: Console, request: Request) -> list[dict[str, Any]]:
-    """Dead letters, newest first; ``replay``: why the console does not replay it."""
+    """Dead letters, newest first; ``replay``: why the console does not replay it.
+
+    ``value_bytes``: the length of a value of which only the start is there.
+    """
     settings = console.settings
     with reading_topics(settings) as consumer:
-        found = newest(consumer, settings.topic_prefix + Topic.DEAD_LETTERS, limit(request))
+        found = newest(consumer, settings.topic_prefix + Topic.DEAD_LETTERS, limit(request), VALUE_BYTES)
     return [{**letter.as_json(), "replay": _why_not(letter)} for letter in found]
 
 

@@ -36,7 +36,7 @@ def list_(limit: Limit = 50, as_json: AsJson = False) -> None:
     """List dead letters, newest first."""
     settings = load_settings()
     with reading_topics(settings) as consumer:
-        letters = newest(consumer, settings.topic_prefix + Topic.DEAD_LETTERS, limit)
+        letters = newest(consumer, settings.topic_prefix + Topic.DEAD_LETTERS, limit, None if as_json else 0)
     if as_json:
         return print_json([letter.as_json() for letter in letters])
     return _print_letters(letters)

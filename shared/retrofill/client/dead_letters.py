@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import codecs
+import heapq
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -42,6 +44,13 @@ class Letter:
     key: bytes | None
     value: bytes | None
     raw_headers: tuple[tuple[str, bytes | None], ...]
+    value_bytes: int | None = None  # the length of the value, of which this letter has only the start
+
+    def cut(self, value_bytes: int | None) -> Letter:
+        """The letter with the first ``value_bytes`` of its value."""
+        if value_bytes is None or self.value is None or len(self.value) <= value_bytes:
+            return self
+        return replace(self, value=self.value[:value_bytes], value_bytes=len(self.value))
 
     @property
     def place(self) -> str:
@@ -71,28 +80,34 @@ class Letter:
             **ours,
             "headers": {name: value for name, value in self.headers.items() if not name.startswith(PREFIX)},
             **_bytes_as_json("key", self.key),
-            **_bytes_as_json("value", self.value),
+            **_bytes_as_json("value", self.value, cut=self.value_bytes is not None),
+            **({} if self.value_bytes is None else {"value_bytes": self.value_bytes}),
         }
 
 
-def _bytes_as_json(name: str, data: bytes | None) -> dict[str, str | None]:
+def _bytes_as_json(name: str, data: bytes | None, *, cut: bool = False) -> dict[str, str | None]:
     if data is None:
         return {name: None}
     try:
-        return {name: data.decode("utf-8")}
+        # The end of what is cut may be half a character.
+        return {name: codecs.getincrementaldecoder("utf-8")().decode(data, final=not cut)}
     except UnicodeDecodeError:
         return {f"{name}_base64": base64.b64encode(data).decode()}
 
 
-def newest(consumer: Consumer, topic: str, limit: int) -> list[Letter]:
-    """The last ``limit`` dead letters, newest first."""
-    found: list[Letter] = []
+def newest(consumer: Consumer, topic: str, limit: int, value_bytes: int | None = None) -> list[Letter]:
+    """The last ``limit`` dead letters, newest first; of longer values only the first ``value_bytes``.
+
+    Holds no more than these.
+    """
+    kept: list[tuple[int, int, int, Letter]] = []  # a heap, the oldest first
     for partition in partitions_of(consumer, topic):
         first, end = bounds_of(consumer, topic, partition)
         # Transaction markers occupy offsets too, hence twice the limit.
-        found += read_range(consumer, topic, partition, max(first, end - 2 * limit), end)
-    found.sort(key=lambda letter: letter.timestamp_ms, reverse=True)
-    return found[:limit]
+        for letter in read_range(consumer, topic, partition, max(first, end - 2 * limit), end):
+            push = heapq.heappush if len(kept) < limit else heapq.heappushpop
+            push(kept, (letter.timestamp_ms, partition, letter.offset, letter.cut(value_bytes)))
+    return [letter for *_, letter in sorted(kept, reverse=True)]
 
 
 def read_range(consumer: Consumer, topic: str, partition: int, start: int, end: int) -> Iterator[Letter]:

@@ -2,7 +2,7 @@
 
 import { html, useState } from "../vendor/preact.js";
 import { post } from "../lib/api.js";
-import { instant } from "../lib/format.js";
+import { instant, number } from "../lib/format.js";
 import { useData, useFocus, useTitle } from "../lib/hooks.js";
 import { Act, CopyButton, Loaded, Notice, Trouble } from "../parts/parts.js";
 import { firstError } from "./callbacks.js";
@@ -44,7 +44,9 @@ function Letter({ row, onDone }) {
       <details>
         <summary>Message</summary>
         <pre tabindex="0" aria-label="Message">${pretty(value)}</pre>
-        <${CopyButton} text=${value} label="Copy the message" />
+        ${row.value_bytes
+          ? html`<p class="muted">The first ${number(value.length)} characters of ${number(row.value_bytes)} bytes. <code>retrofill dead-letters list --json</code> prints all of it.</p>`
+          : html`<${CopyButton} text=${value} label="Copy the message" />`}
       </details>
     </li>`;
 }
