@@ -81,7 +81,7 @@ class _Follower:
         """The next lines of the run; none at first, and now and then while nothing is printed."""
         last, quiet = not self.follow, QUIET_SECONDS
         while True:
-            found = await self._more(tail, last)
+            found = await run_in_threadpool(tail.more_if_there, last=last)
             if shown := [line for line in found or () if part.has(line)]:
                 yield shown
                 quiet = 0.0
@@ -97,15 +97,6 @@ class _Follower:
                 last = (await run_in_threadpool(self._now))["state"] not in LIVE
         if rest := [line for line in tail.rest() if part.has(line)]:
             yield rest
-
-    async def _more(self, tail: Tail, last: bool) -> list[str] | None:
-        try:
-            return await run_in_threadpool(tail.more)
-        except OSError:
-            if last:
-                raise
-            # Its host does not answer now; while the attempt is live, it will.
-            return None
 
     def _now(self) -> RowMapping:
         with self.console.reading() as conn:

@@ -21,7 +21,7 @@ from retrofill.client.attempt_log import NoLog, find_log
 from retrofill.client.connect import load_settings, reading_engine, snapshot
 from retrofill.client.logs import Source, lines
 from retrofill.domain.attempt import LIVE
-from retrofill.errors import WrongUsage
+from retrofill.errors import UserError, WrongUsage
 from retrofill.redaction import configure_redaction
 from retrofill.settings import Settings
 
@@ -53,13 +53,20 @@ def logs(
             attempt, part = find_attempt(conn, target, day)
         source = _source(settings, engine, attempt, wait=follow)
         goes_on = _until_ended(engine, attempt["id"]) if follow else lambda: False
-        found = _of_run(lines(source, goes_on), None if part is None else part["id"])
+        found = _of_run(_readable(lines(source, goes_on), attempt["id"]), None if part is None else part["id"])
         if as_json:
             return print_json({"attempt": dict(attempt), "run_id": part and part["id"], "lines": list(found)})
         _print(found)
         with snapshot(engine) as conn:
             _print_end(read_runs.one_attempt(conn, attempt["id"]))
     return None
+
+
+def _readable(found: Iterator[str], id: int) -> Iterator[str]:
+    try:
+        yield from found
+    except OSError as e:
+        raise UserError(f"the log of attempt {id} cannot be read: {e}") from e
 
 
 def _of_run(found: Iterator[str], run_id: int | None) -> Iterator[str]:

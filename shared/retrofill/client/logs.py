@@ -54,7 +54,8 @@ class OverHttp:
         except (httpx.HTTPError, KeyError, ValueError) as e:
             where = httpx.URL(self._url)
             why = f"status {e.response.status_code}" if isinstance(e, httpx.HTTPStatusError) else str(e)
-            raise Unreachable(f"http://{where.netloc.decode()} does not answer: {why}") from e
+            # Not from ``e``: a traceback would show the secret in its address.
+            raise Unreachable(f"http://{where.netloc.decode()} does not answer: {why}") from None
 
 
 def find(sources: Sequence[Source]) -> tuple[Source | None, str | None]:
@@ -83,6 +84,15 @@ class Tail:
         *complete, self._rest = (self._rest + data).split(b"\n")
         return [_shown(line) for line in complete] if data else None
 
+    def more_if_there(self, *, last: bool) -> list[str] | None:
+        """``more``, but what fails is nothing for now: unless it is ``last``, the host will answer again."""
+        try:
+            return self.more()
+        except OSError:
+            if last:
+                raise
+            return None
+
     def rest(self) -> list[str]:
         """The last line, if it has no end."""
         return [_shown(self._rest)] if self._rest else []
@@ -95,11 +105,11 @@ def _shown(line: bytes) -> str:
 def lines(source: Source, goes_on: Callable[[], bool]) -> Iterator[str]:
     """The lines of a log, one after the other.
 
-    At the end of what is there, ``goes_on`` waits and says whether more may come.
+    At the end of what is there, ``goes_on`` waits and says whether more may come. Raises ``OSError``.
     """
     tail, last = Tail(source), False
     while True:
-        found = tail.more()
+        found = tail.more_if_there(last=last)
         if found is not None:
             yield from found
         elif last:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from retrofill.attempt_logs.files import Position, path_of
 from retrofill.bus.observability.exposition import Exposition
-from retrofill.client.logs import OnDisk, OverHttp, Unreachable, find, lines
+from retrofill.client.logs import OnDisk, OverHttp, Source, Unreachable, find, lines
 from run_starter.log_page import LogPage
 
 SECRET = "/logs/0123/"
@@ -70,6 +71,37 @@ def test_a_host_that_does_not_answer_is_named_without_its_secret() -> None:
     assert str(refused.value).startswith("http://127.0.0.1:1 does not answer: ")
     assert "0123" not in str(refused.value)
     assert find([OverHttp("http://127.0.0.1:1/logs/0123/", 7)])[1] == str(refused.value)
+
+
+def test_not_even_a_traceback_shows_the_secret() -> None:
+    source = OverHttp("http://127.0.0.1:1/logs/0123/", 7)
+    source._client = httpx.Client(transport=httpx.MockTransport(lambda _: httpx.Response(500)))
+    with pytest.raises(Unreachable) as refused:
+        source.read(Position())
+    shown = "".join(traceback.format_exception(refused.value))
+    assert "does not answer: status 500" in shown
+    assert "0123" not in shown
+
+
+class Shaky:
+    """A host that does not answer at first."""
+
+    def __init__(self, source: Source, failures: int) -> None:
+        self._source, self._failures = source, failures
+
+    def read(self, at: Position) -> tuple[bytes, Position] | None:
+        self._failures -= 1
+        if self._failures >= 0:
+            raise Unreachable("http://127.0.0.1:1 does not answer: refused")
+        return self._source.read(at)
+
+
+def test_a_host_that_does_not_answer_for_a_while_is_waited_for(tmp_path: Path) -> None:
+    write(tmp_path, 7, "one\n")
+    live = [True, True, False]
+    assert list(lines(Shaky(OnDisk(tmp_path, 7), 2), lambda: live.pop(0))) == ["one"]
+    with pytest.raises(Unreachable):
+        list(lines(Shaky(OnDisk(tmp_path, 7), 9), lambda: False))
 
 
 def test_where_others_reach_a_service_that_listens_everywhere() -> None:
