@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 from retrofill.contract.topics import Topic
 from tests.support.console import Web
 from tests.support.definitions import alert, daily
-from tests.support.installation import Installation
+from tests.support.installation import Installation, until
 
 SERVICES = ("backfill-planner", "deadline-watcher", "callback-runner")
 
@@ -157,6 +157,50 @@ def test_dead_letters_are_published_again(installation: Installation, console: W
     letter.get_by_role("button", name="Publish again").click()
     # It is still no JSON.
     expect(page.get_by_role("listitem").filter(has_text="backfill-requests")).to_have_count(2)
+
+
+def test_of_a_large_dead_letter_the_start_is_shown(installation: Installation, console: Web, page: Page) -> None:
+    installation.start("backfill-planner")
+    installation.publish(Topic.BACKFILL_REQUESTS, "b-1", b"{" + b"x" * 500_000)
+    page.goto("/dead-letters")
+    letter = page.get_by_role("listitem").filter(has_text="backfill-requests")
+    letter.get_by_text("Message", exact=True).click()
+    expect(letter).to_contain_text("The first 10,000 characters of 500,001 bytes.")
+    expect(letter.get_by_role("button", name="Copy the message")).to_have_count(0)
+
+
+def test_a_request_that_was_refused_can_be_made_otherwise(installation: Installation, console: Web, page: Page) -> None:
+    installation.start("backfill-planner")
+    installation.apply(daily("orders"))
+    page.goto("/")
+    ask(page, "2024-01-01", "2024-01-10")
+    beside = page.get_by_role("region", name="Dry run")
+    expect(beside.get_by_role("button", name="Request 10 runs")).to_be_enabled()
+    # Somebody else is faster.
+    other = installation.request("orders", "2024-01-05", "2024-01-05")
+    installation.outcome(other)
+    beside.get_by_role("button", name="Request 10 runs").click()
+    expect(beside.get_by_role("alert")).to_contain_text(f"backfill {other} of orders is running")
+    page.get_by_label("From").fill("2024-02-01")
+    page.get_by_label("To", exact=True).fill("2024-02-03")
+    beside.get_by_role("button", name="Request 3 runs").click()
+    expect(page).to_have_url(re.compile(r"/backfills/[0-9a-f-]{36}$"))
+    installation.wait_published()
+    assert installation.events(Topic.DEAD_LETTERS) == []
+
+
+def test_many_failed_callbacks_are_called_again(installation: Installation, console: Web, page: Page) -> None:
+    for name in SERVICES:
+        installation.start(name)
+    installation.apply(daily("orders", deadlines=[alert("slow", "RUN_QUEUED_AT", 0.1, callback="nobody")]))
+    installation.request("orders", "2024-01-01", "2024-05-01")
+    until(
+        lambda: installation.value("SELECT count(*) FROM callback WHERE state = 'failed'") == 122,
+        "all callbacks failed",
+    )
+    page.goto("/callbacks?state=failed")
+    page.get_by_role("button", name="Call 122 failed again").click()
+    expect(page.get_by_text("122 callbacks called again.")).to_be_visible(timeout=120_000)
 
 
 def test_deadlines_callbacks_pipelines_and_health(installation: Installation, console: Web, page: Page) -> None:

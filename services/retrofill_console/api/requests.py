@@ -31,7 +31,7 @@ from retrofill.contract.backfills import (
 from retrofill.contract.base import Message
 from retrofill.contract.deadlines import CallbackReplayRequested
 from retrofill.contract.topics import Topic
-from retrofill.domain.run import UNFINISHED, RunState
+from retrofill.domain.run import RunState
 from retrofill.domain.schedule import range_bound
 from retrofill.errors import UserError, WrongUsage
 from retrofill_console.answers import Refused
@@ -41,6 +41,8 @@ from retrofill_console.console import Console
 
 # Runs that are cancelled or retried at a time: ten commands.
 MOST_RUNS = 1000
+# The output of the others is accepted, or they have ended.
+CANCELLABLE = (RunState.QUEUED, RunState.STARTING, RunState.RUNNING)
 Document = dict[str, Any]
 
 
@@ -99,8 +101,14 @@ def undo(console: Console, id: str, _body: object, user: str | None) -> Document
 
 
 def cancel_runs(console: Console, body: NamedRuns, _user: str | None) -> Document:
-    """Those that have not ended."""
-    return _for_each(console, body, UNFINISHED, lambda rows: RunCancelRequested(run_ids=tuple(r["id"] for r in rows)))
+    """Those whose output is not accepted, and that are not being cancelled already."""
+    return _for_each(
+        console,
+        body,
+        CANCELLABLE,
+        lambda rows: RunCancelRequested(run_ids=tuple(row["id"] for row in rows)),
+        to_cancel=True,
+    )
 
 
 def retry_runs(console: Console, body: NamedRuns, _user: str | None) -> Document:
@@ -114,34 +122,50 @@ def retry_runs(console: Console, body: NamedRuns, _user: str | None) -> Document
 
 
 def _for_each(
-    console: Console, body: NamedRuns, states: Sequence[str], make: Callable[[Sequence[RowMapping]], Message]
+    console: Console,
+    body: NamedRuns,
+    states: Sequence[str],
+    make: Callable[[Sequence[RowMapping]], Message],
+    *,
+    to_cancel: bool = False,
 ) -> Document:
-    """Ask for what ``make`` makes of the runs, as many commands as it takes. Raises ``UserError``."""
-    found = _present(console, body, states)
-    while True:
+    """Ask for what ``make`` makes of the runs, as many commands as it takes; ``runs``: how many were accepted.
+
+    Raises ``UserError``, and says how many if some were.
+    """
+    found = _present(console, body, states, to_cancel=to_cancel)
+    if not found:
+        already = " and not already being cancelled" if to_cancel else ""
+        raise UserError(
+            f"none of these runs of backfill {body.backfill_id} is {' or '.join(states)}{already}: nothing to do"
+        )
+    if len(found) > MOST_RUNS:
+        raise WrongUsage(f"more than {MOST_RUNS:,} runs: choose fewer at a time, or the whole backfill")
+    accepted = 0
+    while found:
+        some = found[:MAX_NAMED]
         try:
-            for first in range(0, len(found), MAX_NAMED):
-                command(console, body.backfill_id, make(found[first : first + MAX_NAMED]))
-        except Refused:
-            # All or none of a command: one of its runs may have ended since it was read.
-            before, found = found, _present(console, body, states)
-            if found == before:
-                raise
+            command(console, body.backfill_id, make(some))
+        except Refused as e:
+            # All or none of a command: one of its runs may have ended since it was read. What was accepted is gone.
+            before, found = found, _present(console, body, states, to_cancel=to_cancel)
+            if found == before or not (found or accepted):
+                raise _after(accepted, e) from e
         else:
-            return {"backfill_id": body.backfill_id, "runs": len(found)}
+            accepted, found = accepted + len(some), found[MAX_NAMED:]
+    return {"backfill_id": body.backfill_id, "runs": accepted}
 
 
-def _present(console: Console, body: NamedRuns, states: Sequence[str]) -> Sequence[RowMapping]:
-    """The runs that are meant and in these states now. Raises ``UserError`` if there are none, or too many."""
+def _after(accepted: int, refused: Refused) -> UserError:
+    return UserError(f"{accepted:,} runs were accepted, and then: {refused}") if accepted else refused
+
+
+def _present(console: Console, body: NamedRuns, states: Sequence[str], *, to_cancel: bool) -> Sequence[RowMapping]:
+    """The runs that are meant and in these states now."""
     with console.reading() as conn:
         row = backfill_facts.existing(conn, body.backfill_id)
         chosen = list(body.ids) or _range(body, row["definition"].get("timezone", "UTC"))
-        found = read_runs.present_runs(conn, body.backfill_id, states, chosen, MOST_RUNS + 1)
-    if not found:
-        raise UserError(f"none of these runs of backfill {body.backfill_id} is {' or '.join(states)}: nothing to do")
-    if len(found) > MOST_RUNS:
-        raise WrongUsage(f"more than {MOST_RUNS:,} runs: choose fewer at a time, or the whole backfill")
-    return found
+        return read_runs.present_runs(conn, body.backfill_id, states, chosen, MOST_RUNS + 1, to_cancel=to_cancel)
 
 
 def _range(body: NamedRuns, zone: str) -> tuple[datetime, datetime]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.support.console import Web
+from tests.support.console import Web, start_console
+from tests.support.definitions import daily
 from tests.support.installation import Installation, until
 
 from retrofill.contract.topics import Topic
@@ -122,6 +123,21 @@ def test_runs_of_a_range_are_cancelled_and_others_go_on(web: Web, place: Install
     assert web.get(f"/api/backfills/{hung}/grid")["states"][2] == "r"
     again = asked(web, "/api/runs/cancel", {**body, "to": "2021-01-01"}, 409)
     assert "nothing to do" in again["error"]
+
+
+def test_runs_that_are_being_cancelled_keep_no_others_from_it(installation: Installation) -> None:
+    # Without a run-starter, runs that are to be cancelled stay queued.
+    installation.start("backfill-planner")
+    installation.apply(daily())
+    id = installation.request("p", "2020-01-01", "2020-01-20")
+    installation.outcome(id)
+    web = start_console(installation)
+    body = {"backfill_id": id, "from": "2020-01-01", "to": "2020-01-10"}
+    assert asked(web, "/api/runs/cancel", body)["runs"] == 10
+    assert asked(web, "/api/runs/cancel", {**body, "from": "2020-01-05", "to": "2020-01-20"})["runs"] == 10
+    assert installation.value("SELECT count(*) FROM run_cancel") == 20
+    again = asked(web, "/api/runs/cancel", body, 409)
+    assert "not already being cancelled: nothing to do" in again["error"]
 
 
 def test_a_failed_run_of_an_active_backfill_is_retried(web: Web, place: Installation) -> None:

@@ -3,6 +3,7 @@
 /** Run states in the order in which bars and legends show them. */
 export const RUN_STATES = ["succeeded", "failed", "cancelled", "publishing", "staged", "running", "starting", "queued", "skipped"];
 export const ENDED = new Set(["succeeded", "failed", "cancelled"]);
+export const CANCELLABLE = new Set(["running", "starting", "queued"]);
 export const ACTIVE_BACKFILL = new Set(["running", "paused", "in_review", "cancelling"]);
 
 // Which color a state has that has none of its own.

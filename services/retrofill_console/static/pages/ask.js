@@ -1,6 +1,6 @@
 // Asks for a backfill: a form, and beside it what the request would do now.
 
-import { html, useEffect, useMemo, useState } from "../vendor/preact.js";
+import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { post } from "../lib/api.js";
 import { useData, useTitle } from "../lib/hooks.js";
 import { go } from "../router.js";
@@ -34,13 +34,22 @@ function Form({ pipelines, query }) {
     reprocess_behavior: query.get("reprocess") ?? EMPTY.reprocess_behavior,
   }));
   const [problem, setProblem] = useState(null);
-  // One id for this form: a second click is the same request.
-  const id = useMemo(() => globalThis.crypto.randomUUID?.(), []);
+  // The id of the last request until it is answered: a second click is the same request.
+  const asked = useRef({ id: null, text: null });
   const change = (values) => setForm((last) => ({ ...last, ...values }));
   const pipeline = pipelines.find(({ name }) => name === form.pipeline) ?? null;
   const { body, error } = requestOf(form);
   const preview = usePreview(error ? null : body);
-  const request = () => post("/api/backfills", { ...body, id: body.id ?? id });
+  const request = async () => {
+    const text = JSON.stringify(body);
+    if (asked.current.text !== text) asked.current = { id: globalThis.crypto.randomUUID?.(), text };
+    try {
+      return await post("/api/backfills", { ...body, id: body.id ?? asked.current.id });
+    } catch (error) {
+      if (!error.passes) asked.current = { id: null, text: null }; // refused, and recorded with this id
+      throw error;
+    }
+  };
   const done = (failed, answer) => (failed ? setProblem(failed) : go(`/backfills/${encodeURIComponent(answer.id)}`));
   const runs = preview.found?.accepted ? preview.found.runs : null;
   return html`

@@ -7,6 +7,8 @@ import { useData, useFocus, useTitle } from "../lib/hooks.js";
 import { go } from "../router.js";
 import { Act, Badge, Brief, Choice, Loaded, Moment, Notice, Table, Trouble } from "../parts/parts.js";
 
+// Each waits for its answer.
+const AT_A_TIME = 20;
 const STATES = [["", "All"], ["pending", "Pending"], ["running", "Running"], ["failed", "Failed"], ["succeeded", "Succeeded"]];
 
 export function Callbacks({ query }) {
@@ -16,7 +18,11 @@ export function Callbacks({ query }) {
   useFocus(null);
   const found = useData(withQuery("/api/callbacks", { state, limit: 200 }), { concerns: ({ topic }) => topic === "callback-events", every: 15_000 });
   const failed = (found.data ?? []).filter((row) => row.state === "failed").map((row) => row.deadline_id);
-  const replay = (ids) => () => post("/api/callbacks/replay", { ids });
+  const replay = (ids) => async () => {
+    const results = [];
+    for (let n = 0; n < ids.length; n += AT_A_TIME) results.push(...(await post("/api/callbacks/replay", { ids: ids.slice(n, n + AT_A_TIME) })).results);
+    return { results };
+  };
   const done = (error, answer) => {
     setOutcome({ error: error ?? firstError(answer), said: error || firstError(answer) ? null : `${plural(answer.results.length, "callback")} called again.` });
     found.refresh();

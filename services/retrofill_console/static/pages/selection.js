@@ -3,7 +3,7 @@
 import { html, useState } from "../vendor/preact.js";
 import { post, withQuery } from "../lib/api.js";
 import { counts, moment, number, plural } from "../lib/format.js";
-import { ACTIVE_BACKFILL, ENDED } from "../lib/states.js";
+import { ACTIVE_BACKFILL, CANCELLABLE } from "../lib/states.js";
 import { Act, Confirm } from "../parts/parts.js";
 
 // The most that one command takes.
@@ -20,27 +20,35 @@ export function Selection({ facts, data, selection, onClear, onDone }) {
     return ids;
   };
   const failed = idsOf((state) => state === "failed");
-  const unfinished = idsOf((state) => !ENDED.has(state));
+  const open = idsOf((state) => CANCELLABLE.has(state));
   const active = ACTIVE_BACKFILL.has(facts.state);
   const [first, last] = [moment(data.starts[from], data.timezone), moment(data.starts[to], data.timezone)];
   const ask = withQuery("/ask", { pipeline: facts.pipeline, from: bound(data, from), to: bound(data, to), reprocess: "completed" });
   const command = async (name, ids) => {
     setAsking(false);
-    for (let n = 0; n < ids.length; n += MOST) await post(`/api/runs/${name}`, { backfill_id: facts.id, ids: ids.slice(n, n + MOST) });
+    let done = 0;
+    for (let n = 0; n < ids.length; n += MOST) {
+      try {
+        done += (await post(`/api/runs/${name}`, { backfill_id: facts.id, ids: ids.slice(n, n + MOST) })).runs;
+      } catch (error) {
+        throw done ? new Error(`${plural(done, "run")} accepted, and then: ${error.message}`) : error;
+      }
+    }
+    return done;
   };
-  const told = (said) => (error) => onDone(error, error ? null : said);
-  const cancel = () => command("cancel", unfinished).then(() => told(`Cancelling ${plural(unfinished.length, "run")}.`)(null), told(null));
+  const told = (verb) => (error, runs) => onDone(error, error ? null : `${verb} ${plural(runs, "run")}.`);
+  const cancel = () => command("cancel", open).then((runs) => told("Cancelling")(null, runs), told(""));
   return html`
     <div class="selection row" role="group" aria-label="Selected intervals">
       <strong>${plural(to - from + 1, "interval")}</strong>
       <span class="number">${from === to ? first : `${first} – ${last}`}</span>
       <span class="muted">${counts(byState)}</span>
       <span class="spring"></span>
-      ${active && failed.length > 0 && html`<${Act} act=${() => command("retry", failed)} onDone=${told(`Retrying ${plural(failed.length, "run")}.`)}>Retry ${number(failed.length)} failed<//>`}
-      ${active && unfinished.length > 0 && html`<button type="button" class="danger" onClick=${() => setAsking(true)}>Cancel ${number(unfinished.length)}</button>`}
+      ${active && failed.length > 0 && html`<${Act} act=${() => command("retry", failed)} onDone=${told("Retrying")}>Retry ${number(failed.length)} failed<//>`}
+      ${active && open.length > 0 && html`<button type="button" class="danger" onClick=${() => setAsking(true)}>Cancel ${number(open.length)}</button>`}
       ${html`<a class="button" href=${ask}>Run again…</a>`}
       <button type="button" onClick=${onClear}>Clear</button>
-      ${asking && html`<${Confirm} question=${`Cancel ${plural(unfinished.length, "run")}? The backfill's other runs go on.`} yes="Cancel them" onYes=${cancel} onNo=${() => setAsking(false)} />`}
+      ${asking && html`<${Confirm} question=${`Cancel ${plural(open.length, "run")}? The backfill's other runs go on.`} yes="Cancel them" onYes=${cancel} onNo=${() => setAsking(false)} />`}
     </div>`;
 }
 

@@ -1,0 +1,79 @@
+"""Commands for many runs: each of all or none of a hundred, which change while they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+
+from retrofill.contract.backfills import BackfillCommandRejected, RunCancelRequested
+from retrofill.domain.run import UNFINISHED, RunState
+from retrofill.errors import UserError
+from retrofill_console.answers import Refused
+from retrofill_console.api import requests
+from retrofill_console.api.bodies import NamedRuns
+from retrofill_console.api.requests import CANCELLABLE, cancel_runs
+
+BODY = NamedRuns(backfill_id="b", ids=(1,))
+
+
+class Planner:
+    """Refuses a command with one of the runs in ``refuses``; those in ``ends`` have ended once it refused."""
+
+    def __init__(self, runs: Sequence[int], refuses: set[int], ends: set[int]) -> None:
+        self.open, self.refuses, self.ends = list(runs), refuses, ends
+        self.accepted: list[int] = []
+
+    def present(self, *_: Any, **__: Any) -> Any:
+        return [{"id": id} for id in self.open]
+
+    def command(self, _: Any, id: str, request: RunCancelRequested) -> None:
+        if bad := self.refuses.intersection(request.run_ids):
+            self.open = [each for each in self.open if each not in self.ends]
+            message = f"run {min(bad)} is publishing; no run was cancelled"
+            raise Refused(BackfillCommandRejected(backfill_id=id, command=request.type, message=message))
+        self.accepted += request.run_ids
+        self.open = [each for each in self.open if each not in request.run_ids]
+
+
+@pytest.fixture
+def cancelled(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def cancel(planner: Planner) -> Any:
+        monkeypatch.setattr(requests, "_present", planner.present)
+        monkeypatch.setattr(requests, "command", planner.command)
+        return cancel_runs(cast(Any, None), BODY, None)
+
+    return cancel
+
+
+def test_what_can_be_cancelled_is_what_has_not_ended_and_is_not_accepted() -> None:
+    assert {*CANCELLABLE, RunState.STAGED, RunState.PUBLISHING} == set(UNFINISHED)
+
+
+def test_one_that_ended_meanwhile_is_left_out(cancelled: Any) -> None:
+    planner = Planner(range(250), refuses={120, 240}, ends={120, 240})
+    assert cancelled(planner) == {"backfill_id": "b", "runs": 248}
+    assert sorted(planner.accepted) == [id for id in range(250) if id not in (120, 240)]
+
+
+def test_what_was_accepted_before_a_refusal_is_told(cancelled: Any) -> None:
+    with pytest.raises(UserError, match=r"100 runs were accepted, and then: run 150 is publishing"):
+        cancelled(Planner(range(250), refuses={150}, ends=set()))
+
+
+def test_all_that_were_left_ended_meanwhile(cancelled: Any) -> None:
+    assert cancelled(Planner(range(150), refuses={120}, ends=set(range(100, 150))))["runs"] == 100
+
+
+def test_a_refusal_at_once_is_that_of_the_planner(cancelled: Any) -> None:
+    for ends in (set(), {0}):
+        with pytest.raises(Refused, match=r"^run 0 is publishing; no run was cancelled$"):
+            cancelled(Planner([0], refuses={0}, ends=ends))
+
+
+def test_none_is_left(cancelled: Any) -> None:
+    with pytest.raises(
+        UserError, match="none of these runs of backfill b is queued or starting or running and not already"
+    ):
+        cancelled(Planner([], refuses=set(), ends=set()))
