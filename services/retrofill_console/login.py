@@ -51,11 +51,15 @@ class Login:
         """Who sent these headers (lower-case names) from the address ``peer``; ``None``: not logged in."""
         if self.kind == "none":
             return Viewer(local_user())
-        if self._header is not None and self._is_proxy(peer) and (name := _clean(headers.get(self._header.lower()))):
+        if (
+            self._header is not None
+            and self._is_proxy(peer)
+            and (name := _clean(_as_utf8(headers.get(self._header.lower(), ""))))
+        ):
             return Viewer(name)
         if self._token is None:
             return None
-        given = headers.get("authorization", "")
+        given = _as_utf8(headers.get("authorization", ""))
         if given[: len(BEARER)].lower() == BEARER and self.is_token(given[len(BEARER) :].strip()):
             return Viewer(NAMELESS, by_header=True)
         name = self._name_in(cookies.get(COOKIE, ""))
@@ -99,6 +103,14 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _as_utf8(header: str) -> str:
+    """A header as it was meant: decoded as Latin-1, while proxies and programs send UTF-8."""
+    try:
+        return header.encode("latin-1").decode()
+    except UnicodeError:
+        return header
 
 
 def _clean(name: str | None) -> str | None:

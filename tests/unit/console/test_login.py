@@ -54,6 +54,16 @@ def test_a_cookie_stands_for_the_token_until_it_ends_or_the_token_changes() -> N
     assert login(1000.0, console_token=TOKEN + "0").viewer({}, cookie, None) is None
 
 
+@pytest.mark.parametrize("name", ["Wałęsa", "山田", "José", "ÀÁ", "ada"])
+def test_a_name_of_any_script_comes_through_a_proxy(name: str) -> None:
+    found = login(**PROXIED)
+    assert found.viewer({"x-forwarded-user": name.encode().decode("latin-1")}, {}, "10.1.2.3") == Viewer(name)
+
+
+def test_a_name_that_is_really_latin_1_comes_through_a_proxy() -> None:
+    assert login(**PROXIED).viewer({"x-forwarded-user": "Jos\xe9"}, {}, "10.1.2.3") == Viewer("José")
+
+
 @pytest.mark.parametrize("wrong", ["", ".", "..", "9999999999.YWRh.", "9999999999.YWRh.00", "é.é.é"])
 def test_a_cookie_that_nobody_signed_is_none(wrong: str) -> None:
     assert login(1000.0, console_token=TOKEN).viewer({}, {COOKIE: wrong}, None) is None
