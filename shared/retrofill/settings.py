@@ -207,9 +207,12 @@ class Settings(BaseSettings):
 
     # the embedded stack
     embedded_kafka_auth: bool = Field(False, description="Whether the embedded Kafka requires passwords and has ACLs")
-    kafka_port: int = Field(19092, description="Preferred port of the embedded Kafka; the next free one otherwise")
-    postgres_port: int = Field(15432, description="Preferred port of the embedded Postgres")
-    spark_port: int = Field(15002, description="Preferred port of the embedded Spark Connect server")
+    # Its controller prefers the next one.
+    kafka_port: int = Field(
+        19092, ge=1, le=65_534, description="Preferred port of the embedded Kafka; the next free one otherwise"
+    )
+    postgres_port: int = Field(15432, ge=1, le=65_535, description="Preferred port of the embedded Postgres")
+    spark_port: int = Field(15002, ge=1, le=65_535, description="Preferred port of the embedded Spark Connect server")
     java_home: Path | None = Field(None, description="JDK 17 or 21 to use instead of the detected one")
     spark_master: str | None = Field(
         None, description="Master of the embedded Spark Connect server, like spark://host:7077; default: local mode"

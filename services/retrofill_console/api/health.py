@@ -21,7 +21,7 @@ from retrofill_console.console import Console
 
 # Attempts that are listed.
 MOST = 100
-NOTHING: dict[str, Any] = {"at": None, "services": [], "hosts": [], "pools": [], "attempts": []}
+NOTHING: dict[str, Any] = {"at": None, "services": [], "hosts": [], "pools": [], "attempts": [], "live_attempts": 0}
 
 
 def health(console: Console, _: Request) -> dict[str, Any]:
@@ -43,6 +43,7 @@ def _in_postgres(conn: Connection) -> dict[str, Any]:
         "hosts": [dict(each) for each in hosts],
         "pools": summary(hosts, read_hosts.pools_of_pipelines(conn)),
         "attempts": [read_runs.attempt_as_json(each) for each in read_runs.live_attempts(conn, MOST)],
+        "live_attempts": read_runs.count_active(conn)[1],
     }
 
 

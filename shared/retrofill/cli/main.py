@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 from importlib.metadata import version
 from typing import Annotated
@@ -32,7 +34,7 @@ from retrofill.cli import (
 )
 from retrofill.client.connect import load_settings
 from retrofill.client.failures import explain_kafka, explain_postgres
-from retrofill.errors import Interrupted, UserError, WrongUsage
+from retrofill.errors import Interrupted, UserError, WrongUsage, first_line
 from retrofill.settings import NotConfigured
 
 REFUSED = 1
@@ -85,8 +87,12 @@ def options(
 
 def run() -> None:
     """Entry point of the console script."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # What a terminal cannot show is no error.
+            stream.reconfigure(errors="backslashreplace")
     try:
-        app(prog_name="retrofill")
+        _run()
     except UserError as e:
         _fail(str(e), STATUS.get(type(e), REFUSED))
     except NotConfigured as e:
@@ -97,6 +103,24 @@ def run() -> None:
         _fail(explain_kafka(load_settings(), e))
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever reads it has seen enough.
+        sys.exit(REFUSED)
+    except OSError as e:
+        _fail(first_line(e))
+
+
+def _run() -> None:
+    """Run the command, and write all that it printed. Raises ``OSError`` if that cannot be written."""
+    try:
+        app(prog_name="retrofill")
+    finally:
+        try:
+            sys.stdout.flush()
+        except OSError:
+            # Python would try again when it exits, and complain.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise
 
 
 def _fail(line: str, status: int = REFUSED) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 import sys
@@ -46,7 +47,8 @@ def console(*, stderr: bool = False) -> Console:
 
 def print_json(document: Any) -> None:
     """Print one JSON document to standard output."""
-    json.dump(document, sys.stdout, indent=2, default=plain, ensure_ascii=False)
+    other = codecs.lookup(sys.stdout.encoding or "utf-8").name != "utf-8"
+    json.dump(document, sys.stdout, indent=2, default=plain, ensure_ascii=other)
     sys.stdout.write("\n")
 
 

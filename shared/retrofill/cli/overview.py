@@ -48,10 +48,13 @@ def watch(as_json: AsJson = False) -> None:
 
 
 def read(engine: Engine) -> Document:
-    """What is active: ``backfills``, ``attempts`` and ``hosts``."""
+    """What is active: ``backfills``, ``attempts`` and ``hosts``, and how many there are of the first two."""
     with snapshot(engine) as conn:
+        active, live = read_runs.count_active(conn)
         return {
             "at": database_now(conn),
+            "active_backfills": active,
+            "live_attempts": live,
             "backfills": read_runs.active_progress(conn, MOST),
             "attempts": [read_runs.attempt_as_json(row) for row in read_runs.live_attempts(conn, MOST)],
             "hosts": [dict(row) for row in read_hosts.hosts(conn)],
@@ -89,19 +92,20 @@ def render(found: Document, speeds: Mapping[str, Speed], out: Console) -> Render
     """The screen. What does not fit is counted."""
     room = max(2, out.height - FRAME - len(found["hosts"])) if out.is_terminal else 2 * MOST
     progress, attempts = _progress(found), found["attempts"]
+    active, live = found["active_backfills"], found["live_attempts"]
     for_attempts = min(len(attempts), max(room // 2, room - len(progress)))
     return Group(
-        _title(found["at"], progress, attempts),
-        _backfills(progress, speeds, max(1, room - for_attempts)),
+        _title(found["at"], active, live),
+        _backfills(progress, speeds, max(1, room - for_attempts), active),
         Text(""),
-        _attempts(attempts, max(1, for_attempts)),
+        _attempts(attempts, max(1, for_attempts), live),
         Text(""),
         _hosts(found["hosts"]),
     )
 
 
-def _title(at: datetime, progress: Sequence[Progress], attempts: Sequence[Document]) -> Text:
-    counted = f"{len(progress):,} active backfills, {len(attempts):,} live attempts"
+def _title(at: datetime, active: int, live: int) -> Text:
+    counted = f"{active:,} active backfills, {live:,} live attempts"
     return Text.assemble(("retrofill", "bold"), f"  {counted}  ", (f"{moment(at)} UTC", "dim"), "\n")
 
 
@@ -118,11 +122,11 @@ def _short(text: str) -> Text:
     return Text(text, no_wrap=True, overflow="ellipsis")
 
 
-def _more(hidden: int, what: str) -> Text:
-    return Text(f"… and {hidden:,} more {what}" if hidden > 0 else "", "dim")
+def _counted(table: Table, hidden: int, what: str) -> RenderableType:
+    return Group(table, Text(f"… and {hidden:,} more {what}", "dim")) if hidden > 0 else table
 
 
-def _backfills(progress: Sequence[Progress], speeds: Mapping[str, Speed], most: int) -> RenderableType:
+def _backfills(progress: Sequence[Progress], speeds: Mapping[str, Speed], most: int, active: int) -> RenderableType:
     if not progress:
         return Text("no active backfills", "dim")
     table = _table("backfill", "pipeline", "state", "", "runs", "failed", shrink=("backfill", "pipeline"))
@@ -137,10 +141,10 @@ def _backfills(progress: Sequence[Progress], speeds: Mapping[str, Speed], most: 
             f"{each.ended:,}/{each.runs:,}{pace(each, speed)}",
             Text(f"{failed:,}", STATE_STYLES["failed"] if failed else "dim"),
         )
-    return Group(table, _more(len(progress) - most, "backfills")) if len(progress) > most else table
+    return _counted(table, active - min(most, len(progress)), "backfills")
 
 
-def _attempts(attempts: Sequence[Document], most: int) -> RenderableType:
+def _attempts(attempts: Sequence[Document], most: int, live: int) -> RenderableType:
     if not attempts:
         return Text("no live attempts", "dim")
     table = _table("attempt", "backfill", "from", "runs", "state", "for", "host", shrink=("backfill", "host"))
@@ -155,7 +159,7 @@ def _attempts(attempts: Sequence[Document], most: int) -> RenderableType:
             duration(each["seconds"]),
             _short(each["host"]),
         )
-    return Group(table, _more(len(attempts) - most, "attempts")) if len(attempts) > most else table
+    return _counted(table, live - min(most, len(attempts)), "attempts")
 
 
 def _hosts(hosts: Sequence[Document]) -> RenderableType:

@@ -16,9 +16,9 @@ from retrofill.admin.recovery import recover as go_on
 from retrofill.bus.crash import arm
 from retrofill.cli.options import AsJson
 from retrofill.cli.output import print_json, print_text
+from retrofill.client.connect import checked_settings
 from retrofill.contract.topics import CLI_CLIENT
 from retrofill.errors import UserError, WrongUsage
-from retrofill.settings import Settings
 from retrofill.store.engine import make_engine
 from retrofill.store.installation import SchemaTooOld, check_schema, read_installation
 
@@ -43,7 +43,7 @@ def recover(
     """
     if as_json and not yes:
         raise WrongUsage("--json requires --yes: nobody reads the question")
-    settings = Settings()
+    settings = checked_settings()
     arm(settings.crash_point)
     engine = make_engine(settings.dsn_of("owner"), f"{CLI_CLIENT}-recover", pool_size=2)
     try:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, func, select
+from sqlalchemy import Connection, RowMapping, exists, func, select
 
 from retrofill.domain.run import RunState
 from retrofill.store.progress import counts
-from retrofill.store.tables import attempt, backfill, backfill_interval, host, run, task_run
+from retrofill.store.tables import attempt, backfill, backfill_interval, host, run, run_cancel, task_run
 
 Rows = Sequence[RowMapping]
 # Of an interval, which names its first run: a retry may have replaced that.
@@ -53,10 +53,13 @@ def present_runs(
     states: Sequence[str],
     chosen: Sequence[int] | tuple[datetime, datetime],
     limit: int,
+    *,
+    to_cancel: bool = False,
 ) -> Rows:
     """``id`` and ``interval_start`` of a backfill's runs in these states, in the order of their intervals.
 
-    ``chosen``: their ids, or the first and the last logical date, inclusive.
+    ``chosen``: their ids, or the first and the last logical date, inclusive. ``to_cancel``: without those that are
+    already being cancelled.
     """
     found = select(run.c.id, run.c.interval_start).where(
         run.c.backfill_id == backfill_id, run.c.state.in_(states), run.c.superseded_by.is_(None)
@@ -65,6 +68,9 @@ def present_runs(
         found = found.where(run.c.interval_start.between(*chosen))
     else:
         found = found.where(run.c.id == func.any(list(chosen)))
+    if to_cancel:
+        asked = (run_cancel.c.backfill_id == run.c.backfill_id) & (run_cancel.c.run_id == run.c.id)
+        found = found.where(~exists().where(asked))
     return conn.execute(found.order_by(run.c.interval_start).limit(limit)).mappings().all()
 
 
@@ -146,6 +152,14 @@ def live_attempts(conn: Connection, limit: int) -> Rows:
         .limit(limit)
     )
     return conn.execute(found).mappings().all()
+
+
+def count_active(conn: Connection) -> tuple[int, int]:
+    """How many backfills are active, and how many attempts are live."""
+    backfills = select(func.count()).select_from(backfill).where(backfill.c.ended_at.is_(None))
+    attempts = select(func.count()).select_from(attempt).where(attempt.c.slot.is_not(None))
+    found = conn.execute(select(backfills.scalar_subquery(), attempts.scalar_subquery())).one()
+    return found[0], found[1]
 
 
 def attempt_as_json(row: RowMapping) -> dict[str, Any]:

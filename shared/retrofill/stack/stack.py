@@ -185,7 +185,8 @@ class Stack:
             "kafka_controller": self._settings.kafka_port + 1,
             "postgres": self._settings.postgres_port,
             "spark": self._settings.spark_port,
-            "console": self._settings.console_port,
+            # Any free one is the next free one here, as others read it from the endpoints.
+            "console": self._settings.console_port or Settings.model_fields["console_port"].default,
         }
         return {name: reserved.choose(preferred, last.get(name)) for name, preferred in wanted.items()}
 

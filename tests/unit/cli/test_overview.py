@@ -42,10 +42,13 @@ HOST = {
 }
 
 
-def screen(backfills: int, attempts: int, hosts: int = 1, height: int = 24) -> list[str]:
+def screen(backfills: int, attempts: int, hosts: int = 1, height: int = 24, more: int = 0) -> list[str]:
+    """``more``: backfills and attempts that were not read."""
     out = Console(width=80, height=height, file=StringIO(), force_terminal=True, color_system=None)
     found = {
         "at": NOW,
+        "active_backfills": backfills + more,
+        "live_attempts": attempts + more,
         "backfills": [backfill(n, succeeded=40, failed=1, queued=59) for n in range(backfills)],
         "attempts": [attempt(n) for n in range(attempts)],
         "hosts": [HOST] * hosts,
@@ -79,6 +82,13 @@ def test_what_does_not_fit_is_counted() -> None:
     shown = sum("flights_daily" in line for line in lines)
     assert f"… and {90 - shown} more backfills" in hidden[0]
     assert shown >= 5 and sum("0:01:15" in line for line in lines) >= 5
+
+
+def test_all_are_counted_though_only_some_are_read() -> None:
+    lines = screen(2, 3, more=150)
+    assert lines[0].startswith("retrofill  152 active backfills, 153 live attempts")
+    assert "… and 150 more backfills" in lines
+    assert "… and 150 more attempts" in lines
 
 
 def test_few_attempts_leave_their_room_to_backfills() -> None:

@@ -20,7 +20,10 @@ export function Health() {
       <${Section} title="Services"><${Table} label="Services" rows=${health.services} keyOf=${(row) => row.name} empty="Postgres does not say" columns=${SERVICES} /><//>
       <${Section} title="Pools"><${Table} label="Pools" rows=${health.pools} keyOf=${(row) => row.pool} empty="no run-starter is alive, and no pipeline is applied" columns=${POOLS} /><//>
       <${Section} title="Hosts"><${Table} label="Hosts" rows=${health.hosts} keyOf=${(row) => row.id} empty="no run-starter is alive: nothing starts" columns=${HOSTS} /><//>
-      <${Section} title="Live attempts"><${Table} label="Live attempts" rows=${health.attempts} keyOf=${(row) => row.id} empty="nothing runs" columns=${ATTEMPTS} /><//>`}
+      <${Section} title="Live attempts">
+        <${Table} label="Live attempts" rows=${health.attempts} keyOf=${(row) => row.id} empty="nothing runs" columns=${ATTEMPTS} />
+        ${health.live_attempts > health.attempts.length && html`<p class="muted">The first ${number(health.attempts.length)} of ${number(health.live_attempts)}.</p>`}
+      <//>`}
     <//>`;
 }
 
