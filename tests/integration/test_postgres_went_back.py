@@ -259,3 +259,17 @@ def test_events_of_the_copy_that_kafka_has_are_not_published_again(installation:
     installation.wait_published()
     ids = [each.headers["ce_id"] for each in installation.events(Topic.PIPELINE_EVENTS)]
     assert ids == [event.headers["ce_id"], "never published"]
+
+
+def test_a_relay_that_changed_its_transactional_id_is_recovered(installation: Installation) -> None:
+    planner = installation.start("backfill-planner")
+    installation.apply(daily("p"))
+    planner.stop()
+    with psycopg.connect(installation.settings.dsn_of("owner")) as conn:
+        # As ``Numbering.change_id`` leaves it.
+        conn.execute("UPDATE retrofill.backfill_planner_relay SET transactional = 3")
+    done = recover(installation, "--yes")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert installation.value("SELECT transactional FROM backfill_planner_relay") == 3
+    installation.start("backfill-planner")
+    installation.apply(daily("q"))

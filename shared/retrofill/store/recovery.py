@@ -64,11 +64,12 @@ def fence_owners(conn: Connection, generation: int) -> None:
 def set_relay(conn: Connection, package: str, epoch: int, cursor: int) -> bool:
     """Fence the relay; whether it was behind ``cursor``.
 
-    If so, its batch is dropped: the rows are unnumbered again.
+    If so, its batch is dropped: the rows are unnumbered again. Its transactional id stays: a relay that took over
+    since ``recover`` fenced the ids has this one, and the next relay fences it.
     """
     relay = SERVICE_TABLES[package].relay
     behind = conn.execute(select(relay.c.batch < cursor).with_for_update()).scalar_one()
-    conn.execute(update(relay).values(epoch=epoch))
+    conn.execute(update(relay).values(epoch=epoch, taken_epoch=epoch))
     if behind:
         conn.execute(update(relay).values(batch=cursor, batch_ids=[]))
     return bool(behind)
