@@ -273,3 +273,18 @@ def test_a_relay_that_changed_its_transactional_id_is_recovered(installation: In
     assert installation.value("SELECT transactional FROM backfill_planner_relay") == 3
     installation.start("backfill-planner")
     installation.apply(daily("q"))
+
+
+def test_a_run_that_had_timed_out_is_not_marked_when_it_is_queued_again(installation: Installation) -> None:
+    installation.start("backfill-planner")
+    installation.start("instant-starter", INSTANT_HANG="2020-01-02")
+    installation.apply(daily("p", run_timeout_seconds=1.0))
+    id = installation.request("p", "2020-01-02", "2020-01-02")
+    until(lambda: installation.runs_by_state(id).get("running") == 1, "it runs")
+    kill_all(installation)
+    # As ``mark_timed_out`` leaves it until its attempt has ended.
+    installation.query('UPDATE run SET error = \'{"type": "RunTimedOut", "message": "too late"}\' RETURNING id')
+    assert recover(installation, "--yes").returncode == 0
+    assert installation.query("SELECT state, error, times_out_at FROM run") == [
+        {"state": "queued", "error": None, "times_out_at": None}
+    ]

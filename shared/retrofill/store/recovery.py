@@ -18,6 +18,7 @@ from sqlalchemy import (
     Table,
     delete,
     func,
+    null,
     select,
     text,
     update,
@@ -118,13 +119,23 @@ def requeue_runs(
     conn.execute(
         update(run)
         .where(in_state(run, RunState.PUBLISHING, RunState.STAGED))
-        .values(state=RunState.STAGED, publication=beyond(run.c.publication, _SEEN.c.publication)),
+        .values(
+            state=RunState.STAGED,
+            publication=beyond(run.c.publication, _SEEN.c.publication),
+            times_out_at=None,
+        ),
         seen,
     )
+    # A run that was marked as timed out would fail for it when its next attempt is released.
     conn.execute(
         update(run)
         .where(in_state(run, RunState.QUEUED, RunState.STARTING, RunState.RUNNING))
-        .values(state=RunState.QUEUED, attempt=beyond(run.c.attempt, _SEEN.c.attempt)),
+        .values(
+            state=RunState.QUEUED,
+            attempt=beyond(run.c.attempt, _SEEN.c.attempt),
+            times_out_at=None,
+            error=null(),
+        ),
         seen,
     )
     # All services are stopped: no host is alive.
