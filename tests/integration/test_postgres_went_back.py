@@ -14,11 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 from tests.chaos.servers import POSTGRES, OwnServers
-from tests.support.definitions import daily
+from tests.support.definitions import daily, key_on
 from tests.support.installation import Installation, until
 from tests.support.replica import Replica
 
@@ -238,20 +237,28 @@ def test_another_timeline_ends_services_at_work(own: tuple[Own, Installation]) -
     assert made.runs_by_state(id) == {"succeeded": 20}
 
 
+def put_back(made: Installation, topic: Topic, key: str, value: bytes, headers: dict[str, str]) -> None:
+    """Let an event of the planner wait, as in a copy that was made before it was published."""
+    made.query(
+        "INSERT INTO backfill_planner_outbox (topic, key, value, headers) VALUES (%s, %s, %s, %s) RETURNING id",
+        *(str(topic), key.encode(), value, Jsonb([[*each] for each in headers.items()])),
+    )
+
+
+def fall_behind(made: Installation) -> None:
+    """Let the planner's relay not know the last batch that is in Kafka."""
+    made.query("UPDATE backfill_planner_relay SET batch = batch - 1 RETURNING batch")
+
+
 def test_events_of_the_copy_that_kafka_has_are_not_published_again(installation: Installation) -> None:
     planner = installation.start("backfill-planner")
     installation.apply(daily("p"))
     planner.stop()
     (event,) = installation.events(Topic.PIPELINE_EVENTS)
-    headers = Jsonb([[*each] for each in event.headers.items()])
-    with psycopg.connect(installation.settings.dsn_of("owner")) as conn:
-        # One event as the copy had it before publication, and one that was never published.
-        conn.execute("UPDATE retrofill.backfill_planner_relay SET batch = batch - 1")
-        for value, each in ((event.value, headers), (b"{}", Jsonb([["ce_id", "never published"]]))):
-            conn.execute(
-                "INSERT INTO retrofill.backfill_planner_outbox (topic, key, value, headers) VALUES (%s, %s, %s, %s)",
-                [str(Topic.PIPELINE_EVENTS), event.key.encode(), value, each],
-            )
+    # One event as the copy had it before publication, and one that was never published.
+    put_back(installation, Topic.PIPELINE_EVENTS, event.key, event.value, event.headers)
+    put_back(installation, Topic.PIPELINE_EVENTS, event.key, b"{}", {"ce_id": "never published"})
+    fall_behind(installation)
     done = recover(installation, "--yes")
     assert (done.returncode, done.stderr) == (0, "")
     assert "pending events dropped as already published: 1\n" in done.stdout
@@ -261,13 +268,29 @@ def test_events_of_the_copy_that_kafka_has_are_not_published_again(installation:
     assert ids == [event.headers["ce_id"], "never published"]
 
 
+def test_a_request_that_waits_to_be_republished_is_not_taken_for_its_original(installation: Installation) -> None:
+    planner = installation.start("backfill-planner")
+    installation.apply(daily("p"))
+    planner.stop()
+    key = key_on(0)
+    # The originals have no key, or are on the wrong partition. The third is a copy that Kafka has.
+    for ce_id, there, partition in (("no key", None, 1), ("misplaced", key, 1), ("republished", key, 0)):
+        headers = {"ce_id": ce_id}
+        installation.publish(Topic.BACKFILL_REQUESTS, there, b"{}", partition=partition, headers=headers)
+        put_back(installation, Topic.BACKFILL_REQUESTS, key, b"{}", headers)
+    fall_behind(installation)
+    done = recover(installation, "--yes")
+    assert "pending events dropped as already published: 1\n" in done.stdout, done.stderr
+    kept = installation.query("SELECT headers FROM backfill_planner_outbox ORDER BY id")
+    assert [row["headers"] for row in kept] == [[["ce_id", "no key"]], [["ce_id", "misplaced"]]]
+
+
 def test_a_relay_that_changed_its_transactional_id_is_recovered(installation: Installation) -> None:
     planner = installation.start("backfill-planner")
     installation.apply(daily("p"))
     planner.stop()
-    with psycopg.connect(installation.settings.dsn_of("owner")) as conn:
-        # As ``Numbering.change_id`` leaves it.
-        conn.execute("UPDATE retrofill.backfill_planner_relay SET transactional = 3")
+    # As ``Numbering.change_id`` leaves it.
+    installation.query("UPDATE backfill_planner_relay SET transactional = 3 RETURNING transactional")
     done = recover(installation, "--yes")
     assert (done.returncode, done.stderr) == (0, "")
     assert installation.value("SELECT transactional FROM backfill_planner_relay") == 3

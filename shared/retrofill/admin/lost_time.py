@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from retrofill.bus.clients import producer, reader
 from retrofill.bus.relay.cursor import CURSOR_PARTITION, TAKEN_KEY, read_cursor
+from retrofill.contract.partitioning import ANY
 from retrofill.contract.topics import Service
 from retrofill.settings import Settings
 
@@ -66,7 +67,8 @@ def read_ids(settings: Settings, topics: Iterable[str], since_ms: int) -> dict[s
     found: dict[str, set[bytes]] = {topic: set() for topic in topics}
 
     def take(topic: str, message: Message) -> None:
-        found[topic].add(identity(message.key(), message.value(), dict(message.headers() or ()).get("ce_id")))
+        ce_id = dict(message.headers() or ()).get("ce_id")
+        found[topic].add(identity(message.partition() or 0, message.key(), message.value(), ce_id))
 
     with _reader(settings) as consumer:
         places = [
@@ -84,11 +86,14 @@ def read_ids(settings: Settings, topics: Iterable[str], since_ms: int) -> dict[s
     return found
 
 
-def identity(key: bytes | None, value: bytes | None, ce_id: bytes | str | None) -> bytes:
-    """Identifies a message: its ``ce_id``, or key and value if it has none."""
-    if ce_id:
-        return ce_id.encode() if isinstance(ce_id, str) else ce_id
-    return b"\0".join((key or b"", value or b""))
+def identity(partition: int, key: bytes | None, value: bytes | None, ce_id: bytes | str | None) -> bytes:
+    """Identifies a message: its partition, if it has a key, its key, and its ``ce_id``, or value if it has none.
+
+    The ``ce_id`` is not enough: a request without a key, or on a wrong partition, has that of its republished copy.
+    """
+    place = str(partition if key else ANY).encode()
+    id = ce_id.encode() if isinstance(ce_id, str) else ce_id
+    return b"\0".join((place, key or b"", id or value or b""))
 
 
 def fence(settings: Settings, service: Service, epoch: int) -> int:

@@ -16,6 +16,7 @@ from retrofill.bus.envelope import headers_of
 from retrofill.bus.relay.cursor import read_marks
 from retrofill.bus.went_back import contradiction
 from retrofill.contract.base import Message
+from retrofill.contract.partitioning import place_of
 from retrofill.contract.runs import RunAttemptLost
 from retrofill.contract.states import IntervalStateChanged, interval_key
 from retrofill.contract.topics import PLANNER, RUN_STARTER, SERVICES, Topic
@@ -115,14 +116,14 @@ def _drop_published(conn: Connection, settings: Settings, package: str) -> int:
         return 0
     since = min(row["created_at"] for row in rows).timestamp() - CLOCK_SECONDS
     published = lost_time.read_ids(settings, {row["topic"] for row in rows}, max(0, int(since * 1000)))
-    duplicates = [row["id"] for row in rows if _identity(row) in published[row["topic"]]]
+    duplicates = [row["id"] for row in rows if _identity(row, settings.partitions) in published[row["topic"]]]
     store.drop(conn, package, duplicates)
     return len(duplicates)
 
 
-def _identity(row: RowMapping) -> bytes:
+def _identity(row: RowMapping, partitions: int) -> bytes:
     headers = dict(unpack_headers(row["headers"]))
-    return lost_time.identity(row["key"], row["value"], headers.get("ce_id"))
+    return lost_time.identity(place_of(row["key"], partitions), row["key"], row["value"], headers.get("ce_id"))
 
 
 def _lost(row: RowMapping, conn: Connection) -> list[Outgoing]:
