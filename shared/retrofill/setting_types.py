@@ -127,6 +127,29 @@ def _check_connect_address(value: str) -> str:
     return value
 
 
+def _check_dsn(value: SecretStr) -> SecretStr:
+    # Later errors would quote the password, or a part of it, in each line of the log.
+    if not _is_dsn(value.get_secret_value()):
+        raise ValueError(
+            "Postgres cannot use this DSN: percent-encode special characters of the password in postgresql://… "
+            "(% is %25, @ is %40, / is %2F), or write password='…' among keywords"
+        )
+    return value
+
+
+def _is_dsn(dsn: str) -> bool:
+    # Whoever has no DSN, such as the embedded Spark, does not wait for this import.
+    import psycopg
+
+    try:
+        parts = psycopg.conninfo.conninfo_to_dict(dsn)
+    except (psycopg.Error, UnicodeError):
+        return False
+    # What follows an @ or / of the password would be the host or database, and what precedes a / the port.
+    ports, hosts = (str(parts.get(name) or "").split(",") for name in ("port", "host"))
+    return all(port.strip().isdecimal() or not port for port in ports) and not any("@" in host[1:] for host in hosts)
+
+
 def _as_text(value: object) -> object:
     return str(value) if isinstance(value, Path) else value
 
@@ -178,6 +201,7 @@ PagerDutyKeys = Annotated[dict[str, SecretStr], AfterValidator(_check_pagerduty_
 ConnectAddress = Annotated[str, AfterValidator(_check_connect_address)]
 HttpAddress = Annotated[str, AfterValidator(_check_http_address)]
 StoreAddress = Annotated[str, BeforeValidator(_as_text), AfterValidator(_check_store_address)]
+PostgresDsn = Annotated[SecretStr, AfterValidator(_check_dsn)]
 StoreOptions = Annotated[SecretStr, AfterValidator(_check_store_options)]
 Networks = Annotated[list[str], NoDecode, BeforeValidator(_split_names), AfterValidator(_check_networks)]
 HostsAndNetworks = Annotated[list[str], AfterValidator(_check_hosts)]

@@ -32,6 +32,7 @@ from retrofill.setting_types import (
     Networks,
     PagerDutyKeys,
     Patterns,
+    PostgresDsn,
     StoreAddress,
     StoreOptions,
     WebhookSecrets,
@@ -77,8 +78,8 @@ class Settings(BaseSettings):
     kafka_config: dict[str, SecretStr] = Field(
         default_factory=dict, description="Additional librdkafka properties for all clients, as JSON; take precedence"
     )
-    postgres_dsn: SecretStr | None = Field(None, description="DSN of the database's owner: migrations and the CLI")
-    postgres_service_dsns: dict[str, SecretStr] = Field(
+    postgres_dsn: PostgresDsn | None = Field(None, description="DSN of the database's owner: migrations and the CLI")
+    postgres_service_dsns: dict[str, PostgresDsn] = Field(
         default_factory=dict, description="DSNs by service, as JSON; others use postgres_dsn"
     )
     spark_remote: ConnectAddress | None = Field(None, repr=False, description="Spark Connect address, sc://host:port")

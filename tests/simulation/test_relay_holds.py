@@ -29,7 +29,7 @@ from tests.simulation.shims import exchanged
 OWN = SERVICE_TABLES[PLANNER.package]
 GOOD, BAD = str(Topic.BACKFILL_EVENTS), str(Topic.PIPELINE_EVENTS)
 CURSORS = PLANNER.cursor_topic("")
-SETTINGS = Settings(kafka_bootstrap_servers="simulated", postgres_dsn="simulated", topic_prefix="")
+SETTINGS = Settings(kafka_bootstrap_servers="simulated", postgres_dsn="dbname=simulated", topic_prefix="")
 SECONDS = 120.0
 
 

@@ -30,7 +30,7 @@ from tests.simulation.shims import exchanged
 
 OWN = SERVICE_TABLES[PLANNER.package]
 TOPIC = str(Topic.BACKFILL_EVENTS)
-SETTINGS = Settings(kafka_bootstrap_servers="simulated", postgres_dsn="simulated", topic_prefix="")
+SETTINGS = Settings(kafka_bootstrap_servers="simulated", postgres_dsn="dbname=simulated", topic_prefix="")
 REFUSED = b"1"
 ROWS = 6
 # A takeover and three batches take fewer steps. A fault beyond the last step never happens.

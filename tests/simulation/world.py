@@ -35,7 +35,7 @@ ALL = (PLANNER, RUN_STARTER, WATCHER, CALLBACK_RUNNER)
 def _settings() -> Settings:
     return Settings(
         kafka_bootstrap_servers="simulated",
-        postgres_dsn="simulated",
+        postgres_dsn="dbname=simulated",
         spark_remote="sc://simulated",
         topic_prefix="",
         driver_slots=2,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,12 @@ from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
 from retrofill.bus.clients import security
+from retrofill.bus.service import run_service
 from retrofill.cli.config import shown
+from retrofill.cli.main import run
+from retrofill.contract.topics import PLANNER
 from retrofill.groups import STACK
-from retrofill.settings import Settings
+from retrofill.settings import Settings, WrongSetting, read_settings
 from run_starter.executors import processes
 from run_starter.executors.command import told
 
@@ -109,6 +113,53 @@ def test_addresses_of_code_stores(address: str) -> None:
     assert shown(Settings.model_validate({"code_store": address}))["RETROFILL_CODE_STORE"] == address
 
 
+WRONG_DSNS = [
+    *("postgresql://svc:hunter2%word@host/db", "postgres//svc:hunter2@host/db", "host=h password=x hunter2"),
+    *("postgresql://svc:hunter2%00b@h/db", "host=h password='hunter2", "postgresql://svc:hunter2\udcff@h/db"),
+    # These can be parsed, with a part of the password as port or host, which the errors of connections quote.
+    *("postgresql://svc:hunter2/word@host/db", "postgresql://svc:pass@hunter2@host/db"),
+]
+
+
+@pytest.mark.parametrize("dsn", WRONG_DSNS)
+@pytest.mark.parametrize("name", ["RETROFILL_POSTGRES_DSN", "RETROFILL_POSTGRES_SERVICE_DSNS"])
+def test_a_dsn_that_postgres_cannot_use_is_named_and_not_quoted(
+    name: str, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, json.dumps({"reader": dsn}) if name.endswith("DSNS") else dsn)
+    with pytest.raises(WrongSetting, match=f"the setting {name} is wrong: .*percent-encode") as refused:
+        read_settings()
+    assert "hunter2" not in str(refused.value) and "\n" not in str(refused.value)
+    with pytest.raises(ValidationError) as raised:
+        Settings()
+    assert "hunter2" not in "".join(traceback.format_exception(raised.value))
+
+
+def test_a_wrong_dsn_ends_services_and_commands(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RETROFILL_POSTGRES_DSN", WRONG_DSNS[0])
+    assert run_service(PLANNER, lambda _: pytest.fail("it started")) == 1
+    monkeypatch.setattr("sys.argv", ["retrofill", "init"])
+    with pytest.raises(SystemExit) as ended:
+        run()
+    assert ended.value.code == 1
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n"), said.err.count("RETROFILL_POSTGRES_DSN")) == ("", 2, 2)
+    assert "hunter2" not in said.err
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        *("", "dbname=d", "host=h password='two words'", "postgresql://u:a%25b%40c%2Fd@h/d", "host=@abstract"),
+        *("postgresql://u:x@h1:1,h2/d", "postgresql:///d?host=/run/postgresql&port=5433", "host=h port=''"),
+    ],
+)
+def test_dsns(dsn: str) -> None:
+    assert Settings.model_validate({"postgres_dsn": dsn}).dsn_of("owner") == dsn
+
+
 @pytest.mark.parametrize("text", [SECRET, f'"{SECRET}"', f'["{SECRET}"]'])
 def test_options_of_a_code_store_are_an_object_and_not_quoted(text: str) -> None:
     with pytest.raises(ValidationError, match="the options are a JSON object") as refused:
@@ -158,7 +209,7 @@ def test_a_driver_inherits_none_of_our_settings() -> None:
 def test_a_driver_is_sent_nothing_of_kafka_postgres_or_the_stores() -> None:
     settings = Settings.model_validate(
         {
-            "postgres_dsn": SECRET,
+            "postgres_dsn": f"password={SECRET}",
             "kafka_password": SECRET,
             "kafka_passwords": {"run-starter": SECRET},
             "kafka_config": {"sasl.password": SECRET},

@@ -64,7 +64,7 @@ class Planner:
         def connect() -> Iterator[Any]:
             yield conn
 
-        settings = Settings(kafka_bootstrap_servers="none", postgres_dsn="none", max_plan_runs=MOST)
+        settings = Settings(kafka_bootstrap_servers="none", postgres_dsn="dbname=none", max_plan_runs=MOST)
         context: Any = SimpleNamespace(
             settings=settings, topic_ids=None, engine=SimpleNamespace(connect=connect), partitions=4
         )

@@ -127,7 +127,7 @@ def test_a_driver_in_the_cluster_gets_its_own_environment_and_none_of_our_settin
     master: str, prefix: str, program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RETROFILL_KAFKA_BOOTSTRAP_SERVERS", "kafka:9092")
-    monkeypatch.setenv("RETROFILL_POSTGRES_DSN", SECRET)
+    monkeypatch.setenv("RETROFILL_POSTGRES_DSN", f"password={SECRET}")
     settings = cluster(master, home=tmp_path, spark_submit_conf={"spark.kubernetes.container.image": "ours:1"})
     environment = {"RETROFILL_DRIVER_SOCKET": "starter.example:1", "PASSWORD": "the driver's", "SPARK_HOME": "/here"}
     arguments, file = written(SparkHome.of(settings), environment, tmp_path)
