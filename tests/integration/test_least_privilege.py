@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
-from confluent_kafka.admin import ResourceType
+from confluent_kafka.admin import ResourceType, ScramMechanism
 from confluent_kafka.cimpl import NewTopic
 from pydantic import SecretStr
 from tests.integration.test_relay_refusals import emit, ready, values
@@ -233,6 +233,17 @@ def test_a_wrong_password_is_no_login(house: Installation) -> None:
     client = producer(settings, "test", error_cb=errors.append)
     until(lambda: client.poll(0.1) is not None and bool(errors), "an error")
     assert errors[0].code() == KafkaError._AUTHENTICATION
+
+
+def test_each_user_can_log_in_by_both_mechanisms(guarded: Servers, house: Installation) -> None:
+    """The embedded broker offers only SCRAM-SHA-512, so what it has stored of the users is compared."""
+    settings = guarded.as_admin(house.settings)
+    users = [settings.kafka_user(who) for who in WHO]
+    client = admin(settings, "test")
+    described = client.describe_user_scram_credentials(users, request_timeout=SECONDS)
+    both = {ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512}
+    for user in users:
+        assert {each.mechanism for each in described[user].result().scram_credential_infos} == both, user
 
 
 def test_the_whole_path_works_with_each_as_itself(guarded: Servers, clean: Installation) -> None:

@@ -18,6 +18,8 @@ from retrofill.settings import Settings
 
 REQUEST_SECONDS = 15.0
 ITERATIONS = 8192
+# All that clients may choose (RETROFILL_KAFKA_SASL_MECHANISM).
+MECHANISMS = (ScramMechanism.SCRAM_SHA_512, ScramMechanism.SCRAM_SHA_256)
 
 
 class NoAuthorizer(Exception):
@@ -43,17 +45,19 @@ def create_users(settings: Settings) -> None:
 
 
 def _set_passwords(client: AdminClient, settings: Settings) -> None:
-    upsertions: list[Any] = [
-        UserScramCredentialUpsertion(
-            settings.kafka_user(who),
-            ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, ITERATIONS),
-            settings.kafka_passwords[who].get_secret_value().encode(),
-        )
-        for who in table(settings)
-        if who in settings.kafka_passwords
-    ]
-    if upsertions:
-        _all_done(client.alter_user_scram_credentials(upsertions, request_timeout=REQUEST_SECONDS))
+    # Kafka refuses a request that changes a user twice.
+    for mechanism in MECHANISMS:
+        upsertions: list[Any] = [
+            UserScramCredentialUpsertion(
+                settings.kafka_user(who),
+                ScramCredentialInfo(mechanism, ITERATIONS),
+                settings.kafka_passwords[who].get_secret_value().encode(),
+            )
+            for who in table(settings)
+            if who in settings.kafka_passwords
+        ]
+        if upsertions:
+            _all_done(client.alter_user_scram_credentials(upsertions, request_timeout=REQUEST_SECONDS))
 
 
 def _acls_of(client: AdminClient, user: str) -> set[AclBinding]:
