@@ -39,6 +39,7 @@ ROWS: list[tuple[str, list[Panel]]] = [
         "The bus",
         [
             ("Lag", "short", [("{{job}} {{topic}}", "sum by (job, topic) (retrofill_lag_messages)")]),
+            ("Shards", "short", [("{{job}} {{state}}", "sum by (job, state) (retrofill_shards)")]),
             (
                 "Oldest unpublished event",
                 "s",

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from tests.support.definitions import alert, daily
-from tests.support.installation import Installation, until
+from tests.support.installation import PARTITIONS, Installation, until
 from tests.support.proxy import Proxy
 from tests.support.replica import Replica
 from tests.support.servers import Servers
@@ -81,6 +81,8 @@ def test_metrics_have_base_units_and_no_ids(busy: tuple[Installation, dict[str, 
                 "retrofill_runs_planned_total{}": 10,
                 "retrofill_deadlines_armed_total{reference=RUN_QUEUED_AT,state=armed}": 10,
                 "retrofill_lag_messages{topic=pipelines}": 0,
+                "retrofill_shards{state=owned}": PARTITIONS,
+                "retrofill_shards{state=stopped}": 0,
             },
         ),
         (

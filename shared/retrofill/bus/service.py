@@ -180,7 +180,7 @@ def _serve(context: Context, process: _Process, stopper: threading.Thread, guard
         context.engine, lambda: topic_ids.admin, threads, loop.busy_for, loop.problems, relay.problem, guard.reason
     )
     http.start(health.alive, health.ready)
-    register_gauges(context.service, context.engine, loop.owned, topic_ids)
+    register_gauges(context.service, context.engine, loop, topic_ids)
     ready = write_ready(settings.home, context.service.name, http.url)
     log.info("started", instance=context.instance, partitions=context.partitions)
     try:

@@ -116,6 +116,20 @@ def test_added_partitions_of_two_topics_are_two_shards(played):
     assert played.ownership(REQUESTS, 5) is Ownership.OWNED
 
 
+def test_shards_that_are_assigned_and_not_worked_on_are_counted(played):
+    def away(shard):
+        raise KafkaException("no answer")
+
+    assert played.shards_by_state() == {"owned": 0, "taking_over": 0, "stopped": 0}
+    played.get(Assigned(((PIPELINES, 0), (PIPELINES, 1), (REQUESTS, 2), (EVENTS, 5))))
+    played.get(*(Positioned(each.partition, each.ticket) for each in played.rewinds))
+    played.taking = away
+    played.get(Assigned(((PIPELINES, 3),)))
+    played.get(OutOfRange(REQUESTS, 1, "gone"))
+    # Of shard 2 only another topic is assigned: another instance works on it. The last is an added partition.
+    assert played.shards_by_state() == {"owned": 2, "taking_over": 1, "stopped": 1}
+
+
 def test_a_rewind_that_was_refused_is_asked_for_again(played):
     played.get(Assigned(((PIPELINES, 0),)))
     (first,) = played.rewinds

@@ -1,9 +1,9 @@
-"""Gauges that every service exports: its lag, and the state of its outbox."""
+"""Gauges that every service exports: its shards, their lag, and the state of its outbox."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from sqlalchemy import Engine, Select, func, select
 
@@ -13,12 +13,22 @@ from retrofill.contract.topics import Service
 from retrofill.store.tables import SERVICE_TABLES, ServiceTables
 
 
-def register_gauges(service: Service, engine: Engine, owned: Callable[[], Sequence[int]], topics: TopicIds) -> None:
-    """``owned`` returns the partitions of this instance's shards. Values are read on a scrape."""
+class Shards(Protocol):
+    """What the gauges show of an instance's shards; from any thread."""
+
+    def owned(self) -> Sequence[int]:
+        """Partitions of the shards that this instance owns."""
+
+    def shards_by_state(self) -> Mapping[str, float]:
+        """The number of shards that are assigned to it."""
+
+
+def register_gauges(service: Service, engine: Engine, shards: Shards, topics: TopicIds) -> None:
+    """Export the gauges. Values are read on a scrape."""
     own = SERVICE_TABLES[service.package]
 
     def lag() -> dict[str, float]:
-        return _lag(service, own, engine, list(owned()), topics)
+        return _lag(service, own, engine, list(shards.owned()), topics)
 
     def read(query: Select[Any]) -> Callable[[], dict[str, float]]:
         return lambda: {service.name: _scalar(engine, query)}
@@ -28,6 +38,14 @@ def register_gauges(service: Service, engine: Engine, owned: Callable[[], Sequen
     age = func.extract("epoch", func.clock_timestamp() - func.min(own.outbox.c.created_at))
     oldest = read(select(func.coalesce(age, 0)))
     for gauge in (
+        # Without it, nothing would show a shard that is not owned: it has no lag.
+        metrics.Polled(
+            "retrofill_shards",
+            "Shards that are assigned to this instance",
+            "state",
+            shards.shards_by_state,
+            seconds=0.0,
+        ),
         metrics.Polled("retrofill_lag_messages", "Offsets of owned shards not yet handled, by topic", "topic", lag),
         metrics.Polled(
             "retrofill_outbox_refused_events", "Dead letters that Kafka refused, kept in Postgres", "service", refused

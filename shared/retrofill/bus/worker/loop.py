@@ -48,6 +48,10 @@ class Loop:
         """Partitions of the shards that this instance owns; from any thread."""
         return self._context.shards.owned()
 
+    def shards_by_state(self) -> dict[str, int]:
+        """The number of shards that are assigned to this instance, by state; from any thread."""
+        return self._context.shards.by_state()
+
     def problems(self) -> dict[str, str | None]:
         """Why shards cannot continue, for readiness; from any thread."""
         return self._context.shards.problems()

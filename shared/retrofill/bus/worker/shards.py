@@ -9,6 +9,14 @@ from retrofill.bus.worker.shard import Ownership, Shard
 
 # Failures in a row before readiness reports the shard, within half a minute of the first.
 STUCK_FAILURES = 5
+# What metrics call the steps towards owning a shard.
+STATES = {
+    Ownership.OWNED: "owned",
+    Ownership.ASSIGNED: "taking_over",
+    Ownership.FENCED: "taking_over",
+    Ownership.SEEKING: "taking_over",
+    Ownership.STOPPED: "stopped",
+}
 
 
 class Shards:
@@ -46,6 +54,14 @@ class Shards:
     def owned(self) -> list[int]:
         """Partitions, without added ones, that this instance owns; from any thread."""
         return [shard.partition for shard in self._fixed.values() if shard.ownership is Ownership.OWNED]
+
+    def by_state(self) -> dict[str, int]:
+        """The number of shards that are assigned to this instance, by state; from any thread."""
+        counts = dict.fromkeys(STATES.values(), 0)
+        for shard in self:
+            if shard.ownership in STATES:
+                counts[STATES[shard.ownership]] += 1
+        return counts
 
 
 def _stuck(shard: Shard) -> Iterator[str | None]:
