@@ -10,9 +10,12 @@ from __future__ import annotations
 import hashlib
 import importlib
 import sys
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Callable, Dict, Protocol, Tuple
+from typing import Callable, Dict, Protocol, Sequence, Tuple
 
 from retrofill.domain.paths import is_inside
 from retrofill.pipeline import Pipeline
@@ -65,6 +68,7 @@ class Code:
         self._sha256: str | None = None
         self._folders: set[str] = set()
         self._before = frozenset(sys.modules)
+        self._late = _LateImports(self._folders)
         # Cached bytecode is validated by size and seconds: it would miss an edit within a second.
         sys.dont_write_bytecode = True
 
@@ -126,6 +130,8 @@ class Code:
             raise e.__cause__ or e from None
         finally:
             self._folders |= set(sys.path) - set(path)
+            if self._late not in sys.meta_path:
+                sys.meta_path.insert(0, self._late)
             # Also after a failure: some modules may have been imported.
             self._files.update(_files((set(sys.modules) - before) | {"" if file is None else file.stem}))
             _ship(self._files)
@@ -135,7 +141,8 @@ class Code:
             if name in self._files or (name not in self._before and self._is_imported_code(name, module)):
                 sys.modules.pop(name, None)
         sys.path[:] = [folder for folder in sys.path if folder not in self._folders]
-        self._files, self._modules, self._folders, self._sha256 = {}, {}, set(), None
+        self._folders.clear()
+        self._files, self._modules, self._sha256 = {}, {}, None
 
     def _is_imported_code(self, name: str, module: ModuleType) -> bool:
         """Whether it is a user module that a task imported while it ran."""
@@ -149,7 +156,39 @@ class Code:
         )
 
     def _is_in_folders(self, place: str) -> bool:
-        return any(place.startswith(f"{folder}/") for folder in self._folders)
+        return _is_below(place, self._folders)
+
+
+class _LateImports(MetaPathFinder):
+    """Imports of a task while it runs, from the user's ``folders``: their functions travel by value too."""
+
+    def __init__(self, folders: set[str]) -> None:
+        self._folders = folders
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is None or type(spec.loader) is not SourceFileLoader or spec.origin is None:
+            return None
+        if not (is_users(spec.origin) and _is_below(spec.origin, self._folders)):
+            return None
+        loader = _ByValue(fullname, spec.origin)
+        return spec_from_file_location(
+            fullname, spec.origin, loader=loader, submodule_search_locations=spec.submodule_search_locations
+        )
+
+
+class _ByValue(SourceFileLoader):
+    def exec_module(self, module: ModuleType) -> None:
+        from pyspark import cloudpickle
+
+        cloudpickle.register_pickle_by_value(module)
+        super().exec_module(module)
+
+
+def _is_below(place: str, folders: set[str]) -> bool:
+    return any(place.startswith(f"{folder}/") for folder in folders)
 
 
 def _import(location: Location, file: Path | None, folder: str | None) -> ModuleType:

@@ -4,6 +4,8 @@ another one.
 
 from __future__ import annotations
 
+import importlib
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -75,6 +77,25 @@ def test_functions_of_the_users_module_travel_by_value(place: CodeLocation) -> N
     code = made()
     code.pipeline(place)
     assert Path(place.file or "").stem in cloudpickle.list_registry_pickle_by_value()
+
+
+def test_functions_of_a_module_that_a_task_imports_travel_by_value(place: CodeLocation) -> None:
+    from pyspark import cloudpickle
+
+    code = made()
+    code.pipeline(place)
+    top = Path(place.file or "").parent
+    for name in ("late_alone", "late_package.inner"):
+        file = top.joinpath(*name.split(".")).with_suffix(".py")
+        file.parent.mkdir(exist_ok=True)
+        if file.parent != top:
+            (file.parent / "__init__.py").write_text("")
+        file.write_text("FACTOR = 7\n\ndef times(n):\n    return n * FACTOR\n")
+        pickled = cloudpickle.dumps(importlib.import_module(name).times)
+        elsewhere = f"import pickle; print(pickle.loads({pickled!r})(6))"
+        # Spark's workers have pyspark and nothing of the user's.
+        done = subprocess.run([sys.executable, "-c", elsewhere], capture_output=True, text=True, check=False, cwd="/")
+        assert (done.stdout, done.stderr) == ("42\n", "")
 
 
 # archives
