@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from zoneinfo import ZoneInfo
@@ -13,6 +13,7 @@ import pytest
 from retrofill.driver.cannot_stage import NoSuchColumn
 from retrofill.driver.exchange import exchange
 from retrofill.driver.interval import Interval
+from retrofill.driver.tables.delta import _about
 from retrofill.driver.tables.interval import condition
 from retrofill.driver.tables.output import TableOutput, joined, parts_of
 from retrofill.driver.tables.staging import drop, sweep
@@ -71,6 +72,35 @@ def test_an_hour_that_occurs_twice_needs_a_time_zone() -> None:
     ends = [condition("at", "timestamp", each).split(" AND ") for each in (first, second)]
     assert ends[0][1] == "at < TIMESTAMP '2013-11-03 06:00:00 UTC'"
     assert ends[1][0] == "at >= TIMESTAMP '2013-11-03 06:00:00 UTC'"
+
+
+@pytest.mark.parametrize(
+    ("zone", "day"),
+    [("America/Santiago", 8), ("Africa/Cairo", 26), ("America/Havana", 10), ("Asia/Beirut", 31)],
+)
+def test_a_day_that_begins_at_one_oclock_is_a_day(zone: str, day: int) -> None:
+    month = {"America/Santiago": 9, "Africa/Cairo": 4}.get(zone, 3)
+    start = datetime(2024, month, day, 1, tzinfo=ZoneInfo(zone))
+    assert start.astimezone(UTC).astimezone(ZoneInfo(zone)) == start
+    before, after = (datetime.combine(start.date() + timedelta(days=n), time(), start.tzinfo) for n in (-1, 1))
+    assert condition("day", "date", Interval(before, start)).endswith(f"< DATE '{start.date()}'")
+    assert condition("day", "string", Interval(start, after)).startswith(f"day >= '{start.date()}'")
+    with pytest.raises(NoSuchColumn, match="begins or ends at"):
+        condition("day", "date", Interval(start + timedelta(hours=1), after))
+
+
+@pytest.mark.parametrize(
+    ("said", "about"),
+    [
+        ('{"retrofill": {"run_id": "7"}}', {"run_id": "7"}),
+        ('{"writer": "retrofill"}', {}),
+        ('{"retrofill": "7"}', {}),
+        ('loaded by "retrofill" job', {}),
+        ('["retrofill"]', {}),
+    ],
+)
+def test_what_others_say_of_their_commits_is_not_ours(said: str, about: dict[str, str]) -> None:
+    assert _about(said) == about
 
 
 def test_a_column_that_tells_no_interval_is_refused() -> None:

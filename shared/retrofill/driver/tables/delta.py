@@ -87,5 +87,15 @@ class Delta:
 
         history = self.session.sql(f"DESCRIBE HISTORY {self.table}{limit}").select("version", "userMetadata")
         ours = history.where(col("userMetadata").contains('"retrofill"')).collect()
-        commits = [(str(row.version), json.loads(row.userMetadata)["retrofill"]) for row in ours]
-        return [(version, about) for version, about in commits if having.items() <= about.items()]
+        commits = [(str(row.version), _about(row.userMetadata)) for row in ours]
+        return [(version, about) for version, about in commits if about and having.items() <= about.items()]
+
+
+def _about(metadata: str) -> dict[str, str]:
+    """What a commit of ours says of itself. Others may have the word in what they say."""
+    try:
+        said = json.loads(metadata)
+    except ValueError:
+        return {}
+    about = said.get("retrofill") if isinstance(said, dict) else None
+    return about if isinstance(about, dict) else {}

@@ -34,13 +34,19 @@ def _literal(column: str, type: str, moment: datetime) -> str:
         raise NoSuchColumn(
             f"column {column!r} is of type {type}, which tells no interval: name a column of type date, timestamp or string"
         )
-    if moment.time() != time():
+    if not _begins_a_day(moment):
         raise NoSuchColumn(
             f"column {column!r} has days, but an interval begins or ends at {moment.isoformat()}: "
             "name a column of type timestamp"
         )
     day = moment.date().isoformat()
     return f"DATE '{day}'" if type == "date" else f"'{day}'"
+
+
+def _begins_a_day(moment: datetime) -> bool:
+    """Whether it is the first moment of its day, which is not midnight where that is skipped."""
+    midnight = datetime.combine(moment.date(), time(), moment.tzinfo)
+    return midnight.astimezone(timezone.utc) == moment.astimezone(timezone.utc)
 
 
 def _ambiguous(column: str, moment: datetime) -> str:
