@@ -29,4 +29,5 @@ def sync_all(paths: Iterable[Path]) -> None:
 
 def sync_trees(tops: Iterable[Path]) -> None:
     """Sync directories and everything in them. Raises ``OSError``."""
-    sync_all(path for top in tops for path in (top, *top.rglob("*")))
+    # A link has no content, and may lead nowhere until it is at its place; its directory is synced.
+    sync_all(path for top in tops for path in (top, *top.rglob("*")) if not path.is_symlink())

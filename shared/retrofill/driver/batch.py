@@ -204,6 +204,7 @@ class Batch:
         return pipeline
 
     def _body(self, pipeline: Pipeline | None, piece: Piece, staging: Staging, task: Task, trace: str | None) -> object:
+        staging.begin_try(task.name)
         if task.submit is not None:
             self._run_script(self._with_shipped_files(task), piece, staging)
             return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import Any
 
 from retrofill.driver.cannot_stage import CannotStage
@@ -77,9 +77,14 @@ class Run:
                 f"this run has {len(self.intervals)} intervals: call run.stage(path, interval) for each of run.intervals, "
                 "or run.stage_partitions"
             )
-        if interval is not None and interval not in self.intervals:
-            raise CannotStage(f"{interval} is not one of run.intervals")
-        return 0 if interval is None else self.intervals.index(interval)
+        if interval is None:
+            return 0
+        # In UTC: two that begin at the same hour of the clock, which occurs twice, are equal.
+        wanted = interval.start.astimezone(timezone.utc)
+        for number, each in enumerate(self.intervals):
+            if each == interval and each.start.astimezone(timezone.utc) == wanted:
+                return number
+        raise CannotStage(f"{interval} is not one of run.intervals")
 
     def staged(self, path: str) -> str:
         """The directory where an earlier task of this run staged ``path``.

@@ -98,7 +98,10 @@ def seal(outputs: Sequence[Written], attempt: int) -> None:
     All at once, as each sync by itself waits for the disk. Raises ``OSError``.
     """
     for each in outputs:
-        (each.folder / "new" / MARKER).write_text(json.dumps(each.about), encoding="utf-8")
+        marker = each.folder / "new" / MARKER
+        # It may be a link to the published one, by a task that builds on that.
+        marker.unlink(missing_ok=True)
+        marker.write_text(json.dumps(each.about), encoding="utf-8")
     sync_trees(each.folder / "new" for each in outputs)
     for each in outputs:
         each.folder.rename(sealed_folder(each.target, each.run_id, attempt))

@@ -8,7 +8,7 @@ import shutil
 import threading
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Mapping, Sequence
+from typing import Any, Collection, Mapping, Sequence
 from urllib.parse import unquote
 
 from retrofill.driver.cannot_stage import CannotStage
@@ -37,8 +37,13 @@ class _Partitioned:
     """One directory with an output of each run, which Spark writes in one job."""
 
     task: str
+    parent: Path
     folder: Path
     targets: Mapping[str, tuple[Path, LaunchedRun]]  # by partition
+
+    def path_of(self, target: Path) -> Path | None:
+        """Where Spark writes the partition that becomes ``target``."""
+        return next((self.folder / "new" / name for name, (path, _) in self.targets.items() if path == target), None)
 
 
 class Staging:
@@ -51,21 +56,29 @@ class Staging:
         self._lock = threading.Lock()
         self._calls = 0
         self._staged: dict[Path, _Staged] = {}
-        self._partitioned: dict[Path, _Partitioned] = {}
+        self._partitioned: list[_Partitioned] = []
         # All directories that contain an output.
         self._around: set[Path] = set()
+
+    def begin_try(self, task: str) -> None:
+        """Forget what an earlier try of the task staged: it failed."""
+        self.tables.begin_try(task)
+        with self._lock:
+            old = self._forget({target for target, staged in self._staged.items() if staged.task == task})
+        _delete(old)
 
     def stage(self, task: str, path: str, number: int = 0) -> str:
         """A new path to write the directory ``path`` of a run to. Raises ``CannotStage``.
 
-        A later call by the same task, for a retry, returns another path; output at the previous one
-        is dropped.
+        A later call by the same task returns another path; output at the previous one is dropped.
         """
         target, run = local_path(path), self._runs[number]
         with self._lock:
             self._check(task, target, run)
+            old = self._forget({target})
             staged = _Staged(task, run, self._folder(target, run))
             self._add(target, staged)
+        _delete(old)
         return str(staged.folder / "new")
 
     def restore(self, task: str, path: str) -> None:
@@ -94,25 +107,33 @@ class Staging:
         with self._lock:
             for target, run in targets.values():
                 self._check(task, target, run)
+            old = self._forget({target for target, _ in targets.values()})
             first, run = targets[partitions[0]]
             folder = self._folder(first, run)
             for target, run in targets.values():
                 self._add(target, _Staged(task, run, folder))
-            self._partitioned[parent] = _Partitioned(task, folder, targets)
+            self._partitioned.append(_Partitioned(task, parent, folder, targets))
+        _delete(old)
         return str(folder / "new")
 
     def staged(self, path: str) -> str:
         """The directory where an earlier task of this run staged ``path``.
 
-        Raises ``CannotStage`` if none did.
+        Raises ``CannotStage`` if none did, or if several staged partitions of it.
         """
         target = local_path(path)
         with self._lock:
-            if target in self._partitioned:
-                return str(self._partitioned[target].folder / "new")
-            if target not in self._staged:
+            for each in self._partitioned:
+                if (partition := each.path_of(target)) is not None:
+                    return str(partition)
+            whole = [each for each in self._partitioned if each.parent == target]
+            if len(whole) > 1:
+                raise CannotStage(
+                    f"{path} has partitions of several calls of run.stage_partitions: read each partition"
+                )
+            if not whole and target not in self._staged:
                 raise CannotStage(f"no task of this run has staged {path}: read the published output instead")
-            return str(self._staged[target].folder / "new")
+            return str((whole[0] if whole else self._staged[target]).folder / "new")
 
     def seal(self) -> dict[int, tuple[str, ...]]:
         """Seal the staged outputs; returns them by run id: the tables, and the paths of the folders.
@@ -120,14 +141,15 @@ class Staging:
         Raises ``CannotStage`` or ``OSError``.
         """
         with self._lock:
-            for partitioned in self._partitioned.values():
+            tasks = {each.task for each in self._partitioned} | {each.task for each in self._staged.values()}
+            for partitioned in self._partitioned:
                 self._distribute(partitioned)
             for target, staged in self._staged.items():
                 if not (staged.folder / "new").is_dir():
                     raise CannotStage(
                         f"task {staged.task!r} staged {target} but wrote no directory: write to the path that run.stage returns"
                     )
-            self._check_complete()
+            self._check_complete(tasks)
             outputs = self.tables.outputs()
             for target, staged in self._staged.items():
                 outputs[staged.run.id] = (*outputs.get(staged.run.id, ()), str(target))
@@ -148,7 +170,7 @@ class Staging:
             for target, staged in self._staged.items():
                 for folder in own_folder(target, staged.run.id).glob(f"{self._launch.attempt_id}.*"):
                     shutil.rmtree(folder, ignore_errors=True)
-            for partitioned in self._partitioned.values():
+            for partitioned in self._partitioned:
                 shutil.rmtree(partitioned.folder, ignore_errors=True)
 
     def _folder(self, target: Path, run: LaunchedRun) -> Path:
@@ -156,6 +178,20 @@ class Staging:
         folder = own_folder(target, run.id) / f"{self._launch.attempt_id}.writing-{self._calls}"
         folder.mkdir(parents=True)
         return folder
+
+    def _forget(self, targets: Collection[Path]) -> set[Path]:
+        """Drop these outputs, and all that were to be written in one directory with one of them.
+
+        Returns their directories.
+        """
+        again = [each for each in self._partitioned if any(path in targets for path, _ in each.targets.values())]
+        dropped = {*targets, *(path for each in again for path, _ in each.targets.values())} & self._staged.keys()
+        if not dropped:
+            return set()
+        self._partitioned = [each for each in self._partitioned if each not in again]
+        folders = {self._staged.pop(target).folder for target in dropped}
+        self._around = {folder for target in self._staged for folder in target.parents}
+        return folders
 
     def _add(self, target: Path, staged: _Staged) -> None:
         self._staged[target] = staged
@@ -179,10 +215,10 @@ class Staging:
                 )
         shutil.rmtree(partitioned.folder, ignore_errors=True)
 
-    def _check_complete(self) -> None:
-        """A task that staged output for some intervals of a range did so for all of them."""
+    def _check_complete(self, tasks: Collection[str]) -> None:
+        """Each of the ``tasks``, which called for a place to stage output, has output of all intervals."""
         sparse = {task.name for task in self._launch.pipeline.tasks if task.sparse}
-        for task in {staged.task for staged in self._staged.values()} - sparse:
+        for task in sorted({*tasks} - sparse):
             having = {staged.run.id for staged in self._staged.values() if staged.task == task}
             without = [run for run in self._runs if run.id not in having]
             if without:
@@ -219,13 +255,18 @@ class Staging:
         }
 
 
+def _delete(folders: Collection[Path]) -> None:
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def _check_number(outputs: int) -> None:
     if outputs > MAX_OUTPUTS:
         raise CannotStage(f"a run may stage at most {MAX_OUTPUTS:,} outputs: stage their parent directory")
 
 
 def _check_size(outputs: Sequence[str]) -> None:
-    size = len(json.dumps(outputs, ensure_ascii=False).encode(errors="surrogatepass"))
+    size = len(json.dumps(outputs, ensure_ascii=False).encode())
     if size > MAX_OUTPUTS_BYTES:
         raise CannotStage(
             f"the paths and tables that a run stages have {size:,} bytes; the limit is {MAX_OUTPUTS_BYTES:,}: "
@@ -247,6 +288,10 @@ def local_path(path: str) -> Path:
             f"{path} cannot be staged: {other.group(1)}: has no atomic rename of directories; use a local or shared POSIX file "
             "system, or write a table with run.stage_table"
         )
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise CannotStage(f"{path!r} cannot be staged: its name is not UTF-8") from None
     target = Path(path)
     if not target.is_absolute() or target == Path(target.anchor):
         raise CannotStage(f"{path!r} cannot be staged: give the absolute path of a directory")

@@ -112,6 +112,30 @@ def test_an_interval_without_output_is_an_error_with_its_date(ranged: Ranged, tm
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
+@pytest.mark.parametrize("days", [1, 3])
+def test_no_output_at_all_is_an_error_too(tmp_path: Path, days: int) -> None:
+    launch = launch_of()
+    ranged = Ranged(replace(launch, runs=launch.runs[:days]))
+    to = ranged.run.stage_partitions(str(tmp_path), "day={interval.start:%d}")
+    Path(to).mkdir()
+    Path(to, "_SUCCESS").write_text("")
+    with pytest.raises(CannotStage, match="task 'a' staged no output for the interval that starts 2013-01-01"):
+        ranged.staging.seal()
+
+
+def test_of_two_intervals_of_one_hour_of_the_clock_each_has_its_own_output(tmp_path: Path) -> None:
+    hours = [f"2024-11-03T0{hour}:00:00Z" for hour in (5, 6, 7)]
+    runs = [
+        {"id": 7 + n, "attempt": 1, "interval_start": hours[n], "interval_end": hours[n + 1], "utc_offsets": offsets}
+        for n, offsets in enumerate([(-14400, -18000), (-18000, -18000)])
+    ]
+    launch = replace(launch_of(), runs=tuple(LaunchedRun.of(each) for each in runs))
+    ranged = Ranged(replace(launch, pipeline=replace(launch.pipeline, timezone="America/New_York")))
+    for number, interval in enumerate(ranged.run.intervals):
+        write(ranged.run.stage(f"{tmp_path}/{number}", interval))
+    assert ranged.staging.seal() == {7: (f"{tmp_path}/0",), 8: (f"{tmp_path}/1",)}
+
+
 @pytest.mark.parametrize("partitions", [False, True])
 def test_unless_the_task_is_sparse(tmp_path: Path, partitions: bool) -> None:
     ranged = Ranged(launch_of(sparse=True))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -76,9 +78,10 @@ def test_what_cannot_be_staged_says_why_in_one_line(path: str, why: str) -> None
 
 def test_each_try_writes_to_a_path_of_its_own_and_the_last_one_counts(staging: Staging, tmp_path: Path) -> None:
     target = f"{tmp_path}/day=1"
-    first, second = staging.stage("a", target), staging.stage("a", target)
-    assert first != second
+    first = staging.stage("a", target)
     write(first, "of the try that failed")
+    second = staging.stage("a", target)
+    assert first != second
     write(second, "of the last try")
     assert staging.staged(target) == second
     assert staging.seal() == {7: (target,)}
@@ -131,6 +134,78 @@ def test_all_outputs_of_a_run_fit_into_a_message(tmp_path: Path) -> None:
         write(many.stage("a", f"{one}-{n}"))
     with pytest.raises(CannotStage, match=r"have \d+,\d+ bytes; the limit is 200,000: stage their parent directory"):
         many.seal()
+
+
+def test_a_task_that_still_writes_for_an_earlier_try_harms_no_later_one(staging: Staging, tmp_path: Path) -> None:
+    target = f"{tmp_path}/day=1"
+    first, second = staging.stage("a", target), staging.stage("a", target)
+    Path(first).parent.mkdir()
+    write(first, "late")
+    write(second, "good")
+    staging.seal()
+    assert (sealed_folder(Path(target), 7, 25) / "new" / "part-0").read_text() == "good"
+
+
+def test_what_a_failed_try_staged_is_dropped(staging: Staging, tmp_path: Path) -> None:
+    # Its path is another one at each try.
+    first = staging.stage("a", f"{tmp_path}/load=1")
+    write(first, "half")
+    write(staging.stage("b", f"{tmp_path}/of-another"))
+    staging.begin_try("a")
+    assert not Path(first).exists()
+    write(staging.stage("a", f"{tmp_path}/load=2"))
+    assert sorted(staging.seal()[7]) == [f"{tmp_path}/load=2", f"{tmp_path}/of-another"]
+
+
+@pytest.mark.parametrize("wrote", [False, True])
+@pytest.mark.parametrize("partitions", [False, True])
+def test_a_try_that_stages_nothing_publishes_nothing_of_the_one_before(
+    staging: Staging, tmp_path: Path, wrote: bool, partitions: bool
+) -> None:
+    to = staging.stage_partitions("a", str(tmp_path), ["day=1"]) if partitions else staging.stage("a", f"{tmp_path}/1")
+    if wrote:
+        Path(to).mkdir()
+        write(f"{to}/day=1")
+    staging.begin_try("a")
+    assert staging.seal() == {}
+    # What the failed try wrote around is of no other task.
+    assert staging_of(8).stage("b", f"{tmp_path}/day=1/inside")
+
+
+def test_two_tasks_stage_partitions_of_one_directory(staging: Staging, tmp_path: Path) -> None:
+    for task in ("a", "b"):
+        to = staging.stage_partitions(task, str(tmp_path), [f"{task}/day=1"])
+        Path(to, task).mkdir(parents=True)
+        write(f"{to}/{task}/day=1", task)
+    for task in ("a", "b"):
+        assert Path(staging.staged(f"{tmp_path}/{task}/day=1"), "part-0").read_text() == task
+    with pytest.raises(CannotStage, match="read each partition"):
+        staging.staged(str(tmp_path))
+    assert sorted(staging.seal()[7]) == [f"{tmp_path}/a/day=1", f"{tmp_path}/b/day=1"]
+    for task in ("a", "b"):
+        assert (sealed_folder(tmp_path / task / "day=1", 7, 25) / "new" / "part-0").read_text() == task
+
+
+def test_output_that_is_built_of_links_to_the_published_one_leaves_that_alone(staging: Staging, tmp_path: Path) -> None:
+    published = tmp_path / "day=1"
+    write(str(published), "old")
+    (published / MARKER).write_text("of an earlier run")
+    new = staging.stage("a", str(published))
+    shutil.copytree(published, new, copy_function=os.link)
+    staging.seal()
+    assert (published / MARKER).read_text() == "of an earlier run"
+
+
+def test_a_link_that_leads_somewhere_only_at_its_place_is_output(staging: Staging, tmp_path: Path) -> None:
+    new = Path(staging.stage("a", f"{tmp_path}/day=1"))
+    write(str(new))
+    (new / "before").symlink_to("../day=0/part-0")
+    assert staging.seal()
+
+
+def test_a_path_that_is_not_utf8_is_told(staging: Staging) -> None:
+    with pytest.raises(CannotStage, match=r"'/data/\\udce9' cannot be staged: its name is not UTF-8"):
+        staging.stage("a", "/data/\udce9")
 
 
 def test_a_task_that_wrote_elsewhere_is_told_so(staging: Staging, tmp_path: Path) -> None:

@@ -47,10 +47,17 @@ class TableStaging:
         self._tasks: dict[str, str] = {}
         self._staged: dict[str, TableOutput] = {}
 
+    def begin_try(self, task: str) -> None:
+        """Forget what an earlier try of the task staged. A later staging or ``discard`` drops the tables."""
+        with self._lock:
+            for target in [target for target, other in self._tasks.items() if other == task]:
+                self._staged.pop(target, None)
+                del self._tasks[target]
+
     def stage(self, task: str, session: Any, rows: Any, table: str, column: str) -> None:
         """Write the rows, which become those of the intervals.
 
-        A later call by the same task, for a retry, replaces them. Raises ``CannotStage``.
+        A later call by the same task replaces them. Raises ``CannotStage``.
         """
         parts = resolved(session, table)
         target = joined(parts)
